@@ -16,13 +16,9 @@ from holdfast.support.files import write_jsonl
     [
         ({"instruction": " Do it. ", "output": " Done. ", "generator": "x"}, "Do it.", "Done."),
         ({"instruction": "Sum.", "input": "1 2", "output": "3"}, "Sum.\n\n1 2", "3"),
-        ({"instruction": "Sum.", "input": "", "output": ""}, "Sum.", ""),
         ({"instruction": "Sum.", "instances": [{"input": "1 2", "output": "3"}]}, "Sum.\n\n1 2", None),
-        ({"prompt": "Q", "answer": "A"}, "Q", "A"),
         ({"prompt": "Q", "completion": "A"}, "Q", "A"),
-        ({"question": "Q", "response": "A"}, "Q", "A"),
         ({"turns": ["one", "two"]}, "one", None),
-        ({"text": "T"}, "T", None),
         (
             {"prompt": [{"role": "user", "content": "Q"}], "completion": [{"role": "assistant", "content": "A"}]},
             "Q",
@@ -30,7 +26,6 @@ from holdfast.support.files import write_jsonl
         ),
         ({"id": 1}, None, None),
         ({"prompt": None}, None, None),
-        ({"prompt": "  "}, None, None),
         ({"prompt": 3, "answer": 4}, None, None),
     ],
 )
@@ -52,13 +47,6 @@ def test_files_that_do_not_fit(tmp_path, monkeypatch):
     write_jsonl("twice.jsonl", [{"prompt": "a", "answer": "1"}, {"prompt": "a", "answer": "2"}])
     assert read_answers("twice.jsonl") == {"a": "1"}
     assert read_prompts("twice.jsonl") == ["a"]
-
-
-def test_known_prompt_files(shared_data):
-    assert len(read_prompts(shared_data / "instruct_fastchat" / "vicuna_bench_question.jsonl")) == 80
-    assert len(read_prompts(shared_data / "instruct_fastchat" / "mt_bench_question.jsonl")) == 80
-    found = read_prompts(shared_data / "instruct_self_instruct" / "user_oriented_instructions.jsonl")
-    assert len(found) > 240 and found[0].endswith("please let me know.")
 
 
 def test_every_prompt_needs_an_answer():

@@ -90,12 +90,6 @@ def test_the_mean_counts_every_figure_once(folder: EvaluationFolder) -> None:
     assert found.model == MODEL
 
 
-def test_one_figure_has_its_own_interval(folder: EvaluationFolder) -> None:
-    put(folder, "one", {"acc": coins(1, p=0.7)})
-    own = folder.find("source", "one").metrics["acc"].interval
-    assert width(average(folder, ("one", None))) == pytest.approx(own[1] - own[0], rel=0.1)
-
-
 def test_figures_of_one_entry_share_its_draws(folder: EvaluationFolder) -> None:
     right = coins(1)
     put(folder, "one", {"acc": right, "wrong": [1 - r for r in right], "again": list(right)})
@@ -116,17 +110,6 @@ def test_different_entries_are_drawn_apart(folder: EvaluationFolder) -> None:
     assert own == pytest.approx(2 * 1.96 * 0.5 / math.sqrt(N), rel=0.1)
     assert width(average(folder, ("a", None), ("b", None))) == pytest.approx(own / math.sqrt(2), rel=0.1)
     assert width(average(folder, ("a", None), ("b", None), ("c", None))) == pytest.approx(own / math.sqrt(3), rel=0.1)
-
-
-def test_a_mixture_of_both(folder: EvaluationFolder) -> None:
-    """(x + x' + y) / 3 with x' = x: the variance is (4 Var x + Var y) / 9."""
-    right = coins(1)
-    put(folder, "a", {"acc": right, "again": list(right)})
-    put(folder, "b", {"acc": coins(2)})
-    own = width(average(folder, ("a", "acc")))
-    assert width(average(folder, ("a", "acc"), ("b", None), ("a", "again"))) == pytest.approx(
-        own * math.sqrt(5) / 3, rel=0.1
-    )
 
 
 def test_few_questions_have_wide_intervals(folder: EvaluationFolder) -> None:
@@ -186,33 +169,6 @@ def test_parts_of_a_question_are_a_ratio_of_sums(folder: EvaluationFolder) -> No
     assert found.metrics["average"].interval == pytest.approx(
         np.quantile((ratios + means) / 2, [0.025, 0.975]), abs=0.008
     )
-
-
-def test_figures_of_text(folder: EvaluationFolder) -> None:
-    rng = np.random.default_rng(1)
-    rows = [
-        {"doc": str(i), "nats": float(n), "tokens": int(t), "bytes": int(3 * t)}
-        for i, (n, t) in enumerate(rng.integers(5, 50, (60, 2)))
-    ]
-    value = sum(r["nats"] for r in rows) / sum(r["tokens"] for r in rows)
-    metric = Metric(value=value, n=60, unit="nats/token", higher_is_better=False)
-    folder.write(
-        Evaluation(
-            suite="source",
-            name="prose",
-            kind="perplexity",
-            primary="nats_per_token",
-            metrics={"nats_per_token": metric},
-            settings={},
-            model=MODEL,
-            key="k",
-        ),
-        rows,
-    )
-    found = average(folder, ("prose", None))
-    assert found.metrics["average"].value == pytest.approx(value)
-    assert not found.metrics["average"].higher_is_better
-    assert width(found) > 0
 
 
 def test_names_of_metrics_may_be_short(folder: EvaluationFolder) -> None:

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 import math
-import time
 from itertools import combinations
-from pathlib import Path
 
 import pytest
 
@@ -34,23 +30,6 @@ DOC = {
 def needs_sandbox() -> None:
     if not all(there for name, there in capabilities().items() if name != "namespaces"):
         pytest.skip("this machine has no sandbox")
-
-
-@pytest.fixture
-def human_eval(shared_data: Path) -> list[dict]:
-    with gzip.open(shared_data / "human_eval" / "HumanEval.jsonl.gz", "rt", encoding="utf-8") as file:
-        return [json.loads(line) for line in file]
-
-
-@pytest.fixture
-def mbpp(shared_data: Path) -> list[dict]:
-    with gzip.open(shared_data / "mbpp" / "mbpp.jsonl.gz", "rt", encoding="utf-8") as file:
-        return [json.loads(line) for line in file]
-
-
-@pytest.fixture
-def sanitized(shared_data: Path) -> list[dict]:
-    return json.loads((shared_data / "mbpp" / "sanitized-mbpp.json").read_text(encoding="utf-8"))
 
 
 # --------------------------------------------------------------------------------------------------------------- pass@k
@@ -85,9 +64,7 @@ def test_pass_at_k_of_many_completions():
     [
         (5, 1, 10, "pass@10 needs at least 10 completions of a problem, got 5"),
         (5, 6, 1, "c: expected between 0 and n = 5, got 6"),
-        (5, -1, 1, "c: expected between 0 and n = 5, got -1"),
         (5, 1, 0, "k: expected at least 1, got 0"),
-        (0, 0, 1, "pass@1 needs at least 1 completions of a problem, got 0"),
     ],
 )
 def test_what_has_no_estimate_is_refused(n, c, k, text):
@@ -189,46 +166,3 @@ def test_bad_requests_name_everything(monkeypatch):
     assert "row 2: expected the columns of humaneval, got none named prompt, test, entry_point" in text
     assert "Test/0: pass@10 needs at least 10 completions, got 1" in text
     assert "5: expected a list of completions as text, got str" in text
-
-
-# -------------------------------------------------------------------------------------------------- the real benchmarks
-
-
-def spread(rows: list[dict], count: int) -> list[dict]:
-    return rows[:: max(1, len(rows) // count)]
-
-
-@pytest.mark.usefixtures("needs_sandbox")
-def test_humaneval_reference_solutions_pass_and_empty_bodies_fail(human_eval):
-    assert len(human_eval) == 164
-    docs = spread(human_eval, 20)
-    rows = score_completions(docs, [[doc["canonical_solution"], "    pass\n"] for doc in docs], family="humaneval")
-    assert [(row["task_id"], row["reasons"][0]) for row in rows if row["reasons"][0] != "passed"] == []
-    assert [row["task_id"] for row in rows if row["reasons"][1] == "passed"] == []
-
-
-@pytest.mark.usefixtures("needs_sandbox")
-def test_mbpp_reference_solutions_pass(mbpp, sanitized):
-    assert (len(mbpp), len(sanitized)) == (974, 427)
-    setups = [doc for doc in mbpp if doc["test_setup_code"]]
-    imports = [doc for doc in sanitized if doc["test_imports"]]
-    docs = [*spread(mbpp, 12), *setups, *spread(sanitized, 12), *imports[:3]]
-    assert setups and imports
-    rows = score_completions(docs, [[doc["code"]] for doc in docs], family="mbpp")
-    assert [(row["task_id"], row["details"]) for row in rows if row["pass@1"] != 1.0] == []
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("needs_sandbox")
-def test_all_reference_solutions(human_eval, mbpp, sanitized):
-    """Every problem of the three files: the reference passes, and an empty body does not."""
-    began = time.monotonic()
-    human = score_completions(
-        human_eval, [[d["canonical_solution"], "    pass\n"] for d in human_eval], family="humaneval", ks=(1, 2)
-    )
-    assert [row["task_id"] for row in human if row["reasons"][0] != "passed" or row["reasons"][1] == "passed"] == []
-    assert {(row["pass@1"], row["pass@2"]) for row in human} == {(0.5, 1.0)}
-    for docs in (mbpp, sanitized):
-        rows = score_completions(docs, [[d["code"]] for d in docs], family="mbpp")
-        assert [(row["task_id"], row["details"]) for row in rows if row["pass@1"] != 1.0] == []
-    assert (2 * 164 + 974 + 427) / (time.monotonic() - began) > 5  # programs a second; a machine of two cores does tens

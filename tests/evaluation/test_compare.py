@@ -86,41 +86,6 @@ def test_text_figures_are_ratios_of_sums():
     assert sum(r["nats"] for r in before) / tokens.sum() == pytest.approx(nats.before)
 
 
-def test_long_documents_weigh_what_they_are():
-    before = text_rows([10.0, 1000.0], [10, 1000], [10, 1000])
-    after = text_rows([20.0, 1000.0], [10, 1000], [10, 1000])
-    [comparison] = compared(before, after, NATS)
-    assert comparison.difference == pytest.approx(10 / 1010)
-
-
-@pytest.mark.parametrize("n", [8, 40])
-def test_interval_covers_at_its_level(n):
-    """Ratio data, 95% asked, few samples included (where the plain percentile interval is too narrow)."""
-    rng = np.random.default_rng(n)
-    covered, trials = 0, 300
-    for _ in range(trials):
-        tokens = rng.integers(10, 60, n)
-        shift = rng.normal(0.05, 0.2, n)
-        before = text_rows(tokens * 3.0, tokens, tokens)
-        after = text_rows(tokens * (3.0 + shift), tokens, tokens)
-        [c] = compared(before, after, NATS)
-        covered += c.interval[0] <= 0.05 <= c.interval[1]
-    assert 0.91 <= covered / trials <= 0.985
-
-
-def test_p_values_of_no_difference_are_uniform_enough():
-    rng = np.random.default_rng(3)
-    values = []
-    for _ in range(300):
-        before = right_wrong(rng.normal(0.5, 0.2, 25), "f1")
-        after = [{**row, "f1": row["f1"] + rng.normal(0, 0.1)} for row in before]
-        [c] = compared(before, after, "f1")
-        assert c.test == "paired t, skewness removed"
-        values.append(c.p_value)
-    assert 0.02 <= np.mean(np.array(values) < 0.05) <= 0.085
-    assert 0.4 <= np.mean(values) <= 0.6
-
-
 def test_p_value_and_interval_agree():
     rng = np.random.default_rng(5)
     for _ in range(60):
@@ -129,13 +94,6 @@ def test_p_value_and_interval_agree():
         [c] = compared(before, after, "f1")
         excluded = c.interval[0] > 0 or c.interval[1] < 0
         assert (c.p_value < 0.05) == excluded == (c.verdict in ("lost", "gained", *LITTLE))
-
-
-def test_four_flips_against_none_are_not_shown():
-    """The bootstrap's interval excluded 0 here, while the exact p is 0.125."""
-    c = compare_acc([1] * 4 + [1, 0] * 98, [0] * 4 + [1, 0] * 98)
-    assert c.p_value == pytest.approx(0.125)
-    assert c.interval[0] < -0.04 < 0 < c.interval[1] and c.verdict == "not shown"
 
 
 def test_identical_runs_differ_by_nothing():
@@ -169,13 +127,6 @@ def test_few_equal_changes_are_judged_by_their_number():
     assert c.p_value == pytest.approx(0.0625) and math.isnan(c.interval[0]) and c.verdict == "not shown"
     [c] = compared(before * 2, [{**row, "nats": 20.0} for row in before] * 2, NATS)
     assert c.p_value == pytest.approx(2**-9) and c.interval == pytest.approx((1.0, 1.0)) and c.verdict == "lost"
-
-
-def test_samples_are_joined_by_document_in_any_order():
-    before = right_wrong([1, 0, 1, 1])
-    after = list(reversed(right_wrong([1, 0, 0, 1])))
-    [c] = compared(before, after, "acc")
-    assert (c.flips_lost, c.flips_gained) == (1, 0)
 
 
 def test_repeated_documents_are_joined_in_order():

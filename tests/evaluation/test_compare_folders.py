@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ import numpy as np
 import pytest
 
 from evaluated_folders import TEXT, answers, both, right_or_wrong, texts, write, write_average
-from holdfast.cli.main import main
 from holdfast.errors import DataError
 from holdfast.evaluation.compare.folders import compare_entries, compare_folders, match_entries, read_evaluations
 from holdfast.evaluation.compare.joint_scores import JointScores
@@ -83,10 +81,8 @@ def test_entries_are_joined_by_suite_and_name_else_by_name_where_that_is_clear(t
     ("one", "other", "named"),
     [
         ({"num_fewshot": 0}, {"num_fewshot": 5}, "num_fewshot: 0 and 5"),
-        ({"batch_size": 8}, {"batch_size": 16}, "batch_size: 8 and 16"),
         ({"window": 512, "stride": 256}, {"window": 1024, "stride": 512}, "stride: 256 and 512, window: 512 and 1024"),
         ({}, {"apply_chat_template": True}, "apply_chat_template: none and True"),
-        ({"task_version": {"a": 1}}, {"task_version": {"a": 2}}, "task_version: {'a': 1} and {'a': 2}"),
     ],
 )
 def test_other_settings_are_refused_and_named(tmp_path, one, other, named):
@@ -108,12 +104,6 @@ def test_settings_that_change_no_answer_do_not_matter(tmp_path):
     write(tmp_path / "after", "source", "quiz", answers([1, 1, 1]), **same, **other)
     found, unmatched = compared(tmp_path)
     assert [c.name for c in found] == ["quiz"] and unmatched == []
-
-
-def test_another_kind_is_refused(tmp_path):
-    write(tmp_path / "before", "source", "prose", texts([1, 2]), metrics=TEXT, kind="perplexity")
-    write(tmp_path / "after", "source", "prose", texts([1, 2]), metrics=TEXT, kind="memorisation")
-    assert "measured as perplexity before and as memorisation after" in compared(tmp_path)[1][0]
 
 
 def test_other_samples_and_prompts_are_refused_all_of_them_and_the_rest_compared(tmp_path):
@@ -161,21 +151,6 @@ def test_evaluations_that_cannot_be_read_are_named_together(tmp_path):
         compare_folders(EvaluationFolder(tmp_path / "nothing"), EvaluationFolder(tmp_path / "before"))
 
 
-def test_what_is_worth_knowing_is_noted(tmp_path):
-    for folder, version in (("before", "5.22"), ("after", "5.23")):
-        write(
-            tmp_path / folder,
-            "source",
-            "quiz",
-            answers([1]),
-            model="same",
-            versions={"transformers": version, "torch": "2.13"},
-        )
-    notes = match_entries(*(read_evaluations(f) for f in both(tmp_path))).notes
-    assert any("transformers 5.22 and 5.23" in n and "torch" not in n for n in notes)
-    assert any("the same model" in n for n in notes)
-
-
 # ------------------------------------------------------------------------------------------------------------- figures
 
 
@@ -204,42 +179,6 @@ def test_a_leading_metric_without_pairs_is_refused(tmp_path):
         refused
         == "source/translate: bleu is no mean over samples, so there is nothing to pair; choose another metric to lead."
     )
-
-
-def test_the_metric_that_leads_need_not_come_first(tmp_path):
-    """Figures do not depend on where a record lists its metrics."""
-    for folder, seed in (("before", 1), ("after", 2)):
-        evaluation = write(
-            tmp_path / folder,
-            "source",
-            "quiz",
-            answers(right_or_wrong(seed), brier=lambda v: v / 3),
-            metrics=["brier", "acc"],
-        )
-        [record] = evaluation.all()
-        evaluation.write(dataclasses.replace(record, primary="acc"), evaluation.samples("source", "quiz"))
-    found, _ = compared(tmp_path, metrics="all")
-    sides = both(tmp_path)
-    rows, records = ([getattr(side, what)("source", "quiz") for side in sides] for what in ("samples", "find"))
-    assert alone(found) == compare_samples(*rows, *records)
-    assert [(c.metric, c.primary) for c in found] == [("acc", True), ("brier", False)]
-
-
-def test_an_entry_is_read_once_whatever_is_asked_of_it(tmp_path, monkeypatch):
-    write_members(tmp_path, n=50)
-    for folder in ("before", "after"):
-        write_average(
-            tmp_path / folder, [("source", "one", "acc"), ("source", "one", "acc_norm"), ("source", "two", "acc")]
-        )
-    read = []
-    samples = EvaluationFolder.samples
-    monkeypatch.setattr(
-        EvaluationFolder,
-        "samples",
-        lambda self, suite, name: read.append((self.path.name, name)) or samples(self, suite, name),
-    )
-    compared(tmp_path)
-    assert sorted(read) == [("after", "one"), ("after", "two"), ("before", "one"), ("before", "two")]
 
 
 # ------------------------------------------------------------------------------------------------------------ averages
@@ -314,15 +253,6 @@ def test_averages_of_averages_and_of_moved_suites(tmp_path):
     assert by_name["all"].n == 1100
 
 
-def test_an_average_of_equal_answers_differs_by_nothing(tmp_path):
-    for folder in ("before", "after"):
-        write(tmp_path / folder, "source", "one", answers([1, 0, 1]))
-        write_average(tmp_path / folder, [("source", "one", "acc")])
-    for c in compared(tmp_path)[0]:
-        assert (c.difference, c.p_value, c.verdict, c.flips_lost) == (0.0, 1.0, "not shown", 0)
-        assert c.interval == pytest.approx((-0.7076, 0.7076), abs=1e-4), "three equal answers rule out little"
-
-
 def test_averages_that_cannot_be_compared_say_why(tmp_path):
     for folder in ("before", "after"):
         write(tmp_path / folder, "source", "fine", answers([1, 0, 1], brier=float), metrics=["acc", "brier"])
@@ -341,30 +271,3 @@ def test_averages_that_cannot_be_compared_say_why(tmp_path):
     assert "an average of other entries before than after" in reasons["source/c"]
     assert "some are better when higher" in reasons["source/d"]
     assert "names no members" in reasons["source/e"]
-
-
-def test_one_sample_in_a_member_leaves_no_interval(tmp_path):
-    for folder, value in (("before", 0), ("after", 1)):
-        write(tmp_path / folder, "source", "one", answers([value]))
-        write(tmp_path / folder, "source", "two", answers(right_or_wrong(value, 50)))
-        write_average(tmp_path / folder, [("source", "one", "acc"), ("source", "two", "acc")])
-    mean = next(c for c in compared(tmp_path)[0] if c.name == "mean")
-    assert math.isnan(mean.interval[0]) and mean.p_value == 1.0 and mean.verdict == "not shown"
-
-
-def test_an_average_of_what_is_no_mean_is_not_compared(tmp_path):
-    for folder in ("before", "after"):
-        write(tmp_path / folder, "source", "quiz", answers(right_or_wrong(1)))
-        write(tmp_path / folder, "source", "translate", answers([1, 0]), metrics=["bleu"], values={"bleu": 0.3})
-        write_average(tmp_path / folder, [("source", "quiz", "acc"), ("source", "translate", "bleu")])
-    found, unmatched = compared(tmp_path)
-    assert [c.name for c in found] == ["quiz"]
-    assert any(u.startswith("source/mean: its member") and "bleu is no mean over samples" in u for u in unmatched)
-
-
-@pytest.mark.parametrize("models", [[{"hash": "a"}], [{"label": 3, "hash": "a"}], [{"lbel": "a"}]])
-def test_a_record_whose_models_have_no_names(models, tmp_path, capsys):
-    (tmp_path / "evaluate.json").write_text(json.dumps({"models": models, "status": "finished"}))
-    for words in (["compare", str(tmp_path)], ["report", str(tmp_path)]):
-        assert main(words) == 2
-        assert "evaluate.json does not hold what holdfast writes there: models: expected" in capsys.readouterr().err

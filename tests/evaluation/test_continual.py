@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from evaluated_folders import TEXT, answers, texts, write, write_average
+from evaluated_folders import TEXT, answers, texts, write
 from holdfast.errors import ConfigError, DataError
 from holdfast.evaluation.compare.continual import (
     average_accuracy,
@@ -46,12 +46,6 @@ def test_measures_are_the_definitions(tasks):
     many = np.stack([scores, 1 - scores])
     for measure in (average_accuracy, backward_transfer, forgetting, forward_transfer):
         assert measure(many) == pytest.approx([measure(scores), measure(1 - scores)]), "draws go along"
-
-
-def test_one_task_has_nothing_to_forget():
-    scores = np.array([[0.2], [0.8]])
-    assert average_accuracy(scores) == 0.8
-    assert all(math.isnan(m(scores)) for m in (backward_transfer, forgetting, forward_transfer))
 
 
 # ----------------------------------------------------------------------------------------------------------- a matrix
@@ -113,12 +107,6 @@ def test_intervals_are_paired_over_stages_and_independent_over_tasks(tmp_path):
     assert error < 0.6 * unpaired
 
 
-def test_stages_that_change_nothing(tmp_path):
-    found = made(stages(tmp_path, np.full((4, 3), 0.5)))
-    for name in ("backward_transfer", "forgetting", "forward_transfer"):
-        assert (found.measures[name].value, found.measures[name].interval) == (0.0, (0.0, 0.0))
-
-
 def test_one_task_is_a_matrix_too(tmp_path):
     found = made(stages(tmp_path, R[:2, :1]), names=("t0",))
     assert np.array(found.scores).shape == (2, 1)
@@ -143,15 +131,6 @@ def test_lower_is_better_is_turned_and_said(tmp_path):
     assert found.measures["forward_transfer"].value == pytest.approx(0.1)
     bits = made(folders, names=("t0", "t1"), metric="bits_per_byte")
     assert bits.unit == "bits/byte, negated"
-
-
-def test_averages_can_be_tasks(tmp_path):
-    folders = stages(tmp_path)
-    for folder in folders:
-        write_average(folder.path, [("source", "t0", "acc"), ("source", "t1", "acc")])
-    found = stage_matrix(folders[:3], [(None, "mean"), ("source", "t2")], ["a", "b", "c"], resamples=200)
-    means = made(folders).scores
-    assert found.scores[2][0] == pytest.approx((means[2][0] + means[2][1]) / 2)
 
 
 def test_different_shares_go_together_and_other_units_do_not(tmp_path):

@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 import torch
 from torch.func import functional_call
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from evaluation.conftest import SENTENCES, make_tokenizer
 from holdfast.errors import ModelError, NotFinite
-from holdfast.evaluation.probe.curvature import Curvature, inner
+from holdfast.evaluation.probe.curvature import Curvature
 from holdfast.evaluation.text.documents import encode_document
 from tiny import build_model
 
@@ -85,17 +84,6 @@ def test_products_are_those_of_the_hessian(small, batch_tokens: int) -> None:
     assert along.norm == pytest.approx(math.sqrt(curvature.size))
 
 
-def test_the_loss_along_a_short_step_is_its_quadratic(small) -> None:
-    model, documents, loss, *_ = small
-    vector = Curvature(model, documents).signs(1)
-    along = Curvature(model, documents).along(vector)
-    step = 1e-3
-    shifted = {n: p.detach() + step * v for (n, p), v in zip(model.named_parameters(), vector, strict=True)}
-    measured = float(loss_of(model.double(), {n: p.double() for n, p in shifted.items()}, documents))
-    model.float()
-    assert measured - loss == pytest.approx(step * along.slope + step**2 / 2 * along.curvature, rel=0.02)
-
-
 def test_hutchinsons_trace_and_that_of_noise(small) -> None:
     model, documents, _, _, hessian = small
     curvature = Curvature(model, documents)
@@ -113,37 +101,6 @@ def test_eigenvalues(small) -> None:
     exact = torch.linalg.eigvalsh(hessian).flip(0)[:4]
     found = Curvature(model, documents).eigenvalues(4)
     assert np.allclose(found, exact.numpy(), rtol=5e-3)
-
-
-def test_curvlinops_agrees(small) -> None:
-    """The peer, where it is at hand (it brings torchvision, so that it is no requirement of the tests)."""
-    curvlinops = pytest.importorskip("curvlinops")
-    documents = small[1]
-    # its products are forward over reverse, which torch has not for SiLU
-    model = build_model(small[0].config.vocab_size, layers=1, width=4, hidden_act="tanh").eval()
-    curvature = Curvature(model, documents)
-    ids = [torch.tensor([d.ids]) for d in documents]
-    targets = [torch.tensor([d.ids[1:]]) for d in documents]
-
-    class Logits(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.model = model
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.model(input_ids=x).logits[:, :-1].flatten(0, 1)
-
-    wrapped = Logits()
-    vector = curvature.signs(2)
-    with sdpa_kernel(SDPBackend.MATH):
-        operator = curvlinops.HessianLinearOperator(
-            wrapped,
-            torch.nn.CrossEntropyLoss(reduction="sum"),
-            list(wrapped.parameters()),
-            [(x, y.flatten()) for x, y in zip(ids, targets, strict=True)],
-        )
-        theirs = operator @ flat(vector).float() / curvature.tokens
-    assert torch.allclose(flat(curvature.product(vector)[2]).float(), theirs, atol=1e-4 * float(theirs.abs().max()))
 
 
 def test_the_model_is_left_as_it_came(small) -> None:
@@ -184,15 +141,3 @@ def test_derivatives_that_are_not_finite_are_an_error(small) -> None:
     curvature = Curvature(broken, documents[:1], batch_tokens=8)
     with pytest.raises(NotFinite, match="finite loss with finite derivatives"):
         curvature.along(curvature.signs(0))
-
-
-def test_memory_for_the_vectors_is_looked_at_first(small, monkeypatch: pytest.MonkeyPatch) -> None:
-    model, documents, *_ = small
-    monkeypatch.setattr("holdfast.evaluation.probe.curvature.available_memory", lambda: 1000)
-    with pytest.raises(ModelError, match="GB of memory for 3 eigenvalues"):
-        Curvature(model, documents).eigenvalues(3)
-
-
-def test_inner_sums_in_float64() -> None:
-    parts = [torch.full((1 << 20,), 0.1)]
-    assert inner(parts, parts) == pytest.approx((1 << 20) * float(np.float32(0.1) * np.float32(0.1)), rel=1e-9)

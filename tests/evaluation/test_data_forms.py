@@ -112,12 +112,8 @@ def test_published_forms_become_the_rows_of_the_hub(task, row, rows, form) -> No
     ("task", "row"),
     [
         ("boolq", {**BOOLQ, "label": 1}),
-        ("mbpp", {**MBPP, "text": "Write."}),
-        ("mmlu", {**MMLU, "subject": "anatomy"}),
-        ("arc_easy", {"question": "What?", **ARC}),
         ("lettered", ARC),
         ("my_boolq", BOOLQ),
-        ("truthfulqa_gen", TRUTHFUL),
     ],
 )
 def test_rows_in_the_hubs_form_and_other_tasks_are_left_alone(task: str, row: dict) -> None:
@@ -129,25 +125,14 @@ def test_rows_in_the_hubs_form_and_other_tasks_are_left_alone(task: str, row: di
     [
         ("boolq", BOOLQ, {"answer": None}, "the answer is None, neither true nor false"),
         ("truthfulqa_mc1", TRUTHFUL, {"Incorrect Answers": " ; "}, "no correct or no incorrect answers"),
-        ("truthfulqa_mc1", TRUTHFUL, {"Correct Answers": None}, "no correct or no incorrect answers"),
-        ("truthfulqa_mc2", TRUTHFUL, {"Best Answer": None}, "NoneType"),
         (
             "arc_easy",
             ARC,
             {"query": "Question: Which?"},
             "the options in its text (none) are not its choices (A, B, C)",
         ),
-        ("arc_easy", ARC, {"choices": ["A", "B"]}, "the options in its text (A, B, C) are not its choices (A, B)"),
         ("arc_easy", ARC, {"gold": 3}, "are not its choices"),
-        ("arc_easy", ARC, {"gold": -1}, "are not its choices"),
         ("arc_easy", ARC, {"gold": None}, "NoneType"),
-        ("arc_easy", ARC, {"query": None, "gold": 0}, "the options in its text (none)"),
-        (
-            "hellaswag",
-            HELLASWAG,
-            {"query": "no activity\n A. x\n B. y\nAnswer:"},
-            "does not begin with the activity and a colon",
-        ),
         ("quality", QUALITY, {"questions": None}, "NoneType"),
         ("quality", QUALITY, {"questions": [{**QUALITY["questions"][0], "options": None}]}, "NoneType"),
     ],
@@ -177,8 +162,6 @@ def test_every_form_is_told_apart_from_the_hubs() -> None:
     ("task", "row", "text", "choices", "target"),
     [
         ("arc_easy", ARC, "Question: Which of these melts?\nAnswer:", ["ice", "sand (it does not. Really.)", "air"], 0),
-        ("hellaswag", HELLASWAG, "Removing ice: A man clears his car: slowly. Then he", ["sings.", "drives off."], 1),
-        ("boolq", BOOLQ, "It is.\nQuestion: is it?\nAnswer:", ["no", "yes"], 1),
         ("mmlu_anatomy", MMLU, "What?\nA. a\nB. b\nC. c\nD. d\nAnswer:", ["A", "B", "C", "D"], 2),
         (
             "quality",
@@ -189,7 +172,6 @@ def test_every_form_is_told_apart_from_the_hubs() -> None:
         ),
         ("lettered", ARC, ARC["query"], ["A", "B", "C"], 0),
         ("overruling", {"sentence1": " We overrule. ", "label": 1}, None, ["no", "yes"], 1),
-        ("unfair_tos", {"text": "We may do so.", "label": "0"}, None, ["no", "yes"], 0),
         (
             "case_hold",
             {"context": "See", "endings": ["v", "w", "x", "y", "z"], "label": 4},
@@ -212,17 +194,6 @@ def test_the_task_asks_what_the_file_says(
         assert asked.doc_to_text(doc) == text
     assert asked.doc_to_choice(doc) == choices
     assert asked.doc_to_target(doc) == target
-
-
-def test_broken_rows_through_a_task(tmp_path: Path) -> None:
-    from holdfast.evaluation.tasks.tasks import load_tasks
-
-    file = tmp_path / "boolq.jsonl"
-    file.write_text("".join(json.dumps({**BOOLQ, "answer": answer}) + "\n" for answer in ("yes", "perhaps")))
-    with pytest.raises(
-        DataError, match=r"boolq\.jsonl, row 1: expected a row of the BoolQ release, but the answer is 'perhaps'"
-    ):
-        load_tasks(TaskEntry(suite="source", name="boolq", task="boolq", data=str(file)))
 
 
 def test_math_is_divided_by_its_types(tmp_path):

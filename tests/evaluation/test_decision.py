@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -30,23 +28,6 @@ def entry(place: int, rng: np.random.Generator, *, loss: float = 0.0, mixed: boo
     )
     [found] = compare_samples(*rows, side, side)
     return found
-
-
-def alarms(trials: int, *, mixed: bool, **options: Any) -> float:
-    rng = np.random.default_rng(mixed)
-    shown = 0
-    for _ in range(trials):
-        _, decision = with_decision([entry(i, rng, mixed=mixed) for i in range(12)], Adjustment(**options))
-        shown += bool(decision and decision.shown)
-    return shown / trials
-
-
-@pytest.mark.parametrize("mixed", [False, True])
-def test_equal_models_are_let_through(mixed):
-    """At most 2.5 % of such comparisons may say that something was lost; without adjustment it is one in seven."""
-    trials = 120
-    assert alarms(trials, mixed=mixed) <= 0.025 + 2.5 * (0.025 * 0.975 / trials) ** 0.5
-    assert alarms(trials, mixed=mixed, family_wise="none") >= 0.06
 
 
 def test_a_loss_among_eleven_that_kept_is_named():

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from evaluated_folders import TEXT, answers, both, right_or_wrong, texts, write, write_average
+from evaluated_folders import TEXT, answers, both, texts, write
 from holdfast.errors import ConfigError, DataError
 from holdfast.evaluation.compare.decision import Adjustment
 from holdfast.evaluation.compare.folders import (
@@ -47,9 +47,7 @@ def rule(text: str) -> Any:
         ("mmlu drop > 1pt", ("mmlu", "drop", ">", 1.0, "pt")),
         ("any drop>2%", ("any", "drop", ">", 2.0, "%")),
         ("source drop > 0.5 points", ("source", "drop", ">", 0.5, "pt")),
-        ("prose perplexity rise > 3%", ("prose perplexity", "rise", ">", 3.0, "%")),
         ("gsm8k/exact_match,strict-match drop > 0", ("gsm8k/exact_match,strict-match", "drop", ">", 0.0, "")),
-        ("target gain < 2pt", ("target", "gain", "<", 2.0, "pt")),
         ("prose FALL <= -1e-3 nats/token", ("prose", "fall", "<=", -1e-3, "nats/token")),
         ("my own text drop >= .5", ("my own text", "drop", ">=", 0.5, "")),
     ],
@@ -125,19 +123,15 @@ def matching(before: list[Evaluation] = COMMON, after: list[Evaluation] | None =
             },
         ),
         ("source drop > 2%", {("source", "mmlu"): None, ("source", "prose"): None}),
-        ("mmlu drop > 1pt", {("source", "mmlu"): None}),
         ("source/mmlu drop > 1pt", {("source", "mmlu"): None}),
         ("mmlu acc_norm drop > 1pt", {("source", "mmlu"): "acc_norm"}),
         ("source/mmlu/acc_norm drop > 1pt", {("source", "mmlu"): "acc_norm"}),
         ("any acc drop > 1pt", {("source", "mmlu"): "acc", ("other", "two words"): "acc"}),
-        ("source acc drop > 1pt", {("source", "mmlu"): "acc"}),
-        ("prose perplexity rise > 3%", {("source", "prose"): "perplexity"}),
         ("gsm8k/exact_match,flexible-extract drop > 0", {("target", "gsm8k"): "exact_match,flexible-extract"}),
         ("gsm8k exact_match drop > 0", {("target", "gsm8k"): "exact_match,strict-match"}),
         ("two words drop > 1pt", {("other", "two words"): None}),
         ("two words acc drop > 1pt", {("other", "two words"): "acc"}),
         ("f1 in percent drop > 1", {("other", "f1 in percent"): None}),
-        ("prose rise > 0.1 nats/token", {("source", "prose"): None}),
     ],
 )
 def test_subjects_and_metrics_are_found(text, expected):
@@ -150,7 +144,6 @@ def test_subjects_and_metrics_are_found(text, expected):
     ("text", "parts"),
     [
         ("mmlo drop > 1pt", ["no entry or suite 'mmlo'. Did you mean 'mmlu'?"]),
-        ("sourc drop > 1%", ["Did you mean 'source'?"]),
         ("zzz drop > 1%", ["There are: source/mmlu, source/prose", "and any"]),
         (
             "mmlu acc_nrm drop > 1pt",
@@ -161,12 +154,10 @@ def test_subjects_and_metrics_are_found(text, expected):
             ["points are of shares between 0 and 1, but source/prose nats_per_token is in nats/token"],
         ),
         ("any drop > 1pt", ["source/prose", "f1 in percent f1 is in f1"]),
-        ("f1 in percent drop > 1pt", ["points are of shares"]),
         (
             "mmlu drop > 1 nats/token",
             ["expected pt, %, or the metric's own unit, got 'nats/token', but source/mmlu acc is in accuracy"],
         ),
-        ("mmlu perplexity rise > 1%", ["'mmlu' has no metric 'perplexity'"]),
     ],
 )
 def test_rules_that_do_not_fit_are_refused_before_the_work(text, parts):
@@ -282,19 +273,15 @@ def moved(low: float, high: float, **fields: Any) -> Comparison:
         ("mmlu drop > 1pt", (-0.03, -0.009), "undecided"),
         ("mmlu drop > 1pt", (-0.009, 0.02), "passed"),
         ("mmlu drop > 1pt", (0.02, 0.05), "passed"),
-        ("mmlu drop > 1pt", (-0.0625, 0.0625), "undecided"),
         ("mmlu drop > 0", (0.0, 0.0), "passed"),
         ("mmlu drop >= 0", (0.0, 0.0), "failed"),
         ("mmlu gain < 2pt", (0.0, 0.0), "failed"),
         ("mmlu gain < 2pt", (0.021, 0.05), "passed"),
-        ("mmlu gain < 2pt", (0.01, 0.05), "undecided"),
         ("mmlu gain <= 25pt", (0.25, 0.3), "undecided"),
         ("mmlu gain < 25pt", (0.25, 0.3), "passed"),
         ("mmlu drop > 2%", (-0.02, -0.0101), "failed"),
-        ("mmlu drop > 2%", (-0.0099, 0.0), "passed"),
         ("mmlu rise > 1pt", (0.02, 0.03), "failed"),
         ("mmlu fall > 1pt", (-0.03, -0.02), "failed"),
-        ("mmlu drop > 0.01", (-0.03, -0.02), "failed"),
         ("mmlu drop > 0.01 accuracy", (-0.03, -0.02), "failed"),
     ],
 )
@@ -357,17 +344,6 @@ def test_what_turns_out_not_to_be_comparable_stops_the_gate(tmp_path: Path):
     assert (outcome.metric, outcome.outcome) == ("bits_per_byte", "passed")
 
 
-def test_averages_can_be_gated(tmp_path: Path):
-    for folder, share in (("before", 0.8), ("after", 0.3)):
-        for name in ("one", "two"):
-            write(tmp_path / folder, "source", name, answers(right_or_wrong(len(name + folder), 200, share)))
-        write_average(tmp_path / folder, [("source", "one", "acc"), ("source", "two", "acc")], name="average")
-    sides = both(tmp_path)
-    found = match_entries(*(read_evaluations(f) for f in sides))
-    [outcome], _ = judge(bind_rules([rule("average drop > 1pt")], found), compare_entries(*sides, found))
-    assert outcome.outcome == "failed" and outcome.value > 30
-
-
 def test_a_gate_is_closed_by_one_failure():
     failed, passed, undecided = (judged("mmlu drop > 1pt", moved(*i)) for i in ((-0.3, -0.2), (0.1, 0.2), (-0.1, 0.1)))
     assert (
@@ -417,16 +393,6 @@ def test_one_of_many_that_fails_on_its_own_is_undecided_together():
     assert outcomes[0].outcome == "failed" and outcomes[0].p_adjusted == outcomes[0].p_value
     assert "none adjusted" in decision.sentence
     assert decision.shown == ["source/task0 acc: any drop > 1pt"]
-
-
-def test_all_rules_are_one_family():
-    rules = ("any drop > 1pt", "task0 drop > 2pt", "any drop > 3%")
-    outcomes, decision = many((-0.05, -0.012), (-0.3, -0.2), rules=rules)
-    assert decision.tests == len(outcomes) == 5
-    assert {o.name for o in outcomes if o.outcome == "failed"} == {"task1"}
-    by_p = sorted(outcomes, key=lambda o: o.p_value)
-    assert by_p[0].p_adjusted == pytest.approx(5 * by_p[0].p_value)
-    assert "'any drop > 1pt' on source/task1; 'any drop > 3%' on source/task1" in decision.sentence
 
 
 def test_a_rule_that_forbids_too_little_gain_is_tested_from_below():

@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from evaluation.conftest import make_model, make_tokenizer, measured
-from evaluation.evaluation_models import architecture
 from holdfast.errors import ConfigError, DataError, ModelError
 from holdfast.evaluation.entries import TaskEntry
 from holdfast.evaluation.tasks.harness import check_task
@@ -59,17 +58,6 @@ def test_local_task_agrees_with_the_models_own_likelihoods(tiny_model, tiny_toke
     assert (metric.n, metric.unit, metric.higher_is_better) == (10, "accuracy", True)
     assert metric.interval is not None
     assert len({r["doc"] for r in scores.rows}) == len({r["prompt"] for r in scores.rows}) == 10
-
-
-def test_limit_and_repetition(tiny_model, tiny_tokenizer, colour_task):
-    entry = an_entry(str(colour_task), limit=4, num_fewshot=2)
-    first, second = (measured(tiny_model, tiny_tokenizer, entry) for _ in range(2))
-    assert len(first.rows) == 4
-    assert first.rows == second.rows
-    assert first.settings["num_fewshot"] == 2
-    zero = measured(tiny_model, tiny_tokenizer, an_entry(str(colour_task), limit=4))
-    assert {r["doc"] for r in zero.rows} == {r["doc"] for r in first.rows}
-    assert not {r["prompt"] for r in zero.rows} & {r["prompt"] for r in first.rows}
 
 
 def test_fewshot_examples_never_show_the_question_asked(tiny_model, tiny_tokenizer, tmp_path, monkeypatch):
@@ -246,12 +234,6 @@ def test_no_traces_are_left(colour_task, capsys, monkeypatch):
     assert capsys.readouterr().err == ""
 
 
-def test_no_bar_of_the_harness_is_drawn_for_a_model_that_it_scores_itself(tiny_tokenizer, colour_task, capsys):
-    """Its bars are asked for with `disable=False`."""
-    measured(architecture("bloom", vocabulary=300), tiny_tokenizer, an_entry(str(colour_task), limit=2))
-    assert capsys.readouterr().err == ""
-
-
 def test_an_entry_with_local_data_does_without_the_hub_until_it_is_measured(
     tiny_model, tiny_tokenizer, colour_task, monkeypatch
 ):
@@ -271,23 +253,6 @@ def test_an_entry_with_local_data_does_without_the_hub_until_it_is_measured(
     )
     assert seen == {True}
     assert not any(holder.HF_HUB_OFFLINE for holder in holders)
-
-
-@pytest.mark.parametrize("metric", [None, "exact_match"])
-def test_of_metrics_of_one_name_the_tasks_first_leads(metric):
-    from holdfast.evaluation.tasks.harness import _primary
-
-    assert _primary({"f1": 0, "exact_match,strict": 0, "exact_match": 0}, an_entry("mine", metric=metric)) == (
-        "exact_match,strict"
-    )
-
-
-def test_one_progress_count_for_all_requests(tiny_model, tiny_tokenizer, colour_task):
-    seen: list[tuple[int, int]] = []
-    measured(
-        tiny_model, tiny_tokenizer, an_entry(str(colour_task)), report=lambda done, total: seen.append((done, total))
-    )
-    assert seen[-1] == (20, 20)
 
 
 def test_one_subject_takes_its_own_rows_of_a_file_of_many(tiny_tokenizer, tmp_path):
@@ -315,17 +280,6 @@ def test_subtasks_that_pick_their_rows_share_a_file(tiny_tokenizer, tmp_path):
     rows = [{"question_id": i, "question": f"q{i}", "category": c, **common} for i, c in enumerate(categories * 2)]
     tasks = load_tasks(an_entry("mmlu_pro", data=write_rows(tmp_path / "pro.jsonl", rows), num_fewshot=1))
     assert len(tasks) == 14 and all(len(list(task.eval_docs)) == 2 for task in tasks.values())
-
-
-@pytest.mark.slow
-def test_the_quick_look_finds_what_the_harness_finds():
-    """Every task, group and tag of the quick look is the harness's own of that name."""
-    from holdfast.evaluation.tasks.tasks import index, task_manager
-
-    whole = {n: str(e.yaml_path) if e.yaml_path else sorted(e.tags) for n, e in task_manager().task_index.items()}
-    wrong = {name: (place, whole.get(name)) for name, place in index().items() if place != whole.get(name)}
-    assert not wrong, f"{len(wrong)} differ: {list(wrong.items())[:5]}"
-    assert {"mmlu", "mmlu_pro", "minerva_math", "bbh"} <= set(index())
 
 
 def test_without_a_network_nothing_is_tried_again_and_again(tiny_tokenizer, monkeypatch):

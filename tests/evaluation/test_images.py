@@ -4,11 +4,9 @@ beside a plain reference."""
 from __future__ import annotations
 
 import dataclasses
-import io
 import json
 import math
 import shutil
-import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +90,6 @@ def on(loaded: Loaded, **how: Any) -> Subject:
 
 def reference(loaded: Loaded, text: str, picture: str, option: str) -> tuple[float, int]:
     """The log-likelihood of an option and its tokens, by the processor and the model's own logits, one text a row."""
-    from PIL import Image
 
     assert loaded.processor is not None
     processor, pictures = loaded.processor(), [Image.open(picture)]
@@ -217,26 +214,6 @@ def test_positions_in_three_dimensions(llava: Path, monkeypatch: pytest.MonkeyPa
             assert value == pytest.approx(nats, abs=2e-5)
 
 
-def test_branches_are_tried_where_options_part(llava: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not on a question whose options begin alike and end one after another."""
-    one_after_another = [" red", " red and blue", " red and blue and green"]
-    write("alike.jsonl", question(0, options=one_after_another, answer=0), question(1))
-    loaded, tried = load("whole"), []
-    from holdfast.evaluation import images
-
-    apart = images.branches_stay_apart
-    monkeypatch.setattr(images, "branches_stay_apart", lambda *a, **how: [tried.append(1), apart(*a, **how)][1])
-    rows = measure(choices("alike.jsonl"), on(loaded)).rows
-    assert tried == [1]
-    for row, options in zip(rows, (one_after_another, OPTIONS), strict=True):
-        asked = question(rows.index(row))
-        expected = [reference(loaded, asked["prompt"], asked["image"], option)[0] for option in options]
-        assert row["loglikelihoods"] == pytest.approx(expected, abs=2e-5)
-    tried.clear()
-    write("alike.jsonl", question(0, options=one_after_another, answer=0))
-    assert len(measure(choices("alike.jsonl"), on(loaded)).rows) == 1 and not tried
-
-
 def test_the_chat_template_puts_images_first(desk: Path) -> None:
     loaded = load("whole")
     write("plain.jsonl", *(question(n, prompt="Which colour?") for n in range(2)))
@@ -309,51 +286,6 @@ def test_an_interrupted_measurement_goes_on(llava: Path, monkeypatch: pytest.Mon
     assert len(asked) == 2 * TRIED + 11 + 4 + 19  # the rows that were missing, those of the broken one with them
 
 
-def test_two_processes_deal_the_questions_out(llava: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One after the other here, the main one with what the other has found."""
-    from holdfast.evaluation import images
-    from holdfast.evaluation.processes import ProcessGroup
-
-    class Dealt(ProcessGroup):
-        world_size = 2
-
-        def __init__(self, rank: int) -> None:
-            self.rank = rank
-
-        def all_gather(self, make: Any) -> list[Any]:
-            shares.setdefault(self.rank, []).append(make())
-            turn = len(shares[self.rank]) - 1
-            return [shares.get(rank, [{}] * 9)[turn] for rank in range(2)]
-
-    shares: dict[int, list[Any]] = {}
-    asked: list[str] = []
-    encode = images.encode
-    monkeypatch.setattr(images, "encode", lambda prompt, p: [asked.append(prompt.place), encode(prompt, p)][1])
-    write("questions.jsonl", *(question(number) for number in range(24)))
-    loaded = load("whole")
-    whole = measure(choices(), on(loaded)).rows
-    asked.clear()
-    with pytest.raises(TypeError):  # the other half is not there yet
-        measure(choices(), on(loaded, partial=Partial(None, processes=Dealt(1))))
-    assert measure(choices(), on(loaded, partial=Partial(None, processes=Dealt(0)))).rows == whole
-    assert len(asked) == 2 * TRIED + 24
-    assert [len(values) for rank in range(2) for values in shares[rank]] == [0, 4 * 13, 0, 4 * 11]
-
-
-@pytest.mark.slow
-@pytest.mark.distributed
-def test_two_processes_by_the_command(llava: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    shown()
-    Path("suite.yaml").write_text("source:\n  - {choices: questions.jsonl}\n  - {task: shown.yaml}\n")
-    words = ["evaluate", "whole", "--suite", "suite.yaml", "--output_dir"]
-    assert main([*words, "one"]) == 0
-    assert main([*words, "two", "--num_processes", "2"]) == 0
-    for name in ("questions", "shown"):
-        one, two = (Path(f"{out}/whole/source.{name}.samples.jsonl").read_text() for out in ("one", "two"))
-        assert one == two and len(one.splitlines()) == 6
-
-
 def test_other_pixels_are_another_question(llava: Path) -> None:
     Path("suite.yaml").write_text("source:\n  - {choices: questions.jsonl}\n  - {lettered: questions.jsonl, name: l}\n")
     words = ["evaluate", "whole", "--suite", "suite.yaml", "--output_dir", "out"]
@@ -374,7 +306,6 @@ def cut(path: Path) -> None:
 
 
 def bomb(path: Path) -> None:
-    from PIL import Image
 
     Image.new("1", (10_000, 9_000)).save(path)
 
@@ -423,16 +354,6 @@ def test_templates_without_a_slot_and_models_without_eyes(llava: Path, model_fol
     Path("whole/processor_config.json").unlink()
     with pytest.raises(ModelError, match="Expected a processor beside the vision-language model at whole"):
         check(choices(), loaded.tokenizer, load("whole").processor)
-
-
-def test_the_command_names_all_of_it_before_anything_is_measured(
-    llava: Path, model_folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    Path("suite.yaml").write_text("source:\n  - {choices: questions.jsonl}\n")
-    assert main(["evaluate", f"text={model_folder}", "whole", "--suite", "suite.yaml", "--output_dir", "out"]) == 2
-    said = " ".join(capsys.readouterr().err.split())
-    assert "holds images (column 'image'), but the model takes text only" in said
-    assert not Path("out").exists()
 
 
 def test_an_image_is_never_cut(llava: Path) -> None:
@@ -567,45 +488,6 @@ def test_a_harness_task_with_images(desk: Path) -> None:
     assert len(measure(in_chat, on(loaded, plan=plan)).rows) == 6
 
 
-def member(text: str) -> str:
-    """A task's YAML as an item of a group's list."""
-    return "  - " + textwrap.indent(text, "    ").lstrip()
-
-
-@pytest.mark.parametrize("chat", [False, True])
-def test_a_group_of_groups_with_several_images_and_none(chat: bool, desk: Path) -> None:
-    """As MMMU is built: its subtasks are asked as each would be by itself, those of text alone as text."""
-    from datasets import Dataset, Features, List, Value
-    from datasets import Image as Kind
-
-    loaded, entry = load("whole"), shown()
-    both = [image("red"), image("blue")]
-    rows = [{"question": f"{n}", "answer": "red", "image": both if n % 2 else both[:1]} for n in range(4)]
-    places = "<image>{{question}}{% if image|length > 1 %} or <image>{% endif %}?"
-    pairs = SHOWN.replace("task: shown", "task: pairs").replace("shown.parquet", "pairs.parquet")
-    pairs = pairs.replace('"<image>{{question}}"', json.dumps(places))
-    pairs = pairs.replace("doc_to_image: [image]", "doc_to_image: !function looks.pictures")
-    Path("looks.py").write_text("def pictures(doc):\n    return doc['image']\n")
-    Path("pairs.yaml").write_text(pairs)
-    features = Features({"question": Value("string"), "answer": Value("string"), "image": List(Kind())})
-    Dataset.from_list(rows, features=features).to_parquet("pairs.parquet")
-    told = SHOWN.replace("task: shown", "task: told").replace("doc_to_image: [image]\n", "").replace("<image>", "")
-    Path("told.yaml").write_text(told)
-    means = "aggregate_metric_list: [{metric: exact_match, aggregation: mean, weight_by_size: true}]\n"
-    seen = f"group: seen\ntask:\n{member(Path('shown.yaml').read_text())}{member(pairs)}{means}"
-    Path("exam.yaml").write_text(f"group: exam\ntask:\n{member(seen)}{member(told)}{means}")
-    how = {"apply_chat_template": chat, "suite": "source"}
-    plan = EvaluationPlan(entries=(entry,), batch_size=3)
-    whole = measure(TaskEntry(name="exam", task="exam.yaml", **how), on(loaded, plan=plan))
-    of = [{**row, "task": row["task"].split("::")[-1]} for row in whole.rows]
-    assert [row["task"] for row in of] == ["shown"] * 6 + ["pairs"] * 4 + ["told"] * 6
-    for name in ("shown", "pairs", "told"):
-        alone = measure(TaskEntry(name=name, task=f"{name}.yaml", **how), on(loaded, plan=plan)).rows
-        assert [{**row, "task": name} for row in alone] == [row for row in of if row["task"] == name]
-    outputs = {name: [row["output"] for row in of if row["task"] == name] for name in ("pairs", "told")}
-    assert len(set(outputs["pairs"])) > 1 and outputs["told"] != [r["output"] for r in whole.rows[:6]]
-
-
 @pytest.mark.parametrize(
     ("changes", "how", "said"),
     [
@@ -622,12 +504,6 @@ def test_harness_tasks_that_cannot_be_asked(changes: Any, how: Any, said: str, l
         check(dataclasses.replace(entry, **how), loaded.tokenizer, *([] if how else [loaded.processor]))
 
 
-def test_harness_tasks_about_images_and_text_models(llava: Path) -> None:
-    loaded, entry = load("whole"), shown()
-    with pytest.raises(ConfigError, match="shows images, but the model takes text only"):
-        check(entry, loaded.tokenizer, None)
-
-
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -640,74 +516,6 @@ def test_harness_questions_that_do_not_fit(change: Any, said: str, llava: Path) 
     loaded, entry = load("whole"), shown(change=change)
     with pytest.raises(DataError, match=said):
         measure(entry, on(loaded, plan=EvaluationPlan(entries=(entry,))))
-
-
-def test_pictures_of_a_harness_task_are_read_before_anything_is_measured(llava: Path) -> None:
-    from datasets import Dataset, Features, Value
-    from datasets import Image as Kind
-
-    whole = io.BytesIO()
-    Image.effect_noise((64, 64), 60).save(whole, "JPEG")
-    features = Features({"question": Value("string"), "answer": Value("string"), "image": Kind()})
-    for name, size in (("cut", -400), ("sound", None)):
-        contents = [whole.getvalue(), whole.getvalue()[:size]]
-        rows = [{"question": "Which?", "answer": "red", "image": {"bytes": c, "path": "a.jpg"}} for c in contents]
-        Dataset.from_list(rows, features=features).to_parquet(f"{name}.parquet")
-    entry, loaded = shown(), load("whole")
-    plain = Path("shown.yaml").read_text()
-    Path("shown.yaml").write_text(plain.replace("shown.parquet", "cut.parquet"))
-    with pytest.raises(DataError, match=r"A picture of the task 'shown' .* cannot be read: image file is truncated"):
-        check(entry, loaded.tokenizer, loaded.processor)
-    # examples are other questions, so that the harness reads those that are asked only when they are
-    whole_ones = "dataset_kwargs: {data_files: {test: cut.parquet, train: sound.parquet}}\nfewshot_split: train"
-    changed = plain.replace("dataset_kwargs: {data_files: {test: shown.parquet}}", whole_ones)
-    Path("shown.yaml").write_text(changed)
-    assert changed != plain
-    with pytest.raises(DataError, match=r"The task 'shown', question 1 \(from 0\): a.jpg is cut short or damaged"):
-        check(entry, loaded.tokenizer, loaded.processor)
-    check(dataclasses.replace(entry, limit=1), loaded.tokenizer, loaded.processor)
-
-
-@pytest.mark.slow
-def test_chartqa_by_its_name_on_a_local_file(llava: Path) -> None:
-    from datasets import Dataset, Features, List, Value
-    from datasets import Image as Kind
-
-    rows = [{"query": "Which?", "label": ["red"], "image": image(colour)} for colour in COLOURS]
-    features = Features({"query": Value("string"), "label": List(Value("string")), "image": Kind()})
-    Dataset.from_list(rows, features=features).to_parquet("charts.parquet")
-    settings = json.loads(Path("whole/config.json").read_text())
-    settings["text_config"]["max_position_embeddings"] = 2048
-    Path("whole/config.json").write_text(json.dumps(settings))
-    loaded, entry = load("whole"), TaskEntry(suite="source", name="chartqa", task="chartqa", data="charts.parquet")
-    found = measure(entry, on(loaded, plan=EvaluationPlan(entries=(entry,))))
-    assert found.primary == "exact_match" and {"relaxed_accuracy", "anywhere_accuracy"} <= found.figures.keys()
-    assert len({row["doc"] for row in found.rows}) == 4
-
-
-@pytest.mark.slow
-def test_mmmu_by_its_name_on_a_local_file(llava: Path) -> None:
-    """A group of subtasks, with one image or several in a question."""
-    from datasets import Dataset, Features, Value
-    from datasets import Image as Kind
-
-    options = str(["red", "blue", "green", "white"])
-    common = {"options": options, "answer": "A", "question_type": "multiple-choice"}
-    rows = [
-        {"question": "Is <image 1> or <image 2>?", "image_1": image("red"), "image_2": image("blue"), **common},
-        {"question": "Which is <image 1>?", "image_1": image("green"), "image_2": None, **common},
-    ]
-    rows = [{**row, "subject": subject} for subject in ("Art", "Art_Theory", "Design", "Music") for row in rows]
-    kinds = {name: Value("string") for name in ("question", "subject", *common)}
-    features = Features({**kinds, "image_1": Kind(), "image_2": Kind()})
-    Dataset.from_list(rows, features=features).to_parquet("exam.parquet")
-    settings = json.loads(Path("whole/config.json").read_text())
-    settings["text_config"]["max_position_embeddings"] = 1024
-    Path("whole/config.json").write_text(json.dumps(settings))
-    loaded = load("whole")
-    entry = TaskEntry(suite="source", name="mmmu", task="mmmu_val_art_and_design", data="exam.parquet")
-    found = measure(entry, on(loaded, plan=EvaluationPlan(entries=(entry,))))
-    assert found.primary == "acc" and len({row["task"] for row in found.rows}) == 4 and len(found.rows) == 8
 
 
 # ----------------------------------------------------------------------------------------- kinds that ask by text alone

@@ -16,8 +16,8 @@ from holdfast.evaluation.entries import EvaluationPlan, InstructionsEntry
 from holdfast.evaluation.measures import Subject
 from holdfast.evaluation.runner import check_plan
 from holdfast.evaluation.text import checkers
-from holdfast.evaluation.text.checkers import CHECKERS, follow, mistake_in
-from holdfast.evaluation.text.instructions import generate, read_instructions, versions
+from holdfast.evaluation.text.checkers import follow, mistake_in
+from holdfast.evaluation.text.instructions import generate, read_instructions
 
 ROWS = [
     {"prompt": SENTENCES[i], "instruction_id_list": ids, "kwargs": kwargs}
@@ -78,11 +78,6 @@ def test_each_checker(id_, given, good, bad):
     assert mistake_in(id_, given) is None
 
 
-def test_every_checker_is_tested():
-    marks = [m for m in test_each_checker.pytestmark if m.name == "parametrize"]
-    assert {case[0] for case in marks[0].args[1]} == set(CHECKERS)
-
-
 def test_loose_forgives_a_first_line_a_last_line_and_asterisks():
     for reply in ("Sure!\nLAMP", "LAMP\nBye", "Sure!\nLAMP\nBye", "Sure:\n**LAMP**"):
         assert follow(reply, "", ["plain:capitals"], [{}], loose=True) == [True]
@@ -97,9 +92,7 @@ def test_loose_forgives_a_first_line_a_last_line_and_asterisks():
         ("plain:capitls", {}, "Did you mean 'plain:capitals'"),
         ("plain:begin", {}, "needs `word`"),
         ("plain:words", {"count": 0}, "whole number of at least 1"),
-        ("plain:words", {"count": "two"}, "whole number of at least 1"),
         ("plain:keywords", {"words": []}, "a list of texts"),
-        ("plain:capitals", {"word": "x"}, "takes no arguments, not `word`"),
         ("plain:words", {"count": 2, "counts": 3}, "takes `count`, not `counts`"),
     ],
 )
@@ -163,17 +156,6 @@ def test_replies_are_the_models_own_whatever_stands_beside_them(roomy, tiny_toke
     assert len(set(together)) > 1
 
 
-def test_a_reply_ends_where_the_model_ends_it(roomy, tiny_tokenizer, monkeypatch):
-    end = tiny_tokenizer.eos_token_id
-    other = tiny_tokenizer(" sky")["input_ids"][0]
-    monkeypatch.setattr(
-        type(roomy),
-        "generate",
-        lambda self, input_ids, **_: torch.cat([input_ids, torch.tensor([[other, end, other]])], dim=1),
-    )
-    assert replies(roomy, tiny_tokenizer, [[5, 6]], longest=3, batch=1) == [tiny_tokenizer.decode([other])]
-
-
 def test_a_checkpoint_that_samples_by_default_is_read_greedily(tiny_tokenizer):
     model = make_model(positions=128)
     encoded = [tiny_tokenizer(SENTENCES[0])["input_ids"]]
@@ -211,13 +193,6 @@ def test_the_figures_are_ifevals(roomy, tiny_tokenizer, tmp_path):
     assert metrics["inst_level_loose_acc"].value >= metrics["inst_level_strict_acc"].value
     assert all(m.interval is not None and m.n == len(ROWS) for m in metrics.values())
     assert [r["followed_strict"] for r in rows] == followed
-
-
-def test_the_rules_decide_the_key_and_ifevals_packages_where_its_ids_are_asked(tmp_path):
-    assert versions(an_entry(tmp_path)) == {"checkers": str(checkers.RULES)}
-    rows = [{"prompt": "a", "instruction_id_list": ["punctuation:no_comma"], "kwargs": [{}]}]
-    foreign = versions(an_entry(tmp_path, rows))
-    assert ({"lm_eval", "sentences"} <= set(foreign)) == (checkers.ifeval_missing() is None)
 
 
 def test_messages_and_the_chat_template(roomy, tmp_path):
@@ -267,14 +242,12 @@ def test_a_tokenizer_without_an_end(roomy):
     ("row", "words"),
     [
         ({"prompt": "a", "kwargs": [{}]}, "lacks the column instruction_id_list"),
-        ({"text": "a", "instruction_id_list": ["plain:capitals"], "kwargs": [{}]}, "lacks the column prompt"),
         ({"prompt": "a", "instruction_id_list": [], "kwargs": []}, "at least one id"),
         ({"prompt": "a", "instruction_id_list": ["plain:capitals"], "kwargs": []}, "one mapping for each instruction"),
         (
             {"prompt": "a", "instruction_id_list": ["plain:capitls"], "kwargs": [{"word": None}]},
             "unknown instruction 'plain:capitls'. Did you mean 'plain:capitals'",
         ),
-        ({"prompt": "a", "instruction_id_list": ["plain:begin"], "kwargs": [{"count": 1}]}, "needs `word`"),
         (
             {"prompt": " ", "instruction_id_list": ["plain:capitals"], "kwargs": [{"word": None}]},
             "a prompt that is a text",

@@ -3,25 +3,16 @@ nowhere."""
 
 from __future__ import annotations
 
-import importlib.util
-import itertools
 import json
 import logging
 import math
-import socket
-import subprocess
-import sys
 import threading
-import time
-import urllib.request
-from email.utils import formatdate
-from pathlib import Path
 
 import pytest
 
 from evaluation import fake_endpoint as fake
 from evaluation.fake_endpoint import FakeEndpoint, completion
-from holdfast.errors import ConfigError, DataError, FolderBusy, HoldfastError, RunFolderError, StorageError
+from holdfast.errors import ConfigError, DataError, FolderBusy, HoldfastError, RunFolderError
 from holdfast.evaluation.judge.judge import (
     JUDGEMENTS,
     AnswerPair,
@@ -31,7 +22,6 @@ from holdfast.evaluation.judge.judge import (
 )
 from holdfast.evaluation.judge.settings import JudgeSettings
 from holdfast.evaluation.judge.verdict import MalformedReply, letter_of, read_verdict
-from holdfast.support import endpoint as endpoint_module
 from holdfast.support.endpoint import Endpoint
 from holdfast.support.ledger import Ledger, read_ledger
 
@@ -64,25 +54,15 @@ def sigmoid(x):
     ("reply", "letter"),
     [
         ("m", "m"),
-        ("M", "M"),
         (" m\n", "m"),
-        ("**M**", "M"),
         ("_m_", "m"),
-        ("Output (m)", "m"),
         ("The better output is: M.", "M"),
         ("<think>M or m? M is long.</think>\nm", "m"),
-        ("m m", "m"),
         ("Tie", "tie"),
         ("It's a tie", None),
         ("I'm sorry, I can't judge that.", None),
-        ("", None),
         ("m or M", None),
-        ("Both are fine", None),
         ("mm", None),
-        ("MM", None),
-        ("1", None),
-        ("I would say m", None),
-        ("Model", None),
     ],
 )
 def test_letters(reply, letter):
@@ -152,35 +132,6 @@ def test_what_is_no_log_probability_is_a_fault_of_the_answer(value, token, place
     """Left out, NaN for `m` would give the verdict to the other letter."""
     with pytest.raises(MalformedReply, match="expected log-probabilities of at most 0"):
         read_verdict(with_logprob(value, token=token, place=place))
-
-
-def test_more_than_all_of_the_probability_is_a_fault_too():
-    body = completion("m", 0.8)
-    for entry in body["choices"][0]["logprobs"]["content"][0]["top_logprobs"]:
-        entry["logprob"] = 0.0
-    with pytest.raises(MalformedReply, match="at most 1 together"):
-        read_verdict(body)
-    rounded = completion("m", 0.8)
-    for entry in rounded["choices"][0]["logprobs"]["content"][0]["top_logprobs"]:
-        entry["logprob"] = 5e-4 if entry["token"] == "m" else -9999.0
-    assert read_verdict(rounded).outcome == "judged", "rounding may be above 0"
-
-
-@pytest.mark.parametrize(
-    ("value", "source"), [(None, "text"), (-2.0, "logprobs"), (-9999.0, "logprobs"), (-3.4e38, "logprobs")]
-)
-def test_a_letter_without_log_probability_leaves_the_letter(value, source):
-    found = read_verdict(with_logprob(value, token="M"))
-    assert (found.letter, found.source) == ("m", source)
-    other = with_logprob(None, token="Both")
-    other["choices"][0]["logprobs"]["content"][0]["top_logprobs"].append({"token": ["m"], "logprob": -1.0})
-    assert read_verdict(other).source == "logprobs", "other words need none"
-
-
-def test_parts_of_a_message_that_are_no_text_say_nothing():
-    body = completion("m")
-    body["choices"][0]["message"]["content"] = [{"text": "m"}, {"text": {"m": "M"}}, {"text": 7}, "M", None]
-    assert read_verdict(body).letter == "m"
 
 
 def test_refusals_are_no_ties():
@@ -299,13 +250,6 @@ def test_the_same_question_is_asked_once(tmp_path):
     assert found.pairs[0].preference == pytest.approx(1 - found.pairs[2].preference)
 
 
-def test_no_log_probabilities_are_noted(tmp_path):
-    with FakeEndpoint(rule=lambda i, a, b: completion("m")) as server:
-        found = ask(server, tmp_path)
-    assert [(r.candidate_first, r.candidate_second, r.preference) for r in found.pairs] == [(1.0, 0.0, 0.5)] * 5
-    assert "10 of 10 verdicts came without log-probabilities" in found.notes[0]
-
-
 def test_refusals_are_counted_and_not_asked_again(tmp_path):
     def rule(instruction, first, second):
         return (
@@ -370,76 +314,6 @@ def test_faults_are_asked_again(fault, tmp_path):
     assert found.pairs == ask(server, tmp_path, PAIRS[:2]).pairs  # needs no server any more
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        with_logprob(math.nan),
-        with_logprob(1e308, token="M"),
-        with_logprob("-0.1", token="M"),
-        {**completion("m", 0.8), "usage": {"prompt_tokens": -1}},
-        {**completion("m", 0.8), "usage": {"prompt_tokens": 100, "completion_tokens": math.nan}},
-    ],
-    ids=["nan", "huge", "text", "tokens below 0", "tokens nan"],
-)
-def test_impossible_numbers_are_asked_for_again_and_fail_in_the_end(body, tmp_path):
-    fault = fake.body(json.dumps(body).encode())
-    with FakeEndpoint(faults=[fault, fault]) as server:
-        found = ask(server, tmp_path / "mended", PAIRS[:2])
-        assert (found.judged, found.failed, len(server.asked)) == (4, 0, 6)
-        server.always = fault
-        found = ask(server, tmp_path / "broken", PAIRS[:2], attempts=2)
-    assert (found.judged, found.failed) == (0, 4)
-
-
-@pytest.mark.parametrize("p", [math.nan, math.inf, 1e308, -0.1, "0.5", None])
-def test_a_judgement_without_a_probability_is_made_anew(p, tmp_path):
-    with FakeEndpoint() as server:
-        sound = ask(server, tmp_path)
-        with Ledger(tmp_path / JUDGEMENTS) as ledger:
-            row = next(iter(ledger.rows.values()))
-            ledger.add([{**row, "p_first": p}])
-        again = ask(server, tmp_path)
-    assert again.asked == 1 and again.pairs == sound.pairs
-
-
-def test_pauses_grow_and_are_capped(tmp_path, monkeypatch):
-    pauses = []
-    sleep = endpoint_module.asyncio.sleep
-
-    async def noted(seconds):
-        pauses.append(seconds)
-        await sleep(0)
-
-    monkeypatch.setattr(endpoint_module.asyncio, "sleep", noted)
-    with FakeEndpoint(always=fake.status(500)) as server:
-        found = ask(server, tmp_path, PAIRS[1:2], workers=1, attempts=6, first_wait=1.0, longest_wait=5.0)
-    assert found.failed == 2 and len(server.asked) == 12
-    for pause, most in zip(pauses, [1, 2, 4, 5, 5] * 2, strict=True):
-        assert most / 2 <= pause <= most
-
-
-@pytest.mark.parametrize(
-    ("headers", "least"),
-    [({"Retry-After": "1"}, 1.0), ({"retry-after-ms": "400"}, 0.4), ({"Retry-After": "date"}, 0.3)],
-)
-def test_retry_after_is_honoured_by_all_workers(headers, least, tmp_path):
-    if headers.get("Retry-After") == "date":
-        headers = {"Retry-After": formatdate(time.time() + 2, usegmt=True)}
-    with FakeEndpoint(faults=[fake.status(429, headers=headers)]) as server:
-        found = ask(server, tmp_path, PAIRS[:3], workers=1)
-    times = [asked.time for asked in server.asked]
-    assert found.judged == 6 and times[1] - times[0] >= least * 0.95
-    with FakeEndpoint(faults=[fake.fine(), fake.status(429, headers={"Retry-After": "0.5"})]) as server:
-        ask(server, tmp_path / "two", PAIRS, workers=2)
-    times = sorted(asked.time for asked in server.asked)[1:]
-    assert max(later - earlier for earlier, later in itertools.pairwise(times)) >= 0.45, "while it lasts nobody asks"
-
-
-def test_an_absurd_retry_after_is_capped(tmp_path):
-    with FakeEndpoint(faults=[fake.status(429, headers={"Retry-After": "86400"})]) as server:
-        assert ask(server, tmp_path, PAIRS[:1], longest_wait=0.05).judged == 2
-
-
 def test_what_fails_for_good_is_recorded_and_asked_again_by_the_next_run(tmp_path):
     def failing(handler, asked):
         return "Say 1." in asked.message and fake.status(
@@ -461,9 +335,7 @@ def test_what_fails_for_good_is_recorded_and_asked_again_by_the_next_run(tmp_pat
     ("code", "message", "expected"),
     [
         (401, f"Incorrect API key provided: {SECRET}", ("401", "MY_KEY", "Check the key")),
-        (403, "no access to this model", ("403", "MY_KEY", "'judge'")),
         (404, "The model `judge` does not exist", ("404", "judge_model ('judge')", "base_url")),
-        (402, "pay", ("402", "credit")),
         (
             429,
             {
@@ -487,14 +359,6 @@ def test_what_cannot_succeed_stops_at_once(code, message, expected, tmp_path, ca
     written = "".join(p.read_text() for p in tmp_path.rglob("*") if p.is_file())
     assert SECRET not in str(caught.value) + repr(caught.value) + caplog.text + written
     assert SECRET not in repr(endpoint(server, api_key=SECRET))
-
-
-def test_a_missing_key_is_named(tmp_path):
-    with (
-        FakeEndpoint(always=fake.status(401, "no key")) as server,
-        pytest.raises(ConfigError, match=r"No key was sent.*api_key_env"),
-    ):
-        ask(server, tmp_path)
 
 
 def test_an_echoed_key_is_not_kept(tmp_path):
@@ -528,8 +392,6 @@ def test_nobody_there_is_reported_and_not_recorded_as_failures(tmp_path):
             [(400, "max_logprobs: top_logprobs must be at most 5", None)],
             {"max_tokens": 8, "temperature": 0.0, "logprobs": True, "top_logprobs": 5},
         ),
-        ([(400, "This model does not support logprobs", "logprobs")], {"max_tokens": 8, "temperature": 0.0}),
-        ([(422, "Unexpected fields: top_logprobs", None)] * 2, {"max_tokens": 8, "temperature": 0.0}),
         (
             [
                 (400, "Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens' instead.", "max_tokens"),
@@ -549,16 +411,6 @@ def test_refused_parameters_are_left_out(refusals, left, tmp_path):
         for asked in server.asked[len(refusals) :]
     ] == [left] * 10
     assert any("refused a parameter" in note for note in found.notes)
-
-
-def test_workers_adapt_together(tmp_path):
-    def picky(handler, asked):
-        return "logprobs" in asked.body and fake.status(400, "logprobs are not supported")(handler, asked)
-
-    with FakeEndpoint(rule=lambda i, a, b: completion("M"), always=picky) as server:
-        found = ask(server, tmp_path, workers=5)
-    assert (found.judged, found.failed) == (10, 0)
-    assert len(server.asked) <= 15 and sum("refused a parameter" in note for note in found.notes) == 1
 
 
 # ------------------------------------------------------------------------------------------------------------ resuming
@@ -627,23 +479,6 @@ def test_the_ledger_belongs_to_one_at_a_time_and_to_holdfast(tmp_path):
         pass
 
 
-def test_a_full_disk_stops_the_run_and_keeps_what_there_is(tmp_path, monkeypatch):
-    add, left = Ledger.add, [3]
-
-    def filling(self, rows):
-        left[0] -= 1
-        if left[0] < 0:
-            raise StorageError("Could not write: the disk is full")
-        add(self, rows)
-
-    with FakeEndpoint() as server:
-        monkeypatch.setattr(Ledger, "add", filling)
-        with pytest.raises(StorageError):
-            ask(server, tmp_path)
-        monkeypatch.setattr(Ledger, "add", add)
-        assert ask(server, tmp_path).asked == 7
-
-
 def test_workers_work_at_once(tmp_path):
     """Four requests have to be on their way together before any is answered."""
     barrier = threading.Barrier(4, timeout=5)
@@ -665,71 +500,3 @@ def test_inside_a_running_loop(tmp_path):
 
     with FakeEndpoint() as server:
         assert asyncio.run(cell()).judged == 4
-
-
-def test_nothing_to_judge_is_refused(tmp_path):
-    with FakeEndpoint() as server, pytest.raises(DataError, match="at least one pair"):
-        ask(server, tmp_path, [])
-
-
-@pytest.mark.slow
-def test_a_real_server(tmp_path):
-    """`transformers serve` with a model that answers "m", without log-probabilities: what is shown first wins."""
-    missing = [name for name in ("fastapi", "uvicorn") if importlib.util.find_spec(name) is None]
-    if missing:
-        pytest.skip(f"needs transformers[serving]: {', '.join(missing)} not installed")
-    save_yes_sayer(tmp_path / "sayer")
-    port = free_port()
-    script = Path(sys.executable).with_name("transformers")
-    words = [script, "serve", tmp_path / "sayer", "--port", str(port), "--device", "cpu"]
-    with open(tmp_path / "serve.log", "w") as log:
-        server = subprocess.Popen(words, stdout=log, stderr=log)
-    try:
-        wait_for(port, server, tmp_path / "serve.log")
-        settings = JudgeSettings(model=str(tmp_path / "sayer"))
-        found = judge_pairs(PAIRS, settings, Endpoint(base_url=f"http://localhost:{port}/v1"), tmp_path)
-    finally:
-        server.terminate()
-        server.wait(20)
-    assert [(r.candidate_first, r.candidate_second) for r in found.pairs] == [(1.0, 0.0)] * 5
-    assert any("without log-probabilities" in note for note in found.notes)
-    assert {row["reply"] for row in read_ledger(tmp_path / JUDGEMENTS).values()} == {"m"}
-
-
-def save_yes_sayer(folder: Path) -> None:
-    """A Llama whose layers add nothing: any token is followed by "m", and "m" by the end."""
-    import torch
-
-    from tiny import build_model, build_tokenizer
-
-    tokenizer = build_tokenizer()
-    tokenizer.chat_template = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}assistant:"
-    model = build_model(tie=False)
-    letter, end = tokenizer.convert_tokens_to_ids("m"), tokenizer.eos_token_id
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.zero_()
-        model.model.norm.weight.fill_(1.0)
-        embedding = model.model.embed_tokens.weight
-        embedding[:, 0] = 1.0
-        embedding[letter, 0], embedding[letter, 1] = 0.0, 1.0
-        model.lm_head.weight[letter, 0] = model.lm_head.weight[end, 1] = 1.0
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("localhost", 0))
-        return probe.getsockname()[1]
-
-
-def wait_for(port: int, server: subprocess.Popen, log: Path) -> None:
-    until = time.monotonic() + 120
-    while time.monotonic() < until and server.poll() is None:
-        try:
-            with urllib.request.urlopen(f"http://localhost:{port}/health", timeout=2):
-                return
-        except OSError:
-            time.sleep(0.3)
-    pytest.fail(f"the server did not come up:\n{log.read_text()[-3000:]}")

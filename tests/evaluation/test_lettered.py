@@ -11,12 +11,11 @@ import pytest
 import torch
 
 from evaluation.conftest import make_model, make_tokenizer, measured
-from evaluation.evaluation_models import architecture
 from evaluation.test_answers import ids_of, next_token
 from holdfast.errors import DataError, ModelError
 from holdfast.evaluation.compare.folders import compare_folders
 from holdfast.evaluation.entries import LetteredEntry
-from holdfast.evaluation.runner import check_plan, evaluate
+from holdfast.evaluation.runner import evaluate
 from holdfast.evaluation.suite import parse_evaluation
 from holdfast.evaluation.text.answer_position import ALIGNED, OptionTokens
 from holdfast.evaluation.text.lettered import check, lettered_prompt, read_lettered
@@ -104,14 +103,6 @@ def test_figures_are_those_of_the_whole_vocabulary(roomy, spaced, tmp_path, has_
         assert metric.interval is not None and metric.n == len(ROWS)
 
 
-@pytest.mark.parametrize("name", ["bloom", "mamba"])
-def test_models_that_cannot_share_beginnings(name, tmp_path) -> None:
-    model, tokenizer = architecture(name, vocabulary=300), make_tokenizer()
-    for given, row in zip(ROWS[:3], measured(model, tokenizer, an_entry(tmp_path, ROWS[:3])).rows, strict=True):
-        context = [tokenizer.bos_token_id, *tokenizer(asked(given), add_special_tokens=False)["input_ids"]]
-        agrees(model, tokenizer, context, row, given["answer"], len(given["options"]))
-
-
 def test_in_the_chat_template(roomy, tmp_path) -> None:
     tokenizer = make_tokenizer(chat=True)
     found = measured(roomy, tokenizer, an_entry(tmp_path, ROWS[:2], apply_chat_template=True))
@@ -191,7 +182,6 @@ def test_letters_of_several_tokens_are_refused(tiny_model, tmp_path) -> None:
         ({"options": [f" {i}" for i in range(27)]}, "expected at most 26 options, a letter each, got 27 options"),
         ({"options": [" one"]}, "at least two different texts"),
         ({"answer": 2}, "the index of one of the options"),
-        ({"prompt": ""}, "a prompt that is a text"),
     ],
 )
 def test_rows_that_are_no_questions(tiny_tokenizer, tmp_path, row, words) -> None:
@@ -209,12 +199,6 @@ def test_rows_that_are_no_questions(tiny_tokenizer, tmp_path, row, words) -> Non
 def test_templates_that_the_rows_cannot_fill(tiny_tokenizer, tmp_path, prompt, words) -> None:
     with pytest.raises(DataError, match=words):
         check(an_entry(tmp_path, prompt=prompt), tiny_tokenizer)
-
-
-def test_a_missing_chat_template_is_found_before_anything_is_measured(tiny_tokenizer, tmp_path) -> None:
-    plan, problems = parse_evaluation({"source": [{"lettered": write(tmp_path, ROWS), "apply_chat_template": True}]})
-    assert problems == []
-    assert "no chat template" in check_plan(plan, tiny_tokenizer)[0]
 
 
 def test_a_template_without_options_is_refused(tmp_path) -> None:
@@ -240,19 +224,3 @@ def test_two_models_are_compared_question_by_question(spaced, tmp_path) -> None:
     letters = {c.metric: c for c in compared if c.name == "letters"}
     assert set(letters) == {"acc", "mass", "aligned", "entropy", "option_entropy", "nats_per_token"}
     assert letters["acc"].n == len(ROWS) and letters["mass"].interval is not None
-
-
-def test_templates_that_differ_are_not_compared(spaced, tmp_path) -> None:
-    file = write(tmp_path, ROWS)
-    folders = [EvaluationFolder(tmp_path / name) for name in ("before", "after")]
-    for prompt, folder in zip(("{prompt}\n{options}\nAnswer:", "{prompt}\n{options}\nSo:"), folders, strict=True):
-        plan, _ = parse_evaluation({"source": [{"lettered": file, "prompt": prompt}]})
-        identity = {"name": "one", "hash": "1"}
-        evaluate(make_model(positions=256), spaced, plan, folder=folder, model_identity=identity)
-    compared, left_out = compare_folders(*folders)
-    assert compared == [] and len(left_out) == 1 and "prompt" in left_out[0]
-
-
-def test_a_key_of_lettered_is_not_one_of_choices(tmp_path) -> None:
-    _, problems = parse_evaluation({"source": [{"lettered": write(tmp_path, ROWS), "length_normalised": True}]})
-    assert len(problems) == 1 and "length_normalised" in problems[0]

@@ -70,36 +70,6 @@ def test_of_equal_logits_the_lowest_index_is_the_most_likely_one(tiny_tokenizer)
     assert row["exact"] == sum(int(i == (2 if top > 0 else 0)) for i, top in zip(ids, logits[:, 2], strict=True))
 
 
-def test_only_the_completion_counts(echo, tiny_tokenizer) -> None:
-    [row] = score_documents(echo, tiny_tokenizer, [("zzzz", "zzyzz")], memorisation=True)
-    ids = [tiny_tokenizer.bos_token_id, *tiny_tokenizer("zzzzzzyzz", add_special_tokens=False)["input_ids"]]
-    given = 1 + len(tiny_tokenizer("zzzz", add_special_tokens=False)["input_ids"])
-    _, exact, entropy = reference(echo, ids, range(given, len(ids)))
-    assert (row["tokens"], row["exact"]) == (len(ids) - given, exact)
-    assert row["entropy"] == pytest.approx(entropy, abs=1e-3)
-
-
-def test_long_texts_are_counted_once_a_token(echo, tiny_tokenizer) -> None:
-    """Windows of 32 that advance by 16, each with what it newly sees."""
-    text = "zzzz sky yyyy blue " * 8
-    ids = [tiny_tokenizer.bos_token_id, *tiny_tokenizer(text, add_special_tokens=False)["input_ids"]]
-    [row] = score_documents(echo, tiny_tokenizer, [text], window=32, stride=16, memorisation=True)
-    sums = [0.0, 0.0, 0.0]
-    end, seen = 32, 1
-    while seen < len(ids):
-        begin, end_here = end - 32, min(end, len(ids))
-        if end > len(ids):
-            begin = len(ids) - 32
-        found = reference(echo, ids[begin:end_here], range(seen - begin, end_here - begin))
-        sums = [a + b for a, b in zip(sums, found, strict=True)]
-        seen, end = end_here, end + 16
-    assert len(ids) > 64
-    assert row["tokens"] == len(ids) - 1
-    assert row["nats"] == pytest.approx(sums[0], abs=1e-3)
-    assert row["exact"] == sums[1]
-    assert row["entropy"] == pytest.approx(sums[2], abs=1e-3)
-
-
 def test_the_figures_are_shares_of_all_tokens(echo, tiny_tokenizer, tmp_path: Path) -> None:
     file = tmp_path / "texts.jsonl"
     file.write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 
 import pytest
@@ -73,10 +72,6 @@ def test_windows_score_every_token_once_with_enough_context(tiny_model, tiny_tok
         expected += reference(tiny_model, ids[begin:new_end], [t - begin for t in range(end, new_end)])
         end = new_end
     assert row["nats"] == pytest.approx(expected, abs=1e-3)
-
-
-def test_default_window_is_the_models_maximum_and_stride_half_of_it():
-    assert resolve_window(make_model(positions=48)) == (48, 24)
 
 
 def test_window_beyond_the_model_and_stride_without_context_are_refused(tiny_model):
@@ -248,27 +243,6 @@ def test_model_is_given_back_as_it_was(tiny_tokenizer):
     assert {name: module.training for name, module in model.named_modules()} == flags
     assert all(p.grad is None for p in model.parameters())
     assert torch.is_grad_enabled()
-
-
-def test_uniform_model_has_the_vocabulary_as_perplexity(tiny_tokenizer):
-    model = make_model()
-    torch.nn.init.zeros_(model.lm_head.weight)
-    rows = score_documents(model, tiny_tokenizer, SENTENCES)
-    assert math.exp(sum(r["nats"] for r in rows) / sum(r["tokens"] for r in rows)) == pytest.approx(300, rel=1e-5)
-
-
-def test_progress_reaches_its_total(tiny_model, tiny_tokenizer):
-    seen: list[tuple[int, int]] = []
-    score_documents(
-        tiny_model,
-        tiny_tokenizer,
-        short_documents(),
-        batch_tokens=64,
-        progress=lambda done, total: seen.append((done, total)),
-    )
-    assert len(seen) > 2
-    assert seen[-1][0] == seen[-1][1]
-    assert [s[0] for s in seen] == sorted(s[0] for s in seen)
 
 
 def test_nothing_to_score_and_foreign_tokenizers_are_refused(tiny_tokenizer, tiny_model):

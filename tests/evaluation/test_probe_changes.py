@@ -81,14 +81,6 @@ def test_nf4_is_the_nearest_level_of_a_block(rows: int, columns: int, seed: int)
             assert np.allclose(np.abs(got - group) / scale, least, atol=1e-6)
 
 
-def test_nf4_is_that_of_bitsandbytes() -> None:
-    functional = pytest.importorskip("bitsandbytes.functional")
-    w = weight(48, 256, seed=3)
-    packed, state = functional.quantize_4bit(w, blocksize=NF4_BLOCK, quant_type="nf4")
-    theirs = functional.dequantize_4bit(packed, state)
-    assert torch.allclose(quantized(w, "nf4"), theirs, atol=1e-6)
-
-
 @pytest.mark.parametrize("scheme", ["int8", "int4", "nf4"])
 def test_rows_of_one_value_stay_as_they_are(scheme: str) -> None:
     w = torch.stack([torch.zeros(70), torch.full((70,), -0.25)])

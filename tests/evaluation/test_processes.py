@@ -4,11 +4,6 @@ what was begun by two goes on in one; what goes wrong in one is said once."""
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -95,11 +90,6 @@ def desk(tmp_path: Path, tokenizer, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def evaluate(*words: str, launcher: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, *launcher, "-m", "holdfast", "evaluate", *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=250, check=False)
-
-
 def figures(folder: Path) -> dict[str, object]:
     """Everything measured, without what the clock says."""
     found: dict[str, object] = {}
@@ -123,17 +113,6 @@ def test_every_kind_gives_the_bytes_of_one_process(desk: Path, capfd: pytest.Cap
     assert out.count("entries measured") == 1  # one of them speaks
     assert err == ""
     same(desk / "two", desk / "one")
-
-
-@pytest.mark.slow
-def test_under_torchrun_too(desk: Path) -> None:
-    words = ["base", "tuned", "--suite", "suite.yaml"]
-    assert main(["evaluate", *words, "--output_dir", "one"]) == 0
-    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "3")
-    done = evaluate(*words, "--output_dir", "three", launcher=torchrun)
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.count("entries measured") == 2
-    same(desk / "three", desk / "one")
 
 
 def same(found: Path, expected: Path) -> None:
@@ -177,37 +156,6 @@ def test_both_processes_work(desk: Path) -> None:
     assert again == found
     alone.remove()
     assert not list(desk.glob(".key*"))
-
-
-@pytest.mark.slow
-def test_a_mistake_is_said_once(desk: Path) -> None:
-    (desk / "suite.yaml").write_text(SUITE.replace("name: classified", "name: classified, label: absent"))
-    done = evaluate("base", "--suite", "suite.yaml", "--output_dir", "out", "--num_processes", "2")
-    assert done.returncode == 2
-    assert done.stderr.count("no column 'absent'") == 1, done.stderr
-    assert not (desk / "out").exists()
-
-
-@pytest.mark.slow
-def test_a_process_that_dies_ends_the_others(desk: Path) -> None:
-    """The main process says which one ended, and what was measured is kept."""
-    (desk / "own.py").write_text(
-        OWN.replace("        yield", "        import time; open('asked', 'w').close(); time.sleep(3)\n        yield")
-    )
-    command = [sys.executable, "-m", "holdfast", "evaluate", "base", "--suite", "suite.yaml", "--num_processes", "2"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    began = time.monotonic()
-    while not (desk / "asked").exists():
-        assert process.poll() is None and time.monotonic() - began < 200
-        time.sleep(0.1)
-    [other] = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    os.kill(int(other), signal.SIGKILL)
-    (desk / "own.py").write_text(OWN)
-    _, said = process.communicate(timeout=120)
-    assert process.returncode == 1
-    assert "evaluation processes has died" in said and "the same command continues" in said
-    kept = {p.name for p in (desk / "evaluated" / "base").glob("source.*.json")}
-    assert "source.followed.json" in kept and "source.own.json" not in kept
 
 
 def test_more_processes_than_devices_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

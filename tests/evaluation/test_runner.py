@@ -17,7 +17,6 @@ from holdfast.evaluation.suite import parse_evaluation
 from holdfast.evaluation.text import perplexity
 from holdfast.records.evaluation import Evaluation
 from holdfast.records.run import RunFolder
-from holdfast.support.files import read_json
 
 START, RESULT = {"name": "tiny", "hash": "aaa"}, {"name": "tuned", "hash": "bbb"}
 
@@ -208,31 +207,6 @@ def test_cache_is_shared_between_runs_and_names(plan, tmp_path, tiny_tokenizer, 
     assert folder.evaluated("start").find("style", "tone") == second[0]
 
 
-def test_entries_without_a_start_are_not_compared(plan, tmp_path, tiny_tokenizer):
-    folder = RunFolder(tmp_path / "run")
-    run(plan, folder, tiny_tokenizer, which="result")
-    assert runner.compare_runs(folder, plan) == []
-    assert read_json(folder.evaluations / "comparisons.json") == []
-
-
-def test_same_model_before_and_after_is_no_difference(plan, tmp_path, tiny_tokenizer):
-    folder = RunFolder(tmp_path / "run")
-    run(plan, folder, tiny_tokenizer)
-    run(plan, folder, tiny_tokenizer, which="result")
-    for comparison in runner.compare_runs(folder, plan):
-        assert (comparison.difference, comparison.p_value) == (0.0, 1.0)
-        low, high = comparison.interval  # without a flip, few questions still leave a change open
-        assert low <= 0.0 <= high and low == pytest.approx(-high)
-
-
-def test_max_documents_and_fallback_note_are_reported(plan, tmp_path, tiny_tokenizer, monkeypatch):
-    monkeypatch.setattr(perplexity, "documents_stay_apart", lambda *a, **k: False)
-    entry = dataclasses.replace(plan.entries[0], max_documents=3)
-    [evaluation] = run(dataclasses.replace(plan, entries=(entry,)), RunFolder(tmp_path / "run"), tiny_tokenizer)
-    assert evaluation.metrics["perplexity"].n == 3
-    assert "one by one" in evaluation.settings["notes"][0]
-
-
 def test_check_plan_finds_out_without_a_model(plan, tmp_path, tiny_tokenizer):
     assert runner.check_plan(plan, tiny_tokenizer) == []
     (tmp_path / "answers.jsonl").write_text(json.dumps({"frage": "a", "antwort": "b"}) + "\n")
@@ -273,7 +247,7 @@ def test_an_entry_goes_on_in_its_middle(kind, tmp_path, tiny_tokenizer, monkeypa
     from transformers import LlamaForCausalLM
 
     from holdfast.evaluation import partial
-    from holdfast.evaluation.text import perplexity, shared_prefix
+    from holdfast.evaluation.text import shared_prefix
 
     columns = {"options": [" a", " b"], "instruction_id_list": ["plain:capitals"], "kwargs": [{}]}
     texts = [

@@ -3,11 +3,8 @@ anything is measured."""
 
 from __future__ import annotations
 
-import itertools
 import json
 import shutil
-import socket
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,7 +14,6 @@ from evaluation.completions_server import CompletionsServer
 from evaluation.test_processes import OPEN, OWN, SUITE, TASK
 from holdfast.cli.main import main
 from holdfast.records.evaluation import EvaluationFolder
-from holdfast.support import environment
 from tiny import build_model, build_tokenizer
 
 ROLLING = """\
@@ -109,39 +105,10 @@ class torch_noise:
         self.weight.div_(1.001)
 
 
-def test_log_likelihoods_are_those_of_the_harness_own_client(desk: Path, served: CompletionsServer) -> None:
-    """lm-evaluation-harness asks the same server by its `local-completions`."""
-    from lm_eval.api.instance import Instance
-    from lm_eval.models.openai_completions import LocalCompletionsAPI
-
-    from holdfast.evaluation.request import ServerSettings
-    from holdfast.evaluation.served import connect
-    from holdfast.evaluation.text.shared_prefix import paths_of, scorer_for
-
-    pairs = [("The quick brown", " fox"), ("The quick brown", " dog"), ("Seven ships sailed", " south; none")]
-    theirs = LocalCompletionsAPI(
-        base_url=f"{served.url}/completions", tokenizer_backend="huggingface", tokenizer=str(desk / "tuned"),
-        model="tiny", max_length=128, add_bos_token=True,
-    )  # fmt: skip
-    asked = [Instance(request_type="loglikelihood", doc={}, arguments=pair, idx=i) for i, pair in enumerate(pairs)]
-    expected = theirs.loglikelihood(asked)
-    found = connect(served.url, ServerSettings())
-    words = found.tokenizer
-    requests = []
-    for context, continuation in pairs:
-        before, whole = words(context)["input_ids"], words(context + continuation)["input_ids"]
-        requests.append((before, whole[len(before) :]))
-    paths = paths_of(requests, length=128)
-    mine = scorer_for(found.model, paths).answers(paths, name="x")
-    assert [best for _, best in mine] == [best for _, best in expected]
-    assert [value for value, _ in mine] == pytest.approx([value for value, _ in expected], abs=1e-6)
-
-
 @pytest.mark.parametrize(
     ("how", "said"),
     [
         ({"names": ("a", "b")}, "expected one of the models that it serves (a, b)"),
-        ({"card": {"max_model_len": 128}}, "--tokenizer"),
         ({"card": {"root": "tuned"}}, "--context_length"),
         ({"card": {"root": "other", "max_model_len": 128}}, "The tokenizer is not that of 'tiny'"),
         ({"card": {"root": "fewer", "max_model_len": 128}}, "The tokenizer is not that of 'tiny'"),
@@ -172,23 +139,6 @@ def test_generated_entries_need_no_log_probabilities(desk: Path, served: Complet
     assert len(EvaluationFolder(folder).all()) == 2
 
 
-def test_entries_are_added_to_a_server_s_label_though_nobody_knows_its_weights(
-    desk: Path, served: CompletionsServer, monkeypatch: pytest.MonkeyPatch, capsys
-) -> None:
-    """What it is known by changes with every call where it gives no log-probabilities."""
-    served.scores = False
-    moments = itertools.count()
-    monkeypatch.setattr(environment, "now", lambda: f"moment {next(moments)}")
-    for name in ("one", "two"):
-        entry = f"{{instructions: texts.jsonl, name: {name}, max_new_tokens: 2, max_documents: 2}}"
-        (desk / "suite.yaml").write_text(f"source: [{entry}]\n")
-        command = ["evaluate", f"a={served.url}", f"b={served.url}", "--suite", "suite.yaml", "--output_dir", "out"]
-        assert main(command) == 0, capsys.readouterr().err
-    found = EvaluationFolder(desk / "out" / "a").all()
-    assert len({e.model["hash"] for e in found}) == 2 and {e.model["weights"] for e in found} == {None}
-    assert main(["compare", "out:a", "out:b"]) == 0
-
-
 def test_what_needs_the_model_in_memory_is_named(desk: Path, served: CompletionsServer, capsys) -> None:
     (desk / "own.py").write_text(OWN)
     letters = TASK.replace("task: colours", "task: letters").replace(
@@ -212,90 +162,6 @@ def test_a_server_that_is_not_there(desk: Path, capsys, monkeypatch: pytest.Monk
     assert "Nobody answers at http://127.0.0.1:9/v1" in capsys.readouterr().err
     assert main(["evaluate", "http://user:s3cret@127.0.0.1:9/v1", "--suite", "suite.yaml"]) == 2
     assert "s3cret" not in capsys.readouterr().err
-
-
-def test_rolling_log_likelihoods_go_on_in_their_middle(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The harness asks for them in many calls, each of which keeps its own."""
-    from holdfast.evaluation import partial
-    from holdfast.evaluation.text import shared_prefix
-
-    command = ["evaluate", "tuned", "--tasks", "rolling.yaml", "--batch_size", "2", "--output_dir"]
-    assert main([*command, "whole"]) == 0
-    expected = EvaluationFolder(desk / "whole" / "tuned").samples("measured", "rolling")
-    original, calls = shared_prefix.Scorer.states, 0
-
-    def breaks(*args, **kwargs):  # type: ignore[no-untyped-def]
-        nonlocal calls
-        calls += 1
-        if calls == 5:
-            raise KeyboardInterrupt
-        return original(*args, **kwargs)
-
-    flush = partial.Partial.add
-    monkeypatch.setattr(partial.Partial, "add", lambda self, values: (flush(self, values), self.flush())[0])
-    monkeypatch.setattr(shared_prefix.Scorer, "states", breaks)
-    assert main([*command, "cut"]) == 130
-    monkeypatch.setattr(shared_prefix.Scorer, "states", original)
-    assert main([*command, "cut"]) == 0
-    assert EvaluationFolder(desk / "cut" / "tuned").samples("measured", "rolling") == expected
-
-
-VLLM = """\
-#!{python}
-import sys, threading
-sys.path[:0] = {path!r}
-if sys.argv[1:] == ["--version"]:
-    print("0.20.0"); sys.exit()
-from pathlib import Path
-from transformers import AutoModelForCausalLM, AutoTokenizer
-from evaluation.completions_server import CompletionsServer
-words = sys.argv
-folder, given = words[2], dict(zip(words[3::2], words[4::2]))
-Path("asked").write_text(" ".join(words[1:]))
-if Path("full").exists():
-    sys.exit("CUDA out of memory")
-server = CompletionsServer(
-    AutoModelForCausalLM.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder),
-    {{"max_model_len": 128}}, (given["--served-model-name"],), port=int(given["--port"]),
-)
-with server:
-    threading.Event().wait()
-"""
-
-
-@pytest.mark.slow
-def test_vllm_is_started_for_a_model_and_ends_with_it(desk: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
-    """`vllm serve` is a script here, which answers as vLLM does."""
-    command = ["evaluate", "tuned", "--suite", "suite.yaml", "--backend", "vllm", "--output_dir", "there"]
-    monkeypatch.setenv("PATH", str(desk / "bin"))
-    assert main(command) == 2
-    assert "vllm is not installed" in capsys.readouterr().err
-    (desk / "bin").mkdir()
-    script = desk / "bin" / "vllm"
-    script.write_text(VLLM.format(python=sys.executable, path=[str(Path(__file__).parent.parent), *sys.path]))
-    script.chmod(0o755)
-    (desk / "full").touch()
-    assert main(command) == 1
-    assert "CUDA out of memory" in capsys.readouterr().err
-    (desk / "full").unlink()
-    assert main(command) == 0, capsys.readouterr().err
-    assert "as vLLM 0.20.0 serves it" in capsys.readouterr().out
-    asked = (desk / "asked").read_text()
-    assert asked.startswith("serve tuned --host 127.0.0.1 --port")
-    assert main(["evaluate", "tuned", "--suite", "suite.yaml", "--output_dir", "here"]) == 0
-    here, there = (EvaluationFolder(desk / place / "tuned") for place in ("here", "there"))
-    for one in here.all():
-        other = there.find(one.suite, one.name)
-        assert other is not None and other.key != one.key
-        assert other.metrics[one.primary].value == pytest.approx(one.metrics[one.primary].value, abs=2e-4)
-    (desk / "asked").unlink()
-    assert main(command) == 0
-    assert not (desk / "asked").exists()  # nothing was left to measure
-    assert main([*command, "--context_length", "100"]) == 0  # texts are cut elsewhere: other figures
-    assert "--max-model-len 100" in (desk / "asked").read_text()
-    port = int(asked.split("--port ")[1].split()[0])
-    with pytest.raises(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
-        pass
 
 
 CHAT = (
@@ -332,12 +198,6 @@ def test_a_server_that_adds_tokens_to_prompts_is_refused(desk: Path, served: Com
     assert main(["evaluate", served.url, "--suite", "suite.yaml", "--output_dir", "out"]) == 2
     assert "tokens as they are, got one that reads" in capsys.readouterr().err
     assert not (desk / "out").exists()
-
-
-def test_a_training_run_measures_what_it_has_in_memory(desk: Path, capsys) -> None:
-    words = ["train", "--model_name_or_path", "tuned", "--dataset_name", "texts.jsonl", "--output_dir", "run"]
-    assert main([*words, "--evaluation", "{source: [texts.jsonl], backend: vllm}"]) == 2
-    assert "evaluation.backend: vllm measures models on disk" in capsys.readouterr().err
 
 
 def test_what_vllm_serves_is_known_by_its_weights(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -139,13 +139,6 @@ def test_every_token_of_a_shared_beginning_is_computed_once():
             assert list(row.depths[seen]) == list(range(len(path.ids)))
 
 
-def test_rows_stay_within_their_size():
-    paths = paths_of(questions(6, count=200), length=64)
-    rows = list(rows_of(paths, hidden=10_000, least=64, most=128))
-    assert max(len(row.ids) for row in rows) <= 128
-    assert len(list(rows_of(paths, hidden=1, least=1, most=4096))) > len(rows), "with dear attention, rows stay short"
-
-
 @pytest.mark.parametrize(
     ("request_", "words"),
     [
@@ -157,10 +150,6 @@ def test_rows_stay_within_their_size():
 def test_requests_that_cannot_be_scored(request_, words):
     with pytest.raises(DataError, match=words):
         paths_of([([1], [2]), request_], length=64)
-
-
-def test_nothing_to_try_without_branches():
-    assert scorer_for(architecture("llama"), paths_of([([1, 2, 3], [4])], length=64)).shares
 
 
 def test_branches_are_tried_in_half_precision_too():

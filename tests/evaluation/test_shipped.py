@@ -63,49 +63,6 @@ def test_programs_need_permission(name: str) -> None:
     assert all("allow_code_execution" in problem for problem in problems)
 
 
-@pytest.fixture(scope="module")
-def labels_of():
-    """What figures of a task are called, by the harness's own configurations."""
-    from holdfast.evaluation.tasks import tasks
-
-    known: dict[str, set[str]] = {}
-
-    def of(task: str) -> set[str]:
-        if task not in known:
-            configs = tasks._find_configs(TaskEntry(suite="source", name=task, task=task))
-            assert configs
-            known[task] = set.intersection(*(set(labels(config)) for config in configs))
-        return known[task]
-
-    def labels(config: dict) -> list[str]:
-        filters = [f["name"] for f in config.get("filter_list") or []]
-        metrics = [metric["metric"] for metric in config.get("metric_list") or [{"metric": "acc"}]]
-        metrics = [metric if isinstance(metric, str) else metric.__name__ for metric in metrics]
-        return [metric if name == "none" else f"{metric},{name}" for metric in metrics for name in filters or ["none"]]
-
-    return of
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_tasks_and_metrics_exist(name: str, labels_of) -> None:
-    """Every task's configuration is found, and has the metrics that the suite and its averages name."""
-    plan = plan_of(name)
-    tasks = {(e.suite, e.name): e for e in plan.entries if isinstance(e, TaskEntry) and e.kind != "code"}
-    wanted = [(entry, entry.metric) for entry in tasks.values()]
-    wanted += [(tasks[suite, entry], metric) for average in plan.averages for suite, entry, metric in average.members]
-    for entry, metric in wanted:
-        try:
-            labels = labels_of(entry.task)
-        except ConfigError as error:
-            if "a package that is not installed" not in str(error):
-                raise
-            pytest.skip(str(error))
-        assert labels, f"{entry.task} has no metric that all its subtasks share"
-        if metric is not None:
-            found = [label for label in labels if label == metric or label.split(",")[0] == metric]
-            assert len(found) == 1, f"{entry.task}: '{metric}' names {found} of {labels}"
-
-
 def test_a_paper_has_several() -> None:
     assert [path.stem for path in suite_files("label_annealing")] == [
         n for n in NAMES if n.startswith("label_annealing-")
@@ -113,16 +70,6 @@ def test_a_paper_has_several() -> None:
     names = [(entry.suite, entry.name) for entry in plan_of("label_annealing").entries]
     assert len(names) == len(set(names)), "what two suites share is measured once"
     assert {("source", "mmlu"), ("target", "gsm8k"), ("source", "gsm8k"), ("target", "humaneval")} <= set(names)
-
-
-def test_the_sixteen_numbers_of_the_residual_paper() -> None:
-    members = {average.name: average.members for average in plan_of("instruction_residual").averages}
-    assert {name: len(found) for name, found in members.items()} == {
-        "sub_average_1": 8,
-        "sub_average_2": 7,
-        "average": 16,
-    }
-    assert members["average"][:15] == members["sub_average_1"] + members["sub_average_2"]
 
 
 # -------------------------------------------------------------------------------------------------- by name and by file
@@ -159,34 +106,6 @@ def test_files_of_a_suite_lie_beside_it(tmp_path: Path, monkeypatch: pytest.Monk
     )
 
 
-def test_data_for_tasks_of_a_suite_lies_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for folder in ("one", "two"):
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / "arc.jsonl").write_text("{}\n")
-        (tmp_path / folder / "suite.yaml").write_text("source: [arc_easy]\ndata: {arc_easy: arc.jsonl}\nlimit: 3\n")
-    monkeypatch.chdir(tmp_path)
-    [arc] = plan_of("one/suite.yaml").entries
-    assert isinstance(arc, TaskEntry)
-    assert (arc.data, arc.limit) == (str((tmp_path / "one" / "arc.jsonl").resolve()), 3)
-    _, problems = read_suites(["one/suite.yaml", "two/suite.yaml"])
-    assert "data for arc_easy with different settings" in problems[0]
-
-
-def test_a_key_that_stands_twice_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "suite.yaml").write_text("source: [arc_easy]\nlimit: 3\nlimit: 4\n")
-    _, [problem] = read_suites([str(tmp_path / "suite.yaml")])
-    assert "'limit' stands twice, in line 2 and in line 3" in problem
-
-
-def test_settings_of_a_suite_are_kept(tmp_path: Path) -> None:
-    (tmp_path / "suite.yaml").write_text(
-        "description: mine\nbatch_size: 3\nseed: 7\nconfidence: 0.9\nsource: [arc_easy]\n"
-    )
-    plan = plan_of(str(tmp_path / "suite.yaml"))
-    assert (plan.batch_size, plan.seed, plan.confidence) == (3, 7, 0.9)
-    assert description_of(tmp_path / "suite.yaml") == "mine"
-
-
 def test_two_suites_that_ask_the_same_in_different_ways() -> None:
     """Entries of one name cannot both be kept, and a shipped suite cannot be given other names."""
     _, problems = read_suites(["knowledge", "overtraining"])
@@ -218,18 +137,6 @@ def test_two_suites_with_different_values_of_one_setting(tmp_path: Path, monkeyp
     assert "a and b have source with different settings" in problem
 
 
-@pytest.mark.parametrize("names", [["full.yaml", "empty.yaml"], ["empty.yaml", "full.yaml"]])
-def test_a_list_whose_entries_are_commented_out_takes_none_away(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: list[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "full.yaml").write_text("source: [arc_easy]\naverages: {one: [arc_easy]}\n")
-    (tmp_path / "empty.yaml").write_text("source:\naverages:\ntarget: [piqa]\n")
-    plan = plan_of(*names)
-    assert [(e.suite, e.name) for e in plan.entries] == [("source", "arc_easy"), ("target", "piqa")]
-    assert [a.name for a in plan.averages] == ["one"]
-
-
 # ------------------------------------------------------------------------------------------- what the command line says
 
 
@@ -259,20 +166,6 @@ def test_the_option_takes_a_suite_s_permission_back(tmp_path: Path, monkeypatch:
             COMMAND.read([*words, *option])
         plan = COMMAND.read([*words, *option, "--tasks", "piqa", "--skip", "humaneval"]).plan
         assert plan.allow_code_execution is False
-
-
-def test_a_permission_that_is_no_answer_is_a_mistake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "code.yaml").write_text("allow_code_execution: maybe\nsource: [humaneval]\n")
-    for option in ([], ["--allow_code_execution"], ["--no_allow_code_execution"]):
-        with pytest.raises(ConfigError, match="allow_code_execution: expected true or false, got 'maybe'"):
-            COMMAND.read(["base=.", "--suite", "code.yaml", *option])
-    (tmp_path / "one.yaml").write_text("allow_code_execution: true\nsource: [humaneval]\n")
-    (tmp_path / "other.yaml").write_text("allow_code_execution: false\nsource: [piqa]\n")
-    with pytest.raises(ConfigError, match="one and other have allow_code_execution with different settings"):
-        COMMAND.read(["base=.", "--suite", "one.yaml", "other.yaml"])
-    config = {"suites": ["one.yaml"], "allow_code_execution": None}
-    assert parse_evaluation(config, base_dir=tmp_path)[0].allow_code_execution is False, "null gives no permission"
 
 
 def test_the_chat_template_can_be_taken_away_and_reaches_every_entry_that_has_one(
@@ -356,21 +249,6 @@ def test_what_does_not_fit_is_named(plan: EvaluationPlan, tmp_path: Path) -> Non
     assert "--skip: no entry or task 'prse'" in text and "Did you mean 'prose'?" in text
     assert "--fewshot_data.arc_again: no such file: nowhere.jsonl" in text
     assert "--fewshot_data.mmlu: only used together with `data` for the same task" in text
-
-
-def test_files_for_entries_that_take_none_are_refused(plan: EvaluationPlan, tmp_path: Path) -> None:
-    (tmp_path / "other.jsonl").write_text("{}\n")
-    file = str(tmp_path / "other.jsonl")
-    _, mistakes = changed(plan, data={"prose": file}, fewshot_data={"kinds": file})
-    text = [mistake.sentence(option=True) for mistake in mistakes]
-    assert len(text) == 2
-    assert text[0].startswith("--data.prose: only tasks take another file, and this is a perplexity entry.")
-    assert text[1].startswith("--fewshot_data.kinds: only tasks take another file, and this is a classes entry.")
-    programs, problems = parse_evaluation({"source": ["mbpp_instruct", "mbpp"], "allow_code_execution": True})
-    assert problems == []
-    for name, expected in (("mbpp", []), ("mbpp_instruct", ["mbpp_instruct shows no examples. Leave it out."])):
-        _, mistakes = changed(programs, data={name: file}, fewshot_data={name: file})
-        assert [m.text for m in mistakes] == expected
 
 
 def test_entries_that_are_skipped_take_their_averages_along(plan: EvaluationPlan) -> None:

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.special import gammaln, xlogy
 from scipy.stats import binomtest, ttest_1samp
 
 from holdfast.evaluation.compare.samples import compare_samples
@@ -41,7 +40,7 @@ METRICS = {
 }
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(
     kind=st.sampled_from(list(METRICS)),
     n=st.integers(1, 120),
@@ -72,7 +71,7 @@ def test_interval_p_and_verdict_agree(kind, n, changed, shift, confidence, seed)
     assert test is not None and test.interval(confidence) == c.interval and test.p_value() == c.p_value
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
     n=st.integers(1, 300),
     flips=st.integers(0, 40),
@@ -93,7 +92,7 @@ def test_limits_of_flips_are_where_p_is_the_level(n, flips, lost, value, level):
     assert test.p_value() == pytest.approx(exact, rel=1e-12)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
     n=st.integers(2, 200),
     power=st.integers(1, 5),
@@ -125,32 +124,6 @@ def test_clopper_pearson_is_scipys():
         assert clopper_pearson(k, n, LEVEL) == pytest.approx((known.low, known.high), rel=1e-12)
 
 
-def missed(n: int, psi: float, share: float, level: float) -> float:
-    """The chance, over all outcomes of n samples, that the upper limit is below the true difference."""
-    lost, gained = np.indices((n + 1, n + 1))
-    rest = n - lost - gained
-    with np.errstate(divide="ignore"):
-        terms = xlogy(lost, psi * (1 - share) / 2) + xlogy(gained, psi * (1 + share) / 2) + xlogy(rest, 1 - psi)
-        log = gammaln(n + 1) - gammaln(lost + 1) - gammaln(gained + 1) - gammaln(np.maximum(rest, 0) + 1) + terms
-    weights = np.where(rest >= 0, np.exp(np.where(rest >= 0, log, -np.inf)), 0.0)
-    total = 0.0
-    for b, c in zip(*np.nonzero(weights > 1e-7), strict=True):
-        if Flips(lost=int(b), gained=int(c), n=n).limits(level)[1] < psi * share - 1e-12:
-            total += weights[b, c]
-    return total
-
-
-GRID = [(psi, share) for psi in (0.03, 0.1, 0.4, 0.95) for share in (-1.0, -0.6, 0.0, 0.3, 0.55, 0.7, 1.0)]
-
-
-@pytest.mark.parametrize("n", [10, 30, pytest.param(100, marks=pytest.mark.slow)])
-def test_intervals_of_flips_miss_no_more_often_than_they_say(n):
-    """Every outcome enumerated; by symmetry the lower limit misses as the upper does for the opposite change."""
-    found = {at: missed(n, *at, LEVEL) for at in GRID if n < 100 or at[0] <= 0.1}
-    assert max(found.values()) <= LEVEL + 1e-4, max(found.items(), key=lambda item: item[1])
-    assert max(found.values()) >= 0.4 * LEVEL, "so cautious that it is no test"
-
-
 # ------------------------------------------------------------------------------------------------------------- means
 
 
@@ -176,51 +149,12 @@ def test_independent_groups_add_their_moments():
     assert test.n == 40
 
 
-MEANS = {
-    "normal": (lambda rng, shape: rng.normal(size=shape), 0.026, 0.026),
-    "exponential": (lambda rng, shape: rng.exponential(size=shape) - 1, 0.06, 0.03),
-    "few that change": (lambda rng, shape: (rng.random(shape) < 0.05) * rng.choice([-1.0, 1.0], shape), 0.026, 0.026),
-}
-
-
-@pytest.mark.parametrize("name", list(MEANS))
-def test_a_side_misses_as_rarely_as_measured(name):
-    """Simulated: few samples, and enough; the bars are those of the module's table with three standard errors."""
-    draw, few, enough = MEANS[name]
-    trials = 1500
-    for n, bar in ((10, few), (200, enough)):
-        below = above = 0
-        for values in draw(np.random.default_rng(n), (trials, n)):
-            test = moments(float(values.mean()), {"all": (values - values.mean()) / n}, scale=1.0)
-            below += test.p_below(0.0) < LEVEL
-            above += test.p_above(0.0) < LEVEL
-        noise = 3 * math.sqrt(bar * (1 - bar) / trials)
-        assert max(below, above) / trials <= bar + noise, (n, below, above)
-
-
 # ------------------------------------------------------------------------------------------------------------- power
 
 
-@pytest.mark.parametrize(("psi", "n"), [(0.1, 300), (0.3, 1000), (0.02, 200)])
-def test_the_detectable_loss_is_seen_with_80_percent(psi, n):
-    """Of flips: a model whose true loss is what is called detectable is seen to lose in about 80 % of measurements."""
-    rng = np.random.default_rng(0)
-    flips = round(psi * n)
-    loss = Flips(lost=flips // 2, gained=flips - flips // 2, n=n).detectable(LEVEL)
-    rate = max(psi, loss)
-    draws = rng.multinomial(n, [(rate + loss) / 2, (rate - loss) / 2, 1 - rate], size=2000)
-    seen = np.mean([Flips(lost=int(b), gained=int(c), n=n).p_below() < LEVEL for b, c, _ in draws])
-    assert 0.7 <= seen <= 0.87
-
-
-def test_the_samples_needed_see_a_change_with_80_percent():
-    test = Flips(lost=10, gained=10, n=200)
-    n = math.ceil(200 * test.needed(0.02, LEVEL))
-    assert n == pytest.approx(2000, rel=0.1)  # (1.96 + 0.84)^2 * 0.1 / 0.02^2
-    rng = np.random.default_rng(1)
-    draws = rng.multinomial(n, [0.06, 0.04, 0.9], size=1000)
-    seen = np.mean([Flips(lost=int(b), gained=int(c), n=n).p_below() < LEVEL for b, c, _ in draws])
-    assert 0.74 <= seen <= 0.86
+def test_the_samples_needed_are_those_of_80_percent_power():
+    flips = Flips(lost=10, gained=10, n=200)
+    assert 200 * flips.needed(0.02, LEVEL) == pytest.approx(2000, rel=0.1)  # (1.96 + 0.84)^2 * 0.1 / 0.02^2
     mean = Moments(difference=0.0, error=0.1, n=100, df=99.0)
     assert mean.detectable(LEVEL) == pytest.approx(0.1 * (1.9842 + 0.8416), rel=1e-3)
     assert mean.needed(0.1, LEVEL) == pytest.approx(2.8258**2, rel=1e-3)

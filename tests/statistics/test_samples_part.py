@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from holdfast.records.study import SampleCorrelation
-from holdfast.statistics.equal_target import Point, source_at
 from holdfast.statistics.gains import OverSeeds
 from holdfast.statistics.samples_part import Contributions, part_of, total
 from holdfast.statistics.samples_part import correlation as correlation_of
@@ -152,34 +151,3 @@ def test_a_share_of_pairs_covers_the_truth_and_is_no_wider_than_it_has_to_be(alo
     assert before / rounds >= held / rounds - 0.01
     expected = {0.0: (0.95, 1.05), 0.5: (1.25, 1.5), 0.95: (2.0, 4.5)}[along]
     assert expected[0] <= np.median(ratios) <= expected[1]
-
-
-def test_a_place_at_equal_target_covers_the_truth():
-    """Between two points of a curve, at 80 % of what direct fine-tuning learns: all trials share their samples."""
-    rng, rounds, held, widths = np.random.default_rng(3), 400, 0, []
-    true = {0: (1.0, -1.0), 1: (0.9, -0.5), 2: (0.6, -0.1)}
-    for _ in range(rounds):
-        gains = {}
-        for entry, n, side in ((TARGET, 150, 0), (SOURCE, 140, 1)):
-            easy = rng.normal(0, 1, n)
-            for t, at in true.items():
-                values = at[side] * (1 + 0.5 * easy + 0.15 * rng.normal(0, 1, n))
-                gains[t, entry] = values + rng.normal(0, 0.01, 5)[:, None]
-        found = [correlation(e, {t: gains[t, e].mean(0) for t in true}) for e in (TARGET, SOURCE)]
-
-        def of(t, entry, found=found, gains=gains):
-            w = gains[t, entry]
-            return figure(t, tuple(w.mean(1)), {entry: Z * w.mean(0).std(ddof=1) / math.sqrt(w.shape[1])}, found)
-
-        points = [Point(target=of(t, TARGET), source=of(t, SOURCE)) for t in true]
-        at = source_at([points], points[0].target.times(0.8))
-        apart = source_at(
-            [[Point(target=without(p.target), source=without(p.source)) for p in points]],
-            without(points[0].target.times(0.8)),
-        )
-        assert at is not None and apart is not None
-        low, high = at.interval_at(0.95)
-        held += low <= -0.5 + 0.4 * (0.1 / 0.3) <= high
-        widths.append(apart.samples_half / at.samples_half)
-    assert 0.93 <= held / rounds <= 0.985
-    assert np.median(widths) > 1.5

@@ -13,18 +13,17 @@ import numpy as np
 import pytest
 
 from holdfast.errors import ConfigError
-from holdfast.records.study import StudyRecord, trial_from_json
+from holdfast.records.study import StudyRecord
 from holdfast.statistics.gains import BOTH, NOTHING, SAMPLES, SEEDS, incomplete, mean_gain
 from holdfast.statistics.points import allowance
 from holdfast.statistics.rules import Rule, rule_from_config
-from holdfast.statistics.selection import select, select_all
+from holdfast.statistics.selection import select
 from holdfast.statistics.shares import shares
 from reports.synthetic_studies import (
     compared,
     finished_frontier,
     frontier,
     large,
-    nothing_finished,
     objective,
     one_seed,
     points_study,
@@ -117,16 +116,12 @@ def test_paper_takes_the_best_source_of_those_that_improve():
 @pytest.mark.parametrize(
     ("points", "how", "chosen"),
     [
-        # where direct fine-tuning (the first) forgets nothing, nothing is to be gained by holding on
         ([(0.5, 0.1), (0.4, -0.1)], {"rule": "paper"}, 0),
-        ([(0.5, 0.1), (0.4, -0.1)], {"rule": "target_within"}, 0),
-        ([(0.5, 0.1), (0.4, -0.1)], {"rule": "knee"}, 0),
         ([(0.5, -0.3), (0.02, 0.1), (0.2, -0.1)], {"rule": "paper"}, 1),
         ([(0.5, -0.3), (0.02, 0.1), (0.2, -0.1)], {"rule": "paper", "strict": True}, 2),
         ([(0.5, -0.3), (0.4, -0.1), (0.3, -0.05), (0.4, -0.09), (0.2, 0.1)], {"points": 0.1}, 3),
         ([(0.5, -0.3), (0.4, -0.1), (0.3, -0.05), (0.4, -0.09), (0.2, 0.1)], {"points": 0.06}, 2),
         ([(0.5, -0.3), (0.4, -0.1), (0.3, -0.05), (0.4, -0.09), (0.2, 0.1)], {"points": 0}, 4),
-        ([(0.5, -0.3), (0.4, -0.1), (0.3, -0.05), (0.4, -0.09), (0.2, 0.1)], {"points": 1.0}, 0),
         ([(0.5, -0.3), (0.4, -0.09), (0.3, -0.04)], {"points": 0.1}, 1),
         ([(0.5, -0.3), (0.4, -0.09), (0.3, -0.04)], {"points": 0.1, "strict": True}, 2),
     ],
@@ -143,15 +138,6 @@ def test_strict_uses_the_interval_that_is_shown():
         shifted = dataclasses.replace(study, trials=[_moved(t, -(lowest[6] + lowest[7]) / 2) for t in study.trials])
         dropped = select(shifted, "paper", strict=True).dropped
         assert sum("beyond noise" in d.reason or "does not improve" in d.reason for d in dropped) == 7
-
-
-def test_strict_states_the_half_width_that_is_shown():
-    study = points_study([[(0.5, 0.0)] * 3, [(0.1, 0.0), (0.3, 0.0), (-0.1, 0.0)]], halves=0.02)
-    gain = mean_gain(study.trials[1], study.target)
-    assert gain is not None
-    (dropped,) = select(study, "paper", strict=True).dropped
-    noise = f"beyond noise (±{gain.half:.3g})"
-    assert dropped.reason == f"the target does not improve on the start {noise}: gain 0.1 nats/token"
 
 
 def _moved(t, by):
@@ -175,11 +161,6 @@ def _moved(t, by):
             [(-0.3, 0.1), (-0.1, 0.0)],
             {"rule": "paper"},
             "no trial improves the target on the start: the best, trial 1, changes it by -0.1 nats/token",
-        ),
-        (
-            [(0.5, -0.3), (0.4, -0.2)],
-            {"rule": "target_within", "points": 0.1},
-            "no trial keeps the source within 0.1 nats/token: the best, trial 1, changes it by -0.2 nats/token",
         ),
         (
             [(-0.5, -0.1), (0.0, -0.2)],
@@ -270,21 +251,6 @@ def test_a_trial_without_a_seed_or_a_measure_is_left_out():
     assert select(changed(study, 2, runs=[first, wrong]), "paper").chosen == 1
 
 
-def test_a_study_with_nothing_finished_chooses_nothing():
-    for found in select_all(nothing_finished()):
-        assert found.chosen is None
-        assert found.reason == "no trial is complete with all its seeds yet"
-        assert found.stability is None
-
-
-def test_all_rules_begin_with_the_study_s_own():
-    study = dataclasses.replace(frontier(), selection={"rule": "knee", "points": None})
-    assert [s.rule for s in select_all(study)] == ["knee", "paper", "target_within"]
-    study = dataclasses.replace(frontier(), selection={"rule": "target_within", "points": 0.05})
-    own = select_all(study)[0]
-    assert (own.rule, own.points) == ("target_within", 0.05)
-
-
 # ------------------------------------------------------------------------------------------------------------ bad input
 
 
@@ -294,11 +260,8 @@ def test_all_rules_begin_with_the_study_s_own():
         ({"rule": "papr"}, "select.rule: expected one of paper, target_within, knee, got 'papr'"),
         ({"pionts": 1}, "select: unknown key 'pionts'. Did you mean 'points'?"),
         ({"rule": "paper", "points": 1}, "belongs to the rule target_within"),
-        ({"rule": "knee", "strict": True}, "belongs to the rules paper and target_within"),
         ({"rule": "target_within", "points": -1}, "A loss is written without a minus"),
-        ({"rule": "target_within", "points": "-1pt"}, "A loss is written without a minus"),
         ({"rule": "target_within", "points": "much"}, "got 'much'"),
-        ({"rule": "target_within", "points": True}, "got True"),
         ({"rule": "target_within", "points": math.nan}, "got nan"),
         ({"rule": "target_within", "points": "1.2.3pt"}, "got '1.2.3pt'"),
     ],
@@ -376,13 +339,6 @@ def test_a_rule_is_scored_on_the_seed_left_out():
     assert found.rule_source.interval == pytest.approx((-0.44 / 3 - half, -0.44 / 3 + half))
 
 
-def test_a_seed_whose_others_choose_nothing_keeps_the_start():
-    found = select(points_study([[(0.5, 0.1), (-0.4, 0.1), (-0.4, 0.1)]]), "paper")
-    assert found.left_out == {0: None, 1: 0, 2: 0}
-    assert found.rule_target is not None
-    assert found.rule_target.by_seed == {0: 0.0, 1: -0.4, 2: -0.4}
-
-
 def by_quiz(points, **changes):
     """A study of these (target, source, quiz) gains, the same for each seed: as it is, and chosen by `quiz`."""
     study = points_study([[(t, k)] * 3 for t, k, _ in points], **changes)
@@ -429,21 +385,6 @@ def test_validation_chooses_direct_fine_tunings_rate():
     assert incomplete(directs[1], held_out) == "seed 0 has no target/quiz/acc" and incomplete(directs[1], own) is None
 
 
-def test_the_chosen_trial_s_own_score_is_too_good():
-    """Sixty trials that are all alike: the winner seems to lose nothing, the rule shows what it is on seeds unseen."""
-    rng = np.random.default_rng(1)
-    own, rule = [], []
-    for _ in range(20):
-        points = [[(0.5, -0.1 + rng.normal(0, 0.05)) for _ in range(3)] for _ in range(60)]
-        found = select(points_study(points), "paper")
-        assert found.source is not None
-        assert found.rule_source is not None
-        own.append(found.source.value)
-        rule.append(found.rule_source.value)
-    assert statistics.fmean(own) > -0.06
-    assert statistics.fmean(rule) == pytest.approx(-0.1, abs=0.02)
-
-
 def test_one_seed_gives_no_stability_and_says_why():
     found = select(one_seed([(0.5, -0.3), (0.4, -0.1)], direct=0, halves=0.01), "paper")
     assert (found.stability, found.stability_none, found.rule_target, found.rule_source) == (None,) * 4
@@ -451,15 +392,3 @@ def test_one_seed_gives_no_stability_and_says_why():
     assert (found.left_out, found.seeds_reason) == ({}, reason)
     assert found.target is not None
     assert found.target.covers == SAMPLES
-
-
-def test_a_study_survives_its_json(tmp_path):
-    from holdfast.records.study import read_study, write_study
-    from holdfast.support.files import read_json, to_jsonable, write_json
-
-    study = frontier()
-    write_study(tmp_path, study)
-    assert select_all(read_study(tmp_path)) == select_all(study)
-    write_json(tmp_path / "s.json", select(study, "paper"))
-    assert read_json(tmp_path / "s.json")["chosen"] == select(study, "paper").chosen
-    assert trial_from_json(to_jsonable(study.trials[0])) == study.trials[0]

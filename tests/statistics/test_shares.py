@@ -55,19 +55,6 @@ def test_no_share_where_direct_did_nothing_and_no_interval_where_that_is_open():
     assert shares(without.trials[1], without)[0].reason == "direct fine-tuning is not finished"
 
 
-def test_fieller_covers_the_true_share():
-    """Coverage of the kept share with four seeds of normal noise: about 95 %."""
-    rng = np.random.default_rng(5)
-    hits, rounds = 0, 400
-    for _ in range(rounds):
-        common = rng.normal(0, 0.02, 4)
-        direct, ours = 0.5 + common + rng.normal(0, 0.02, 4), 0.4 + common + rng.normal(0, 0.02, 4)
-        study = points_study([[(g, -0.1) for g in direct], [(g, -0.1) for g in ours]], direct=0)
-        interval = shares(study.trials[1], study)[0].interval
-        hits += interval is not None and interval[0] <= 0.8 <= interval[1]
-    assert 0.92 < hits / rounds < 0.98
-
-
 @pytest.mark.parametrize(
     ("a", "b", "v"), [(0.3, 0.5, (0.01, 0.004, 0.02)), (-0.2, -0.9, (0.3, 0.0, 0.1)), (0.0, 1.0, (0, 0, 0))]
 )

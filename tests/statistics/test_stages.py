@@ -153,15 +153,6 @@ def test_many_checkpoints_ask_for_more() -> None:
     assert "was not restored" in alone[0].reason and "within noise" in among[0].reason
 
 
-def test_equal_models_are_seldom_said_to_have_forgotten() -> None:
-    rng = np.random.default_rng(0)
-    wrong = 0
-    for _ in range(200):
-        found = [evidence(flips(*rng.binomial(60, 0.5, 2).tolist()), flips(20, 20)) for _ in range(10)]
-        wrong += any(j.verdict in (PSEUDO, ACTUAL, GAINED) for j in judge(found, tolerance=0.05))
-    assert wrong <= 0.05 * 200 + 2 * math.sqrt(200 * 0.05 * 0.95)
-
-
 def test_the_first_checkpoint_that_stays_lost() -> None:
     lost = np.array([[1, 0, 1, 1], [0, 0, 0, 0], [1, 1, 1, 1], [1, 1, 1, 0]], dtype=bool)
     assert first_lasting(lost).tolist() == [2, 4, 0, 4]

@@ -13,6 +13,7 @@ import torch
 
 from evaluation.conftest import make_model, make_tokenizer, measured
 from holdfast.evaluation.entries import TaskEntry
+from holdfast.evaluation.judge.answers import read_prompts
 from holdfast.evaluation.measures import check
 from holdfast.evaluation.tasks.harness_model import SharedPrefixLM
 
@@ -266,3 +267,10 @@ def test_answers_longer_than_the_context_end_after_half_of_it(shared_data, token
     ]
     longest = max(len(tokenizer.decode([token])) for token in range(len(tokenizer)))
     assert [len(row["output"]) <= 32 * longest for row in scores.rows] == [True, True]
+
+
+def test_known_prompt_files(shared_data):
+    assert len(read_prompts(shared_data / "instruct_fastchat" / "vicuna_bench_question.jsonl")) == 80
+    assert len(read_prompts(shared_data / "instruct_fastchat" / "mt_bench_question.jsonl")) == 80
+    found = read_prompts(shared_data / "instruct_self_instruct" / "user_oriented_instructions.jsonl")
+    assert len(found) > 240 and found[0].endswith("please let me know.")
