@@ -13,13 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from evaluation import test_processes, test_sandbox, test_served
+import test_evaluation_served
+from evaluation import test_processes, test_sandbox
 from evaluation.test_processes import OWN, SUITE, same
 from holdfast.cli.main import main
 from holdfast.records.evaluation import EvaluationFolder
 
 pytestmark = pytest.mark.timeout(280)
-desk, served_desk = test_processes.desk, test_served.desk
+desk, served_desk = test_processes.desk, test_evaluation_served.desk
 needs_sandbox = test_sandbox.needs_sandbox
 
 
@@ -81,7 +82,7 @@ if sys.argv[1:] == ["--version"]:
     print("0.20.0"); sys.exit()
 from pathlib import Path
 from transformers import AutoModelForCausalLM, AutoTokenizer
-from evaluation.completions_server import CompletionsServer
+from completions_server import CompletionsServer
 words = sys.argv
 folder, given = words[2], dict(zip(words[3::2], words[4::2]))
 Path("asked").write_text(" ".join(words[1:]))
@@ -107,7 +108,7 @@ def test_vllm_is_started_for_a_model_and_ends_with_it(
     assert "vllm is not installed" in capsys.readouterr().err
     (served_desk / "bin").mkdir()
     script = served_desk / "bin" / "vllm"
-    script.write_text(VLLM.format(python=sys.executable, path=[str(Path(test_served.__file__).parents[1]), *sys.path]))
+    script.write_text(VLLM.format(python=sys.executable, path=[str(Path(__file__).parent), *sys.path]))
     script.chmod(0o755)
     (served_desk / "full").touch()
     assert main(command) == 1

@@ -7,20 +7,53 @@ import io
 import json
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from PIL import Image
 
 from evaluation import test_images
-from evaluation.test_images import SHOWN, on, shown
+from evaluation.test_images import OPTIONS, choices, on, question, reference, write
 from holdfast.cli.main import main
-from holdfast.errors import DataError
+from holdfast.errors import ConfigError, DataError
 from holdfast.evaluation.entries import EvaluationPlan, TaskEntry
 from holdfast.evaluation.measures import check, measure
-from holdfast.models import load
-from vision_models import COLOURS, image
+from holdfast.evaluation.partial import Partial
+from holdfast.evaluation.text.shared_prefix import Scorer
+from holdfast.models import Loaded, load
+from vision_models import COLOURS, build_processor, build_vision_model, image
 
 models, desk, llava = test_images.models, test_images.desk, test_images.llava
+
+SHOWN = """\
+task: shown
+dataset_path: parquet
+dataset_kwargs: {data_files: {test: shown.parquet}}
+test_split: test
+output_type: generate_until
+doc_to_image: [image]
+doc_to_text: "<image>{{question}}"
+doc_to_target: "{{answer}}"
+generation_kwargs: {until: ["\\n"], max_gen_toks: 6, temperature: 0.0, do_sample: false}
+metric_list:
+  - {metric: exact_match, aggregation: mean, higher_is_better: true}
+"""
+
+
+def shown(**changes: str) -> TaskEntry:
+    from datasets import Dataset, Features, Value
+    from datasets import Image as Kind
+
+    text = SHOWN
+    for old, new in changes.values():
+        assert old in text
+        text = text.replace(old, new)
+    Path("shown.yaml").write_text(text)
+    rows = [{"question": f"{n}. Which?", "answer": "red", "image": image(list(COLOURS)[n % 4])} for n in range(6)]
+    features = Features({"question": Value("string"), "answer": Value("string"), "image": Kind()})
+    Dataset.from_list(rows, features=features).to_parquet("shown.parquet")
+    return TaskEntry(suite="source", name="shown", task="shown.yaml")
 
 
 def member(text: str) -> str:
@@ -142,3 +175,103 @@ def test_two_processes_by_the_command(llava: Path, monkeypatch: pytest.MonkeyPat
     for name in ("questions", "shown"):
         one, two = (Path(f"{out}/whole/source.{name}.samples.jsonl").read_text() for out in ("one", "two"))
         assert one == two and len(one.splitlines()) == 6
+
+
+def test_a_harness_task_with_images(desk: Path) -> None:
+    loaded, entry = load("whole"), shown()
+    plan = EvaluationPlan(entries=(entry,), batch_size=3)
+    check(entry, loaded.tokenizer, loaded.processor)
+    found = measure(entry, on(loaded, plan=plan))
+    assert found.primary == "exact_match" and len(found.rows) == 6
+    processor = loaded.processor()  # type: ignore[misc]
+    for number in (0, 3):
+        batch = dict(
+            processor(text=[f"<image>{number}. Which?"], images=[[image(list(COLOURS)[number])]], return_tensors="pt")
+        )
+        ids = loaded.model.generate(**batch, max_new_tokens=6, do_sample=False)[0, batch["input_ids"].shape[1] :]
+        assert found.rows[number]["output"] == processor.tokenizer.decode(ids, skip_special_tokens=True).split("\n")[0]
+    again = measure(entry, on(load("whole"), plan=plan)).rows
+    assert again == found.rows  # the hashes of questions, too
+    assert len({row["doc"] for row in again}) == 6
+    in_chat = dataclasses.replace(entry, apply_chat_template=True)
+    assert len(measure(in_chat, on(loaded, plan=plan)).rows) == 6
+
+
+@pytest.mark.parametrize(
+    ("changes", "how", "said"),
+    [
+        ({"kind": ("generate_until", "multiple_choice")}, {}, "the harness asks about images by generate_until only"),
+        ({}, {"answers": True}, "shows images, and answers entries ask by text"),
+        ({"sound": ("doc_to_image: [image]", "doc_to_audio: [image]")}, {}, "has sounds in its questions"),
+    ],
+)
+def test_harness_tasks_that_cannot_be_asked(changes: Any, how: Any, said: str, llava: Path) -> None:
+    loaded, entry = load("whole"), shown(**changes)
+    if "kind" in changes:
+        Path("shown.yaml").write_text(Path("shown.yaml").read_text() + "doc_to_choice: [red, blue]\n")
+    with pytest.raises(ConfigError, match=said):
+        check(dataclasses.replace(entry, **how), loaded.tokenizer, *([] if how else [loaded.processor]))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (("<image>{{", "{{"), r"question 0 \(from 0\): expected a place \(<image>\) for each of its 1 images, got 0"),
+        (("max_gen_toks: 6", "max_gen_toks: 120"), r"tokens with its images, and 8 of the model's context of 128"),
+        (("[image]", "[question]"), r"question 0 \(from 0\): image 1: expected an image of Pillow, or its bytes"),
+    ],
+)
+def test_harness_questions_that_do_not_fit(change: Any, said: str, llava: Path) -> None:
+    loaded, entry = load("whole"), shown(change=change)
+    with pytest.raises(DataError, match=said):
+        measure(entry, on(loaded, plan=EvaluationPlan(entries=(entry,))))
+
+
+def test_positions_in_three_dimensions(llava: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Texts behind an image are rows of their own there: branches would have positions in one."""
+    model, processor = build_vision_model("qwen2_vl").eval(), build_processor("qwen2_vl")
+    with torch.no_grad():
+        for name, weight in model.named_parameters():  # so that positions matter
+            weight.mul_(8 if name.endswith(("q_proj.weight", "k_proj.weight")) else 1)
+    place = "<|vision_start|><|image_pad|><|vision_end|>"
+    write("squares.jsonl", *(question(n, prompt=f"<image>{n}. Which colour is it?") for n in range(4)))
+    loaded = Loaded(model=model, tokenizer=processor.tokenizer, identity={}, processor=lambda: processor)
+    passes, states = [], Scorer.states
+    monkeypatch.setattr(Scorer, "states", lambda scorer, row: [passes.append(row), states(scorer, row)][1])
+    rows = measure(choices("squares.jsonl"), on(loaded)).rows
+    assert len(passes) == 4 * 4
+    for number, row in enumerate(rows):
+        asked = question(number)
+        for value, option in zip(row["loglikelihoods"], OPTIONS, strict=True):
+            nats, _ = reference(loaded, f"{place}{number}. Which colour is it?", asked["image"], option)
+            assert value == pytest.approx(nats, abs=2e-5)
+
+
+TRIED = 3
+"""Prompts that are read to find out what may share a row, one for branches and two for questions. A row of 512 tokens
+then holds 11 questions."""
+
+
+def test_an_interrupted_measurement_goes_on(llava: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from holdfast.evaluation import images
+
+    write("questions.jsonl", *(question(number) for number in range(30)))
+    loaded = load("whole")
+    whole = measure(choices(), on(loaded)).rows
+    asked: list[str] = []
+    encode = images.encode
+
+    def interrupted(prompt: Any, processor: Any) -> Any:
+        asked.append(prompt.place)
+        if len(asked) == TRIED + 11 + 4:
+            raise KeyboardInterrupt
+        return encode(prompt, processor)
+
+    monkeypatch.setattr(images, "encode", interrupted)
+    partial = Partial(llava / ".key.partial.jsonl")
+    with pytest.raises(KeyboardInterrupt):
+        measure(choices(), on(loaded, partial=partial))
+    partial.flush()
+    again = measure(choices(), on(loaded, partial=Partial(llava / ".key.partial.jsonl"))).rows
+    assert again == whole
+    assert len(asked) == 2 * TRIED + 11 + 4 + 19  # the rows that were missing, those of the broken one with them

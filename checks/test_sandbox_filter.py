@@ -1,13 +1,19 @@
-"""The sandbox's filter of system calls: its numbers beside the kernel's headers, and its verdicts on both machines."""
+"""The sandbox's filter of system calls beside the kernel's headers, and what each wall holds alone."""
 
 from __future__ import annotations
 
 import re
+import socket
 from pathlib import Path
 
 import pytest
 
+from evaluation import test_sandbox
+from evaluation.test_sandbox import SHORT, without
 from holdfast.evaluation.code import sandbox_child
+from holdfast.evaluation.code.sandbox import run_python
+
+needs_sandbox, needs_namespaces = test_sandbox.needs_sandbox, test_sandbox.needs_namespaces
 
 
 @pytest.mark.parametrize(
@@ -82,3 +88,33 @@ def test_the_filter_on_both_machines(machine, architecture, column):
         ("ioctl", (0, 0x5412), refuse),
     ]:
         assert run_filter(code, architecture, guarded[name], arguments) == verdict, (name, arguments)
+
+
+@pytest.mark.usefixtures("needs_namespaces")
+def test_namespaces_alone_cut_the_network_off(monkeypatch):
+    without(monkeypatch, "seccomp", "landlock")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.setblocking(False)
+        outcome = run_python(
+            f"import socket\nsocket.create_connection(('127.0.0.1', {server.getsockname()[1]}))", limits=SHORT
+        )
+        assert outcome.reason == "error" and "unreachable" in outcome.detail
+        with pytest.raises(BlockingIOError):
+            server.accept()
+
+
+@pytest.mark.usefixtures("needs_sandbox")
+def test_landlock_alone_hides_files(monkeypatch, tmp_path):
+    without(monkeypatch, "seccomp", "namespaces")
+    (tmp_path / "a").write_text("secret")
+    for program in (f"open({str(tmp_path / 'a')!r})", f"open({str(tmp_path / 'b')!r}, 'w')", "open('here', 'w')"):
+        assert run_python(program, limits=SHORT).detail.startswith("PermissionError: [Errno 13]")
+
+
+@pytest.mark.usefixtures("needs_sandbox")
+def test_the_tests_of_walls_notice_a_missing_one(monkeypatch, tmp_path):
+    """Without Landlock a file can be read, and without the filter a process made: so the attacks above can succeed."""
+    (tmp_path / "a").write_text("secret")
+    without(monkeypatch, "landlock", "seccomp")
+    assert run_python(f"assert open({str(tmp_path / 'a')!r}).read() == 'secret'", limits=SHORT).passed
+    assert run_python("import os\nif os.fork() == 0: os._exit(0)\nos.wait()", limits=SHORT).passed

@@ -1,12 +1,17 @@
-"""The tasks that the shipped suites name, by the harness's own configurations."""
+"""Tasks of the harness by name: those of the shipped suites, groups of subtasks, and what is not on this machine."""
 
 from __future__ import annotations
 
 import pytest
 
+from evaluation import conftest
+from evaluation.test_harness import an_entry, write_rows
 from evaluation.test_shipped import NAMES, plan_of
-from holdfast.errors import ConfigError
+from holdfast.errors import ConfigError, DataError
 from holdfast.evaluation.entries import TaskEntry
+from holdfast.evaluation.tasks.harness import check_task
+
+tiny_tokenizer = conftest.tiny_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -71,3 +76,49 @@ def test_the_quick_look_finds_what_the_harness_finds():
     wrong = {name: (place, whole.get(name)) for name, place in index().items() if place != whole.get(name)}
     assert not wrong, f"{len(wrong)} differ: {list(wrong.items())[:5]}"
     assert {"mmlu", "mmlu_pro", "minerva_math", "bbh"} <= set(index())
+
+
+def test_without_a_network_nothing_is_tried_again_and_again(tiny_tokenizer, monkeypatch):
+    """The host is asked once; what is not in the cache is missing at once, and the message says how to go on."""
+    import socket
+    import time
+
+    from holdfast.evaluation.tasks import harness
+
+    asked = []
+
+    def refuse(address, timeout=None):
+        asked.append(address)
+        raise OSError("unreachable")
+
+    monkeypatch.setattr(socket, "create_connection", refuse)
+    for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    import huggingface_hub.constants
+
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    harness.hub_answers.cache_clear()
+    try:
+        began = time.monotonic()
+        for task in ("piqa", "sciq"):
+            with pytest.raises(DataError, match=rf"{task}.*could not be loaded.*--data it=FILE"):
+                check_task(an_entry(task), tiny_tokenizer)
+        assert time.monotonic() - began < 15
+        assert asked == [("huggingface.co", 443)]
+        assert huggingface_hub.constants.HF_HUB_OFFLINE is False
+    finally:
+        harness.hub_answers.cache_clear()
+
+
+def test_subtasks_that_pick_their_rows_share_a_file(tiny_tokenizer, tmp_path):
+    """MMLU-Pro's have no data set names: each keeps the rows of its category."""
+    from holdfast.evaluation.tasks.tasks import load_tasks
+
+    common = {"options": ["a", "b"], "answer": "A", "answer_index": 0, "cot_content": "A: Let's see.", "src": "s"}
+    from lm_eval.tasks.mmlu_pro import utils  # noqa: F401
+
+    categories = "biology,business,chemistry,computer science,economics,engineering,health,history,law,math,other"
+    categories = f"{categories},philosophy,physics,psychology".split(",")
+    rows = [{"question_id": i, "question": f"q{i}", "category": c, **common} for i, c in enumerate(categories * 2)]
+    tasks = load_tasks(an_entry("mmlu_pro", data=write_rows(tmp_path / "pro.jsonl", rows), num_fewshot=1))
+    assert len(tasks) == 14 and all(len(list(task.eval_docs)) == 2 for task in tasks.values())

@@ -73,10 +73,6 @@ def body(content: bytes) -> Fault:
     return play
 
 
-def empty_choices() -> Fault:
-    return body(b'{"id": "x", "object": "chat.completion", "choices": []}')
-
-
 def cut() -> Fault:
     """The connection ends in the middle of the body."""
 
@@ -110,27 +106,6 @@ def late(seconds: float) -> Fault:
     def play(handler: Any, asked: Received) -> bool:
         handler.server.stopped.wait(seconds)
         return False
-
-    return play
-
-
-def dribbling(seconds: float) -> Fault:
-    """A good answer that comes in small pieces, none of them late, over so many seconds."""
-
-    def play(handler: Any, asked: Received) -> bool:
-        content = json.dumps(completion("M", 0.0)).encode()
-        handler.send_response(200)
-        handler.send_header("Content-Length", str(len(content)))
-        handler.end_headers()
-        for place in range(10):
-            size = -(-len(content) // 10)
-            try:
-                handler.wfile.write(content[place * size : (place + 1) * size])
-            except OSError:  # the client has gone
-                handler.close_connection = True
-                return True
-            handler.server.stopped.wait(seconds / 10)
-        return True
 
     return play
 

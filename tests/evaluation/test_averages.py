@@ -112,17 +112,6 @@ def test_different_entries_are_drawn_apart(folder: EvaluationFolder) -> None:
     assert width(average(folder, ("a", None), ("b", None), ("c", None))) == pytest.approx(own / math.sqrt(3), rel=0.1)
 
 
-def test_few_questions_have_wide_intervals(folder: EvaluationFolder) -> None:
-    """Percentile levels are those of the entry with the fewest questions."""
-    put(folder, "many", {"acc": coins(1)})
-    put(folder, "few", {"acc": [0.0, 1.0, 1.0, 0.0, 1.0]})
-    wide = width(average(folder, ("few", None)))
-    both = width(average(folder, ("many", None), ("few", None)))
-    assert wide > 0.8
-    assert both > wide / 2.2
-    assert width(average(folder, ("many", None), ("few", None), confidence=0.5)) < both / 2
-
-
 def test_one_question_has_no_interval(folder: EvaluationFolder) -> None:
     put(folder, "one", {"acc": [1.0]})
     put(folder, "many", {"acc": coins(1)})
@@ -162,13 +151,6 @@ def test_parts_of_a_question_are_a_ratio_of_sums(folder: EvaluationFolder) -> No
     picked = np.random.default_rng(0).integers(0, len(asked), (20000, len(asked)))
     ratios = followed[picked].sum(1) / asked[picked].sum(1)
     assert metrics["inst"].interval == pytest.approx(np.quantile(ratios, [0.025, 0.975]), abs=0.006)
-
-    means = np.array(columns["prompt"])[picked].mean(1)
-    found = average(folder, ("ifeval", "inst"), ("ifeval", "prompt"))
-    assert found.metrics["average"].value == pytest.approx((metrics["inst"].value + metrics["prompt"].value) / 2)
-    assert found.metrics["average"].interval == pytest.approx(
-        np.quantile((ratios + means) / 2, [0.025, 0.975]), abs=0.008
-    )
 
 
 def test_names_of_metrics_may_be_short(folder: EvaluationFolder) -> None:

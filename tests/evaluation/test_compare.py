@@ -55,19 +55,6 @@ def test_mcnemar_is_the_exact_binomial(lost, gained):
     assert comparison.difference == pytest.approx((gained - lost) / len(before))
 
 
-def test_pairing_sees_what_unpaired_errors_hide():
-    """Ten of 400 answers lost, none gained: plain against the samples' own noise, invisible between two independent
-    accuracies."""
-    before = [1] * 200 + [0] * 200
-    after = [0] * 10 + [1] * 190 + [0] * 200
-    comparison = compare_acc(before, after)
-    unpaired_error = math.sqrt(0.5 * 0.5 / 400 + 0.475 * 0.525 / 400)
-    assert abs(comparison.difference) < 1.96 * unpaired_error
-    assert comparison.p_value < 0.01
-    assert comparison.verdict == "lost"
-    assert comparison.interval[1] - comparison.interval[0] < 2 * 1.96 * unpaired_error / 2
-
-
 def test_text_figures_are_ratios_of_sums():
     rng = np.random.default_rng(0)
     tokens = rng.integers(5, 200, 60)

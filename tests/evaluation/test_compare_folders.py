@@ -17,7 +17,6 @@ from holdfast.evaluation.compare.joint_scores import JointScores
 from holdfast.evaluation.compare.samples import compare_samples
 from holdfast.records.comparison import Comparison
 from holdfast.records.evaluation import EvaluationFolder
-from holdfast.statistics.estimates import entry_seed
 
 
 def compared(tmp_path: Path, **options: Any) -> tuple[list[Comparison], list[str]]:
@@ -163,11 +162,6 @@ def test_other_tokenizers_leave_bits_per_byte(tmp_path):
     assert (c.metric, c.primary) == ("bits_per_byte", True)
     assert c.difference == pytest.approx(9 / 120 / math.log(2))
     assert any("counts other tokens in the same text" in n for n in found.notes)
-    write(
-        tmp_path / "after", "source", "prose", texts([33, 34, 35], tokens=12, size=41), metrics=TEXT, kind="perplexity"
-    )
-    comparisons, [refused] = compared(tmp_path)
-    assert comparisons == [] and "nats_per_token counts other tokens" in refused
 
 
 def test_a_leading_metric_without_pairs_is_refused(tmp_path):
@@ -235,22 +229,6 @@ def test_entries_with_equal_rows_are_drawn_independently(tmp_path):
     joint = JointScores([folder], {(e.suite, e.name): [e] for e in read_evaluations(folder)}, resamples=2000, seed=7)
     one, two = (joint.scores(("source", name), "acc").draws[:, 0] for name in ("one", "two"))
     assert abs(np.corrcoef(one, two)[0, 1]) < 0.08
-    assert entry_seed(7, ("a", "b")) != entry_seed(8, ("a", "b")) != entry_seed(8, ("a", "c"))
-    assert entry_seed(7, ("a", "b")) == entry_seed(7, ("a", "b"))
-
-
-def test_averages_of_averages_and_of_moved_suites(tmp_path):
-    write_members(tmp_path)
-    for folder in ("before", "after"):
-        suite = "source" if folder == "before" else "elsewhere"
-        write(tmp_path / folder, suite, "three", answers(right_or_wrong(len(folder), 100)))
-        write_average(tmp_path / folder, [("source", "one", "acc"), ("source", "two", "acc")])
-        write_average(tmp_path / folder, [("source", "mean", "acc"), (suite, "three", "acc")], name="all")
-    found, unmatched = compared(tmp_path)
-    by_name = {c.name: c for c in found}
-    assert unmatched == []
-    assert by_name["all"].difference == pytest.approx((by_name["mean"].difference + by_name["three"].difference) / 2)
-    assert by_name["all"].n == 1100
 
 
 def test_averages_that_cannot_be_compared_say_why(tmp_path):
@@ -261,13 +239,9 @@ def test_averages_that_cannot_be_compared_say_why(tmp_path):
         write_average(tmp_path / folder, [("source", "fine", "acc"), ("source", "shots", "acc")], name="a")
         write_average(tmp_path / folder, [("source", "fine", "acc"), ("source", "samples", "acc")], name="b")
         write_average(tmp_path / folder, [("source", "fine", "acc" if folder == "before" else "brier")], name="c")
-        write_average(tmp_path / folder, [("source", "fine", "acc"), ("source", "fine", "brier")], name="d")
-        write_average(tmp_path / folder, [], name="e")
     found, unmatched = compared(tmp_path)
     assert [c.name for c in found] == ["fine"]
     reasons = {u.split(":")[0]: u for u in unmatched}
     assert "its member source/shots cannot be compared" in reasons["source/a"]
     assert "source/samples: the two evaluations did not answer the same samples" in reasons["source/b"]
     assert "an average of other entries before than after" in reasons["source/c"]
-    assert "some are better when higher" in reasons["source/d"]
-    assert "names no members" in reasons["source/e"]

@@ -107,15 +107,6 @@ def test_intervals_are_paired_over_stages_and_independent_over_tasks(tmp_path):
     assert error < 0.6 * unpaired
 
 
-def test_one_task_is_a_matrix_too(tmp_path):
-    found = made(stages(tmp_path, R[:2, :1]), names=("t0",))
-    assert np.array(found.scores).shape == (2, 1)
-    assert found.measures["average_accuracy"].interval is not None
-    for name in ("backward_transfer", "forgetting", "forward_transfer"):
-        metric = found.measures[name]
-        assert math.isnan(metric.value) and metric.interval is None and metric.n == 0
-
-
 def test_lower_is_better_is_turned_and_said(tmp_path):
     folders = []
     for stage, levels in enumerate(((3.0, 3.0), (2.0, 2.9), (2.5, 2.0))):
@@ -131,21 +122,6 @@ def test_lower_is_better_is_turned_and_said(tmp_path):
     assert found.measures["forward_transfer"].value == pytest.approx(0.1)
     bits = made(folders, names=("t0", "t1"), metric="bits_per_byte")
     assert bits.unit == "bits/byte, negated"
-
-
-def test_different_shares_go_together_and_other_units_do_not(tmp_path):
-    for stage in range(3):
-        write(tmp_path / f"s{stage}", "source", "quiz", answers([1, 0, 1, 0]))
-        write(
-            tmp_path / f"s{stage}", "source", "sums", answers([1, 0, 1, 1], exact_match=float), metrics=["exact_match"]
-        )
-        write(tmp_path / f"s{stage}", "source", "prose", texts([30, 31]), metrics=TEXT, kind="perplexity")
-    folders = [EvaluationFolder(tmp_path / f"s{stage}") for stage in range(3)]
-    assert made(folders, names=("quiz", "sums")).unit == "share"
-    with pytest.raises(
-        ConfigError, match=r"expected tasks in one unit.*source/quiz in accuracy, source/prose in nats/token"
-    ):
-        made(folders, names=("quiz", "prose"))
 
 
 # ------------------------------------------------------------------------------------------------------------ mistakes

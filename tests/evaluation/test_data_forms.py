@@ -194,28 +194,3 @@ def test_the_task_asks_what_the_file_says(
         assert asked.doc_to_text(doc) == text
     assert asked.doc_to_choice(doc) == choices
     assert asked.doc_to_target(doc) == target
-
-
-def test_math_is_divided_by_its_types(tmp_path):
-    import datasets
-
-    from holdfast.evaluation.tasks.tasks import _divide, _find_configs
-
-    kinds = [
-        "Algebra",
-        "Counting & Probability",
-        "Geometry",
-        "Intermediate Algebra",
-        "Number Theory",
-        "Prealgebra",
-        "Precalculus",
-    ]
-    rows = datasets.Dataset.from_list(
-        [{"problem": f"p{i}", "level": "Level 1", "type": kind, "solution": "s"} for i, kind in enumerate(kinds * 2)]
-    )
-    found, form = convert(rows, "hendrycks_math_algebra", "MATH.jsonl")
-    assert form == "the MATH release"
-    entry = TaskEntry(suite="s", name="m", task="hendrycks_math", data="MATH.jsonl")
-    configs = _find_configs(entry)
-    parts = _divide(entry, configs, found)
-    assert len(parts) == 7 and all(len(part) == 2 and len(set(part["type"])) == 1 for part in parts)

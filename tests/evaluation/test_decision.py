@@ -76,8 +76,4 @@ def test_folders_are_one_family_and_rules_another(tmp_path, method):
     assert all((c.p_adjusted is not None) == c.primary for c in found.comparisons)
     gates, decision = judge(bind_rules(parse_rules(["any drop > 50%", "one drop > 1pt"]), matching), found)
     assert decision is not None and decision.tests == len(gates) == 5 and decision.about == "rules"
-    raw = [g.p_value for g in gates]
-    assert all(g.p_adjusted >= p for g, p in zip(gates, raw, strict=True))
-    if method == "none":
-        assert [g.p_adjusted for g in gates] == raw
     assert compare_folders(*sides, family_wise=method, resamples=500)[0] == leading

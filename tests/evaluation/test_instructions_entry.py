@@ -3,7 +3,6 @@ be wrong with a file."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from pathlib import Path
 
@@ -15,7 +14,6 @@ from holdfast.errors import DataError, ModelError
 from holdfast.evaluation.entries import EvaluationPlan, InstructionsEntry
 from holdfast.evaluation.measures import Subject
 from holdfast.evaluation.runner import check_plan
-from holdfast.evaluation.text import checkers
 from holdfast.evaluation.text.checkers import follow, mistake_in
 from holdfast.evaluation.text.instructions import generate, read_instructions
 
@@ -106,26 +104,6 @@ def test_arguments_that_are_null_are_not_given():
     assert follow("a b", "", ["plain:words"], [{"count": 2, "word": None}], loose=False) == [True]
 
 
-def test_ifevals_own_checkers_where_they_are_installed(monkeypatch):
-    if checkers.ifeval_missing() is None:
-        assert mistake_in("punctuation:no_comma", {}) is None
-        assert mistake_in("keywords:existence", {"keywords": ["lamp"]}) is None
-        assert follow(
-            "a lamp, b",
-            "",
-            ["punctuation:no_comma", "keywords:existence"],
-            [{}, {"keywords": ["lamp"], "other": None}],
-            loose=False,
-        ) == [
-            False,
-            True,
-        ]
-        assert "Did you mean 'punctuation:no_comma'" in str(mistake_in("punctuation:no_coma", {}))
-        assert "does not take these kwargs" in str(mistake_in("punctuation:no_comma", {"words": ["a"]}))
-    monkeypatch.setattr(checkers.importlib.util, "find_spec", lambda name: None if name == "langdetect" else object())
-    assert "langdetect is not installed" in str(mistake_in("punctuation:no_comma", {}))
-
-
 # -------------------------------------------------------------------------------------------------------------- replies
 
 
@@ -208,22 +186,10 @@ def test_messages_and_the_chat_template(roomy, tmp_path):
     assert one.prompt == tokenizer.apply_chat_template(talk, tokenize=False, add_generation_prompt=True)
     [two] = read_instructions(an_entry(tmp_path, [{"prompt": "Hello", **asked}], apply_chat_template=True), tokenizer)
     assert two.prompt.endswith("<|assistant|>")
-    [three] = read_instructions(an_entry(tmp_path, [{"prompt": "Hello", **asked}]), make_tokenizer())
-    assert (three.prompt, three.chat) == ("Hello", False)
     with pytest.raises(ModelError, match="chat template"):
         read_instructions(
             an_entry(tmp_path, [{"prompt": "Hello", **asked}], apply_chat_template=True), make_tokenizer()
         )
-
-
-def test_a_prompt_longer_than_the_context_loses_its_beginning_and_it_is_said(roomy, tiny_tokenizer, tmp_path):
-    entry = an_entry(
-        tmp_path, [{"prompt": SENTENCES[0] * 40, "instruction_id_list": ["plain:capitals"], "kwargs": [{}]}]
-    )
-    found = measured(roomy, tiny_tokenizer, entry)
-    assert len(found.rows) == 1 and "lost their beginning" in found.settings["notes"][0]
-    with pytest.raises(ModelError, match="fewer than the model's context of 128"):
-        measured(roomy, tiny_tokenizer, dataclasses.replace(entry, max_new_tokens=128))
 
 
 def test_a_tokenizer_without_an_end(roomy):

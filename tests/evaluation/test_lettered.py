@@ -10,16 +10,14 @@ from pathlib import Path
 import pytest
 import torch
 
+from evaluation import test_answers
 from evaluation.conftest import make_model, make_tokenizer, measured
-from evaluation.test_answers import ids_of, next_token
+from evaluation.test_answers import agrees, ids_of
 from holdfast.errors import DataError, ModelError
-from holdfast.evaluation.compare.folders import compare_folders
 from holdfast.evaluation.entries import LetteredEntry
-from holdfast.evaluation.runner import evaluate
 from holdfast.evaluation.suite import parse_evaluation
-from holdfast.evaluation.text.answer_position import ALIGNED, OptionTokens
+from holdfast.evaluation.text.answer_position import OptionTokens
 from holdfast.evaluation.text.lettered import check, lettered_prompt, read_lettered
-from holdfast.records.evaluation import EvaluationFolder
 
 ROWS = [
     {
@@ -33,18 +31,7 @@ ROWS = [
 ]
 
 
-@pytest.fixture(scope="module")
-def spaced():
-    """A tokenizer that has the letters with a space before them as tokens, and without."""
-    from tokenizers import ByteLevelBPETokenizer
-    from transformers import PreTrainedTokenizerFast
-
-    bpe = ByteLevelBPETokenizer()
-    special = ["<|begin|>", "<|stop|>"]
-    bpe.train_from_iterator(["say A B C A B C"] * 8, vocab_size=280, special_tokens=special, show_progress=False)
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=bpe._tokenizer, bos_token="<|begin|>", eos_token="<|stop|>")
-    assert {"A", "ĠA", "B", "ĠB", "C", "ĠC"} <= set(tokenizer.get_vocab())
-    return tokenizer
+spaced = test_answers.spaced
 
 
 @pytest.fixture(scope="module")
@@ -66,20 +53,6 @@ def asked(row: dict) -> str:
     return f"{row['prompt']}\n{''.join(lines)}Answer:"
 
 
-def agrees(model, tokenizer, context: list[int], row: dict, gold: int, options: int) -> None:
-    """One row against the distribution behind `context`, in float64."""
-    p = next_token(model, context)
-    shares = [sum(float(p[i]) for i in ids_of(tokenizer, letter)) for letter in "ABC"[:options]]
-    mass = sum(shares)
-    assert row["mass"] == pytest.approx(mass, rel=1e-4)
-    assert row["entropy"] == pytest.approx(-float((p * p.log()).sum()), abs=1e-4)
-    assert row["probabilities"] == pytest.approx([share / mass for share in shares], abs=1e-5)
-    assert row["option_entropy"] == pytest.approx(-sum(s / mass * math.log(s / mass) for s in shares), abs=1e-5)
-    assert row["nats"] == pytest.approx(-math.log(shares[gold]), abs=1e-4) and row["tokens"] == 1
-    assert row["answer"] == shares.index(max(shares))
-    assert (row["gold"], row["acc"], row["aligned"]) == (gold, float(row["answer"] == gold), float(mass >= ALIGNED))
-
-
 # ------------------------------------------------------------------------------------------------------------- figures
 
 
@@ -92,7 +65,8 @@ def test_figures_are_those_of_the_whole_vocabulary(roomy, spaced, tmp_path, has_
     for given, row in zip(ROWS, found.rows, strict=True):
         begin = [tokenizer.bos_token_id] if tokenizer.bos_token_id is not None else []
         context = begin + tokenizer(asked(given), add_special_tokens=False)["input_ids"]
-        agrees(roomy, tokenizer, context, row, given["answer"], len(given["options"]))
+        shares = agrees(roomy, tokenizer, context, row, given["answer"], options=len(given["options"]))
+        assert row["nats"] == pytest.approx(-math.log(shares[given["answer"]]), abs=1e-4) and row["tokens"] == 1
         assert (row["question"], row["choices"]) == (asked(given), given["options"])
     assert len({row["doc"] for row in found.rows}) == len({row["prompt"] for row in found.rows}) == len(ROWS)
     assert found.primary == "acc"
@@ -101,16 +75,6 @@ def test_figures_are_those_of_the_whole_vocabulary(roomy, spaced, tmp_path, has_
         column = "nats" if name == "nats_per_token" else name
         assert metric.value == pytest.approx(sum(row[column] for row in found.rows) / len(ROWS))
         assert metric.interval is not None and metric.n == len(ROWS)
-
-
-def test_in_the_chat_template(roomy, tmp_path) -> None:
-    tokenizer = make_tokenizer(chat=True)
-    found = measured(roomy, tokenizer, an_entry(tmp_path, ROWS[:2], apply_chat_template=True))
-    for given, row in zip(ROWS, found.rows, strict=False):
-        text = f"<|user|>{asked(given)}<|end|><|assistant|>"
-        context = tokenizer(text, add_special_tokens=False)["input_ids"]
-        agrees(roomy, tokenizer, context, row, given["answer"], len(given["options"]))
-        assert row["question"] == asked(given)
 
 
 def test_a_template_of_ones_own(roomy, spaced, tmp_path) -> None:
@@ -205,22 +169,3 @@ def test_a_template_without_options_is_refused(tmp_path) -> None:
     wanted = {"lettered": write(tmp_path, ROWS), "prompt": "{prompt} Answer:"}
     _, problems = parse_evaluation({"source": [wanted]})
     assert len(problems) == 1 and "expected a template with {options}" in problems[0]
-
-
-# ----------------------------------------------------------------------------------------------------------- comparison
-
-
-def test_two_models_are_compared_question_by_question(spaced, tmp_path) -> None:
-    file = write(tmp_path, ROWS)
-    plan, problems = parse_evaluation({"source": [{"choices": file}, {"lettered": file, "name": "letters"}]})
-    assert problems == [] and [e.kind for e in plan.entries] == ["choices", "lettered"]
-    folders = [EvaluationFolder(tmp_path / name) for name in ("before", "after")]
-    for seed, folder in enumerate(folders):
-        identity = {"name": folder.path.name, "hash": str(seed)}
-        found = evaluate(make_model(seed=seed, positions=256), spaced, plan, folder=folder, model_identity=identity)
-        assert found[1].references["acc"]["chance"] == pytest.approx((1 / 2 + 1 / 3) / 2)
-    compared, left_out = compare_folders(*folders, metrics="all")
-    assert left_out == []
-    letters = {c.metric: c for c in compared if c.name == "letters"}
-    assert set(letters) == {"acc", "mass", "aligned", "entropy", "option_entropy", "nats_per_token"}
-    assert letters["acc"].n == len(ROWS) and letters["mass"].interval is not None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import pytest
 
 from holdfast.evaluation.levels import chance_level, unigram_levels
@@ -26,13 +25,6 @@ def test_unigram_by_hand():
     assert found["perplexity"]["unigram"] == pytest.approx(math.exp(nats))
     assert found["bits_per_byte"]["unigram"] == pytest.approx(4 * nats / math.log(2) / 8)
     assert unigram_levels([document([1], [], 0)], vocabulary=10) == {}
-
-
-def test_unigram_of_many_tokens_is_their_entropy():
-    p = np.array([0.5, 0.25, 0.125, 0.125])
-    ids = np.random.default_rng(0).choice(4, size=200_000, p=p).tolist()
-    found = unigram_levels([document([0, *ids], [(1, 200_001)], 200_000)], vocabulary=4)
-    assert found["nats_per_token"]["unigram"] == pytest.approx(-(p * np.log(p)).sum(), rel=5e-3)
 
 
 def test_chance():

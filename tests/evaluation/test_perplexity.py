@@ -121,24 +121,6 @@ def test_chat_scores_what_the_assistant_says():
     )
 
 
-def test_turns_that_the_template_rewrites_are_noted():
-    """As reasoning templates do, which drop the thinking of all turns but the last."""
-    tokenizer = make_tokenizer(chat=True)
-    tokenizer.chat_template = (
-        "{% for m in messages %}<|{{ m['role'] }}|>{% if m['role'] == 'assistant' and loop.last %}[thought]{% "
-        "endif %}{{ m['content'] }}<|end|>"
-        "{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
-    )
-    turns = [{"role": role, "content": f"{role} says {i}"} for i in range(2) for role in ("user", "assistant")]
-    notes: list[str] = []
-    score_documents(make_model(positions=256), tokenizer, [turns], notes=notes)
-    assert notes == [
-        "The chat template writes 1 earlier replies differently once the conversation goes on; they are scored in part."
-    ]
-    encoded = encode_document(turns, tokenizer)
-    assert tokenizer.decode(encoded.ids[slice(*encoded.spans[-1])]) == "[thought]assistant says 1<|end|>"
-
-
 def test_chat_without_template_says_so(tiny_tokenizer):
     with pytest.raises(ModelError, match="no chat template"):
         encode_document([{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}], tiny_tokenizer)

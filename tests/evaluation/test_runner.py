@@ -89,11 +89,7 @@ def test_start_and_result_are_written_and_compared(plan, tmp_path, tiny_tokenize
         sum(r["nats"] for r in rows) / sum(r["tokens"] for r in rows)
     )
     assert (prose.settings["window"], prose.settings["stride"], prose.settings["bos"]) == (64, 32, True)
-    low, high = prose.metrics["nats_per_token"].interval
-    assert low < prose.metrics["nats_per_token"].value < high
     assert prose.model == START
-    answers = folder.evaluated("start").samples("target", "answers")
-    assert [r["bytes"] for r in answers] == [len(f" {s.split()[0]}") for s in SENTENCES]
 
     comparisons = runner.compare_runs(folder, plan)
     assert comparisons == folder.comparisons()
@@ -322,17 +318,3 @@ def test_a_line_cut_short_is_left_out(tmp_path):
     assert Partial(path).found == {"a": 1, "b": 2, "d": 4}
     kept.remove()
     assert not path.exists()
-
-
-def test_one_task_in_two_suites_is_measured_once(tmp_path, tiny_tokenizer, counted, colour_task):
-    plan, problems = parse_evaluation(
-        {"source": [str(colour_task)], "target": [{"task": str(colour_task), "name": "again"}]}, base_dir=tmp_path
-    )
-    assert problems == []
-    folder = RunFolder(tmp_path / "run")
-    one, two = run(plan, folder, tiny_tokenizer)
-    assert counted == ["source/colour_task"]
-    assert (two.suite, two.name) == ("target", "again") and two.metrics == one.metrics
-    assert folder.evaluated("start").samples("target", "again") == folder.evaluated("start").samples(
-        "source", "colour_task"
-    )

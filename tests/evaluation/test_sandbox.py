@@ -453,36 +453,6 @@ def test_the_folder_is_gone_afterwards(tmp_path, monkeypatch):
 # -------------------------------------------------------------------------------------------------- each wall by itself
 
 
-@pytest.mark.usefixtures("needs_namespaces")
-def test_namespaces_alone_cut_the_network_off(monkeypatch):
-    without(monkeypatch, "seccomp", "landlock")
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        server.setblocking(False)
-        outcome = run_python(
-            f"import socket\nsocket.create_connection(('127.0.0.1', {server.getsockname()[1]}))", limits=SHORT
-        )
-        assert outcome.reason == "error" and "unreachable" in outcome.detail
-        with pytest.raises(BlockingIOError):
-            server.accept()
-
-
-@pytest.mark.usefixtures("needs_sandbox")
-def test_landlock_alone_hides_files(monkeypatch, tmp_path):
-    without(monkeypatch, "seccomp", "namespaces")
-    (tmp_path / "a").write_text("secret")
-    for program in (f"open({str(tmp_path / 'a')!r})", f"open({str(tmp_path / 'b')!r}, 'w')", "open('here', 'w')"):
-        assert run_python(program, limits=SHORT).detail.startswith("PermissionError: [Errno 13]")
-
-
-@pytest.mark.usefixtures("needs_sandbox")
-def test_the_tests_of_walls_notice_a_missing_one(monkeypatch, tmp_path):
-    """Without Landlock a file can be read, and without the filter a process made: so the attacks above can succeed."""
-    (tmp_path / "a").write_text("secret")
-    without(monkeypatch, "landlock", "seccomp")
-    assert run_python(f"assert open({str(tmp_path / 'a')!r}).read() == 'secret'", limits=SHORT).passed
-    assert run_python("import os\nif os.fork() == 0: os._exit(0)\nos.wait()", limits=SHORT).passed
-
-
 @pytest.mark.usefixtures("needs_sandbox")
 def test_without_namespaces_the_rest_holds_and_nothing_is_written(monkeypatch):
     layers = sandbox._layers() - {"namespaces"}
@@ -514,24 +484,6 @@ def test_nothing_runs_on_another_system(monkeypatch):
             run_all([])
     finally:
         sandbox._probed.cache_clear()
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="the reason is found on Linux")
-def test_an_interpreter_that_does_not_start_is_named(monkeypatch):
-    monkeypatch.setattr(sandbox, "_bootstrap", lambda place: "raise OSError('no interpreter')")
-    sandbox._probed.cache_clear()
-    try:
-        with pytest.raises(ConfigError, match=r"without seccomp and landlock \(OSError: no interpreter\)"):
-            run_python("x = 1")
-    finally:
-        sandbox._probed.cache_clear()
-
-
-@pytest.mark.usefixtures("needs_sandbox")
-def test_a_sandbox_that_cannot_be_set_up_is_an_error(monkeypatch):
-    monkeypatch.setattr(sandbox, "_bootstrap", lambda place: "raise OSError('no such wall')")
-    with pytest.raises(HoldfastError, match="could not be set up: OSError: no such wall"):
-        run_python("x = 1")
 
 
 @pytest.mark.usefixtures("needs_sandbox")

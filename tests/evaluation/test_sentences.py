@@ -51,16 +51,6 @@ def test_it_is_provided_once(without_data: Path) -> None:
     assert nltk.data.path.count(str(without_data / "cache" / "nltk_data")) == 1
 
 
-def test_a_list_of_an_older_version_is_replaced(without_data: Path) -> None:
-    sentences.provide_sentence_model()
-    [file] = without_data.rglob("abbrev_types.txt")
-    whole = file.read_text()
-    file.write_text("dr")
-    sentences.provide_sentence_model()
-    assert file.read_text() == whole
-    assert {"dr", "e.g", "p.m"} <= set(whole.split("\n"))
-
-
 def test_nltks_own_is_used_where_it_is(without_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import nltk.data
 

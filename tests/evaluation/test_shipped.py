@@ -129,12 +129,6 @@ def test_two_suites_with_different_values_of_one_setting(tmp_path: Path, monkeyp
     assert problem.startswith("a and b have batch_size with different settings.")
     assert "say which one holds for both" in problem
     assert COMMAND.read(["base=.", "--suite", "a.yaml", "b.yaml", "--batch_size", "2"]).plan.batch_size == 2
-    config = {"suites": ["a.yaml", "b.yaml"], "batch_size": 3}
-    found, problems = parse_evaluation(config, base_dir=tmp_path)
-    assert problems == [] and (found.batch_size, found.seed, len(found.entries)) == (3, 1, 2)
-    (tmp_path / "b.yaml").write_text("source: arc_easy\n")
-    _, [problem] = read_suites(["a.yaml", "b.yaml"])
-    assert "a and b have source with different settings" in problem
 
 
 # ------------------------------------------------------------------------------------------- what the command line says

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
-from holdfast.errors import DataError
 from holdfast.evaluation import runner
 from holdfast.evaluation.entries import EvaluationPlan, PerplexityEntry, TaskEntry
 from holdfast.evaluation.shipped import shipped_suites
@@ -152,31 +149,21 @@ CLASSES = {"classes": "prose.jsonl", "prompt": "{text}"}
         ({"perplexity": "prose.jsonl", "text": "{a}", "prompt": "{a}", "completion": "{b}"}, "exclude each other"),
         ({"perplexity": "prose.jsonl", "text": "{a"}, "a brace that is text is written twice"),
         ({"perplexity": "prose.jsonl", "text": "no columns"}, "a template that names columns"),
-        ("a\0b", "expected a task name, a data file"),
         ({"perplexity": "prose.jsonl", "window": 8, "stride": 8}, ".stride: expected less than the window (8), got 8"),
-        ({"perplexity": ""}, "expected text that is not empty"),
         ({"perplexity": "prose"}, "A hub data set is written owner/name"),
         ({"perplexity": "owner/data"}, "needs `split:`"),
         ({"task": "prose.jsonl"}, "Write `perplexity: prose.jsonl`"),
-        ({"task": "your.yaml"}, "no such file or folder 'your.yaml'"),
         ({"task": "arc_easy", "data": "arc.json"}, "Did you mean 'arc.jsonl'?"),
         ({"task": "arc_easy", "fewshot_data": "arc.jsonl"}, ".fewshot_data: only used together with `data`"),
         ({"task": "arc_easy", "perplexity": "prose.jsonl"}, "got task and perplexity"),
         ({"perplexty": "prose.jsonl"}, "Did you mean 'perplexity'?"),
         (CLASSES, ".options: is missing: expected at least two different texts"),
-        ({**CLASSES, "options": ["a"]}, "at least two different texts"),
-        ({**CLASSES, "options": {"x": "a", "y": "a"}}, "at least two different texts"),
-        ({"memorisation": "prse.jsonl"}, "Did you mean 'prose.jsonl'?"),
-        ({"answers": "mmlu", "metric": "acc"}, "unknown key 'metric'"),
         ({"task": "arc_easy", "samples": 3}, ".samples: only for tasks whose answers are programs"),
         ("own.py:Nothing", "own.py has no 'Nothing'"),
-        ("gone.py:Length", "no such file"),
         ("own.py:nothing", "expected a subclass of holdfast.evaluation.entries.OwnMeasure"),
         ("own.py:Bare", "expected a dataclass with a method measure, and metrics by name"),
         ({"own.py:Length": {"most": 0}}, "own.py:Length.most: expected a whole number of at least 1, got 0"),
         ({"own.py:Length": {"mst": 1}}, "unknown key 'mst'. Did you mean 'most'?"),
-        ({"own.py:Length": 3}, "expected a mapping of its settings, got 3"),
-        ({"own.py:Length": None, "limit": 3}, "unknown key 'limit'"),
     ],
 )
 def test_each_mistake_is_named(folder, entry, says):
@@ -228,15 +215,6 @@ def test_programs_in_a_suite_need_permission_or_are_skipped(folder):
     assert "evaluation.data: no entry or task 'arc_easy'" in text and "'humaneval' runs programs" in text
     plan, problems = parse_evaluation({"suites": "label_annealing-code", "skip": "humaneval"})
     assert problems == [] and [e.kind for e in plan.entries] == ["task"] * 4
-
-
-def test_an_empty_list_beside_suites_takes_no_entries_away(folder):
-    (folder / "more.yaml").write_text("source: [arc_easy]\ndata: {arc_easy: arc.jsonl}\n")
-    plan, problems = parse_evaluation(
-        {"suites": ["more.yaml"], "source": None, "data": None, "target": ["piqa"]}, base_dir=folder
-    )
-    assert problems == [] and [e.name for e in plan.entries] == ["arc_easy", "piqa"]
-    assert plan.tasks["arc_easy"].data == str(folder / "arc.jsonl")
 
 
 @pytest.mark.parametrize(
@@ -347,23 +325,12 @@ def test_evaluations_of_before_are_found_again(tmp_path, monkeypatch):
 # --------------------------------------------------------------------------------------------------------------- schema
 
 
-def snippets() -> list[Any]:
-    """The YAML of the documentation that has an evaluation section or is a suite."""
-    found = []
-    for page in ("evaluation.md", "benchmarks_and_suites.md"):
-        text = (Path(__file__).parents[2] / "docs" / page).read_text(encoding="utf-8")
-        found += [yaml.safe_load(part) for part in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)]
-    return [value for value in found if isinstance(value, dict) and "evaluation" in value]
-
-
 def test_the_schema_takes_what_is_shipped_and_documented():
     jsonschema = pytest.importorskip("jsonschema")
     schema = suite_schema()
     jsonschema.Draft202012Validator.check_schema(schema)
     validator = jsonschema.Draft202012Validator(schema)
-    shown = snippets()
-    assert len(shown) >= 4
-    for value in (*shown, *(yaml.safe_load(path.read_text()) for path in shipped_suites().values()), SECTION):
+    for value in (*(yaml.safe_load(path.read_text()) for path in shipped_suites().values()), SECTION):
         assert [error.message for error in validator.iter_errors(value)] == []
     for entry in (
         {"perplexity": "a.jsonl", "windw": 3},
@@ -403,7 +370,3 @@ def test_an_entry_of_ones_own(folder, tiny_model, tiny_tokenizer):
     again, _ = parse_evaluation({"source": entries}, base_dir=folder)
     assert runner.kept_evaluations(again, tiny_tokenizer, found, {"name": "m", "hash": "h"}) is None
     assert runner.plan_fingerprint(again) != before
-    (folder / "bad.py").write_text(OWN.replace("'letters': n", "'letters': 'many'"))
-    broken, _ = parse_evaluation({"source": ["bad.py:Length"]}, base_dir=folder)
-    with pytest.raises(DataError, match=r"source/Length: sample 0: expected a finite number for 'letters', got 'many'"):
-        runner.evaluate(tiny_model, tiny_tokenizer, broken, folder=found, model_identity={"name": "m", "hash": "h"})

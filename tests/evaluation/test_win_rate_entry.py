@@ -139,13 +139,6 @@ def test_mistakes(tmp_path, changes, problem):
     assert problem in found and "secret" not in found
 
 
-def test_without_the_start_it_needs_a_file(tmp_path):
-    (tmp_path / "prompts.jsonl").write_text('{"instruction": "Say it."}\n')
-    entry = {"win_rate": "prompts.jsonl", "judge_model": "judge", "base_url": "http://host/v1"}
-    _, (found,) = parse_evaluation({"target": [entry], "before": False}, base_dir=tmp_path)
-    assert "held against the start's replies, which `before: false` leaves unmeasured" in found
-
-
 def test_of_several_models_the_first_is_what_the_others_are_held_against(tmp_path, tiny_tokenizer):
     """`holdfast evaluate base tuned`; the second call finds both measured."""
     for name, seed in {"base": 0, "tuned": 1}.items():

@@ -52,12 +52,8 @@ def test_every_draw_has_n_rows_and_columns_of_one_call_are_paired(n, kinds):
     sums = resampled_sums(np.column_stack([values, np.ones(n), 3 * values + 2]), resamples=50, seed=n)
     assert (sums[:, 1] == n).all()
     assert sums[:, 2] == pytest.approx(3 * sums[:, 0] + 2 * n)
-    assert np.array_equal(
-        sums, resampled_sums(np.column_stack([values, np.ones(n), 3 * values + 2]), resamples=50, seed=n)
-    ), "equal seed, equal draws"
-    assert len(np.unique(values)) == 1 or not np.array_equal(
-        sums, resampled_sums(np.column_stack([values, values, values]), resamples=50, seed=n + 1)
-    )
+    again = resampled_sums(np.column_stack([values, np.ones(n), 3 * values + 2]), resamples=50, seed=n)
+    assert np.array_equal(sums, again), "equal seed, equal draws"
 
 
 @pytest.mark.parametrize(

@@ -87,18 +87,6 @@ def test_what_overflows_is_the_worst_and_not_averaged_away() -> None:
     assert turn(NATS, [[None] * 3] * 2) is None, "where nothing is left nothing turns"
 
 
-def test_the_interval_covers_the_true_place_and_equal_budgets_seldom_turn() -> None:
-    """Of 300 ladders of three noisy seeds: the interval holds the true best budget, and of equal budgets none is called
-    worse, in 95 % and more."""
-    true = [2.00, 1.97, 1.965, 1.99]
-    held = [found(NATS, rungs(true, noise=0.02, apart=0.01, rng=n)).interval for n in range(300)]
-    assert sum(low <= 2 <= high for low, high in held) / 300 >= 0.94
-    equal = [found(NATS, rungs([2.0] * 4, noise=0.02, apart=0.01, rng=n)).verdict for n in range(300)]
-    assert sum(verdict != CANNOT_TELL for verdict in equal) / 300 <= 0.06
-    clear = [found(NATS, rungs([2.2, 2.0, 2.1], noise=0.02, apart=0.005, rng=n)).verdict for n in range(50)]
-    assert clear.count(TURNS) >= 45, "and it can tell"
-
-
 def test_equal_seeds_and_samples_are_wanted() -> None:
     with pytest.raises(DataError, match="at least two budgets"):
         turn(NATS, rungs([3.0]))

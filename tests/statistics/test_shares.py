@@ -78,8 +78,3 @@ def test_another_level_widens_seeds_and_samples():
     assert narrow is not None
     assert wide is not None
     assert wide[0] < narrow[0] < narrow[1] < wide[1]
-    lone = share_over_seeds(
-        OverSeeds(value=0.4, by_seed={0: 0.4}, samples_half=0.0),
-        OverSeeds(value=0.9, by_seed={0: 0.9}, samples_half=0.0),
-    )
-    assert (lone.value, lone.interval, lone.reason) == (0.4 / 0.9, None, "neither seeds nor samples give an interval")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tokenizers.normalizers import Lowercase
 
-from evaluation.completions_server import CompletionsServer
+from completions_server import CompletionsServer
 from evaluation.test_processes import OPEN, OWN, SUITE, TASK
 from holdfast.cli.main import main
 from holdfast.records.evaluation import EvaluationFolder
