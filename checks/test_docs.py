@@ -363,7 +363,7 @@ def test_a_yaml_is_a_sound_configuration(content, place):
     if "\ncorpus:" in content:
         import yaml
 
-        from holdfast.studies.residual.plan import update_config
+        from holdfast.studies.update.plan import update_config
 
         config = yaml.safe_load(content)
         for name in config["corpus"]:

@@ -21,8 +21,8 @@ import yaml
 from declared_commands import command_of
 from holdfast.cli.main import main
 from holdfast.errors import ConfigError
+from holdfast.papers.residual.plan import study_config
 from holdfast.runs.config import load_train_config, train_config
-from holdfast.studies.residual.plan import study_config
 from stand_ins import put_data, put_model
 
 ROOT = Path(__file__).resolve().parents[1]

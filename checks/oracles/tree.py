@@ -42,7 +42,7 @@ STUDIES = {
     "overtraining": "holdfast.papers.overtraining.plan:overtraining_config",
     "sequence": "holdfast.studies.sequence.plan:sequence_config",
     "stages": "holdfast.studies.stages.plan:stages_config",
-    "residual": "holdfast.studies.residual.plan:study_config",
+    "residual": "holdfast.papers.residual.plan:study_config",
     "label_annealing": "holdfast.studies.tradeoff.study:study_config",
     "without_old_data": "holdfast.studies.tradeoff.study:study_config",
 }

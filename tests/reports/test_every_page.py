@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import synthetic_residuals
 from rich.console import Console
 from synthetic_distances import checkpoint, llama, tensor
 from synthetic_evaluations import (
@@ -41,12 +40,14 @@ from synthetic_runs import SOURCE_NOISE, comparison, metric_lines, perplexity, w
 from synthetic_studies import frontier, nothing_finished
 from test_along_chart import evaluation as measured_mass
 
+import synthetic_residuals
 from claim_studies import paper_like
 from holdfast.papers.claims.page import claims_page
 from holdfast.papers.claims.rules import claims_json
 from holdfast.papers.label_annealing.claims import check_claims
 from holdfast.papers.ladder.page import ladder_page
 from holdfast.papers.overtraining.page import overtraining_page
+from holdfast.papers.residual.page import study_page as residual_page
 from holdfast.papers.theory.page import theory_page
 from holdfast.papers.theory.results import Theory, check, finding
 from holdfast.records.evaluation import EvaluationFolder
@@ -60,12 +61,12 @@ from holdfast.reports.distance_report import distance_page
 from holdfast.reports.evaluation_report import evaluation_page
 from holdfast.reports.html import render
 from holdfast.reports.probe_report import probe_page
-from holdfast.reports.residual_report import residual_page
 from holdfast.reports.run_report import read_run, run_page
 from holdfast.reports.sequence_report import sequence_page
 from holdfast.reports.stages_report import stages_page
 from holdfast.reports.study_report import study_page
 from holdfast.reports.terminal import Printer
+from holdfast.reports.update_report import update_page
 from holdfast.statistics.selection import select_all
 from holdfast.support.files import to_jsonable
 
@@ -118,7 +119,7 @@ def claims(folder: Path, text: str) -> Page:
 
 def update(folder: Path, text: str) -> Page:
     record = synthetic_residuals.update(folder, name=text, notes=[text], config={text: text}, versions={"torch": text})
-    return residual_page(synthetic_residuals.with_state(record, "result", label=text), folder)
+    return update_page(synthetic_residuals.with_state(record, "result", label=text), folder)
 
 
 def residual_study(folder: Path, text: str) -> Page:

@@ -13,8 +13,8 @@ from holdfast.records.metrics import is_share
 from holdfast.reports.compared import ComparisonRow, count_tile, gains, headline, pair_sentence, retained
 from holdfast.reports.format import tally
 from holdfast.reports.html import render
-from holdfast.reports.residual_report import clause
 from holdfast.reports.run_report import print_run_summary, read_run, run_page
+from holdfast.reports.update_report import clause
 
 NAN, INF = math.nan, math.inf
 BROKEN = {"after": NAN, "difference": NAN, "interval": (NAN, NAN), "p_value": NAN}

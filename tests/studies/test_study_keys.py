@@ -9,8 +9,8 @@ import pytest
 from holdfast.config.decode import Given, decode
 from holdfast.papers.ladder.settings import LadderSettings
 from holdfast.papers.overtraining.settings import OvertrainingSettings
+from holdfast.papers.residual.settings import StudySettings
 from holdfast.studies.engine.keys import StudyKeys
-from holdfast.studies.residual.settings import StudySettings
 from holdfast.studies.sequence.settings import SequenceSettings
 from holdfast.studies.stages.settings import StagesSettings
 from holdfast.studies.tradeoff.study import SweepSettings

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from holdfast.checkpoints.merge import Prepared
 
 HELP = """\
-usage: holdfast residual extract|apply|study|worker|status|report [options]
+usage: holdfast residual extract|apply|study [options]
 
 Keeps an instruct model current without instruction data: continue to train its BASE on new text, then add back what
 instruction tuning had changed.
@@ -29,7 +29,6 @@ instruction tuning had changed.
 
   all of it with one command, measured and reported  holdfast update
   budgets, siblings, derived models, scales          holdfast residual study
-    join it from another machine, watch it           holdfast residual worker|status|report
 
 It works across sibling versions (Llama 3 and 3.1) and on models derived from the same ancestor. Before anything is
 written a sample of every layer is compared: a "residual" between models that are no relatives is warned about.
@@ -183,14 +182,14 @@ def run(argv: list[str]) -> int:
         print(HELP)
         return 0 if argv else 2
     step, *rest = argv
-    if step in OF_STUDIES:
+    if step == "study":
         from holdfast.cli import residual_study
 
-        return residual_study.run(rest) if step == "study" else residual_study.run_on_study(step, rest)
+        return residual_study.STUDY.run(rest)
     if step not in STEPS:
         raise ConfigError(
-            f"expected 'holdfast residual extract', 'apply', 'study', 'worker', 'status' or 'report', got "
-            f"'{step}'.{did_you_mean(step, [*STEPS, *OF_STUDIES])}"
+            f"expected 'holdfast residual extract', 'apply' or 'study', got '{step}'."
+            f"{did_you_mean(step, [*STEPS, 'study'])}"
         )
     command, plan = STEPS[step]
     request = with_floats(command.read(rest))
@@ -237,11 +236,8 @@ def plan_apply(request: ApplyRequest) -> Prepared:
     )
 
 
-OF_STUDIES = ("study", "worker", "status", "report")
 STEPS: dict[str, tuple[Command[Any], Callable[[Any], Prepared]]] = {
     "extract": (EXTRACTION, plan_extract),
     "apply": (APPLICATION, plan_apply),
 }
 """Step: its command, and what plans it."""
-OF_STUDIES = ("study", "worker", "status", "report")
-"""What belongs to the study; see `residual_study`."""

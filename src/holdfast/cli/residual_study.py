@@ -4,24 +4,19 @@ measured once."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from holdfast.cli import study_commands
-from holdfast.cli.console import stdout_console
-from holdfast.config.command_line import Command, switch_is_on
+from holdfast.config.command_line import Command
 from holdfast.config.declare import Meta
-from holdfast.config.values import Mistake
-from holdfast.studies.residual.settings import StudySettings
-
-PROG = "holdfast residual"
+from holdfast.papers.residual.settings import StudySettings
 
 DESCRIPTION = """\
 Makes every model of a grid once and measures all alike: base and instruct models as they are and continued on budgets
 of new text, base + residual at each, residuals on sibling versions and on derived models, scales of the residual. The
-page has the tables of the paper in its layout beside its figures, and scores against tokens, compute and scale.
-Interrupted? The same command continues. Several machines: one --storage and a shared folder, 'holdfast residual worker'
-on the others.
+page has the tables of the paper in its layout beside its figures, scores against new tokens, and whether residuals
+carry over. Interrupted? The same command continues. Several machines: one --storage and a shared folder, 'holdfast
+residual study worker' on the others.
 """
 EPILOG = """\
 study.yaml
@@ -62,51 +57,11 @@ COMMAND = Command(
     epilog=EPILOG,
     usage="--config study.yaml [options]",
 )
-WORKER = study_commands.worker_command(PROG)
-STATUS = study_commands.status_command(PROG)
-REPORT = study_commands.report_command(PROG)
-
-
-def run(argv: list[str]) -> int:
-    """Runs the command; see `holdfast residual study --help`."""
-    given = COMMAND.given(argv)
-    if given.file is None:
-        text = "is missing: expected a study, as in 'holdfast residual study --config study.yaml'."
-        given.check([Mistake(path=(), text=f"--config {text}")])
-    dry_run = switch_is_on(given, next(s for s in COMMAND.settings if s.name == "dry_run"))
-    given.take("dry_run")
-
-    from holdfast.studies.residual.plan import study_config
-
-    path = Path(str(given.file))
-    given.values = {"name": path.stem, **given.values}
-    config = study_config(given, base_dir=path.parent)
-    if dry_run:
-        for number, model in enumerate(config.models(), 1):
-            print(f"{number:>3}. {model.label}")
-        print(f"Folder: {config.output_dir}")
-        return 0
-    from holdfast.reports.residual_report import print_update
-    from holdfast.studies.residual.grid import run_residual_study
-
-    shown = stdout_console()
-    record = run_residual_study(config, console=shown, workers=config.workers)
-    print_update(record, config.output_dir, shown)
-    return 0
-
-
-def run_on_study(step: str, argv: list[str]) -> int:
-    """`holdfast residual worker`, `status` and `report`."""
-    return study_commands.on_study((WORKER, STATUS, REPORT), step, argv, _kind, _show)
-
-
-def _show() -> Any:
-    from holdfast.reports.residual_report import print_update
-
-    return print_update
-
-
-def _kind() -> Any:
-    from holdfast.studies.residual.grid import ResidualStudy
-
-    return ResidualStudy
+STUDY = study_commands.StudyCommand(
+    command=COMMAND,
+    config="holdfast.papers.residual.plan:study_config",
+    execute="holdfast.papers.residual.study:run_residual_study",
+    show="holdfast.papers.residual.page:print_study",
+    kind="holdfast.papers.residual.study:ResidualStudy",
+    file_needed=True,
+)

@@ -57,13 +57,13 @@ def _sweep() -> dict[str, Any]:
 
 
 def _update() -> dict[str, Any]:
-    from holdfast.studies.residual.settings import UpdateSettings
+    from holdfast.studies.update.settings import UpdateSettings
 
     return json_schema(UpdateSettings, title="holdfast update", description="The file of 'holdfast update --config'.")
 
 
 def _study() -> dict[str, Any]:
-    from holdfast.studies.residual.settings import StudySettings
+    from holdfast.papers.residual.settings import StudySettings
 
     text = "The file of 'holdfast residual study --config'."
     return json_schema(StudySettings, title="holdfast residual study", description=text)

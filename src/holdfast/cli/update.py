@@ -11,10 +11,10 @@ from holdfast.cli.console import stdout_console
 from holdfast.config.command_line import Command, switch_is_on
 from holdfast.config.declare import Meta
 from holdfast.config.decode import Given
-from holdfast.studies.residual.settings import UpdateSettings
+from holdfast.studies.update.settings import UpdateSettings
 
 if TYPE_CHECKING:
-    from holdfast.studies.residual.plan import ResidualConfig
+    from holdfast.studies.update.plan import ResidualConfig
 
 DESCRIPTION = """\
 Keeps an instruct model current without instruction data. To train it on new text ruins how it follows instructions; so
@@ -80,8 +80,8 @@ def run(argv: list[str]) -> int:
     config = read_config(given)
     if dry_run:
         return _dry_run(config)
-    from holdfast.reports.residual_report import print_update
-    from holdfast.studies.residual.session import update
+    from holdfast.reports.update_report import print_update
+    from holdfast.studies.update.session import update
 
     shown = stdout_console()
     record = update(config, console=shown)
@@ -95,7 +95,7 @@ def read_config(given: Given) -> ResidualConfig:
     Raises:
         ConfigError: with every mistake at once.
     """
-    from holdfast.studies.residual.plan import update_config
+    from holdfast.studies.update.plan import update_config
 
     given.take("dry_run")
     if "train" in given.from_line and (parts := given.values.get("train")):
@@ -110,8 +110,8 @@ def _only_keys(parts: list[Any]) -> bool:
 
 
 def _dry_run(config: ResidualConfig) -> int:
-    from holdfast.studies.residual.new_text import corpus_request
-    from holdfast.studies.residual.session import check_measuring, check_models, whole_plan
+    from holdfast.studies.update.new_text import corpus_request
+    from holdfast.studies.update.session import check_measuring, check_models, whole_plan
     from holdfast.support.token_counts import shown_tokens
 
     notes, _ = check_models(config)

@@ -9,8 +9,7 @@
     evaluation_report, comparison_report    models side by side; two models question by question
     evaluation_text, comparison_text                what evaluate and compare print
     answers, calibration, flips     confidence, whether it comes true, and the questions whose answers changed
-    residual_report                 an update or a study of the instruction residual, over one table of measures
-    residual_table, residual_charts (paper_004: what its paper prints)
+    update_report                   an update: what was gained, what was kept
     sequence_report                 tasks one after another: the plane of the tasks, forgetting curves
     distance_report                 how far one checkpoint lies from another
     claims_report                   a paper's claims beside what was found

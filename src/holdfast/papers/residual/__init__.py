@@ -1,1 +1,1 @@
-"""The instruction residual (Balancing Continuous Pre-Training): claims and their reproduction."""
+"""The study of the instruction residual (Balancing Continuous Pre-Training): budgets, siblings, scales, sizes."""

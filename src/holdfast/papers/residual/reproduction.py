@@ -8,9 +8,9 @@ from typing import Any
 from holdfast.papers.claims.reproduction import Twin, Twins
 from holdfast.papers.residual.claims import READING, RECIPE, check_claims
 from holdfast.papers.residual.paper import PAPER
+from holdfast.papers.residual.plan import study_config
+from holdfast.papers.residual.study import run_residual_study
 from holdfast.records.residual import ResidualRecord, read_update
-from holdfast.studies.residual.grid import run_residual_study
-from holdfast.studies.residual.plan import study_config
 
 QUICK: dict[str, Any] = {
     "world": {

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any
 from holdfast.errors import ConfigError, HoldfastError, Interrupted, ModelError, RunFolderError, ShapeError
 from holdfast.records.residual import BASE, INSTRUCT, RECORD_FILE, ResidualRecord, read_update, write_update
 from holdfast.studies.engine.study import refuse_foreign
-from holdfast.studies.residual.making import Workshop, drop_weights
-from holdfast.studies.residual.new_text import NewText, new_text
-from holdfast.studies.residual.outcome import choose_scale, pairs_of, with_choice
-from holdfast.studies.residual.plan import HELD_OUT_DOCUMENTS, NEW_TEXT, ResidualConfig
+from holdfast.studies.update.making import Workshop, drop_weights
+from holdfast.studies.update.new_text import NewText, new_text
+from holdfast.studies.update.outcome import choose_scale, pairs_of, with_choice
+from holdfast.studies.update.plan import HELD_OUT_DOCUMENTS, NEW_TEXT, ResidualConfig
 from holdfast.support.environment import (
     hardware,
     now,
@@ -109,7 +109,7 @@ def open_record(config: ResidualConfig) -> ResidualRecord:
     Raises:
         RunFolderError: the folder holds something else, or another configuration was begun in it.
     """
-    out, kind = config.output_dir, "update" if config.is_update else "study"
+    out, kind = config.output_dir, config.kind
     record = ResidualRecord(name=config.name, kind=kind, created=now(), config=config.resolved)
     refuse_foreign(out, (RECORD_FILE,), kind)
     if (out / RECORD_FILE).is_file():
@@ -137,7 +137,7 @@ def open_workshop(config: ResidualConfig, record: ResidualRecord, console: Any) 
     """
     out = config.output_dir
     notes, evidence = check_models(config)
-    record.ancestry = (record.ancestry if config.is_part else []) or evidence  # of a study of worlds the first's
+    record.ancestry = evidence
 
     def note(lines: list[str]) -> None:
         record.notes = list(dict.fromkeys([*record.notes, *lines]))
@@ -153,7 +153,7 @@ def open_workshop(config: ResidualConfig, record: ResidualRecord, console: Any) 
         base = str(config.families[config.continued[0]].base)
         text = new_text(config, load_tokenizer(base), config.folder / "corpus")
         facts = text.facts
-        record.corpus = record.corpus or facts  # of the first small world; the others' come about alike
+        record.corpus = record.corpus or facts
         amount = f"{facts['documents']:,} documents, {facts['tokens']:,} tokens"
         say(console, f"New text: {amount}; {facts['held_out']:,} documents held out.")
         note(text.notes)
@@ -261,12 +261,12 @@ def whole_plan(config: ResidualConfig, held_out: Path | None = None) -> Evaluati
 
 def end(record: ResidualRecord, out: Path, status: str) -> None:
     """Writes record and page; a page that cannot be drawn spoils only a finished one."""
-    from holdfast.reports.residual_report import write_residual_report
+    from holdfast.reports.update_report import write_update_report
 
     record.status = status
     try:
         write_update(out, record)
-        write_residual_report(out, record)
+        write_update_report(out, record)
     except (HoldfastError, OSError):
         if status == "finished":
             raise

@@ -13,15 +13,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+from holdfast.papers.residual.plan import MODEL, StudyConfig, study_config
 from holdfast.records.residual import RECORD_FILE, ResidualRecord, StudiedModel, read_update, write_update
 from holdfast.studies.engine import session as engine
 from holdfast.studies.engine.storage import GRACE_SECONDS, REASON
 from holdfast.studies.engine.study import COMPLETE, FAILED, Study, StudyState, Writer
 from holdfast.studies.engine.worker import Task
-from holdfast.studies.residual.making import Workshop, drop_weights
-from holdfast.studies.residual.outcome import pairs_of
-from holdfast.studies.residual.plan import MODEL, NEW_TEXT, ResidualConfig, study_config
-from holdfast.studies.residual.session import open_record, open_workshop
+from holdfast.studies.update.making import Workshop, drop_weights
+from holdfast.studies.update.outcome import pairs_of
+from holdfast.studies.update.plan import NEW_TEXT
+from holdfast.studies.update.session import open_record, open_workshop
 from holdfast.support.environment import now
 from holdfast.support.files import from_jsonable
 
@@ -30,7 +31,7 @@ MADE = "made"
 
 
 def run_residual_study(
-    config: ResidualConfig, *, console: Any = None, workers: int | None = None, grace: float = GRACE_SECONDS
+    config: StudyConfig, *, console: Any = None, workers: int | None = None, grace: float = GRACE_SECONDS
 ) -> ResidualRecord:
     """Runs a study to its end, or continues it.
 
@@ -55,7 +56,7 @@ def run_residual_study(
     return record
 
 
-class ResidualStudy(Study[ResidualConfig]):
+class ResidualStudy(Study[StudyConfig]):
     """The residual study as the engine runs it.
 
     Args:
@@ -70,7 +71,7 @@ class ResidualStudy(Study[ResidualConfig]):
 
     def __init__(
         self,
-        settings: ResidualConfig,
+        settings: StudyConfig,
         record: ResidualRecord | None = None,
         workshops: Mapping[tuple[int, int | None], Workshop] | None = None,
     ) -> None:
@@ -94,11 +95,14 @@ class ResidualStudy(Study[ResidualConfig]):
         record, workshops = self._record(), {}
         parts = self.settings.parts()
         if self.settings.small is not None:
-            from holdfast.studies.residual.small_world import fill_in
+            from holdfast.papers.residual.small_world import fill_in
 
             parts = fill_in(parts, console=console)
+        ancestry = list(record.ancestry)
         for config in parts:
             workshops[config.models()[0].place] = open_workshop(config, record, console)
+            if config.is_part:  # the evidence is of the first world
+                record.ancestry = ancestry = ancestry or record.ancestry
         return ResidualStudy(self.settings, record, workshops)
 
     def cells(self, attributes: Mapping[str, Any]) -> list[tuple[str, int]]:
@@ -117,6 +121,10 @@ class ResidualStudy(Study[ResidualConfig]):
         """One model, made and measured."""
         model = self.models[task.attributes[MODEL]]
         workshop = self.workshops[model.place]
+        if model.tuned:
+            from holdfast.papers.residual.small_world import tuned
+
+            return workshop.measure(tuned(model, workshop))
         return workshop.measure(workshop.make(model))
 
     def values(self, task: Task) -> Sequence[float]:
@@ -164,9 +172,9 @@ class ResidualStudy(Study[ResidualConfig]):
 
     def page(self, record: ResidualRecord) -> Writer:
         """The page with the paper's tables."""
-        from holdfast.reports.residual_report import write_residual_report
+        from holdfast.papers.residual.page import write_study_report
 
-        return lambda path: write_residual_report(path.parent, record)
+        return lambda path: write_study_report(path.parent, record)
 
     def _record(self) -> ResidualRecord:
         """The record of the folder, or a new one for a worker that sees none."""

@@ -8,11 +8,11 @@ import pytest
 from rich.console import Console
 
 from holdfast.errors import HoldfastError, Interrupted, RunFolderError
+from holdfast.papers.residual.plan import study_config
+from holdfast.papers.residual.study import run_residual_study
 from holdfast.records.residual import read_update
-from holdfast.studies.residual import grid
-from holdfast.studies.residual.making import Workshop
-from holdfast.studies.residual.outcome import SIBLINGS
-from holdfast.studies.residual.plan import study_config
+from holdfast.studies.update.making import Workshop
+from holdfast.studies.update.outcome import SIBLINGS
 
 
 @pytest.fixture
@@ -33,14 +33,14 @@ def quiet():
 
 def test_every_model_is_made_measured_and_compared_once(study, tmp_path, monkeypatch):
     fitted = []
-    real = Workshop._continued
+    real = Workshop.continued
 
     def counted(self, model):
         fitted.append(model.name)
         return real(self, model)
 
-    monkeypatch.setattr(Workshop, "_continued", counted)
-    record = grid.run_residual_study(study(), console=quiet(), workers=1)
+    monkeypatch.setattr(Workshop, "continued", counted)
+    record = run_residual_study(study(), console=quiet(), workers=1)
     assert record.status == "finished" and record.kind == "study"
     assert [m.state for m in record.models] == ["complete"] * 5
     assert {(p.before, p.after) for p in record.pairs} >= {
@@ -52,7 +52,7 @@ def test_every_model_is_made_measured_and_compared_once(study, tmp_path, monkeyp
     assert not list((tmp_path / "out" / "runs").rglob("*.safetensors")), "keep: none"
     assert (tmp_path / "out" / "report.html").is_file()
     fitted.clear()
-    again = grid.run_residual_study(study(), console=quiet(), workers=1)
+    again = run_residual_study(study(), console=quiet(), workers=1)
     assert fitted == [] and again.models == record.models
 
 
@@ -67,11 +67,11 @@ def test_a_model_that_fails_does_not_stop_the_others_and_is_tried_again(study, t
 
     monkeypatch.setattr(Workshop, "measure", broken)
     with pytest.raises(HoldfastError, match=r"1 of 5 models failed[^$]*no memory for this one"):
-        grid.run_residual_study(study(keep="all"), console=quiet(), workers=1)
+        run_residual_study(study(keep="all"), console=quiet(), workers=1)
     states = {m.name: m.state for m in read_update(tmp_path / "out").models}
     assert states["a-instruct-300"] == "failed" and list(states.values()).count("complete") == 4
     monkeypatch.setattr(Workshop, "measure", real)
-    assert [m.state for m in grid.run_residual_study(study(keep="all"), console=quiet(), workers=1).models] == [
+    assert [m.state for m in run_residual_study(study(keep="all"), console=quiet(), workers=1).models] == [
         "complete"
     ] * 5
 
@@ -87,23 +87,23 @@ def test_an_interrupted_study_goes_on(study, tmp_path, monkeypatch):
 
     monkeypatch.setattr(Workshop, "make", stopped)
     with pytest.raises(Interrupted, match="The same command continues"):
-        grid.run_residual_study(study(), console=quiet(), workers=1)
+        run_residual_study(study(), console=quiet(), workers=1)
     assert read_update(tmp_path / "out").status == "interrupted"
     monkeypatch.setattr(Workshop, "make", real)
     monkeypatch.setattr("holdfast.runs.run._Run.fit", lambda self: pytest.fail("trained again"))
-    assert grid.run_residual_study(study(), console=quiet(), workers=1).status == "finished"
+    assert run_residual_study(study(), console=quiet(), workers=1).status == "finished"
 
 
 @pytest.mark.slow
 def test_another_grid_in_the_folder_is_refused(study):
-    grid.run_residual_study(study(budgets=[], siblings=False), console=quiet(), workers=1)
+    run_residual_study(study(budgets=[], siblings=False), console=quiet(), workers=1)
     with pytest.raises(RunFolderError, match="budgets: was"):
-        grid.run_residual_study(study(budgets=[500]), console=quiet(), workers=1)
+        run_residual_study(study(budgets=[500]), console=quiet(), workers=1)
 
 
 @pytest.mark.slow
 def test_two_workers_share_a_study(study, tmp_path):
-    record = grid.run_residual_study(study(), console=quiet(), workers=2)
+    record = run_residual_study(study(), console=quiet(), workers=2)
     assert [m.state for m in record.models] == ["complete"] * 5
     assert len(list((tmp_path / "out" / "logs").glob("worker-*.log"))) == 2
 

@@ -1,5 +1,4 @@
-"""What an update, or a study of the residual, was asked to do: its keys, checked as a whole before anything runs, and
-the models that it makes.
+"""What an update was asked to do: its keys, checked as a whole before anything runs, and the models that it makes.
 
 ```yaml
 base: meta-llama/Meta-Llama-3-8B
@@ -12,20 +11,7 @@ evaluation: {suites: [instruction_residual]}
 output_dir: runs/update
 ```
 
-A study names several pairs, budgets and scales, and is made of the same models; an update is a study of one pair and
-one budget:
-
-```yaml
-families:
-  llama-3: {base: meta-llama/Meta-Llama-3-8B, instruct: meta-llama/Meta-Llama-3-8B-Instruct}
-  llama-3.1: {base: meta-llama/Llama-3.1-8B, instruct: meta-llama/Llama-3.1-8B-Instruct}
-continued: [llama-3]                  # which are continued on the new text
-budgets: [100M, 500M, 1B]
-derived: {docchat: cerebras/Llama3-DocChat-1.0-8B}
-```
-
-Source: Balancing Continuous Pre-Training, sections 2 to 4: table 2 (budgets), table 3 (siblings), table 4 (derived
-models).
+Source: Balancing Continuous Pre-Training, section 2.
 """
 
 from __future__ import annotations
@@ -33,7 +19,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 from holdfast.config.declare import settings_of
 from holdfast.config.decode import Given, coerce_all, decode, with_floats
@@ -42,25 +28,20 @@ from holdfast.data.prepare.corpus import CorpusOptions
 from holdfast.errors import ConfigError
 from holdfast.records.residual import BASE, DERIVED, INSTRUCT, StudiedModel
 from holdfast.runs.on_policy import SamplingSettings
-from holdfast.studies.residual.settings import (
+from holdfast.studies.update.settings import (
     SELF_DISTILLATION,
     CommonSettings,
     FamilySettings,
-    StudySettings,
+    GridSettings,
     UpdateSettings,
     home,
 )
 from holdfast.support.files import to_jsonable
 from holdfast.support.token_counts import shown_tokens
 
-if TYPE_CHECKING:
-    from holdfast.studies.engine.study import Job
-
 HELD_OUT_DOCUMENTS = 500
 """Held-out documents that are measured at most."""
 CORPUS_KEYS = tuple(s.name for s in settings_of(CorpusOptions))
-MODEL = "model"
-"""Attribute of a study's trial: the model that it makes."""
 NEW_TEXT = "new_text"
 """The suite of the held-out new text."""
 TRAIN_DEFAULTS: dict[str, Any] = {
@@ -79,20 +60,18 @@ TRAIN_DEFAULTS: dict[str, Any] = {
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ResidualConfig(StudySettings):
-    """An update or a study, checked, with nothing left open. Made by `update_config` and `study_config`."""
+class ResidualConfig(GridSettings):
+    """An update, checked, with nothing left open. Made by `update_config`."""
 
-    is_update: bool = False
-    """Whether one model is wanted, not a grid."""
-    is_part: bool = False
-    """Whether it is one small world of one width, of a study of small worlds."""
-    where: str = ""
-    """Which one, behind a label: ", width 64, world 2"."""
+    kind: ClassVar[str] = "update"
+    """Of its record."""
+    settings: ClassVar[type[CommonSettings]] = UpdateSettings
+    """What it is read from."""
     name: str
     output_dir: Path
-    storage: str = ""
-    """"" for an update, which has none."""
-    budgets: tuple[int | None, ...] = ()  # type: ignore[assignment]
+    keep: Literal["all", "result", "none"] = "all"
+    """Whose weights stay on disk."""
+    budgets: tuple[int | None, ...] = ()
     """Tokens each; None: all of the corpus."""
     continued: tuple[str, ...]
     """Families whose models are continued."""
@@ -109,18 +88,13 @@ class ResidualConfig(StudySettings):
 
     @property
     def chooses(self) -> bool:
-        """Whether an update has to choose among scales."""
-        return self.is_update and len(self.scales) > 1
-
-    @property
-    def measures(self) -> tuple[str, ...]:
-        """What a finished model reports to the storage."""
-        return ("score",)
+        """Whether one of several scales is chosen."""
+        return len(self.scales) > 1
 
     def differences(self, old: Mapping[str, Any]) -> list[str]:
         """What sets this one apart from the configuration that a folder or a storage was begun with; a sentence each.
         Values are compared as their declarations read them: `"3"` of a command line is the 3 of a file."""
-        known = {s.name: s for s in settings_of(UpdateSettings if self.is_update else StudySettings)}
+        known = {s.name: s for s in settings_of(self.settings)}
         given = ({k: v for k, v in values.items() if v is not None} for values in (old, self.resolved))
         before, now = (values | coerce_all(known, values)[0] for values in given)
         keys = sorted({*before, *now} - {"output_dir", "workers", "keep", "storage"})
@@ -129,14 +103,8 @@ class ResidualConfig(StudySettings):
 
     @property
     def folder(self) -> Path:
-        """Where the inputs of a part lie."""
-        return self.output_dir / f"world{self.seeds[0]}-{self.widths[0]}" if self.is_part else self.output_dir
-
-    def jobs(self) -> list[Job]:
-        """A model each, as the storage queues them."""
-        from holdfast.studies.engine.study import LABEL, Job
-
-        return [Job(attributes={LABEL: model.label, MODEL: model.name}) for model in self.models()]
+        """Where the new text lies."""
+        return self.output_dir
 
     # ---------------------------------------------------------------------------------------------------------- models
 
@@ -150,35 +118,17 @@ class ResidualConfig(StudySettings):
         """The run folder's name of the continued model that a model is, or is made of."""
         return self._model(model.family, model.start, budget=model.budget, seed=model.seed, continued=True).name
 
-    def parts(self) -> list[ResidualConfig]:
-        """The study by small world, each with pairs, new text and questions of its own, and the first world at the
-        other widths; itself outside of one."""
-        if self.small is None or self.is_part:
-            return [self]
-        from holdfast.studies.residual.small_world import part_of
-
-        first = [part_of(self, self.widths[0], seed) for seed in self.seeds]
-        return first + [part_of(self, width, self.seeds[0]) for width in self.widths[1:]]
-
     def models(self) -> list[StudiedModel]:
         """Every model of the report, none of them made yet."""
-        return [model for part in self.parts() for model in part._models()]
+        return list(self._models())
 
     def _models(self) -> Iterator[StudiedModel]:
         for family in self.families:
             yield from (self._model(family, start, path=True) for start in (BASE, INSTRUCT))
-        cells = [(name, budget, seed) for name in self.continued for budget in self.budgets for seed in self.seeds]
-        for name, budget, seed in cells:
-            made = [self._model(name, s, budget=budget, seed=seed, continued=True) for s in self.starts]
-            yield from made
-            if self.residuals and BASE in self.starts:
-                yield from self._with_residual(made[0], name)
-            if self.retuned and BASE in self.starts and budget == self.budgets[-1]:
-                label, tuned = f"{made[0].label} + tuning", f"{made[0].name}-tuned"
-                yield dataclasses.replace(made[0], name=tuned, label=label, tuned=True)
-            for one in made if self.restore is not None else ():
-                if one.start == INSTRUCT:
-                    yield from self._restored(one)
+        for family in self.continued:
+            for budget in self.budgets:
+                for seed in self.seeds:
+                    yield from self._continued(family, budget, seed)
         for family in self.families if self.siblings else ():
             for other in self.families:
                 yield from self._with_residual(self._model(family, BASE), other) if other != family else ()
@@ -187,6 +137,22 @@ class ResidualConfig(StudySettings):
             yield derived
             for family in self.families:
                 yield from self._with_residual(derived, family)
+
+    def _continued(self, family: str, budget: int | None, seed: int) -> Iterator[StudiedModel]:
+        """What is continued on one budget, and what brings its instruction following back."""
+        made = [self._model(family, s, budget=budget, seed=seed, continued=True) for s in self.starts]
+        yield from made
+        if self.residuals and BASE in self.starts:
+            yield from self._with_residual(made[0], family)
+        if BASE in self.starts:
+            yield from self._tuned(made[0])
+        for one in made if self.restore is not None else ():
+            if one.start == INSTRUCT:
+                yield from self._restored(one)
+
+    def _tuned(self, continued: StudiedModel) -> Iterator[StudiedModel]:
+        """The continued base tuned once more, where there are conversations to tune it on."""
+        yield from ()
 
     def _restored(self, continued: StudiedModel) -> Iterator[StudiedModel]:
         assert self.restore is not None
@@ -233,12 +199,8 @@ class ResidualConfig(StudySettings):
         )
 
     def _placed(self, model: StudiedModel) -> StudiedModel:
-        """The model with its width and its world, in a part of a study of small worlds."""
-        if not self.is_part:
-            return model
-        [width], [seed] = self.widths, self.seeds
-        name, label = f"{model.name}-{width}-world{seed}", f"{model.label}{self.where}"
-        return dataclasses.replace(model, name=name, label=label, width=width, seed=seed)
+        """The model under the name that it has beside all others."""
+        return model
 
     def _with_residual(self, start: StudiedModel, family: str) -> Iterator[StudiedModel]:
         added = "residual" if family in ("", start.family) else f"{family} residual"
@@ -252,25 +214,22 @@ class ResidualConfig(StudySettings):
 # -------------------------------------------------------------------------------------------------------------- reading
 
 
-def update_config(
-    values: Mapping[str, Any] | Given, *, source: str | None = None, base_dir: Path | None = None
-) -> ResidualConfig:
+def update_config(values: Mapping[str, Any] | Given, *, source: str | None = None) -> ResidualConfig:
     """The configuration of one update.
 
     Args:
         values: keys of `UpdateSettings`.
         source: the file, for messages.
-        base_dir: the file's folder, which paths in `evaluation` start from.
 
     Raises:
         ConfigError: with every mistake at once.
     """
-    asked, given = _decode(UpdateSettings, values, source, base_dir)
-    return _config(
+    asked, given = read_settings(UpdateSettings, values, source)
+    return whole_config(
+        ResidualConfig,
         asked,
         given,
         asked.output_dir or Path("runs/update"),
-        is_update=True,
         families={"": FamilySettings(base=asked.base, instruct=asked.instruct)},
         continued=("",),
         budgets=(asked.tokens,),
@@ -282,49 +241,11 @@ def update_config(
     )
 
 
-def study_config(
-    values: Mapping[str, Any] | Given, *, source: str | None = None, base_dir: Path | None = None
-) -> ResidualConfig:
-    """The configuration of a study; as `update_config`, with keys of `StudySettings`.
-
-    Raises:
-        ConfigError: with every mistake at once.
-    """
-    asked, given = _decode(StudySettings, values, source, base_dir)
-    families, derived, widths = asked.families, asked.derived, asked.widths
-    if asked.small:
-        from holdfast.studies.residual.small_world import models_of, recipe_of
-
-        recipe = recipe_of(asked.world)
-        families, derived = models_of(recipe, {})
-        widths = widths or (recipe.width,)
-        # in full, so that a study of a world that a later version would make otherwise is not taken for this one
-        given.values["world"] = recipe.record()
-    budgets = asked.budgets or ((None,) if asked.corpus or asked.small else ())
-    wanted = list(families)[:1] if asked.continued is None else asked.continued
-    return _config(
-        asked,
-        given,
-        asked.folder,
-        name=asked.name,
-        families=families,
-        derived=derived,
-        budgets=budgets,
-        continued=tuple(n for n in families if n in wanted) if budgets else (),
-        scales=asked.scales or (1.0,),
-        starts=tuple(s for s in (BASE, INSTRUCT) if s in asked.starts),
-        widths=widths,
-        siblings=len(families) > 1 if asked.siblings is None else asked.siblings,
-        storage=asked.database,
-    )
-
-
 T = TypeVar("T", bound=CommonSettings)
+C = TypeVar("C", bound=ResidualConfig)
 
 
-def _decode(
-    cls: type[T], values: Mapping[str, Any] | Given, source: str | None, base_dir: Path | None
-) -> tuple[T, Given]:
+def read_settings(cls: type[T], values: Mapping[str, Any] | Given, source: str | None) -> tuple[T, Given]:
     """The settings, and what is measured looked up; every mistake at once.
 
     Raises:
@@ -334,13 +255,13 @@ def _decode(
     given.values = given.set_here(cls)
     asked, mistakes = decode(cls, given.values)
     if not any(m.path[:1] == ("evaluation",) for m in mistakes):
-        mistakes += _evaluation_problems(given.values.get("evaluation"), base_dir)
+        mistakes += _evaluation_problems(given.values.get("evaluation"))
     given.check(mistakes)
     assert asked is not None
     return with_floats(asked), given
 
 
-def _config(asked: UpdateSettings | StudySettings, given: Given, out: Path, **grid: Any) -> ResidualConfig:
+def whole_config(cls: type[C], asked: CommonSettings, given: Given, out: Path, **grid: Any) -> C:
     """The whole configuration, its training configuration read by the code that will, where models and corpus are
     there.
 
@@ -349,7 +270,7 @@ def _config(asked: UpdateSettings | StudySettings, given: Given, out: Path, **gr
     """
     from holdfast.runs.config import train_config
 
-    known = {f.name for f in dataclasses.fields(ResidualConfig)}
+    known = {f.name for f in dataclasses.fields(cls)}
     values = {f.name: getattr(asked, f.name) for f in dataclasses.fields(asked) if f.name in known} | grid
     families, derived = values["families"].items(), values.get("derived", {}).items()
     values |= {
@@ -363,10 +284,10 @@ def _config(asked: UpdateSettings | StudySettings, given: Given, out: Path, **gr
         "evaluation": _suites(asked.evaluation),
         "resolved": to_jsonable({k.replace("-", "_"): v for k, v in given.values.items() if k != "storage"}),
     }
-    config = ResidualConfig(**values)
-    if config.continued and config.corpus and config.small is None:
-        pair = next(iter(config.families.values()))
-        base, instruct = str(pair.base), str(pair.instruct)
+    config = cls(**values)
+    pair = next(iter(config.families.values()))
+    base, instruct = str(pair.base), str(pair.instruct)
+    if config.continued and config.corpus and base:
         wanted = [("train", training_settings(config, base, Path("run"), Path(config.corpus[0]), seed=0))]
         for way in config.restore.by if config.restore is not None else ():
             teacher = None if way == SELF_DISTILLATION else instruct
@@ -385,12 +306,12 @@ def _suites(evaluation: Any) -> dict[str, Any]:
     return {"suites": [evaluation] if isinstance(evaluation, str) else evaluation}
 
 
-def _evaluation_problems(evaluation: Any, base_dir: Path | None) -> list[Mistake]:
+def _evaluation_problems(evaluation: Any) -> list[Mistake]:
     from holdfast.evaluation.suite import parse_evaluation
 
     if not evaluation or "${" in str(evaluation):
-        return []  # names that are known once the small world is there
-    plan, found = parse_evaluation(_suites(evaluation), base_dir=base_dir)
+        return []  # names of files that are still to be made
+    plan, found = parse_evaluation(_suites(evaluation))
     mistakes = [Mistake(path=(), text=sentence) for sentence in found]
     if NEW_TEXT in plan.suites:
         text = "is the name of the held-out new text; call your suite otherwise."

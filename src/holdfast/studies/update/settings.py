@@ -1,13 +1,11 @@
-"""The keys of an update and of a study of the residual, each with its type, bounds and default, declared once.
+"""The keys of an update, each with its type, bounds and default, declared once.
 
-Keys whose names end in a family or a model are looked at here too; what needs the files is checked by `plan`.
+Keys that name a model are looked at here too; what needs the files is checked by `plan`.
 """
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +19,6 @@ from holdfast.data.sources import is_path
 from holdfast.errors import ConfigError, did_you_mean
 from holdfast.records.residual import BASE, INSTRUCT
 from holdfast.runs.on_policy import SamplingSettings
-from holdfast.studies.engine.keys import StudyKeys
 from holdfast.support.paths import expanded
 from holdfast.support.token_counts import read_tokens
 
@@ -29,25 +26,8 @@ WINDOW = 4096
 """Tokens of a packed window (Balancing Continuous Pre-Training, section 3.1.1)."""
 HELD_OUT = 0.01
 """Share of the new documents that is not trained on and measured."""
-_NAME = re.compile(r"[A-Za-z0-9][\w.]*(-[\w.]+)*")
 _SET_HERE = {"seed": "seed", "max_length": "window", "num_train_epochs": "epochs", "evaluation": "evaluation"}
 _OWN = ("model_name_or_path", "dataset_name", "datasets", "output_dir", "source", "target", *_SET_HERE)
-
-
-def _read_world(value: Any) -> dict[str, Any]:
-    from holdfast.studies.residual.small_world import read_world
-
-    return read_world(value)
-
-
-def _world_schema() -> dict[str, Any]:
-    from holdfast.config.declare import settings_of
-    from holdfast.config.schema import object_schema
-    from holdfast.papers.worlds.world import WorldRecipe
-
-    schema = object_schema(settings_of(WorldRecipe))
-    schema["properties"]["quick"] = {"type": "boolean", "default": False, "description": "Sizes of seconds."}
-    return schema
 
 
 def train_word(word: str) -> Any:
@@ -127,7 +107,7 @@ class RestoreSettings(SamplingSettings):
     at its own tokens (see `training.preferences.OnPolicyTrainer` and `training.self_distillation`)."""
 
     prompts: Annotated[str | None, Meta(metavar="FILE")] = None
-    """Prompts, alone or with answers that are left out (those of the small world, where there is one)."""
+    """Prompts, alone or with answers that are left out."""
     steps: Annotated[int, Meta(ge=1)] = 100
     """Optimiser steps."""
     by: Annotated[tuple[Literal["distillation", "self_distillation"], ...], Meta(least=1)] = ("distillation",)
@@ -264,18 +244,13 @@ class FamilySettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StudySettings(CommonSettings, StudyKeys):
-    """`holdfast residual study`."""
+class GridSettings(CommonSettings):
+    """What is made from which models; an update has one pair, a study may have several."""
 
-    name: str = "residual"
     families: dict[str, FamilySettings] = field(default_factory=dict)
     """Pairs of base and instruct by name."""
-    continued: tuple[str, ...] | None = None
-    """Families that are continued on the new text (the first)."""
     starts: tuple[str, ...] = (BASE, INSTRUCT)
     """What is continued: base, instruct."""
-    budgets: tuple[Tokens, ...] = ()
-    """Tokens of the new text, such as [100M, 500M, 1B]."""
     residuals: bool = True
     """Base + residual at every budget."""
     siblings: bool | None = None
@@ -285,67 +260,7 @@ class StudySettings(CommonSettings, StudyKeys):
     scales: Annotated[tuple[float, ...], Meta(least=1)] = (1.0,)
     """Factors on the residual that are tried."""
     seeds: Annotated[tuple[int, ...], Meta(ge=0, le=MAX_SEED, least=1)] = (0,)
-    """Repetitions of everything that is trained; of a small world everything is, so each seed is a world of its own."""
-    retuned: bool = False
-    """Also tunes the continued base on the small world's conversations: what the residual saves."""
-    widths: Annotated[tuple[int, ...], Meta(ge=1)] = ()
-    """Hidden sizes of the small world's models; the first has the whole grid, the others the first seed's world and the
-    largest budget alone."""
-    small: Literal["world"] | None = None
-    """Build small models and new facts offline, for a study of minutes."""
-    world: Annotated[dict[str, Any], Meta(parse=_read_world, json_schema=_world_schema)] = field(default_factory=dict)
-    """Settings of that small world, as 'holdfast reproduce --world' has them; 'quick: true' takes sizes of seconds."""
-    keep: Literal["all", "result", "none"] = "none"
-    """Whose weights stay on disk."""
-
-    def problems(self) -> list[Mistake | str]:
-        """Models and files that are not there, and keys that do not go together."""
-        found = super().problems()
-        found += self.corpus_problems(needed=bool(self.budgets) and not self.small)
-        found += self.restore_problems(given=not self.small)
-        if self.restore is not None and INSTRUCT not in self.starts:
-            found.append(Mistake(path=("restore",), text="begins with the continued instruct model: add it to starts."))
-        names = tuple(self.families)
-        if self.small:
-            from holdfast.studies.residual.small_world import at_width, models_of, recipe_of
-
-            try:
-                names = tuple(models_of(recipe_of(self.world), {})[0])
-            except Refused as error:
-                return [*found, *(dataclasses.replace(m, path=("world", *m.path)) for m in error.mistakes)]
-            for width in self.widths:
-                problems = at_width(recipe_of(self.world), width).problems()
-                found += [Mistake(path=("widths",), text=p) for p in problems]
-        for key in ("world", "retuned", "widths") if not self.small else ():
-            if getattr(self, key):
-                text = f"has no effect without small: world. Add that, or leave {key} out."
-                found.append(Mistake(path=(key,), text=text))
-        for key, known in (("continued", names), ("starts", (BASE, INSTRUCT))):
-            found += [
-                Mistake(path=(key,), text=f"expected some of {', '.join(known)}, got {n!r}.{did_you_mean(n, known)}")
-                for n in getattr(self, key) or ()
-                if n not in known
-            ]
-        if self.small:
-            return found
-        if not self.families:
-            text = "expected pairs by name, as in 'llama-3: {base: MODEL, instruct: MODEL}', got nothing."
-            found.append(Mistake(path=("families",), text=text))
-        for name, pair in self.families.items():
-            found += named_problems("families", name, ())
-            found += pair_problems(pair.base, pair.instruct, ("families", name))
-        for name, model in self.derived.items():
-            found += named_problems("derived", name, names)
-            found += model_problems(model, ("derived", name))
-        return found
-
-
-def named_problems(key: str, name: str, taken: tuple[str, ...]) -> list[Mistake]:
-    """What is wrong with a name that folders are called by."""
-    if _NAME.fullmatch(name) and name not in taken:
-        return []
-    text = f"expected a name of its own of letters, digits, '.', '_' and '-', got {name!r}."
-    return [Mistake(path=(key,), text=text)]
+    """Repetitions of everything that is trained."""
 
 
 def pair_problems(base: str | None, instruct: str | None, path: tuple[str, ...]) -> list[Mistake]:

@@ -1,4 +1,4 @@
-"""Making one model of an update or a study: continue a given one on new text, add a residual, or both; then measure it.
+"""Making one model: continue a given one on new text, add a residual, or both; then measure it.
 
 Everything lies under its name in the folder, so whoever comes later finds it: a run that is finished is not trained
 again, a model that is whole is not built again, an entry that was measured is not measured again. Workers that need the
@@ -20,7 +20,7 @@ from holdfast.records.residual import StudiedModel
 from holdfast.records.run import LayerDistance, RunFolder
 from holdfast.runs.launched import train_in_processes
 from holdfast.studies.engine.models import measuring_processes
-from holdfast.studies.residual.plan import ResidualConfig, restoring_settings, training_settings
+from holdfast.studies.update.plan import ResidualConfig, restoring_settings, training_settings
 from holdfast.support.environment import EVALUATION_CACHE, say, wait_for_lock
 from holdfast.support.files import read_object, write_json
 from holdfast.support.resources import release_memory
@@ -48,9 +48,7 @@ class Workshop:
             HoldfastError: training or building failed.
             Interrupted: Ctrl-C; the same call goes on.
         """
-        started = self._continued(model) if model.continued else model
-        if model.tuned:
-            return self._tuned(model, started)
+        started = self.continued(model) if model.continued else model
         if model.distilled or model.self_distilled:
             return self._distilled(model, started)
         return started if model.residual is None else self._with_residual(model, started)
@@ -82,7 +80,8 @@ class Workshop:
 
     # --------------------------------------------------------------------------------------------------------- making
 
-    def _continued(self, model: StudiedModel) -> StudiedModel:
+    def continued(self, model: StudiedModel) -> StudiedModel:
+        """The model that was trained on the new text, before anything is done to restore it."""
         from holdfast.runs.config import train_config
         from holdfast.runs.run import train
 
@@ -108,16 +107,6 @@ class Workshop:
             flops=6.0 * parameters * tokens,
             parameters=parameters,
         )
-
-    def _tuned(self, model: StudiedModel, started: StudiedModel) -> StudiedModel:
-        """The continued base, tuned once more on the conversations of the small world."""
-        from holdfast.studies.residual.small_world import tuned_again
-
-        say(self.console, f"{model.label}: tuning on the conversations")
-        began = time.monotonic()
-        path = tuned_again(self.config, self.out / started.path, console=self.console)
-        release_memory()
-        return dataclasses.replace(started, path=str(path), seconds=started.seconds + time.monotonic() - began)
 
     def _distilled(self, model: StudiedModel, started: StudiedModel) -> StudiedModel:
         """The continued instruct model, held to the one of before on its own answers, or to itself with the

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import ConfigError, DataError
-from holdfast.studies.residual.plan import ResidualConfig
+from holdfast.studies.update.plan import ResidualConfig
 from holdfast.support.files import fingerprint, read_json, read_jsonl, read_object, write_json, write_jsonl
 from holdfast.support.progress import progress
 from holdfast.support.token_counts import shown_tokens

@@ -10,15 +10,20 @@ docs/embedded_world.md.
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from holdfast.config.decode import decode
 from holdfast.config.values import Refused
+from holdfast.papers.residual.plan import StudyConfig
 from holdfast.papers.worlds.world import WorldRecipe, build_worlds, quick_recipe
-from holdfast.studies.residual.plan import TRAIN_DEFAULTS, ResidualConfig
-from holdfast.studies.residual.settings import FamilySettings
+from holdfast.records.residual import StudiedModel
+from holdfast.studies.update.making import Workshop
+from holdfast.studies.update.plan import TRAIN_DEFAULTS
+from holdfast.studies.update.settings import FamilySettings
+from holdfast.support.environment import say
+from holdfast.support.resources import release_memory
 
 FIRST, SIBLING = "first", "sibling"
 """Names of the two pairs where there are two."""
@@ -82,7 +87,7 @@ def at_width(recipe: WorldRecipe, width: int) -> WorldRecipe:
     return dataclasses.replace(recipe, width=width, mlp=round(recipe.mlp * width / recipe.width))
 
 
-def part_of(config: ResidualConfig, width: int, seed: int) -> ResidualConfig:
+def part_of(config: StudyConfig, width: int, seed: int) -> StudyConfig:
     """The part of a study that one world of one width is. Widths beside the first show what size does: they have the
     pair alone, continued on the largest budget, and the residual at scale 1."""
     recipe = at_width(recipe_of(config.world), width)
@@ -105,21 +110,27 @@ def part_of(config: ResidualConfig, width: int, seed: int) -> ResidualConfig:
     return dataclasses.replace(config, **{**one, **whole}, widths=(width,), seeds=(seed,), is_part=True, where=where)
 
 
-def tuned_again(config: ResidualConfig, base: Path, *, console: Any = None) -> Path:
-    """A continued base, tuned on the conversations that its world's instruct model was tuned on, as that was.
+def tuned(model: StudiedModel, workshop: Workshop) -> StudiedModel:
+    """The continued base, tuned on the conversations that its world's instruct model was tuned on, as that was.
 
     Args:
-        config: of one world.
-        base: the checkpoint.
-        console: for progress.
+        model: what it becomes.
+        workshop: of its world.
     """
     from holdfast.papers.worlds.tuned import cached_tuning
     from holdfast.papers.worlds.world_models import instruct_tuning
 
-    return cached_tuning(instruct_tuning(recipe_of(config.world), base), console=console)
+    assert isinstance(workshop.config, StudyConfig)
+    started = workshop.continued(model)
+    say(workshop.console, f"{model.label}: tuning on the conversations")
+    began = time.monotonic()
+    tuning = instruct_tuning(recipe_of(workshop.config.world), workshop.out / started.path)
+    path = cached_tuning(tuning, console=workshop.console)
+    release_memory()
+    return dataclasses.replace(started, path=str(path), seconds=started.seconds + time.monotonic() - began)
 
 
-def fill_in(parts: Sequence[ResidualConfig], *, console: Any = None) -> list[ResidualConfig]:
+def fill_in(parts: Sequence[StudyConfig], *, console: Any = None) -> list[StudyConfig]:
     """The parts of a study with their worlds' models, articles and files, which their folders get. Models of several
     worlds are trained side by side.
 
@@ -136,7 +147,7 @@ def fill_in(parts: Sequence[ResidualConfig], *, console: Any = None) -> list[Res
     return [_filled(part, recipe, paths) for part, recipe, paths in zip(parts, recipes, made, strict=True)]
 
 
-def _filled(config: ResidualConfig, recipe: WorldRecipe, paths: Mapping[str, str]) -> ResidualConfig:
+def _filled(config: StudyConfig, recipe: WorldRecipe, paths: Mapping[str, str]) -> StudyConfig:
     from holdfast.studies.engine.small import fill
 
     families, derived = models_of(recipe, paths)

@@ -11,7 +11,7 @@ from holdfast.evaluation.averages import SUITE as AVERAGES
 from holdfast.evaluation.compare.folders import compare_folders
 from holdfast.evaluation.entries import Average, EvaluationPlan
 from holdfast.records.residual import BASE, DERIVED, INSTRUCT, ModelPair, ScaleChoice, StudiedModel
-from holdfast.studies.residual.plan import NEW_TEXT, ResidualConfig
+from holdfast.studies.update.plan import NEW_TEXT, ResidualConfig
 
 CHOICE = "scale_choice"
 """The average that scales are chosen by."""

@@ -3,8 +3,8 @@ ours beside.
 
 "Balancing Continuous Pre-Training and Instruction Fine-Tuning: Optimizing Instruction-Following in LLMs" (Jindal et
 al., Samsung Research). All figures are percentages, printed with two decimals and without intervals, as they stand in
-`paper_004.yaml`. Sub-average 1 is the mean of the first eight, sub-average 2 of the next seven, the average of all
-sixteen. `disagreements` recomputes them: printed figures are rounded, so a mean of them may be off by 0.005 twice.
+`printed_figures.yaml`. Sub-average 1 is the mean of the first eight, sub-average 2 of the next seven, the average
+of all sixteen.
 
 What the paper leaves open: whether table 3's "+ residual" columns add the residual to the base as it was (so section
 4.3: "merged with the LLaMa 3 base model") or to one that was continued ("continuously pre-trained base model", same
@@ -17,7 +17,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
-import statistics
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -28,18 +27,13 @@ TOLERANCE = 0.05
 little."""
 AVERAGES = {"sub_average_1": slice(0, 8), "sub_average_2": slice(8, 15), "average": slice(0, 16)}
 """The paper's averages -> the rows that they are over: instruction following, reasoning, all."""
-INSTRUCTION_TUNING_FLOPS = 6 * 8e9 * 204_800e6 * 5
-"""Appendix A: 6 x 8B parameters x 204,800M tokens (25M samples of 8,192) x 5 epochs, an estimate of theirs for Llama 3
-8B."""
-CONTINUED_FLOPS = 6 * 8e9 * 100e6 * 5
-"""Appendix A: the same for 100M new tokens; the ratio of the two is 2048."""
 SMALL = 3_000_000_000
 """Below this many parameters the page shows `small_models` of the file."""
 
 
 @functools.cache
 def printed() -> dict[str, Any]:
-    """`paper_004.yaml`."""
+    """`printed_figures.yaml`."""
     import yaml
 
     found: dict[str, Any] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
@@ -83,17 +77,6 @@ class PaperColumn:
     averages: Mapping[str, float]
     """As printed, by the names in `AVERAGES`; table 4 prints no sub-averages."""
 
-    @property
-    def name(self) -> str:
-        """Such as "L3b +100M + L3i residual"."""
-        millions = self.tokens // MILLION
-        tokens = "" if not millions else f" +{millions}M" if millions < 1000 else f" +{millions // 1000}B"
-        return f"{self.start}{tokens}" + (f" + {self.residual} residual" if self.residual else "")
-
-    def mean(self, name: str) -> float:
-        """One of the averages from the printed figures."""
-        return statistics.fmean(self.values[AVERAGES[name]])
-
 
 @functools.cache
 def columns() -> tuple[PaperColumn, ...]:
@@ -134,9 +117,3 @@ def find_column(start: str | None, tokens: int, residual: str | None) -> PaperCo
     """
     alike = (c for c in columns() if (c.start, c.residual) == (start, residual))
     return next((c for c in alike if abs(tokens - c.tokens) <= TOLERANCE * c.tokens), None)
-
-
-def disagreements() -> list[tuple[PaperColumn, str]]:
-    """(column, average) where a table's own average cannot be had from its own figures, by more than rounding (0.005 of
-    the figures and 0.005 of their mean)."""
-    return [(c, name) for c in columns() for name, v in c.averages.items() if abs(v - c.mean(name)) > 0.01 + 1e-9]

@@ -9,15 +9,17 @@ from __future__ import annotations
 import dataclasses
 import json
 import random
+import re
 from collections.abc import Mapping, Sequence
+from html import unescape
 from pathlib import Path
 from typing import Any
 
+from holdfast.papers.residual import printed_figures
 from holdfast.records.comparison import Comparison
 from holdfast.records.evaluation import Evaluation, Metric
 from holdfast.records.residual import ModelPair, ResidualRecord, ScaleChoice, StudiedModel
 from holdfast.records.run import LayerDistance
-from holdfast.reports import paper_004
 from holdfast.support.files import to_jsonable
 
 SIZES = {
@@ -67,25 +69,21 @@ def write_evaluation(folder: Path, found: Evaluation) -> None:
     (folder / f"{found.suite}.{found.name}.json").write_text(json.dumps(to_jsonable(found)))
 
 
-def write_paper_suite(
-    folder: Path, values: Sequence[float], *, model: str = "m", only: Sequence[str] | None = None, averages: bool = True
-) -> None:
+def write_paper_suite(folder: Path, values: Sequence[float], *, model: str = "m") -> None:
     """The nine entries of the suite with sixteen figures in percent, and their averages."""
     by_entry: dict[str, dict[str, Metric]] = {}
-    for row, value in zip(paper_004.rows(), values, strict=True):
+    for row, value in zip(printed_figures.rows(), values, strict=True):
         by_entry.setdefault(row.entry, {})[row.key] = share(
             value / 100, SIZES[row.entry], "exact_match" if "exact" in row.key else "accuracy"
         )
     for entry, metrics in by_entry.items():
-        if only is None or entry in only:
-            write_evaluation(folder, evaluation(SUITES.get(entry, "source"), entry, metrics, model=model))
-    if averages and only is None:
-        for name, part in (("sub_average_1", values[:8]), ("sub_average_2", values[8:15]), ("average", values)):
-            mean = sum(part) / len(part) / 100
-            metric = Metric(
-                value=mean, n=len(part), unit="share", higher_is_better=True, interval=(mean - 0.008, mean + 0.008)
-            )
-            write_evaluation(folder, evaluation("average", name, {"average": metric}, model=model, kind="average"))
+        write_evaluation(folder, evaluation(SUITES.get(entry, "source"), entry, metrics, model=model))
+    for name, part in (("sub_average_1", values[:8]), ("sub_average_2", values[8:15]), ("average", values)):
+        mean = sum(part) / len(part) / 100
+        metric = Metric(
+            value=mean, n=len(part), unit="share", higher_is_better=True, interval=(mean - 0.008, mean + 0.008)
+        )
+        write_evaluation(folder, evaluation("average", name, {"average": metric}, model=model, kind="average"))
 
 
 def write_world(folder: Path, *, old: float, new: float, following: float, prose: float, news: float) -> None:
@@ -287,7 +285,7 @@ PAPERS = {
 
 def moved_values(start: str, tokens: int, residual: str | None, seed: int = 0) -> list[float]:
     """The paper's figures of a model, each moved by up to a point."""
-    column = paper_004.find_column(start, tokens, residual)
+    column = printed_figures.find_column(start, tokens, residual)
     assert column is not None, (start, tokens, residual)
     rng = random.Random(f"{start} {tokens} {residual} {seed}")
     return [min(99.0, max(1.0, v + rng.uniform(-1, 1))) for v in column.values]
@@ -407,114 +405,14 @@ def study(folder: Path, *, seeds: Sequence[int] = (0,), **changes: Any) -> Resid
     return ResidualRecord(**{**fields, **changes})
 
 
+def text_of(page: Path) -> str:
+    """A page's text without scripts, styles and tags."""
+    html = re.sub(r"<(script|style).*?</\1>", " ", page.read_text(encoding="utf-8"), flags=re.S)
+    text = unescape(re.sub(r"<[^>]+>", " ", html))
+    return re.sub(r"\s+", " ", text.replace("\u200b", ""))
+
+
 def with_state(record: ResidualRecord, name: str, **changes: Any) -> ResidualRecord:
     """The record with one model changed."""
     models = [dataclasses.replace(m, **changes) if m.name == name else m for m in record.models]
     return dataclasses.replace(record, models=models)
-
-
-def worlds(folder: Path, *, seeds: Sequence[int] = (0, 1), widths: Sequence[int] = (128, 64)) -> ResidualRecord:
-    """A study of small worlds: two budgets, scales, siblings, a derived model, tuning once more; the pair alone at the
-    other widths."""
-    models: list[StudiedModel] = []
-    rng = random.Random("worlds")
-
-    def add(name: str, label: str, following: float, **made: Any) -> None:
-        width, seed = made["width"], made["seed"]
-        name, where = f"{name}-{width}-world{seed}", f", width {width}" if width != widths[0] else ""
-        following = min(0.99, max(0.0, following * (width / widths[0]) ** 0.3 + rng.uniform(-0.03, 0.03)))
-        figures = {
-            "old": 0.95,
-            "new": 0.3,
-            "following": following,
-            "prose": 3.1,
-            "news": 3.0 - 0.01 * made.get("tokens", 0) ** 0.4,
-        }
-        place = folder / "evaluations" / name
-        write_world(place, **figures)
-        solved = {
-            "exact_match,flexible-extract": share(0.7 * following, 200),
-            "exact_match,strict-match": share(0.5 * following, 200),
-        }
-        write_evaluation(place, evaluation("problems", "word_problems", solved))
-        first, *rest = label.split(" + residual")
-        added = {"start": "base", "family": "first", **made}
-        models.append(
-            StudiedModel(
-                name=name,
-                label=f"{first}{where}, world {seed}" + (f" + residual{rest[0]}" if rest else ""),
-                path=f"runs/{name}",
-                evaluations=f"evaluations/{name}",
-                parameters=1_100_000,
-                state="complete",
-                **added,
-            )
-        )
-
-    for width in widths:
-        for seed in seeds:
-            at: dict[str, Any] = {"width": width, "seed": seed}
-            add("first-base", "first base", 0.02, **at)
-            add("first-instruct", "first instruct", 0.8, start="instruct", **at)
-            for budget in (30_000, 100_000) if width == widths[0] else (100_000,):
-                new = {**at, "budget": budget, "tokens": budget, "flops": 6.0 * 1e6 * budget, "seconds": 30.0}
-                short = f"{budget // 1000}k"
-                add(f"first-base-{short}", f"first base + {short} tokens", 0.02, **new)
-                lost = 0.7 if budget < 50_000 else 0.5
-                add(f"first-instruct-{short}", f"first instruct + {short} tokens", lost, start="instruct", **new)
-                for scale in (0.25, 0.5, 0.75, 1.0) if width == widths[0] else (1.0,):
-                    own = {**new, "residual": "first", "scale": scale, "added": 0.12 * scale}
-                    add(
-                        f"first-base-{short}-x{scale:g}",
-                        f"first base + {short} tokens + residual",
-                        0.78 * scale**2,
-                        **own,
-                    )
-            if width != widths[0]:
-                continue
-            add("first-base-tuned", "first base + 100k tokens + tuning", 0.79, tuned=True, **new)
-            add("sibling-base", "sibling base", 0.02, family="sibling", **at)
-            add("sibling-instruct", "sibling instruct", 0.88, family="sibling", start="instruct", **at)
-            derived = {"start": "derived", "family": "derived"}
-            add("derived", "derived", 0.1, **derived, **at)
-            for scale in (0.5, 1.0):
-                more = {"scale": scale, "added": 0.13 * scale, **at}
-                add(f"swap-{scale:g}", "first base + residual", 0.75 * scale, residual="sibling", **more)
-                back = {"family": "sibling", "residual": "first", **more}
-                add(f"back-{scale:g}", "sibling base + residual", 0.6 * scale, **back)
-                add(f"derived-{scale:g}", "derived + residual", 0.5 * scale, **derived, residual="first", **more)
-    named = {m.name: m for m in models}
-    pairs = []
-    for seed in seeds:
-        base, instruct = (f"first-{what}-{widths[0]}-world{seed}" for what in ("base", "instruct"))
-        moved = {**WORLD["instruct"], "following": 0.8 + 0.02 * seed}
-        question = "What did instruction tuning bring?"
-        pairs.append(
-            ModelPair(
-                before=base, after=instruct, question=question, comparisons=world_comparisons(WORLD["base"], moved)
-            )
-        )
-        assert {base, instruct} <= named.keys()
-    return ResidualRecord(
-        name="worlds",
-        kind="study",
-        status="finished",
-        created="2025-11-20T09:12:44Z",
-        finished="2025-11-20T10:12:44Z",
-        config={"small": "world", "widths": list(widths), "seeds": list(seeds)},
-        families=["first", "sibling"],
-        models=models,
-        pairs=pairs,
-        corpus={"documents": 1500, "tokens": 100_500, "held_out": 150, "skipped": {}},
-        ancestry=[
-            {
-                "family": "first",
-                "base": "first base",
-                "instruct": "first instruct",
-                "layers": layers(0.12),
-                "warnings": [],
-            }
-        ],
-        versions={"holdfast": "0.2.0"},
-        hardware={"device": "CPU", "cores": 2},
-    )

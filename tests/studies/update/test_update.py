@@ -15,8 +15,8 @@ from holdfast.errors import ConfigError, DataError, Interrupted, ModelError, Run
 from holdfast.records.evaluation import EvaluationFolder
 from holdfast.records.residual import read_update
 from holdfast.records.run import RunFolder
-from holdfast.studies.residual import session
-from holdfast.studies.residual.plan import update_config
+from holdfast.studies.update import session
+from holdfast.studies.update.plan import update_config
 from holdfast.support.files import read_jsonl
 
 SAID = (("user", "Say"), ("assistant", "I say"))
@@ -128,7 +128,7 @@ def test_or_to_itself_with_the_answers_in_the_prompt(finished):
     assert config["on_policy"]["self_distillation"] == "reverse" and config["retention"] == []
     before, after = (load_file(out / "runs" / n / "model.safetensors") for n in ("instruct-600", model.name))
     assert sum(float((after[n] - before[n]).norm()) for n in before) > 0
-    assert "Instruct + self-distillation" in (out / "report.html").read_text()
+    assert "instruct + 600 tokens + self-distillation" in (out / "report.html").read_text()
 
 
 def test_budget_and_epochs_are_kept(finished):
@@ -174,7 +174,7 @@ def test_another_request_in_the_folder_is_refused(finished):
 @pytest.mark.slow
 def test_an_interruption_is_continued(request_of, monkeypatch, tmp_path):
     keys = request_of(tokens=400)
-    from holdfast.studies.residual.making import Workshop
+    from holdfast.studies.update.making import Workshop
 
     real = Workshop._with_residual
     monkeypatch.setattr(Workshop, "_with_residual", lambda *a: (_ for _ in ()).throw(KeyboardInterrupt))
@@ -334,7 +334,7 @@ def test_only_documents_that_are_new(request_of):
 
 def test_a_corpus_too_small_for_the_share_that_is_held_out(request_of, news, tmp_path, monkeypatch):
     """The default share gives way; a share that was asked for is refused by its own name, and may be corrected."""
-    from holdfast.studies.residual.making import Workshop
+    from holdfast.studies.update.making import Workshop
 
     few = tmp_path / "few.jsonl"
     few.write_text("".join(news.read_text().splitlines(keepends=True)[:30]))

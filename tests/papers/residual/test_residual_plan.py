@@ -1,37 +1,12 @@
-"""The grid of an update and of a study, and what is refused before anything runs."""
+"""The grid of a study, and what is refused before anything runs."""
 
 from __future__ import annotations
 
 import pytest
-import yaml
 
 from holdfast.errors import ConfigError
+from holdfast.papers.residual.plan import study_config
 from holdfast.papers.worlds.world import quick_recipe
-from holdfast.studies.residual.plan import study_config, update_config
-from holdfast.support.token_counts import read_tokens, shown_tokens
-
-
-@pytest.mark.parametrize(
-    ("text", "tokens"),
-    [
-        ("100M", 100_000_000),
-        ("1B", 10**9),
-        ("1.5k", 1500),
-        (700, 700),
-        ("2_000", 2000),
-        ("5e6", 5_000_000),
-        ("0.5b", 5 * 10**8),
-    ],
-)
-def test_tokens_as_people_write_them(text, tokens):
-    assert read_tokens(text) == tokens
-    assert read_tokens(shown_tokens(tokens)) == tokens
-
-
-@pytest.mark.parametrize("text", ["lots", "1.5", "-3", "0", True, "10X", ""])
-def test_what_is_no_number_of_tokens(text):
-    with pytest.raises(ValueError, match="tokens"):
-        read_tokens(text)
 
 
 def study(pair, news, **changes):
@@ -145,24 +120,6 @@ def test_one_small_world_needs_no_words_for_it():
     models = study_config(WORLD).models()
     assert [m.label for m in models][:3] == ["first base", "first instruct", "first base + 300 tokens"]
     assert {m.place for m in models} == {(32, 0)}
-
-
-def test_an_update_has_one_pair(request_of):
-    names = [m.name for m in update_config(request_of(tokens="1k", continued_instruct=True)).models()]
-    assert names == ["base", "instruct", "base-1k", "instruct-1k", "base-1k-residual"]
-    assert [m.name for m in update_config(request_of()).models()] == [
-        "base",
-        "instruct",
-        "base-new",
-        "base-new-residual",
-    ]
-
-
-def test_the_resolved_configuration_is_one_itself(request_of):
-    config = update_config(request_of(after="2024-01-01", scales=[0.5]))
-    again = update_config(yaml.safe_load(yaml.safe_dump(config.resolved)))
-    assert again.differences(config.resolved) == []
-    assert again.scales == (0.5, 1.0), "what the others are held against is always there"
 
 
 @pytest.mark.parametrize(

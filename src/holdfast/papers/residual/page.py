@@ -1,0 +1,464 @@
+"""The page of a study of the instruction residual: the paper's tables 2, 3 and 4 with its printed figures beside ours,
+scores against new tokens, and whether residuals carry over.
+
+A column of a table is a model; models that differ in their seed alone are one, with the mean over seeds and
+
+    half^2 = (t_{n-1} * s / sqrt(n))^2 + mean(h)^2
+
+n seeds of standard deviation s, and h the half-width of each model's own interval (seeds share their samples, so more
+of them do not shrink it). Columns stand in blocks, blocks in tables:
+
+- table 2, one for each pair that is continued: base, instruct, and base + the pair's own residual, each by new tokens;
+- table 3: base, instruct, and the base with another pair's residual, a block for each pair;
+- table 4: a derived model, and the same with residuals.
+
+Rows are the paper's sixteen figures with its three averages, in its order, where the models measured the suite
+`instruction_residual` or a part of it; what was measured besides follows. Otherwise a row is a metric of an entry.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import math
+import os
+import statistics
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from holdfast.papers.residual import printed_figures
+from holdfast.papers.residual.printed_figures import AVERAGES, PaperColumn
+from holdfast.records.evaluation import Metric
+from holdfast.records.metrics import is_share
+from holdfast.records.residual import BASE, DERIVED, INSTRUCT, ModelPair, ResidualRecord, StudiedModel
+from holdfast.reports import blocks as b
+from holdfast.reports.blocks import Fold, Paragraph, Section, Table, Text, Tile, sub
+from holdfast.reports.charts import DASHES, Axis, Chart, Col, Mark
+from holdfast.reports.compared import ComparisonRow, measures, ordered, primary_of
+from holdfast.reports.format import (
+    count,
+    in_percent,
+    interval_text,
+    metric_texts,
+    number,
+    plural,
+    significant,
+    tally,
+)
+from holdfast.reports.html import write_page
+from holdfast.reports.update_report import (
+    REPORT_FILE,
+    VERDICTS,
+    Measure,
+    Results,
+    breakable,
+    drawn,
+    lower,
+    no_answer,
+    pair_title,
+    print_results,
+    state_chip,
+    token_tile,
+    whole_page,
+)
+from holdfast.statistics.intervals import seeds_and_samples
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+FEWEST_PAPER_ENTRIES = 3
+"""From so many entries of the paper's suite on the tables have its layout, with empty cells for what is missing."""
+AVERAGE_WORDS = {
+    "sub_average_1": ("Sub-average 1", "mean of the eight above", "Instruction following"),
+    "sub_average_2": ("Sub-average 2", "mean of the seven above", "Reasoning"),
+    "average": ("Average", "mean of all sixteen", "Average"),
+}
+"""Title and words in a table, title of a plot (the panels of the paper's figure 1)."""
+STYLES = {
+    BASE: ("accent", "circle"),
+    INSTRUCT: ("second", "square"),
+    "residual": ("third", "diamond"),
+    "tuning": ("flat", "star"),
+    "distillation": ("good", "cross"),
+    "self-distillation": ("good", "triangle-down"),
+    DERIVED: ("fourth", "triangle-up"),
+}
+"""Kind of model -> colour and symbol."""
+TITLES = {2: "Continued on new text", 3: "Residuals of siblings", 4: "Derived models"}
+"""Of the paper's tables."""
+READING = (
+    "Below each figure: its interval over the samples of the model alone and, of several seeds, over seeds. An empty "
+    "cell was not measured."
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PaperMeasure(Measure):
+    """A row of the paper's tables."""
+
+    place: int | str
+    """Of the sixteen figures, or the name of an average."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Column:
+    """Models made in the same way with different seeds: one column of a table, one point of a chart."""
+
+    table: int
+    """In the paper: 2, 3 or 4."""
+    family: str
+    block: str
+    header: str
+    """Within its block: "original", "+100 M", "+ llama-3.1 residual"."""
+    paper: PaperColumn | None
+    """What the paper prints of a model made like it."""
+    members: list[StudiedModel]
+
+    @property
+    def model(self) -> StudiedModel:
+        """The first member."""
+        return self.members[0]
+
+    @property
+    def tokens(self) -> int:
+        """New tokens, mean over the members."""
+        return round(statistics.fmean(max(0, m.tokens) for m in self.members)) or self.model.budget or 0
+
+    def metric(self, measure: Measure) -> Metric | None:
+        """One figure, over the members that have it."""
+        return over_seeds([measure.values[m.name] for m in self.members if m.name in measure.values])
+
+    def printed(self, measure: Measure) -> float | None:
+        """The same figure as the paper prints it."""
+        if self.paper is None or not isinstance(measure, PaperMeasure):
+            return None
+        place = measure.place
+        return self.paper.values[place] if isinstance(place, int) else self.paper.averages.get(place)
+
+
+class StudyResults(Results):
+    """Everything that lies in the folder of a study."""
+
+    @functools.cached_property
+    def paper_rows(self) -> list[Measure]:
+        """The paper's sixteen figures, each average after the last that it is over; nothing where the models measured
+        little of the suite."""
+        measured = {m.name for m in self.entries}
+        found: list[Measure] = []
+        if len(measured & {row.entry for row in printed_figures.rows()}) < FEWEST_PAPER_ENTRIES:
+            return found
+        for place, row in enumerate(printed_figures.rows()):
+            values, words = self.values("", row.entry, row.key), f"{row.metric}: {row.words}"
+            score = "Truthfulness" if row.entry == "truthfulqa_mc2" else ""
+            found.append(PaperMeasure(title=row.benchmark, words=words, values=values, score=score, place=place))
+            for name, part in AVERAGES.items():
+                if part.stop == place + 1:
+                    title, words, score = AVERAGE_WORDS[name]
+                    more: dict[str, Any] = {"suite": "average", "score": score, "place": name}
+                    values = self.values("average", name, "average")
+                    found.append(PaperMeasure(title=title, words=words, values=values, **more))
+        return found
+
+    @functools.cached_property
+    def rows(self) -> list[Measure]:
+        """What tables have: the paper's rows where its suite was measured, then everything else."""
+        shown = {id(v) for row in self.paper_rows for v in row.values.values()}
+        return self.paper_rows + [m for m in self.entries if not any(id(v) in shown for v in m.values.values())]
+
+    @functools.cached_property
+    def drawn_scores(self) -> list[Measure]:
+        """What charts show: the paper's groups and average, and what was measured beside its suite."""
+        if not self.paper_rows:
+            return self.scores
+        return [m for m in self.rows if m.score and m.values and (isinstance(m, PaperMeasure) or m.leads)]
+
+    @functools.cached_property
+    def tables(self) -> dict[str, list[Column]]:
+        """Columns by the title of their table; models of other widths than the first are in none."""
+        blocks: dict[tuple[int, str, str], dict[object, Column]] = {}
+        for m in (m for m in self.models if m.width == self.models[0].width):
+            for table, block, header in self._places(m):
+                several = table == 2 and len(self.families) > 1
+                title = f"{m.family}: {TITLES[table].lower()}" if several else TITLES[table]
+                paper, alike = self._paper_column(m), blocks.setdefault((table, title, block), {})
+                new = Column(table=table, family=m.family, block=block, header=header, paper=paper, members=[])
+                alike.setdefault((m.repeated, m.scale), new).members.append(m)
+        tables: dict[str, list[Column]] = {}
+        for (_, title, _), alike in sorted(blocks.items(), key=lambda item: item[0][0]):
+            order = sorted(
+                alike.values(), key=lambda c: (c.model.residual is not None, c.model.continued, asked(c.model))
+            )
+            tables.setdefault(title, []).extend(order)
+        return tables
+
+    def _places(self, model: StudiedModel) -> Iterator[tuple[int, str, str]]:
+        """(table, block, header of the column) of every place where a model stands."""
+        start, family = model.start, model.family
+        times = "" if model.scale in (None, 1) else f"{significant(model.scale)} × "
+        whose = f"{model.residual} " if len(self.families) > 1 and model.residual else ""
+        added = f"+ {times}{whose}residual"
+        amount = f"+{count(asked(model))}" if asked(model) > 0 else "+ new text"
+        tokens = amount if model.continued else "original"
+        swapped = {m.family for m in self.models if m.start == BASE and m.residual not in (None, m.family)}
+        if start == DERIVED:
+            yield 4, family, tokens if model.residual is None else added
+        elif model.residual not in (None, family):
+            yield 3, family or "Base", added
+        else:
+            if family not in swapped or any(m.continued for m in self.models if m.family == family):
+                yield 2, start.capitalize() + (f" + {times}{model.restored}" if model.restored else ""), tokens
+            if model.given and family in swapped:
+                yield 3, family or "Base", start
+
+    def _paper_column(self, model: StudiedModel) -> PaperColumn | None:
+        """What the paper prints of a model made like this one: same start (by name), new tokens and residual at scale
+        1."""
+        start, residual = self._paper_name(model.start, model.family), None
+        if model.residual is not None:
+            # The difference is taken between a pair: both have to be the paper's.
+            residual, parent = (self._paper_name(s, model.residual) for s in (INSTRUCT, BASE))
+            if not residual or residual[:-1] != parent[:-1] or model.scale not in (None, 1):
+                return None
+        return printed_figures.find_column(start, asked(model), residual) if start else None
+
+    def _paper_name(self, start: str, family: str) -> str:
+        """The paper's name of a given model; "" where it is none of the paper's."""
+        paths = (m.path for m in self.models if m.given and (m.start, m.family) == (start, family))
+        return printed_figures.recognise(next(paths, "")) or ""
+
+
+def over_seeds(metrics: Sequence[Metric]) -> Metric | None:
+    """The mean over seeds with the interval of the module's head; one alone as it is, None for none."""
+    if len(metrics) < 2:
+        return metrics[0] if metrics else None
+    values, interval = [m.value for m in metrics], None
+    halves = [(m.interval[1] - m.interval[0]) / 2 for m in metrics if m.interval is not None]
+    if len(halves) == len(metrics) and all(map(math.isfinite, values)):
+        interval = seeds_and_samples(values, statistics.fmean(halves))
+    return dataclasses.replace(metrics[0], value=statistics.fmean(values), interval=interval)
+
+
+def asked(model: StudiedModel) -> int:
+    """New tokens that were asked for, else those that were counted."""
+    return model.tokens if model.budget is None else model.budget
+
+
+# ------------------------------------------------------------------------------------------------------------- the page
+
+
+def write_study_report(folder: str | os.PathLike[str], record: ResidualRecord) -> Path:
+    """Writes `report.html` into the folder and returns its path.
+
+    Raises:
+        StorageError: the page could not be written; an earlier one is intact.
+    """
+    return write_page(study_page(record, Path(folder)), Path(folder) / REPORT_FILE)
+
+
+def study_page(record: ResidualRecord, folder: Path) -> b.Page:
+    """The page; see `write_study_report`."""
+    r = StudyResults(folder, record)
+    return whole_page(r, "residual study", lead(r), [*_tiles(r), *token_tile(r)], [_figures(r), *_charts(r), _pairs(r)])
+
+
+def print_study(record: ResidualRecord, folder: str | Path, console: Console | None = None) -> None:
+    """Prints the answer and where the page is.
+
+    Args:
+        record: a study, finished or not.
+        folder: its folder.
+        console: where to print; the terminal by default.
+    """
+    r = StudyResults(Path(folder), record)
+    print_results(r, lead(r), console)
+
+
+def lead(r: StudyResults) -> str:
+    """How far the study is, and what its pairs show, by the question that they answer."""
+    sentences = []
+    for question, pairs in _questions(r).items():
+        rows = [row for pair in pairs for row in primary_of([ComparisonRow(c) for c in pair.comparisons])]
+        verdicts = tally([row.verdict for row in rows], VERDICTS)
+        sentences.append(f"{question} {plural(len(rows), 'paired comparison')}: {verdicts}.")
+    done, models = sum(m.state == "complete" for m in r.models), plural(len(r.models), "model")
+    complete = f"{done} of {models} are complete." if done < len(r.models) else f"{models}."
+    return " ".join([complete, *sentences]) if sentences else no_answer(r, "study")
+
+
+def _questions(r: StudyResults) -> dict[str, list[ModelPair]]:
+    """Pairs by the question that they answer."""
+    questions: dict[str, list[ModelPair]] = {}
+    for pair in r.record.pairs:
+        questions.setdefault(pair.question, []).append(pair)
+    return questions
+
+
+def _tiles(r: StudyResults) -> list[Tile]:
+    done = sum(m.state == "complete" for m in r.models)
+    return [Tile("Models", f"{done} of {len(r.models)}", "complete")]
+
+
+def _pairs(r: StudyResults) -> Section | None:
+    """Every pair with all of its metrics, folded by question: there may be hundreds."""
+    parts: list[b.Block] = []
+    for question, pairs in _questions(r).items():
+        tables = [measures(ordered(pair.comparisons), pair_title(pair, r)) for pair in pairs]
+        parts += [b.Heading(question), Fold(plural(len(pairs), "pair"), tables)]
+    return Section("Compared pairs", parts, anchor="pairs") if parts else None
+
+
+# --------------------------------------------------------------------------------------------------------------- tables
+
+
+def _figures(r: StudyResults) -> Section:
+    parts: list[b.Block] = []
+    for title, columns in r.tables.items():
+        rows = [row for row in r.rows if isinstance(row, PaperMeasure) or any(c.metric(row) for c in columns)]
+        others = [row for row in rows if not row.leads]
+        if rows:
+            paper = bool(r.paper_rows)
+            parts.append(figures_table(columns, [row for row in rows if row.leads], title, paper=paper))
+        if others:
+            parts.append(Fold(f"Other metrics ({len(others):,})", [figures_table(columns, others, paper=paper)]))
+    notes, printed = [READING], printed_figures.printed()
+    if any(c.paper is not None for columns in r.tables.values() for c in columns):
+        notes += [printed["beside_ours"], *printed["against_its_text"]]
+    if r.paper_rows and 0 < max(m.parameters for m in r.models) < printed_figures.SMALL:
+        notes.append(printed["small_models"])
+    parts.append(b.Bullets(notes) if parts else Paragraph("No evaluation of any model is there yet.", "note"))
+    return Section("What was measured", parts, anchor="measured")
+
+
+def figures_table(columns: Sequence[Column], rows: Sequence[Measure], title: str = "", *, paper: bool) -> Table:
+    """A table of blocks: block titles over columns, a figure with its interval a cell, the paper's below where there is
+    one.
+
+    Args:
+        columns: what it shows of which models.
+        rows: what it shows of each.
+        title: above it.
+        paper: shares in percent with two decimals (intervals: one), as in the paper; else as every page shows them.
+    """
+    cells = []
+    for row in rows:
+        parts: list[Text] = [(breakable(row.title), sub(breakable(row.words)))]
+        for column in columns:
+            metric, printed = column.metric(row), column.printed(row)
+            beside = sub(f"paper {number(printed, 2)}", tone="paper") if printed is not None else None
+            value, interval = cell_text(metric, paper=paper) if metric is not None else ("", "")
+            parts.append((value, sub(interval), beside) if metric is not None else beside)
+        cells.append(parts)
+    heads = [b.Column(title="Measure"), *(b.Column(title=_head(c), numeric=True) for c in columns)]
+    groups = [(block, len(list(group))) for block, group in itertools.groupby(columns, lambda c: c.block)]
+    tones = ["average" if row.average else "" for row in rows]
+    return Table(columns=heads, rows=cells, title=title, kind="figures", groups=groups, tones=tones)
+
+
+def _head(column: Column) -> Text:
+    seeds = sub(plural(len(column.members), "seed")) if len(column.members) > 1 else None
+    return column.header, seeds, state_chip(min(m.state for m in column.members))
+
+
+def cell_text(metric: Metric, *, paper: bool) -> tuple[str, str]:
+    """A figure and its interval as text; see `figures_table`."""
+    if paper and is_share(metric.unit, values=[metric.value]):
+        return number(100 * metric.value, 2), interval_text(in_percent(metric.interval), 1)
+    return metric_texts(metric)
+
+
+# --------------------------------------------------------------------------------------------------------------- charts
+
+
+def _charts(r: StudyResults) -> list[Section]:
+    sections = []
+    if charts := token_charts(r):
+        text = "What more new text does to base and instruct model, and to the base with the residual put back."
+        sections.append(Section("Scores against new tokens", b.side_by_side(charts), intro=text, anchor="tokens"))
+    if charts := carried_charts(r):
+        text = "Bases with a sibling's residual, and derived models with residuals, beside what they were made from."
+        sections.append(Section("Do residuals carry over?", b.side_by_side(charts), intro=text, anchor="carried"))
+    return sections
+
+
+def _chart(
+    score: Measure, shown: Sequence[Column], lines: Sequence[str], places: Sequence[float], **more: Any
+) -> Chart:
+    """A score of each column at its place.
+
+    Args:
+        score: what is drawn.
+        shown: columns that have it.
+        lines: the name of the line, or of the kind, that each belongs to.
+        places: across, or upright where `more` has an axis `y`.
+    """
+    across = "y" in more
+    rows, kinds = [], {}
+    for column, line, place in zip(shown, lines, places, strict=True):
+        metric = column.metric(score)
+        assert metric is not None
+        kinds[line] = column.model.restored or column.model.start
+        names = {"line": line, "header": f"{column.family}: {column.header}".lstrip(": ")}
+        rows.append(names | {"score": drawn(metric, score), "place": place, "paper": column.printed(score)})
+    marks = []
+    for number_, (line, kind) in enumerate(kinds.items()):
+        colour, symbol = STYLES[kind]
+        ends = {"x": "score", "y": "place"} if across else {"x": "place", "y": "score"}
+        style = {"colour": colour, "symbol": symbol, "dash": DASHES[number_ // 3 % 4]}
+        marks.append(Mark(where={"line": line}, name=line, kind="points" if across else "line", **style, **ends))
+    ends = {"x": "paper", "y": "place"} if across else {"x": "place", "y": "paper"}
+    marks.append(Mark(name="paper", colour="ink", symbol="circle-open", size=11, **ends))
+    columns = [Col("Model", "line", numeric=False), Col("", "header", numeric=False), Col("Score", "score")]
+    columns.append(Col("Paper", "paper"))
+    return Chart(
+        title=score.score,
+        rows=rows,
+        columns=columns,
+        marks=marks,
+        caption="Bars: intervals as in the tables. Hollow: as the paper prints it.",
+        legend=True,
+        **{"x" if across else "y": Axis(title=score.unit + lower(score))} | more,
+    )
+
+
+def token_charts(r: StudyResults) -> list[Chart]:
+    """Figure 1 of the paper: a panel for each score, with a line for the base, the instruct model and the base with the
+    residual. The original stands at the left end; the axis is logarithmic from the smallest budget on.
+
+    Returns:
+        None where there is one budget alone.
+    """
+    scales = {m.scale for m in r.models}
+    columns = [c for t in r.tables.values() for c in t if c.table == 2]
+    columns = [c for c in columns if c.model.scale in (None, 1) or 1 not in scales]
+    budgets = sorted({c.tokens for c in columns} - {0})
+    if len({asked(c.model) for c in columns if c.model.continued}) < 2:
+        return []
+    places = {n: 1 + math.log10(n / budgets[0]) if n else 0.0 for n in (0, *budgets)}
+    ticks = [(place, count(n) if n else "original") for n, place in places.items()]
+    several = len({c.family for c in columns}) > 1
+    charts = []
+    for score in r.drawn_scores:
+        shown = [c for c in columns if c.metric(score) is not None]
+        lines = [f"{c.family}: {c.block.lower()}" if several else c.block for c in shown]
+        xs = [places[c.tokens] for c in shown]
+        if len(set(xs)) > 1:
+            charts.append(_chart(score, shown, lines, xs, x=Axis(title="new tokens", ticks=ticks), height=320))
+    return charts
+
+
+def carried_charts(r: StudyResults) -> list[Chart]:
+    """Whether residuals carry over: every model of the tables of siblings and derived models as a point with its
+    interval."""
+    columns = [c for t in r.tables.values() for c in t if c.table in (3, 4)]
+    charts = []
+    for score in r.drawn_scores:
+        shown = [c for c in columns if c.metric(score) is not None]
+        names = [f"{c.block}: {c.header}" for c in shown]
+        kinds = [c.model.restored or c.model.start for c in shown]
+        if len(shown) > 1:
+            axis = Axis(names=names, length=34)
+            height = 96 + 30 * len(shown)
+            charts.append(_chart(score, shown, kinds, range(len(shown)), y=axis, height=height, narrow=names))
+    return charts

@@ -1,0 +1,132 @@
+"""What a study of the residual was asked to do. It names several pairs, budgets and scales; its models are made as
+those of an update are:
+
+```yaml
+families:
+  llama-3: {base: meta-llama/Meta-Llama-3-8B, instruct: meta-llama/Meta-Llama-3-8B-Instruct}
+  llama-3.1: {base: meta-llama/Llama-3.1-8B, instruct: meta-llama/Llama-3.1-8B-Instruct}
+continued: [llama-3]                  # which are continued on the new text
+budgets: [100M, 500M, 1B]
+derived: {docchat: cerebras/Llama3-DocChat-1.0-8B}
+```
+
+Source: Balancing Continuous Pre-Training, sections 2 to 4: table 2 (budgets), table 3 (siblings), table 4 (derived
+models).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from holdfast.config.decode import Given
+from holdfast.papers.residual.settings import StudySettings
+from holdfast.records.residual import BASE, INSTRUCT, StudiedModel
+from holdfast.studies.update.plan import ResidualConfig, read_settings, whole_config
+from holdfast.studies.update.settings import CommonSettings
+
+if TYPE_CHECKING:
+    from holdfast.studies.engine.study import Job
+
+MODEL = "model"
+"""Attribute of a study's trial: the model that it makes."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StudyConfig(ResidualConfig, StudySettings):
+    """A study, checked, with nothing left open. Made by `study_config`."""
+
+    kind: ClassVar[str] = "study"
+    settings: ClassVar[type[CommonSettings]] = StudySettings
+    storage: str = ""
+    is_part: bool = False
+    """Whether it is one small world of one width, of a study of small worlds."""
+    where: str = ""
+    """Which one, behind a label: ", width 64, world 2"."""
+
+    @property
+    def chooses(self) -> bool:
+        """A study shows all of its scales."""
+        return False
+
+    @property
+    def measures(self) -> tuple[str, ...]:
+        """What a finished model reports to the storage."""
+        return ("score",)
+
+    @property
+    def folder(self) -> Path:
+        """Where the inputs of a part lie."""
+        return self.output_dir / f"world{self.seeds[0]}-{self.widths[0]}" if self.is_part else self.output_dir
+
+    def jobs(self) -> list[Job]:
+        """A model each, as the storage queues them."""
+        from holdfast.studies.engine.study import LABEL, Job
+
+        return [Job(attributes={LABEL: model.label, MODEL: model.name}) for model in self.models()]
+
+    def parts(self) -> Sequence[StudyConfig]:
+        """The study by small world, each with pairs, new text and questions of its own, and the first world at the
+        other widths; itself outside of one."""
+        if self.small is None or self.is_part:
+            return [self]
+        from holdfast.papers.residual.small_world import part_of
+
+        first = [part_of(self, self.widths[0], seed) for seed in self.seeds]
+        return first + [part_of(self, width, self.seeds[0]) for width in self.widths[1:]]
+
+    def models(self) -> list[StudiedModel]:
+        """Every model of the report, none of them made yet."""
+        return [model for part in self.parts() for model in part._models()]
+
+    def _tuned(self, continued: StudiedModel) -> Iterator[StudiedModel]:
+        """On the conversations of the small world, after the largest budget."""
+        if self.retuned and continued.budget == self.budgets[-1]:
+            label, name = f"{continued.label} + tuning", f"{continued.name}-tuned"
+            yield dataclasses.replace(continued, name=name, label=label, tuned=True)
+
+    def _placed(self, model: StudiedModel) -> StudiedModel:
+        """The model with its width and its world, in a part of a study of small worlds."""
+        if not self.is_part:
+            return model
+        [width], [seed] = self.widths, self.seeds
+        name, label = f"{model.name}-{width}-world{seed}", f"{model.label}{self.where}"
+        return dataclasses.replace(model, name=name, label=label, width=width, seed=seed)
+
+
+def study_config(values: Mapping[str, Any] | Given, *, source: str | None = None) -> StudyConfig:
+    """The configuration of a study; as `update_config`, with keys of `StudySettings`.
+
+    Raises:
+        ConfigError: with every mistake at once.
+    """
+    asked, given = read_settings(StudySettings, values, source)
+    families, derived, widths = asked.families, asked.derived, asked.widths
+    if asked.small:
+        from holdfast.papers.residual.small_world import models_of, recipe_of
+
+        recipe = recipe_of(asked.world)
+        families, derived = models_of(recipe, {})
+        widths = widths or (recipe.width,)
+        # in full, so that a study of a world that a later version would make otherwise is not taken for this one
+        given.values["world"] = recipe.record()
+    budgets = asked.budgets or ((None,) if asked.corpus or asked.small else ())
+    wanted = list(families)[:1] if asked.continued is None else asked.continued
+    return whole_config(
+        StudyConfig,
+        asked,
+        given,
+        asked.folder,
+        name=asked.name,
+        families=families,
+        derived=derived,
+        budgets=budgets,
+        continued=tuple(n for n in families if n in wanted) if budgets else (),
+        scales=asked.scales or (1.0,),
+        starts=tuple(s for s in (BASE, INSTRUCT) if s in asked.starts),
+        widths=widths,
+        siblings=len(families) > 1 if asked.siblings is None else asked.siblings,
+        storage=asked.database,
+    )

@@ -1,0 +1,104 @@
+"""The keys of a study of the residual beside those of an update, each with its type, bounds and default."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+from holdfast.config.declare import Meta
+from holdfast.config.values import Mistake, Refused
+from holdfast.errors import did_you_mean
+from holdfast.records.residual import BASE, INSTRUCT
+from holdfast.studies.engine.keys import StudyKeys
+from holdfast.studies.update.settings import GridSettings, Tokens, model_problems, pair_problems
+
+_NAME = re.compile(r"[A-Za-z0-9][\w.]*(-[\w.]+)*")
+
+
+def _read_world(value: Any) -> dict[str, Any]:
+    from holdfast.papers.residual.small_world import read_world
+
+    return read_world(value)
+
+
+def _world_schema() -> dict[str, Any]:
+    from holdfast.config.declare import settings_of
+    from holdfast.config.schema import object_schema
+    from holdfast.papers.worlds.world import WorldRecipe
+
+    schema = object_schema(settings_of(WorldRecipe))
+    schema["properties"]["quick"] = {"type": "boolean", "default": False, "description": "Sizes of seconds."}
+    return schema
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudySettings(GridSettings, StudyKeys):
+    """`holdfast residual study`."""
+
+    name: str = "residual"
+    continued: tuple[str, ...] | None = None
+    """Families that are continued on the new text (the first)."""
+    budgets: tuple[Tokens, ...] = ()
+    """Tokens of the new text, such as [100M, 500M, 1B]."""
+    retuned: bool = False
+    """Also tunes the continued base on the small world's conversations: what the residual saves."""
+    widths: Annotated[tuple[int, ...], Meta(ge=1)] = ()
+    """Hidden sizes of the small world's models; the first has the whole grid, the others the first seed's world and the
+    largest budget alone."""
+    small: Literal["world"] | None = None
+    """Build small models and new facts offline, for a study of minutes: each seed is a world of its own."""
+    world: Annotated[dict[str, Any], Meta(parse=_read_world, json_schema=_world_schema)] = field(default_factory=dict)
+    """Settings of that small world, as 'holdfast reproduce --world' has them; 'quick: true' takes sizes of seconds."""
+    keep: Literal["all", "result", "none"] = "none"
+    """Whose weights stay on disk."""
+
+    def problems(self) -> list[Mistake | str]:
+        """Models and files that are not there, and keys that do not go together."""
+        found = super().problems()
+        found += self.corpus_problems(needed=bool(self.budgets) and not self.small)
+        found += self.restore_problems(given=not self.small)
+        if self.restore is not None and INSTRUCT not in self.starts:
+            found.append(Mistake(path=("restore",), text="begins with the continued instruct model: add it to starts."))
+        names = tuple(self.families)
+        if self.small:
+            from holdfast.papers.residual.small_world import at_width, models_of, recipe_of
+
+            try:
+                names = tuple(models_of(recipe_of(self.world), {})[0])
+            except Refused as error:
+                return [*found, *(dataclasses.replace(m, path=("world", *m.path)) for m in error.mistakes)]
+            for width in self.widths:
+                problems = at_width(recipe_of(self.world), width).problems()
+                found += [Mistake(path=("widths",), text=p) for p in problems]
+        for key in ("world", "retuned", "widths") if not self.small else ():
+            if getattr(self, key):
+                text = f"has no effect without small: world. Add that, or leave {key} out."
+                found.append(Mistake(path=(key,), text=text))
+        for key, known in (("continued", names), ("starts", (BASE, INSTRUCT))):
+            found += [
+                Mistake(path=(key,), text=f"expected some of {', '.join(known)}, got {n!r}.{did_you_mean(n, known)}")
+                for n in getattr(self, key) or ()
+                if n not in known
+            ]
+        if self.small:
+            return found
+        if not self.families:
+            text = "expected pairs by name, as in 'llama-3: {base: MODEL, instruct: MODEL}', got nothing."
+            found.append(Mistake(path=("families",), text=text))
+        for name, pair in self.families.items():
+            found += named_problems("families", name, ())
+            found += pair_problems(pair.base, pair.instruct, ("families", name))
+        for name, model in self.derived.items():
+            found += named_problems("derived", name, names)
+            found += model_problems(model, ("derived", name))
+        return found
+
+
+def named_problems(key: str, name: str, taken: tuple[str, ...]) -> list[Mistake]:
+    """What is wrong with a name that folders are called by."""
+    if _NAME.fullmatch(name) and name not in taken:
+        return []
+    text = f"expected a name of its own of letters, digits, '.', '_' and '-', got {name!r}."
+    return [Mistake(path=(key,), text=text)]

@@ -1,0 +1,708 @@
+"""`report.html` of an update (Balancing Continuous Pre-Training), and what the terminal prints: the answer first, then
+the figures, then how they came about.
+
+Reads the record and the evaluation folders of its models, nothing else; it can be written at any moment, and names what
+is missing. Verdicts are those of the paired comparisons in the record: "no change beyond noise" means that the interval
+of the difference holds 0, not that there is no difference. Intervals of a table are those of one model alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from holdfast.records.comparison import (
+    GAINED,
+    KEPT,
+    LITTLE_GAINED,
+    LITTLE_LOST,
+    LOST,
+    NOT_FINITE,
+    NOT_SHOWN,
+    Comparison,
+)
+from holdfast.records.evaluation import Evaluation, EvaluationFolder, Metric
+from holdfast.records.metrics import called, is_share
+from holdfast.records.residual import BASE, INSTRUCT, ModelPair, ResidualRecord, StudiedModel
+from holdfast.records.run import LayerDistance
+from holdfast.reports import blocks as b
+from holdfast.reports.blocks import Bullets, Facts, Fold, Panel, Paragraph, Section, Span, Text, Tile, chip, sub
+from holdfast.reports.charts import Axis, Chart, Col, Mark, Rule, Value, moved, tabulate
+from holdfast.reports.compared import (
+    GROUPS,
+    TONES,
+    ComparisonRow,
+    difference_note,
+    gains,
+    group_rank,
+    group_title,
+    measures,
+    ordered,
+    pair_sentence,
+    primary_of,
+)
+from holdfast.reports.format import (
+    count,
+    duration,
+    flatten,
+    flops_text,
+    hardware_rows,
+    last_part,
+    listed,
+    metric_texts,
+    number,
+    plural,
+    significant,
+    tally,
+    with_interval,
+)
+from holdfast.reports.html import write_page
+from holdfast.reports.measured import Measured, names_of
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+REPORT_FILE = "report.html"
+STATUS_TONES = {"finished": "good", "running": "warn", "interrupted": "warn", "failed": "bad"}
+STATE_TONES = {"complete": "good", "running": "warn", "waiting": "", "failed": "bad"}
+STATUS = {
+    "interrupted": b.Banner(
+        Span("It was interrupted. The same command continues with what is missing.", "strong"), "warn"
+    ),
+    "running": b.Banner("It had not ended when this page was written."),
+    "failed": b.Banner(
+        Span("It failed. What was finished before is shown; the same command continues.", "strong"), "bad"
+    ),
+}
+UNFINISHED = {"running": "is not finished", "interrupted": "was interrupted", "failed": "failed"}
+ROLES = {"new": "new text", "instruction": "instruction following"}
+"""What an update is first asked about; see `role_of`."""
+VERDICTS = (GAINED, LOST, LITTLE_GAINED, LITTLE_LOST, KEPT, NOT_SHOWN, NOT_FINITE)
+_BROKEN = "gave NaN or infinity"
+MOST_PAIRS = 2
+"""With the result, in a terminal: against the instruct model and, if it was made, against the continued one. All are on
+the page."""
+MOST_SCORES = 9
+"""Entries that are drawn beside averages."""
+BOTH = ("exact_match,strict-match", "exact_match,flexible-extract")
+"""GSM8K's two figures, which lead together: strict alone mixes the format of an answer with the ability to find it."""
+CHOICE = ("average", "scale_choice")
+"""The average that scales are chosen by: it is shown with the choice."""
+NEW_WORDS = {"new", "news", "fresh", "recent", "update", "updated"}
+INSTRUCTION_WORDS = {"ifeval", "instruction", "instructions", "following"}
+INSTRUCTION_METRICS = ("inst_level_", "prompt_level_")
+"""How metrics of IFEval's kind begin."""
+STYLES = {
+    BASE: ("accent", "circle"),
+    INSTRUCT: ("second", "square"),
+    "residual": ("third", "diamond"),
+    "others": ("flat", "pentagon"),
+}
+"""Kind of model -> colour and symbol on every chart."""
+
+
+# ------------------------------------------------------------------------------------------------------------- measures
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Measure:
+    """One figure that models have: a metric of an entry, or a mean of several."""
+
+    title: str
+    words: str = ""
+    """Below the title: metric, shots, unit."""
+    values: Mapping[str, Metric]
+    """By the model's name."""
+    suite: str = ""
+    name: str = ""
+    """Of the entry."""
+    score: str = ""
+    """What a plot of it is called."""
+    unit: str = "%"
+    """In plots: shares are drawn in percent."""
+    higher_is_better: bool = True
+    role: str = "kept"
+    """"new", "instruction" or "kept", see `role_of`."""
+    leads: bool = True
+    """False for metrics that an entry has besides the one it leads with."""
+
+    @property
+    def share(self) -> bool:
+        return self.unit == "%"
+
+    @property
+    def average(self) -> bool:
+        """Whether it is a mean of entries."""
+        return self.suite == "average"
+
+
+class Results:
+    """Everything that lies in the folder of an update.
+
+    Args:
+        folder: the update's; evaluation folders that are not there are empty ones.
+        record: what lies in it.
+    """
+
+    def __init__(self, folder: Path, record: ResidualRecord) -> None:
+        self.folder, self.record, self.models = folder, record, record.models
+        self.measured = {
+            m.name: Measured(EvaluationFolder(folder / (m.evaluations or ".no-evaluations")), m.label or m.name)
+            for m in record.models
+        }
+        self.problems = list(dict.fromkeys(p for m in self.measured.values() for p in m.problems))
+        pairs = (m.family for m in record.models if m.start in (BASE, INSTRUCT))
+        self.families = list(dict.fromkeys([*record.families, *pairs]))
+        """The pairs of the record and those that its bases and instruct models are of; a derived model may go by a name
+        of its own."""
+
+    def label(self, name: str) -> str:
+        """The label of a model by its name; the name where the record has none."""
+        return next((m.label or m.name for m in self.models if m.name == name), name)
+
+    @functools.cached_property
+    def entries(self) -> list[Measure]:
+        """Every metric of every entry that a model measured: target, source, other suites, averages last; within an
+        entry the one that leads first."""
+        found: dict[tuple[str, str], list[Evaluation]] = {}
+        for measured in self.measured.values():
+            for key, evaluation in measured.evaluations.items():
+                if key != CHOICE:
+                    found.setdefault(key, []).append(evaluation)
+        keys = sorted(found, key=lambda k: (found[k][0].kind == "average", group_rank(k[0])))
+        measures = []
+        for key, title in zip(keys, names_of(keys), strict=True):
+            lead = found[key][0].primary
+            metrics = dict.fromkeys(metric for evaluation in found[key] for metric in evaluation.metrics)
+            measures += [self._measure(key, m, lead, title) for m in sorted(metrics, key=lambda m: m != lead)]
+        return measures
+
+    def _measure(self, key: tuple[str, str], metric: str, lead: str, title: str) -> Measure:
+        (suite, name), values = key, self.values(*key, metric)
+        first = next(iter(values.values()))
+        both = metric in BOTH and lead in BOTH
+        words = [group_title(suite), metric, first.unit if first.unit != metric.split(",")[0] else ""]
+        score = name if "/" not in title and suite in (*GROUPS, "average") else f"{suite}: {name}"
+        if both:
+            score += f", {metric.partition(',')[2].partition('-')[0]}"
+        return Measure(
+            title=title,
+            words=", ".join(dict.fromkeys(filter(None, words))) + lower(first),
+            values=values,
+            suite=suite,
+            name=name,
+            score=score.replace("_", " "),
+            unit="%" if is_share(first.unit, metric, [v.value for v in values.values()]) else first.unit,
+            higher_is_better=first.higher_is_better,
+            role=role_of(suite, name, first.unit, metric),
+            leads=metric == lead or both,
+        )
+
+    def values(self, suite: str, name: str, metric: str) -> dict[str, Metric]:
+        """A metric of an entry by model. An entry without a suite is the only one of its name; a metric of another
+        name before its filter is taken where there is one alone."""
+        values = {}
+        for model, measured in self.measured.items():
+            found = measured.evaluations.get((suite, name)) if suite else measured.find("", name)
+            names = called(metric, found.metrics) if found is not None else []
+            if found is not None and len(names) == 1:
+                values[model] = found.metrics[names[0]]
+        return values
+
+    @functools.cached_property
+    def scores(self) -> list[Measure]:
+        """What plots show: what leads each entry; averages first where entries are many."""
+        leading = [m for m in self.entries if m.leads]
+        if len(leading) <= MOST_SCORES:
+            return leading
+        return [m for m in leading if m.average] + [m for m in leading if not m.average][:MOST_SCORES]
+
+    def against_instruct(self, *, continued: bool) -> ModelPair | None:
+        """The comparison of an update's result with its instruct model, as given or continued; None: none."""
+        others = {m.name for m in self.models if (m.start, m.restored, m.continued) == (INSTRUCT, "", continued)}
+        pairs = (p for p in self.record.pairs if p.after == self.record.result and p.before in others)
+        return next(pairs, None)
+
+
+def role_of(suite: str, name: str, unit: str = "", metric: str = "") -> str:
+    """What an entry says something about: "new" text, "instruction" following, or what is to be "kept". The record has
+    no place for it.
+
+    Words of suite and name decide, and metrics of IFEval's kind. Text in the suite "target", what is to be learnt, is
+    new text. Of averages the paper's first is instruction following (its figure 1a).
+    """
+    if suite == "average":
+        return "instruction" if name == "sub_average_1" else "kept"
+    words = set(re.split(r"[^a-z0-9]+", f"{suite} {name}".lower()))
+    if words & INSTRUCTION_WORDS or metric.startswith(INSTRUCTION_METRICS):
+        return "instruction"
+    return "new" if words & NEW_WORDS or (suite == "target" and "/" in unit) else "kept"
+
+
+def by_role(pair: ModelPair, role: str) -> list[Comparison]:
+    """The comparisons of one role that lead; an average in place of its members where it is there."""
+    found = [c for c in pair.comparisons if role_of(c.suite, c.name, c.unit, c.metric) == role]
+    found = [c for c in found if (c.suite, c.name) != CHOICE]
+    averages = [c for c in found if c.suite == "average"]
+    if role == "instruction" and averages:
+        return averages
+    entries = [c for c in found if c.suite != "average"]
+    return [c for c in entries if c.primary] or entries
+
+
+def lower(of: Metric | Measure) -> str:
+    """What is put behind a unit where less is better."""
+    return "" if of.higher_is_better else ", lower is better"
+
+
+def shown_name(model: StudiedModel) -> str:
+    """What a given model is called by people: the last part of its folder, or its name on the hub."""
+    cached = re.search(r"models--([\w.-]+?)--([\w.-]+)", model.path)
+    return f"{cached[1]}/{cached[2]}" if cached else last_part(model.path) or model.label or model.name
+
+
+def score_texts(metric: Metric, score: Measure) -> tuple[str, str]:
+    """A score's value with its unit, and its interval."""
+    return with_interval(metric.value, metric.interval, share=score.share, unit=score.unit)
+
+
+def drawn(metric: Metric, score: Measure) -> Value:
+    """A score to draw: shares in percent."""
+    factor = 100.0 if score.share else 1.0
+    low, high = (factor * v for v in metric.interval or (math.nan, math.nan))
+    text, interval = score_texts(metric, score)
+    return Value(value=factor * metric.value, low=low, high=high, text=text, interval=interval)
+
+
+def breakable(text: str) -> str:
+    """Names of entries with places where a narrow column may break them."""
+    return text.replace("_", "_\u200b")
+
+
+# -------------------------------------------------------------------------------------------------- the page as a whole
+
+
+def write_update_report(folder: str | os.PathLike[str], record: ResidualRecord) -> Path:
+    """Writes `report.html` into the folder and returns its path.
+
+    Args:
+        folder: the update's; the models' evaluations are read from it.
+        record: what lies in it, finished or not.
+
+    Raises:
+        StorageError: the page could not be written; an earlier one is intact.
+    """
+    return write_page(update_page(record, Path(folder)), Path(folder) / REPORT_FILE)
+
+
+def update_page(record: ResidualRecord, folder: Path) -> b.Page:
+    """The page; see `write_update_report`."""
+    r = Results(folder, record)
+    charts = kept_charts(r)
+    shown = [
+        Section("Before and after", charts, anchor="kept") if charts else None,
+        _pairs(r),
+        Section("What was measured", _measures(r), anchor="measured"),
+        _scale(r),
+    ]
+    return whole_page(r, "update", lead(r), [*_answer_tiles(r), *token_tile(r)], shown)
+
+
+def whole_page(r: Results, what: str, answer: str, tiles: Sequence[Tile], shown: Sequence[b.Block | None]) -> b.Page:
+    """A page of what was measured, with how it came about below.
+
+    Args:
+        r: what there is.
+        what: the kind of job, in a word or two.
+        answer: its lead.
+        tiles: the figures beside it.
+        shown: what was measured.
+    """
+    record, new = r.record, corpus_text(r)
+    details = [plural(len(r.models), "model"), f"new text: {new}" if new else "", record.created]
+    return b.Page(
+        tab=f"{record.name}: holdfast {what} report",
+        eyebrow=f"holdfast {what}",
+        title=record.name or what.capitalize(),
+        lead=answer,
+        status=(record.status, STATUS_TONES.get(record.status, "flat")),
+        details=" · ".join(d for d in details if d),
+        blocks=[
+            *_banners(r),
+            b.Tiles(list(tiles)) if tiles else None,
+            *shown,
+            _models(r),
+            _corpus(r),
+            b.notes(record.notes, anchor="notes"),
+            Section("How to read this page", [Panel([Bullets(READING)], "card")], anchor="reading"),
+            _small_print(r),
+        ],
+        footer=f"Written by holdfast {record.versions.get('holdfast', '')} from the files of the folder.",
+    )
+
+
+def print_update(record: ResidualRecord, folder: str | Path, console: Console | None = None) -> None:
+    """Prints the answer, what every model measured, the pairs of the result and where the page is.
+
+    Args:
+        record: an update, finished or not.
+        folder: its folder.
+        console: where to print; the terminal by default.
+    """
+    r = Results(Path(folder), record)
+    print_results(r, lead(r), console)
+
+
+def print_results(r: Results, answer: str, console: Console | None = None) -> None:
+    """As `print_update`, with another answer."""
+    from holdfast.reports.terminal import Printer
+
+    record = r.record
+    shown: list[b.Block] = [Paragraph(f"{record.name} ({record.status})", "strong"), Paragraph(answer)]
+    shown += [Paragraph(f"{r.label(m.name)}: {_state(m)}", "bad") for m in r.models if m.state != "complete"]
+    for pair in [p for p in record.pairs if p.after == record.result][:MOST_PAIRS]:
+        shown += [Paragraph(pair.question, "strong"), Paragraph(f"  {pair_title(pair, r)}", "note")]
+        for row in primary_of([ComparisonRow(c) for c in pair.comparisons]):
+            text = f"  {row.name}: {row.levels()}, {' '.join(row.change())}: {row.verdict}"
+            shown.append(Paragraph(text, TONES.get(row.verdict, "flat")))
+    facts = [("New text", corpus_text(r))] if record.corpus else []
+    if record.scale is not None:
+        facts.append(("Scale", f"{record.scale.chosen:g}: {record.scale.reason}"))
+    facts += [("Result", str(r.folder / m.path)) for m in r.models if m.name == record.result and m.state == "complete"]
+    facts.append(("Report", str(r.folder / REPORT_FILE)))
+    Printer(console).show([*shown, Facts(facts), *(Paragraph(f"Note: {note}", "note") for note in record.notes)])
+
+
+def _state(model: StudiedModel) -> str:
+    return f"{model.state}: {model.reason}" if model.reason else model.state
+
+
+# -------------------------------------------------------------------------------------------------------------- answer
+
+
+def lead(r: Results) -> str:
+    """The answer in a few sentences: what was gained and what was kept."""
+    sentences = []
+    for who, pair in _against(r).items():
+        continued = "continued" in who
+        roles = {words: found for role, words in ROLES.items() if (found := by_role(pair, role))}
+        parts = [clause(found, words) for words, found in (reversed(roles.items()) if continued else roles.items())]
+        rest = by_role(pair, "kept")
+        if rest and not (continued and parts):
+            parts.append(clause(rest, "" if parts else "what was measured"))
+        shown = "the instruct model continued on the same text" if continued else who
+        sentences.append(f"Against {shown}: {'; '.join(parts)}.")
+    return " ".join(sentences) or no_answer(r, "update")
+
+
+def no_answer(r: Results, what: str) -> str:
+    """Why there is no answer."""
+    if r.record.status in UNFINISHED:
+        return f"The {what} {UNFINISHED[r.record.status]}, so there is nothing to compare yet."
+    if r.entries:
+        return (
+            "Models were measured and not compared with each other, so what was gained and what was kept stands "
+            "in the tables alone."
+        )
+    return f"The {what} is finished and nothing was measured, so what was gained and what was lost is not known."
+
+
+def _against(r: Results) -> dict[str, ModelPair]:
+    """What an update's result is held against: the instruct model, and the one that was continued."""
+    who = {"the instruct model": False, "the continued instruct model": True}
+    pairs = {name: r.against_instruct(continued=continued) for name, continued in who.items()}
+    return {name: pair for name, pair in pairs.items() if pair is not None}
+
+
+def clause(comparisons: Sequence[Comparison], what: str) -> str:
+    """What became of one role ("" for the rest), such as "on new text it gained (2.31 → 2.05 nats/token; −0.26
+    nats/token [−0.29, −0.24])", or "it gained on 2 and lost on 1 of 3 measures"."""
+    where = f"on {what}" if what else "elsewhere"
+    verdicts = [c.verdict for c in comparisons]
+    if len(comparisons) == 1:
+        row = ComparisonRow(comparisons[0])
+        other = {KEPT: "kept what there was", NOT_SHOWN: "shows no change", NOT_FINITE: _BROKEN}
+        return f"{where} it {other.get(row.verdict, row.verdict)} ({row.levels()}; {' '.join(row.change())})"
+    kinds = {v: f"{v} on" for v in (GAINED, LOST, LITTLE_GAINED, LITTLE_LOST, KEPT)}
+    kinds |= {NOT_SHOWN: "shows no change on", NOT_FINITE: f"{_BROKEN} on"}
+    parts = [f"{words} {verdicts.count(verdict)}" for verdict, words in kinds.items() if verdict in verdicts]
+    return f"{where} it {listed(parts)} of {plural(len(verdicts), 'measure')}"
+
+
+def corpus_text(r: Results) -> str:
+    """The new text in a line: documents, tokens, dates; "" where nothing is recorded."""
+    c = r.record.corpus
+    parts = [plural(c["documents"], "document"), f"{count(c['tokens'])} tokens"] if c else []
+    parts += [f"{c['first_date']} to {c['last_date']}"] if c.get("first_date") else []
+    return " · ".join(parts)
+
+
+def _banners(r: Results) -> list[b.Block]:
+    failed = [m for m in r.models if m.state == "failed"]
+    lines = [f"{m.label or m.name}: {m.reason or 'no reason was recorded'}" for m in failed]
+    found = b.problems(f"{plural(len(failed), 'model')} could not be made.", lines, "bad")
+    if r.record.status in STATUS and not (r.record.status == "failed" and failed):
+        found.append(STATUS[r.record.status])
+    found += b.problems("Some files could not be used.", r.problems)
+    return found + b.problems("A pair does not look like a base and its child.", _warnings(r))
+
+
+def _warnings(r: Results) -> list[str]:
+    """Sentences on pairs that do not look like a base and its child: with the evidence, or among the notes
+    (`holdfast.checkpoints.ancestry`)."""
+    found = [w for evidence in r.record.ancestry for w in evidence["warnings"]]
+    return list(dict.fromkeys([*found, *(n for n in r.record.notes if n.startswith("WARNING:"))]))
+
+
+def _answer_tiles(r: Results) -> list[Tile]:
+    found = []
+    for who, pair in _against(r).items():
+        for role, words in ROLES.items():
+            comparisons = by_role(pair, role)
+            if comparisons and not (role == "new" and "continued" in who):
+                found.append(_tile(words.capitalize(), comparisons, f"against {who}"))
+    return found
+
+
+def token_tile(r: Results) -> list[Tile]:
+    """How much new text was trained on."""
+    tokens = max((m.tokens for m in r.models), default=0)
+    below = corpus_text(r).partition(" · ")[0] or "trained on"
+    return [Tile("New tokens", count(tokens), below)] if tokens > 0 else []
+
+
+def _tile(title: str, comparisons: Sequence[Comparison], against: str) -> Tile:
+    rows = [ComparisonRow(c) for c in comparisons]
+    if len(rows) == 1:
+        [row] = rows
+        text, interval = row.change()
+        return Tile(title, text, f"{interval} {against}: {row.verdict} ({row.levels()})", TONES.get(row.verdict, ""))
+    verdicts = [row.verdict for row in rows]
+    rest = tally(verdicts, [v for v in VERDICTS if v != GAINED])
+    return Tile(title, f"{verdicts.count(GAINED)} of {len(rows)} gained", f"{against}: {rest}" if rest else against)
+
+
+# ------------------------------------------------------------------------------------------------------------- figures
+
+
+def kept_charts(r: Results) -> list[Chart]:
+    """What an update kept, a line for each score: the base, the instruct model, the continued instruct model and the
+    result as points; shares together, others by their unit."""
+    result = next((m for m in r.models if m.name == r.record.result), None)
+    if result is None:
+        return []
+    made = {(m.start, m.continued): m for m in reversed(r.models) if not m.restored}
+    places = {"base": (BASE, False), "instruct": (INSTRUCT, False), "instruct, continued": (INSTRUCT, True)}
+    chosen = {name: made[place] for name, place in places.items() if place in made} | {"result": result}
+    scores = [s for s in r.scores if sum(m.name in s.values for m in chosen.values()) > 1]
+    return [
+        _kept_chart([s for s in scores if s.unit == unit], chosen) for unit in dict.fromkeys(s.unit for s in scores)
+    ]
+
+
+def _kept_chart(scores: Sequence[Measure], chosen: Mapping[str, StudiedModel]) -> Chart:
+    offset, first = 0.52 / len(chosen), scores[0]
+    rows: list[dict[str, Any]] = []
+    for line, s in enumerate(scores):
+        rows.append({"title": s.score})
+        for place, (name, m) in enumerate(chosen.items()):
+            if m.name in s.values:
+                y = round(line + offset * (place - (len(chosen) - 1) / 2), 3)
+                rows[-1] |= {name: drawn(s.values[m.name], s), f"place {place}": y}
+    names = [s.score for s in scores]
+    level = 100 * next(iter(first.values.values())).confidence
+    marks = []
+    for place, name in enumerate(chosen):
+        colour, symbol = STYLES.get("residual" if name == "result" else name, STYLES["others"])
+        marks.append(Mark(x=name, y=f"place {place}", name=name, colour=colour, symbol=symbol))
+    return Chart(
+        title="Shares" if first.share else f"In {first.unit}",
+        rows=rows,
+        columns=[Col("Measure", "title", numeric=False), *(Col(name, name) for name in chosen)],
+        marks=marks,
+        x=Axis(title=first.unit + lower(first)),
+        y=Axis(names=names, more={"showgrid": False}),
+        rules=[Rule(y=line + 0.5, colour="grid", dash="solid") for line in range(len(scores) - 1)],
+        narrow=names,
+        caption=(
+            f"Bars: {level:g} % intervals over the samples of each model alone. Two may overlap and their difference "
+            "still be sure: the models answered the same questions, see the pairs."
+        ),
+        height=96 + 62 * len(scores),
+        legend=True,
+    )
+
+
+def _pairs(r: Results) -> Section | None:
+    """Every pair with its forests and figures."""
+    pairs = [p for p in r.record.pairs if p.comparisons]
+    parts: list[Any] = []
+    for pair in pairs:
+        rows = ordered(pair.comparisons)
+        primary = primary_of(rows)
+        sentence = pair_sentence((r.label(pair.before), r.label(pair.after)), primary)
+        parts += [b.Heading(pair.question or pair_title(pair, r)), Paragraph(sentence)]
+        parts += [*b.side_by_side(gains(primary)), Fold(f"Figures ({len(rows):,})", [measures(rows)])]
+    parts += [difference_note([ComparisonRow(c) for p in pairs for c in p.comparisons])] if pairs else []
+    return Section("Compared pairs", parts, anchor="pairs") if pairs else None
+
+
+def pair_title(pair: ModelPair, r: Results) -> str:
+    """The pair by its models' labels."""
+    return f"{r.label(pair.before)} → {r.label(pair.after)}"
+
+
+def _measures(r: Results) -> list[b.Block]:
+    """Every measure of every model."""
+    if not r.entries:
+        return [Paragraph("No evaluation of any model is there yet.", "note")]
+
+    def column(model: StudiedModel) -> Col:
+        def figure(row: Measure) -> Text:
+            return b.figure(*metric_texts(row.values[model.name])) if model.name in row.values else ""
+
+        return Col((model.label or model.name, state_chip(model.state)), figure)
+
+    heads = [Col("Measure", lambda row: (breakable(row.title), sub(breakable(row.words))), numeric=False)]
+    columns = [*heads, *map(column, r.models)]
+    others = [m for m in r.entries if not m.leads]
+    table = tabulate([m for m in r.entries if m.leads], columns, kind="figures")
+    text = "Below each figure: its interval over the samples of the model alone."
+    folded = [Fold(f"Other metrics ({len(others):,})", [tabulate(others, columns, kind="figures")])] if others else []
+    return [table, *folded, Paragraph(text, "note")]
+
+
+def state_chip(state: str) -> Text:
+    """What keeps a model's figures from being there."""
+    return chip(state, STATE_TONES.get(state, "")) if state != "complete" else None
+
+
+def _scale(r: Results) -> Section | None:
+    """The gain over the base by scale of the residual, and what was chosen."""
+    choice = r.record.scale
+    if choice is None:
+        return None
+    rows = sorted((c for c in choice.candidates if c["score"] is not None), key=lambda c: float(c["scale"]))
+    columns = [
+        Col("Scale", lambda c: significant(c["scale"]) + " (chosen)" * (c["scale"] == choice.chosen), numeric=False),
+        Col("Mean gain", lambda c: b.figure(*with_interval(c["score"], c["interval"], sign=True))),
+        Col("Against scale 1", lambda c: _against_one(c["against_one"])),
+    ]
+    entries = ", ".join(choice.entries) or "not recorded"
+    text = f"Chosen by: {entries}. The chosen scale looks a little better on these than it is, because they chose it."
+    intro = f"Scale {significant(float(choice.chosen))} was chosen: {choice.reason.removesuffix('.')}."
+    parts = [tabulate(rows, columns), Paragraph(text, "note")]
+    return Section("Scale of the residual", parts, intro=intro, anchor="scale")
+
+
+def _against_one(found: Mapping[str, Any] | None) -> str:
+    return " ".join(with_interval(found["gain"], found["interval"], sign=True)) if found else ""
+
+
+# --------------------------------------------------------------------------------------------------------------- models
+
+
+def made_text(model: StudiedModel, r: Results) -> str:
+    """How a model came about, such as "base, continued on 100 M new tokens, + 1 × (instruct − base)"."""
+    several = len(r.families) > 1
+    start = model.start
+    if several and model.family and model.family in r.families:
+        start += f" of {model.family}"
+    parts = [f"{start}, as given" if model.given else start]
+    if model.continued:
+        tokens = model.tokens if model.tokens > 0 else model.budget or 0
+        parts.append(f"continued on {count(tokens)} new tokens" if tokens else "continued on the new text")
+    if model.residual is not None:
+        whose = f" of {model.residual}" if several and model.residual else ""
+        parts.append(f"+ {1 if model.scale is None else model.scale:g} × (instruct \u2212 base){whose}")
+    parts += ["tuned on the instruct model's conversations"] * model.tuned
+    parts += ["held to the instruct model on its own answers"] * model.distilled
+    parts += ["held to itself with the conversations' answers in the prompt"] * model.self_distilled
+    if model.width:
+        parts.append(f"width {model.width}, world {model.seed}")
+    elif model.continued and len({m.seed for m in r.models}) > 1:
+        parts.append(f"seed {model.seed}")
+    return ", ".join(parts)
+
+
+def _models(r: Results) -> Section:
+    if not r.models:
+        return Section("Models", [Paragraph("The record names no model.", "note")])
+    columns = [
+        Col("Model", _name, numeric=False),
+        Col("How it was made", lambda m: made_text(m, r), numeric=False, wide=True),
+        Col("Parameters", lambda m: count(m.parameters) if m.parameters else ""),
+        Col("Compute", lambda m: flops_text(m.flops) if m.flops else ""),
+        Col("Time", lambda m: duration(m.seconds) if m.seconds else ""),
+        Col("State", lambda m: chip(m.state, STATE_TONES.get(m.state, "")), numeric=False),
+        Col("Where", lambda m: _where(r.folder, m), numeric=False, wide=True),
+    ]
+    tones = ["taken" if m.name == r.record.result else "" for m in r.models]
+    table = tabulate(r.models, columns, kind="dense", tones=tones)
+    return Section("Models and how they were made", [table, *(Paragraph(text) for text in _ancestry(r))])
+
+
+def _name(model: StudiedModel) -> Text:
+    return model.label or model.name, sub(model.name) if model.label and model.label != model.name else None
+
+
+def _where(folder: Path, model: StudiedModel) -> Text:
+    inside = bool(model.path) and not model.given and (folder / model.path / REPORT_FILE).is_file()
+    link = sub(Span("report of the run", link=quote(f"{model.path}/{REPORT_FILE}"))) if inside else None
+    path = shown_name(model) if model.given or not model.path else model.path
+    return path, link, sub(Span(model.hash[:16], "code")) if model.hash else None
+
+
+def _ancestry(r: Results) -> list[str]:
+    """Whether each instruct model looks like a child of its base."""
+    child = "" if _warnings(r) else " That is what a fine-tune of a base looks like."
+    found = []
+    for evidence in r.record.ancestry:
+        total = next((LayerDistance(**d) for d in evidence["layers"] if d["layer"] == "total"), None)
+        title = " from ".join(last_part(evidence[k]) for k in ("instruct", "base"))
+        if total is not None:
+            found.append(
+                f"{title}: over all weights the difference has {moved(total.relative)} of the base's norm, and the "
+                f"cosine is {number(total.cosine, 4)}, on a sample of {count(total.parameters)} weights.{child}"
+            )
+    return found
+
+
+# --------------------------------------------------------------------------------------------------------- small print
+
+READING = [
+    "The residual is what instruction tuning changed: instruct \u2212 base, weight by weight. Added to the base after "
+    "it was continued on new text, it is meant to bring instruction following back without instruction data "
+    "(Balancing Continuous Pre-Training, equations 1 and 2).",
+    "Verdicts are of paired comparisons: both models answered the same samples. Gained or lost: the interval of the "
+    "difference excludes 0. No change beyond noise is not proof of no change; the interval says how large one may be.",
+    "Where one training run stands behind a model, how far another seed would move it is in no interval.",
+    "Tokens are those trained on, as counted. FLOPs are those of the training behind a model.",
+]
+
+
+def _corpus(r: Results) -> Section:
+    facts = [(name.replace(".", ": ").replace("_", " "), text) for name, text in flatten(r.record.corpus)]
+    if not r.record.corpus.get("first_date"):
+        facts.append(("dates", "none recorded: whether the text is new to the models is not known from it"))
+    return Section("New text", [Panel([Facts(facts)], "card")], anchor="corpus")
+
+
+def _small_print(r: Results) -> Section:
+    record = r.record
+    settings = flatten(record.config)
+    found = [("Began", record.created or "not recorded"), ("Finished", record.finished or f"no ({record.status})")]
+    folds = {
+        f"Settings ({plural(len(settings), 'key')})": settings,
+        "Versions": list(record.versions.items()),
+        "Hardware": hardware_rows(record.hardware),
+    }
+    folded = [Fold(title, b.facts_or_nothing(facts)) for title, facts in folds.items()]
+    return Section("To repeat it", [Panel([Facts(found)], "card"), *folded])

@@ -1,0 +1,231 @@
+"""The page of a study: the paper's layout, its figures beside ours, the two charts, what is missing."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+import statistics
+from pathlib import Path
+
+import pytest
+
+import synthetic_residuals as make
+from holdfast.papers.residual.page import (
+    Column,
+    StudyResults,
+    carried_charts,
+    figures_table,
+    over_seeds,
+    token_charts,
+    write_study_report,
+)
+from holdfast.records.residual import ModelPair, ResidualRecord
+from holdfast.reports.blocks import words
+from holdfast.reports.charts import plotly_figure
+from holdfast.reports.update_report import Measure
+from holdfast.statistics.intervals import t_quantile
+
+
+@pytest.fixture
+def studied(tmp_path: Path) -> ResidualRecord:
+    return make.study(tmp_path)
+
+
+def page_text(folder: Path, record: ResidualRecord) -> str:
+    return make.text_of(write_study_report(folder, record))
+
+
+def headers(columns: list[Column]) -> list[list[str]]:
+    blocks = dict.fromkeys(c.block for c in columns)
+    return [[c.header for c in columns if c.block == block] for block in blocks]
+
+
+def row(results: StudyResults, title: str) -> Measure:
+    return next(r for r in results.rows if r.title == title)
+
+
+def printed(results: StudyResults, columns: list[Column], title: str) -> list[float | None]:
+    return [c.printed(row(results, title)) for c in columns]
+
+
+def test_a_study_leads_with_its_pairs(tmp_path, studied) -> None:
+    bring, instruct = "What does a sibling's residual bring to the base?", "Is it as good as the instruct model?"
+    gained, lost = (make.compared("ifeval", 0.3, after, suite="target") for after in (0.5, 0.1))
+    besides = dataclasses.replace(lost, metric="inst_level_loose_acc", primary=False)
+    pairs = [
+        ModelPair(before="l3-base", after="l3-base-31", question=bring, comparisons=[gained, besides]),
+        ModelPair(before="l31-base", after="l31-base-3", question=bring, comparisons=[gained, lost]),
+        ModelPair(before="l3-instruct", after="l3-base-31", question=instruct, comparisons=[lost]),
+    ]
+    record = make.with_state(dataclasses.replace(studied, pairs=pairs), "l31-base-3", state="waiting")
+    text = page_text(tmp_path, record)
+    answer = f"{bring} 3 paired comparisons: 2 gained, 1 lost. {instruct} 1 paired comparison: 1 lost."
+    assert f"17 of 18 models are complete. {answer}" in text and "Llama 3 base → Llama 3 base + 3.1 residual" in text
+    without = page_text(tmp_path, dataclasses.replace(studied, pairs=[]))
+    assert "Models were measured and not compared with each other" in without
+
+
+def test_the_papers_layout_has_its_rows_and_figures_in_its_order(tmp_path, studied) -> None:
+    r = StudyResults(tmp_path, studied)
+    continued, siblings, derived = r.tables.values()
+    assert [m.title for m in r.rows] == [
+        *["IFEval"] * 4,
+        "MMLU",
+        "MMLU-Pro",
+        "GSM8K",
+        "GSM8K",
+        "Sub-average 1",
+        "WinoGrande",
+        "HellaSwag",
+        "HellaSwag",
+        "ARC-easy",
+        "ARC-easy",
+        "PIQA",
+        "PIQA",
+        "Sub-average 2",
+        "TruthfulQA mc2",
+        "Average",
+    ]
+    budgets = ["+100 M", "+500 M", "+1 B"]
+    assert headers(continued) == [["original", *budgets], ["original", *budgets], budgets]
+    assert headers(siblings) == [["base", "instruct", f"+ {name} residual"] for name in ("llama-3.1", "llama-3")]
+    assert headers(derived) == [["original", "+ llama-3 residual", "+ llama-3.1 residual"]]
+    assert printed(r, continued, "Average") == [
+        51.64,
+        50.93,
+        51.20,
+        51.41,
+        62.94,
+        60.28,
+        59.36,
+        58.00,
+        63.07,
+        63.34,
+        63.12,
+    ]
+    assert printed(r, siblings, "Average") == [51.64, 62.94, 64.25, 51.57, 64.42, 62.01]
+    assert printed(r, derived, "Average") == [57.47, 62.14, 63.80]
+    assert printed(r, derived, "Sub-average 1") == [None] * 3, "table 4 prints none"
+    first = r.rows[0]
+    assert all(abs(100 * c.metric(first).value - c.printed(first)) <= 1.0001 for c in continued)
+    text = page_text(tmp_path, studied)
+    assert "paper 63.34" in text and "Table 3 prints 65.48 as sub-average 2" in text
+    assert "At 1.5B the paper's own gain is small" not in text
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("l3-base-500M-residual", {"scale": 0.8}),
+        ("l3-base-500M-residual", {"budget": 600_000_000, "tokens": 600_000_000}),
+        ("l3-base", {"path": "models/my-own-base"}),
+    ],
+)
+def test_a_model_made_otherwise_has_no_figures_of_the_paper(tmp_path, studied, name, changes) -> None:
+    r = StudyResults(tmp_path, make.with_state(studied, name, **changes))
+    assert {c.paper for columns in r.tables.values() for c in columns if c.model.name == name} == {None}
+
+
+def test_a_part_of_the_suite_leaves_cells_empty_and_forms_no_average(tmp_path, studied) -> None:
+    for file in tmp_path.glob("evaluations/*/*"):
+        if not re.search(r"\.(ifeval|mmlu|piqa)\.", file.name):
+            file.unlink()
+    r = StudyResults(tmp_path, studied)
+    assert len(r.rows) == 19 and len(row(r, "MMLU").values) == len(studied.models) and row(r, "Average").values == {}
+    assert "An empty cell was not measured." in page_text(tmp_path, studied)
+
+
+def test_what_was_measured_besides_follows_the_papers_rows(tmp_path, studied) -> None:
+    news = make.evaluation("target", "held_out_news", {"nats_per_token": make.nats(2.2)}, kind="perplexity")
+    make.write_evaluation(tmp_path / "evaluations" / "l3-base", news)
+    r = StudyResults(tmp_path, studied)
+    assert r.rows[-1].title == "held_out_news" and set(r.rows[-1].values) == {"l3-base"}
+    assert r.drawn_scores[-1].score == "held out news"
+
+
+def test_without_the_papers_suite_a_row_is_a_metric_of_an_entry(tmp_path, studied) -> None:
+    for file in tmp_path.glob("evaluations/*/*"):
+        file.unlink()
+    for name, following in (("l3-base", 0.02), ("l3-instruct", 0.8), ("l3-base-31", 0.7)):
+        figures = {**make.WORLD["base"], "following": following}
+        make.write_world(tmp_path / "evaluations" / name, **figures)
+        both = {key: make.share(0.5, 200) for key in ("exact_match,flexible-extract", "exact_match,strict-match")}
+        make.write_evaluation(tmp_path / "evaluations" / name, make.evaluation("problems", "word_problems", both))
+    r = StudyResults(tmp_path, studied)
+    both_lead = [s.score for s in r.drawn_scores if s.name == "word_problems"]
+    assert both_lead == ["problems: word problems, flexible", "problems: word problems, strict"]
+    table = figures_table(r.tables["Residuals of siblings"], [row(r, "instructions")], paper=False)
+    assert [words(cell).split("\n")[0] for cell in table.rows[0][1:4]] == ["2.0 %", "80.0 %", "70.0 %"]
+
+
+def test_seeds_are_one_column_with_the_interval_of_both(tmp_path) -> None:
+    record = make.study(tmp_path, seeds=(0, 1, 2))
+    r = StudyResults(tmp_path, record)
+    columns = next(iter(r.tables.values()))
+    assert [len(c.members) for c in columns] == [1, 3, 3, 3, 1, *[3] * 6]
+    first, column = r.rows[0], columns[1]
+    metrics = [first.values[m.name] for m in column.members]
+    samples = statistics.fmean((m.interval[1] - m.interval[0]) / 2 for m in metrics)
+    half = math.hypot(samples, t_quantile(2, 0.975) * statistics.stdev(m.value for m in metrics) / 3**0.5)
+    mean = column.metric(first)
+    assert mean.value == pytest.approx(statistics.fmean(m.value for m in metrics))
+    assert mean.interval == pytest.approx((mean.value - half, mean.value + half))
+    assert "+100 M 3 seeds" in page_text(tmp_path, record)
+    assert over_seeds(metrics[:1]) is metrics[0] and over_seeds([]) is None
+    assert over_seeds([metrics[0], dataclasses.replace(metrics[1], interval=None)]).interval is None
+
+
+def test_worlds_are_told_by_their_width(tmp_path, studied) -> None:
+    models = [dataclasses.replace(m, width=64 if m.start == "instruct" else 128) for m in studied.models]
+    r = StudyResults(tmp_path, dataclasses.replace(studied, models=models))
+    assert {c.model.start for columns in r.tables.values() for c in columns} == {"base", "derived"}
+    assert "width 64, world 0" in page_text(tmp_path, r.record), "the models one by one"
+
+
+def test_figure_1_has_a_panel_a_group_with_three_lines(tmp_path, studied) -> None:
+    charts = token_charts(StudyResults(tmp_path, studied))
+    assert [c.title for c in charts] == ["Instruction following", "Reasoning", "Truthfulness", "Average"]
+    lines = [t for t in plotly_figure(charts[0])["data"] if t["mode"] == "lines+markers"]
+    assert [(t["name"], len(t["x"])) for t in lines] == [("Base", 4), ("Instruct", 4), ("Base + residual", 3)]
+    xs = lines[1]["x"]
+    assert [round(x - xs[0], 2) for x in xs] == [0.0, 1.0, 1.7, 2.0], "0, then logarithmic"
+    assert plotly_figure(charts[0])["layout"]["xaxis"]["ticktext"] == ["original", "100 M", "500 M", "1 B"]
+    paper = next(t for t in plotly_figure(charts[3])["data"] if t["name"] == "paper")
+    assert paper["y"][:4] == [51.64, 50.93, 51.20, 51.41]
+    scaled = make.with_state(studied, "l3-base-500M-residual", scale=0.8)
+    [residual] = [
+        t
+        for t in plotly_figure(token_charts(StudyResults(tmp_path, scaled))[0])["data"]
+        if t["name"] == lines[2]["name"]
+    ]
+    assert len(residual["x"]) == 2, "scale 1 alone"
+
+
+def test_siblings_and_derived_models_are_points_with_the_papers_beside(tmp_path, studied) -> None:
+    average = next(c for c in carried_charts(StudyResults(tmp_path, studied)) if c.title == "Average")
+    assert average.y.names == [
+        "llama-3: base",
+        "llama-3: instruct",
+        "llama-3: + llama-3.1 residual",
+        "llama-3.1: base",
+        "llama-3.1: instruct",
+        "llama-3.1: + llama-3 residual",
+        "docchat: original",
+        "docchat: + llama-3 residual",
+        "docchat: + llama-3.1 residual",
+    ]
+    paper = next(t for t in plotly_figure(average)["data"] if t["name"] == "paper")
+    assert paper["x"] == [51.64, 62.94, 64.25, 51.57, 64.42, 62.01, 57.47, 62.14, 63.80]
+
+
+def test_what_is_missing_is_named(tmp_path, studied) -> None:
+    record = make.with_state(studied, "l3-base-500M", state="failed", reason="CUDA out of memory", evaluations="")
+    record = make.with_state(record, "l3-instruct-1000M", state="running", evaluations="", tokens=-1, budget=None)
+    headers_of = [c.header for columns in StudyResults(tmp_path, record).tables.values() for c in columns]
+    assert "+ new text" in headers_of, "not counted yet, and no original"
+    assert "16 of 18 models are complete" in page_text(tmp_path, record)
+    nothing = page_text(tmp_path, ResidualRecord(name="u", kind="study", status="running"))
+    assert "The study is not finished, so there is nothing to compare yet." in nothing
+    small = dataclasses.replace(studied, models=[dataclasses.replace(m, parameters=10**9) for m in studied.models])
+    assert "At 1.5B the paper's own gain is small" in page_text(tmp_path, small)

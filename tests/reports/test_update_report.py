@@ -1,0 +1,189 @@
+"""The page and the terminal of an update: the answer, what was measured, what is missing. What every page has to
+satisfy is in `test_every_page`."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+import synthetic_residuals as make
+from holdfast.records.residual import ResidualRecord
+from holdfast.reports.charts import plotly_figure
+from holdfast.reports.update_report import Results, clause, kept_charts, print_update, role_of, write_update_report
+
+
+@pytest.fixture
+def updated(tmp_path: Path) -> ResidualRecord:
+    return make.update(tmp_path)
+
+
+def page_text(folder: Path, record: ResidualRecord) -> str:
+    return make.text_of(write_update_report(folder, record))
+
+
+def terminal_text(record: ResidualRecord, folder: Path, encoding: str = "utf-8") -> str:
+    raw = io.BytesIO()
+    file = io.TextIOWrapper(raw, encoding=encoding, write_through=True)
+    print_update(record, folder, Console(width=80, file=file, force_terminal=True, color_system=None))
+    return raw.getvalue().decode(encoding)
+
+
+def test_the_lead_says_what_was_gained_and_what_was_kept(tmp_path, updated) -> None:
+    first = (
+        "Against the instruct model: on new text it gained on 2 of 2 measures; on instruction following it shows no "
+        "change (91.0 → 90.0 %; −1.0 pt [−5.0, +3.0]); elsewhere it lost on 1 and shows no "
+        "change on 1 of 2 measures."
+    )
+    second = (
+        " Against the instruct model continued on the same text: on instruction following it gained (34.0 → 90.0 %; "
+        "+56.0 pt [+52.0, +60.0]); on new text it lost on 1 and shows no change on 1 of 2 measures."
+    )
+    text = page_text(tmp_path, updated)
+    assert first + second in text
+    for pair in updated.pairs:
+        assert pair.question in text
+    pairs = [pair for pair in updated.pairs if pair.before != "instruct-new"]
+    shorter = page_text(tmp_path, dataclasses.replace(updated, pairs=pairs))
+    assert first in shorter and "model continued on the same" not in shorter
+
+
+def test_a_loss_is_called_a_loss() -> None:
+    lower = make.compared("prose", 2.1, 2.2, metric="nats_per_token", unit="nats/token", higher=False, half=0.01)
+    assert clause([lower], "") == "elsewhere it lost (2.100 → 2.200 nats/token; +0.100 nats/token [+0.090, +0.110])"
+
+
+@pytest.mark.parametrize(
+    ("role", "suite", "name", "unit", "metric"),
+    [
+        ("new", "target", "new_text", "nats/token", ""),
+        ("new", "new", "prose", "nats/token", ""),
+        ("new", "target", "corpus", "nats/token", ""),
+        ("instruction", "target", "ifeval", "accuracy", ""),
+        ("instruction", "source", "world", "accuracy", "prompt_level_strict_acc"),
+        ("instruction", "average", "sub_average_1", "", ""),
+        ("kept", "average", "average", "", ""),
+        ("kept", "target", "mmlu", "accuracy", ""),
+        ("kept", "source", "renewal", "accuracy", ""),
+    ],
+)
+def test_roles_follow_names_and_metrics(role, suite, name, unit, metric) -> None:
+    assert role_of(suite, name, unit, metric) == role
+
+
+def test_every_measure_has_a_row_and_every_model_a_column(tmp_path, updated) -> None:
+    r = Results(tmp_path, updated)
+    assert [(m.title, m.leads) for m in r.entries] == [
+        ("new_knowledge", True),
+        ("new_text", True),
+        ("instructions", True),
+        ("instructions", False),
+        ("old_knowledge", True),
+        ("old_knowledge", False),
+        ("prose", True),
+    ]
+    text = page_text(tmp_path, updated)
+    assert "Other metrics (2)" in text and "Target, nats_per_token, nats/token, lower is better" in text
+    assert "1.960 [1.940, 1.980]" in text
+
+
+def test_many_entries_are_drawn_behind_their_averages(tmp_path, updated) -> None:
+    for model in updated.models:
+        for k in range(10):
+            found = make.evaluation("source", f"task_{k}", {"acc": make.share(0.05 * k + 0.2, 100)})
+            make.write_evaluation(tmp_path / "evaluations" / model.name, found)
+        mean = make.evaluation("average", "knowledge", {"average": make.share(0.5, 10, "share")}, kind="average")
+        make.write_evaluation(tmp_path / "evaluations" / model.name, mean)
+    r = Results(tmp_path, updated)
+    assert r.entries[-1].title == r.scores[0].score == "knowledge" and len(r.scores) == 10
+
+
+def test_before_and_after_has_four_models_a_measure(tmp_path, updated) -> None:
+    shares, texts = kept_charts(Results(tmp_path, updated))
+    assert [t["name"] for t in plotly_figure(shares)["data"]] == ["base", "instruct", "instruct, continued", "result"]
+    assert [cells[0] for cells in shares.table.rows] == ["new knowledge", "instructions", "old knowledge"]
+    assert [cells[0] for cells in texts.table.rows] == ["new text", "prose"]
+    assert "lower is better" in plotly_figure(texts)["layout"]["xaxis"]["title"]["text"]
+    result = next(t for t in plotly_figure(shares)["data"] if t["name"] == "result")
+    assert result["x"] == [70.0, 90.0, 92.0]
+
+
+def test_the_page_says_how_models_were_made_and_what_of(tmp_path, updated) -> None:
+    text = page_text(tmp_path, updated)
+    for said in (
+        "base, continued on 2 M new tokens, + 1 × (instruct − base)",
+        "3,120 documents",
+        "2024-01-03",
+        "skipped: before the first date 118",
+        "over all weights the difference has",
+        "Scale 1 was chosen",
+        "1 (chosen) +0.610 [+0.580, +0.640]",
+        "−0.200 [−0.230, −0.170]",
+    ):
+        assert said in text, said
+    html = (tmp_path / "report.html").read_text()
+    assert 'href="runs/base-new/report.html"' in html
+    assert "/data/world" not in html, "whose folder it was says nothing"
+    undated = dataclasses.replace(updated, corpus={"documents": 12, "tokens": 900})
+    assert "whether the text is new to the models is not known" in page_text(tmp_path, undated)
+
+
+@pytest.mark.parametrize("among", ["evidence", "notes"])
+def test_a_pair_that_is_no_pair_is_warned_about_first(tmp_path, updated, among) -> None:
+    warning = "WARNING: instruct does not look like a fine-tune of base <b>"
+    evidence = [{**updated.ancestry[0], "warnings": [warning]}]
+    changes = {"ancestry": evidence} if among == "evidence" else {"notes": [warning]}
+    text = page_text(tmp_path, dataclasses.replace(updated, **changes))
+    assert warning in text
+    assert text.index("A pair does not look like a base and its child.") < text.index("Before and after")
+    assert "That is what a fine-tune of a base looks like" not in text
+    assert "That is what a fine-tune of a base looks like" in page_text(tmp_path, updated)
+
+
+def test_failed_and_waiting_models_are_named(tmp_path, updated) -> None:
+    record = make.with_state(updated, "base-new", state="failed", reason="CUDA out of memory", evaluations="")
+    record = make.with_state(record, "result", state="waiting", evaluations="evaluations/not-there", tokens=-1)
+    record = dataclasses.replace(record, status="interrupted")
+    text = page_text(tmp_path, record)
+    for said in ("base + new text: CUDA out of memory", "1 model could not be made", "continues with what is missing"):
+        assert said in text, said
+    shown = terminal_text(record, tmp_path)
+    assert "failed: CUDA" in shown and "waiting" in shown
+
+
+def test_what_is_no_measure_or_cannot_be_read_is_left_out(tmp_path, updated) -> None:
+    average = make.evaluation("average", "scale_choice", {"average": make.share(0.5, 10, "share")}, kind="average")
+    make.write_evaluation(tmp_path / "evaluations" / "result", average)
+    (tmp_path / "evaluations" / "base" / "source.prose.json").write_text("{")
+    text = page_text(tmp_path, updated)
+    assert "scale_choice" not in text
+    assert "source.prose.json could not be read" in text and "What was measured" in text
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        ("running", "is not finished, so there is nothing to compare yet"),
+        ("interrupted", "was interrupted, so there is nothing to compare yet"),
+        ("failed", "failed, so there is nothing to compare yet"),
+        ("finished", "is finished and nothing was measured, so what was gained and what was lost is not known"),
+    ],
+)
+def test_without_evaluations_there_is_a_page_without_figures(tmp_path, status, said) -> None:
+    record = ResidualRecord(name="u", status=status)
+    text = page_text(tmp_path, record)
+    assert f"The update {said}." in text and "No evaluation of any model is there yet." in text
+    assert terminal_text(record, tmp_path).startswith(f"u ({status})")
+
+
+def test_the_terminal_has_the_answer_the_pairs_and_the_page(tmp_path, updated) -> None:
+    write_update_report(tmp_path, updated)
+    text = terminal_text(updated, tmp_path)
+    assert all(len(line) <= 80 or str(tmp_path) in line for line in text.splitlines())
+    for said in ("Against the instruct model", "instructions", "Scale     1:", "New text  3,120 documents"):
+        assert said in text, said
+    assert "report.html" in text.replace("\n", "")
+    assert "-1.0 pt [-5.0, +3.0]" in terminal_text(updated, tmp_path, encoding="ascii")
