@@ -1,4 +1,4 @@
-"""`holdfast residual`: what instruction tuning changed, taken out and put on another base; and the study of it."""
+"""`holdfast residual`: what instruction tuning changed, taken out and put on another base."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from holdfast.checkpoints.merge import Prepared
 
 HELP = """\
-usage: holdfast residual extract|apply|study [options]
+usage: holdfast residual extract|apply [options]
 
 Keeps an instruct model current without instruction data: continue to train its BASE on new text, then add back what
 instruction tuning had changed.
@@ -28,7 +28,7 @@ instruction tuning had changed.
   new model   = new base + scale * residual          holdfast residual apply
 
   all of it with one command, measured and reported  holdfast update
-  budgets, siblings, derived models, scales          holdfast residual study
+  budgets, siblings, derived models, scales          holdfast study
 
 It works across sibling versions (Llama 3 and 3.1) and on models derived from the same ancestor. Before anything is
 written a sample of every layer is compared: a "residual" between models that are no relatives is warned about.
@@ -42,10 +42,7 @@ examples
   holdfast residual apply --instruct Llama-3-8B-Instruct --old_base Llama-3-8B --base Llama-3-8B-news \\
       --output_dir Llama-3-8B-Instruct-news
 
-  # a study: three budgets of new text, base and instruct continued, siblings' residuals
-  holdfast residual study --config study.yaml
-
-'holdfast residual extract --help', 'apply --help' and 'study --help' explain the options.
+'holdfast residual extract --help' and 'apply --help' explain the options.
 """
 
 EXTRACT = """\
@@ -182,15 +179,8 @@ def run(argv: list[str]) -> int:
         print(HELP)
         return 0 if argv else 2
     step, *rest = argv
-    if step == "study":
-        from holdfast.cli import residual_study
-
-        return residual_study.STUDY.run(rest)
     if step not in STEPS:
-        raise ConfigError(
-            f"expected 'holdfast residual extract', 'apply' or 'study', got '{step}'."
-            f"{did_you_mean(step, [*STEPS, 'study'])}"
-        )
+        raise ConfigError(f"expected 'holdfast residual extract' or 'apply', got '{step}'.{did_you_mean(step, STEPS)}")
     command, plan = STEPS[step]
     request = with_floats(command.read(rest))
     with stoppable():

@@ -22,7 +22,7 @@ kinds
   train     a run: 'holdfast train --config', every key of trl sft and accelerate launch, and the methods' parameters
   sweep     a study of trials: 'holdfast sweep --config'
   update    'holdfast update --config'
-  study     'holdfast residual study --config'
+  study     'holdfast study run' of the residual
   sequence  'holdfast sequence --config'
   ladder    'holdfast study run', a ladder
   stages    'holdfast diagnose --config'
@@ -65,8 +65,8 @@ def _update() -> dict[str, Any]:
 def _study() -> dict[str, Any]:
     from holdfast.papers.residual.settings import StudySettings
 
-    text = "The file of 'holdfast residual study --config'."
-    return json_schema(StudySettings, title="holdfast residual study", description=text)
+    text = "The file of 'holdfast study run' of the residual."
+    return json_schema(StudySettings, title="holdfast study run", description=text)
 
 
 def _sequence() -> dict[str, Any]:

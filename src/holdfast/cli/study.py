@@ -1,4 +1,4 @@
-"""`holdfast study`: the papers' studies from their files: a ladder, an overtraining study."""
+"""`holdfast study`: the papers' studies from their files: a ladder, an overtraining study, a study of the residual."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from holdfast.config.declare import Meta
 from holdfast.errors import ConfigError, did_you_mean
 from holdfast.papers.ladder.settings import LadderSettings
 from holdfast.papers.overtraining.settings import OvertrainingSettings
+from holdfast.papers.residual.settings import StudySettings
 
 PROG = "holdfast study"
 
@@ -27,6 +28,7 @@ Runs a study of a paper from its YAML file. The keys of the file say which study
 
   sizes     a ladder: pre-trains one model at rising token budgets, every budget a run of its own
   ladder    overtraining: what noise, few bits, pruning and fine-tuning cost each checkpoint of a ladder
+  families  the instruction residual: budgets, siblings, derived models and scales
 
   run       begins or continues a study; options override the file's keys
   status    how far it is
@@ -91,6 +93,30 @@ overtraining.yaml
     retention: [direct, {label_annealing: {weight: 1}}, sfa, [{train: {use_peft: true}}, {label: LoRA}]]
   seeds: [0, 1, 2]
 """
+RESIDUAL_TEXT = """\
+Makes every model of a grid once and measures all alike: base and instruct models as they are and continued on budgets
+of new text, base + residual at each, residuals on sibling versions and on derived models, scales of the residual. The
+page has the tables of the paper in its layout beside its figures, scores against new tokens, and whether residuals
+carry over. Interrupted? The same command continues. Several machines: one --storage and a shared folder, 'holdfast
+study worker' on the others.
+"""
+RESIDUAL_FILE = """\
+study.yaml
+  families:                             # pairs of base and instruct
+    llama-3:   {base: meta-llama/Meta-Llama-3-8B, instruct: meta-llama/Meta-Llama-3-8B-Instruct}
+    llama-3.1: {base: meta-llama/Llama-3.1-8B, instruct: meta-llama/Llama-3.1-8B-Instruct}
+  continued: [llama-3]                  # which are continued on the new text (the first)
+  starts: [base, instruct]              # and what of them
+  corpus: [news/]
+  after: 2023-12-01
+  budgets: [100M, 500M, 1B]             # a column each
+  derived: {docchat: cerebras/Llama3-DocChat-1.0-8B}
+  scales: [1]                           # of the residual
+  seeds: [0]
+  train: {learning_rate: 1.0e-5, bf16: true}
+  evaluation: {suites: [instruction_residual]}
+  output_dir: runs/residual
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,6 +135,11 @@ class LadderRequest(DryRun, LadderSettings):
 @dataclass(frozen=True, kw_only=True)
 class OvertrainingRequest(DryRun, OvertrainingSettings):
     """`holdfast study run` on the file of an overtraining study."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResidualRequest(DryRun, StudySettings):
+    """`holdfast study run` on the file of a study of the residual."""
 
 
 def run_command(request: type[Any], description: str, file: str) -> Command[Any]:
@@ -141,10 +172,19 @@ STUDIES: dict[str, study_commands.StudyCommand] = {
         file_needed=True,
         prog=PROG,
     ),
+    "residual": study_commands.StudyCommand(
+        command=run_command(ResidualRequest, RESIDUAL_TEXT, RESIDUAL_FILE),
+        config="holdfast.papers.residual.plan:study_config",
+        execute="holdfast.papers.residual.study:run_residual_study",
+        show="holdfast.papers.residual.page:print_study",
+        kind="holdfast.papers.residual.study:ResidualStudy",
+        file_needed=True,
+        prog=PROG,
+    ),
 }
-MARKS: dict[str, str] = {"sizes": "ladder", "ladder": "overtraining"}
-"""A key of a file: the study that it is of."""
-RECORDS: dict[str, str] = {"ladder.json": "ladder", "overtraining.json": "overtraining"}
+MARKS: dict[str, str] = {"sizes": "ladder", "ladder": "overtraining", "families": "residual", "starts": "residual"}
+"""A key of a file: the study that it is of. A study of the residual in a small world names no families."""
+RECORDS: dict[str, str] = {"ladder.json": "ladder", "overtraining.json": "overtraining", "update.json": "residual"}
 """The record in a study's folder: the study that wrote it."""
 WORKER = study_commands.worker_command(PROG)
 STATUS = study_commands.status_command(PROG)
@@ -190,8 +230,9 @@ def kind_of_file(path: Path) -> str:
         return kinds[0]
     came = f"the keys of {' and '.join(kinds)}" if kinds else f"{', '.join(keys) or 'no keys'}"
     raise ConfigError(
-        "expected the file of a ladder (it has 'sizes') or of an overtraining study ('ladder'), "
-        f"got {came}. Other studies have commands of their own: sweep, sequence, diagnose.",
+        "expected the file of a ladder (it has 'sizes'), of an overtraining study ('ladder') or of a study of the "
+        f"residual ('families' or 'starts'), got {came}. Other studies have commands of their own: sweep, sequence, "
+        "diagnose.",
         source=str(path),
     )
 

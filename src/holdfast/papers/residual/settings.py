@@ -35,7 +35,7 @@ def _world_schema() -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class StudySettings(GridSettings, StudyKeys):
-    """`holdfast residual study`."""
+    """`holdfast study run` of the residual."""
 
     name: str = "residual"
     continued: tuple[str, ...] | None = None
