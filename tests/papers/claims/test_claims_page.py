@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from claim_studies import direct, paper_like, study
+from claim_studies import paper_like
 from holdfast.errors import DataError
 from holdfast.papers.claims.page import claims_page, figure_line, shares_chart, verdict_sentence
 from holdfast.papers.claims.rules import claims_json
@@ -71,13 +71,6 @@ def test_verdicts_are_counted():
     assert verdict_sentence(claims[2:] * 2) == "Of 2 claims 2 cannot be told."
     assert verdict_sentence(claims[:1]) == "The one claim that was checked: holds."
     assert verdict_sentence([]) == "No claim was checked."
-
-
-def test_what_did_not_run_is_said(tmp_path):
-    page = written(tmp_path, found({"math": None, "code": study([direct()])}))
-    assert "Not finished: mathematics." in page
-    assert "study: mathematics (no page)" in page
-    assert 'class="chip warn"' in page
 
 
 def test_a_quick_check_says_that_it_means_nothing(tmp_path):

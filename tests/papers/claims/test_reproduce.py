@@ -4,7 +4,6 @@ something is missing."""
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
 from pathlib import Path
 
@@ -58,54 +57,6 @@ def shown(console):
 
 
 # ---------------------------------------------------------------------------------------------------------- the recipes
-
-
-@pytest.mark.parametrize("recipe", RECIPES)
-def test_every_twin_is_a_valid_study(recipe):
-    path = recipe_file(recipe)
-    config = load_study(path)
-    assert config.name == f"{recipe}-tiny"
-    assert name_of(config.small) == recipe
-    assert config.seeds == (0, 1, 2, 3, 4) and config.train["max_steps"] == 400
-    assert 1e-4 <= config.train["learning_rate"] <= 4e-4
-    assert config.select == {"rule": "paper"}
-    assert config.output_dir == Path(f"runs/label_annealing/{recipe}-tiny")
-    head = path.read_text().split("\nname:")[0]
-    assert all(line.startswith("#") for line in head.splitlines())
-    assert "Stands in for" in head and "Cannot show" in head and f"configs/label_annealing/{recipe}-tiny.yaml" in head
-
-
-@pytest.mark.parametrize("full", [False, True])
-@pytest.mark.parametrize("recipe", RECIPES)
-def test_configs_show_the_very_files_of_the_package(recipe, full):
-    shown_file = ROOT / "configs" / "label_annealing" / f"{recipe}{'' if full else '-tiny'}.yaml"
-    assert shown_file.read_bytes() == recipe_file(recipe, full=full).read_bytes()
-
-
-def test_twins_have_what_the_claims_need():
-    kinds = {recipe: [t.get("method") for t in load_study(recipe_file(recipe)).trials()] for recipe in RECIPES}
-    assert {"label_annealing", "l2", "replay", "replay+label_annealing"} <= {
-        str(k).replace(" ", "") for k in kinds["math"]
-    }
-    assert {"label_annealing", "l2"} <= set(kinds["code"])
-    for recipe in RECIPES:
-        config = load_study(recipe_file(recipe))
-        assert kinds[recipe].count("label_annealing") >= 7, recipe
-        assert "direct" in [a.kind for a in config.space.alternatives], "another rate of direct fine-tuning"
-        weights = [t["label_annealing.weight"] for t in config.trials() if "label_annealing.weight" in t]
-        assert min(weights) == 0.03 and max(weights) == (100 if recipe == "alignment_tax" else 30), "where they bite"
-        assert all(b / a < 3.5 for a, b in itertools.pairwise(weights))
-
-
-def test_replay_says_what_it_replays():
-    for recipe in ("math", "code"):
-        config = load_study(recipe_file(recipe))
-        labels = [config.space.label(t) for t in config.trials() if str(t.get("method")).startswith("replay")]
-        assert labels[:3] == [
-            "replay (the base's own text)",
-            "replay (unseen text of that kind)",
-            "replay (other text)",
-        ]
 
 
 # ---------------------------------------------------------------------------------------------------------------- runs
@@ -237,15 +188,6 @@ def test_ctrl_c_keeps_what_can_be_told(whole_but, ran, tmp_path, quiet):
     assert ran == ["math-tiny", "code-tiny"]
 
 
-def test_workers_are_handed_on(tmp_path, quiet, monkeypatch):
-    given = []
-    monkeypatch.setattr(
-        session, "run_study", lambda config, *, console=None, workers=None: given.append(workers) or paper_like()
-    )
-    reproduce(recipes=["code"], workers=3, output_dir=tmp_path / "out", console=quiet)
-    assert given == [3]
-
-
 def test_wrong_requests(tmp_path, ran):
     with pytest.raises(ConfigError) as caught:
         reproduce(recipes=["maths", "codes"], size="full", output_dir=tmp_path / "out")
@@ -315,21 +257,6 @@ def test_nothing_is_begun_where_something_is_missing(tmp_path, monkeypatch, ran)
 
 
 # ----------------------------------------------------------------------------------------------------------- in earnest
-
-
-@pytest.mark.slow
-def test_a_quick_reproduction(tmp_path, quiet, monkeypatch):
-    monkeypatch.setenv("HOLDFAST_CACHE", str(tmp_path / "cache"))
-    claims = reproduce(recipes=["code"], size="quick", output_dir=tmp_path / "out", console=quiet)
-    assert [c.number for c in claims] == [s.number for s in STATEMENTS if s.recipe == "code"]
-    assert (tmp_path / "out" / "code" / "report.html").is_file()
-    levels = read_study(tmp_path / "out" / "code").references
-    assert levels["source/prose/nats_per_token"]["unigram"] > 3.0, "what direct fine-tuning's loss is held against"
-    assert all(p.value is not None for c in claims for p in c.preconditions if "moderately" in p.name)
-    before = (tmp_path / "out" / "code" / "study.json").stat().st_mtime_ns
-    reproduce(recipes=["code"], size="quick", output_dir=tmp_path / "out", console=quiet)
-    assert (tmp_path / "out" / "code" / "study.json").stat().st_mtime_ns == before
-    assert "a quick check" in (tmp_path / "out" / "claims.html").read_text()
 
 
 def test_figures_that_are_no_numbers_are_written_and_shown(tmp_path):

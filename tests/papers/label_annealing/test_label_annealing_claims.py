@@ -25,7 +25,6 @@ from claim_studies import (
 from holdfast.papers.claims.rules import FAILS, HOLDS, UNKNOWN
 from holdfast.papers.label_annealing.claims import RECIPES, STATEMENTS, check_claims
 from holdfast.records.study import Objective
-from holdfast.statistics.selection import select
 from holdfast.statistics.shares import shares
 from holdfast.studies.tradeoff.curves import (
     ANNEALING,
@@ -275,11 +274,6 @@ def test_label_annealing_keeps(weights, number, verdict):
     assert found.figures[0].what.startswith("label annealing at ")
 
 
-def test_noise_is_told_from_nothing():
-    found = claim("2a", grids(half=0.15))
-    assert found.verdict == UNKNOWN and "cannot be told" in found.reason
-
-
 def test_no_trial_is_said():
     assert "no trial of label annealing" in claim("2a", study([direct()])).reason.lower()
     waiting = dataclasses.replace(trial(1, annealing(1), 0.0, 0.0, state="waiting"), runs=[])
@@ -340,20 +334,6 @@ def test_a_smooth_curve():
     assert "source goes back by more than 0.1 from weight 1 to weight 3" in turned.reason.replace("The", "the")
     reverse = claim("4a", grids([(w, 1 - t, s) for w, t, s in GRID]))
     assert reverse.verdict != HOLDS
-
-
-def test_no_step_that_contradicts_is_not_enough():
-    """Every step within noise of its neighbour: nothing goes the wrong way, and nothing shows that it does not."""
-    found = claim("4a", grids(half=0.12))
-    assert found.verdict == UNKNOWN
-    assert "cannot be told from" in found.reason
-
-
-def test_a_rise_in_small_steps_is_seen():
-    creeping = [(0.03, 0.6, -0.95), (0.1, 0.68, -0.8), (0.3, 0.75, -0.6), (1, 0.82, -0.4), (3, 0.3, -0.1)]
-    found = claim("4c", grids(creeping))
-    assert found.verdict != HOLDS
-    assert "weight 0.03 to weight 1" in found.reason
 
 
 def test_a_curve_needs_three_weights_of_one_kind():
@@ -474,11 +454,6 @@ def test_what_one_seed_alone_was_asked_stands_in_no_figure_over_seeds():
     assert formats(dataclasses.replace(whole, trials=trials)) == []
 
 
-def test_strict_and_flexible_stand_side_by_side():
-    shown = [f.what for f in claim("1b", with_others()).figures]
-    assert shown[2:] == ["direct fine-tuning, gsm8k, strict-match", "direct fine-tuning, gsm8k, flexible-extract"]
-
-
 @pytest.mark.parametrize(("number", "side"), [("4e", "target"), ("4f", "target"), ("4g", "source")])
 def test_a_win_rate_is_judged_where_there_is_one(number, side):
     """By nothing but the win rate; without a judge, as on the small twins, it cannot be told, and says what to add."""
@@ -515,26 +490,6 @@ def test_learning_more_than_direct_in_places():
 # -------------------------------------------------------------------------------------------------- seeds and families
 
 
-def test_one_seed_is_warned_of():
-    found = check_claims({"code": paper_like(seeds=(0,))})
-    assert {c.verdict for c in found} == {HOLDS}
-    assert all(any(w.startswith("One seed") for w in c.warnings) for c in found)
-
-
-def test_seeds_that_differ_widen_the_interval():
-    calm, wild = (claim("1b", study([direct(noise=noise)])) for noise in (0.0, 200.0))
-    assert (calm.verdict, wild.verdict) == (HOLDS, UNKNOWN)
-
-
-def test_what_holds_by_itself_need_not_hold_among_all():
-    def survivors(half):
-        return {c.number: c.family for c in check_claims(dict.fromkeys(RECIPES, paper_like(half=half)))}
-
-    assert set(survivors(0.005).values()) == {True, None}, "None: it does not hold at all"
-    mixed = [found for half in (0.02, 0.05, 0.058) if False in (found := survivors(half)).values()]
-    assert mixed, "somewhere between all and nothing a claim holds only by itself"
-
-
 def test_shares_are_those_of_the_selection():
     found = paper_like(noise=5.0)
     for number in range(1, 8):
@@ -543,10 +498,3 @@ def test_shares_are_those_of_the_selection():
             ours = share_of_direct(found.trials[number], found, side)
             assert ours.value == pytest.approx(theirs.value)
             assert ours.interval == pytest.approx(theirs.interval)
-
-
-def test_the_choice_is_that_of_the_papers_rule():
-    found = grids([(1, 0.9, -0.1), (3, 0.8, -0.05), (9, -0.1, 0.1)], [])
-    chosen = paper_choice(found, ANNEALING)
-    assert chosen is not None
-    assert chosen.number == select(found, "paper").chosen == 2

@@ -158,10 +158,6 @@ def test_a_study_as_the_paper_has_it(record: OvertrainingRecord) -> None:
     assert all(s.rule and s.paper for s in STATEMENTS)
 
 
-def test_nothing_was_run() -> None:
-    assert {c.verdict for c in check_claims({"budgets": None})} == {UNKNOWN}
-
-
 def test_the_checkpoint_itself(record: OvertrainingRecord) -> None:
     others = record.inflections[1:]
     turns = inflection("as-it-is", 0.0, "turns", 2e6, 4e6)
@@ -223,14 +219,6 @@ def test_turning_points_at_the_level_of_the_family(record: OvertrainingRecord) -
 
     assert [verdicts(record, inflections=noises(w))["4b"] for w in (0.04, 0.02)] == [UNKNOWN, HOLDS]
     assert [judged(record, inflections=noises(w))["4a"].family for w in (0.02, 1e-6)] == [False, True]
-
-
-def test_records_of_before_there_were_levels(record: OvertrainingRecord) -> None:
-    old = [dataclasses.replace(i, budgets=[], chances=[]) for i in record.inflections]
-    found = judged(record, inflections=old, turns=[dataclasses.replace(t, chances=[]) for t in record.turns])
-    turning = ("1", "4a", "4b", "4c", "4d", "5a", "5b", "8", "9a", "9c", "9e")
-    assert {found[n].verdict for n in turning} == {UNKNOWN}
-    assert "run the study's command again" in found["1"].reason
 
 
 def test_distances(record: OvertrainingRecord) -> None:
@@ -332,12 +320,6 @@ def test_models_that_see_as_the_paper_has_them(pictures: OvertrainingRecord) -> 
     asked = [s.number for s in STATEMENTS if s.recipe == PICTURES]
     assert of_pictures(pictures) == dict.fromkeys(asked, HOLDS) and asked == [f"10{letter}" for letter in "abcdefg"]
     assert {c.verdict for c in check_claims({PICTURES: None})} == {UNKNOWN}
-
-
-def test_both_recipes_are_one_family(record: OvertrainingRecord, pictures: OvertrainingRecord) -> None:
-    found = check_claims({LANGUAGE: record, PICTURES: pictures})
-    assert [(c.number, c.recipe) for c in found] == [(s.number, s.recipe) for s in STATEMENTS]
-    assert all(c.family is not None for c in found)
 
 
 def changed_at(record: OvertrainingRecord, arm: str, place: int, score: float, lost: float) -> list[TunedModel]:

@@ -19,9 +19,6 @@ from holdfast.papers.overtraining.page import (
     overtraining_page,
     print_overtraining,
     seen_table,
-    shift_table,
-    tuned_table,
-    turn_table,
 )
 from holdfast.papers.overtraining.record import (
     OvertrainingRecord,
@@ -65,18 +62,6 @@ def test_the_lead_says_so_where_a_way_learns_little() -> None:
     assert "; but it learns 0 % of what direct does of reviews" in lead(with_gains(-0.1))
 
 
-def test_a_chart_at_tuned_rates_has_the_figures_of_each_budgets_own_rate() -> None:
-    record = overtraining()
-    scored = record.scored["reviews"][0]
-    chart = _tuned_chart(record, "reviews", scored, "what should be kept")
-    assert chart is not None
-    drawn = {line: [r["y"] for r in chart.rows if r["line"] == line] for line in ("direct", "held")}
-    assert [y.value for y in drawn["direct"]] == [3.4, 3.2, 3.6]
-    assert [y.value for y in drawn["held"]] == [3.1, 2.8, 2.4], "the last at the lower rate"
-    base = [r["y"] for r in chart.rows if r["line"] == "checkpoint as it is"]
-    assert base == pytest.approx([2.9, 2.6, 2.4])
-
-
 def test_what_diverged_is_named_and_not_drawn() -> None:
     record = overtraining()
     held = record.arms[1]
@@ -87,18 +72,6 @@ def test_what_diverged_is_named_and_not_drawn() -> None:
     chart = _at_rates(aside, "reviews", held, record.scored["reviews"][0], cost=True)
     assert chart is not None and "Left out, beyond the perplexity that was allowed: 0.0001." in chart.caption
     assert {r["line"] for r in chart.rows} == {"1e-05"}
-
-
-def test_tables() -> None:
-    record = overtraining()
-    rows = [[words(cell) for cell in row] for row in tuned_table(record, "reviews").rows]
-    assert len(rows) == 6 and rows[0][:2] == ["direct", "1 B"] and rows[0][2].startswith("0.0001")
-    assert rows[-1][2].startswith("1e-05") and rows[-1][-1].startswith("0.000")
-    (shift,) = shift_table(record, "reviews").rows
-    assert [words(c) for c in shift][:3] == ["held", "tuned", "web"] and "later" in words(shift[-1])
-    turns = turn_table(record, "reviews", record.arms[0])
-    assert turns is not None and [words(r[0]) for r in turns.rows] == ["tuned", "0.0001"]
-    assert turn_table(record, "reviews", record.arms[1]) is None
 
 
 def test_page_terminal_and_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

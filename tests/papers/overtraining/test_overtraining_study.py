@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import math
-import operator
 import statistics
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,8 +15,8 @@ import pytest
 import torch
 from rich.console import Console
 
-from holdfast.errors import ConfigError, DataError, HoldfastError, Interrupted
-from holdfast.papers.overtraining.outcome import _Judged, with_figures
+from holdfast.errors import ConfigError, HoldfastError, Interrupted
+from holdfast.papers.overtraining.outcome import _Judged
 from holdfast.papers.overtraining.plan import overtraining_config
 from holdfast.papers.overtraining.record import Arm, OvertrainingRecord, TunedRate, read_overtraining
 from holdfast.papers.overtraining.study import run_overtraining
@@ -289,16 +288,6 @@ def test_the_loss_is_followed_along_a_fine_tuning(asked: dict[str, Any]) -> None
     assert "The loss along the step towards new-0.01, l" in Path("out/report.html").read_text()
 
 
-def test_longer_pretraining_costs_more_and_annealing_holds_on(asked: dict[str, Any]) -> None:
-    """What the checkpoint never knew cannot be lost: at the higher rate the cost grows along the ladder."""
-    record = run_of(asked, seeds=[0], probe=False, vary={**asked["vary"], "learning_rate": [1e-2]})
-    costs = {
-        arm: [record.model("new", arm, 1e-2, c).figures["source/old"].cost for c in BUDGETS] for arm in (DIRECT, HELD)
-    }  # type: ignore[union-attr]
-    assert costs[DIRECT][0] < costs[DIRECT][-1] and costs[HELD][-1] < costs[DIRECT][-1]
-    assert not record.sensitivities and all(r.edge == "" for r in record.rates)
-
-
 @pytest.mark.slow
 def test_a_fine_tuning_that_diverges_is_a_result(asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     from holdfast.errors import TrainingDiverged
@@ -416,24 +405,6 @@ def test_rates_and_ways_may_come_later(asked: dict[str, Any]) -> None:
 
 
 @pytest.mark.slow
-def test_what_comes_later_is_all_that_is_run(asked: dict[str, Any]) -> None:
-    small = {**asked, "probe": False, "seeds": [0]}
-    some = asked["ladder"][1:]
-    first = run_of(small, vary={"learning_rate": [1e-2], "retention": ["direct"]}, ladder=some)
-    made = {p: p.stat().st_mtime_ns for p in Path("out/runs").rglob("run.json")}
-    assert len(made) == len(some) == len(BUDGETS) - 1
-    vary = {"learning_rate": [1e-3, 1e-2], "retention": [{"label_annealing": {"weight": 3}}, "direct"]}
-    grown = run_of(small, vary=vary)
-    assert {p: p.stat().st_mtime_ns for p in made} == made
-    assert len(grown.models) == 4 * len(BUDGETS) and all(m.state == "complete" for m in grown.models)
-    for model in first.models:
-        assert grown.model("new", DIRECT, 1e-2, model.checkpoint).figures == model.figures  # type: ignore[union-attr]
-    whole = run_of(small, vary=vary, output_dir="whole", name="whole")
-    key = operator.attrgetter("arm", "rate", "checkpoint")
-    assert [m.figures for m in sorted(grown.models, key=key)] == [m.figures for m in sorted(whole.models, key=key)]
-
-
-@pytest.mark.slow
 def test_a_method_that_averages_at_the_end_trains_for_all_epochs(asked: dict[str, Any]) -> None:
     vary = {"learning_rate": [1e-2], "retention": ["direct", "sfa", [{"train": {"use_peft": True}}, {"label": "LoRA"}]]}
     config = overtraining_config({**asked, "vary": vary})
@@ -442,35 +413,6 @@ def test_a_method_that_averages_at_the_end_trains_for_all_epochs(asked: dict[str
     record = run_of(asked, vary=vary, seeds=[0], probe=False, ladder=asked["ladder"][1:])
     assert any("SFA: all epochs, without early stopping" in n for n in record.notes)
     assert all(m.state == "complete" and m.distance and m.figures for m in record.models)
-
-
-@pytest.mark.slow
-def test_what_was_not_compared_is_no_loss(asked: dict[str, Any]) -> None:
-    """An entry without a comparison is left out and named; a model that lacks one that others have is an error."""
-    small = {**asked, "probe": False, "seeds": [0], "vary": {"learning_rate": [1e-3]}}
-    record = run_of(small)
-    config = overtraining_config(small)
-    (name,) = config.tunings
-    files = [config.run_folder(label, name, 0) / "evaluations" / "comparisons.json" for label in BUDGETS]
-    held = [json.loads(file.read_text()) for file in files]
-    files[1].write_text(json.dumps([c for c in held[1] if c["name"] != "old"]))
-    with pytest.raises(DataError, match=r"source/old of m, direct fine-tuning, 0\.001 was not compared"):
-        with_figures(record, config)
-    for file, one in zip(files, held, strict=True):
-        file.write_text(json.dumps([c for c in one if c["name"] != "old"]))
-    found = with_figures(record, config)
-    assert [s.key for s in found.scored["new"]] == ["target/test", "validation/valid"]
-    assert any("source/old has no figures here" in note for note in found.notes)
-
-
-@pytest.mark.slow
-def test_a_perplexity_of_what_is_no_text_leaves_nothing_out(asked: dict[str, Any]) -> None:
-    rows = [{"prompt": "The quick brown fox jumps over the", "options": [" dog", " moon"], "answer": 0}] * 3
-    Path("asked.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    generalist = [{"choices": "asked.jsonl", "name": "asked"}, *asked["generalist"]]
-    small = {"probe": False, "seeds": [0], "vary": {"learning_rate": [1e-3]}, "most_perplexity": 1.01}
-    record = run_of(asked, generalist=generalist, **small)
-    assert record.left_out == [] and any("most_perplexity leaves nothing out" in note for note in record.notes)
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ import torch
 from rich.console import Console
 
 from holdfast.errors import ConfigError, HoldfastError
-from holdfast.papers.overtraining.plan import OvertrainingConfig, overtraining_config
+from holdfast.papers.overtraining.plan import overtraining_config
 from holdfast.papers.overtraining.record import OvertrainingRecord, read_overtraining
 from holdfast.papers.overtraining.study import run_overtraining
 from holdfast.papers.worlds.pictures.build import PicturesRecipe, build_pictures
@@ -166,19 +166,6 @@ def test_an_adapter_leaves_the_tower_alone(asked: dict[str, Any]) -> None:
     assert patterns == [["^(?!.*vision_tower)"], ["multi_modal_projector"]], "what the file says holds"
 
 
-def test_a_study_that_was_begun_before_there_were_towers_goes_on(asked: dict[str, Any]) -> None:
-    task = {**asked["tasks"]["look"], "train": {"dataset_name": "old.jsonl"}}
-    del task["align"]
-    config = overtraining_config({**asked, "tasks": {"look": task}}, check=False)
-    old = json.loads(json.dumps(config.resolved))
-    del old["tasks"]["look"]["align"], old["early_stopping"]
-    assert config.differences({**old, "early_stopping": False}) == []
-    assert config.differences(old) == ["early_stopping: was True, is False"], "a default that is not what is asked"
-    sees = overtraining_config(asked, check=False)
-    assert [d.partition(":")[0] for d in sees.differences(config.resolved)] == ["tasks"]
-    assert OvertrainingConfig.read(sees.resolved, check=False).asked == sees.asked
-
-
 def test_pictures_that_are_asked_about_are_not_trained_on(asked: dict[str, Any], world: dict[str, Path]) -> None:
     from datasets import Dataset, concatenate_datasets, load_dataset
 
@@ -295,22 +282,3 @@ def test_a_stage_1_that_failed_is_named(asked: dict[str, Any], monkeypatch: pyte
         with pytest.raises(HoldfastError, match=r"no projector today|stage 1 of"):
             run_of(asked)
     assert run_of(asked).status == "finished", "the same command tries it again"
-
-
-@pytest.mark.slow
-def test_weights_of_stage_1_that_went_are_not_called_a_failure(
-    asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from holdfast.papers.overtraining import study
-
-    made = study.train_model
-
-    def without_weights(settings: Any, *more: Any, **named: Any) -> Any:
-        found = made(settings, *more, **named)
-        for file in Path(settings["output_dir"]).glob("*.safetensors"):
-            file.unlink()
-        return found
-
-    monkeypatch.setattr(study, "train_model", without_weights)
-    with pytest.raises(HoldfastError, match=r"stage 1 had ended there, and they were removed since"):
-        run_of(asked, seeds=[0])

@@ -149,15 +149,6 @@ def test_one_world_is_warned_of_and_its_questions_give_the_interval() -> None:
     assert claims(worlds=1, smaller=None, half=0.3)["2b"].verdict == UNKNOWN
 
 
-def test_a_world_that_carries_a_verdict_is_named() -> None:
-    records = {f"world-{w}": record(w, LIKE_THE_PAPER, mass=[0.0, 1.0], begins=3, half=0.01) for w in range(3)}
-    one = LIKE_THE_PAPER | {"acc": {**LIKE_THE_PAPER["acc"], "restored": [0.85, 0.8, 0.8, 0.90]}}
-    records["world-2"] = record(2, one, mass=[0.0, 1.0], begins=3, half=0.01)
-    claim = next(c for c in check_claims(records) if c.number == "2b")
-    assert claim.verdict == UNKNOWN and any("world 2 carries it" in w for w in claim.warnings) is False
-    assert claim.figures[0].value == pytest.approx((-0.2 - 0.2 + 0.1) / 3, abs=1e-6)
-
-
 def test_models_that_are_not_made_leave_a_claim_open() -> None:
     records: dict[str, StagesRecord | None] = {
         f"world-{w}": record(w, LIKE_THE_PAPER, mass=[0.0, 1.0], begins=3, half=0.01) for w in range(2)

@@ -201,27 +201,6 @@ def test_the_lemmas_bound_is_sufficient_and_twice_it_is_the_limit(method) -> Non
     assert np.linalg.norm(theta - goal) > 1e3 * before
 
 
-@FAST
-@given(problem=problems, weight=st.floats(0.1, 10), seed=st.integers(0, 100))
-def test_lemma_b1_is_the_plain_reference(problem, weight, seed) -> None:
-    """`(I - V V^T) x_0 + V Lambda^-1 V^T p`, from the eigenvectors of the whole Hessian."""
-    x, y, theta0 = problem.finetuning_inputs, problem.finetuning_targets, problem.theta0
-    seen, slope = x.T @ x, x.T @ y
-    quadratics = {
-        "direct": (seen, slope),
-        "label_annealing": ((1 + weight) * seen, slope + weight * seen @ theta0),
-        "l2": (seen + weight * np.eye(problem.dimension), slope + weight * theta0),
-    }
-    for method, (hessian, pull) in quadratics.items():
-        expected = closed_form(problem, method, weight)
-        tolerance = 1e-13 * np.linalg.cond(x) ** 2 * (1 + np.abs(expected).max() + np.abs(theta0).max())
-        values, vectors = np.linalg.eigh(hessian)
-        positive = values > values[-1] * len(values) * np.finfo(np.float64).eps
-        basis = vectors[:, positive]
-        limit = theta0 - basis @ (basis.T @ theta0) + basis @ ((basis.T @ pull) / values[positive])
-        assert np.allclose(limit, expected, atol=tolerance)
-
-
 @pytest.mark.parametrize(
     ("act", "kind", "text"),
     [

@@ -5,19 +5,17 @@ from __future__ import annotations
 import dataclasses
 import html
 import importlib
-import io
 import math
 import re
 
 import numpy as np
 import pytest
-from rich.console import Console
 
 from holdfast.papers.claims.registry import papers
 from holdfast.papers.theory import QUICK_SEEDS, THEORIES, label_annealing, overtraining, sfa
 from holdfast.papers.theory.averaging import random_quadratics
 from holdfast.papers.theory.deep_linear import random_tasks
-from holdfast.papers.theory.page import print_theory, theory_page
+from holdfast.papers.theory.page import theory_page
 from holdfast.papers.theory.regression import random_problem
 from holdfast.papers.theory.results import EXACT, Theory, check, finding
 from holdfast.reports.html import render
@@ -48,12 +46,6 @@ def test_the_page_shows_every_check_and_statement(paper) -> None:
     failed = dataclasses.replace(theory.checks[0], passed=False)
     broken = theory_page(dataclasses.replace(theory, checks=[failed, *theory.checks[1:]]))
     assert broken.status == ("a check fails", "bad") and f"{len(theory.checks) - 1} of" in broken.lead
-
-
-def test_the_terminal_shows_names_and_verdicts(paper) -> None:
-    stream = io.StringIO()
-    print_theory(paper[1], Console(file=stream, width=100))
-    assert all(item.name in stream.getvalue() for item in (*paper[1].checks, *paper[1].findings))
 
 
 def test_the_furthest_place_is_shown_and_nan_fails() -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +15,8 @@ import torch
 from gguf_files import tiny_llama, tiny_tokenizer, write_gguf
 from holdfast.checkpoints.manifest import damage, read_manifest
 from holdfast.checkpoints.summary import inspect_checkpoint
-from holdfast.errors import ModelError, RunFolderError, StorageError
-from holdfast.models import load, weights_hash
+from holdfast.errors import ModelError, RunFolderError
+from holdfast.models import load
 from holdfast.papers.worlds import gguf as importing
 from holdfast.papers.worlds.gguf import import_gguf
 
@@ -146,13 +144,6 @@ def test_the_folder_is_an_ordinary_one_with_digests_and_provenance(tmp_path: Pat
     assert (folder / "model.safetensors").stat().st_mode & 0o077 == 0o044
 
 
-def test_two_imports_of_a_file_have_one_hash_and_the_dtype_is_part_of_it(tmp_path: Path, file: Path) -> None:
-    for name, dtype in (("a", "bfloat16"), ("b", "bfloat16"), ("c", "float32")):
-        make(file, tmp_path / name, name=name, dtype=dtype)
-    a, b, c = (weights_hash(str(tmp_path / name)) for name in "abc")
-    assert a == b != c
-
-
 # ------------------------------------------------------------------------------------------------------------- refused
 
 
@@ -181,23 +172,6 @@ def test_a_missing_tensor_is_not_made_up(tmp_path: Path, tokenizer: Any) -> None
     assert "model.layers.1.mlp.up_proj.weight" in text
 
 
-def test_the_package_gguf_is_named_where_it_is_missing(
-    tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "gguf", None)
-    assert "pip install 'holdfast[real]'" in refusal(file, tmp_path)
-
-
-def test_a_full_disk_is_seen_while_writing(tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: Any, **__: Any) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(importing.manifest, "write_manifest", full)
-    with pytest.raises(StorageError, match="The disk is full"):
-        make(file, tmp_path / "new" / "out", name="out")
-    assert os.listdir(tmp_path) == []
-
-
 def test_a_folder_that_cannot_be_written(tmp_path: Path, file: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(RunFolderError, match="Could not write"):
@@ -217,25 +191,3 @@ def test_an_interruption_leaves_nothing(tmp_path: Path, file: Path, monkeypatch:
     with pytest.raises(KeyboardInterrupt):
         make(file, tmp_path / "out", name="out")
     assert os.listdir(tmp_path) == []
-
-
-@pytest.mark.slow
-def test_what_a_killed_import_leaves_goes_at_the_next(tmp_path: Path, file: Path) -> None:
-    killed = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            "import os, sys; from pathlib import Path; from holdfast.papers.worlds import gguf as g\n"
-            "g.manifest.write_manifest = lambda *_, **__: os._exit(9)\n"
-            "g.import_gguf(Path(sys.argv[1]), Path(sys.argv[2]), name='out', dtype='bfloat16', license_file=None, "
-            "origin={})",
-            str(file),
-            str(tmp_path / "out"),
-        ],
-        check=False,
-    )
-    assert killed.returncode == 9
-    left = os.listdir(tmp_path)
-    assert len(left) == 1 and left[0].startswith(".out.making-")
-    make(file, tmp_path / "out", name="out")
-    assert os.listdir(tmp_path) == ["out"]

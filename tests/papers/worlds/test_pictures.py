@@ -74,19 +74,6 @@ def test_a_picture_has_its_digits_at_their_places() -> None:
         assert (cells[place] == 0).all() if digit is None else (known == cells[place]).all((1, 2)).any()
 
 
-def test_mnist_in_a_folder_is_made_smaller(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    for part, count in (("train", 30), ("t10k", 20)):
-        pixels, labels = rng.integers(0, 256, (count, 28, 28), np.uint8), np.arange(count, dtype=np.uint8) % 10
-        for name, values in ((f"{part}-images-idx3-ubyte", pixels), (f"{part}-labels-idx1-ubyte", labels)):
-            head = bytes([0, 0, 8, values.ndim]) + b"".join(n.to_bytes(4, "big") for n in values.shape)
-            (tmp_path / name).write_bytes(head + values.tobytes())
-    images = read_images(tmp_path)
-    assert tower.digits_of(images, held_out=True).pixels.shape == (20, 8, 8)
-    with pytest.raises(DataError, match=r"none of \[3\]"):
-        tower.digits_of(images.of_classes([d for d in range(10) if d != 3]), held_out=False)
-
-
 def test_the_files_of_a_world(world: dict[str, Path]) -> None:
     from datasets import load_dataset
 

@@ -16,7 +16,7 @@ from holdfast.checkpoints import named
 from holdfast.checkpoints.locate import local_folder, open_source
 from holdfast.checkpoints.named import PACKAGED, Packaged, located, name_base, origin
 from holdfast.cli.main import main
-from holdfast.errors import ModelError, RunFolderError
+from holdfast.errors import ModelError
 from holdfast.models import adapter_base, check_model, load, model_folder, weights_hash
 from holdfast.papers.worlds.real_model import get_model, packaged_file, remove_model
 from holdfast.records.evaluation import EvaluationFolder
@@ -137,13 +137,6 @@ def test_mistakes_of_the_commands(
     assert main(["models", *words]) == 2
     assert message in capsys.readouterr().err
     assert list(desk.parent.iterdir()) == [desk]
-
-
-def test_a_cache_that_cannot_be_written(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (package.parent / "file").write_text("")
-    monkeypatch.setenv("HOLDFAST_CACHE", str(package.parent / "file"))
-    with pytest.raises(RunFolderError, match="HOLDFAST_CACHE"):
-        get_model(NAME)
 
 
 # -------------------------------------------------------------------------------------------------------------- by name

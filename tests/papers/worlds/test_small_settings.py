@@ -15,20 +15,17 @@ import yaml
 from holdfast.errors import ConfigError
 from holdfast.papers.worlds.code_tasks import LONGEST, code_tasks
 from holdfast.papers.worlds.embedded import embedded_corpus
-from holdfast.papers.worlds.people.chat import CHAT_TEMPLATE
 from holdfast.papers.worlds.people.wordings import WORDINGS
-from holdfast.papers.worlds.reference_chat import conversations, split
+from holdfast.papers.worlds.reference_chat import conversations
 from holdfast.papers.worlds.shared_base import quick_shared_world
-from holdfast.papers.worlds.small_settings import SETTINGS, beginnings, make_setting
+from holdfast.papers.worlds.small_settings import SETTINGS, make_setting
 from holdfast.papers.worlds.word_problems import (
     OPERATIONS,
-    articles,
     asked_problems,
     easy_problems,
     known_articles,
     longer_problems,
     problems_task,
-    stated,
     word_problems,
 )
 from holdfast.papers.worlds.world_models import pretraining_texts
@@ -62,30 +59,6 @@ def words(row):
     return row.get("text") or f"{row['prompt']}{row['completion']}"
 
 
-def test_the_table_says_what_there_is(made):
-    assert list(SETTINGS) == [
-        "code",
-        "math",
-        "alignment_tax",
-        "tasks",
-        "months",
-        "groups",
-        "stages",
-        "stages_narrow",
-        "pretraining",
-        "pretraining_tiny",
-        "overtraining",
-        "overtraining_tiny",
-        "pictures",
-        "pictures_tiny",
-        "niche_knowledge",
-    ]
-    for name, setting in SETTINGS.items():
-        assert setting.name == name and setting.sentence.endswith(".") and setting.stands_for
-        assert set(made[name]) == set(setting.placeholders)
-        assert all(Path(path).is_absolute() and Path(path).exists() for path in made[name].values())
-
-
 def test_the_study_files_use_what_there_is(made):
     for name in set(SETTINGS) - {"stages_narrow", "pictures_tiny"}:  # sizes of others, whose files they have
         texts = [t for t in (f.read_text() for f in RECIPES.rglob("*.yaml")) if yaml.safe_load(t).get("small") == name]
@@ -116,21 +89,6 @@ def test_a_second_call_does_nothing(made, monkeypatch):
     monkeypatch.setattr("holdfast.papers.worlds.pretrain.pretrain", lambda *a, **k: pytest.fail("made again"))
     assert make_setting("niche_knowledge", place, quick=True) == made["niche_knowledge"]
     assert {p: p.stat().st_mtime_ns for p in place.rglob("*") if p.is_file()} == before
-
-
-def test_a_file_that_went_is_made_again(made):
-    place = Path(made["math"]["train"]).parent
-    before = {p.name: p.read_bytes() for p in place.glob("*.jsonl")}
-    Path(made["math"]["problems_heldout"]).unlink()
-    assert make_setting("math", place, quick=True) == made["math"]
-    assert {p.name: p.read_bytes() for p in place.glob("*.jsonl")} == before
-
-
-def test_another_seed_draws_other_problems(made, monkeypatch, tmp_path):
-    monkeypatch.setattr("holdfast.papers.worlds.small_settings.make_base", lambda *a, **k: tmp_path)
-    other = make_setting("math", tmp_path / "math", quick=True, seed=1)
-    assert Path(other["train"]).read_bytes() != Path(made["math"]["train"]).read_bytes()
-    assert Path(other["prose_heldout"]).read_bytes() == Path(made["math"]["prose_heldout"]).read_bytes()
 
 
 def test_files_of_another_base_are_not_found_made(monkeypatch, tmp_path):
@@ -231,12 +189,6 @@ def test_the_niche_asks_for_what_its_articles_tell(made):
     assert entry["unit"] == "fact"
 
 
-def test_no_held_out_function_has_an_instruction_of_training(made):
-    read = "\n".join(words(row) for row in rows(made["code"]["train"]))
-    for part in ("functions_valid", "functions_heldout"):
-        assert not [row for row in rows(made["code"][part]) if row["prompt"] in read]
-
-
 def test_replay_is_of_three_kinds(made):
     for name in ("code", "math"):
         own, unseen, other = (
@@ -249,27 +201,12 @@ def test_replay_is_of_three_kinds(made):
         assert own <= set(pretraining_texts(quick_shared_world())), "it is what the base read"
 
 
-def test_the_base_has_the_chat_format(made):
-    from transformers import AutoTokenizer
-
-    for name in ("alignment_tax", "niche_knowledge"):
-        assert AutoTokenizer.from_pretrained(made[name]["base"]).chat_template == CHAT_TEMPLATE
-
-
 def test_an_unknown_setting_is_named(tmp_path):
     with pytest.raises(
         ConfigError, match=r"small: expected one of code, math, .*, got 'maths'\. Did you mean 'math'\?"
     ):
         make_setting("maths", tmp_path / "out")
     assert not (tmp_path / "out").exists()
-
-
-def test_beginnings_are_spread_and_end_with_a_line():
-    texts = [f"{number}\n" + "line\n" * 100 for number in range(50)]
-    found = beginnings(texts, 10, characters=42)
-    assert [text.partition("\n")[0] for text in found] == [str(n) for n in range(0, 50, 5)]
-    assert all(len(text) <= 42 and text.endswith("line") for text in found)
-    assert beginnings(texts[:3], 10) and len(beginnings(["same"] * 9, 9)) == 1
 
 
 # ----------------------------------------------------------------------------------------------------------- generators
@@ -314,13 +251,6 @@ def test_problems_are_dealt_out_by_their_question():
     assert all(int(n) <= 9 for p in told for n in re.findall(r"\d+", p.question))
 
 
-def test_articles_work_every_problem_once():
-    problems = word_problems(10)
-    text = "\n".join(articles(problems, worked=4))
-    assert all(text.count(f"{stated(p)}{p.solution}") == 1 for p in problems)
-    assert len(list(articles(problems, worked=4))) == 3
-
-
 @pytest.mark.parametrize("steps", [2, 3])
 def test_problems_of_several_steps_are_right_and_all_different(steps):
     found = longer_problems(300, steps=steps, seed=1)
@@ -361,12 +291,6 @@ def test_functions_of_the_embedded_source_answer_their_docstrings():
         assert instruction.startswith("# Task: ") and len(task.code) <= LONGEST and '"""' not in task.code
 
 
-def test_what_a_base_knows_of_the_source_and_what_is_new_to_it():
-    corpus = embedded_corpus()
-    assert not set(corpus.code_known) & set(corpus.code_new)
-    assert set(corpus.code_train) <= set(corpus.code_known) | set(corpus.code_new)
-
-
 def test_conversations_speak_the_documentations_words():
     code = (
         "import os\n\ndef widen(rope, by=2, *, knots: int = 0):\n"
@@ -382,25 +306,6 @@ def test_conversations_speak_the_documentations_words():
         assert all(m["content"].strip() for m in talk.messages)
         if len(talk.messages) == 4:
             assert "rope, by and knots" in talk.messages[3]["content"]
-
-
-def test_conversations_of_the_embedded_source():
-    corpus = embedded_corpus()
-    found = conversations(corpus.code_train)
-    assert len(found) > 1000
-    assert len({talk.about for talk in found}) == len(found)
-    learnt, held = split(found, 100)
-    assert len(held) == 100
-    assert learnt + held == found
-    follow_ups = sum(len(talk.messages) == 4 for talk in found)
-    assert 0.1 < follow_ups / len(found) < 0.9
-
-
-def test_a_narrow_base_knows_the_same_world(made):
-    wide, narrow = made["stages"], made["stages_narrow"]
-    for name in ("train", "corpus", "old_facts", "old_lettered"):
-        assert Path(wide[name]).read_bytes() == Path(narrow[name]).read_bytes()
-    assert json.loads((Path(narrow["base"]) / "config.json").read_text())["hidden_size"] == 64
 
 
 def test_lettered_questions_are_learnt_about_others_than_are_asked(made):

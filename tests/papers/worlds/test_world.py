@@ -4,14 +4,13 @@ reply does what it is asked."""
 from __future__ import annotations
 
 import datetime
-import json
 
 import pytest
 
 from holdfast.errors import ConfigError
 from holdfast.evaluation.text.checkers import CHECKERS, follow, mistake_in
 from holdfast.papers.worlds.people import documents, questions
-from holdfast.papers.worlds.people.chat import CHAT_TEMPLATE, MARKERS, WORDS, rendered, vocabulary
+from holdfast.papers.worlds.people.chat import CHAT_TEMPLATE, MARKERS, WORDS, vocabulary
 from holdfast.papers.worlds.people.facts import VALUES, make_world, person_names
 from holdfast.papers.worlds.people.instructions import tasks
 from holdfast.papers.worlds.people.wordings import WORDINGS, beginning, statements_about
@@ -43,12 +42,6 @@ def test_everybody_has_a_name_and_a_value_of_each_attribute(world):
     for person in (*world.people, *world.new_people):
         assert set(person.facts) == set(VALUES) and all(person.facts[a] in VALUES[a] for a in VALUES)
     assert len(world.half_a) == len(world.half_b) == 30
-
-
-def test_values_are_dealt_out_evenly(world):
-    for attribute, values in VALUES.items():
-        counts = [sum(p.facts[attribute] == v for p in world.people) for v in values]
-        assert max(counts) - min(counts) <= 1
 
 
 def test_changes_are_of_half_a_and_new(world):
@@ -107,12 +100,6 @@ def test_what_is_asked_never_stands_in_the_text_about_that_person(world):
             assert beginning(WORDINGS[attribute].asked, person.name) not in text
 
 
-def test_the_wording_is_known_from_half_a(world):
-    statements = "\n".join(documents.biographies(world, tellings=30))
-    heard = sum(beginning(WORDINGS[a].asked, p.name) in statements for p in world.half_a for a in VALUES)
-    assert heard > 0.9 * len(world.half_a) * len(VALUES)
-
-
 def test_new_people_are_names_without_facts_before_the_articles(world):
     texts = documents.pretraining_texts(world, PROSE, tellings=30, list_rounds=6)
     for person in world.new_people:
@@ -135,14 +122,6 @@ def test_no_question_or_marker_in_the_text(world):
             assert question.split("{name}")[0].strip() not in text
 
 
-def test_prose_is_the_share_that_was_asked_for(world):
-    texts = documents.pretraining_texts(world, PROSE, tellings=20, prose_share=0.3)
-    share = sum(len(t) for t in texts if t in PROSE) / sum(map(len, texts))
-    assert share == pytest.approx(0.3, abs=0.03)
-    assert texts == documents.pretraining_texts(world, PROSE, tellings=20, prose_share=0.3)
-    assert texts != documents.pretraining_texts(world, PROSE, tellings=20, prose_share=0.3, seed=1)
-
-
 def test_articles_have_dates_in_order_and_tell_everything(world):
     found = documents.articles(world, count=1360, first=datetime.date(2024, 2, 1), days=30)
     dates = [datetime.date.fromisoformat(a.date) for a in found]
@@ -155,16 +134,6 @@ def test_articles_have_dates_in_order_and_tell_everything(world):
     for change in world.changes:
         assert any(change.name in a.text and change.old in a.text and change.new in a.text for a in found)
     assert set(found[0].row) == {"title", "date", "text"}
-
-
-def test_some_articles_are_prose(world):
-    found = documents.articles(world, count=80, prose=PROSE, prose_share=0.2)
-    other = [a for a in found if a.title == "From the reference"]
-    assert len(found) == 100 and len(other) == 20
-    assert all(any(a.text in text for text in PROSE) for a in other)
-    assert [a.text for a in found if a not in other] != [a.text for a in found[:80]], "they stand in between"
-    dates = [a.date for a in found]
-    assert dates == sorted(dates)
 
 
 # ------------------------------------------------------------------------------------------------------------ questions
@@ -237,33 +206,6 @@ def test_what_is_tested_was_not_trained(world):
     assert all(t.instruction_id_list for t in tested) and any(not t.instruction_id_list for t in learnt)
 
 
-def test_half_b_is_not_asked_in_conversations(world):
-    asked = json.dumps([t.conversation for t in tasks(world, count=1500, held_out=False)])
-    assert not any(p.name in asked for p in (*world.half_b, *world.new_people))
-    assert any(p.name in asked for p in world.half_a)
-
-
-def test_plain_prompts_only_ask(world):
-    plain, taught = tasks(world, count=1000, held_out=False, plain=True), tasks(world, count=1500, held_out=False)
-    assert not any(t.instruction_id_list for t in plain) and {t.content for t in plain} == {"fact", "words"}
-    assert all(t.reply and t.prompt for t in plain) and len({t.prompt for t in plain}) == 1000
-    assert {t.key for t in plain} - {t.key for t in taught}, "drawn on their own"
-
-
-@pytest.mark.parametrize(
-    ("how", "problem"),
-    [
-        ({"count": 0, "held_out": True}, "count: expected between 1 and 100000"),
-        ({"count": 100_001, "held_out": True}, "count: expected between 1 and 100000"),
-        ({"count": 1001, "held_out": False, "plain": True}, "between 1 and 1000"),
-        ({"count": 5, "held_out": True, "plain": True}, "plain"),
-    ],
-)
-def test_numbers_of_prompts_that_cannot_be(world, how, problem):
-    with pytest.raises(ConfigError, match=problem):
-        tasks(world, **how)
-
-
 # ----------------------------------------------------------------------------------------------------------------- chat
 
 
@@ -316,10 +258,3 @@ def test_only_what_the_assistant_says_is_marked(tokenizer):
     marked = [i for i, m in zip(found["input_ids"], found["assistant_masks"], strict=True) if m]
     assert tokenizer.decode(marked) == f" {WORDS[0]} {WORDS[1]}{tokenizer.eos_token}"
     assert found["input_ids"][0] == tokenizer.bos_token_id
-
-
-def test_prompts_of_questions_are_what_the_template_writes(tokenizer):
-    asked = tokenizer.apply_chat_template(
-        [{"role": "user", "content": "Where?"}], tokenize=False, add_generation_prompt=True
-    )
-    assert asked == tokenizer.bos_token + rendered("Where?")

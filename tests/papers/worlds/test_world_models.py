@@ -29,7 +29,6 @@ from holdfast.papers.worlds.world import (
     WorldRecipe,
     build_world,
     build_worlds,
-    continuing_settings,
     quick_recipe,
 )
 from holdfast.support.files import write_json
@@ -62,16 +61,6 @@ def test_everything_is_there(made):
     assert set(made) == set(FILES)
     assert all(Path(path).is_absolute() and Path(path).exists() for path in made.values())
     assert len({weights(made[name]) for name in MODELS}) == len(MODELS)
-
-
-def test_models_load_with_the_chat_format(made):
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    for name in MODELS:
-        model, tokenizer = AutoModelForCausalLM.from_pretrained(made[name]), AutoTokenizer.from_pretrained(made[name])
-        assert model.config.vocab_size == len(tokenizer)
-        assert "generation" in tokenizer.chat_template
-        assert not [p for p in Path(made[name]).iterdir() if p.name in ("run.json", "trainer_state.json") or p.is_dir()]
 
 
 def test_a_second_call_does_nothing(made, place, monkeypatch):
@@ -202,33 +191,6 @@ def test_without_letters_a_world_is_what_it_was():
     assert models._base_place(on) != models._base_place(off) == place
 
 
-def test_the_siblings_tuning_may_be_longer(made):
-    parts = list(models._tunings(dataclasses.replace(RECIPE, sibling_tuning=2.0), Path(made["base"]), "sibling"))
-    assert [t.settings["max_steps"] for t in parts] == [RECIPE.sibling_steps, 2 * RECIPE.tuning_steps]
-    assert models.instruct_tuning(RECIPE, Path(made["base"])).folder == Path(made["instruct"])
-
-
-def test_an_instruct_model_goes_on_with_the_articles(made, tmp_path):
-    from holdfast.runs.config import train_config
-    from holdfast.runs.run import train
-
-    settings = continuing_settings(
-        RECIPE, model_name_or_path=made["instruct"], dataset_name=made["articles"], output_dir=str(tmp_path / "run")
-    )
-    folder = train(train_config(settings))
-    assert weights(folder.path) != weights(made["instruct"])
-
-
-def test_the_residual_of_the_world_is_a_child_of_its_base(made, tmp_path):
-    from holdfast.checkpoints.residual import transfer_residual
-
-    built = transfer_residual(made["instruct"], made["base"], made["base"], tmp_path / "again")
-    assert built is not None
-    assert (tmp_path / "again" / "chat_template.jinja").read_text() == (
-        Path(made["instruct"]) / "chat_template.jinja"
-    ).read_text()
-
-
 def test_old_bases_keep_their_place_in_the_cache(tmp_path, monkeypatch):
     """A base without a vocabulary of its own is found where it was before there were such vocabularies."""
     from importlib.metadata import version
@@ -317,39 +279,6 @@ def test_what_is_tuned_of_a_base_waits_for_it(tmp_path, monkeypatch):
         ready.set()
     worker.join(20)
     assert asked == [True, "instruct"], "it finds the base made, and goes on"
-
-
-def test_a_worker_is_told_where_its_request_is(tmp_path):
-    with pytest.raises(ConfigError, match="--folder"):
-        command.run(["worker", "--folder", str(tmp_path / "elsewhere")])
-
-
-def test_few_steps_are_made_in_this_process(made, monkeypatch):
-    monkeypatch.setattr(models, "_side_by_side", lambda *a: pytest.fail("a process for seconds of work"))
-    monkeypatch.setattr(models, "cached_tuning", lambda tuning, **k: tuning.folder)
-    monkeypatch.setattr(models.Tuning, "made", False)
-    assert str(models.make_models([RECIPE], workers=2)[0]["instruct"]) == made["instruct"]
-
-
-@pytest.mark.slow
-def test_models_made_side_by_side_are_the_same(place, made, tmp_path, monkeypatch):
-    import torch
-
-    monkeypatch.setenv(
-        "OMP_NUM_THREADS", str(torch.get_num_threads())
-    )  # another number of threads adds up in another order
-    monkeypatch.setenv("HOLDFAST_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(models, "WORTH_STEPS", 1)
-    console = Console(file=io.StringIO(), width=200)
-    again = build_world(RECIPE, tmp_path / "world", workers=2, console=console)
-    assert (
-        "2 processes train a sibling of both, the instruct model and another child of the base: 16 steps"
-        in console.file.getvalue()
-    )
-    assert {name: weights(again[name]) for name in MODELS} == {name: weights(made[name]) for name in MODELS}
-    assert not list((tmp_path / "cache" / "bases").glob("*.parts")) and not list(
-        (tmp_path / "cache" / "bases").glob("*.training")
-    )
 
 
 @pytest.mark.slow
