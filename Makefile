@@ -47,7 +47,7 @@ docs: $(BIN)/.test-tools  ## the documentation as a site, in site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
 
 faults: $(BIN)/.test-tools  ## 2,000 generated faults in what comes in, and 40 kills; at most 20 minutes of two cores
-	$(ENV) PYTHONPATH=src:tests:checks/faults $(BIN)/python -m fuzz
+	$(ENV) PYTHONPATH=src:tests:checks:checks/faults $(BIN)/python -m fuzz
 
 package: $(BIN)/.test-tools  ## sdist and wheel, and the wheel with all it needs in a clean environment, which it runs in
 	rm -rf dist && $(BIN)/python -m build --no-isolation

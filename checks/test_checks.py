@@ -14,6 +14,7 @@ import compare
 
 import figures
 import records
+import what_stays
 from differences import differences
 from holdfast.reports.charts import Chart
 
@@ -55,7 +56,7 @@ def test_figures_of_a_page_whatever_its_layout(tmp_path):
     found = []
     for name, body in (("table", table), ("tiles", tiles)):
         (tmp_path / name).write_text(f"<html><head><title>5</title></head><body>{body}{script}</body></html>")
-        found.append(figures.of_page(tmp_path / name))
+        found.append(what_stays.of_page(tmp_path / name))
     assert found[0] == found[1] == {"read": {"1.5": 1, "2%": 1}, "drawn": {"1": 1, "2.5": 1}}
 
 

@@ -1,10 +1,7 @@
-"""One small example of everything that holdfast makes, by its commands; and what of it has to stay, read from the files
-on disk."""
+"""One small example of everything that holdfast makes, by its commands."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
 import sys
 import time
@@ -177,11 +174,6 @@ MADE = ("train-direct", "train-label_annealing", "evaluate", "sweep", "update", 
 SHOW = re.compile(r"report.*|compare.*|sweep-.*|.*-again|inspect.*|cost.*|theory")
 """Steps whose printed figures are recorded; the others print progress, which depends on the machine."""
 
-REPRODUCTIONS: list[tuple[str, list[str]]] = [
-    (f"reproduce-{paper}", ["reproduce", paper, "--quick", *WITHIN, "--output_dir", f"reproduced/{paper}"])
-    for paper in ("label-annealing", "residual")
-]
-
 
 def make(folder: Path, steps: Iterable[tuple[str, list[str]]] = STEPS) -> dict[str, Any]:
     """Runs the steps in a folder that has the material; for each the exit code, and of those in `SHOW` the figures that
@@ -200,138 +192,6 @@ def make(folder: Path, steps: Iterable[tuple[str, list[str]]] = STEPS) -> dict[s
             raise RuntimeError(f"holdfast {' '.join(words)} ended with {outcome.code}:\n{outcome.err[-3000:]}")
         printed[name] = {"code": outcome.code, "figures": figures.of_text(outcome.out) if SHOW.fullmatch(name) else {}}
     return printed
-
-
-# ----------------------------------------------------------------------------------------------------- what has to stay
-
-_ASIDE = re.compile(
-    r"(config|generation_config|tokenizer.*|special_tokens_map|trainer_state|adapter_config"
-    r"|.*\.safetensors\.index)\.json"
-)
-"""Files of other packages."""
-_VARYING = re.compile(
-    r"(.*_)?(seconds|created|finished|started|updated|began|ended|time|times|date_made|versions|libraries|hardware|host"
-    r"|pid|machine|holdfast|runtime)"
-    r"|.*(_per_second|_seconds|_memory|memory_gb|_ns|_at|_bytes_per_s)|peak(_.*)?|memory|seconds_.*|speed|worker|processor"
-    r"|threads|cores|overhead"
-)
-"""Keys whose values differ between two equal runs, or between versions and machines."""
-_HEX = re.compile(r"(?<![0-9a-zA-Z])(?=[0-9a-f]*[0-9])[0-9a-f]{10,64}(?![0-9a-zA-Z])")
-_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[\d.]*(Z|[+-]\d\d:\d\d)?")
-
-
-def outputs(folder: Path, pattern: str) -> list[Path]:
-    """Files that commands wrote, in order; the material, the cache and hidden files are none."""
-    given = {"base", "instruct", "math", "code", "base-b", "instruct-b", "adapter", "cache"}
-    found = (p.relative_to(folder) for p in folder.rglob(pattern) if p.is_file())
-    least = 1 if pattern == "*.json" else 2
-    return sorted(
-        p
-        for p in found
-        if p.parts[0] not in given and len(p.parts) >= least and not any(part.startswith(".") for part in p.parts)
-    )
-
-
-def normalised(value: Any, root: str) -> Any:
-    """A JSON value without what differs from run to run (of a run's stages their names are left); the working directory
-    becomes `WORK`."""
-    if isinstance(value, dict):
-        kept = {
-            k: list(v) if k == "stages" and isinstance(v, dict) else v
-            for k, v in value.items()
-            if not _VARYING.fullmatch(k)
-        }
-        return {normalised(k, root): normalised(v, root) for k, v in kept.items()}
-    if isinstance(value, list):
-        return [normalised(v, root) for v in value]
-    if isinstance(value, str):
-        return _TIME.sub("TIME", value.replace(root, "WORK"))
-    return value
-
-
-def without_hashes(value: Any) -> Any:
-    """The value with every long hexadecimal number as `HEX`: fingerprints are compared in a part of their own."""
-    if isinstance(value, dict):
-        return {_HEX.sub("HEX", k): without_hashes(v) for k, v in value.items()}
-    if isinstance(value, list):
-        return [without_hashes(v) for v in value]
-    return _HEX.sub("HEX", value) if isinstance(value, str) else value
-
-
-def hashes(value: Any, path: str = "") -> dict[str, str]:
-    """Every text of a JSON value that holds a fingerprint, by where it stands."""
-    if isinstance(value, dict):
-        return {p: t for k, v in value.items() for p, t in hashes(v, f"{path}.{k}" if path else k).items()}
-    if isinstance(value, list):
-        return {p: t for i, v in enumerate(value) for p, t in hashes(v, f"{path}.{i}").items()}
-    return {path: value} if isinstance(value, str) and _HEX.search(value) else {}
-
-
-def read_records(folder: Path) -> dict[str, Any]:
-    """Every JSON file that a command wrote, normalised; of rows the logged metrics, and of others a hash."""
-    found: dict[str, Any] = {}
-    for path in outputs(folder, "*.json"):
-        if not _ASIDE.fullmatch(path.name):
-            found[str(path)] = normalised(json.loads((folder / path).read_text()), str(folder))
-    for path in outputs(folder, "*.jsonl"):
-        rows = [normalised(json.loads(line), str(folder)) for line in (folder / path).read_text().splitlines()]
-        whole = path.name == "metrics.jsonl" and path.parts[0] == "runs"
-        digest = hashlib.sha256(json.dumps(rows, sort_keys=True).encode()).hexdigest()
-        found[str(path)] = rows if whole else {"rows": len(rows), "sha256": f"sha256:{digest[:16]}"}
-    return found
-
-
-def records(folder: Path) -> dict[str, Any]:
-    """The JSON records without fingerprints."""
-    return {_HEX.sub("HEX", path): without_hashes(value) for path, value in read_records(folder).items()}
-
-
-def fingerprints(folder: Path) -> dict[str, Any]:
-    """Fingerprints in the records, and the names of folders and files that carry one: by them finished work is found
-    again.
-
-    Those made of absolute paths or of the times of files say nothing here; the part `folders` shows that they are found
-    again."""
-    found: dict[str, Any] = {}
-    for path, value in read_records(folder).items():
-        if "corpus" not in Path(path).parts:
-            found[_HEX.sub("HEX", path)] = {
-                where: text for where, text in hashes(value).items() if where != "training.evaluated"
-            }
-    named = sorted(
-        str(p.relative_to(folder)) for p in folder.rglob("*") if _HEX.search(p.name) and "harness" not in p.parts
-    )
-    return {**{path: value for path, value in found.items() if value}, "names": named}
-
-
-def weights(folder: Path) -> dict[str, str]:
-    """A hash over the tensors of every safetensors file, whatever its metadata and their order."""
-    return {str(path): tensors_hash(folder / path) for path in outputs(folder, "*.safetensors")}
-
-
-def tensors_hash(path: Path) -> str:
-    """SHA-256 over names, dtypes, shapes and bytes of a safetensors file."""
-    from safetensors import deserialize
-
-    digest = hashlib.sha256()
-    for name, tensor in sorted(deserialize(path.read_bytes())):
-        digest.update(f"{name} {tensor['dtype']} {tensor['shape']} ".encode() + tensor["data"])
-    return digest.hexdigest()
-
-
-def pages(folder: Path) -> dict[str, Any]:
-    """The figures of every page."""
-    return {_HEX.sub("HEX", str(path)): figures.of_page(folder / path) for path in outputs(folder, "*.html")}
-
-
-def reproductions(folder: Path) -> dict[str, Any]:
-    """The records of reproductions, without those of their runs, and the figures that are read on their pages."""
-    names = ("claims.json", "study.json", "update.json")
-    found = {path: value for path, value in records(folder).items() if path.endswith(names)}
-    return {
-        "records": found,
-        "pages": {path: value["read"] for path, value in pages(folder).items() if "/runs/" not in path},
-    }
 
 
 def material_in(folder: Path) -> None:

@@ -125,6 +125,7 @@ def recorded(parts: list[str], work: Path) -> dict[str, Any]:
     import surface
 
     import gallery
+    import what_stays
 
     found: dict[str, Any] = {}
     with _timed("importing libraries"):
@@ -146,14 +147,14 @@ def recorded(parts: list[str], work: Path) -> dict[str, Any]:
         gallery.material_in(work / "gallery")
         with _timed("gallery"):
             made = {"printed": gallery.make(work / "gallery")}
-            made |= {part: getattr(gallery, part)(work / "gallery") for part in MADE[1:]}
+            made |= {part: getattr(what_stays, part)(work / "gallery") for part in MADE[1:]}
             found |= {part: made[part] for part in MADE if part in parts}
     if "reproduce" in parts:
         place = work / "reproduced"
         place.mkdir()
         with _timed("reproduce"):
-            printed = gallery.make(place, gallery.REPRODUCTIONS)
-            found["reproduce"] = {"printed": printed, **gallery.reproductions(place)}
+            printed = gallery.make(place, what_stays.REPRODUCTIONS)
+            found["reproduce"] = {"printed": printed, **what_stays.reproductions(place)}
     return found
 
 

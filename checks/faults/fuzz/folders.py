@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import gallery
+import what_stays
 from commandline import Outcome
 from fuzz.case import Case
 from fuzz.junk import cut, flipped, no_json, other_value
@@ -107,7 +108,7 @@ def same_weights(one: str, other: str) -> Callable[[Path, Outcome], str | None]:
     """A check that two folders hold the same tensors, bit for bit."""
 
     def check(place: Path, outcome: Outcome) -> str | None:
-        left, right = (gallery.tensors_hash(place / name / "model.safetensors") for name in (one, other))
+        left, right = (what_stays.tensors_hash(place / name / "model.safetensors") for name in (one, other))
         return None if left == right else "other weights than without the fault"
 
     return check

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import gallery
+import what_stays
 from fuzz.stage import Stage, run
 
 BASE = ["train", "--config", "train.yaml", "--save_steps", "2", "--output_dir", "out"]
@@ -92,13 +93,17 @@ def result_of(folder: Path) -> dict[str, Any]:
     for path in sorted(
         p for p in out.rglob("*") if p.is_file() and not any(part.startswith(".") for part in p.relative_to(out).parts)
     ):
-        name = gallery._HEX.sub("HEX", str(path.relative_to(out)))
+        name = what_stays.HEX.sub("HEX", str(path.relative_to(out)))
         if path.suffix == ".safetensors":
-            found[name] = gallery.tensors_hash(path)
-        elif path.suffix == ".json" and not gallery._ASIDE.fullmatch(path.name):
-            found[name] = plain(gallery.without_hashes(gallery.normalised(json.loads(path.read_text()), str(folder))))
+            found[name] = what_stays.tensors_hash(path)
+        elif path.suffix == ".json" and not what_stays.ASIDE.fullmatch(path.name):
+            found[name] = plain(
+                what_stays.without_hashes(what_stays.normalised(json.loads(path.read_text()), str(folder)))
+            )
         elif path.suffix == ".jsonl":
-            rows = [plain(gallery.normalised(json.loads(line), str(folder))) for line in path.read_text().splitlines()]
+            rows = [
+                plain(what_stays.normalised(json.loads(line), str(folder))) for line in path.read_text().splitlines()
+            ]
             found[name] = hashlib.sha256(json.dumps(rows, sort_keys=True).encode()).hexdigest()
     return found
 
@@ -106,7 +111,7 @@ def result_of(folder: Path) -> dict[str, Any]:
 def names_of(folder: Path) -> list[str]:
     """Every file in `out`, hidden ones too; logs of workers aside."""
     found = (p.relative_to(folder / "out") for p in (folder / "out").rglob("*") if p.is_file())
-    return sorted(gallery._HEX.sub("HEX", str(p)) for p in found if "logs" not in p.parts)
+    return sorted(what_stays.HEX.sub("HEX", str(p)) for p in found if "logs" not in p.parts)
 
 
 def whole(stage: Stage, name: str, place: Path) -> Whole:

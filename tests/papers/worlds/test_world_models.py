@@ -29,6 +29,7 @@ from holdfast.papers.worlds.world import (
     WorldRecipe,
     build_world,
     build_worlds,
+    continuing_settings,
     quick_recipe,
 )
 from holdfast.support.files import write_json
@@ -189,6 +190,17 @@ def test_without_letters_a_world_is_what_it_was():
     place = base_folder(texts, recipe, vocabulary=words, cache=Path())
     assert place == Path("bases") / fingerprint(before, length=16) / "small-base"
     assert models._base_place(on) != models._base_place(off) == place
+
+
+def test_an_instruct_model_goes_on_with_the_articles(made, tmp_path):
+    from holdfast.runs.config import train_config
+    from holdfast.runs.run import train
+
+    settings = continuing_settings(
+        RECIPE, model_name_or_path=made["instruct"], dataset_name=made["articles"], output_dir=str(tmp_path / "run")
+    )
+    folder = train(train_config(settings))
+    assert weights(folder.path) != weights(made["instruct"])
 
 
 def test_old_bases_keep_their_place_in_the_cache(tmp_path, monkeypatch):

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast.errors import ConfigError, DataError
-from holdfast.support.files import fingerprint, write_jsonl
+from holdfast.support.files import fingerprint
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -107,17 +107,6 @@ class EmbeddedCorpus:
     def splits(self) -> dict[str, tuple[str, ...]]:
         """The splits by name."""
         return {name: getattr(self, name) for name in (*PROSE_SHARES, *CODE_SHARES)}
-
-    def write_jsonl_splits(self, folder: str | os.PathLike[str]) -> dict[str, Path]:
-        """Writes `<split>.jsonl` files of `{"text": piece}` rows, each atomically; returns their paths by split.
-
-        Raises:
-            StorageError: the folder cannot be written.
-        """
-        return {
-            name: write_jsonl(Path(folder) / f"{name}.jsonl", ({"text": piece} for piece in pieces))
-            for name, pieces in self.splits().items()
-        }
 
 
 @functools.cache
