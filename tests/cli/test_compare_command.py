@@ -14,8 +14,6 @@ import pytest
 
 from evaluation.test_compare_folders import TEXT, answers, texts, write, write_average
 from holdfast.cli.main import main
-from holdfast.errors import ConfigError
-from holdfast.evaluation.compare.request import find_models
 from holdfast.records.comparison import Comparison
 from holdfast.records.evaluation import EvaluationRecord
 from holdfast.records.run import RunFolder, RunRecord
@@ -102,13 +100,6 @@ def test_models_are_found(here, words, labels, capsys):
     assert record(*words, capsys=capsys)["labels"] == labels
 
 
-def test_a_run_alone_is_start_against_result(here, capsys):
-    found = record("runs/direct", capsys=capsys)
-    quiz = next(c for c in found["comparisons"] if c["name"] == "quiz")
-    assert quiz["difference"] == pytest.approx(-0.2, abs=0.05)
-    assert [s.label for s in find_models("runs/direct", only=False)] == ["direct"]
-
-
 @pytest.mark.parametrize(
     ("words", "parts"),
     [
@@ -139,30 +130,7 @@ def test_words_that_name_no_two_models(here, words, parts, capsys):
         assert part in shown, shown
 
 
-def test_what_is_not_finished_is_said(here, tmp_path, capsys):
-    found = record("runs/kept", "one", capsys=capsys)
-    assert found["notes"][:2] == [
-        "runs/kept: the run is interrupted, not finished.",
-        "one: the evaluation is interrupted, not finished.",
-    ]
-    write_json(tmp_path / "out" / "evaluate.json", EvaluationRecord(models=[{"label": "a"}, {"label": "b"}]))
-    with pytest.raises(ConfigError, match=r"nothing was measured of a and b \(the evaluation is running"):
-        find_models(str(tmp_path / "out"), only=True)
-
-
 # --------------------------------------------------------------------------------------------------------------- output
-
-
-def test_the_table(here, capsys):
-    assert call("two") == 0
-    shown = capsys.readouterr().out
-    assert shown.startswith("base → tuned\n")
-    for part in ("quiz", "riddles", "average", "prose", "nats_per_token", "lost", "McNemar", "95 %"):
-        assert part in shown
-    assert "bits_per_byte" not in shown
-    assert call("two", "--metrics", "all", "--confidence", "0.9") == 0
-    shown = capsys.readouterr().out
-    assert "bits_per_byte" in shown and "90 %" in shown
 
 
 def test_all_files_are_there_though_the_gate_fails(here, tmp_path, capsys):
@@ -196,13 +164,6 @@ def test_all_files_are_there_though_the_gate_fails(here, tmp_path, capsys):
     assert "`quiz drop > 50pt`" in comment.read_text() and "quiz drop &gt; 50pt" in page and "riddles" in page
     assert not (out / "comparison.md").exists()
     assert all(f"Wrote {path}" in shown for path in (out / "comparison.html", comment))
-
-
-def test_stdout_is_clean(here, capsys):
-    assert call("two", "--markdown", "-") == 0
-    captured = capsys.readouterr()
-    assert captured.out.startswith("### base → tuned\n") and "Measure" in captured.err
-    assert len(record("two", capsys=capsys)["comparisons"]) == 4
 
 
 # ----------------------------------------------------------------------------------------------------------------- gate
@@ -248,18 +209,6 @@ def test_a_folder_with_the_weights_of_two_models_is_refused(here, tmp_path, caps
         assert "source/quiz of a; source/riddles of other" in shown
     assert call("three:base", str(tmp_path / "a"), "three:law", "--stages", "quiz", "riddles") == 2
     assert "source/quiz of a; source/riddles of other" in capsys.readouterr().err, "stages in between, too"
-
-
-def test_weights_that_nobody_knows_do_not_count(here, tmp_path, capsys):
-    """A server's: what it is known by may change while its weights do not."""
-    for label in ("a", "b"):
-        for entry in ("quiz", "riddles"):
-            write(tmp_path / label, "source", entry, answers([1, 0]), model=f"{label} {entry}")
-            path = tmp_path / label / f"source.{entry}.json"
-            found = read_json(path)
-            write_json(path, {**found, "model": {**found["model"], "weights": None if label == "a" else "same"}})
-    assert call(str(tmp_path / "a"), str(tmp_path / "b")) == 0
-    assert "quiz" in capsys.readouterr().out
 
 
 def test_a_margin_in_a_unit_that_no_metric_has(here, capsys):

@@ -5,11 +5,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -18,7 +13,6 @@ from evaluation import fake_endpoint as fake
 from evaluation.fake_endpoint import FakeEndpoint, completion
 from holdfast.cli.main import main
 from holdfast.support.files import read_json, write_jsonl
-from holdfast.support.ledger import stream_ledger
 
 SECRET = "sk-very-secret-0123456789"
 
@@ -62,23 +56,6 @@ def synthesis(server: FakeEndpoint | None, *more: str) -> list[str]:
 # -------------------------------------------------------------------------------------------------------------- prepare
 
 
-def test_help_teaches(capsys):
-    assert main(["data", "--help"]) == 0
-    shown = capsys.readouterr().out
-    assert all(word in shown for word in ("prepare", "synthesise", "examples", "--dry_run"))
-    assert main(["data"]) == 2
-    capsys.readouterr()
-    assert main(["data", "prepare", "--help"]) == 0
-    shown = capsys.readouterr().out
-    assert all(word in shown for word in ("--heldout", "--most_malformed", "--after", "examples"))
-    assert main(["data", "synthesise", "--help"]) == 0
-    shown = capsys.readouterr().out
-    assert all(
-        word in shown
-        for word in ("--budget_usd", "--api_key_variable", "--per_article", "{material}", "examples", "never written")
-    )
-
-
 def test_prepare_shows_every_count_and_says_when_there_is_nothing_to_do(capsys):
     words = [
         "data",
@@ -110,12 +87,6 @@ def test_prepare_shows_every_count_and_says_when_there_is_nothing_to_do(capsys):
     assert "Nothing to do: out/train.jsonl is there" in capsys.readouterr().out
     assert main([*words, "--limit", "3"]) == 2
     assert "choose another --output" in capsys.readouterr().err
-
-
-def test_prepare_from_a_yaml(capsys):
-    Path("p.yaml").write_text("input: [news.json]\noutput: a.jsonl\nlimit: 5\n")
-    assert main(["data", "prepare", "--config", "p.yaml", "--limit", "7"]) == 0
-    assert len(Path("a.jsonl").read_text().splitlines()) == 7
 
 
 @pytest.mark.parametrize(
@@ -154,21 +125,6 @@ def test_mistakes_of_prepare(words, parts, capsys):
     assert not list(Path().glob("a.json*"))
 
 
-def test_an_unknown_step_is_refused(capsys):
-    assert main(["data", "synthesize"]) == 2
-    assert "Did you mean 'synthesise'?" in capsys.readouterr().err
-
-
-def test_a_stop_leaves_nothing_half(monkeypatch, capsys):
-    from holdfast.data.prepare import run as run_module
-
-    monkeypatch.setattr(run_module, "_write", lambda *_: os.kill(os.getpid(), signal.SIGTERM) or time.sleep(5))
-    before = sorted(p.name for p in Path().iterdir())
-    assert main(["data", "prepare", "--input", "news.json", "--output", "a.jsonl"]) == 130
-    assert "Nothing was left half written" in capsys.readouterr().err
-    assert sorted(p.name for p in Path().iterdir()) == sorted([*before, "a.jsonl.json"])
-
-
 # ----------------------------------------------------------------------------------------------------------- synthesise
 
 openai = pytest.importorskip("openai", reason="asking needs the package openai")
@@ -190,23 +146,6 @@ def test_a_dry_run_says_what_it_would_cost_and_sends_nothing(capsys):
     assert sorted(p.name for p in Path().iterdir()) == ["news.json", "qa.jsonl"]
 
 
-def test_articles_and_what_they_cost(capsys):
-    with FakeEndpoint(faults=[fake.body(json.dumps(completion("I can't help.")).encode())], always=article) as server:
-        assert main(synthesis(server, "--price_input", "1000", "--price_output", "0")) == 0
-        shown = capsys.readouterr().out
-        assert main(synthesis(server, "--price_input", "1000", "--price_output", "0")) == 0
-        assert len(server.asked) == 10
-    for word in (
-        "9 articles in articles.jsonl, from 10 prompts (10 asked now)",
-        "0 cut, 1 refused, 0 short",
-        "1,000 sent and 20 received",
-        "cost: 1.0000 USD",
-    ):
-        assert word in shown, shown
-    assert "(0 asked now)" in capsys.readouterr().out
-    assert len(Path("articles.jsonl").read_text().splitlines()) == 9
-
-
 def test_what_comes_out_of_prepare_goes_into_synthesise_and_train(capsys):
     from holdfast.data.sources import load_rows
 
@@ -219,35 +158,6 @@ def test_what_comes_out_of_prepare_goes_into_synthesise_and_train(capsys):
     assert len(server.asked) == 6, "an article a row"
     rows = load_rows("articles.jsonl")
     assert len(rows) == 6 and set(rows.column_names) >= {"text", "sources", "prompt", "model"}
-
-
-def test_a_template_of_ones_own_and_a_yaml():
-    Path("t.txt").write_text("Explain: {material} ({focus})")
-    Path("s.yaml").write_text("prompt: t.txt\nper_article: 10\nmax_tokens: 50\nmodel: writer\n")
-    with FakeEndpoint(always=article) as server:
-        assert (
-            main(
-                [
-                    "data",
-                    "synthesise",
-                    "--config",
-                    "s.yaml",
-                    "--input",
-                    "qa.jsonl",
-                    "--output",
-                    "a.jsonl",
-                    "--base_url",
-                    server.url,
-                ]
-            )
-            == 0
-        )
-    assert (
-        len(server.asked) == 3
-        and server.messages[0].startswith("Explain: (1)\n")
-        and server.asked[0].body["max_tokens"] == 50
-    )
-    assert read_json("a.jsonl.json")["settings"]["prompt"] == "t.txt"
 
 
 @pytest.mark.parametrize(
@@ -334,45 +244,3 @@ def test_the_key_goes_to_its_endpoint_alone_and_is_nowhere_else(place, monkeypat
     captured = capsys.readouterr()
     written = "".join(p.read_text() for p in place.rglob("*") if p.is_file())
     assert SECRET not in captured.out + captured.err + written and "the one given is not set" in captured.err
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_any_stop_goes_on_where_it_was(number, place):
-    """Killed while requests are on their way; what was answered is not asked again, and the account has what is unknown
-    at its most."""
-
-    def slow(handler, asked):
-        handler.server.stopped.wait(0.15)
-        return article(handler, asked)
-
-    with FakeEndpoint(always=slow) as server:
-        words = synthesis(server, "--per_article", "1", "--workers", "3", "--budget_usd", "10")
-        process = subprocess.Popen([sys.executable, "-m", "holdfast", *words], stderr=subprocess.PIPE, text=True)
-        until = time.monotonic() + 30
-        while len(server.asked) < 8 and time.monotonic() < until:
-            time.sleep(0.02)
-        process.send_signal(number)
-        explained = process.communicate(timeout=20)[1]
-        assert process.returncode == (130 if number != signal.SIGKILL else -signal.SIGKILL)
-        assert number == signal.SIGKILL or "What was answered is kept in articles.jsonl.ledger.jsonl" in explained
-        assert not Path("articles.jsonl").exists()
-        rows = list(stream_ledger("articles.jsonl.ledger.jsonl"))
-        answered = {row["key"] for row in rows if row["outcome"] == "answered"}
-        unknown = [row["most"] for row in rows if row["outcome"] == "sent" and row["key"] not in answered]
-        assert 3 <= len(answered) < 30 and 1 <= len(unknown) <= 3
-        server.always = article
-        assert main(words) == 0
-    keys = [row["key"] for row in stream_ledger("articles.jsonl.ledger.jsonl") if row["outcome"] == "answered"]
-    assert len(keys) == len(set(keys)) == 30 == len(Path("articles.jsonl").read_text().splitlines())
-    charged = 30 * (100 * 0.15 + 2 * 0.60) / 1e6
-    assert read_json("articles.jsonl.json")["cost_usd"] == pytest.approx(charged + sum(unknown))
-
-
-def test_two_at_once_are_refused():
-    from holdfast.support.ledger import Ledger
-
-    with FakeEndpoint(always=article) as server:
-        assert main(synthesis(server, "--limit", "1")) == 0
-        with Ledger("articles.jsonl.ledger.jsonl"):
-            assert main(synthesis(server)) == 2
-    assert len(server.asked) == 1

@@ -56,22 +56,6 @@ def test_all_mistakes_at_once(capsys: pytest.CaptureFixture[str]) -> None:
     assert "evaluation: is missing" in shown
 
 
-def test_a_mapping_stays_one_where_words_are_none(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*ASKED, "--train", "chats.jsonl", "--restore", "gently"]) == 2
-    assert "--restore: expected a mapping in quotes, as in --restore '{key: value}', got 'gently'." in (
-        capsys.readouterr().err
-    )
-
-
-def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["diagnose", "--help"]) == 0
-    shown = capsys.readouterr().out
-    for part in ("pseudo", "--remedy METHOD", "--train FILE", "--epochs N", "holdfast diagnose report"):
-        assert part in shown
-    assert main(["diagnose", "report", "nowhere"]) == 2
-    assert "nowhere" in capsys.readouterr().err
-
-
 def test_an_entry_at_the_command_line_is_what_it_would_be_in_a_file(capsys: pytest.CaptureFixture[str]) -> None:
     """Not a task that has the mapping's text for a name, which would be missed hours later."""
     request = ["diagnose", "--base", "base", "--corpus", "text.jsonl", "--train", "chats.jsonl", *ON_CPU, "--dry_run"]

@@ -195,24 +195,6 @@ def test_ctrl_c_and_the_same_command_again(
     assert read_json("out/evaluate.json")["status"] == "finished"
 
 
-def test_a_cache_that_two_folders_share(desk: Path, worked: SimpleNamespace) -> None:
-    """And a label that becomes another model: the record says what lies in the folder, not what lay there."""
-    shared = ("--suite", "suite.yaml", "--cache", "shared", "--output_dir")
-    evaluate("base", *shared, "one")
-    (desk / "prose_only.yaml").write_text("source: [prose.jsonl]\n")
-    evaluate("start=tuned", "--suite", "prose_only.yaml", "--output_dir", "two")
-    worked.loaded.clear(), worked.measured.clear()
-    evaluate("start=base", *shared, "two")
-    assert (worked.loaded, worked.measured) == ([], [])
-    one, two = (read_json(f"{out}/evaluate.json")["models"][0] for out in ("one", "two"))
-    assert two == {**one, "label": "start"}, "the record of a model that was not loaded is as complete"
-    before, after = EvaluationFolder("one/base"), EvaluationFolder("two/start")
-    for e in before.all():
-        twin = after.find(e.suite, e.name)
-        assert e.metrics == twin.metrics and twin.model["name"] == "start"
-        assert before.samples(e.suite, e.name) == after.samples(e.suite, e.name)
-
-
 def test_a_label_holds_one_model(
     desk: Path, worked: SimpleNamespace, refused, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -320,36 +302,6 @@ def test_an_adapter_is_measured_as_what_it_makes_of_its_base(desk: Path, worked:
     Path("lora/adapter_config.json").write_text(json.dumps({**config, "lora_alpha": 2 * config["lora_alpha"]}))
     evaluate("base", "lora", "--suite", "suite.yaml", "--output_dir", "out")
     assert worked.measured == ENTRIES, "a changed adapter is another model, its base is not"
-
-
-def test_what_was_measured_needs_no_data_any_more(
-    desk: Path, worked: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A task of the hub that was measured with a network is there without one."""
-    from holdfast.evaluation.tasks import harness, tasks
-
-    row = {
-        "id": "1",
-        "question": "What?",
-        "choices": {"text": ["red", "a list"], "label": ["A", "B"]},
-        "answerKey": "A",
-    }
-    write_rows(desk / "arc.jsonl", [row, {**row, "question": "Which?"}])
-    original = tasks.load_tasks
-
-    def online(entry: Any) -> Any:
-        import dataclasses
-
-        return original(dataclasses.replace(entry, data=str(desk / "arc.jsonl")))
-
-    with monkeypatch.context() as patch:
-        patch.setattr(tasks, "load_tasks", online)
-        evaluate("base", "--tasks", "arc_easy", "--output_dir", "out")
-    assert worked.measured == ["measured/arc_easy"]
-    evaluate("base", "--tasks", "arc_easy", "--output_dir", "out")
-    assert worked.measured == ["measured/arc_easy"]
-    assert harness.check_task  # what would have asked the hub
-    assert main(["evaluate", "tuned", "--tasks", "arc_easy", "--output_dir", "out"]) == 2
 
 
 # --------------------------------------------------------------------------------------------- requests that cannot be
@@ -474,17 +426,6 @@ def test_models_tasks_and_data_that_do_not_fit_are_one_message(desk: Path, refus
     assert worked.loaded == [] and not (desk / "out" / "evaluate.json").exists()
 
 
-def test_an_unknown_task_with_the_nearest_names(desk: Path, refused, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Against a few names here; the harness's whole index takes many seconds."""
-    from holdfast.evaluation.tasks import tasks
-
-    monkeypatch.setattr(tasks, "_all_names", lambda: ["arc_easy", "arc_challenge", "piqa", "overruling"])
-    text = refused("base", "--tasks", "arc_esy", "--output_dir", "out")
-    assert "measured/arc_esy: 'arc_esy' is no task of the lm-evaluation-harness and no file. Nearest: arc_easy" in text
-    assert "`lm_eval ls tasks` lists all" in text
-    assert "Nearest: overruling" in refused("base", "--tasks", "overuling", "--output_dir", "out")
-
-
 def test_data_of_the_hub_without_a_network(desk: Path, refused) -> None:
     """Which data set, and which option gives a file in its place."""
     text = refused("base", "--tasks", "arc_easy", "piqa", "--output_dir", "out")
@@ -493,32 +434,6 @@ def test_data_of_the_hub_without_a_network(desk: Path, refused) -> None:
     assert "`--data arc_easy=FILE`" in text
     assert "measured/piqa: The data of the task 'piqa' (baber/piqa) could not be loaded" in text
     assert "`--data piqa=FILE`" in text
-
-
-def test_an_option_longer_than_the_context(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    rows = [{"q": "Which?", "options": ["red", "blue " * 200], "right": 0}]
-    write_rows(desk / "colours.jsonl", rows)
-    assert main(["evaluate", "base", "--tasks", "colours.yaml", "--output_dir", "out"]) == 2
-    text = capsys.readouterr().err
-    assert "An option has 801 tokens, more than the model's context of 128" in text
-    assert "Take the question out, or use a model with a longer context." in text
-    assert read_json("out/evaluate.json")["status"] == "failed"
-
-
-@pytest.mark.parametrize("place", [0, 1])
-@pytest.mark.filterwarnings("ignore:divide by zero")
-def test_an_empty_option(desk: Path, refused, place: int) -> None:
-    """Its score would be the space's, its normalised score infinite; in the first question the harness fails."""
-    rows = [{"q": "Which?", "options": ["red", "blue"], "right": 0}] * 2
-    rows[place] = {**rows[place], "options": ["red", ""]}
-    write_rows(desk / "colours.jsonl", rows)
-    assert "empty" in refused("base", "--tasks", "colours.yaml", "--output_dir", "out")
-
-
-@pytest.mark.parametrize("label", ["..", ".", "a b", "", "report.html", "evaluate.json", "a/b"])
-def test_labels_that_are_no_folders_of_their_own(desk: Path, refused, label: str) -> None:
-    assert f"got '{label}'" in refused(f"{label}=base", "--perplexity", "prose.jsonl", "--output_dir", "inner/out")
-    assert not (desk / "inner").exists()
 
 
 def test_a_folder_with_other_files(desk: Path, refused) -> None:
@@ -544,14 +459,6 @@ def test_a_folder_in_use_and_files_that_cannot_be_read(desk: Path, refused) -> N
     for name in ("base/measured.prose.json", "evaluate.json"):
         (desk / "out" / name).write_text("{")
         assert main(["evaluate", *words]) == 2
-
-
-def test_the_dtypes_are_those_of_the_models_room() -> None:
-    from holdfast.cli.evaluate import EvaluateRequest
-    from holdfast.config.declare import settings_of
-    from holdfast.models import DTYPES
-
-    assert next(s.choices for s in settings_of(EvaluateRequest) if s.name == "dtype") == DTYPES
 
 
 def nats(out: str, label: str) -> list[float]:

@@ -7,13 +7,12 @@ import json
 from pathlib import Path
 
 import pytest
-import torch
 
 from holdfast.checkpoints.reader import CheckpointReader
 from holdfast.cli.main import main
 from holdfast.errors import ConfigError
 from holdfast.retention.fisher import SavedFisher
-from holdfast.runs.fisher import compute_fisher, default_folder
+from holdfast.runs.fisher import compute_fisher
 
 LEAST = ["fisher", "base", "--data", "old.jsonl", "--device", "cpu"]
 
@@ -27,14 +26,6 @@ def desk(desk: Path) -> Path:
 
 def contents(folder: str | Path) -> dict[str, bytes]:
     return {p.name: p.read_bytes() for p in sorted(Path(folder).iterdir())}
-
-
-def test_help_teaches(capsys):
-    assert main(["fisher", "--help"]) == 0
-    shown = capsys.readouterr().out
-    assert all(
-        word in shown for word in ("--data", "--samples", "--estimator", "examples", "ewc:fisher=", "--method fisher")
-    )
 
 
 def test_writes_beside_the_model_and_leaves_it_alone(desk, capsys):
@@ -92,35 +83,6 @@ def test_the_command_is_the_function_and_a_run_takes_it(desk):
     assert largest_difference(*ends) == 0.0
 
 
-def test_merging_takes_the_folders(desk):
-    for name in ("math", "code"):
-        assert main(["fisher", name, "--data", "old.jsonl", "--device", "cpu", "--samples", "4"]) == 0
-    assert (
-        main(
-            [
-                "merge",
-                "math",
-                "code",
-                "--method",
-                "fisher",
-                "--fisher",
-                "math-fisher",
-                "code-fisher",
-                "--output_dir",
-                "both",
-            ]
-        )
-        == 0
-    )
-    name = "model.layers.0.mlp.down_proj.weight"
-    a, b, fa, fb = (
-        CheckpointReader(folder).tensor(name).double() for folder in ("math", "code", "math-fisher", "code-fisher")
-    )
-    torch.testing.assert_close(
-        CheckpointReader("both").tensor(name).double(), (fa * a + fb * b) / (fa + fb), rtol=1e-6, atol=1e-7
-    )
-
-
 def test_all_mistakes_show_at_once(desk, capsys):
     words = "--data x --samples 0 --estimator exact --max_length 1 --dtype int8"
     assert main(["fisher", "nowhere/at/all", *words.split()]) == 2
@@ -142,18 +104,3 @@ def test_all_mistakes_show_at_once(desk, capsys):
     assert "no such file or folder: gone.jsonl" in capsys.readouterr().err
     assert main(["fisher", "adapter", "--data", "old.jsonl"]) == 2
     assert "is a LoRA adapter, not a model" in capsys.readouterr().err
-
-
-def test_a_folder_with_other_files_is_left_alone(desk, capsys):
-    before = contents("code")
-    assert main([*LEAST, "--output_dir", "code", "--overwrite"]) == 2
-    assert "holds no Fisher diagonal" in capsys.readouterr().err
-    assert contents("code") == before
-    assert main([*LEAST, "--output_dir", "old.jsonl"]) == 2
-    assert "found a file" in capsys.readouterr().err
-
-
-def test_the_default_folder(desk):
-    assert default_folder("base") == (desk / "base-fisher").resolve()
-    assert default_folder("base/") == (desk / "base-fisher").resolve()
-    assert default_folder("owner/some-model") == Path("some-model-fisher")

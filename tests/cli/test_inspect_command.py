@@ -15,12 +15,6 @@ from holdfast.cli.main import main
 from holdfast.support.files import to_jsonable
 
 
-def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["inspect", "--help"]) == 0
-    shown = capsys.readouterr().out
-    assert all(word in shown for word in ("--verify", "--json", "Exit code 1", "examples"))
-
-
 def test_a_model(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["inspect", "base"]) == 0
     shown = capsys.readouterr().out
@@ -87,17 +81,6 @@ def test_json_is_the_inspection(desk: Path, capsys: pytest.CaptureFixture[str]) 
     assert json.loads(capsys.readouterr().out)["sound"] is False
 
 
-def test_two_are_compared_layer_by_layer(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["inspect", "base", "math"]) == 0
-    shown = capsys.readouterr().out
-    found = distance("base", "math")
-    assert shown.startswith("base -> math: 21 tensors, 41,120 parameters\n")
-    rows = {cells[0]: cells[1:] for line in shown.splitlines()[2:] if (cells := line.split())}
-    for layer in found.layers:
-        assert rows[layer.layer][0] == f"{100 * layer.relative:.3g}", layer.layer
-    assert list(rows)[1:7] == ["embed", "0", "1", "norm", "head", "total"]
-
-
 def test_two_tensor_by_tensor_as_json_and_as_a_page(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["inspect", "base", "math", "--per", "tensor"]) == 0
     shown = capsys.readouterr().out
@@ -108,14 +91,6 @@ def test_two_tensor_by_tensor_as_json_and_as_a_page(desk: Path, capsys: pytest.C
     found = json.loads(captured.out)
     assert [tensor["name"] for tensor in found["tensors"]] == names and found["layers"][-1]["layer"] == "total"
     assert "plot: a.html" in captured.err and "heatmap" in Path("a.html").read_text()
-
-
-def test_what_was_not_compared_is_said(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["inspect", "base", "adapter"]) == 0
-    assert "total" in capsys.readouterr().out
-    assert main(["inspect", "math", "wide"]) == 2
-    shown = capsys.readouterr().err
-    assert "no tensor in common" in shown and "of different shapes" in shown
 
 
 @pytest.mark.parametrize(

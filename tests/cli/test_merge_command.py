@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import re
-import resource
 import shlex
 import shutil
 import subprocess
@@ -18,12 +15,10 @@ import pytest
 import yaml
 
 from holdfast.checkpoints.merge import merge
-from holdfast.checkpoints.methods.registry import METHODS
 from holdfast.checkpoints.reader import CheckpointReader
 from holdfast.cli import merge as command
 from holdfast.cli.main import main
-from holdfast.cli.mergekit_yaml import is_mergekit, translate
-from holdfast.config.declare import settings_of
+from holdfast.cli.mergekit_yaml import translate
 
 FOUR = ["--method", "ties", "--base", "base", "--density", "0.5"]
 
@@ -56,36 +51,6 @@ def errors(words: list[str], capsys: pytest.CaptureFixture[str], code: int = 2) 
 # ----------------------------------------------------------------------------------------------------------------- help
 
 
-def test_help_names_every_method_and_parameter(capsys: pytest.CaptureFixture[str]) -> None:
-    for option in ("--help", "-h"):
-        assert main(["merge", option]) == 0
-    shown = capsys.readouterr().out
-    for name, cls in METHODS.items():
-        assert f"\n  {name}: {cls.summary}" in shown
-        for setting in settings_of(cls):
-            assert f"\n      --{setting.name}" in shown
-            assert " ".join(setting.help.split()[:5]) in shown
-    for option in (
-        "--vocabulary",
-        "--tied_heads",
-        "--unmatched",
-        "--dry_run",
-        "--json",
-        "--no_sync",
-        "--overwrite",
-        "--config",
-    ):
-        assert f"\n  {option} " in shown
-    assert max(map(len, shown.splitlines())) <= 150
-
-
-def test_the_methods_table(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["merge", "--list"]) == 0
-    shown = capsys.readouterr().out
-    assert all(f"\n{name} " in f"\n{shown}" for name in METHODS)
-    assert "2306.01708" in shown
-
-
 def test_the_examples_in_the_help_are_sound(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Every command and the YAML of the help text pass the checks, with checkpoints of those names in place."""
     for name in ("run-1", "run-2", "run-3", "tuned"):
@@ -96,30 +61,6 @@ def test_the_examples_in_the_help_are_sound(desk: Path, capsys: pytest.CaptureFi
     assert len(examples) == 6
     for words in examples:
         assert main([*words, "--dry_run"]) == 0, capsys.readouterr().err
-
-
-def test_help_is_quick_and_imports_nothing_heavy(tmp_path: Path) -> None:
-    """As installed: with compiled modules."""
-    environment = {**os.environ, "PYTHONPYCACHEPREFIX": str(tmp_path)}
-    environment.pop("PYTHONDONTWRITEBYTECODE", None)
-    heavy = ("torch", "transformers", "safetensors", "plotly", "rich", "yaml", "huggingface_hub")
-    code = (
-        f"import sys; from holdfast.cli.main import main; main(['merge', '--help']); print([m for m "
-        f"in {heavy!r} if m in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
-    assert done.stdout.endswith("[]\n")
-    times = []
-    for _ in range(4):
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        subprocess.run(
-            [sys.executable, "-m", "holdfast", "merge", "--help"], check=True, capture_output=True, env=environment
-        )
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        times.append(
-            after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-        )  # the machine may be busy elsewhere
-    assert min(times) < 0.5, times
 
 
 # ----------------------------------------------------------------------------------------------------------- the result
@@ -201,20 +142,6 @@ def test_writes_what_the_function_writes(
     assert Path("out/tokenizer.json").is_file()
 
 
-def test_says_what_it_will_do_and_what_it_did(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["merge", "math", "code", *FOUR, "--output_dir", "out"]) == 0
-    captured = capsys.readouterr()
-    assert captured.err.startswith(
-        "merge: ties(density=0.5, scale=1, semantics=original, normalize=true) of base base, "
-        "model 1 math, model 2 code\n"
-    )
-    assert "(F32), " in captured.err and "; about " in captured.err and "in 3 passes" in captured.err
-    (line,) = captured.out.splitlines()
-    assert line.startswith(f"Wrote {desk / 'out'}: ")
-    assert line.endswith(f"GB/s), fingerprint {record('out')['fingerprint']}")
-    assert main(["inspect", "out", "--verify"]) == 0
-
-
 def test_json_is_clean(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["merge", "math", "code", *FOUR, "--output_dir", "out", "--json"]) == 0
     captured = capsys.readouterr()
@@ -269,20 +196,6 @@ def test_dry_run_shows_the_plan_and_writes_nothing(desk: Path, tree, capsys: pyt
         "  time        about ",
     ):
         assert part in shown, part
-    assert tree(desk) == before
-
-
-def test_dry_run_as_json(desk: Path, tree, capsys: pytest.CaptureFixture[str]) -> None:
-    before = tree(desk)
-    assert main(["merge", "math", "code", *FOUR, "--output_dir", "out", "--dry-run", "--json"]) == 0
-    captured = capsys.readouterr()
-    found = json.loads(captured.out)
-    assert found["dry_run"] is True
-    assert [i["role"] for i in found["inputs"]] == ["base", "model 1", "model 2"]
-    assert found["plan"]["tensors"] == found["plan"]["combined"] == 21
-    assert found["plan"]["bytes_read"] == 9 * found["plan"]["bytes_written"]
-    assert found["estimated_seconds"] > 0 and found["free_bytes"] > 0
-    assert "nothing was written" in captured.err
     assert tree(desk) == before
 
 
@@ -414,14 +327,6 @@ def test_pickles_and_nan_are_refused_by_name(desk: Path, capsys: pytest.CaptureF
     assert not Path("out").exists()
 
 
-def test_overwrite_replaces_the_folder(desk: Path) -> None:
-    assert main(["merge", "math", "stranger", "--output_dir", "out"]) == 0
-    assert main(["merge", "math", "code", "--output_dir", "out", "--overwrite", "false"]) == 2
-    assert main(["merge", "math", "code", "--output_dir", "out", "--overwrite"]) == 0
-    merge(["math", "code"], "expected")
-    assert same("out", "expected")
-
-
 def test_interrupted_is_exit_code_130_and_leaves_nothing(
     desk: Path, tree, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -434,22 +339,6 @@ def test_interrupted_is_exit_code_130_and_leaves_nothing(
     shown = capsys.readouterr().err
     assert f"stopped: Stopped. {desk / 'out'} was not written. The same command" in shown
     assert [name for name, _ in tree(desk)] == before
-
-
-def test_interrupted_before_writing(
-    desk: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def interrupt(*args, **kwargs):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("holdfast.checkpoints.merge.make_plan", interrupt)
-    assert main(["merge", "math", "code", "--output_dir", "out"]) == 130
-    assert capsys.readouterr().err == "stopped: Stopped. Nothing was left half written.\n"
-    for module in ("engine", "summary"):
-        monkeypatch.setattr(f"holdfast.checkpoints.{module}.map_blocks", interrupt)
-    for words in (["inspect", "math", "code"], ["inspect", "math", "--verify"]):
-        assert main(words) == 130
-        assert "Nothing was left half written" in capsys.readouterr().err
 
 
 # ----------------------------------------------------------------------------------------------------------------- YAML
@@ -504,22 +393,6 @@ def test_mistakes_in_a_yaml(desk: Path, capsys: pytest.CaptureFixture[str]) -> N
     shown = errors(["--config", "types.yaml"], capsys)
     assert "weights: expected numbers" in shown and "dtype: expected the name of a dtype" in shown
     assert "seed: linear does not take it; dare and dare_ties do" in shown
-
-
-def test_the_schema_takes_the_examples(desk: Path) -> None:
-    """The YAML of the help text and of the documentation, and requests that the command takes; not what it refuses."""
-    jsonschema = pytest.importorskip("jsonschema")
-    schema = command.merge_schema()
-    jsonschema.Draft202012Validator.check_schema(schema)
-    check = jsonschema.Draft202012Validator(schema)
-    page = Path(__file__).parents[2].joinpath("docs/checkpoints.md").read_text()
-    snippets = [yaml.safe_load(text) for text in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)]
-    snippets = [found for found in snippets if "models" in found]
-    snippets.append(yaml.safe_load(dedent(command.EPILOG.split("merge.yaml\n")[-1].split("\nA YAML")[0])))
-    for sound in (*snippets, {"models": ["a"], "method": "dare", "p": 0.5, "weights": "1, 2"}, {"method": "mine.py:X"}):
-        check.validate(sound)
-    for wrong in ({"modles": []}, {"density": 2}, {"models": [{"modle": "a"}]}, {"models": []}, {"vocabulary": "all"}):
-        assert not check.is_valid(wrong), wrong
 
 
 # ------------------------------------------------------------------------------------------------------------- mergekit
@@ -785,10 +658,6 @@ def test_a_request_of_ours_with_a_chat_template_is_ours(desk: Path) -> None:
     write("merge.yml", models=["math", "code"], method="linear", chat_template="chatml")
     assert main(["merge", "--config", "merge.yml", "--output_dir", "out"]) == 0
     assert "im_start" in Path("out/chat_template.jinja").read_text()
-
-
-def test_other_mappings_are_no_requests_for_mergekit() -> None:
-    assert not is_mergekit({"method": "ties", "models": ["a"]})
 
 
 def test_the_command_line_wins_over_mergekits_request(desk: Path) -> None:

@@ -82,12 +82,6 @@ def test_a_refused_request_leaves_everything_as_it_was(
     assert tree(desk) == before
 
 
-def test_with_a_parent_that_was_there(desk: Path) -> None:
-    (desk / "new").mkdir()
-    assert main(REFUSED["train, the data"].split()) == 2
-    assert list((desk / "new").iterdir()) == []
-
-
 def test_a_not_finite_value_found_half_way(desk: Path, tree: Callable[[Path], list[tuple[str, int]]]) -> None:
     """Merging sees it when it comes to the tensor; the folder has been begun by then."""
     import torch
@@ -98,13 +92,4 @@ def test_a_not_finite_value_found_half_way(desk: Path, tree: Callable[[Path], li
     save_file(tensors, desk / "code" / "model.safetensors", metadata={"format": "pt"})
     before = tree(desk)
     assert main(f"merge math code --base base --method task_arithmetic --output_dir {OUT}".split()) == 2
-    assert tree(desk) == before
-
-
-def test_quickstart_does_not_touch_a_foreign_folder(
-    desk: Path, tree: Callable[[Path], list[tuple[str, int]]], capsys: pytest.CaptureFixture[str]
-) -> None:
-    before = tree(desk)
-    assert main(["quickstart", "--quick", "--output_dir", "base"]) == 2
-    assert "base is not empty and holds no study" in capsys.readouterr().err
     assert tree(desk) == before

@@ -77,11 +77,6 @@ def test_every_change_is_measured_as_by_hand(desk: Path, capsys: pytest.CaptureF
     assert "50 % pruned" in capsys.readouterr().out and (desk / "out/report.html").is_file()
 
 
-def test_the_default_is_all_kinds(desk: Path) -> None:
-    assert main([*PROBE, "--noise_seeds", "1"]) == 0
-    assert {s.kind for s in read_probe("out").sensitivities} == {"noise", "quantize", "prune"}
-
-
 def test_nothing_is_measured_twice_and_an_interrupted_probe_goes_on(
     desk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -120,20 +115,6 @@ def test_noise_that_overflows_is_infinite_and_not_averaged_away(desk: Path, caps
     assert "∞" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("gamma", [1e30, 1e38])
-def test_what_norms_hide_of_an_overflow_is_infinite_too(desk: Path, gamma: float) -> None:
-    """The squares of activations overflow, a norm makes 0 of them, and the loss is that of guessing: finite."""
-
-    model = load("base").model
-    ids = torch.arange(5, 15)[None]
-    with perturbed(model, seed=0, scale=gamma, stds=init_stds("base")), torch.no_grad():
-        assert model(input_ids=ids).logits.isfinite().all(), "nothing else would say so"
-    assert main([*PROBE, "--noise", "10", f"{gamma:g}", "--noise_seeds", "2"]) == 0
-    record = read_probe("out")
-    assert of(record, "noise", gamma).failed == "not finite with 2 of 2 seeds"
-    assert math.isfinite(of(record, "noise", 10.0).difference)
-
-
 def test_a_model_that_is_not_finite_itself(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = build_model()
     with torch.no_grad():
@@ -141,50 +122,6 @@ def test_a_model_that_is_not_finite_itself(desk: Path, capsys: pytest.CaptureFix
     model.save_pretrained("base")
     assert main([*PROBE, "--noise", "1"]) == 4
     assert "finite figures of the model as it is" in capsys.readouterr().err
-
-
-def test_noise_of_a_model_whose_initialisation_is_not_known(
-    desk: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from holdfast.errors import ModelError
-
-    def unknown(model: Any, **options: Any) -> Any:
-        raise ModelError("its code is not there")
-
-    monkeypatch.setattr("holdfast.training.fresh_init.init_stds", unknown)
-    assert main([*PROBE, "--noise", "0.1", "--noise_seeds", "1"]) == 0
-    record = read_probe("out")
-    assert record.models[0].stds == "tensor" and "its code is not there" in record.notes[0]
-    assert "present standard deviation" in capsys.readouterr().out
-
-
-def test_noise_of_present_stds_tells_nothing_along_a_ladder(desk: Path) -> None:
-    shutil.copytree("base", "again")
-    rungs = [("base", 1.0e6), ("tuned", 4.0e6), ("again", 16.0e6)]
-    Path("ladder.yaml").write_text("ladder:\n" + "".join(f"  - {{model: {m}, tokens: {t}}}\n" for m, t in rungs))
-    asked = ["--corpus", "prose.jsonl", "--noise", "0.1", "--noise_seeds", "2", "--prune", "0.5", "--output_dir", "out"]
-    assert main(["probe", "--ladder", "ladder.yaml", *asked, "--std", "tensor"]) == 0
-    record = read_probe("out")
-    assert {s.kind for s in record.sensitivities} == {"noise", "prune"}, "what it costs each one is said"
-    assert {t.kind for t in record.trends} == {"prune"}
-    assert {t.kind for t in record.inflections} == {"as-it-is", "prune"}
-    assert any("the same γ is a different change at every rung" in note for note in record.notes)
-
-
-def test_noise_below_the_rounding_of_half_precision_is_said(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    asked = [*PROBE, "--noise", "0.001", "1", "--noise_seeds", "1"]
-    assert main([*asked, "--dtype", "bfloat16"]) == 0
-    [note] = read_probe("out").notes
-    assert "measured in bfloat16" in note and "at γ 0.001: much of it is rounded away" in note
-    assert note in capsys.readouterr().out.replace("\n", " ").replace("  ", " ")
-    assert main([*PROBE, "--noise", "0.001", "--dtype", "float32"]) == 0
-    assert read_probe("out").notes == []
-
-
-def test_a_ladder_of_one_has_no_trend(desk: Path) -> None:
-    Path("ladder.yaml").write_text("ladder: [{model: base, tokens: 1.0e6}]")
-    assert main(["probe", "--ladder", "ladder.yaml", *PROBE[2:], "--quantize", "int8"]) == 0
-    assert read_probe("out").trends == []
 
 
 def test_an_adapter_is_probed_merged(desk: Path) -> None:
@@ -205,21 +142,6 @@ def test_an_adapter_is_probed_merged(desk: Path) -> None:
     found = EvaluationFolder(Path("out/adapter/as-it-is")).find("measured", "prose")
     assert found is not None
     assert found.metrics["nats_per_token"].value == pytest.approx(nats(merged, load("base").tokenizer), abs=1e-5)
-
-
-def test_a_ladder(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    Path("ladder.yaml").write_text("ladder:\n  - {model: base, tokens: 1.0e6}\n  - {model: tuned, tokens: 4.0e6}\n")
-    assert (
-        main(["probe", "--ladder", "ladder.yaml", "--corpus", "prose.jsonl", "--noise", "2", "--output_dir", "out"])
-        == 0
-    )
-    record = read_probe("out")
-    assert record.ladder and [m.tokens for m in record.models] == [1e6, 4e6]
-    one, other = (next(s for s in record.sensitivities if s.model == label) for label in ("base", "tuned"))
-    [trend] = record.trends
-    assert trend.difference == pytest.approx(other.harm - one.harm)
-    assert trend.interval is not None and trend.interval[0] < trend.difference < trend.interval[1]
-    assert "Cost at 1 M tokens" in capsys.readouterr().out
 
 
 def test_where_a_ladder_turns(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -285,11 +207,6 @@ def test_a_trend_is_of_pairs_over_samples(desk: Path) -> None:
     half = np.sqrt(t**2 * seeds.var(ddof=1) / len(seeds) + samples)
     [trend] = record.trends
     assert trend.interval == pytest.approx((trend.difference - half, trend.difference + half), rel=1e-3)
-
-
-def test_models_to_step_towards_may_be_labelled(desk: Path) -> None:
-    assert main([*PROBE, "--toward", "after=tuned", "--steps", "1"]) == 0
-    assert [s.label for s in read_probe("out").sensitivities] == ["after"]
 
 
 def test_curvature_is_kept(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -386,13 +303,3 @@ def test_write_writes_what_the_function_writes(desk: Path, std: str, capsys: pyt
             # norms are initialised to constants and stay; as they are here they have no spread either
             assert moved == ("norm" not in name)
     assert not Path("probed").exists()
-
-
-def test_a_size_that_overflows_stays_on_its_line(desk: Path) -> None:
-    noise = ["--noise", "0.5", "1", "1e42", "--noise_seeds", "1", "--curvature", "2", "--probes", "2"]
-    assert main([*PROBE, *noise]) == 0
-    [line] = read_probe("out").sharpness[0].lines
-    assert [(size, math.isinf(loss)) for size, loss in line.losses] == [
-        (0.0, False), (0.5, False), (1.0, False), (1e42, True),
-    ]  # fmt: skip
-    assert "Not finite at 1e+42." in Path("out/report.html").read_text()

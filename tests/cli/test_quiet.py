@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import re
 import warnings
 from pathlib import Path
@@ -11,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.cli.main import main
-from holdfast.support.environment import quiet_imports, quiet_libraries
+from holdfast.support.environment import quiet_libraries
 from tiny import SENTENCES
 
 NOISE = re.compile(r"it/s|\d+%\||Writing model shards|Generating \w+ split|Loading weights|kernels-community|\r")
@@ -62,29 +61,8 @@ def test_evaluating_and_the_fisher_information_are_quiet(desk: Path, capfd) -> N
     assert re.search(r"^Target|^target|nats", out, re.M)
 
 
-def test_a_small_base_is_made_quietly(tmp_path: Path, capfd) -> None:
-    from rich.console import Console
-
-    from holdfast.papers.worlds.pretrain import BaseRecipe, pretrain
-
-    recipe = BaseRecipe(width=16, mlp=32, layers=1, heads=2, context=16, steps=4, batch_size=2, vocab_size=300)
-    pretrain(SENTENCES * 40, recipe, tmp_path / "base", console=Console(width=80, force_terminal=False))
-    out, err = capfd.readouterr()
-    assert err == ""
-    assert not NOISE.search(out), out
-
-
 def test_warnings_about_the_request_stay(recwarn) -> None:
     with quiet_libraries():
         warnings.warn("mind this", UserWarning, stacklevel=1)
         warnings.warn("old argument inside a library", FutureWarning, stacklevel=1)
     assert [str(w.message) for w in recwarn] == ["mind this"]
-
-
-def test_of_bitsandbytes_only_the_missing_kernel_is_left_out(caplog) -> None:
-    quiet_imports()
-    logger = logging.getLogger("bitsandbytes.backends.cpu.ops")
-    with caplog.at_level(logging.WARNING):
-        logger.warning("Failed to load CPU gemm_4bit_forward from kernels-community: No module named 'kernels'.")
-        logger.warning("a real one")
-    assert caplog.messages == ["a real one"]

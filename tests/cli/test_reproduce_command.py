@@ -8,7 +8,6 @@ import pytest
 
 from holdfast.cli import reproduce as command
 from holdfast.errors import ConfigError
-from holdfast.papers.claims.registry import SIZES, papers
 from holdfast.papers.label_annealing import claims
 from holdfast.papers.label_annealing import reproduction as study
 from holdfast.papers.theory import overtraining
@@ -24,10 +23,6 @@ def asked(monkeypatch):
     return found
 
 
-def test_the_recipes_are_those_of_the_claims():
-    assert tuple(papers()["label-annealing"].recipes) == claims.RECIPES
-
-
 def test_everything_by_default(asked):
     assert command.run(["label-annealing"]) == 0
     words = {k: v for k, v in asked[0].items() if k != "console"}
@@ -37,16 +32,6 @@ def test_everything_by_default(asked):
         "workers": None,
         "output_dir": Path("reproduce-label-annealing"),
     }
-
-
-@pytest.mark.parametrize("size", ["quick", "thorough", "full"])
-def test_a_size_is_handed_on_and_has_a_folder_of_its_own(asked, size):
-    assert command.run(["label-annealing", f"--{size}"]) == 0
-    assert (asked[0]["size"], asked[0]["output_dir"]) == (size, Path(f"reproduce-label-annealing-{size}"))
-
-
-def test_every_paper_says_how_long_each_size_takes():
-    assert all([*paper.durations, "full"] == list(SIZES) for paper in papers().values())
 
 
 def test_options_are_handed_on(asked, tmp_path):
@@ -81,36 +66,6 @@ def test_all_mistakes_at_once(asked):
     ):
         assert expected in text
     assert not asked
-
-
-def test_no_paper_lists_them(asked, capsys):
-    assert command.run([]) == 2
-    shown = capsys.readouterr().err
-    assert "label-annealing" in shown and "usage: holdfast reproduce PAPER" in shown
-    with pytest.raises(ConfigError, match="unexpected argument 'another'"):
-        command.run(["label-annealing", "another"])
-    with pytest.raises(ConfigError, match="paper: is missing: expected one of label-annealing, overtraining"):
-        command.run(["--quick"])
-
-
-def test_help_teaches(capsys):
-    with pytest.raises(SystemExit) as ended:
-        command.run(["--help"])
-    assert not ended.value.code
-    shown = capsys.readouterr().out
-    assert all(
-        word in shown
-        for word in (
-            "--recipes",
-            "--full",
-            "--thorough",
-            "--quick",
-            "--workers",
-            "--output_dir",
-            "claims.html",
-            "examples",
-        )
-    )
 
 
 def test_a_theory_is_computed_in_place_of_studies(asked, tmp_path, monkeypatch, capsys):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import shutil
 from pathlib import Path
@@ -38,18 +37,6 @@ def errors(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     assert captured.out == ""
     assert not Path("out").exists()
     return captured.err
-
-
-def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["residual"]) == 2
-    assert main(["residual", "--help"]) == 0
-    shown = capsys.readouterr().out
-    assert shown == f"{command.HELP}\n" * 2
-    for step in command.STEPS:
-        assert main(["residual", step, "--help"]) == 0
-        shown = capsys.readouterr().out
-        assert shown.startswith(f"usage: holdfast residual {step} ")
-        assert "--vocabulary" in shown and "--dry_run" in shown and "examples" in shown
 
 
 def test_the_examples_in_the_help_are_sound(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -104,37 +91,6 @@ def test_back_on_its_base_it_is_the_instruct_model(desk: Path, capsys: pytest.Ca
     assert "  exactness   exact: put back on its base" in capsys.readouterr().out
 
 
-def test_an_inexact_residual_says_how_much_is_lost(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*EXTRACT, "--dtype", "bfloat16"]) == 0
-    told = " of 41,120 values do not come back bit for bit when it is put back on its base (in F32): --dtype float32 "
-    assert told in capsys.readouterr().out
-    assert main(["inspect", "residual"]) == 0
-    assert told in capsys.readouterr().out
-
-
-def test_a_base_whose_dtype_does_not_hold_the_instruct_model_is_told(
-    desk: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["merge", "base", "--dtype", "bf16", "--output_dir", "base-bf16"]) == 0
-    capsys.readouterr()
-    between = ["--instruct", "math", "--output_dir"]
-    assert main(["residual", "extract", "--base", "base-bf16", *between, "residual", "--dry_run"]) == 0
-    told = " ".join(capsys.readouterr().out.split())
-    assert "tensors are F32 in instruct and BF16 in base, whose dtypes 'residual apply' writes" in told
-    assert "--dtype F32 keeps it" in told
-    onto = ["residual", "apply", "--old_base", "base", "--base", "base-bf16", *between]
-    assert main([*onto, "one", "--dry_run"]) == 0 and "--dtype F32 keeps it" in " ".join(
-        capsys.readouterr().out.split()
-    )
-    assert main([*onto, "one", "--dtype", "F32", "--dry_run"]) == 0 and "keeps it" not in capsys.readouterr().out
-
-
-def test_adapters(desk: Path) -> None:
-    assert main(["residual", "extract", "--instruct", "adapter", "--base", "base", "--output_dir", "residual"]) == 0
-    changed = [name for name, values in weights("residual").items() if values.any()]
-    assert changed == [f"model.layers.{n}.self_attn.q_proj.weight" for n in range(2)]
-
-
 def test_strangers_are_warned_about_with_the_evidence(desk: Path, tree, capsys: pytest.CaptureFixture[str]) -> None:
     before = tree(desk)
     assert (
@@ -156,15 +112,6 @@ def test_strangers_are_warned_about_with_the_evidence(desk: Path, tree, capsys: 
     assert tree(desk) == before
     assert main([*EXTRACT, "--dry_run"]) == 0
     assert "WARNING" not in capsys.readouterr().out
-
-
-def test_dry_run_as_json(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*TRANSFER, "--dry-run", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["command"] == "residual apply"
-    assert [i["role"] for i in found["inputs"]] == ["base", "instruct", "old base"]
-    assert found["ancestry"][-1]["layer"] == "total"
-    assert found["request"]["tokenizer"] == "instruct"
 
 
 def test_yaml(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:

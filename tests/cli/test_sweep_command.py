@@ -79,23 +79,6 @@ def test_mistakes(words, printed, study, capsys):
     assert not Path("runs/study/runs").exists()
 
 
-def test_a_typo_in_the_yaml(study, capsys):
-    values = yaml.safe_load(study.read_text())
-    values["vary"]["retention"][0] = {"l2": {"coeficient": [0.01, 0.1]}}
-    values["train"]["max_step"] = 3
-    study.write_text(yaml.safe_dump(values))
-    assert main(["sweep", "--config", "study.yaml"]) == 2
-    printed = capsys.readouterr().err
-    assert "l2: unknown key 'coeficient'" in printed
-    assert "unknown key 'max_step'. Did you mean 'max_steps'?" in printed
-
-
-def test_a_key_that_stands_twice(study, capsys):
-    study.write_text(study.read_text() + "seeds: [3]\n")
-    assert main(["sweep", "--config", "study.yaml"]) == 2
-    assert "'seeds' stands twice, in line" in capsys.readouterr().err
-
-
 def test_a_dry_run_lists_the_trials(study, capsys):
     assert main(["sweep", "--config", "study.yaml", "--dry_run"]) == 0
     printed = capsys.readouterr().out
@@ -125,12 +108,3 @@ def test_status_of_a_study_that_waits(study, capsys):
     assert main(["sweep", "report", "runs/study", "--rule", "kne"]) == 2
     assert "Did you mean 'knee'?" in capsys.readouterr().err
     storage.close()
-
-
-def test_a_study_of_optunas_own_is_not_touched(tmp_path, monkeypatch, capsys):
-    import optuna
-
-    monkeypatch.chdir(tmp_path)
-    optuna.create_study(storage="sqlite:///other.db", study_name="theirs")
-    assert main(["sweep", "status", "--storage", "sqlite:///other.db"]) == 2
-    assert "'theirs' in sqlite:///other.db is a study of Optuna's" in capsys.readouterr().err

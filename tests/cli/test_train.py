@@ -60,20 +60,6 @@ def test_mistakes_are_exit_code_2_and_nothing_is_trained(trained: list, capsys: 
     assert trained == []
 
 
-def test_help_names_every_method_with_its_parameters(capsys: pytest.CaptureFixture[str]) -> None:
-    from holdfast.config.declare import settings_of
-    from holdfast.retention.registry import METHODS
-
-    for option in ("--help", "-h"):
-        assert main(["train", option]) == 0
-    shown = capsys.readouterr().out
-    for name, cls in METHODS.items():
-        assert f"  {name}: " in shown
-        for setting in settings_of(cls):
-            assert f"      {setting.name}" in shown
-    assert max(map(len, shown.splitlines())) <= 150
-
-
 def test_the_examples_in_the_help_are_sound(capsys: pytest.CaptureFixture[str], trained: list) -> None:
     """Every command and the YAML of the help text pass the checks, with files of those names in place."""
     import shlex
@@ -90,16 +76,6 @@ def test_the_examples_in_the_help_are_sound(capsys: pytest.CaptureFixture[str], 
     for words in examples:
         assert main([*words, "--dry_run"]) == 0, capsys.readouterr().err
     assert trained == []
-
-
-def test_help_all_lists_every_key(capsys: pytest.CaptureFixture[str]) -> None:
-    from holdfast.runs.settings import OWN, known_settings
-
-    assert main(["train", "--help-all"]) == 0
-    shown = capsys.readouterr().out
-    assert all(f"\n  --{name}  [" in shown for name in known_settings())
-    assert all(f"\n  {name}: " in shown for name in OWN)
-    assert "\n  --learning_rate  [a number of at least 0, default 2e-05]\n" in shown
 
 
 def test_dry_run_prints_the_plan_and_trains_nothing(
@@ -169,15 +145,6 @@ def test_a_dry_run_reads_the_data_to_the_end(
     assert tree(folder) == before
 
 
-def test_a_dry_run_says_what_it_has_not_looked_at(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*LEAST, "--source", "arc_easy", "--dry_run"]) == 0
-    assert "arc_easy: looked at when the run begins" in capsys.readouterr().out
-    assert main([*LEAST, "--model_name_or_path", "someone/model", "--dry_run"]) == 0
-    assert "someone/model is on the hub: neither it nor the data was looked at" in capsys.readouterr().out
-    assert main([*LEAST, "--dataset_name", "someone/data", "--dry_run"]) == 0
-    assert "the data is on the hub and was not looked at" in capsys.readouterr().out
-
-
 def test_dry_run_looks_into_the_output_folder(capsys: pytest.CaptureFixture[str]) -> None:
     config = config_module.load_train_config([*LEAST[1:], "--output_dir", "out"])
     RunFolder("out").write(
@@ -209,20 +176,6 @@ def test_several_processes_start_through_a_launcher(
         command.run([*LEAST[1:], "--num_processes", "2"])
     assert replaced.value.args[1:6] == ("-m", "torch.distributed.run", "--nproc_per_node", "2", "--standalone")
     assert replaced.value.args[-2:] == ("--num_processes", "2")
-    assert trained == []
-
-
-def test_dry_run_shows_the_launcher(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*LEAST, "--num_processes", "2", "--dry_run"]) == 0
-    assert "-m torch.distributed.run --nproc_per_node 2 --standalone -m holdfast train" in capsys.readouterr().out
-
-
-def test_a_child_whose_launcher_did_not_distribute_stops(
-    trained: list, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("HOLDFAST_LAUNCHED", "2")
-    assert main([*LEAST, "--num_processes", "2"]) == 1
-    assert "Expected 2 processes, the launcher started 1." in capsys.readouterr().err
     assert trained == []
 
 
@@ -258,12 +211,6 @@ def test_absurd_values_are_mistakes_of_their_key(
     assert main(["train", "--config", "run.yaml"]) == 2, trained
     shown = capsys.readouterr().err
     assert words in shown and trained == [] and len(shown) < 2000
-
-
-def test_numbers_of_yaml_1_1_are_not_read_as_others(trained: list) -> None:
-    Path("run.yaml").write_text("model_name_or_path: tiny\ndataset_name: train.jsonl\nmax_steps: 010\nrun_name: 007\n")
-    assert main(["train", "--config", "run.yaml"]) == 0
-    assert trained[0].training.max_steps == 10 and trained[0].training.run_name == "007"
 
 
 # ------------------------------------------------------------------------------------------- a dry run's look at a run
@@ -409,16 +356,6 @@ def test_a_chat_template_of_ones_own(chat: Path, capsys: pytest.CaptureFixture[s
     assert AutoTokenizer.from_pretrained("out").chat_template == own
 
 
-def test_shares_of_several_data_sets(chat: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for name, count in (("a", 12), ("b", 8)):
-        Path(f"{name}.jsonl").write_text("".join(json.dumps({"text": f"{name} {n}"}) + "\n" for n in range(count)))
-    entries = [{"path": "json", "data_files": f"{name}.jsonl", "fraction": 0.5} for name in "ab"]
-    Path("run.yaml").write_text(json.dumps({"datasets": entries}))
-    assert "16 rows, " in dry(capsys, "--config", "run.yaml"), "eight of each: no data set is repeated"
-    Path("run.yaml").write_text(json.dumps({"datasets": [entries[0], {**entries[1], "fraction": None}]}))
-    assert "fraction" in dry(capsys, "--config", "run.yaml", code=2)
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -435,28 +372,10 @@ def test_a_dry_run_holds_settings_against_the_model(
     assert said in dry(capsys, "--dataset_name", "pairs.jsonl", *words, code=2)
 
 
-def test_a_dry_run_is_sound_where_the_run_would_start(chat: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    Path("ds.json").write_text('{"zero_optimization": {"stage": 2}}')
-    for words in (
-        ["--use_peft", "--lora_target_modules", "q_proj", "--learning_rate_multipliers", "{lora_B: 16}"],
-        ["--lr_scheduler_type", "cosine_with_min_lr", "--lr_scheduler_kwargs", "{min_lr_rate: 0.1}"],
-        ["--for", "gpu", "--deepspeed", "ds.json"],
-        ["--for", "gpu", "--fsdp", "full_shard", "--num_processes", "2"],
-    ):
-        assert "the request is sound" in dry(capsys, "--dataset_name", "pairs.jsonl", *words)
-
-
 def test_secrets_are_not_shown(chat: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for words in (["--hub_token", "hf_SECRET"], ["--hub_token=hf_SECRET"]):
         said = dry(capsys, "--dataset_name", "pairs.jsonl", "--num_processes", "2", *words)
         assert "hf_SECRET" not in said and "***" in said
-
-
-def test_what_a_template_refuses_is_a_mistake_of_the_rows(chat: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    own = "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('No system here') }}{% endif %}"
-    own += "{% endfor %}"
-    said = dry(capsys, "--dataset_name", "chat.jsonl", "--chat_template", own, code=2)
-    assert "The training rows cannot be prepared: No system here" in said
 
 
 def test_a_dry_run_loads_no_model(desk: Path, model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,25 +27,6 @@ def models(tmp_path_factory, tokenizer):
     return root
 
 
-@pytest.mark.parametrize(
-    ("command", "expected"),
-    [
-        (
-            ["update"],
-            ["new instruct model = (base + new text)", "--continued_instruct", "report.html"],
-        ),
-        (
-            ["study", "run", "configs/residual/tiny.yaml"],
-            ["budgets: [100M, 500M, 1B]", "--workers", "derived"],
-        ),
-    ],
-)
-def test_help_teaches(command, expected, capsys):
-    assert main([*command, "--help"]) == 0
-    text = capsys.readouterr().out
-    assert [word for word in expected if word not in text] == []
-
-
 def test_a_dry_run_checks_and_makes_nothing(models, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     words = [
@@ -118,32 +99,6 @@ def test_a_yaml_and_the_command_line_which_wins(models, tmp_path, capsys):
     assert "unknown key 'tokns'. Did you mean 'tokens'" in capsys.readouterr().err
 
 
-def test_a_key_that_stands_twice_is_a_mistake(models, tmp_path, capsys):
-    text = f"base: {models / 'base'}\ninstruct: {models / 'instruct'}\ncorpus: {models / 'news.jsonl'}\ntokens: 1k\n"
-    (tmp_path / "update.yaml").write_text(text + "tokens: 2k\n")
-    assert main(["update", "--config", str(tmp_path / "update.yaml"), "--dry-run"]) == 2
-    assert "'tokens' stands twice, in line 4 and in line 5. Keep one of them." in capsys.readouterr().err
-    (tmp_path / "s.yaml").write_text("seeds: [0]\nseeds: [1]\nstarts: [base]\nsmall: world\n")
-    assert main(["study", "run", str(tmp_path / "s.yaml"), "--dry-run"]) == 2
-    assert "'seeds' stands twice" in capsys.readouterr().err
-
-
-def test_options_with_dashes_and_text_for_numbers(models, tmp_path, capsys):
-    words = [
-        "--base",
-        str(models / "base"),
-        "--instruct",
-        str(models / "instruct"),
-        "--corpus",
-        str(models / "news.jsonl"),
-    ]
-    more = ["--held-out", "0.2", "--minimum_characters", "2", "--output-dir", str(tmp_path)]
-    assert main(["update", *words, *more, "--continued-instruct", "--dry-run"]) == 0
-    assert "instruct + new text" in capsys.readouterr().out
-    assert main(["update", *words, "--held-out", "1.5", "--dry-run"]) == 2
-    assert "--held_out: expected a number of at least 0 and below 1, got '1.5'" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("key", "value", "problem"),
     [
@@ -162,13 +117,6 @@ def test_bounds_of_what_is_read_and_tried(models, tmp_path, capsys, key, value, 
         assert problem in capsys.readouterr().err
 
 
-def test_an_empty_range_of_days(models, tmp_path, capsys):
-    words = ["--base", str(models / "base"), "--instruct", str(models / "instruct"), "--corpus"]
-    days = ["--after", "2024-03-01", "--before", "2024-03-01", "--dry_run"]
-    assert main(["update", *words, str(models / "news.jsonl"), *days]) == 2
-    assert "after: expected a day before 2024-03-01" in capsys.readouterr().err
-
-
 def test_a_study_lists_its_models(models, tmp_path, capsys):
     study = {
         "families": {n: {"base": str(models / "base"), "instruct": str(models / "instruct")} for n in ("a", "b")},
@@ -177,12 +125,6 @@ def test_a_study_lists_its_models(models, tmp_path, capsys):
     (tmp_path / "s.yaml").write_text(yaml.safe_dump(study))
     assert main(["study", "run", str(tmp_path / "s.yaml"), "--dry_run"]) == 0
     assert "a base + b residual" in capsys.readouterr().out
-
-
-def test_reproduce_says_what_belongs_to_which_paper(capsys):
-    assert main(["reproduce", "residual", "--full", "--recipes", "math"]) == 2
-    err = capsys.readouterr().err
-    assert "--recipes: residual is one study" in err and "configs/residual/llama3-budgets.yaml" in err
 
 
 @pytest.mark.parametrize("content", [[], ["a.png"]])

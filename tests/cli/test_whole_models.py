@@ -136,10 +136,3 @@ def test_an_adapter_without_all_its_tensors(words: str, desk: Path, capsys: pyte
     captured = capsys.readouterr()
     assert code == (1 if words.startswith("inspect") else 2)
     assert "model.layers.1.self_attn.v_proj" in " ".join((captured.out + captured.err).split())
-
-
-def test_an_adapter_whose_base_is_not_whole(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    lora(desk)
-    expected = damage(desk / "base", "a tensor is missing")
-    assert main(["evaluate", "adapter", "--perplexity", "rows.jsonl", "--output_dir", "out"]) == 2
-    assert expected in capsys.readouterr().err

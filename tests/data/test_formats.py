@@ -147,22 +147,12 @@ def test_a_row_of_each_layout(row, tokenizer, templates, layout, expected):
     assert run(rows(row, row), tokenizer, templates=given) == ([expected, expected], layout)
 
 
-def test_a_fraction_is_no_text():
-    refused(rows({"prompt": "a", "answer": 0.5}), "row 1: 'answer' holds a fraction, expected text")
-
-
 def test_prompt_completion_messages():
     value = turn("x", "y")
     assert run(rows(value, value), CHAT) == ([value, value], "prompt_completion")
     refused(rows(value), "chat_template_path", tokenizer=PLAIN)
     empty = {"prompt": value["prompt"], "completion": [{"role": "assistant", "content": " "}]}
     refused(rows(value, empty), "row 2: 'completion' has no assistant message with content", tokenizer=CHAT)
-
-
-def test_prompts_of_two_kinds_are_refused(tmp_path):
-    path = tmp_path / "a.jsonl"
-    path.write_text(json.dumps(turn("x", "y")) + "\n" + json.dumps({"prompt": "a", "completion": "b"}) + "\n")
-    refused(load_rows(path), "row 2: 'prompt' holds text, expected a list of messages", tokenizer=CHAT)
 
 
 def test_instruction():
@@ -216,37 +206,6 @@ def test_tools_stay_beside_messages(tmp_path, row, streaming):
     path.write_text(json.dumps({"prompt": "x", "completion": "y", "tools": "[]"}) + "\n")
     out, _ = standardise(load_rows(path, streaming=streaming), CHAT)
     assert next(iter(out)) == {"prompt": "x", "completion": "y"}
-
-
-def test_held_out_rows_are_written_with_their_tools():
-    from evaluation.conftest import make_tokenizer
-    from holdfast.evaluation.text.documents import documents_from, encode_document
-
-    tokenizer = make_tokenizer(chat=True)
-    tokenizer.chat_template = (
-        "{% if tools %}{{ tools[0].function.name }} {% endif %}{{ mood }}{% for m in messages %}{{ m.content }} "
-        "{% endfor %}"
-    )
-    more = {"chat_template_kwargs": {"mood": "calm "}}
-    pair, talk = {"prompt": [ASKED], "completion": [SAYS]}, {"messages": [ASKED, SAYS]}
-    rows = [{**row, **more, "tools": tools} for row in (pair, talk) for tools in (TOOLS, json.dumps(TOOLS))]
-    for row, document in zip(rows, documents_from(rows), strict=True):
-        encoded = encode_document(document, tokenizer)
-        assert tokenizer.decode(encoded.ids) == "f calm x y ", row
-        assert [tokenizer.decode(encoded.ids[slice(*span)]) for span in encoded.spans] == ["y "]
-    plain, bare = documents_from([talk, {**talk, "tools": None}])
-    assert plain == bare == talk["messages"], "known by the same hash as before"
-    with pytest.raises(DataError, match="tools: expected a list of functions, or JSON text"):
-        encode_document(documents_from([{**talk, "tools": "[f"}])[0], tokenizer)
-
-
-def test_chat_without_a_template_says_what_to_do():
-    refused(
-        rows({"messages": [{"role": "user", "content": "x"}]}),
-        "no chat template",
-        "chat_template_path:",
-        "--chat_template_path",
-    )
 
 
 # ------------------------------------------------------------------------------------------------------------ templates
@@ -333,12 +292,6 @@ def test_the_first_five_of_many_bad_rows_are_named():
     assert "row 16:" not in message
 
 
-def test_bad_rows_through_the_slow_path_are_counted_alike():
-    values = [{"question": "" if i % 3 == 0 else "x", "answer": "y"} for i in range(3000)]
-    message = refused(rows(*values), "1000 of 3000 rows", "row 1:", "row 13:", "and 995 more", tokenizer=CHAT)
-    assert "row 16:" not in message
-
-
 def test_bad_rows_name_file_and_line(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text('{"text": "a"}\n\n{"text": ""}\n{"other": 1}\n')
@@ -348,29 +301,6 @@ def test_bad_rows_name_file_and_line(tmp_path):
         f"{path}, line 4: 'text' is missing or null",
         files=data_files(path),
     )
-
-
-@pytest.mark.parametrize(
-    ("messages", "reason"),
-    [
-        ("hello", "'messages' holds text, expected a list of messages"),
-        (["hello"], "message 1 is text, expected an object"),
-        (
-            [{"role": "user", "content": [{"type": "text", "text": "x"}]}],
-            "message 1 (user): content is a list, expected text",
-        ),
-        ([{"role": 3, "content": "x"}], "message 1 has the unknown role 3"),
-    ],
-)
-def test_messages_of_the_wrong_type_among_good_ones(tmp_path, messages, reason):
-    good = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]
-    path = tmp_path / "a.jsonl"
-    path.write_text("".join(json.dumps({"messages": m}) + "\n" for m in (good, messages)))
-    refused(load_rows(path), f"row 2: {reason}", tokenizer=CHAT)
-
-
-def test_no_rows():
-    refused(datasets.Dataset.from_dict({"text": []}), "no rows")
 
 
 # -------------------------------------------------------------------------------------------------- caching and streams
@@ -393,12 +323,6 @@ def test_a_failed_conversion_is_not_cached_and_a_good_one_is(tmp_path):
     assert other == [[{"text": "a"}], [{"text": "b"}]]
 
 
-def test_conversion_prints_nothing(capfd):
-    run(rows(*[{"question": "a", "answer": "b"}] * 100), CHAT)
-    captured = capfd.readouterr()
-    assert (captured.out, captured.err) == ("", "")
-
-
 def test_streams_are_converted_and_checked_on_the_way(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text('{"question": "a", "answer": "b", "n": 1}\n{"question": "a", "answer": ""}\n')
@@ -408,12 +332,6 @@ def test_streams_are_converted_and_checked_on_the_way(tmp_path):
     assert next(found) == turn("a", "b")
     with pytest.raises(DataError, match="Row 2 cannot be used: 'answer' is empty"):
         next(found)
-
-
-def test_rows_selected_before_are_the_rows_checked():
-    data = rows({"text": ""}, {"text": "a"}, {"text": "b"}).select([2, 1])
-    assert run(data)[0] == [{"text": "b"}, {"text": "a"}]
-    refused(rows({"text": "a"}, {"text": ""}, {"text": "b"}).select([2, 1]), "1 of 2 rows", "row 2:")
 
 
 def test_trl_takes_what_comes_out():

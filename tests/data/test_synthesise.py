@@ -99,15 +99,6 @@ def test_variations_come_one_after_the_other_and_differ():
     assert [one.key for one in prompts_of(request(variations=3, limit=5))] == [one.key for one in made[:5]]
 
 
-def test_what_decides_an_answer_decides_its_key():
-    keys = {
-        next(prompts_of(request(**change))).key
-        for change in ({}, {"model": "b"}, {"max_tokens": 5}, {"temperature": 0.0}, {"per_article": 2})
-    }
-    assert len(keys) == 5
-    assert next(prompts_of(request(least_characters=1))).key in keys, "what is kept is decided later"
-
-
 @pytest.mark.parametrize(
     ("row", "text"),
     [
@@ -224,19 +215,6 @@ def test_what_is_not_kept_is_recorded_counted_and_not_asked_again(fault, outcome
     assert any("cut at max_tokens" in note for note in found.notes) == (outcome == "cut")
 
 
-def test_equal_articles_are_written_once_and_thoughts_are_left_out():
-    with FakeEndpoint(always=answering(f"<think>hm</think>\n\n{LONG}")) as server:
-        found = write(server)
-    assert [r["text"] for r in articles()] == [LONG.strip()] and found.record["counts"]["repeated"] == 3
-
-
-def test_equal_rows_are_asked_about_once():
-    Path("qa.jsonl").write_text('{"question": "a", "answer": "b"}\n' * 4)
-    with FakeEndpoint(always=answering(unlike)) as server:
-        found = write(server, request(per_article=1), workers=4)
-    assert len(server.asked) == found.record["counts"]["prompts"] == len(articles()) == 1
-
-
 # --------------------------------------------------------------------------------------------------- stopping, going on
 
 
@@ -274,17 +252,6 @@ def test_an_interrupted_run_goes_on_where_it_was():
     assert len(answered) == len(set(answered)) == 10
 
 
-def test_a_torn_line_is_cut_off():
-    with FakeEndpoint(always=answering(unlike)) as server:
-        write(server)
-        ledger = Path("articles.jsonl.ledger.jsonl")
-        whole = ledger.read_bytes()
-        ledger.write_bytes(whole[:-40])
-        assert plan(request()).there == 3, "looking does not mend, and does not stumble"
-        write(server)
-    assert len(server.asked) == 5 and len(articles()) == 4
-
-
 def test_failures_are_asked_again_by_the_next_run():
     failing = lambda handler, asked: "What is 9+9?" in asked.message and fake.status(400, "too long")(handler, asked)
     outcomes = []
@@ -302,18 +269,6 @@ def test_one_failure_after_the_other_stops_the_run():
     with server, pytest.raises(HoldfastError, match="20 requests failed one after"):
         write(server, request(per_article=1))
     assert 21 <= len(server.asked) <= 23
-
-
-@pytest.mark.parametrize(
-    ("fault", "error", "explained"),
-    [
-        (fake.status(404, "no such model"), ConfigError, r"Check --model \('writer'\)"),
-        (fake.status(401, "no key"), ConfigError, "name it with --api_key_variable"),
-    ],
-)
-def test_what_cannot_succeed_stops_at_once_and_names_our_options(fault, error, explained):
-    with FakeEndpoint(always=fault) as server, pytest.raises(error, match=explained):
-        write(server)
 
 
 def test_the_key_is_nowhere(tmp_path, caplog):
@@ -382,12 +337,6 @@ def test_the_budget_holds_over_all_sessions(workers):
     assert len(other.asked) == found.left and len(articles()) == 10
 
 
-def test_a_budget_too_small_for_one_asks_nothing():
-    with FakeEndpoint(always=answering()) as server:
-        found = write(server, request(prices=PRICES, budget=0.01))
-    assert server.asked == [] and found.left == 4 and articles() == []
-
-
 @pytest.fixture
 def one_request() -> tuple[functools.partial, float]:
     """A request of one prompt, and the most that it can cost."""
@@ -427,14 +376,6 @@ def test_what_a_reply_costs(one_request, faults, always, asked_for, charged, of_
     assert found.record["cost_usd"] == pytest.approx(of_most * most + charged)
 
 
-def test_attempts_stop_where_the_budget_does(one_request):
-    asked, most = one_request
-    with FakeEndpoint(faults=[answering(unlike)], always=fake.body(b"<html>")) as server:
-        found = write(server, asked(limit=2, budget=0.6 + 2.5 * most), workers=1)
-    assert len(server.asked) == 3, "one answered; two attempts of the other fit"
-    assert found.record["cost_usd"] == pytest.approx(0.6 + 2 * most, rel=0.05) and found.record["counts"]["failed"] == 1
-
-
 @pytest.mark.parametrize("usage", [(-(10**9), -(10**9)), (100, float("nan")), ("100", "50")])
 def test_impossible_counts_do_not_enlarge_a_budget(one_request, usage):
     """A reply that says that it cost less than nothing is none; each attempt at it counts at its most."""
@@ -443,19 +384,6 @@ def test_impossible_counts_do_not_enlarge_a_budget(one_request, usage):
         found = write(server, asked(limit=2, budget=3.5 * most), workers=1, attempts=2)
     assert len(server.asked) == 3 and found.record["counts"]["failed"] == 2
     assert found.record["cost_usd"] == pytest.approx(3 * most, rel=0.05)
-
-
-def test_an_answer_without_end_costs_one_request():
-    def endless(handler, asked):
-        if "0+0" not in asked.message:
-            return answering(unlike)(handler, asked)
-        handler.reply(200, b" " * 200_000, {})
-        return True
-
-    with FakeEndpoint(always=endless) as server:
-        found = write(server, request(max_tokens=10), attempts=2, longest_body=100_000)
-    assert (found.record["counts"]["failed"], len(articles())) == (1, 3)
-    assert "longer than 102,560 bytes" in ledger("failed")[0]["error"]
 
 
 @pytest.mark.parametrize("cost", [float("nan"), float("inf"), -1.0, "1"])

@@ -139,24 +139,6 @@ def test_a_checkpoint_measured_afterwards_says_the_same(asked, tmp_path):
             assert later.samples(e.suite, e.name) == point.samples(e.suite, e.name)
 
 
-def test_single_entries_and_steps_that_are_not_there(asked, tmp_path):
-    found, printed = run(asked, tmp_path / "run", {"steps": [2, 50], "entries": ["target"]})
-    points = dict(found.trajectory())
-    assert [(e.suite, e.name) for e in points[2].all()] == [("target", "rows-memorisation")]
-    assert "Not measured along training: step 50. The run has 6 steps" in printed
-    page = found.report_file.read_text()
-    assert "Along training" in page and "rows-memorisation: exact memorisation" in page
-    assert "Along training" in printed and "3 points up to step 6" in printed
-
-
-def test_a_finished_run_says_that_it_is_too_late(asked, tmp_path):
-    first, _ = run(asked, tmp_path / "run")
-    trained = weights(first)
-    again, printed = run(asked, tmp_path / "run", {"steps": [2, 4]})
-    assert "Not measured along training: step 2, 4." in printed and not again.along.exists()
-    assert all(torch.equal(trained[name], value) for name, value in weights(again).items())
-
-
 def test_time_for_measuring_is_no_training_time(asked, tmp_path, monkeypatch):
     from holdfast.runs import measuring
 
@@ -191,19 +173,6 @@ def test_time_for_measuring_is_no_training_time(asked, tmp_path, monkeypatch):
 def test_settings_that_cannot_be(asked, tmp_path, along, words):
     with pytest.raises(ConfigError, match=words):
         run(asked, tmp_path / "run", along)
-
-
-def test_it_needs_a_start_and_entries(asked):
-    entries = asked["evaluation"]["source"]
-    _, problems = parse_evaluation({"source": entries, "before": False, "along": {"every": 1}})
-    assert len(problems) == 1 and "`before: false`" in problems[0]
-    _, problems = parse_evaluation({"along": {"every": 1}})
-    assert len(problems) == 1 and "nothing to measure" in problems[0]
-
-
-def test_it_is_refused_where_several_processes_train(asked, tmp_path):
-    with pytest.raises(ConfigError, match=r"measures in runs of one process, got 2 processes.*holdfast evaluate"):
-        run(asked, tmp_path / "run", {"every": 1}, num_processes=2)
 
 
 def test_a_plan_without_it_is_what_it_was(asked):

@@ -139,13 +139,6 @@ def test_batches_of_the_same_composition_train_to_the_same_bits(tmp_path):
     assert history(cached, "kl")[0] == 0.0  # exactly: the student has not moved
 
 
-def test_dropout_of_the_student_is_not_the_teachers(tmp_path):
-    trainer = make_trainer(tmp_path, model=build_model(attention_dropout=0.5))
-    trainer.train()
-    assert history(trainer, "kl")[0] > 1e-4
-    assert all(m.training for m in trainer.model.modules())
-
-
 # ------------------------------------------------------------------------------------------------------ computed once
 
 
@@ -193,13 +186,6 @@ def test_what_is_recorded_is_what_is_there(tmp_path):
     assert folder.name == info["key"]
     assert json.loads((folder / "teacher.json").read_text())["teacher"]["model"] == "LlamaForCausalLM"
     assert str(tmp_path) not in json.dumps(info)
-
-
-def test_another_start_is_another_teacher(tmp_path):
-    one, two = make_trainer(tmp_path), make_trainer(tmp_path, model=build_model(seed=1))
-    one.prepare_teacher()
-    two.prepare_teacher()
-    assert one.teacher_info["key"] != two.teacher_info["key"] and two.teacher_info["computed"] == len(rows())
 
 
 def test_a_run_that_waits_for_another_says_so_and_finds_the_work_done(tmp_path):
@@ -294,75 +280,7 @@ def test_evaluation_data_is_stored_too(tmp_path):
     assert cached.evaluate()["eval_loss"] == pytest.approx(online.evaluate()["eval_loss"], rel=1e-5)
 
 
-def test_data_given_to_evaluate_later(tmp_path):
-    trainer = make_trainer(tmp_path)
-    known = trainer.evaluate(Dataset.from_list(rows()[:8]))
-    assert known["eval_loss"] > 0  # before training any data will do: the model is the start model
-    trainer.evaluate(Dataset.from_list([{"text": "Never seen before."}]))
-    assert trainer.teacher_info["documents"] == len(rows()) + 1
-    trainer.train()
-    assert trainer.evaluate(Dataset.from_list(rows()[:8]))["eval_loss"] != known["eval_loss"]
-    with pytest.raises(DataError, match="eval_dataset"):
-        trainer.evaluate(Dataset.from_list([{"text": "Nor this one."}]))
-
-
 # ----------------------------------------------------------------------------------------------------------- documents
-
-
-class Columns:
-    """As much of a trainer as reading documents asks for."""
-
-    def _remove_unused_columns(self, dataset, description=None):
-        return dataset.select_columns([c for c in dataset.column_names if c != "text"])
-
-
-TOKENS = [[5, 6, 7, 8], [9, 10, 11, 12], [5, 6, 7, 8], [13, 14, 15, 16]]
-
-
-def data_sets():
-    from datasets import Features, Sequence, Value
-
-    plain = Dataset.from_dict({"input_ids": TOKENS, "text": ["a"] * 4})
-    return {
-        "Arrow": plain,
-        "a view": Dataset.from_dict({"input_ids": [[1, 2], *TOKENS, [3, 4]]}).select(range(1, 5)),
-        "fixed lengths": Dataset.from_dict(
-            {"input_ids": TOKENS}, features=Features({"input_ids": Sequence(Value("int64"), length=4)})
-        ),
-        "torch format": plain.with_format("torch"),
-        "made as it is read": Dataset.from_dict({"n": range(4)}).with_transform(
-            lambda batch: {"input_ids": [TOKENS[n] for n in batch["n"]]}
-        ),
-        "a list": [{"input_ids": torch.tensor(row)} for row in TOKENS],
-        "padded rows": Dataset.from_dict(
-            {"input_ids": [[*row, 1] for row in TOKENS], "attention_mask": [[1, 1, 1, 1, 0]] * 4}
-        ),
-        "packed by positions": Dataset.from_dict(
-            {"input_ids": [TOKENS[0] + TOKENS[1], TOKENS[3]], "position_ids": [[*range(4), *range(4)], [*range(4)]]}
-        ),
-        "packed by lengths": Dataset.from_dict(
-            {"input_ids": [TOKENS[0] + TOKENS[1], TOKENS[3]], "seq_lengths": [[4, 4], [4]]}
-        ),
-    }
-
-
-@pytest.mark.parametrize("kind", data_sets())
-def test_documents_of_any_kind_of_data(kind):
-    found = teacher_cache.read_documents(Columns(), data_sets()[kind])
-    assert [list(d) for d in found.documents.values()] == [TOKENS[0], TOKENS[1], TOKENS[3]]
-    assert list(found.documents) == [teacher_cache.document_key(d) for d in found.documents.values()]
-
-
-def test_the_widest_batch_is_of_the_longest_and_the_shortest_row():
-    found = teacher_cache.read_documents(
-        Columns(), Dataset.from_dict({"input_ids": [[1] * n for n in (4, 9, 0, 2, 9, 7)]})
-    )
-    assert (found.longest, found.shortest) == (1, 3)
-
-
-def test_rows_without_tokens_are_refused():
-    with pytest.raises(ConfigError, match="input_ids"):
-        teacher_cache.read_documents(Columns(), Dataset.from_dict({"labels": [[1]]}))
 
 
 # ------------------------------------------------------------------------------------------------------------- refusals
@@ -399,17 +317,6 @@ def test_states_that_depend_on_padding_are_refused(tmp_path, monkeypatch):
     trainer._cache.tokens_per_batch = 1
     with pytest.raises(ModelError, match="teacher: online"):
         trainer.train()
-
-
-def test_a_model_that_is_made_later_is_refused(tmp_path):
-    from transformers import TrainingArguments
-
-    with pytest.raises(ConfigError, match="loaded model"):
-        RetentionTrainer(
-            model_init=build_model,
-            args=TrainingArguments(str(tmp_path), use_cpu=True),
-            retain=[LabelAnnealing(teacher="cached")],
-        )
 
 
 def test_adapters_that_change_the_base_are_refused(tmp_path):
@@ -472,49 +379,7 @@ def test_a_lossy_dtype_states_its_error(tmp_path, caplog):
     assert again.teacher_info["rounding"] == stated and again.teacher_info["computed"] == 0
 
 
-def test_a_wider_dtype_loses_nothing(tmp_path):
-    trainer = make_trainer(tmp_path, annealing={"cache_dtype": "float32"}, model=build_model().to(torch.bfloat16))
-    trainer.prepare_teacher()
-    assert trainer.teacher_info["dtype"] == "float32" and "rounding" not in trainer.teacher_info
-    assert trainer._teacher.dtype == torch.bfloat16
-
-
 # ----------------------------------------------------------------------------------------------------- the command line
-
-
-def test_from_a_yaml_to_the_record(tmp_path, model_folder, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HOLDFAST_CACHE", str(tmp_path / "shelf"))
-    Path("train.jsonl").write_text(
-        "".join(json.dumps({"text": f"{n}. {s}"}) + "\n" for n in range(6) for s in SENTENCES)
-    )
-    text = (
-        f"model_name_or_path: {model_folder}\ndataset_name: train.jsonl\noutput_dir: OUT\nmax_steps: "
-        f"4\nlogging_steps: 1\nlearning_rate: 1e-2\n"
-        "per_device_train_batch_size: 4\nmax_length: 64\nretention:\n  - label_annealing: {weight: W, teacher: "
-        "cached}\n"
-    )
-    for out, weight in (("one", "0.5"), ("two", "1.5")):
-        Path(f"{out}.yaml").write_text(
-            text.replace("OUT", out).replace("W}", "}").replace("weight: W", f"weight: {weight}")
-        )
-        assert main(["train", "--config", f"{out}.yaml"]) == 0
-    shown = capsys.readouterr().out
-    one, two = RunFolder("one").read(), RunFolder("two").read()
-    assert (
-        one.training["teacher"]["name"] == "cached"
-        and one.training["teacher"]["computed"] == 36
-        and two.training["teacher"]["computed"] == 0
-    )
-    assert [p.name for p in (tmp_path / "shelf" / "teacher_states").iterdir()] == [one.training["teacher"]["key"]]
-    assert shown.count("Teacher cache: computing 36 documents") == 1 and shown.count("found in") == 1
-    assert RunFolder("one").metrics()[-1]["kl"] > RunFolder("two").metrics()[-1]["kl"] > 0
-    assert RunFolder("one").metrics()[-1]["entropy"] > 0
-
-    # Where the states lie is no part of what the run is.
-    Path("one.yaml").write_text(Path("one.yaml").read_text().replace("cached}", "cached, cache_dir: elsewhere}"))
-    assert main(["train", "--config", "one.yaml"]) == 0
-    assert "Nothing to do" in capsys.readouterr().out
 
 
 def test_ctrl_c_while_computing_keeps_what_was_computed(tmp_path, model_folder, monkeypatch, capsys):
@@ -555,31 +420,3 @@ def test_ctrl_c_while_computing_keeps_what_was_computed(tmp_path, model_folder, 
     monkeypatch.setattr(StartModel, "hidden", whole)
     assert main(words) == 0
     assert 20 <= RunFolder("out").read().training["teacher"]["computed"] <= 36 - 10
-
-
-def test_an_online_run_names_its_teacher(tmp_path):
-    trainer = make_trainer(tmp_path, teacher="online", annealing={"teacher_dtype": "bfloat16"})
-    assert trainer.teacher_info == {"name": "online", "dtype": "bfloat16"}
-
-
-@pytest.mark.parametrize(
-    ("parameters", "words"),
-    [
-        ({"teacher": "online", "cache_dir": "x"}, "cache_dir.*teacher: cached only"),
-        ({"cache_dtype": "bfloat16"}, "cache_dtype.*teacher: cached only"),
-        ({"teacher": "cached", "teacher_dtype": "bfloat16"}, "teacher_dtype.*teacher: online only"),
-        ({"teacher": "cached", "teacher_sharded": True}, "teacher_sharded.*teacher: online only"),
-        ({"beta": 0.3}, "direction: jsd only"),
-    ],
-)
-def test_settings_that_say_nothing_are_mistakes(parameters, words):
-    import re
-
-    (problem,) = LabelAnnealing(**parameters).problems()
-    assert re.search(words, problem)
-
-
-def test_a_sharded_teacher_without_fsdp2_is_refused(tmp_path):
-    trainer = make_trainer(tmp_path, teacher="online", annealing={"teacher_sharded": True})
-    with pytest.raises(ConfigError, match="expected a run under FSDP2"):
-        trainer.train()

@@ -194,15 +194,6 @@ def test_env_is_set_and_secrets_are_not_recorded(monkeypatch: pytest.MonkeyPatch
     assert config.resolved["model_init_kwargs"] == {"use_cache": False}
 
 
-def test_env_of_the_command_line_is_set_in_place_of_the_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("HOLDFAST_TEST_MODE", "HOLDFAST_TEST_OTHER"):
-        monkeypatch.setenv(name, "before")
-    config = load("env: {HOLDFAST_TEST_OTHER: file}\n", "--env", "{HOLDFAST_TEST_MODE: line}")
-    assert config.resolved["env"] == {"HOLDFAST_TEST_MODE": "line"}
-    assert (os.environ["HOLDFAST_TEST_MODE"], os.environ["HOLDFAST_TEST_OTHER"]) == ("line", "before")
-    assert "--env: expected a mapping" in problems([*LEAST, "--env", "[A"])[0]
-
-
 # ------------------------------------------------------------------------------------------------------------- own keys
 
 
@@ -248,20 +239,6 @@ def test_source_and_target_append_to_the_evaluation() -> None:
     assert config.evaluation.batch_size == 4
 
 
-def test_templates() -> None:
-    templates = load("data: {prompt: 'Q: {q}', completion: ' {a}'}\n").templates
-    assert templates is not None
-    assert (templates.prompt, templates.completion) == ("Q: {q}", " {a}")
-    assert load("", "--data", "{text: 'Q: {q}'}").templates.text == "Q: {q}"
-    assert load("").templates is None
-
-
-def test_output_folder_is_named_after_model_and_methods() -> None:
-    assert load("").training.output_dir == "runs/tiny-direct"
-    assert load("retention: [l2, sfa]\n").training.output_dir == "runs/tiny-l2+sfa"
-    assert load("output_dir: here\n").training.output_dir == "here"
-
-
 def test_launch_keys_are_collected() -> None:
     config = load("num_processes: 2\naccelerate_config: fsdp2\nuse_fsdp: true\n", "--num_processes", "4")
     assert config.launch == {"num_processes": 4, "accelerate_config": "fsdp2", "use_fsdp": True}
@@ -273,12 +250,6 @@ def test_launch_keys_are_collected() -> None:
 # ---------------------------------------------------------------------------------------------- the machine's precision
 
 
-def test_bf16_is_off_without_an_accelerator_and_said_so() -> None:
-    config = load("")
-    assert config.training.bf16 is False
-    assert any("bf16 is off" in note for note in config.notes)
-
-
 @pytest.mark.parametrize("fast", [True, False])
 def test_bf16_stays_as_the_user_sets_it(fast: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.runs.config.has_fast_bfloat16", lambda: fast)
@@ -288,20 +259,6 @@ def test_bf16_stays_as_the_user_sets_it(fast: bool, monkeypatch: pytest.MonkeyPa
         [] if fast else ["bf16: this processor has no instructions for bfloat16"]
     )
     assert load("bf16: false\n").notes == []
-
-
-def test_memory_is_pinned_only_where_it_helps(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert load("").training.dataloader_pin_memory is False
-    assert load("dataloader_pin_memory: true\n").training.dataloader_pin_memory is True
-    monkeypatch.setattr(config_module, "has_accelerator", lambda: True)
-    assert load("").training.dataloader_pin_memory is True
-
-
-def test_remote_code_is_run_only_when_asked() -> None:
-    assert load("").training.trust_remote_code is False
-    config = load("trust_remote_code: true\n")
-    assert config.training.trust_remote_code is True
-    assert any("trust_remote_code is on" in note for note in config.notes)
 
 
 # --------------------------------------------------------------------------------------------------- every mistake said
@@ -424,12 +381,6 @@ def test_a_stages_own_data_replaces_the_requests() -> None:
     ]  # fmt: skip
 
 
-def test_datasets_need_a_path() -> None:
-    assert "line 3: datasets[0].path: is missing: expected text." in problems(
-        write("model_name_or_path: tiny\ndataset_name: train.jsonl\ndatasets: [{}]\n")
-    )
-
-
 LINE_MISTAKES = [
     (["--lerning_rate", "1"], "unknown option '--lerning_rate'. Did you mean '--learning_rate'?"),
     (["--lr", "1"], "unknown option '--lr'. Today's name for it: '--learning_rate'."),
@@ -450,12 +401,6 @@ def test_command_line_mistake_is_said(extra: list[str], message: str) -> None:
     found = problems([*LEAST, *extra])
     assert len(found) == 1
     assert message in found[0]
-
-
-def test_a_stray_yaml_asks_for_config() -> None:
-    assert problems(["run.yaml", *LEAST]) == [
-        "unexpected argument 'run.yaml'. For a configuration file write '--config run.yaml'."
-    ]
 
 
 def test_all_mistakes_at_once() -> None:
@@ -487,10 +432,6 @@ def test_all_mistakes_at_once() -> None:
         assert part in text
 
 
-def test_a_mistyped_switch_brings_no_second_complaint() -> None:
-    assert len(problems([*LEAST, "--eval_strategy", "never", "--load_best_model_at_end"])) == 1
-
-
 def test_model_and_data_are_needed() -> None:
     found = problems(["--seed", "1"])
     assert [p.split(": is missing")[0] for p in found] == ["model_name_or_path", "dataset_name"]
@@ -502,13 +443,6 @@ def test_an_empty_data_file_is_found_before_anything_is_loaded() -> None:
         "--dataset_name: empty.jsonl is empty (0 bytes).",
         "--retention.replay.data: empty.jsonl is empty (0 bytes).",
     ]
-
-
-def test_data_beside_the_configuration_file() -> None:
-    Path("configs").mkdir()
-    Path("configs/mine.jsonl").write_text("{}")
-    (found,) = problems(write("model_name_or_path: tiny\ndataset_name: mine.jsonl\n", "configs/run.yaml"))
-    assert "There is configs/mine.jsonl: paths start from the working directory" in found
 
 
 # --------------------------------------------------------------------------------------------------------- model folder
@@ -556,37 +490,6 @@ def test_a_checkpoint_inside_is_named() -> None:
     assert "its folder 'checkpoint-10' has: use run/checkpoint-10." in problems(model("run"))[0]
 
 
-@pytest.mark.slow
-def test_the_pickle_conversion_really_works(model_folder: Path) -> None:
-    import subprocess
-    import sys
-
-    import torch
-    from safetensors.torch import load_file
-
-    weights = load_file(model_folder / "model.safetensors")
-    old = Path("pickled")
-    old.mkdir()
-    for file in model_folder.iterdir():
-        if file.suffix != ".safetensors":
-            (old / file.name).write_bytes(file.read_bytes())
-    torch.save(weights, old / "pytorch_model.bin")
-    (found,) = problems(["--model_name_or_path", "pickled", *LEAST[2:]])
-    code = found.split('python -c "')[1].split('"\n')[0]
-    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
-    again = load_file("pickled-safetensors/model.safetensors")
-    assert all(torch.equal(again[k], weights[k]) for k in weights)
-    assert (
-        load_train_config(["--model_name_or_path", "pickled-safetensors", *LEAST[2:]]).model.model_name_or_path
-        == "pickled-safetensors"
-    )
-
-
-def test_hub_ids_are_left_alone() -> None:
-    config = load_train_config(["--model_name_or_path", "Qwen/Qwen3-0.6B", "--dataset_name", "trl-lib/Capybara"])
-    assert config.training.output_dir == "runs/Qwen3-0.6B-direct"
-
-
 # ---------------------------------------------------------------------------------------------------------- YAML itself
 
 
@@ -612,15 +515,6 @@ def test_a_folder_has_no_revisions(tmp_path, monkeypatch) -> None:
     with pytest.raises(ConfigError, match=r"model_name_or_path: no such folder.*leave out @step1000") as caught:
         train_config(model_name_or_path="runs/tuned@step1000", dataset_name="trl-lib/Capybara")
     assert len(caught.value.problems) == 1
-
-
-def test_a_json_configuration_is_read() -> None:
-    assert (
-        load_train_config(
-            write('{"model_name_or_path": "tiny", "dataset_name": "train.jsonl", "seed": 5}', "run.json")
-        ).training.seed
-        == 5
-    )
 
 
 # ------------------------------------------------------------------------------------------------------- one run or two

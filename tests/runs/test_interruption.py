@@ -20,9 +20,7 @@ from safetensors.torch import load_file
 
 import commandline
 from holdfast.cli.main import main
-from holdfast.errors import FolderBusy
 from holdfast.records.run import RunFolder
-from holdfast.support.environment import lock_folder
 from tiny import SENTENCES
 
 STEPS, EVERY = 40, 5
@@ -257,19 +255,6 @@ def test_damaged_checkpoints_cost_steps_and_nothing_else(
     assert_same_run("cut", "whole")
 
 
-@pytest.mark.slow
-def test_where_no_checkpoint_is_whole_the_run_begins_anew(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert main(words("whole")) == 0
-    stopped("cut", 13, monkeypatch)
-    for checkpoint in Path("cut").glob("checkpoint-*"):
-        damage_one_bit(checkpoint / "trainer_state.json")
-    assert main(words("cut")) == 0
-    [note] = [n for n in RunFolder("cut").read().notes if n.startswith("Passed over")]
-    assert note.startswith("Passed over: checkpoint-13 (trainer_state.json is not as it was written), checkpoint-10 (")
-    assert note.endswith("Training begins anew.")
-    assert_same_run("cut", "whole")
-
-
 def damage_one_bit(path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 4
@@ -286,22 +271,6 @@ def test_what_a_killed_process_left_goes_at_the_next_call(place: Path) -> None:
     Path("cut/.run.json.abcdefgh.tmp").write_text("half")
     assert main(words("cut")) == 0
     assert [p.name for p in Path("cut").rglob(".*")] == [".lock"]
-
-
-def test_a_second_process_is_refused_with_the_reason(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    import fcntl
-
-    Path("cut").mkdir()
-    with open("cut/.lock", "w") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        assert main(words("cut")) == 2
-        with pytest.raises(FolderBusy), lock_folder(Path("cut")):
-            pytest.fail("entered a folder that is locked")
-    assert (
-        "Another holdfast process is at work in cut. Wait for it, or choose another output_dir."
-        in capsys.readouterr().err
-    )
-    assert not Path("cut/run.json").exists()
 
 
 def test_ctrl_c_outside_of_training(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
 import shutil
@@ -154,62 +153,6 @@ def test_a_whole_run_leaves_everything_it_promises(place: Path, capfd: pytest.Ca
         assert shown.count(part) == 1
     for part in ("Loading weights", "Writing model shards", "FutureWarning", "DeprecationWarning"):
         assert part not in noise and part not in shown
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_how_the_loss_is_computed_is_what_the_hidden_states_of_training_decide(
-    dtype: torch.dtype, tmp_path: Path
-) -> None:
-    from datasets import Dataset
-    from transformers import TrainingArguments, default_data_collator
-
-    from holdfast import RetentionTrainer
-    from holdfast.ops.annealing import describe_backend
-    from holdfast.ops.heads import describe_head
-    from tiny import build_model
-
-    model = build_model(96).to(dtype)
-    row = {"input_ids": [1, 2, 3, 4], "labels": [1, 2, 3, 4]}
-    trainer = RetentionTrainer(
-        model=model,
-        args=TrainingArguments(
-            str(tmp_path),
-            max_steps=3,
-            use_cpu=True,
-            report_to="none",
-            save_strategy="no",
-            bf16=False,
-            per_device_train_batch_size=2,
-        ),
-        train_dataset=Dataset.from_list([row] * 4),
-        eval_dataset=Dataset.from_list([row]),
-        data_collator=default_data_collator,
-    )
-    told: list[str] = []
-    trainer.on_loss_backend = told.append
-    trainer.evaluate()
-    assert trainer.loss_backend is None and told == []
-    trainer.train()
-    assert told == [trainer.loss_backend] == [describe_backend(torch.zeros(1, dtype=dtype), describe_head(model))]
-
-
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_weights_in_float16_are_warned_about(dtype: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(words("train.jsonl", "out", "--dtype", dtype, "--max_steps", "1")) == 0
-    told = [note for note in RunFolder("out").read().notes if "small gradients" in note]
-    assert len(told) == (1 if dtype == "float16" else 0)
-
-
-def test_a_run_that_fails_has_said_how_the_loss_is_computed(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from holdfast.training.mixin import RetentionMixin
-
-    def fail(self: RetentionMixin) -> None:
-        raise RuntimeError("in the first step")
-
-    monkeypatch.setattr(RetentionMixin, "after_optimizer_step", fail)
-    assert main(words()) != 0
-    record = RunFolder("out").read()
-    assert record.status == "failed" and "products" in record.training["loss"]
 
 
 def test_a_finished_run_is_not_computed_again(
@@ -408,49 +351,6 @@ def test_a_budget_for_the_metric_of_a_task(place: Path, capsys: pytest.CaptureFi
         capsys.readouterr().err.split()
     )
     assert not Path("again").exists()
-
-
-def test_the_alpha_that_was_found_is_in_the_record(place: Path) -> None:
-    unlike = write_rows(place / "unlike.jsonl", [{"text": "@#~^%&|{}$*<>QXZ"[n:] * 3} for n in range(4)])
-    request = words("train.jsonl", "out", "--retention", f"wise_ft:alpha=auto,limit=0,data={unlike.name},tries=1")
-    request[request.index("--learning_rate") + 1] = "0.3"
-    assert main(request) == 0
-    record = RunFolder("out").read()
-    found = record.training["methods"]["wise_ft"]
-    assert found["alpha"] == 0.0 and found["limit"] == 0.0 and found["unit"] == "nats per token"
-    (tried,) = found["tries"]
-    assert tried["alpha"] == 1.0 and tried["lost"] > 0
-    assert any("The result is the start (alpha 0)" in note for note in record.notes)
-    assert same(weights("tiny"), weights("out"))
-
-
-def test_a_run_shorter_than_its_logging_has_its_last_figures(place: Path) -> None:
-    record = run("--logging_steps", "50")
-    (row,) = RunFolder("out").metrics()
-    assert row["step"] == 4 and record.training["final"]["ce"] == row["ce"]
-    assert record.training["tokens"] == row["tokens"]
-
-
-def test_without_checkpoints_nothing_but_the_model_is_kept(place: Path) -> None:
-    run("--save_strategy", "no")
-    assert not list((place / "out").glob("checkpoint-*"))
-    assert (place / "out" / "model.safetensors").is_file()
-
-
-def test_libraries_are_quiet_only_inside_a_run() -> None:
-    import warnings
-
-    from huggingface_hub.utils import are_progress_bars_disabled
-    from transformers.utils import logging
-
-    from holdfast.runs.run import quiet_libraries
-
-    before = (logging.is_progress_bar_enabled(), are_progress_bars_disabled(), list(warnings.filters))
-    with contextlib.suppress(KeyError), quiet_libraries():
-        assert not logging.is_progress_bar_enabled()
-        assert are_progress_bars_disabled() == before[1]  # downloads may take long: their bars stay
-        raise KeyError
-    assert (logging.is_progress_bar_enabled(), are_progress_bars_disabled(), list(warnings.filters)) == before
 
 
 def test_on_a_terminal_there_is_one_bar(place: Path) -> None:

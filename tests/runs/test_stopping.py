@@ -13,7 +13,7 @@ from rich.console import Console
 from safetensors.torch import load_file
 from transformers import TrainerCallback
 
-from holdfast.errors import ConfigError, HoldfastError, Interrupted, RunFolderError
+from holdfast.errors import ConfigError, HoldfastError, Interrupted
 from holdfast.records.evaluation import Metric
 from holdfast.records.run import RunFolder
 from holdfast.runs.config import train_config
@@ -162,15 +162,6 @@ def test_source(settings: dict[str, Any]) -> None:
         run_of({**settings, **none})
 
 
-def test_the_last_step_is_measured_and_may_be_the_result(settings: dict[str, Any]) -> None:
-    run = run_of(
-        {**settings, "max_steps": 4, "learning_rate": 1e-3, "early_stopping": {"entry": "source/prose", "max_loss": 9}}
-    )
-    assert run.read().training["result_step"] == 4
-    assert same(run.path, run.path / "checkpoint-4") and (run.along / "step-4").is_dir()
-    assert [step for step, _ in run.trajectory()] == [0, 3, 4]
-
-
 @pytest.mark.parametrize("at", [pytest.param(4, marks=pytest.mark.slow), 7])
 def test_a_continued_run_ends_where_it_would_have(settings: dict[str, Any], tmp_path: Path, at: int) -> None:
     whole = run_of(settings)
@@ -203,17 +194,6 @@ def test_killed_between_the_end_and_the_saving(
     assert same(again.path, whole.path)
 
 
-def test_measurements_that_are_gone_are_not_forgotten(settings: dict[str, Any]) -> None:
-    import shutil
-
-    settings |= {"save_strategy": "steps", "save_steps": 1, "early_stopping": {"entry": "target/held", "patience": 9}}
-    with pytest.raises(Interrupted):
-        run_of(settings, [Crash(5)])
-    shutil.rmtree(Path(settings["output_dir"]) / "along" / "step-3")
-    with pytest.raises(RunFolderError, match="decides where the run ends, and it is gone"):
-        run_of(settings)
-
-
 # --------------------------------------------------------------------------------------------------------- settings
 
 
@@ -241,15 +221,6 @@ def test_measurements_that_are_gone_are_not_forgotten(settings: dict[str, Any]) 
 def test_what_cannot_be(settings: dict[str, Any], changes: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         train_config({**settings, **changes})
-
-
-def test_what_it_needs_of_the_evaluation(settings: dict[str, Any]) -> None:
-    evaluation = settings["evaluation"]
-    with pytest.raises(ConfigError, match=r"early_stopping: expected evaluation\.along"):
-        train_config({**settings, "evaluation": {k: v for k, v in evaluation.items() if k != "along"}})
-    limit = {"early_stopping": {"entry": "source/prose", "max_loss": 1}, "evaluation": {**evaluation, "before": False}}
-    with pytest.raises(ConfigError, match=r"early_stopping\.max_loss: expected evaluation\.before: true"):
-        train_config({**settings, **limit})
 
 
 def test_what_it_looks_at_makes_the_run(settings: dict[str, Any], tmp_path: Path) -> None:

@@ -5,9 +5,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -134,20 +131,6 @@ def test_it_reads_no_further_than_it_trains(settings: dict[str, Any]) -> None:
         run_of({**asked, "dataset_streaming": False, "output_dir": "whole"})
 
 
-def test_a_bad_row_on_the_way_is_named(settings: dict[str, Any]) -> None:
-    with open("train.jsonl", "a") as file:
-        file.write('{"text": ""}\n')
-    with pytest.raises(DataError, match=r"Row 25 cannot be used|Row \d+ cannot be used"):
-        run_of({**settings, "max_steps": 12})
-
-
-def test_rows_of_which_nothing_is_left_end_at_once(settings: dict[str, Any]) -> None:
-    rows = [{"prompt": "a very long prompt " * 9, "completion": " yes"}] * 3
-    Path("train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    with pytest.raises(DataError, match="No training example is left after truncation to max_length=8"):
-        run_of({**settings, "max_length": 8})
-
-
 def test_each_data_set_gives_its_share(settings: dict[str, Any]) -> None:
     from holdfast.models import load_tokenizer
     from holdfast.runs.loading import load_training_data
@@ -167,23 +150,6 @@ def test_each_data_set_gives_its_share(settings: dict[str, Any]) -> None:
     assert drawn(datasets=whole) == ["mine"] * 5 + ["other"] * 3, "one after the other, as TRL has it"
     with pytest.raises(DataError, match="`fraction` must be set for either all"):
         drawn(datasets=[MIXED["datasets"][0], whole[1]])  # type: ignore[index]
-
-
-@pytest.mark.slow
-@pytest.mark.distributed
-@pytest.mark.timeout(240)
-def test_two_processes_train_on_different_rows(settings: dict[str, Any]) -> None:
-    """Together on those of one process with twice the batch."""
-    asked = {**settings, "packing": True, "optim": "sgd", "learning_rate": 0.1, "gradient_accumulation_steps": 1}
-    one = run_of({**asked, "per_device_train_batch_size": 4, "output_dir": "one"})
-    Path("run.yaml").write_text(json.dumps({**asked, "num_processes": 2, "output_dir": "two"}))
-    words = [sys.executable, "-m", "holdfast", "train", "--config", "run.yaml"]
-    done = subprocess.run(words, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
-    assert done.returncode == 0, done.stderr[-3000:]
-    a, b = load_file("one/model.safetensors"), load_file("two/model.safetensors")
-    assert max(float((a[n] - b[n]).abs().max()) for n in a) < 5e-6
-    for single, double in zip(one.metrics(), RunFolder("two").metrics(), strict=True):
-        assert double["tokens"] == single["tokens"] and double["ce"] == pytest.approx(single["ce"], abs=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -209,11 +175,6 @@ def test_what_needs_all_rows_is_refused(settings: dict[str, Any], changes: dict[
     write("other.jsonl", ["other"])
     with pytest.raises(ConfigError, match=words):
         train_config({**settings, **changes})
-
-
-def test_a_part_of_a_split_is_refused(settings: dict[str, Any]) -> None:
-    with pytest.raises(DataError, match="needs the number of rows, which streaming does not know"):
-        run_of({**settings, "dataset_train_split": "train[:5]"})
 
 
 def test_a_trainer_of_ones_own_refuses_replay_of_a_stream(tmp_path: Path) -> None:

@@ -164,19 +164,6 @@ def test_the_assistants_words_alone(place, capfd):
     assert len(only) == len(every) == 4 and only != every
 
 
-def test_a_dry_run_counts_the_tokens_of_images(place, capfd):
-    assert main([*words("--source", "prose.jsonl"), "--dry_run"]) == 0
-    shown = capfd.readouterr().out
-    assert "16 rows" in shown and "<image><image><image><image>" in shown
-    assert "memory and time of a vision-language model are not counted" in shown
-    assert not Path("out").exists()
-
-
-def test_text_alone_trains_the_language_model(place):
-    record = run(data="prose.jsonl")
-    assert record.status == "finished" and Path("out/processor_config.json").is_file()
-
-
 def test_changed_images_are_not_trained_on(place, capfd):
     run(out="out")
     record = json.loads(Path("out/run.json").read_text())
@@ -184,16 +171,6 @@ def test_changed_images_are_not_trained_on(place, capfd):
     Path("out/run.json").write_text(json.dumps(record))
     image("blue").save("pictures/red.png")
     assert "Images of the training data changed" in refused(capfd)
-
-
-def test_changed_images_of_a_finished_run(place, capfd):
-    run()
-    run()
-    assert "Nothing to do" in capfd.readouterr().out
-    image("white").save("pictures/red.png")
-    assert "Images of the training data changed" in refused(capfd)
-    Path("pictures/red.png").unlink()
-    run()  # what is gone cannot be held against it, as with the rows themselves
 
 
 @pytest.mark.parametrize(
@@ -211,29 +188,11 @@ def test_settings_that_images_do_not_go_with(more, said, place, capfd):
     assert said in refused(capfd, *more)
 
 
-def test_a_processor_that_is_not_there(place, capfd):
-    Path("llava/processor_config.json").unlink()
-    said = refused(capfd)
-    assert "Expected a processor beside the vision-language model at llava" in said
-    assert "preprocessor_config.json" in said
-
-
-def test_images_for_a_text_model(place, model_folder, capfd):
-    said = refused(capfd, model=str(model_folder))
-    assert "train.jsonl" in said and "line 1" in said and "text only" in said
-
-
 def test_bad_rows_are_named_before_anything_is_measured(place, capfd):
     Path("pictures/green.png").unlink()
     said = refused(capfd, "--source", "prose.jsonl")
     assert "train.jsonl, line 2" in said and "no such image: pictures/green.png" in said
     assert not Path("out/evaluations").exists()
-
-
-def test_a_model_that_is_not_known(place, capfd):
-    config = json.loads(Path("llava/config.json").read_text())
-    Path("llava/config.json").write_text(json.dumps({**config, "model_type": "vipllava"}))
-    assert "a vision-language model of a type that is trained here (idefics3, llava" in refused(capfd)
 
 
 STAGES = """
@@ -275,43 +234,6 @@ def test_stages_the_projector_alone_and_then_everything(place, capfd):
     assert main(["train", "--config", "run.yaml"]) == 0
     assert Path("out/model.safetensors").stat().st_mtime_ns == when
     assert capfd.readouterr().out.count("Nothing to do") == 2
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        (("[multi_modal_projector]", "[projektor]"), "train_only: 'projektor' matches no parameter. Expected a part"),
-        (("learning_rate: 1e-3", "learning_rat: 1e-3"), "stages[0]"),
-        (("max_steps: 3", "max_steps: many"), "stages[1]"),
-        (("max_steps: 3", "output_dir: x"), "belongs to the whole request"),
-        (("retention: []}", "use_peft: true}"), "expected an adapter in the last stage only"),
-        (("  - {learning_rate: 2e-3, max_steps: 3}\n", ""), "expected at least two stages"),
-        (("[multi_modal_projector]", "['(']"), "expected a regular expression"),
-    ],
-)
-def test_stages_that_are_wrong_are_named(change, said, place, capfd):
-    assert change[0] in STAGES
-    Path("run.yaml").write_text(STAGES.replace(*change))
-    assert main(["train", "--config", "run.yaml"]) != 0
-    assert said in " ".join(capfd.readouterr().err.split())
-    assert not Path("out-stage-1/run.json").exists() or "projektor" in change[1]
-
-
-def test_held_out_rows_with_and_without_images(place):
-    """A part of the training data, whose images lie beside it, and rows of text alone; best checkpoint kept."""
-    every = "--eval_strategy steps --eval_steps 2 --per_device_eval_batch_size 2"
-    run(*every.split(), "--test_split_size", "0.25", "--load_best_model_at_end", out="split")
-    run(*every.split(), "--eval_dataset_name", "chat.jsonl", out="text")
-    for folder in ("split", "text"):
-        losses = [row["eval_loss"] for row in RunFolder(folder).metrics() if "eval_loss" in row]
-        assert len(losses) == 2 and all(0 < loss < 10 for loss in losses)
-    best = min(zip(losses_of("split"), ("checkpoint-2", "checkpoint-4"), strict=True))[1]
-    kept, chosen = (load_file(f"split{part}/model.safetensors") for part in ("", f"/{best}"))
-    assert all(torch.equal(kept[n], chosen[n]) for n in kept)
-
-
-def losses_of(folder: str) -> list[float]:
-    return [row["eval_loss"] for row in RunFolder(folder).metrics() if "eval_loss" in row]
 
 
 def test_measured_along_training_and_on_questions(place, capfd):

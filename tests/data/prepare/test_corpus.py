@@ -12,11 +12,10 @@ from pathlib import Path
 import pytest
 
 from data_files import jsonl, prepared, rows_of, text
-from data_files import preparation as request
 from holdfast.data.formats import detect
 from holdfast.data.prepare.inputs import found_inputs
-from holdfast.data.prepare.run import DUPLICATE, prepare
-from holdfast.errors import ConfigError, DataError, RunFolderError
+from holdfast.data.prepare.run import DUPLICATE
+from holdfast.errors import ConfigError, DataError
 
 # --------------------------------------------------------------------------------------------------- every kind of file
 
@@ -74,13 +73,6 @@ def test_a_folder_of_every_kind_becomes_one_corpus(tmp_path):
     assert detect(list(rows_of()[0]), rows_of()[0]) == "text"
 
 
-def test_a_folder_of_empty_texts_gives_no_row():
-    text("in/a.txt", " \n")
-    text("in/b.md", "")
-    with pytest.raises(DataError, match=r"No row is left to train on out of 2 records \(2 an empty text\)"):
-        prepared("in")
-
-
 def test_titles_go_in_front_of_the_text_and_columns_may_have_other_names():
     rows = [
         {"text": "Body.", "title": " The\n title "},
@@ -93,30 +85,6 @@ def test_titles_go_in_front_of_the_text_and_columns_may_have_other_names():
     record = prepared("b.jsonl", output="b.train.jsonl", text_column="story", date_column="seen", after="2024-01-01")
     assert [(row["text"], row["date"]) for row in rows_of("b.train.jsonl")] == [("This.", "2024-05-01")]
     assert record["options"]["after"] == "2024-01-01" and record["format"] == "corpus"
-
-
-def test_starcoder_as_it_is_published():
-    """Its columns beside the source are left out, and what is held out is no training row."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    place = Path("starcoderdata/python")
-    place.mkdir(parents=True)
-    for part in range(2):
-        numbers = range(20 * part, 20 * part + 20)
-        sources = [f"def add_{n}(x):\n    # {n} more\n    return x + {n}\n" for n in numbers]
-        columns = {"max_stars_repo_path": [f"a{n}.py" for n in numbers], "id": [str(n) for n in numbers]}
-        pq.write_table(
-            pa.table({**columns, "max_stars_count": [1] * 20, "content": sources}),
-            place / f"train-{part:05}-of-00059.parquet",
-        )
-    record = prepared("starcoderdata/python", output="python.jsonl", limit=30, seed=0, heldout=0.2)
-    learnt, held = (
-        {row["text"] for row in map(json.loads, Path(f"python{kind}.jsonl").read_text().splitlines())}
-        for kind in ("", ".heldout")
-    )
-    assert len(learnt) + len(held) == 30 and held and not learnt & held and record["format"] == "corpus"
-    assert all(text.startswith("def add_") and "\n    return x + " in text for text in learnt | held)
 
 
 # ----------------------------------------------------------------------------------------------------- what is left out
@@ -132,13 +100,6 @@ def test_duplicates_but_for_white_space_and_capitals_are_written_once():
     assert [row["text"] for row in rows_of()] == ["The  same\nTEXT.", "Another."] and record["counts"]["skipped"] == {
         DUPLICATE: 2
     }
-
-
-def test_empty_and_short_texts_are_counted_apart():
-    texts = ["", None, " \n", "short", "long enough"]
-    rows = [{"text": value} for value in texts]
-    counts = prepared(jsonl("a.jsonl", rows), minimum_characters=6)["counts"]
-    assert counts["skipped"] == {"an empty text": 3, "a text of fewer than 6 characters": 1} and counts["rows"] == 1
 
 
 # ---------------------------------------------------------------------------------------------- folders and their files
@@ -162,20 +123,6 @@ def test_what_holdfast_wrote_into_a_folder_is_read_without_its_records():
     jsonl("news/new.jsonl.ledger.jsonl", [{"key": "x"}])
     record = prepared("news", output="again.jsonl")
     assert len(rows_of("again.jsonl")) == 2 and record["counts"]["other_files"] == {"records of holdfast": 2}
-
-
-def test_a_renamed_or_a_new_file_makes_another_request():
-    text("in/a.txt", "One.")
-    assert not prepare(request("in")).done_before
-    assert prepare(request("in", after=None, text_column=None)).done_before, "options that were not given"
-    text("in/b.md", "Two.")
-    with pytest.raises(RunFolderError, match="came from other input or options"):
-        prepare(request("in"))
-    Path("in/b.md").unlink()
-    assert prepare(request("in")).done_before
-    Path("in/a.txt").rename("in/c.txt")
-    with pytest.raises(RunFolderError):
-        prepare(request("in"))
 
 
 # ------------------------------------------------------------------------------------------------------------- mistakes
@@ -231,26 +178,6 @@ def test_an_output_is_never_an_input():
     os.symlink("in", "also")
     with pytest.raises(ConfigError, match="lies in the input in"):
         prepared("in", output="also/train.jsonl")
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({}, r"expected a column with the text \(text, .*, the file has story, day\. Name it with --text_column"),
-        ({"text_column": "stroy"}, r"column 'stroy' \(--text_column\), the file has story, day\. Did you mean 'story'"),
-        ({"text_column": "story", "date_column": "date"}, r"column 'date' \(--date_column\), the file has story, day"),
-    ],
-)
-def test_parquet_without_the_text_lists_its_columns(options, message):
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    pq.write_table(pa.Table.from_pylist([{"story": "a", "day": "2024-01-01"}]), "a.parquet")
-    with pytest.raises(DataError, match=rf"a\.parquet: expected .*{message.removeprefix('expected ')}"):
-        prepared("a.parquet", **options)
-    text("b.parquet", "PAR1 nonsense")
-    with pytest.raises(DataError, match=r"b\.parquet is not a readable parquet file"):
-        prepared("b.parquet")
 
 
 def test_dates_of_parquet_as_they_are():
@@ -310,30 +237,3 @@ def test_a_truncated_gzip_is_refused(name):
     with pytest.raises(DataError, match="cut short or damaged; fetch"):
         prepared(name)
     assert not Path("train.jsonl").exists()
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may read everything")
-def test_what_may_not_be_read_is_named():
-    text("in/a.txt", "One.").chmod(0)
-    with pytest.raises(DataError, match=r"in/a\.txt cannot be read \(Permission denied\)"):
-        prepared("in")
-    text("in/shut/b.txt", "Two.")
-    Path("in/shut").chmod(0)
-    try:
-        with pytest.raises(ConfigError, match=r"cannot read the folder in/shut \(Permission denied\)"):
-            prepared("in")
-    finally:
-        Path("in/shut").chmod(0o755)
-
-
-def test_real_corpora(shared_data):
-    """Rust's book and a handbook as they are published: every document with its path."""
-    files = [
-        shared_data / "text_rust_book" / "rust_book.jsonl.gz",
-        shared_data / "text_18f_handbook" / "18f_handbook.jsonl.gz",
-    ]
-    record = prepared(*files, minimum_characters=200, heldout=0.02, seed=0)
-    counts = record["counts"]
-    assert counts["documents"] > 200 and counts["heldout"] > 0 and counts["undated"] == counts["documents"]
-    sources = {row["source"] for row in rows_of()}
-    assert len(sources) == counts["train"] and all(source.endswith(".md") for source in sources)

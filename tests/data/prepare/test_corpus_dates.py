@@ -11,7 +11,6 @@ import data_files
 from data_files import jsonl, rows_of
 from holdfast.data.prepare import dates
 from holdfast.data.prepare.corpus import NO_DATE
-from holdfast.errors import ConfigError
 
 NOW = date(2025, 6, 1)
 DAY = date(2024, 1, 15)
@@ -115,25 +114,6 @@ def test_the_future_is_no_date(value):
         dates.day_of(value, now=NOW)
 
 
-def test_mistakes_in_a_range():
-    assert (
-        dates.range_problems(None, None)
-        == dates.range_problems("2024-01-01", "2024-01-02")
-        == dates.range_problems(DAY, None)
-        == []
-    )
-    found = dates.range_problems("2024-02-30", "1 May")
-    assert found == [
-        "after: expected a date as 2024-01-15, got '2024-02-30', and there is no such day",
-        "before: expected a date as 2024-01-15, got '1 May'",
-    ]
-    for before in ("2024-01-15", "2023-12-31"):
-        assert dates.range_problems("2024-01-15", before)[0].startswith(
-            f"after: expected an earlier day than before ({before}"
-        )
-    assert len(dates.range_problems(datetime(2024, 1, 1), 20240101)) == 2
-
-
 # ----------------------------------------------------------------------------------------------------- in a preparation
 
 
@@ -186,9 +166,3 @@ def test_what_has_no_usable_date_is_kept_without_a_range_and_counted(options, ke
         "a.jsonl, line 5: 'date': 2099-01-01 lies in the future",
     ]
     assert [row["date"] for row in rows] == ["2024-05-05", None, None, None, None][:kept]
-
-
-def test_mistakes_in_dates_are_mistakes_of_the_request():
-    corpus("2024-01-01")
-    with pytest.raises(ConfigError, match="before: expected a date as 2024-01-15, got 'January'"):
-        prepared(before="January")

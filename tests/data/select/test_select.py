@@ -16,7 +16,7 @@ from holdfast.data.select.passages import Passages, cut
 from holdfast.data.select.request import LEDGER, PROBING, RESTORING, Choice, CorpusFiles
 from holdfast.data.select.run import DUPLICATE, OVERLAPPING, select_from_files, select_passages
 from holdfast.data.select.scores import Scorer, batches
-from holdfast.errors import ConfigError, DataError, ModelError, NotFinite, RunFolderError
+from holdfast.errors import ConfigError, DataError, NotFinite, RunFolderError
 from holdfast.support.files import read_json
 from holdfast.support.ledger import stream_ledger
 
@@ -106,15 +106,6 @@ def test_passages_are_parts_of_one_document_that_fit(tokenizer):
     assert cut([], tokenizer, 100) == []
 
 
-def test_a_slow_tokenizer_is_refused():
-    class Slow:
-        def __call__(self, texts, **_):
-            return type("Batch", (), {"encodings": None})()
-
-    with pytest.raises(ModelError, match=r"Expected a fast tokenizer.*got Slow.*tokenizer\.json"):
-        cut(["a"], Slow(), 10)
-
-
 def test_batches_hardly_pad_and_do_not_depend_on_the_order_of_reading(tokenizer, tmp_path):
     own = [p for n in range(80) for p in cut([document(n, 5 + n % 50)], tokenizer, 128)[0]]
 
@@ -182,11 +173,6 @@ def test_the_sample_is_random_by_the_seed_and_may_share_documents(scorer):
     assert first != {row["text"] for row in rows_of("two/probing.jsonl")}
     assert Path("three/probing.jsonl").read_bytes() == Path("out/probing.jsonl").read_bytes(), "whatever the order"
     assert Path("three/restoring.jsonl").read_bytes() == Path("out/restoring.jsonl").read_bytes()
-
-
-def test_no_probing_set_where_none_is_asked_for(scorer):
-    record = selected(scorer, probing=0)
-    assert [one["name"] for one in record["outputs"]] == [RESTORING] and not Path("out", PROBING).exists()
 
 
 def test_duplicates_short_and_empty_texts_are_left_out_and_counted(scorer):
@@ -280,15 +266,6 @@ def test_scores_are_shared_by_requests_but_not_by_models(scorer):
     assert len(keys) == len(set(keys))
 
 
-def test_a_ledger_of_something_else_is_refused(scorer):
-    jsonl("scores.jsonl", [{"key": "a", "reply": "text"}])
-    with pytest.raises(DataError, match=r"scores\.jsonl: expected scores of passages, got a row with key, reply"):
-        select_passages(
-            [(document(n), "s") for n in range(60)],
-            choice=choice(), scorer=scorer, output=Path("out"), scores=Path("scores.jsonl"),
-        )  # fmt: skip
-
-
 # ------------------------------------------------------------------------------------------------------------ bad input
 
 
@@ -305,15 +282,6 @@ def test_a_corpus_that_is_too_small_says_how_much_is_missing_before_anything_is_
     with pytest.raises(DataError, match=r"No passage fits into 5 tokens: the shortest has \d+"):
         selected(scorer, tokens=5)
     assert scorer.score.seen == [] and not Path("out").exists()
-
-
-def test_nothing_left_says_why(scorer):
-    with pytest.raises(
-        DataError, match=r"No passage is left of 2 documents \(1 an empty text; 1 a passage of fewer than 16 tokens\)"
-    ):
-        selected(scorer, [(" ", "a"), ("short", "b")])
-    with pytest.raises(DataError, match=r"No passage is left of 0 documents \(nothing was read\)"):
-        selected(scorer, [])
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
@@ -377,29 +345,3 @@ def test_every_kind_of_file_and_broken_records_are_counted(scorer):
     assert select_from_files(corpus("in"), choice(), scorer).done_before
     with pytest.raises(DataError, match="3 of 64 records are malformed, more than --most_malformed"):
         select_from_files(dataclasses.replace(corpus("in", most_malformed=0.01), output=Path("two")), choice(), scorer)
-
-
-def test_files_that_are_not_there_are_named(scorer):
-    with pytest.raises(ConfigError, match=r"input: expected a file or folder at nowhere, found nothing"):
-        select_from_files(corpus("nowhere"), choice(), scorer)
-    text("in/a.txt", document(1))
-    with pytest.raises(ConfigError, match="lies in the input in"):
-        select_from_files(CorpusFiles(input=(Path("in"),), output=Path("in/out")), choice(), scorer)
-    text("b.txt", b"\xff\xfe broken")
-    with pytest.raises(
-        DataError, match=r"No passage is left of 1 documents \(1 malformed \(b\.txt, line 1: expected UTF-8"
-    ):
-        select_from_files(corpus("b.txt", most_malformed=1.0), choice(), scorer)
-
-
-def test_memory_holds_numbers_only(scorer, tmp_path):
-    with Passages(tmp_path) as passages:
-        for n in range(200):
-            for passage in cut([document(n)], scorer.tokenizer, 128)[0]:
-                passages.add(passage, source="s", document=n)
-        passages.forget_texts()
-        held = [
-            value for value in vars(passages).values() if hasattr(value, "__len__") and not isinstance(value, bytes)
-        ]
-        assert sum(len(v) * getattr(v, "itemsize", 1) for v in held) <= 48 * len(passages)
-        assert json.loads(json.dumps(passages.row(5)))["text"].split()

@@ -10,12 +10,10 @@ from typing import Any
 import pytest
 import yaml
 from rich.console import Console
-from torch import equal
 
 from holdfast.cli import convert
 from holdfast.cli.main import main
 from holdfast.errors import ConfigError, HoldfastError
-from holdfast.records.run import RunFolder
 from holdfast.runs.config import load_train_config, train_config
 from holdfast.runs.run import train
 
@@ -187,12 +185,6 @@ def test_what_holdfast_does_not_do_is_refused_with_the_reason(name: str) -> None
         assert any(words in problem for problem in caught.value.problems), caught.value.problems
 
 
-def test_every_file_is_looked_at() -> None:
-    files = {str(path.relative_to(FILES)) for path in FILES.rglob("*.y*ml")}
-    old = {f"trl/{name}.yaml" for name in (*OLD, *STOPS)}
-    assert files == {*EXPECTED, *REFUSED, *old, "llama_factory_v1/data_sets.yaml", "llama_factory_v1/lora.yaml"}
-
-
 @pytest.mark.parametrize("name", sorted({*EXPECTED, *REFUSED, "llama_factory_v1/lora.yaml"}))
 def test_training_says_whose_a_file_is(name: str) -> None:
     with pytest.raises(ConfigError, match=r"was written for (axolotl|LLaMA-Factory).* .*'holdfast convert .* --output"):
@@ -248,23 +240,6 @@ def test_the_v1_of_llama_factory() -> None:
         converted(name)
 
 
-@pytest.mark.parametrize(
-    ("changed", "problem"),
-    [
-        (
-            {"peft_config": {"name": "lora", "r": 8, "use_dora": True}},
-            "nothing like use_dora",
-        ),
-        ({"peft_config": {"name": "freeze"}}, "peft_config: expected the name lora"),
-        ({"optim_config": {"name": "muon"}}, "optim_config: has no counterpart"),
-    ],
-)
-def test_what_v1_has_beside(tmp_path: Path, changed: dict[str, Any], problem: str) -> None:
-    info = FILES / "llama_factory_v1" / "data_sets.yaml"
-    (found,) = refused(tmp_path, "llama_factory_v1/lora.yaml", dataset_info=info, **changed)
-    assert problem in found
-
-
 def test_old_names_are_options_too(tmp_path: Path) -> None:
     (tmp_path / "train.jsonl").write_text('{"text": "a"}\n')
     words = ["--model_name_or_path", "acme/base", "--dataset_name", str(tmp_path / "train.jsonl"), "--use_cpu"]
@@ -281,12 +256,6 @@ def test_old_names_are_options_too(tmp_path: Path) -> None:
     assert config.training.max_length == 16
     with pytest.raises(ConfigError, match="--max_length: expected a whole number of at least 2"):
         load_train_config([*words, "--max_seq_length", "1"])
-
-
-def test_a_wrong_value_keeps_its_line(tmp_path: Path) -> None:
-    (tmp_path / "run.yaml").write_text("model_name_or_path: acme/base\ndataset_name: acme/rows\nmax_seq_length: 1\n")
-    with pytest.raises(ConfigError, match="line 3: max_length: expected a whole number of at least 2"):
-        load_train_config(["--config", str(tmp_path / "run.yaml")])
 
 
 @pytest.mark.parametrize(
@@ -329,14 +298,6 @@ def test_what_is_wrong_in_a_file_of_axolotl_is_said(tmp_path: Path, changed: dic
 def test_what_is_wrong_with_a_data_set_of_llama_factory_is_said(tmp_path: Path, dataset: str, problem: str) -> None:
     (found,) = refused(tmp_path, "llama_factory/lora-sft.yaml", dataset_info=INFO, dataset=dataset)
     assert problem in found
-
-
-def test_the_names_of_data_sets_have_to_be_at_hand(tmp_path: Path) -> None:
-    (found,) = refused(tmp_path, "llama_factory/lora-sft.yaml")
-    assert "names of data/dataset_info.json, which is not here" in found and "--dataset_info FILE" in found
-    (tmp_path / "info.json").write_text("[1]")
-    (found,) = refused(tmp_path, "llama_factory/lora-sft.yaml", dataset_info=tmp_path / "info.json")
-    assert "expected data sets by name" in found
 
 
 @pytest.mark.parametrize(
@@ -429,50 +390,6 @@ def test_held_out_rows_are_none_of_those_trained_on(tmp_path: Path, model_folder
         rows_of(train_config({**one, "test_split_size": 12}))
 
 
-@pytest.mark.parametrize(
-    ("changed", "said"),
-    [
-        ({"eval_dataset_name": "train.jsonl"}, "one of this and eval_dataset_name"),
-        ({"dataset_streaming": True}, "has no end to split"),
-        ({"test_split_size": 2.5}, "a share below 1, or a whole number"),
-        ({"test_split_size": 0}, "expected a number above 0"),
-    ],
-)
-def test_a_share_to_be_held_out_is_checked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: dict[str, Any], said: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("train.jsonl").write_text('{"text": "a"}\n{"text": "b"}\n')
-    asked = {"model_name_or_path": "acme/base", "dataset_name": "train.jsonl", "use_cpu": True, "max_steps": 1}
-    unread = train_config({**asked, "test_split_size": 0.5}).notes
-    assert "test_split_size: nothing reads the rows that it takes out. Add eval_strategy: epoch." in unread
-    with pytest.raises(ConfigError, match=said):
-        train_config({**asked, "test_split_size": 0.5, "eval_strategy": "epoch", **changed})
-
-
-def test_factors_of_lora_plus_reach_the_second_matrices(tmp_path: Path, model_folder: Path) -> None:
-    """A factor of 0 on lora_B leaves the adapter without effect; on all others of unfrozen parameters, too."""
-    (tmp_path / "train.jsonl").write_text('{"text": "Rome is the capital of Italy."}\n' * 4)
-    asked = {
-        "model_name_or_path": str(model_folder),
-        "dataset_name": str(tmp_path / "train.jsonl"),
-        "use_cpu": True,
-        "max_steps": 2,
-        "learning_rate": 1e-2,
-        "use_peft": True,
-        "learning_rate_multipliers": {"lora_B": 0.0},
-        "output_dir": str(tmp_path / "run"),
-        "report_to": "none",
-    }
-    from safetensors.torch import load_file
-
-    train(train_config(asked), console=Console(file=io.StringIO()))
-    folder = RunFolder(tmp_path / "run").path
-    weights = load_file(next(folder.glob("adapter_model.safetensors")))
-    second = [tensor for name, tensor in weights.items() if "lora_B" in name]
-    assert second and all(equal(tensor, tensor * 0) for tensor in second)
-
-
 def axolotl(tmp_path: Path, **more: Any) -> dict[str, Any]:
     """Settings of a least file."""
     least = {"base_model": "acme/base", "micro_batch_size": 1, "sequence_len": 64, "num_epochs": 1}
@@ -518,10 +435,3 @@ def test_keys_of_axolotl_mean_what_they_mean_there(
 ) -> None:
     settings = axolotl(tmp_path, **given)
     assert {key: settings.get(key) for key in expected} == expected
-
-
-def test_steps_of_warm_up_go_before_a_share(tmp_path: Path) -> None:
-    text = "model_name_or_path: acme/base\ndataset_name: acme/rows\nwarmup_steps: 100\nwarmup_ratio: 0.1\n"
-    (tmp_path / "run.yaml").write_text(text)
-    config = load_train_config(["--config", str(tmp_path / "run.yaml"), "--use_cpu"])
-    assert config.training.warmup_steps == 100

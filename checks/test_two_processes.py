@@ -1,0 +1,126 @@
+"""`holdfast train --num_processes 2` on CPUs: distributed for real, and the same weights as one process with the same
+global batch, with a method in the user's own file and one that a wrapper script registers; and of streamed rows."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file
+
+from extending import REFERENCE, write_method
+from holdfast.cli.main import main
+from holdfast.records.run import RunFolder
+from runs import test_streaming
+from runs.test_streaming import run_of
+from tiny import SENTENCES
+
+pytestmark = [pytest.mark.distributed, pytest.mark.timeout(240)]
+settings = test_streaming.settings
+WRAPPER = """
+import dataclasses, sys
+from holdfast.cli.main import main
+from holdfast.retention.methods.l2 import L2
+from holdfast.retention.registry import METHODS
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Gentle(L2):
+    name = "gentle"
+
+METHODS[Gentle.name] = Gentle
+if __name__ == "__main__":
+    sys.exit(main())
+"""
+
+
+def train(place: Path, model: Path, name: str, *options: str) -> Path:
+    command = [
+        "train",
+        "--model_name_or_path",
+        str(model),
+        "--dataset_name",
+        "train.jsonl",
+        "--output_dir",
+        name,
+        "--max_steps",
+        "6",
+        "--optim",
+        "sgd",
+        "--learning_rate",
+        "0.1",
+        "--lr_scheduler_type",
+        "constant",
+        "--logging_steps",
+        "2",
+        "--save_steps",
+        "3",
+        "--max_length",
+        "64",
+        "--retention",
+        "label_annealing:weight=1.0",
+        "--retention",
+        f"{REFERENCE}:rate=0.2",
+        "--source",
+        "held_out.jsonl",
+        *options,
+    ]
+    if "--num_processes" not in options:
+        assert main(command) == 0
+        return place / name
+    done = subprocess.run(
+        [sys.executable, "wrapper.py", *command],
+        cwd=place,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return place / name
+
+
+def test_two_processes_end_with_the_weights_of_one(model_folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    rows = [{"text": f"{number}. {sentence}"} for number in range(8) for sentence in SENTENCES]
+    (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "held_out.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in SENTENCES))
+    write_method(tmp_path)
+    (tmp_path / "wrapper.py").write_text(WRAPPER)
+    pull = ("--retention", "l2:coefficient=0.1")
+    one = train(tmp_path, model_folder, "one", *pull, "--per_device_train_batch_size", "4")
+    pull = ("--retention", "gentle:coefficient=0.1")
+    two = train(tmp_path, model_folder, "two", *pull, "--per_device_train_batch_size", "2", "--num_processes", "2")
+    a, b = load_file(one / "model.safetensors"), load_file(two / "model.safetensors")
+    assert a.keys() == b.keys()
+    assert max(float((a[n] - b[n]).abs().max()) for n in a) < 5e-6
+    figures = [[json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()] for run in (one, two)]
+    assert [row["step"] for row in figures[1]] == [2, 4, 6]
+    for single, double in zip(*figures, strict=True):
+        assert double["tokens"] == single["tokens"]
+        assert double["ce"] == pytest.approx(single["ce"], abs=1e-5)
+        assert double["kl"] == pytest.approx(single["kl"], abs=1e-6)
+    assert (two / "report.html").is_file()
+    starts = [(run / "evaluations" / "start" / "source.held_out.samples.jsonl").read_bytes() for run in (one, two)]
+    assert starts[0] == starts[1]  # two measured what one did
+    result = json.loads((two / "evaluations" / "result" / "source.held_out.json").read_text())
+    assert result["metrics"]["nats_per_token"]["n"] == len(SENTENCES)
+
+
+def test_two_processes_train_on_different_rows(settings: dict[str, Any]) -> None:
+    """Together on those of one process with twice the batch."""
+    asked = {**settings, "packing": True, "optim": "sgd", "learning_rate": 0.1, "gradient_accumulation_steps": 1}
+    one = run_of({**asked, "per_device_train_batch_size": 4, "output_dir": "one"})
+    Path("run.yaml").write_text(json.dumps({**asked, "num_processes": 2, "output_dir": "two"}))
+    words = [sys.executable, "-m", "holdfast", "train", "--config", "run.yaml"]
+    done = subprocess.run(words, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    assert done.returncode == 0, done.stderr[-3000:]
+    a, b = load_file("one/model.safetensors"), load_file("two/model.safetensors")
+    assert max(float((a[n] - b[n]).abs().max()) for n in a) < 5e-6
+    for single, double in zip(one.metrics(), RunFolder("two").metrics(), strict=True):
+        assert double["tokens"] == single["tokens"] and double["ce"] == pytest.approx(single["ce"], abs=1e-5)
