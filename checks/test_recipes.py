@@ -152,7 +152,7 @@ def test_the_recipes_are_these() -> None:
     elsewhere = {
         CONFIGS / "cluster",
         CONFIGS / "data",
-    }  # tests/runs/test_nodes.py, tests/data/test_recipes_of_data_sets.py
+    }  # test_two_nodes.py, test_recipes_of_data_sets.py
     files = [p for p in CONFIGS.rglob("*.yaml") if p.parent not in elsewhere]
     there = {p.relative_to(CONFIGS).with_suffix("").as_posix() for p in files}
     tiny = {f"label_annealing/{name}-tiny" for name in STUDIES}
@@ -258,7 +258,7 @@ def test_the_commands_in_the_head_are_sound_and_make_the_data(name: str, monkeyp
     made, subjects = set(), []
     for line in re.sub(r"\\\n\s*", " ", head(name)).splitlines():
         if line.strip("# ").startswith("python examples/paper_rows.py "):
-            made.add(line.split("--output ")[1].split()[0])  # tests/data/test_paper_rows.py
+            made.add(line.split("--output ")[1].split()[0])  # test_paper_rows.py
         if not re.match(r"(.* )?holdfast (train|sweep|data) ", line):
             continue
         words = shlex.split(line[line.index("holdfast ") :], comments=True)

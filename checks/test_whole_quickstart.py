@@ -9,12 +9,65 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import commandline
 from holdfast.cli import quickstart
+from holdfast.cli.main import main
+from holdfast.records.run import RunFolder
 from holdfast.records.study import read_study
+from holdfast.studies.tradeoff.session import Tradeoff
+
+
+@pytest.fixture(scope="module")
+def done(once: Callable[..., Path]) -> Path:
+    """A quick quickstart with one method beside direct fine-tuning, in one process and with a cache of its own."""
+
+    def two_ways(*args: Any, **kwargs: Any) -> dict[str, Any]:
+        values = all_ways(*args, **kwargs)
+        values["vary"] = {"retention": [{"label_annealing": {"weight": 1}}]}
+        return values
+
+    all_ways = quickstart.sweep_of
+
+    def make(folder: Path) -> Path:
+        def work() -> int:
+            Tradeoff.one_in_process = True
+            quickstart.sweep_of = two_ways
+            return main(["quickstart", "--quick", "--workers", "1", "--output_dir", str(folder / "run")])
+
+        commandline.preload()
+        ended = commandline.in_process(work, folder)
+        assert ended.code == 0, ended.err[-3000:] + ended.out[-1000:]
+        (folder / "stdout.txt").write_text(ended.out)
+        return folder
+
+    return once("quickstart", make)
+
+
+def test_every_way_is_a_finished_run_from_one_start(done: Path) -> None:
+    record = read_study(done / "run")
+    starts = set()
+    for trial in record.trials:
+        folder = RunFolder(done / "run" / trial.runs[0].folder)
+        run = folder.read()
+        assert (run.status, run.training["steps"]) == ("finished", 10) and folder.report_file.is_file()
+        assert {(c.suite, c.name) for c in folder.comparisons()} == {("source", "prose"), ("target", "code")}
+        starts.add(run.model["hash"])
+    assert [t.label for t in record.trials] == ["direct fine-tuning", "label annealing"]
+    assert (record.status, len(starts)) == ("finished", 1)
+
+
+def test_page_and_terminal_name_every_way(done: Path) -> None:
+    page = (done / "run" / "report.html").read_text()
+    shown = (done / "stdout.txt").read_text()
+    for trial in read_study(done / "run").trials:
+        assert trial.label in page and trial.label in shown
+    assert "holdfast train --model_name_or_path" in shown
 
 
 def test_the_real_models_sweep_on_a_tiny_model(

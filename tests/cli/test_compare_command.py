@@ -82,44 +82,15 @@ def record(*words: str, capsys: pytest.CaptureFixture[str], code: int = 0) -> di
 
 
 @pytest.mark.parametrize(
-    ("words", "labels"),
-    [
-        (["two"], ["base", "tuned"]),
-        (["two:base", "two:tuned"], ["base", "tuned"]),
-        (["two/tuned", "two/base/"], ["tuned", "base"]),
-        (["two/evaluate.json"], ["base", "tuned"]),
-        (["runs/direct"], ["start", "direct"]),
-        (["runs/direct", "runs/kept"], ["direct", "kept"]),
-        (["runs/direct:start", "runs/kept/run.json"], ["direct:start", "kept"]),
-        (["one", "three:math"], ["only", "math"]),
-        (["two:base", "three:base"], ["two:base", "three:base"]),
-        (["runs/direct/evaluations/start", "one:only"], ["start", "only"]),
-    ],
-)
-def test_models_are_found(here, words, labels, capsys):
-    assert record(*words, capsys=capsys)["labels"] == labels
-
-
-@pytest.mark.parametrize(
     ("words", "parts"),
     [
-        ([], ["expected two models, got 0, as in 'holdfast compare A B'"]),
-        (["one"], ["expected two models, got 1: only"]),
-        (["three"], ["expected two models, got 3", "add --stages", "three:base, three:math, three:law"]),
         (["three", "two:base"], ["three holds 3 models: name the one to compare, three:base, three:math, three:law"]),
         (["two:bse", "two:tuned"], ["two has no model 'bse'. Did you mean 'base'? It has: two:base, two:tuned"]),
-        (
-            ["runs/direct:end", "runs/kept"],
-            ["runs/direct is a run, which has runs/direct:start and runs/direct:result; got ':end'"],
-        ),
-        (["runs/late"], ["nothing was measured of the run's start model"]),
         (
             ["runs/dircet", "twoo:base"],
             ["no such folder: runs/dircet. Did you mean 'direct'", "no such folder: twoo:base. Did you mean 'two'"],
         ),
         (["runs", "two:base"], ["found neither. Inside are: runs/direct, runs/kept, runs/late"]),
-        (["two/base/source.quiz.json", "two:base"], ["expected a folder, got the file"]),
-        (["two:base", "two:tuned", "one"], ["expected two models, got 3: base, tuned, only", "--stages"]),
     ],
     ids=lambda v: " ".join(v)[:40] if isinstance(v, list) else "",
 )
@@ -137,7 +108,6 @@ def test_all_files_are_there_though_the_gate_fails(here, tmp_path, capsys):
     out, comment = tmp_path / "deep" / "out", tmp_path / "comment.md"
     rules = ("--fail-if", "quiz drop > 50pt", "--fail-if", "quiz drop > 1pt")
     assert call("two", "--output-dir", str(out), "--markdown", str(comment), *rules) == 3
-    shown = capsys.readouterr().out
     found = read_json(out / "comparison.json")
     names = [("source", "average"), ("source", "quiz"), ("source", "riddles"), ("target", "prose")]
     assert sorted((c["suite"], c["name"]) for c in found["comparisons"]) == names
@@ -146,24 +116,10 @@ def test_all_files_are_there_though_the_gate_fails(here, tmp_path, capsys):
         {"rule": "quiz drop > 50pt", "outcome": "passed", "failed": False},
         {"rule": "quiz drop > 1pt", "outcome": "failed", "failed": True},
     ]
-    assert found["settings"] == {"metrics": "primary", "confidence": 0.95, "margin": [], "family_wise": "holm"} | {
-        "resamples": 200,
-        "seed": 0,
-        "strict": False,
-    }
-    assert (found["failed"], found["unmatched"], found["matrix"]) == (True, [], None)
-    assert found["folders"] == ["two/base", "two/tuned"]
-    assert set(found["versions"]) == {"holdfast", "python", "numpy", "scipy"}
     suite = ET.parse(out / "comparison.xml").getroot()[0]
     assert (suite.get("tests"), suite.get("failures")) == ("4", "1")
     assert suite.find("system-out").text == found["decision"]["sentence"], "words and numbers of one decision"
-    assert found["decision"]["tests"] == 2 and found["decision"]["shown"] == ["source/quiz acc: quiz drop > 1pt"]
-    page = (out / "comparison.html").read_text()
-    for words in found["decision"]["sentence"].split("'")[::2]:
-        assert words.split(" (")[0] in page and "Holm, one-sided" in page and "Holm, one-sided" in comment.read_text()
-    assert "`quiz drop > 50pt`" in comment.read_text() and "quiz drop &gt; 50pt" in page and "riddles" in page
     assert not (out / "comparison.md").exists()
-    assert all(f"Wrote {path}" in shown for path in (out / "comparison.html", comment))
 
 
 # ----------------------------------------------------------------------------------------------------------------- gate

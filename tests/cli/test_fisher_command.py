@@ -100,7 +100,3 @@ def test_all_mistakes_show_at_once(desk, capsys):
     with pytest.raises(ConfigError) as caught:
         compute_fisher("./nowhere", "gone.jsonl", samples=0, estimator="exact", dtype="int8", device="tpu")
     assert len(caught.value.problems) == 6
-    assert main(["fisher", "base", "--data", "gone.jsonl"]) == 2
-    assert "no such file or folder: gone.jsonl" in capsys.readouterr().err
-    assert main(["fisher", "adapter", "--data", "old.jsonl"]) == 2
-    assert "is a LoRA adapter, not a model" in capsys.readouterr().err

@@ -69,8 +69,6 @@ def test_the_examples_in_the_help_are_sound(desk: Path, capsys: pytest.CaptureFi
 @pytest.mark.parametrize(
     ("words", "request_"),
     [
-        (["math", "code"], {"method": "linear"}),
-        (["math", "code", "--method", "soup", "--weights", "0.7", "0.3"], {"method": "linear", "weights": (0.7, 0.3)}),
         (
             ["math", "code", "--no_normalize", "--weights=0.7,-1e-1"],
             {"method": "linear", "weights": (0.7, -0.1), "normalize": False},
@@ -79,7 +77,6 @@ def test_the_examples_in_the_help_are_sound(desk: Path, capsys: pytest.CaptureFi
             ["math", "--method", "WiSE-FT", "--base", "base", "--alpha", "0.3"],
             {"method": "wise_ft", "base": "base", "alpha": 0.3},
         ),
-        (["math", "code", "--method", "slerp", "--t", "0.3"], {"method": "slerp", "t": 0.3}),
         (
             [
                 "--weights",
@@ -98,27 +95,14 @@ def test_the_examples_in_the_help_are_sound(desk: Path, capsys: pytest.CaptureFi
             {"method": "task_arithmetic", "base": "base", "weights": (1, -0.1), "scale": 0.5},
         ),
         (
-            ["math", *FOUR, "code", "--normalize", "false"],
-            {"method": "ties", "base": "base", "density": 0.5, "normalize": False},
-        ),
-        (
             ["math", "code", *FOUR, "--semantics=mergekit"],
             {"method": "ties", "base": "base", "density": 0.5, "semantics": "mergekit"},
-        ),
-        (
-            ["math", "code", "--method", "dare", "--base", "base", "--p", ".5", "--seed", "3"],
-            {"method": "dare", "base": "base", "p": 0.5, "seed": 3},
         ),
         (
             ["math", "--method", "dare-ties", "--base", "base", "--rescale=false"],
             {"method": "dare_ties", "base": "base", "rescale": False},
         ),
-        (["math", "code", "--method", "fisher", "--fisher", "f1", "f2"], {"method": "fisher", "fisher": ["f1", "f2"]}),
         (["adapter", "--adapter-base", "base"], {"method": "linear", "adapter_base": "base"}),
-        (
-            ["math", "code", "--dtype", "bf16", "--layout", "2", "--tokenizer", "code"],
-            {"dtype": "bfloat16", "layout": "code"},
-        ),
     ],
     ids=lambda v: " ".join(v)[:60] if isinstance(v, list) else "",
 )
@@ -140,18 +124,6 @@ def test_writes_what_the_function_writes(
     assert same("out", "expected")
     assert record("out")["method"] == record("expected")["method"]
     assert Path("out/tokenizer.json").is_file()
-
-
-def test_json_is_clean(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["merge", "math", "code", *FOUR, "--output_dir", "out", "--json"]) == 0
-    captured = capsys.readouterr()
-    found = json.loads(captured.out)
-    assert found["folder"] == str(desk / "out")
-    assert found["fingerprint"] == record("out")["fingerprint"]
-    assert found["seconds"]["total"] > 0 and found["gigabytes_per_second"] > 0
-    assert found["method"]["density"] == 0.5
-    assert "tensors" not in found
-    assert "Wrote " in captured.err
 
 
 def test_no_torch_is_imported(desk: Path) -> None:
@@ -199,18 +171,6 @@ def test_dry_run_shows_the_plan_and_writes_nothing(desk: Path, tree, capsys: pyt
     assert tree(desk) == before
 
 
-def test_dry_run_says_when_the_disk_is_too_small(
-    desk: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10, 9, 1))
-    assert main(["merge", "math", "code", "--output_dir", "out", "--dry_run"]) == 1
-    captured = capsys.readouterr()
-    assert "1 B free: NOT ENOUGH" in captured.out
-    assert "the disk has 1 B left" in captured.err
-    assert main(["merge", "math", "code", "--output_dir", "out"]) == 1
-    assert not Path("out").exists()
-
-
 # ------------------------------------------------------------------------------------------------------------- mistakes
 
 
@@ -246,27 +206,16 @@ def test_all_mistakes_show_at_once(desk: Path, capsys: pytest.CaptureFixture[str
     ("words", "parts"),
     [
         ("", ["models: is missing", "output_dir: is missing"]),
-        ("math code --method tise", ["--method: expected one of linear", "Did you mean 'ties'?"]),
-        ("math code --method ./none.py:Mine", ["--method: ./none.py: no such file"]),
         (
             "math code --density 0.5",
             ["--density: linear does not take it; ties, dare and dare_ties do."],
         ),
-        ("math code --method slerp --weights 1 2", ["--weights: slerp does not take it", "Its own: --t."]),
         ("--weights 1 2 math code", ["--weights: expected numbers, one a model (on a command line after the models"]),
-        (
-            "./mth ./no/cod",
-            ["models: Expected a checkpoint folder at ./mth, found none. Did you mean 'math'?", "./no/cod"],
-        ),
         ("math/model.safetensors code", ["found a file. Name the folder that it lies in"]),
-        ("math code --base base", ["--base: linear takes no base"]),
-        ("math code stranger --method slerp", ["expected 2 models, got 3"]),
-        ("math code --fisher base", ["--fisher: linear takes no Fisher information"]),
         ("math code --method fisher", ["needs Fisher information for each model: expected 2 checkpoints, got 0"]),
         ("math wide", ["These checkpoints do not fit together", "embed_tokens.weight"]),
         ("math code --method task_arithmetic --base base --output_dir math", ["is the input math"]),
         ("math code --method task_arithmetic --base base --output_dir base/out", ["lies in the input base"]),
-        ("math code --output_dir stranger", ["exists and is not empty", "--overwrite"]),
     ],
 )
 def test_mistakes(desk: Path, words: str, parts: list[str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -367,11 +316,6 @@ def test_yaml_and_command_line_are_one_request(desk: Path) -> None:
     assert record("second")["method"] == {"method": "task_arithmetic", "weights": [0.25, 0.75], "scale": 2.0}
     assert main(["merge", "stranger", "--config", "a.yaml", "--output_dir", "third"]) == 0
     assert record("third")["method"]["weights"] is None, "the weights leave with the YAML's models"
-    write("half.yaml", models=["math", {"model": "code", "weight": 3}], output_dir="half")
-    assert main(["merge", "--config", "half.yaml"]) == 0
-    assert record("half")["method"]["weights"] == [1.0, 3.0]
-    assert main(["merge", "--config", "a.yaml", "--weights", "1,1", "--output_dir", "fourth"]) == 0
-    assert record("fourth")["method"]["weights"] == [1.0, 1.0]
 
 
 def test_mistakes_in_a_yaml(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -389,10 +333,6 @@ def test_mistakes_in_a_yaml(desk: Path, capsys: pytest.CaptureFixture[str]) -> N
         assert part in shown, part
     write("both.yaml", models=[{"model": "math", "weight": 1}], weights=[1], output_dir="out")
     assert "line 5: weights: given beside the models and with them" in errors(["--config", "both.yaml"], capsys)
-    write("types.yaml", models=["math", "code"], weights=["a", 1], dtype=["x"], output_dir="out", seed=1)
-    shown = errors(["--config", "types.yaml"], capsys)
-    assert "weights: expected numbers" in shown and "dtype: expected the name of a dtype" in shown
-    assert "seed: linear does not take it; dare and dare_ties do" in shown
 
 
 # ------------------------------------------------------------------------------------------------------------- mergekit
@@ -430,42 +370,9 @@ def mergekit(text: str) -> tuple[dict, list[str]]:
             },
         ),
         (
-            """
-            merge_method: linear
-            models: [{model: math, parameters: {weight: 1}}, {model: code, parameters: {weight: 3}}]
-            parameters: {normalize: false}
-            dtype: float32
-            out_dtype: float16
-            """,
-            {
-                "method": "linear",
-                "models": ["math", "code"],
-                "weights": [1.0, 3.0],
-                "normalize": False,
-                "dtype": "float16",
-            },
-        ),
-        (
             "{merge_method: slerp, base_model: base, models: [{model: math}, {model: base}], "
             "parameters: {t: 0.3}, tokenizer_source: base}",
             {"method": "slerp", "models": ["base", "math"], "t": 0.3, "tokenizer": "base"},
-        ),
-        (
-            """
-            merge_method: task_arithmetic
-            base_model: base
-            models: [{model: math}, {model: code, parameters: {weight: 3}}]
-            parameters: {weight: 1, normalize: true, lambda: 2, density: [0.1, 0.9]}
-            tokenizer: {source: code}
-            """,
-            {
-                "method": "task_arithmetic",
-                "base": "base",
-                "models": ["math", "code"],
-                "weights": [1.0, 3.0],
-                "scale": 0.5,
-                "tokenizer": "code",
-            },
         ),
         (
             "{merge_method: dare_linear, base_model: base, models: [{model: math, parameters: "
@@ -580,12 +487,6 @@ def test_what_mergekit_has_and_this_has_not_is_one_error(desk: Path, capsys: pyt
             "dare_ties, model_stock, got",
         ),
         (
-            "{merge_method: model_stock, base_model: base, models: [{model: math, parameters: {weight: 1}}]}",
-            "unknown key 'weight'",
-        ),
-        ("{merge_method: tise, base_model: base, models: [{model: math}]}", "Did you mean 'ties'?"),
-        ("{base_model: base, models: [{model: math}]}", "merge_method: is missing: expected one of linear"),
-        (
             "{merge_method: slerp, base_model: base, models: [{model: math}]}",
             "parameters.t: is missing: mergekit requires it",
         ),
@@ -597,27 +498,13 @@ def test_what_mergekit_has_and_this_has_not_is_one_error(desk: Path, capsys: pyt
             "{merge_method: linear, base_model: base, models: [{model: math, parameters: {weight: 1}}]}",
             "linear takes no base; list it under",
         ),
-        ("{merge_method: linear, models: []}", "models: expected a list of"),
-        ("{merge_method: linear, models: [math]}", "models[0]: expected a mapping, got 'math'"),
         (
             "{merge_method: linear, models: [{model: math, parameters: {weight: much}}]}",
             "models[0].parameters.weight: expected a number, got 'much'",
         ),
         (
-            "{merge_method: linear, models: [{model: math, parameters: {weight: 1}}], tokenizer_source: code}",
-            "expected one of the parents",
-        ),
-        (
-            "{merge_method: linear, models: [{model: math, parameters: {weight: 1}}], tokenizer_source: base}",
-            "there is no base_model",
-        ),
-        (
             "{merge_method: linear, models: [{model: math, parameters: {weight: 1}}], tokenizer_source: union}",
             "tokenizer_source: unions of vocabularies are not here",
-        ),
-        (
-            "{merge_method: linear, models: [{model: math, parameters: {weight: 1}}], dtpye: x}",
-            "unknown key 'dtpye'. Did you mean 'dtype'?",
         ),
         (
             "{merge_method: linear, models: [{model: math, parameters: {weight: 1}}], "
@@ -625,25 +512,6 @@ def test_what_mergekit_has_and_this_has_not_is_one_error(desk: Path, capsys: pyt
             "tokenizer.tokens: not",
         ),
         ("{merge_method: linear, models: [{model: math, parameters: [1]}]}", "expected parameters by name"),
-        (
-            "{merge_method: ties, base_model: base, models: [{model: math, parameters: {weight: "
-            "1}}], parameters: {normalize: 3}}",
-            "true or false, got 3",
-        ),
-        (
-            "{merge_method: ties, base_model: base, models: [{model: math, parameters: {weight: "
-            "{filter: mlp, value: 1}}}]}",
-            "models[0].parameters.weight: weight is one for all layers and tensors here",
-        ),
-        (
-            "{merge_method: ties, base_model: base, models: [{model: math}]}",
-            "models[0].parameters.weight: is missing: mergekit requires it",
-        ),
-        (
-            "{merge_method: ties, base_model: base, models: [{model: math, parameters: {weight: "
-            "1}}], parameters: {rescale: true}}",
-            "parameters: unknown key 'rescale'",
-        ),
     ],
 )
 def test_what_cannot_be_translated_is_named(text: str, part: str) -> None:
@@ -658,13 +526,6 @@ def test_a_request_of_ours_with_a_chat_template_is_ours(desk: Path) -> None:
     write("merge.yml", models=["math", "code"], method="linear", chat_template="chatml")
     assert main(["merge", "--config", "merge.yml", "--output_dir", "out"]) == 0
     assert "im_start" in Path("out/chat_template.jinja").read_text()
-
-
-def test_the_command_line_wins_over_mergekits_request(desk: Path) -> None:
-    models = [{"model": "math", "parameters": {"weight": 1}}, {"model": "code", "parameters": {"weight": 2}}]
-    write("mergekit.yml", merge_method="linear", models=models)
-    assert main(["merge", "--config", "mergekit.yml", "--output_dir", "out", "--weights", "3", "1"]) == 0
-    assert record("out")["method"]["weights"] == [3.0, 1.0]
 
 
 REQUESTS: dict[str, dict] = {

@@ -78,18 +78,3 @@ def test_a_theory_is_computed_in_place_of_studies(asked, tmp_path, monkeypatch, 
     monkeypatch.setattr(overtraining, "checks", lambda models: [check("a", "b", (0, 1, 1))])
     assert command.run(["overtraining", "--theory", "--quick", "--output_dir", "elsewhere"]) == 1
     assert read_json("elsewhere/theory.json")["checks"][0]["passed"] is False
-
-
-def test_what_a_theory_does_not_take(tmp_path):
-    (tmp_path / "file").touch()
-    words = ["stages", "--theory", "--full", "--workers", "2", "--recipes", "world-0", "--output_dir"]
-    with pytest.raises(ConfigError) as caught:
-        command.run([*words, str(tmp_path / "file")])
-    for expected in (
-        "--theory: stages has no theory; label-annealing, overtraining, sfa have one",
-        "--full: --theory runs no study",
-        "--workers: --theory runs no study",
-        "--recipes: --theory runs no study",
-        "--output_dir: expected a folder, got the file",
-    ):
-        assert expected in str(caught.value)

@@ -42,31 +42,17 @@ def study(place, tmp_path, monkeypatch) -> Path:
     return Path("study.yaml")
 
 
-@pytest.mark.parametrize("words", [["--help"], ["worker", "--help"], ["status", "--help"], ["report", "--help"]])
-def test_help(words, capsys):
-    assert main(["sweep", *words]) == 0
-    assert "examples" in (printed := capsys.readouterr().out) or "status" in words
-    assert "usage: holdfast sweep" in printed
-
-
 @pytest.mark.parametrize(
     ("words", "printed"),
     [
-        ([], "config: is missing: expected a path (the study"),
         (["wroker"], "unknown 'holdfast sweep wroker'. Did you mean 'worker'?"),
-        (["study.yaml"], "For a study file write '--config study.yaml'."),
         (["--config", "nowhere.yaml"], "no such file"),
         (["--config", "study.yaml", "--worker", "2"], "unknown option '--worker'. Did you mean '--workers'?"),
-        (["--config", "study.yaml", "--workers", "two"], "--workers: expected a whole number of at least 0, got 'two'"),
         (["--config", "study.yaml", "--seeds", "1", "1"], "seeds: expected different whole numbers"),
         (
             ["--config", "study.yaml", "--storage", "postgresql://me:s3cr3t@127.0.0.1:9/db"],
             "The storage postgresql://127.0.0.1:9/db does not answer",
         ),
-        (["worker"], "--storage is missing"),
-        (["status"], "expected the folder of a study"),
-        (["status", "nowhere"], "expected a study in nowhere, found no study.db"),
-        (["report", "nowhere"], "expected a study in nowhere, found no study.db"),
         (["status", "--storage", "sqlite:///nowhere.db", "--study", "x"], "found no study.db"),
         (["status", "--grace", "0", "x"], "--grace: expected a number above 0, got '0'"),
     ],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import sys
@@ -15,8 +14,7 @@ import pytest
 
 from holdfast.cli import train as command
 from holdfast.cli.main import main
-from holdfast.records.run import RunFolder, RunRecord
-from holdfast.runs import config as config_module
+from holdfast.records.run import RunFolder
 from stand_ins import put_data
 
 
@@ -145,63 +143,19 @@ def test_a_dry_run_reads_the_data_to_the_end(
     assert tree(folder) == before
 
 
-def test_dry_run_looks_into_the_output_folder(capsys: pytest.CaptureFixture[str]) -> None:
-    config = config_module.load_train_config([*LEAST[1:], "--output_dir", "out"])
-    RunFolder("out").write(
-        RunRecord(name="out", config=config.resolved, config_key=config.key, status="interrupted", stage="train")
-    )
-    assert main([*LEAST, "--output_dir", "out", "--dry_run"]) == 0
-    assert "continues   the run in out (status interrupted, stage 'train')" in capsys.readouterr().out
-    assert main([*LEAST, "--output_dir", "out", "--dry_run", "--learning_rate", "1e-3"]) == 2
-    assert (
-        "out holds another run (out, interrupted), whose settings differ:\n  - learning_rate: 2e-05 there, 0.001 now\n"
-        in capsys.readouterr().err
-    )
-    assert main([*LEAST, "--output_dir", ".", "--dry_run"]) == 2
-    assert "is not empty and holds no holdfast run" in capsys.readouterr().err
-
-
-def test_several_processes_start_through_a_launcher(
-    trained: list, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    class Replaced(Exception):
-        pass
-
-    def execv(path: str, words: list[str]) -> None:
-        raise Replaced(*words)
-
-    monkeypatch.setattr("os.execv", execv)
-    monkeypatch.setattr("os.environ", dict(os.environ))
-    with pytest.raises(Replaced) as replaced:
-        command.run([*LEAST[1:], "--num_processes", "2"])
-    assert replaced.value.args[1:6] == ("-m", "torch.distributed.run", "--nproc_per_node", "2", "--standalone")
-    assert replaced.value.args[-2:] == ("--num_processes", "2")
-    assert trained == []
-
-
 @pytest.mark.parametrize(
     ("line", "words"),
     [
         ("seed: -1", "seed: expected a whole number of at least 0 and at most 4,294,967,295, got -1"),
-        ("data_seed: 1000000000000", "data_seed: expected"),
-        ("output_dir: [1, 2]", "output_dir: expected text, got [1, 2] (list)"),
         (f"output_dir: {'x' * 300}", "output_dir: expected a folder"),
         ("output_dir: train.jsonl/out", "train.jsonl is a file, so nothing can lie in it"),
-        ('output_dir: "a\\0b"', "output_dir: expected text"),
         ("retention: [{label_annealing: {weight: .inf}}]", "label_annealing.weight: expected a number of at least 0"),
         (f"retention: [{{l2: {{coefficient: 1{'0' * 400}}}}}]", "l2.coefficient: expected a number of at least 0"),
         (f"retention: [{{replay: {{data: {'x' * 5000}.jsonl}}}}]", "x.jsonl"),
-        ("learning_rate: 1:30", "learning_rate: expected a number of at least 0, got '1:30' (text)"),
-        ("learning_rate: .inf", "learning_rate: expected"),
-        ("save_steps: -1", "save_steps: expected"),
-        (f"max_steps: 1{'0' * 400}", "max_steps: expected a whole number"),
         (f"max_steps: {'9' * 5000}", "max_steps: expected a whole number"),
-        ("max_steps: 2020-13-45", "max_steps: expected a whole number"),
         ("max_steps: !!int foo", "line 3, column 12: not valid YAML: 'foo' is no int"),
         (f"lr_scheduler_kwargs: {'[' * 3000}", "nested more than 100 levels deep"),
-        (f"lr_scheduler_kwargs: '{{a: {'[' * 3000}'", "lr_scheduler_kwargs: expected a mapping"),
         (f"env: {{A: {'[' * 90}{']' * 90}}}", "env.A: expected a value"),
-        ("chat_template_path: ~nobody-here/a", "chat_template_path: expected text"),
     ],
 )
 def test_absurd_values_are_mistakes_of_their_key(
@@ -258,22 +212,11 @@ def test_a_dry_run_shows_what_is_trained_in_three_rows(chat: Path, capsys: pytes
     assert "<system>Be brief. 0<user>Rome? 0<a>»Italy. 0<|endoftext|>«<user>Bern? 0<a>»CH. 0<|endoftext|>«" in said
     assert "<user>Rome? 238<a>»Italy. 238<|endoftext|>«" in said, "the first, one of the middle, the last of the sample"
     assert "rows        240 rows, about " in said and "by 200 rows" in said
-    assert "of this machine's memory" in said and "hours at" not in said
-    turns = {
-        "prompt": [{"role": "user", "content": "Rome?"}],
-        "completion": [{"role": "assistant", "content": "Italy."}],
-    }
-    Path("turns.jsonl").write_text(json.dumps(turns) + "\n")
-    said = dry(capsys, "--dataset_name", "turns.jsonl", "--assistant_only_loss", "--use_cpu")
-    assert "<user>Rome?<a>»Italy.<|endoftext|>«" in said
     assert "»<system>Be brief. 0<user>" in dry(capsys, "--dataset_name", "chat.jsonl"), "everything is trained"
     said = dry(capsys, "--dataset_name", "pairs.jsonl", "--flops_per_second", "4e14")
     assert "Q 0: »A 0.<|endoftext|>«" in said and "3 rows, " in said
-    assert " of a GPU for each process" in said and "steps       3, " in said
     assert "hours at 4e+14 operations a second of each process" in said
     assert "operations  about " in said
-    for words in (["--flops_per_second", "fast"], ["--flops_per_second=0"]):
-        assert "--flops_per_second: expected a number above 0" in dry(capsys, *words, code=2)
 
 
 def test_what_it_counts_is_what_the_run_trains_on(chat: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -311,16 +254,12 @@ def test_a_dry_run_finds_what_a_run_would_stumble_over(chat: Path, capsys: pytes
     Path("cut.jsonl").write_text(rows)
     said = dry(capsys, "--dataset_name", "cut.jsonl", "--max_length", "32")
     assert "nothing is trained in 1 of 4 rows that were looked at" in said and said.count("  example ") == 3
-    said = dry(capsys, "--dataset_name", "pairs.jsonl", "--max_length", "999")
-    assert "max_length 999 is more than the model's context; 128 is used" in said
     tokenizer = json.loads(Path("model/tokenizer_config.json").read_text())
     for file in Path("model").glob("*.jinja"):
         file.write_text("{% for m in messages %}{{ m['content'] }}{% endfor %}")
     Path("model/tokenizer_config.json").write_text(json.dumps({**tokenizer, "chat_template": None}))
     said = dry(capsys, "--dataset_name", "chat.jsonl", "--assistant_only_loss", code=2)
     assert "assistant_only_loss: the chat template does not mark the assistant's turns" in said
-    said = dry(capsys, "--dataset_name", "pairs.jsonl", "--assistant_only_loss", code=2)
-    assert "assistant_only_loss: expected false, because the rows are no conversations" in said
 
 
 def test_a_dry_run_for_another_machine(chat: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -329,11 +268,8 @@ def test_a_dry_run_for_another_machine(chat: Path, capsys: pytest.CaptureFixture
     assert "sound for a machine with a GPU" in said and "(all weights, weights in float32, bf16)" in said
     assert "pip install wandb" in said
     assert "bf16: needs an accelerator" in dry(capsys, *words, code=2)
-    assert "--for: expected here or gpu" in dry(capsys, *words, "--for", "tpu", code=2)
     assert main(["train", "--model_name_or_path", "model", *words, "--for=gpu"]) == 2
     assert "with --dry_run" in capsys.readouterr().err
-    assert main(["train", "--model_name_or_path", "model", *words, "--flops_per_second", "1e14"]) == 2
-    assert "takes effect with --dry_run only" in capsys.readouterr().err
 
 
 def test_a_chat_template_of_ones_own(chat: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -341,8 +277,6 @@ def test_a_chat_template_of_ones_own(chat: Path, capsys: pytest.CaptureFixture[s
     own += "{% endgeneration %}{% else %}{{ m['content'] }}{% endif %}{% endfor %}"
     words = ["--dataset_name", "chat.jsonl", "--assistant_only_loss", "--chat_template", own]
     assert "[system] Be brief. 0[user] Rome? 0[assistant] »Italy. 0«[user]" in dry(capsys, *words)
-    said = dry(capsys, *words, "--chat_template_path", "model", code=2)
-    assert "chat_template: expected one of this and chat_template_path, got both." in said
     for wrong, part in (
         ("chatml", "expected a Jinja template, got 'chatml'"),
         ("{% for %}", "expected a Jinja template"),
@@ -360,22 +294,14 @@ def test_a_chat_template_of_ones_own(chat: Path, capsys: pytest.CaptureFixture[s
     ("words", "said"),
     [
         (["--use_peft", "--lora_target_modules", "nonexistent"], "The adapter does not fit model"),
-        (["--lr_scheduler_type", "cosine_with_min_lr"], "lr_scheduler_type: "),
         (["--learning_rate_multipliers", "{nomatch: 0.1}"], "'nomatch' matches no trained parameter"),
         (["--attn_implementation", "spda"], "Did you mean 'sdpa'?"),
-        (["--for", "gpu", "--deepspeed", "nothere.json"], "deepspeed: no such file or folder: nothere.json"),
     ],
 )
 def test_a_dry_run_holds_settings_against_the_model(
     chat: Path, capsys: pytest.CaptureFixture[str], words: list[str], said: str
 ) -> None:
     assert said in dry(capsys, "--dataset_name", "pairs.jsonl", *words, code=2)
-
-
-def test_secrets_are_not_shown(chat: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for words in (["--hub_token", "hf_SECRET"], ["--hub_token=hf_SECRET"]):
-        said = dry(capsys, "--dataset_name", "pairs.jsonl", "--num_processes", "2", *words)
-        assert "hf_SECRET" not in said and "***" in said
 
 
 def test_a_dry_run_loads_no_model(desk: Path, model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

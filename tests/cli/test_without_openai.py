@@ -70,9 +70,3 @@ def test_a_command_says_so_at_once(words: list[str], place: Path, capsys: pytest
     assert "needs the package openai, which is not installed" in " ".join(shown.err.split()), shown.err
     assert LINE in " ".join(shown.err.split()) and "Traceback" not in shown.err
     assert not (place / "out").exists()
-
-
-def test_a_dry_run_for_another_machine_does_not_ask(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    main(["train", "--config", "train.yaml", "--dry_run", "--for", "gpu"])
-    shown = capsys.readouterr()
-    assert "which is not installed" not in shown.err + shown.out

@@ -55,11 +55,9 @@ SLOT, WORDS = {"type": "image"}, {"type": "text", "text": "Which?"}
     ("row", "parts"),
     [
         (asked([SLOT, WORDS], images=["pictures/red.png"]), ["image", "Which?"]),
-        (asked([WORDS, SLOT], image="pictures/red.png"), ["Which?", "image"]),
         (asked("Which?", images=["pictures/red.png", "pictures/blue.png"]), ["image", "image", "Which?"]),
         (asked("Which, <image> this?", images=["pictures/red.png"]), ["Which, ", "image", " this?"]),
         (asked([{"type": "image", "path": "pictures/red.png"}, WORDS]), ["image", "Which?"]),
-        (asked([{"type": "image_url", "image_url": {"url": "pictures/red.png"}}, WORDS]), ["image", "Which?"]),
         ({"question": "Which?", "answer": "Red.", "image": "pictures/red.png"}, ["image", "Which?"]),
         (
             {
@@ -129,26 +127,21 @@ def test_a_truncated_image_is_named_by_file_and_line(name, folder, processor):
         read(path, processor)
 
 
-@pytest.mark.parametrize("form", ["PNG", "JPEG"])
-def test_pixels_that_end_early_within_whole_chunks(form, folder, processor):
+def test_pixels_that_end_early_within_whole_chunks(folder, processor):
     """The file is whole by its structure; only who decodes all of it sees that pixels are missing."""
     import struct
     import zlib
 
-    noise = Image.effect_noise((64, 64), 60).convert("RGB")
     path = folder / "pictures" / "half"
-    noise.save(path, form)
+    Image.effect_noise((64, 64), 60).convert("RGB").save(path, "PNG")
     content = path.read_bytes()
-    if form == "PNG":
-        begin = content.index(b"IDAT") - 4
-        size = struct.unpack(">I", content[begin : begin + 4])[0]
-        body = b"IDAT" + content[begin + 8 : begin + 8 + size // 2]
-        half = struct.pack(">I", size // 2) + body + struct.pack(">I", zlib.crc32(body))
-        path.write_bytes(content[:begin] + half + content[begin + 12 + size :])
-        with Image.open(path) as opened:
-            opened.verify()
-    else:
-        path.write_bytes(content[: len(content) // 2])
+    begin = content.index(b"IDAT") - 4
+    size = struct.unpack(">I", content[begin : begin + 4])[0]
+    body = b"IDAT" + content[begin + 8 : begin + 8 + size // 2]
+    half = struct.pack(">I", size // 2) + body + struct.pack(">I", zlib.crc32(body))
+    path.write_bytes(content[:begin] + half + content[begin + 12 + size :])
+    with Image.open(path) as opened:
+        opened.verify()
     with pytest.raises(DataError, match="half is cut short or damaged"):
         read(write(folder, asked("?", images=["pictures/half"])), processor)
 
@@ -187,8 +180,6 @@ def test_numbers_that_do_not_match(images, said, folder, processor):
     "row",
     [
         asked("<image>\nWhich?", images=[]),
-        asked([{"type": "text", "text": "<image> which?"}], images=["pictures/red.png"]),
-        asked([SLOT, {"type": "text", "text": "and <image>?"}], images=["pictures/red.png"]),
         asked("Which?", "The <image>.", images=[]),
     ],
 )
@@ -202,9 +193,7 @@ def test_a_place_in_the_text_that_no_image_belongs_to(row, folder, processor):
     "row",
     [
         asked("<image>\nWhich?", picture="pictures/red.png"),
-        {"question": "<image>\nWhich?", "answer": "Red.", "picture": "pictures/red.png"},
         {"text": "<image> is red."},
-        {"prompt": "<image>Which?", "completion": " Red."},
     ],
 )
 def test_places_without_any_image_in_the_data(row, folder, processor):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.data.mixing import interleave, mix_replay, mix_tasks
+from holdfast.data.mixing import mix_replay, mix_tasks
 from holdfast.errors import ConfigError, DataError
 
 
@@ -68,15 +68,6 @@ def test_replay_is_spread_evenly():
     assert all(abs(share - 0.25) < 0.08 for share in shares), shares  # 0.08 is 4.8 standard deviations
 
 
-def test_selected_and_differently_typed_rows():
-    replay = tokens([1, 2, 3, 4], REPLAY).select([3, 1])
-    narrow = replay.cast_column("input_ids", datasets.List(datasets.Value("int32")))
-    mixed, info = mix_replay(tokens([6, 6, 6], 0).select([2, 0]), narrow, fraction=0.34, seed=0, unit="tokens")
-    assert [row[0] for row in mixed["input_ids"][:] if row[0] < REPLAY] == [2, 0]
-    assert info.replay_tokens == 6
-    assert {row[0] - REPLAY for row in mixed["input_ids"][:] if row[0] >= REPLAY} == {3, 1}
-
-
 WAYS = {
     "replay": lambda a, b, f: mix_replay(a, b, fraction=f, seed=0),
     "multitask": lambda a, b, f: mix_tasks(a, b, share=f, seed=0),
@@ -113,13 +104,6 @@ def test_bad_data(way):
         mix_replay(good, tokens([0, 0], 0), fraction=0.1, seed=0)
     with pytest.raises(ConfigError, match="Did you mean 'tokens'"):
         mix_replay(good, good, fraction=0.1, seed=0, unit="token")
-
-
-def test_interleave_takes_any_number_of_sources():
-    sources = [np.arange(5), np.arange(10, 13), np.arange(20, 20)]
-    merged = interleave(sources, np.random.default_rng(0))
-    assert sorted(merged.tolist()) == [0, 1, 2, 3, 4, 10, 11, 12]
-    assert [x for x in merged if x < 5] == list(range(5))
 
 
 @pytest.mark.parametrize("share", [0.001, 0.5, 1.0])

@@ -13,7 +13,7 @@ import pytest
 from data_files import jsonl, preparation, prepared, rows_of
 from holdfast.data.outputs import record_path
 from holdfast.data.prepare.run import DUPLICATE, prepare
-from holdfast.errors import ConfigError, DataError, RunFolderError, StorageError
+from holdfast.errors import DataError, RunFolderError
 
 
 def documents(count: int) -> list[dict]:
@@ -173,29 +173,3 @@ def test_a_stop_between_the_files_leaves_no_half_and_the_same_command_finishes(m
     assert not Path("train.jsonl").exists() and [p.name for p in Path().iterdir() if p.name.startswith(".")] == []
     record = prepared("a.jsonl", heldout=0.2)
     assert record["status"] == "complete" and len(rows_of()) + len(rows_of("train.heldout.jsonl")) == 50
-
-
-def test_a_full_disk_leaves_nothing_half(monkeypatch):
-    jsonl("a.jsonl", documents(5))
-    monkeypatch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError(28, "No space left on device")))
-    with pytest.raises(StorageError, match="No space left on device"):
-        prepared("a.jsonl")
-    assert sorted(p.name for p in Path().iterdir()) == ["a.jsonl"]
-
-
-def test_all_mistakes_at_once():
-    jsonl("a.jsonl", documents(1))
-    options = {"limit": 0, "heldout": 1.0, "heldout_output": Path("a.jsonl"), "most_malformed": 2}
-    with pytest.raises(ConfigError) as caught:
-        prepare(preparation("a.jsnl", "a.jsonl", output="a.jsonl", after="x", **options))
-    assert len(caught.value.problems) == 8
-    for word in (
-        "Did you mean 'a.jsonl'?",
-        "after: expected a date",
-        "a.jsonl is an input",
-        "limit",
-        "heldout: expected a number of at least 0 and below 1",
-        "most_malformed",
-        "another file than the output",
-    ):
-        assert word in str(caught.value), word

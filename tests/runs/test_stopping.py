@@ -13,7 +13,7 @@ from rich.console import Console
 from safetensors.torch import load_file
 from transformers import TrainerCallback
 
-from holdfast.errors import ConfigError, HoldfastError, Interrupted
+from holdfast.errors import ConfigError, Interrupted
 from holdfast.records.evaluation import Metric
 from holdfast.records.run import RunFolder
 from holdfast.runs.config import train_config
@@ -63,19 +63,6 @@ def test_a_limit_keeps_the_last_within_it(values: list[float], kept: int | None,
     found = outcome((StopRule(entry="source/p", max_loss=0.25),), start, nats(values))
     assert (found.kept, found.ended is not None) == (kept, ends)
     assert not ends or "source/p had lost 0.3 nats/token, more than 0.25" in str(found.ended)
-
-
-def test_both_keep_the_best_within_the_limit() -> None:
-    rules = (StopRule(entry="target/a", patience=3), StopRule(entry="source/p", max_loss=0.25))
-    start = {"source/p": Metric(value=1.0, **NATS)}
-    both = [
-        (step, {**a, **p})
-        for (step, a), (_, p) in zip(accuracy([0.2, 0.5, 0.4, 0.9]), nats([1, 1, 1.2, 1.4]), strict=True)
-    ]
-    assert outcome(rules, start, both[:3]).kept == 2 and outcome(rules, start, both[:3]).ended is None
-    found = outcome(rules, start, both)
-    assert found.kept == 2, "step 4 was better, and beyond the limit"
-    assert str(found.ended).startswith("source/p")
 
 
 # ------------------------------------------------------------------------------------------------------------- runs
@@ -153,13 +140,6 @@ def test_source(settings: dict[str, Any]) -> None:
     run = run_of({**settings, "early_stopping": {"entry": "source/prose", "max_loss": limit}})
     assert run.read().training["steps"] == over and run.read().training["result_step"] == over - 3, losses
     assert same(run.path, run.path / f"checkpoint-{over - 3}")
-    none = {
-        "early_stopping": {"entry": "source/prose", "max_loss": 0},
-        "evaluation": {**settings["evaluation"], "along": {"steps": [over]}},
-        "output_dir": settings["output_dir"] + "-none",
-    }
-    with pytest.raises(HoldfastError, match="nothing that was measured before was within the limit"):
-        run_of({**settings, **none})
 
 
 @pytest.mark.parametrize("at", [pytest.param(4, marks=pytest.mark.slow), 7])
@@ -200,7 +180,6 @@ def test_killed_between_the_end_and_the_saving(
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"early_stopping": {"entry": "target/held"}}, r"early_stopping: expected one of patience .* got neither"),
         (
             {"early_stopping": {"entry": "target/hel", "patience": 1}},
             r"early_stopping\.entry: .*Did you mean 'target/held'",
@@ -210,11 +189,7 @@ def test_killed_between_the_end_and_the_saving(
             r"early_stopping\.patience: expected .* at least 1",
         ),
         ({"early_stopping": [{"entry": "target/held", "patience": 1}] * 2}, "expected one rule with patience"),
-        ({"load_best_model_at_end": True, "eval_strategy": "steps", "save_strategy": "steps"}, "so does load_best_mod"),
-        ({"lr_scheduler_type": "reduce_lr_on_plateau"}, "so does lr_scheduler_type"),
         ({"retention": ["sfa"]}, r"retention\.sfa: changes the weights after the last step.*Leave out early_stopping"),
-        ({"retention": ["wise_ft"]}, r"retention\.wise_ft: .*Leave out early_stopping"),
-        ({"retention": ["ema"]}, r"retention\.ema: .*Leave out early_stopping"),
         ({"num_processes": 2}, r"evaluation\.along: measures in runs of one process"),
     ],
 )
@@ -232,5 +207,3 @@ def test_what_it_looks_at_makes_the_run(settings: dict[str, Any], tmp_path: Path
     (tmp_path / "held.jsonl").rename(tmp_path / "other.jsonl")
     changed = {**evaluation, "target": [{"perplexity": str(tmp_path / "other.jsonl"), "name": "held", "window": 8}]}
     assert train_config({**settings, "evaluation": changed}).key != key
-    resolved = train_config({**settings, "evaluation": changed}).resolved
-    assert train_config(resolved).key == train_config({**settings, "evaluation": changed}).key

@@ -158,17 +158,9 @@ def test_each_data_set_gives_its_share(settings: dict[str, Any]) -> None:
         ({"max_steps": -1}, "max_steps: expected a number of steps"),
         ({"num_train_epochs": 3}, "num_train_epochs: a stream is read again and again"),
         ({"train_sampling_strategy": "group_by_length"}, "train_sampling_strategy: group_by_length sorts all rows"),
-        ({"dataloader_num_workers": 2}, "dataloader_num_workers: expected at most 1"),
-        ({"dataloader_num_workers": 1, "shuffle_dataset": True}, "expected at most 0 .* and shuffle_dataset"),
         ({"test_split_size": 0.1, "eval_strategy": "steps"}, "test_split_size: a streamed data set has no end"),
         ({"retention": [{"replay": {"data": "train.jsonl", "fraction": 0.1}}]}, r"retention\.replay: mixes rows"),
-        ({"retention": [{"multitask": {"data": "train.jsonl", "share": 0.5}}]}, r"retention\.multitask: mixes rows"),
         ({"retention": [{"label_annealing": {"teacher": "cached"}}]}, r"label_annealing\.teacher: cached keeps"),
-        ({"streaming": True}, "streaming: belongs to datasets:. Use dataset_streaming"),
-        (
-            {**MIXED, "streaming": None, "dataset_streaming": True},
-            "dataset_streaming: belongs to dataset_name. Use str",
-        ),
     ],
 )
 def test_what_needs_all_rows_is_refused(settings: dict[str, Any], changes: dict[str, Any], words: str) -> None:

@@ -142,19 +142,3 @@ def test_an_interrupted_run_is_closed_and_goes_on(settings: dict[str, Any], own:
     run = run_of(asked)
     assert [what for what, _, _ in own.told].count("end") == 2
     check(figures(own), run, "eval_")
-
-
-def test_what_is_measured_in_a_later_session_comes_too(
-    settings: dict[str, Any], own: type[Own], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from holdfast.runs.run import _Run
-
-    asked = {**settings, "report_to": "wandb"}
-    with monkeypatch.context() as patch:
-        patch.setattr(_Run, "note_unmeasured", lambda self: (_ for _ in ()).throw(Interrupted("killed")))
-        with pytest.raises(Interrupted):
-            run_of(asked)
-    assert not any("_difference" in name for name in figures(own))
-    run = run_of(asked)
-    check(figures(own), run, "eval_")
-    assert [what for what, _, _ in own.told if what != "log"] == ["begin", "end", "begin", "end"]

@@ -6,7 +6,6 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import random
 from pathlib import Path
 
 import pytest
@@ -117,14 +116,6 @@ def test_files_are_read_in_the_order_of_their_paths_each_once():
     }
 
 
-def test_what_holdfast_wrote_into_a_folder_is_read_without_its_records():
-    jsonl("raw.jsonl", [{"text": "One."}, {"text": "Two."}])
-    prepared("raw.jsonl", output="news/new.jsonl")
-    jsonl("news/new.jsonl.ledger.jsonl", [{"key": "x"}])
-    record = prepared("news", output="again.jsonl")
-    assert len(rows_of("again.jsonl")) == 2 and record["counts"]["other_files"] == {"records of holdfast": 2}
-
-
 # ------------------------------------------------------------------------------------------------------------- mistakes
 
 
@@ -227,13 +218,3 @@ def test_files_that_are_no_text_are_named_or_left_out_where_allowed():
     ) and "in/a.txt, line 1: expected UTF-8, got byte 0xe9" in str(caught.value)
     assert "in/b.txt.gz: the file cannot be read to its end, it is cut short or damaged" in str(caught.value)
     assert prepared("in", most_malformed=0.2)["counts"]["documents"] == 8
-
-
-@pytest.mark.parametrize("name", ["a.jsonl.gz", "a.json.gz"])
-def test_a_truncated_gzip_is_refused(name):
-    rows = [{"text": f"Document {i} {random.Random(i).random()}."} for i in range(500)]
-    content = "".join(json.dumps(row) + "\n" for row in rows) if "jsonl" in name else json.dumps(rows, indent=4)
-    text(name, gzip.compress(content.encode())[:-50])
-    with pytest.raises(DataError, match="cut short or damaged; fetch"):
-        prepared(name)
-    assert not Path("train.jsonl").exists()

@@ -15,7 +15,7 @@ from holdfast.evaluation.text.choices import read_choices
 from holdfast.evaluation.text.classes import read_classes
 from tiny import build_tokenizer
 
-SCRIPT = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "paper_rows.py"))
+SCRIPT = runpy.run_path(str(Path(__file__).parents[1] / "examples" / "paper_rows.py"))
 TURNS = [{"role": "user", "content": "Why?"}, {"role": "assistant", "content": "So."}]
 HOLDINGS = [f"holding {n}" for n in range(5)]
 ANSWERS = {"answerA": "a", "answerB": "b", "answerC": "c"}
@@ -35,6 +35,12 @@ MADE: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("rte", {"sentence1": "A dog barks.", "sentence2": "A dog.", "label": 0}, {"completion": " True"}),
     ("siqa", {"context": "She left.", "question": "Why?", **ANSWERS, "label": "3"}, {"completion": " c"}),
 ]
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty working directory."""
+    monkeypatch.chdir(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from holdfast.data.layouts import Templates
 from holdfast.runs.config import train_config
 from tiny import build_tokenizer
 
-RECIPES = Path(__file__).parents[2] / "configs" / "data"
+RECIPES = Path(__file__).parents[1] / "configs" / "data"
 TURNS = [{"role": "user", "content": "Why?"}, {"role": "assistant", "content": "So."}]
 EXPECTED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "alpaca": (
