@@ -123,7 +123,3 @@ def test_a_study_lists_its_models(models, tmp_path, capsys):
     (tmp_path / "s.yaml").write_text(yaml.safe_dump(study))
     assert main(["study", "run", str(tmp_path / "s.yaml"), "--dry_run"]) == 0
     assert "a base + b residual" in capsys.readouterr().out
-    assert main(["residual", "study"]) == 2
-    assert "--config is missing" in capsys.readouterr().err
-    assert main(["residual", "stdy"]) == 2
-    assert "Did you mean 'study'" in capsys.readouterr().err

@@ -108,8 +108,6 @@ def test_what_leaves_the_day_open_is_no_date(value):
         dates.day_of(value, now=NOW)
 
 
-
-
 # ----------------------------------------------------------------------------------------------------- in a preparation
 
 
