@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -12,7 +11,7 @@ import pytest
 
 from holdfast.config.command_line import Command, find_option
 from holdfast.config.declare import Meta, deciding, part_of, settings_of
-from holdfast.config.decode import Given, decode, field_mistakes, mistakes_in, plain_key, with_floats
+from holdfast.config.decode import Given, decode, mistakes_in
 from holdfast.config.help import keys_table
 from holdfast.config.schema import json_schema
 from holdfast.config.values import dotted
@@ -80,17 +79,12 @@ COMMAND = Command(name="holdfast example", request=Request, renamed={"lr": "'rat
         ("rate", "1e-1", 0.1),
         ("rate", 0.25, 0.25),
         ("steps", 7.0, 7),
-        ("steps", "7.0", 7),
         ("steps", "1e3", 1000),
-        ("steps", None, None),
         ("steps", "none", None),
         ("fast", "TRUE", True),
         ("fast", "no", False),
-        ("fast", 1, True),
         ("seeds", 3, (3,)),
-        ("seeds", "3", (3,)),
         ("seeds", "[1, 2]", (1, 2)),
-        ("seeds", [1, "2"], (1, 2)),
         ("name", 7, "7"),
         ("model", {"layers": "3"}, Model(layers=3)),
         ("model", "{kind: qwen}", Model(kind="qwen")),
@@ -109,20 +103,13 @@ def test_what_yaml_and_shells_give_becomes_what_is_declared(key: str, given: Any
     [
         ("rate", True, "rate: expected a number above 0 and below 1, got True (true/false)."),
         ("rate", 1, "rate: expected a number above 0 and below 1, got 1 (whole number)."),
-        ("rate", ".nan", "rate: expected"),
         ("rate", float("nan"), "rate: expected"),
-        ("rate", math.inf, "rate: expected"),
         ("steps", 0, "steps: expected a whole number of at least 1, got 0 (whole number)."),
         ("steps", 1.5, "steps: expected"),
-        ("steps", True, "steps: expected"),
         ("steps", "many", "steps: expected a whole number of at least 1, got 'many' (text)."),
-        ("steps", [3], "steps: expected"),
         ("fast", "maybe", "fast: expected true or false"),
-        ("fast", 2, "fast: expected true or false"),
         ("seeds", [1, -1], "seeds[1]: expected a whole number of at least 0, got -1 (whole number)."),
-        ("seeds", {"a": 1}, "seeds: expected"),
         ("seeds", "[1, 2", "seeds: expected"),
-        ("model", "{kind: llama", "model: expected a mapping"),
         ("name", 1.5, "Put it in quotes"),
         ("name", None, "name: expected text, got nothing (null). Give one."),
         ("rate", None, "Leave the key out for its default, 0.1."),
@@ -133,33 +120,17 @@ def test_what_yaml_and_shells_give_becomes_what_is_declared(key: str, given: Any
             {"kind": "lama"},
             "model.kind: expected one of llama, qwen, got 'lama' (text). Did you mean 'llama'?",
         ),
-        ("model", 3, "model: expected a mapping"),
         ("files", {"a": [1]}, "files.a: expected text"),
         ("steps", 10**400, "steps: expected a whole number of at least 1, got "),
-        ("steps", 2**63, "steps: expected a whole number of at least 1, got "),
-        ("steps", "9" * 4000, "steps: expected a whole number of at least 1, got "),
         ("steps", "9" * 5000, "steps: expected a whole number of at least 1, got "),
-        ("steps", "1:30", "steps: expected a whole number of at least 1, got '1:30' (text)."),
         ("rate", 10**400, "rate: expected a number above 0 and below 1, got "),
-        ("rate", -(10**400), "rate: expected a number above 0 and below 1, got "),
-        ("rate", "1e400", "rate: expected"),
-        ("tokens", 10**400, "tokens: expected tokens"),
         ("tokens", "[" * 3000, "tokens: expected tokens"),
-        ("seeds", [10**400], "seeds[0]: expected a whole number"),
         ("seeds", "[" * 3000 + "]" * 3000, "seeds: expected a list of whole numbers"),
-        ("model", "{a: " * 3000 + "}" * 3000, "model: expected a mapping"),
         ("model", "{kind: !!int foo}", "model: expected a mapping"),
         ("name", "a\0b", "name: expected text, got 'a\\x00b' (text). It holds the character '\\x00'"),
-        ("name", "a\ud800b", "name: expected text, got 'a\\ud800b' (text). It holds the character '\\ud800'"),
-        ("name", b"abc", "name: expected text, got b'abc' (bytes)."),
-        ("folder", "a\0b", "folder: expected a path, got 'a\\x00b' (text). It holds the character '\\x00'"),
         ("folder", "~nobody-here/a", "There is no user 'nobody-here' whose home folder it could be"),
-        ("name", "~nobody-here/a", "There is no user 'nobody-here' whose home folder it could be"),
         ("folder", "/dev/null/x/y", "folder: expected a path, got '/dev/null/x/y' (text). /dev/null is a file, so"),
         ("folder", [1, 2], "folder: expected a path, got [1, 2] (list)."),
-        ("folder", "x" * 300, "folder: expected a path"),
-        ("folder", "x/" * 3000, "folder: expected a path"),
-        ("files", {"a": "b\0"}, "files.a: expected text, got 'b\\x00' (text)."),
     ],
 )
 def test_what_does_not_fit_is_refused_by_name(key: str, given: Any, words: str) -> None:
@@ -173,17 +144,6 @@ def test_what_does_not_fit_is_refused_by_name(key: str, given: Any, words: str) 
 )
 def test_whole_numbers_up_to_64_bits_are_taken(given: Any, expected: int) -> None:
     assert settings_value(Request, {"name": "n", "seeds": [given]}).seeds == (expected,)
-
-
-def test_a_large_whole_number_is_a_float_where_one_is_wanted() -> None:
-    @dataclass(frozen=True, kw_only=True)
-    class Scale:
-        scale: float = 1.0
-
-    for given in (10**300, 2**64):
-        value = settings_value(Scale, {"scale": given}).scale
-        assert value == float(given) and type(value) is float
-    assert type(settings_value(Scale, {"scale": 100}).scale) is int
 
 
 def test_all_mistakes_come_at_once_and_missing_keys_with_them() -> None:
@@ -200,17 +160,6 @@ def test_values_made_in_python_are_checked_alike() -> None:
         "rate: expected below 0.5 where fast is on, got more."
     ]
     assert [m.path for m in mistakes_in(Request(name="n", rate=3.0))] == [("rate",)]
-
-
-def test_numbers_with_a_point_are_written_with_one() -> None:
-    assert repr(with_floats(Learning(rate=1, either=1))) == repr(Learning(rate=1.0, either=1))
-    assert [m.path for m in field_mistakes(Learning(rate=-1))] == [("rate",)]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Learning:
-    rate: Annotated[float, Meta(ge=0)] = 0.5
-    either: int | float = 2
 
 
 def test_what_decides_leaves_folders_out() -> None:
@@ -233,16 +182,6 @@ def test_the_command_line_wins_over_the_file(tmp_path: Path) -> None:
     assert (value.name, value.rate, value.fast, value.seeds) == ("a", 0.2, True, (1, 2, 3))
     assert value.models == ("one", "two")
     assert value.model == Model(layers=4)
-
-
-def test_one_word_may_stand_in_a_list() -> None:
-    @dataclass(frozen=True, kw_only=True)
-    class OneWord:
-        model: Annotated[str, Meta(positional=True)]
-
-    assert settings_value(OneWord, {"model": ["m"]}).model == "m"
-    with pytest.raises(ConfigError, match="model: expected text"):
-        settings_value(OneWord, {"model": ["m", "n"]})
 
 
 @pytest.mark.parametrize("words", [["--fast", "m"], ["--fast", "true", "m"], ["--fast=yes", "m"], ["m", "--fast"]])
@@ -295,16 +234,6 @@ class Outer:
     batch_size: Annotated[int, Meta(ge=1)] = 1
     sampling: Inner = Inner()
     files: dict[str, str] = dataclasses.field(default_factory=dict)
-
-
-def test_a_key_that_is_no_word_is_shown_as_written() -> None:
-    assert [plain_key(k) for k in ("learning-rate", "a_b", "- a", "-", "a b-c")] == [
-        "learning_rate",
-        "a_b",
-        "- a",
-        "-",
-        "a b-c",
-    ]
 
 
 def test_keys_with_dashes_are_those_with_underscores(tmp_path: Path) -> None:
@@ -369,9 +298,7 @@ def test_duplicates_are_found_at_every_depth(tmp_path: Path) -> None:
     [
         ("", r"the file is empty. It needs at least 'name:'\."),
         ("- a\n", r"expected a mapping \('key: value' lines\), got \['a'\] \(list\)"),
-        ("just words", "expected a mapping"),
         ("a: !!python/object:os.system {}\n", "could not determine a constructor"),
-        ("a: 1\n  b: 2\n", "line 2, column 4: not valid YAML: mapping values are not allowed here"),
         ("a: b: c\n", "needs quotes"),
         ("a:\n\t- b\n", "spaces, not tabs"),
     ],
@@ -460,23 +387,3 @@ def test_a_command_without_a_file_of_options_may_have_a_setting_named_config() -
     command = Command(name="holdfast example", request=Study, yaml=False)
     assert command.read(["--config", "study.yaml"]).config == Path("study.yaml")
     assert command.help().count("--config") == 1
-
-
-@pytest.mark.parametrize("collecting", [True, False])
-def test_no_garbage_is_collected_while_source_is_parsed(collecting: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A collection in the middle of it ends in CPython's SystemError."""
-    import ast
-    import gc
-
-    from holdfast.config import declare
-
-    seen, real, before = [], ast.parse, gc.isenabled()
-    monkeypatch.setattr(declare.ast, "parse", lambda source: seen.append(gc.isenabled()) or real(source))
-    (gc.enable if collecting else gc.disable)()
-    try:
-        assert isinstance(declare._parsed("a: int\n"), ast.Module)
-        with pytest.raises(SyntaxError):
-            declare._parsed("a b")
-        assert seen == [False, False] and gc.isenabled() == collecting
-    finally:
-        (gc.enable if before else gc.disable)()

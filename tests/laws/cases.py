@@ -114,6 +114,9 @@ KINDS = ("label_annealing", "ewc", "sfa", "replay", "self_replay", "budget")
 """A method of each kind: a loss with a teacher, a pull, an average, other data, the start's own data, a control; for
 what methods of a kind do alike."""
 
+RESUMED = ("label_annealing", "ewc", "sfa", "replay")
+"""A method a place (loss, gradient, weights, data), for runs that are continued."""
+
 QUICK = [("direct", ""), *(case for case in FIRST if case[0] in KINDS), (OWN, "")]
 """What two ranks train in every run of the tests."""
 EVERY = [("direct", ""), *ALL, (OWN, "")]
@@ -268,6 +271,7 @@ __all__ = [
     "OWN",
     "QUICK",
     "REPLAY",
+    "RESUMED",
     "SEEING",
     "SEEING_ALL",
     "SEEING_TOO",

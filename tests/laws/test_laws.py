@@ -17,6 +17,7 @@ from cases import (
     KINDS,
     OFF,
     REPLAY,
+    RESUMED,
     SEEING,
     SEEING_ALL,
     SEEING_TOO,
@@ -98,7 +99,7 @@ def test_an_active_method_changes_the_run_on_images(name, images, tmp_path):
             *case,
             peft,
             marks=[]
-            if case in SEEING_TOO or (case in SEEING and case[0] in KINDS and (not peft or case[0] == FIRST[0][0]))
+            if case in SEEING_TOO or (case in SEEING and case[0] in RESUMED and not peft)
             else pytest.mark.slow,
         )
         for peft in (False, True)
@@ -116,7 +117,7 @@ def test_save_and_resume_gives_the_weights_of_no_interruption_on_images(name, im
         pytest.param(
             *case,
             peft,
-            marks=[] if case in FIRST and case[0] in KINDS and not (peft and case != FIRST[0]) else pytest.mark.slow,
+            marks=[] if case in FIRST and case[0] in RESUMED and not (peft and case != FIRST[0]) else pytest.mark.slow,
         )
         for peft in (False, True)
         for case in ALL
@@ -160,30 +161,11 @@ def test_no_state_leaks_between_runs(name, tmp_path):
     laws.no_state_leaks(maker(tmp_path), methods(spec(name, next(iter(CASES[name]))), tmp_path))
 
 
-def test_methods_compose(tmp_path):
-    together = {
-        "label_annealing": {"weight": 1.0},
-        "l2": {"coefficient": 0.1},
-        "sfa": {"p": 0.5},
-        "replay": CASES["replay"]["10 %"],
-    }
-    trainer = make_trainer(tmp_path, together)
-    trainer.train()
-    logged = [r for r in trainer.state.log_history if "loss" in r][-1]
-    assert {"ce", "kl", "l2_distance", "sfa_averages"} <= logged.keys()
-    assert logged["sfa_averages"] == 2
-    without_sfa = {k: v for k, v in together.items() if k != "sfa"}
-    other = make_trainer(tmp_path, without_sfa)
-    other.train()
-    assert largest_difference(weights(trainer), weights(other)) > 1e-6
-
-
 @pytest.mark.parametrize(
     "together",
     [
         {"mofo": {"fraction": 0.15}, "wise_ft": {"alpha": 0.3}},
         {"mofo": {"fraction": 0.15}, "sfa": {"p": 0.5}},
-        {"ema": {"decay": 0.9}, "wise_ft": {"alpha": 0.3}},
         {"sfa": {"p": 0.5}, "l2": {"coefficient": 1.0, "decoupled": True}},
     ],
     ids="+".join,
@@ -221,17 +203,6 @@ def test_weight_one_gives_the_anchor_bit_for_bit(tmp_path):
     assert largest_difference(before, weights(trainer)) == 0.0
 
 
-def test_p_one_is_wise_ft(tmp_path):
-    """p = 1 averages once, at the end: the interpolation of start and direct fine-tuning."""
-    start = weights(make_trainer(tmp_path, {}))
-    direct = make_trainer(tmp_path, {})
-    direct.train()
-    averaged = make_trainer(tmp_path, {"sfa": {"p": 1.0, "beta": 0.3}})
-    averaged.train()
-    expected = {n: 0.7 * w + 0.3 * start[n] for n, w in weights(direct).items()}
-    assert largest_difference(expected, weights(averaged)) < 1e-6
-
-
 def test_sfa_every_step_is_l2_under_sgd(tmp_path):
     """Soup to Go, section 4: SFA each step with weight beta and rate alpha is SGD on loss + lambda/2 ||theta -
     theta_o||^2 with rate eta, when beta = eta * lambda and alpha = eta / (1 - eta * lambda)."""
@@ -259,24 +230,6 @@ def test_sfa_averages_at_the_papers_steps_once_each(p, total, expected):
     assert [t for t in range(1, total + 1) if method.averages_at(t, total)] == expected
 
 
-def test_l2_gradient_is_the_penaltys(tmp_path):
-    from holdfast.retention.anchor import Anchors
-    from holdfast.retention.methods.l2 import L2
-    from holdfast.retention.protocol import StepInfo
-
-    parameter = torch.nn.Parameter(torch.randn(5, 3, dtype=torch.float64))
-    active = L2(coefficient=0.7).start(Anchors({"w": parameter}))
-    start = parameter.detach().clone()
-    with torch.no_grad():
-        parameter.add_(torch.randn_like(parameter))
-    penalty = 0.7 / 2 * (parameter - start).square().sum()
-    (expected,) = torch.autograd.grad(penalty, parameter)
-    parameter.grad = torch.ones_like(parameter)
-    active.add_gradient({"w": parameter}, StepInfo(step=1, total_steps=2, grad_scale=8.0))
-    torch.testing.assert_close(parameter.grad, 1 + 8 * expected)
-    assert active.metrics({"w": parameter})["l2_penalty"] == pytest.approx(float(penalty.detach()))
-
-
 def test_anchor_from_a_checkpoint_folder(tmp_path):
     from tiny import build_model
 
@@ -285,17 +238,6 @@ def test_anchor_from_a_checkpoint_folder(tmp_path):
     trainer.train()
     expected = {n: p.detach() for n, p in build_model(seed=11).named_parameters()}
     assert largest_difference(expected, weights(trainer)) == 0.0
-
-
-def test_anchor_of_another_shape_is_refused(tmp_path):
-    from holdfast.errors import ConfigError
-    from tiny import build_model
-
-    build_model(width=16).save_pretrained(tmp_path / "other")
-    with pytest.raises(
-        ConfigError, match=r"sfa.previous: .* does not fit.*\n.*expected \(320, 32\), the checkpoint has \(320, 16\)"
-    ):
-        make_trainer(tmp_path, {"sfa": {"previous": str(tmp_path / "other")}})
 
 
 # ---------------------------------------------------------------------------------------------------- label annealing
@@ -383,26 +325,6 @@ def test_figures_after_a_resume_cover_the_steps_before_it(tmp_path):
     for name in ("ce", "kl", "entropy", "token_accuracy", "tokens"):
         wanted, found = ({r["step"]: r[name] for r in t.state.log_history if name in r} for t in (whole, again))
         assert set(wanted) == {2, 4, 6} and found == wanted, name
-
-
-def test_label_annealing_holds_the_student_near_the_teacher(tmp_path):
-    final = {}
-    for weight in (1e-9, 10.0):
-        trainer = make_trainer(tmp_path, {"label_annealing": {"weight": weight}})
-        trainer.train()
-        final[weight] = [r["kl"] for r in trainer.state.log_history if "kl" in r][-1]
-    assert final[10.0] < final[1e-9] / 2
-
-
-def test_adapter_off_teacher_is_the_base(tmp_path):
-    """Under LoRA both teachers are the same distribution, so both runs end with the same weights."""
-    runs = {}
-    for teacher in ("online", "adapter_off"):
-        trainer = make_trainer(tmp_path, {"label_annealing": {"weight": 3.0, "teacher": teacher}}, peft=True)
-        assert trainer._teacher.name == teacher
-        trainer.train()
-        runs[teacher] = weights(trainer)
-    assert largest_difference(*runs.values()) < 1e-6
 
 
 def test_packed_and_unpacked_rows_have_the_same_loss(tmp_path):
@@ -653,20 +575,6 @@ def test_several_replays_each_reach_their_share(tmp_path):
     assert [m.fraction for m in stacked(replays)] == pytest.approx([0.2 / 0.7, 0.3])
 
 
-def test_a_host_that_leaves_data_alone_refuses_replay(tmp_path):
-    from transformers import TrainingArguments
-
-    from holdfast.errors import ConfigError
-    from holdfast.training.hosts import RetentionTrainer
-    from tiny import build_model
-
-    arguments = TrainingArguments(output_dir=str(tmp_path), report_to="none", use_cpu=True)
-    with pytest.raises(ConfigError, match="replay changes the training data"):
-        RetentionTrainer(
-            model=build_model(), args=arguments, retain=methods({"replay": CASES["replay"]["10 %"]}, tmp_path)
-        )
-
-
 def test_methods_follow_parameters_that_become_sharded(tmp_path):
     """FSDP2 turns parameters into DTensors after the anchors were taken."""
     import torch.distributed as dist
@@ -697,8 +605,7 @@ def test_methods_follow_parameters_that_become_sharded(tmp_path):
         dist.destroy_process_group()
 
 
-@pytest.mark.parametrize("lost", [float("nan"), float("inf")])
-def test_weights_that_are_not_finite_break_a_law(lost: float) -> None:
+def test_weights_that_are_not_finite_break_a_law():
     sound = {"a": torch.zeros(2), "b": torch.zeros(3)}
     with pytest.raises(laws.LawBroken, match="finite weights, got NaN or infinity in b"):
-        laws.largest_difference(sound, {**sound, "b": torch.tensor([0.0, lost, 0.0])})
+        laws.largest_difference(sound, {**sound, "b": torch.tensor([0.0, torch.nan, 0.0])})

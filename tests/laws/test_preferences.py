@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import math
 from pathlib import Path
@@ -11,20 +10,15 @@ import pytest
 import torch
 from cases import TRAINED
 from datasets import Dataset
-from preference_worker import BATCH, OWN_TEXT, SAMPLED, SETTINGS, of_pairs, own_text, write_models
-from preference_worker import CASES as RANKS
-from safetensors.torch import load_file
 from trl import DistillationTrainer, DPOTrainer, GRPOTrainer
 from trl.experimental.sdft import SDFTTrainer
 
 from holdfast.errors import ConfigError, DataError, ModelError
 from holdfast.ops.heads import describe_head, run_backbone
-from holdfast.retention.methods.label_annealing import LabelAnnealing
 from holdfast.retention.registry import METHODS, retention
 from holdfast.training import method_laws as laws
 from preference_trainers import dpo, grpo, on_policy, pairs, self_distilling
 from tiny import build_model, random_fisher
-from two_processes import fork, launch
 
 KL = {"label_annealing": {"weight": 1.0}}
 BESIDE_PAIRS = {
@@ -103,88 +97,10 @@ def test_gradient_accumulation_changes_nothing_but_rounding(name, tmp_path):
     laws.accumulates(make, retention(BESIDE_PAIRS[name]))
 
 
-def test_without_methods_gradient_accumulation_changes_nothing_but_rounding(tmp_path):
-    laws.accumulates(maker(dpo, tmp_path), [])
-
-
 @pytest.mark.parametrize("name", ["direct", "l2", *(pytest.param(n, marks=pytest.mark.slow) for n in ("sfa", "mofo"))])
 def test_accumulation_over_samples_changes_nothing_but_rounding(name, tmp_path):
     """TRL draws the answers of an optimiser step together, so that they are the same ones."""
     laws.accumulates(maker(grpo, tmp_path), retention(BESIDE_SAMPLES.get(name, [])))
-
-
-BY_MICRO_BATCH = ("sft", "aot", "aot_unpaired")
-"""TRL's losses that are no mean over pairs: a mean over the tokens of a micro-batch, and pairs sorted within one."""
-BY_PAIR = (
-    *("sigmoid", "sigmoid_norm", "hinge", "ipo", "exo_pair", "nca_pair", "robust"),
-    *("bco_pair", "sppo_hard", "apo_zero", "apo_down", "discopop"),
-)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("loss_type", [*BY_PAIR, *BY_MICRO_BATCH])
-def test_accumulation_changes_the_losses_that_docs_name_and_no_others(loss_type, tmp_path):
-    settings = {"label_smoothing": 0.1} if loss_type in ("robust", "exo_pair") else {}
-    rate = 0.01 if loss_type == "discopop" else 0.1  # whose gradient is so large that rounding is, too
-    excepted = pytest.raises(laws.LawBroken) if loss_type in BY_MICRO_BATCH else contextlib.nullcontext()
-    with excepted:
-        laws.accumulates(maker(dpo, tmp_path, loss_type=loss_type, **settings), [], learning_rate=rate)
-
-
-@pytest.fixture(scope="module")
-def two_ranks(once):
-    return once("preferences", lambda folder: fork(Path(__file__).with_name("preference_worker.py"), folder))
-
-
-@pytest.mark.distributed
-@pytest.mark.timeout(420)
-@pytest.mark.parametrize("name", RANKS)
-def test_two_ranks_equal_one(name, two_ranks, tmp_path):
-    one = of_pairs(tmp_path, name, per_device_train_batch_size=BATCH)
-    one.train()
-    two = load_file(str(two_ranks / f"{name}.safetensors"))
-    assert laws.largest_difference(laws.weights(one), two) < 2e-6
-
-
-@pytest.mark.distributed
-@pytest.mark.timeout(420)
-@pytest.mark.parametrize("name", OWN_TEXT)
-def test_two_ranks_equal_one_where_answers_are_the_models_own(name, two_ranks, tmp_path):
-    one = own_text(write_models(tmp_path), name, per_device_train_batch_size=BATCH, **SETTINGS)
-    before = laws.weights(one)
-    one.train()
-    two, other = (load_file(str(two_ranks / f"{name}{of}.safetensors")) for of in ("", ".other"))
-    assert laws.largest_difference(laws.weights(one), two) < 2e-6
-    assert laws.largest_difference(two, other) == 0
-    assert laws.largest_difference(before, two) > 1e-4
-
-
-@pytest.mark.distributed
-@pytest.mark.timeout(420)
-def test_samples_on_two_ranks(two_ranks):
-    """Off is TRL's own trainer to the bit, and both ranks hold the same model."""
-    found = {name: load_file(str(two_ranks / f"grpo, {name}.safetensors")) for name in SAMPLED}
-    assert laws.largest_difference(found["TRL"], found["off"]) == 0
-    assert laws.largest_difference(found["TRL"], found["l2"]) > 1e-6
-    for name in SAMPLED:
-        other = load_file(str(two_ranks / f"grpo, {name}.other.safetensors"))
-        assert laws.largest_difference(found[name], other) == 0
-
-
-@pytest.fixture(scope="module")
-def sharded(tmp_path_factory):
-    return launch(Path(__file__).with_name("preference_worker.py"), tmp_path_factory.mktemp("fsdp-pairs"), "fsdp")
-
-
-@pytest.mark.slow
-@pytest.mark.distributed
-@pytest.mark.timeout(420)
-@pytest.mark.parametrize("name", RANKS)
-def test_two_ranks_that_share_the_model_out_equal_one(name, sharded, tmp_path):
-    one = of_pairs(tmp_path, name, per_device_train_batch_size=BATCH)
-    one.train()
-    two = load_file(str(sharded / f"{name}.safetensors"))
-    assert laws.largest_difference(laws.weights(one), two) < 2e-6
 
 
 @pytest.mark.parametrize("host", [dpo, grpo])
@@ -247,21 +163,6 @@ def test_on_policy_distillation_keeps_the_laws(name, old, tmp_path):
     if name != "label_annealing":
         without = laws.trained(make, from_old([KL], tmp_path))[0]
         laws.active_changes_the_run(make, methods, without=without)
-
-
-def test_it_comes_nearer_to_the_model_of_before(old, tmp_path):
-    trainer = on_policy(tmp_path, from_old([KL], tmp_path), max_steps=30, logging_steps=10)
-    trainer.train()
-    kl = [row["kl"] for row in trainer.state.log_history if "kl" in row]
-    assert 0 < kl[-1] < 0.9 * kl[0]
-
-
-def test_a_model_that_is_its_own_teacher_stays_where_it_is(tmp_path):
-    """Samples of the start itself, held to the start: nothing to learn."""
-    trainer = on_policy(tmp_path, retention([KL]), weight_decay=0.0)
-    before = laws.weights(trainer)
-    trainer.train()
-    assert laws.largest_difference(before, laws.weights(trainer)) < 1e-6
 
 
 def test_under_lora_on_policy_distillation_takes_any_teacher(old, tmp_path):
@@ -346,14 +247,6 @@ def test_self_distillation_keeps_the_laws(name, tmp_path):
     laws.active_changes_the_run(make, methods)
 
 
-def test_under_lora_the_model_without_its_adapter_is_the_teacher(tmp_path):
-    from cases import lora
-
-    trainer = self_distilling(tmp_path, peft_config=lora())
-    assert trainer.teacher_model is trainer.model
-    assert trainer.train().training_loss > 0
-
-
 def test_self_distillation_without_demonstrations_or_with_a_teacher_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="label_annealing has a teacher of its own"):
         self_distilling(tmp_path, retention([KL]))
@@ -411,13 +304,6 @@ def test_reference_and_teacher_are_one_copy_of_the_start(tmp_path):
     other = dpo(tmp_path, retention([{"label_annealing": {"weight": 1.0, "teacher_dtype": "bfloat16"}}]))
     assert other._teacher.model is not other.ref_model
     assert next(other.ref_model.parameters()).dtype == torch.float32
-
-
-def test_the_policy_begins_at_its_reference_and_its_teacher(tmp_path):
-    trainer = dpo(tmp_path, retention([KL]), learning_rate=0.0)
-    trainer.train()
-    first = trainer.state.log_history[0]
-    assert first["kl"] == 0 and first["rewards/margins"] == 0 and abs(first["loss"] - 0.693147) < 1e-5
 
 
 def test_under_lora_the_base_is_reference_and_teacher(tmp_path):
@@ -481,14 +367,6 @@ def test_methods_that_do_not_fit_are_refused(tmp_path):
     for host in (dpo, grpo):
         with pytest.raises(ConfigError, match="changes the training data"):
             host(tmp_path, retention([{"replay": {"data": str(tmp_path / "old.jsonl")}}]))
-
-
-@pytest.mark.parametrize("weights", [{"weight": 0.0, "weight_generated": 1.0}, {"weight": 1.0, "weight_new": 0.0}])
-def test_weights_by_origin_are_refused_where_no_row_has_one(weights, tmp_path):
-    """They would silence the loss: nothing is replayed or generated here."""
-    for host in (dpo, on_policy):
-        with pytest.raises(ConfigError, match=r"expected one weight .* State weight alone"):
-            host(tmp_path, [LabelAnnealing(**weights)])
 
 
 def test_a_start_with_an_adapter_of_its_own_is_no_teacher(tmp_path):

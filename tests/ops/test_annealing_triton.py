@@ -333,23 +333,12 @@ class TestInTheInterpreter:
             for given in (case, case.weighted(), replace(case, w=None, kl_rows=None, teacher_bias=None)):
                 assert_agrees(given, gradient_error=4e-6, figure_error=5e-6)
 
-    def test_values_and_gradients_of_gated_rows_whose_largest_logits_are_many_or_equal(self):
-        terms = Terms(gate="entropy")
-        for z in (torch.arange(150.0) / 30, torch.zeros(150), -torch.arange(150.0), torch.arange(150.0) * 1e3):
-            case = replace(make(rows=1, V=150, terms=terms), z=z[None].clone())
-            assert_agrees(case, figure_error=5e-6)
-
     @pytest.mark.parametrize(("V", "U"), [(150, 150), (150, 131), (131, 150), (3, 90), (90, 3), (64, 64), (1, 1)])
     def test_vocabularies_of_different_length(self, V, U):
         """Student columns that the teacher lacks get the cross-entropy's gradient only; teacher columns that the
         student lacks carry no mass."""
         for direction in DIRECTIONS:
             assert_agrees(make(V=V, U=U, terms=Terms(direction=direction), bias=direction == "forward"))
-
-    def test_a_large_logit_in_a_column_only_the_student_has_leaves_the_divergence_alone(self):
-        case = make(V=100, U=80)
-        case.z[:, 90] = 2000.0
-        assert_agrees(case)
 
     @pytest.mark.parametrize("direction", DIRECTIONS)
     @pytest.mark.parametrize("capped", [False, True])
@@ -400,13 +389,6 @@ class TestInTheInterpreter:
             else:
                 assert torch.equal(gradient, expected.to(dtype)), dtype
             assert torch.equal(figures, again)
-
-    def test_a_half_precision_gradient_of_float64_products(self):
-        case = make(dtype=torch.float64)
-        expected, _ = case.reference()
-        for dtype in (torch.bfloat16, torch.float16):
-            gradient, _ = case.run(gradient=dtype)
-            torch.testing.assert_close(gradient.double(), expected, rtol=1e-2, atol=1e-6)
 
     @pytest.mark.parametrize("direction", DIRECTIONS)
     def test_the_gradient_may_overwrite_the_products(self, direction):
@@ -485,13 +467,6 @@ class TestInTheInterpreter:
             assert (gradient[:2] == 0).all() and gradient[2].abs().sum() > 0
             assert (figures[:2, [CE, KL, CORRECT, BAD_STUDENT, BAD_TEACHER, WEIGHT]] == 0).all()
 
-    def test_no_rows(self):
-        case = make(rows=1)
-        gradient, figures = replace(
-            case, z=case.z[:0], w=case.w[:0], labels=case.labels[:0], kl_rows=case.kl_rows[:0]
-        ).run()
-        assert gradient.shape == (0, 150) and figures.shape == (0, len(FIGURES))
-
     @pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
     @pytest.mark.parametrize("terms", [PLAIN, CAPPED])
     def test_products_that_are_not_finite_are_flagged(self, value, terms):
@@ -540,50 +515,6 @@ class TestInTheInterpreter:
                 apart,
             )
             assert ((gradient - expected).norm() / expected.norm()) < 1e-3
-
-    @pytest.mark.parametrize("direction", DIRECTIONS)
-    def test_tiny_differences_of_tiny_logits_do_not_drown(self, direction):
-        """Where p - q, or 1 - e^{-2 x} of the soft-cap, would lose every digit."""
-        for base in (PLAIN, Terms(softcap=5.0, teacher_softcap=5.0)):
-            case = replace(
-                make(rows=1, V=100, spread=1e-3, apart=1e-6, terms=replace(base, direction=direction)), ce_scale=0.0
-            )
-            expected, figures = case.reference()
-            gradient, found = case.run()
-            assert 0 < figures[0, KL] < 1e-11
-            assert (found[0, KL] / figures[0, KL] - 1).abs() < 2e-3
-            assert ((gradient - expected).norm() / expected.norm()) < 2e-3
-
-    @pytest.mark.parametrize("direction", DIRECTIONS)
-    def test_distributions_far_apart_neither_overflow_nor_lose_the_divergence(self, direction):
-        case = make(V=100, spread=150.0, apart=300.0, terms=Terms(direction=direction, temperature=0.7))
-        assert case.reference()[1][0, KL] > (100 if direction != "jsd" else 0.5)
-        assert_agrees(case, gradient_error=1e-3, figure_error=1e-5)  # float32 rounds log-ratios near 500 by 3e-5
-
-    def test_soft_cap_of_tiny_and_of_huge_logits(self):
-        """tanh and its slope keep a float32's relative error element by element, and do not overflow."""
-        sizes = torch.cat([torch.logspace(-6, 3, 64), torch.tensor([1e30, 3e38])])
-        case = make(rows=2, V=132, terms=Terms(softcap=5.0, teacher_softcap=5.0))
-        case.z[:] = torch.cat([sizes, -sizes])
-        gradient, _ = case.run()
-        expected, _ = case.reference()
-        visible = expected.abs() > 1e-10  # below, the reference's own 1 - tanh^2 has cancelled
-        assert gradient.isfinite().all() and visible.sum() > 80
-        torch.testing.assert_close(gradient[visible], expected[visible], rtol=2e-5, atol=0)
-
-    def test_the_block_changes_nothing_but_rounding(self):
-        case = make(rows=2, V=333, U=300, terms=replace(CAPPED, direction="jsd", temperature=0.8), bias=True)
-        results = [case.run(block=block) for block in (64, 128, 512, None)]
-        for gradient, figures in results[1:]:
-            torch.testing.assert_close(gradient, results[0][0], rtol=1e-5, atol=1e-7)
-            torch.testing.assert_close(figures, results[0][1], rtol=1e-5, atol=1e-6)
-
-    def test_a_label_that_ties_with_the_maximum_is_correct(self):
-        case = make(rows=3, V=70, terms=replace(CAPPED), bias=True)
-        case.bias[:] = 0.25
-        case.z[:, 66] = case.z[:, 3] = 9.0
-        case.labels = torch.tensor([3, 66, 4])
-        assert case.run()[1][:, CORRECT].tolist() == [1, 1, 0]
 
     @pytest.mark.parametrize(
         ("dtype", "loss_error", "gradient_error"), [(torch.float32, 1e-6, 1e-6), (torch.bfloat16, 1e-6, 6e-3)]
@@ -657,85 +588,6 @@ def test_availability_is_that_of_the_kernel_as_it_was_made(monkeypatch):
     assert is_available() == torch.cuda.is_available()
 
 
-VARIANTS = {
-    "usual": {},
-    "float32 gradient": {"gradient_ptr": "*fp32"},
-    "reverse": {"DIRECTION": "reverse"},
-    "jsd, T, caps, biases": dict.fromkeys(("bias_ptr", "teacher_bias_ptr"), "*fp32")
-    | {"DIRECTION": "jsd", "BETA": 0.5, "OWN": True, "INVERSE_T": 0.4, "CAP": 30.0, "TEACHER_CAP": 30.0, "SCALE": 0.5},
-    "no teacher": {"KL": False, "DIRECTION": "", "w_ptr": None, "kl_rows_ptr": None},
-    "no gradient": {"WRITE": False, "gradient_ptr": None},
-    "weights": dict.fromkeys(("ce_weights_ptr", "kl_weights_ptr"), "*fp32"),
-    "gated by probability": {"GATE": "probability", "STRENGTH": 1.0, "FLOOR": 0.01, "gate_power_ptr": "*fp32"},
-    "gated by entropy": {"GATE": "entropy", "STRENGTH": 1.0, "gate_power_ptr": "*fp32"},
-    "float64": dict.fromkeys(("z_ptr", "w_ptr", "ce_scale_ptr", "kl_scale_ptr", "gradient_ptr", "figures_ptr"), "*fp64")
-    | {"SERIES": 15},
-}
-
-
-@outside
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_the_kernel_compiles_for_a_gpu_that_is_not_here(variant, tmp_path, monkeypatch):
-    """To machine code of an H100 / H200, through Triton's own assembler, without spilling."""
-    triton = pytest.importorskip("triton")
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
-
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    given = dict.fromkeys(("z_ptr", "w_ptr", "ce_scale_ptr", "kl_scale_ptr", "figures_ptr"), "*fp32") | {
-        "bias_ptr": None,
-        "teacher_bias_ptr": None,
-        "ce_weights_ptr": None,
-        "kl_weights_ptr": None,
-        "gate_power_ptr": None,
-    }
-    given |= {"labels_ptr": "*i64", "kl_rows_ptr": "*u8", "gradient_ptr": "*bf16"}
-    given |= dict.fromkeys(("V", "U", "z_stride", "w_stride", "gradient_stride", "figures_stride"), "i32")
-    given |= {
-        "KL": True,
-        "OWN": False,
-        "DIRECTION": "forward",
-        "WRITE": True,
-        "SCALE": 1.0,
-        "CAP": None,
-        "TEACHER_SCALE": 1.0,
-        "TEACHER_CAP": None,
-        "GATE": "none",
-        "FLOOR": 0.0,
-        "STRENGTH": 0.0,
-    }
-    given |= {"INVERSE_T": 1.0, "BETA": 0.0, "SERIES": 8, "BLOCK": annealing_triton.BLOCK} | VARIANTS[variant]
-    kernel = annealing_triton._row_kernel
-    types = [t for t in given.values() if isinstance(t, str) and re.fullmatch(r"\*\w+|i32", t)]
-    signature = {n: given[n] if given[n] in types else "constexpr" for n in kernel.arg_names}
-    constants = {(i,): given[n] for i, n in enumerate(kernel.arg_names) if signature[n] == "constexpr"}
-    aligned = {
-        (i,): [["tt.divisibility", 16]]
-        for i, n in enumerate(kernel.arg_names)
-        if signature[n] != "constexpr" and n != "figures_stride"
-    }
-    source = ASTSource(kernel, signature, constants, aligned)
-    compiled = triton.compile(
-        source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 8, "enable_fp_fusion": False}
-    )
-    assert len(compiled.asm["cubin"]) > 1000
-    assert "ld.global.v4.b32" in compiled.asm["ptx"] or variant == "float64"
-    usage = subprocess.run(
-        [triton.knobs.nvidia.cuobjdump.path, "-res-usage", "-"],
-        input=compiled.asm["cubin"],
-        capture_output=True,
-        check=False,
-    ).stdout.decode()
-    found = re.search(r"REG:(\d+) STACK:(\d+)", usage)
-    if found is None:  # cuobjdump wants a file
-        (tmp_path / "kernel.cubin").write_bytes(compiled.asm["cubin"])
-        usage = subprocess.check_output(
-            [triton.knobs.nvidia.cuobjdump.path, "-res-usage", str(tmp_path / "kernel.cubin")], text=True
-        )
-        found = re.search(r"REG:(\d+) STACK:(\d+)", usage)
-    assert found and int(found[2]) == 0 and int(found[1]) <= 128, usage
-
-
 # ------------------------------------------------------------------------------------------------------- on a device
 
 
@@ -754,16 +606,6 @@ class TestOnADevice:
             gated = replace(case, terms=replace(terms, gate="entropy"))
             for weighted in (case, case.weighted(), gated, replace(gated, terms=replace(terms, gate="probability"))):
                 assert_agrees(weighted, block=None, gradient_error=2e-5 if capped else 5e-6, figure_error=1e-5)
-
-    @pytest.mark.parametrize("direction", DIRECTIONS)
-    def test_float64(self, direction):
-        terms = replace(CAPPED, direction=direction, temperature=1.7)
-        assert_agrees(
-            make(8, 4001, 4000, terms=terms, bias=True, dtype=torch.float64, device="cuda"),
-            block=None,
-            gradient_error=1e-11,
-            figure_error=1e-11,
-        )
 
     @pytest.mark.parametrize("direction", DIRECTIONS)
     def test_a_student_that_has_hardly_moved(self, direction):
@@ -799,11 +641,3 @@ class TestOnADevice:
         gradient, figures = big.run(gradient=torch.bfloat16, block=None)
         expected, expected_figures = case.run(gradient=torch.bfloat16, block=None)
         assert torch.equal(gradient[-1], expected[0]) and (figures == expected_figures[0]).all()
-
-    @pytest.mark.parametrize("direction", DIRECTIONS)
-    def test_through_the_op(self, direction):
-        loss_error, gradient_error = errors_through_the_op(
-            direction, torch.bfloat16, device="cuda", N=96, H=256, V=128256
-        )
-        assert loss_error < 1e-5
-        assert gradient_error < 6e-3  # rounded to bf16 once as logit gradients and once as results

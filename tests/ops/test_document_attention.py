@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from holdfast.ops.document_attention import document_attention, document_lengths, reference_document_attention
+from holdfast.ops.document_attention import document_attention, reference_document_attention
 
 
 def packed(lengths, *, heads=4, groups=2, width=8, seed=0, dtype=torch.float32, device="cpu"):
@@ -51,13 +51,6 @@ def test_one_document_is_plain_causal_attention():
         document_attention(*tensors, bounds, scale=0.3),
         functional.scaled_dot_product_attention(*tensors, is_causal=True, scale=0.3),
     )
-
-
-def test_lengths_are_read_from_the_device_once():
-    bounds = torch.tensor([0, 4, 9], dtype=torch.int32)
-    assert document_lengths(bounds) == [4, 5]
-    bounds._document_lengths = "kept"
-    assert document_lengths(bounds) == "kept"
 
 
 def test_what_is_not_packed_is_refused():

@@ -102,12 +102,6 @@ def test_a_sure_model_in_half_precision_is_rounded_and_not_refused():
     model.__class__ = whole
 
 
-def test_training_mode_comes_back():
-    model = small("llama").train()
-    check_head(model, torch.randint(0, 64, (1, 8)))
-    assert model.training
-
-
 def test_a_model_without_a_head_is_refused():
     from transformers import LlamaConfig, LlamaModel
 
@@ -133,45 +127,6 @@ def test_states_from_outside_are_the_backbones_and_the_forward_stays():
     assert not is_sharded(model)
     assert torch.equal(run_outside(model, input_ids=ids), run_backbone(model, input_ids=ids))
     assert model.__dict__["forward"] is installed
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("how", ["torch.compile(model)", "model.compile()"])
-def test_a_compiled_model_trains_as_the_eager_one(how):
-    from holdfast.retention.protocol import TeacherSettings, TokenLoss
-    from holdfast.retention.teacher.teacher import OnlineTeacher, freeze_copy
-    from holdfast.training.forward import LossRequest, Sealed, install_forward
-
-    ids = torch.randint(0, 64, (2, 16), generator=torch.Generator().manual_seed(0))
-    term = TokenLoss(
-        weight=1.0, temperature=2.0, direction="forward", tokens="trained", teacher=TeacherSettings(kind="online")
-    )
-    hidden, head = OnlineTeacher(freeze_copy(small("gemma2 (soft-cap)"))).hidden({"input_ids": ids})
-    request = LossRequest(
-        labels_BT=ids, ce_scale=0.1, kl_scale=0.1, teacher_hidden_BTK=hidden + 0.1, teacher_head=head, token_loss=term
-    )
-
-    def step(compiled: bool) -> tuple[float, dict[str, torch.Tensor]]:
-        model = small("gemma2 (soft-cap)")
-        install_forward(model)
-        call = model
-        if compiled and how == "model.compile()":
-            model.compile(backend="aot_eager")
-        elif compiled:
-            call = torch.compile(model, backend="aot_eager")
-        for _ in range(2):  # the second call runs what the first has compiled
-            model.zero_grad()
-            loss = call(input_ids=ids, holdfast=Sealed(request))["result"].value.loss
-            loss.backward()
-        return float(loss.detach()), {n: p.grad for n, p in model.named_parameters()}
-
-    torch._dynamo.reset()
-    torch._dynamo.utils.counters.clear()
-    found, wanted = step(True), step(False)
-    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] >= 1, "nothing was compiled"
-    assert found[0] == pytest.approx(wanted[0], rel=1e-6)
-    for name, gradient in wanted[1].items():
-        torch.testing.assert_close(found[1][name], gradient, rtol=1e-4, atol=1e-7)
 
 
 def test_the_layers_are_the_longest_list_that_lies_in_no_other():

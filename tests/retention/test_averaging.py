@@ -9,7 +9,6 @@ import torch
 from cases import largest_difference, make_trainer, weights
 from safetensors.torch import save_file
 
-from holdfast.errors import ModelError
 from holdfast.retention.anchor import Anchors
 from holdfast.retention.averages import partners_of_zero
 from holdfast.retention.methods.ema import ExponentialAverage
@@ -116,31 +115,6 @@ def test_ema_follows_small_moves_of_half_precision_weights():
                 parameter.fill_(1 + 2**-7)
         active.after_step({"w": parameter}, StepInfo(step=step, total_steps=3000))
     assert active.metrics({"w": parameter})["ema_distance"] < 0.1 * 2**-7 * 10**0.5
-
-
-def test_a_folder_that_does_not_fit_is_named_at_the_start(tmp_path):
-    save_file({"w": torch.ones(3)}, str(tmp_path / "model.safetensors"))
-    named = {"w": torch.nn.Parameter(torch.ones(2)), "v": torch.nn.Parameter(torch.ones(2))}
-    with pytest.raises(ModelError) as caught:
-        SequentialAveraging(previous=str(tmp_path)).start(Anchors(named))
-    said = str(caught.value)
-    assert f"The anchor {tmp_path} does not fit the model being trained (2 of 2 parameters)" in said
-    assert "w: expected (2,), the checkpoint has (3,)" in said and "v: not in the checkpoint" in said
-
-
-@pytest.mark.parametrize("peft", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_a_run_against_the_folder_of_its_start_is_the_run_against_its_start(peft, tmp_path):
-    folder = tmp_path / "start"
-    trainer = make_trainer(tmp_path, {"sfa": {"every": 2, "beta": 0.4}}, peft=peft)
-    trainer.model.save_pretrained(folder)
-    trainer.train()
-    again = make_trainer(tmp_path, {"sfa": {"every": 2, "beta": 0.4, "previous": str(folder)}}, peft=peft)
-    assert not isinstance(again.active[0].anchor, dict)
-    again.train()
-    assert largest_difference(weights(trainer), weights(again)) == 0
-    direct = make_trainer(tmp_path, {}, peft=peft)
-    direct.train()
-    assert largest_difference(weights(again), weights(direct)) > 1e-3
 
 
 def products(trainer):

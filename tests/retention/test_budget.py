@@ -67,10 +67,8 @@ def plant(
     return kl, path
 
 
-@pytest.mark.parametrize("noise", [0.0, 0.1])
 @pytest.mark.parametrize("schedule", ["constant", "linear", "cosine"])
-@pytest.mark.parametrize("start", [FIRST, 10.0, 30.0])
-@pytest.mark.parametrize("limit", [0.01, 0.05, 0.2])
+@pytest.mark.parametrize(("limit", "start", "noise"), [(0.01, FIRST, 0.1), (0.05, 30.0, 0.0), (0.2, 10.0, 0.1)])
 def test_controller_lands_on_the_budget(limit, start, schedule, noise):
     reached, path = plant(limit, start, schedule, noise=noise)
     assert reached == pytest.approx(limit, rel=0.1)
@@ -79,9 +77,7 @@ def test_controller_lands_on_the_budget(limit, start, schedule, noise):
 
 
 @pytest.mark.parametrize("schedule", ["constant", "linear", "cosine"])
-@pytest.mark.parametrize("unit", [1e-3, 1.0, 1e3])
-@pytest.mark.parametrize("start", [0.3, 3.0, 30.0])
-@pytest.mark.parametrize("limit", [0.05, 0.2])
+@pytest.mark.parametrize(("limit", "start", "unit"), [(0.05, 0.3, 1e-3), (0.2, 3.0, 1.0), (0.05, 30.0, 1e3)])
 def test_controller_finds_strengths_of_any_unit(limit, start, unit, schedule):
     """L2 and EWC: what is large is not known beforehand, so it may begin with too little and has to come back."""
     reached, _ = plant(limit, start * unit, schedule, unit=unit, relative=False)
@@ -93,15 +89,6 @@ def test_controller_lets_go_where_the_budget_is_not_needed():
     controller = _Controller(limit=3.0, start=1.0, bounds=(0.05, 100.0))
     strengths = [controller.strength(0.5, step=t, total=100) for t in range(1, 101)]
     assert strengths[-1] == 0.05
-
-
-def test_a_constraint_below_zero_counts_as_nearly_nothing():
-    """Held-out text may get better; the logarithm must not see that."""
-    better, none = (
-        _Controller(limit=0.1, start=1.0, bounds=(0.05, 100.0)),
-        _Controller(limit=0.1, start=1.0, bounds=(0.05, 100.0)),
-    )
-    assert better.strength(-0.3, step=1, total=10) == none.strength(0.0, step=1, total=10)
 
 
 def test_the_way_back_from_a_bound_is_short():
@@ -160,15 +147,10 @@ def test_perplexity_is_a_share(given, share, tmp_path):
             {"metric_drop": "0.01", "task": "arc"},
             "expected points above 0 with their unit, such as '1 point' or '0.5 points', got '0.01' (text)",
         ),
-        ({"metric_drop": "1%", "task": "arc"}, "expected points above 0 with their unit"),
-        ({"metric_drop": "0 points", "task": "arc"}, "expected points above 0"),
         ({"metric_drop": "1 point"}, "budget.task: expected the task whose metric may drop"),
         ({"metric_drop": "1 point", "task": "arc", "data": "x"}, "budget.data: belongs to kl and perplexity_increase"),
-        ({"kl": 0.1, "task": "arc"}, "budget.task: belongs to metric_drop"),
         ({"perplexity_increase": "two"}, "expected a share above 0 such as 2% or 0.02"),
-        ({"perplexity_increase": "0%"}, "expected a share above 0"),
         ({"perplexity_increase": "2%"}, "budget.data: expected the held-out text"),
-        ({"kl": 0.1, "data": "./nowhere.jsonl"}, "budget.data: no such file or folder"),
     ],
 )
 def test_bad_parameters_are_named(parameters, message):
@@ -305,12 +287,6 @@ def test_a_measurement_that_is_no_number_ends_the_run(tmp_path, monkeypatch):
         trainer.train()
 
 
-def test_noise_lowers_the_gain():
-    loud, plain = (_Controller(limit=1.0, start=1.0, bounds=(0.05, 100.0)) for _ in range(2))
-    exact = math.log(plain.strength(1.1, step=9, total=10))
-    assert math.log(loud.strength(1.1, step=9, total=10, noise=1.0)) == pytest.approx(exact / 2)
-
-
 @pytest.mark.parametrize(
     ("scorers", "message"),
     [
@@ -318,7 +294,6 @@ def test_noise_lowers_the_gain():
         ({"names": lambda model: [1.0] * 50}, "expected at least 2 points, one of the 50 questions"),
         ({"names": lambda model: []}, "expected one finite score a question"),
         ({"names": lambda model: [math.nan]}, "expected one finite score a question"),
-        ({"nams": names}, "Did you mean 'nams'"),
     ],
 )
 def test_a_task_that_cannot_be_measured_is_refused_before_training(scorers, message, tmp_path):
@@ -348,69 +323,15 @@ def test_resumed_run_is_the_uninterrupted_one(kind, tmp_path):
     assert largest_difference(weights(whole), weights(again)) == 0.0
 
 
-@pytest.mark.slow
-def test_measuring_held_out_text_leaves_the_run_alone(tmp_path, monkeypatch):
-    """With a strength that stays as it is, the run is the one without a budget, bit for bit."""
-    plain = make_trainer(tmp_path, [LabelAnnealing(weight=FIRST)])
-    plain.train()
-    monkeypatch.setattr(_Controller, "strength", lambda self, constraint, **_: self.start)
-    measured = make_trainer(tmp_path, [LabelAnnealing(weight=1.0), Budget(kl=0.01, data=held_out(tmp_path), every=1)])
-    measured.train()
-    assert len([v for v in history(measured, "budget_constraint") if v > 0]) == 6
-    assert largest_difference(weights(plain), weights(measured)) == 0.0
-
-
-def test_l2_is_adapted_to_a_perplexity(tmp_path):
-    """The start knows nothing of this text, so training makes it no worse, and L2 is let go."""
-    trainer = make_trainer(
-        tmp_path,
-        [L2(coefficient=0.5), Budget(perplexity_increase="50%", data=held_out(tmp_path), every=1)],
-        max_steps=10,
-    )
-    trainer.train()
-    assert trainer.active[0].strength < 0.5
-    first = history(trainer, "budget_constraint")[0]
-    assert first < math.log(1.5)
-
-
-@pytest.mark.parametrize(
-    "retain", [[Budget(kl=0.1)], [Budget(kl=0.1), L2()], [Budget(kl=0.1), LabelAnnealing(weight=0.0)]]
-)
-def test_run_without_anything_to_adapt_is_refused(retain, tmp_path):
-    trainer = make_trainer(tmp_path, retain)
-    with pytest.raises(ConfigError, match="Add label_annealing"):
-        trainer.train()
-
-
-def test_off_is_the_run_without_it(tmp_path):
-    plain = make_trainer(tmp_path, [LabelAnnealing(weight=1.0)])
-    off = make_trainer(tmp_path, [LabelAnnealing(weight=1.0), Budget(kl=math.inf)])
-    plain.train()
-    off.train()
-    assert largest_difference(weights(plain), weights(off)) == 0.0
-
-
-def test_the_user_is_told_what_is_aimed_at_and_what_was_reached(tmp_path):
-    trainer = make_trainer(tmp_path, [LabelAnnealing(weight=1.0), Budget(kl=0.02)])
-    told: list[str] = []
-    trainer.prepare_methods(told.append)
-    trainer.train()
-    assert "KL to the start 0.02 nats per token, on the training tokens" in told[0]
-    assert "of 0.02 nats per token" in told[-1]
-
-
-def test_charts_of_the_trajectories(tmp_path):
+def test_charts_of_the_trajectories():
     from holdfast.reports.charts import plotly_figure
     from holdfast.reports.run_report import BUDGET_KEYS, budget_charts
 
-    trainer = make_trainer(tmp_path, [LabelAnnealing(weight=1.0), Budget(kl=0.02)])
-    trainer.train()
-    rows = [r for r in trainer.state.log_history if "loss" in r]
-    assert rows[-1].keys() >= BUDGET_KEYS
-    first, second = (plotly_figure(c) for c in budget_charts(rows) if c is not None)
+    figures = dict.fromkeys(BUDGET_KEYS, 0.5)
+    rows = [{"step": step, "loss": 1.0, **figures} for step in (1, 2)]
+    first, second = (plotly_figure(chart) for chart in budget_charts(rows))
     assert [d["name"] for d in first["data"]] == ["measured", "budget"]
-    assert second["data"][0]["y"][-1] == trainer.active[0].strength
-    assert "nats/token" in str(first)
+    assert second["data"][0]["y"][-1] == 0.5
     in_points = budget_charts(rows, [Budget(metric_drop="1 point", task="x").describe()])[0]
-    assert in_points is not None and in_points.y.title == "points"
-    assert budget_charts([{k: v for k, v in r.items() if k not in BUDGET_KEYS} for r in rows]) == [None, None]
+    assert in_points.y.title == "points"
+    assert budget_charts([{"step": 1, "loss": 1.0}]) == [None, None]

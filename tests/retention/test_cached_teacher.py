@@ -14,7 +14,7 @@ from holdfast.ops.annealing import annealed_loss
 from holdfast.ops.heads import describe_head
 from holdfast.retention.teacher.cached_teacher import CachedTeacher, document_key, find_documents
 from holdfast.retention.teacher.state_store import StateStore
-from holdfast.retention.teacher.teacher import AdapterOffTeacher, OnlineTeacher, freeze_copy
+from holdfast.retention.teacher.teacher import OnlineTeacher, freeze_copy
 from holdfast.retention.teacher.teacher_states import (
     StartModel,
     plan_batches,
@@ -92,12 +92,6 @@ def test_documents_are_found_wherever_they_stand(layout):
         assert inputs["input_ids"][b, start : start + length].tolist() == row
 
 
-def test_a_row_without_positions_or_mask_is_one_document():
-    ids = torch.tensor(documents(6, 6))
-    found = find_documents({"input_ids": ids, "labels": ids})
-    assert (found.row, found.start, found.length) == ([0, 1], [0, 0], [6, 6])
-
-
 def test_packed_rows_of_a_batch_and_shared_positions():
     a, b, c, d = documents(3, 5, 2, 6)
     one, two = packed([a, b]), packed([c, d])
@@ -129,12 +123,6 @@ def test_what_a_key_could_not_tell_apart_is_refused(more, words):
 
 def key_of(model, *, stored=None, device=CPU) -> str:
     return teacher_key(model, device=device, stored=stored, library="test 1")[0]
-
-
-def test_the_key_is_that_of_the_same_start():
-    assert key_of(build_model()) == key_of(build_model())
-    key, facts = teacher_key(build_model(), device=CPU, stored=None, library="test 1")
-    assert len(key) == 32 and facts["config"]["hidden_size"] == 32 and facts["autocast"] == "off"
 
 
 def one_bit(model):
@@ -198,13 +186,6 @@ def test_lora_and_full_fine_tuning_share_their_states(settings):
     assert weights_digest(adapted) == expected
 
 
-def test_weights_that_are_not_here_have_no_key():
-    with torch.device("meta"):
-        model = build_model()
-    with pytest.raises(ModelError, match="not loaded"):
-        weights_digest(model)
-
-
 # ------------------------------------------------------------------------------------------------------------- states
 
 
@@ -248,14 +229,6 @@ def test_stored_states_are_the_online_teachers_but_for_rounding(layout, batch, t
     assert float(hidden[~kept].abs().sum()) == 0.0
 
 
-def test_batches_of_the_same_shape_give_the_same_bits(tmp_path):
-    model, rows = build_model(), documents(*[12] * 8)
-    teacher = cached(tmp_path, model, rows, tokens=4 * 12)
-    for part in (rows[:4], rows[2:6]):
-        inputs = padded(part, "right")
-        assert torch.equal(teacher.hidden(inputs)[0], OnlineTeacher(freeze_copy(model)).hidden(inputs)[0])
-
-
 def test_the_loss_and_its_gradient_are_the_online_teachers(tmp_path):
     """In float64, where composition changes nothing that matters."""
     model = build_model().double()
@@ -283,22 +256,6 @@ def test_the_loss_and_its_gradient_are_the_online_teachers(tmp_path):
     torch.testing.assert_close(found[0][1], found[1][1], rtol=1e-9, atol=1e-12)
 
 
-def test_a_lora_student_stores_the_states_of_its_bare_base(tmp_path):
-    model, rows = build_model(), documents(6, 8)
-    expected = OnlineTeacher(freeze_copy(model)).hidden(padded(rows, "right"))[0]
-    adapted = lora(model)
-    teacher = AdapterOffTeacher(adapted)
-    with torch.no_grad():
-        for parameter in adapted.parameters():
-            if parameter.requires_grad:
-                parameter.normal_()
-    store = StateStore(tmp_path, teacher="t")
-    build_states(store, keyed(rows), teacher, device=CPU)
-    store.scan()
-    for row, states in zip(rows, expected, strict=True):
-        torch.testing.assert_close(store.read(document_key(tokens(row))), states[: len(row)], rtol=1e-5, atol=1e-5)
-
-
 def test_a_killed_build_goes_on_where_it_stopped(tmp_path):
     model, rows = build_model(), documents(*range(3, 23))
     whole = Counting(model)
@@ -316,40 +273,6 @@ def test_a_killed_build_goes_on_where_it_stopped(tmp_path):
     assert len(again.shapes) == len(left) and store.missing(keyed(rows)) == []
     other = StateStore(tmp_path / "whole", teacher="t")
     assert all(torch.equal(store.read(k), other.read(k)) for k in keyed(rows))
-
-
-def test_batches_are_bounded_and_their_progress_told(tmp_path):
-    source, told = Counting(build_model()), []
-    build_states(
-        StateStore(tmp_path, teacher="t"),
-        keyed(documents(*[10] * 7, 30, 3)),
-        source,
-        device=CPU,
-        tokens=25,
-        advance=told.append,
-    )
-    assert all(b * t <= 25 or b == 1 for b, t in source.shapes) and sum(told) == 103
-
-
-def test_what_is_built_again_has_the_same_bits(tmp_path):
-    """Documents that are there are computed once more where they share a batch with a missing one, and stored only
-    once."""
-    found = keyed(documents(*range(3, 15)))
-    whole, cut, source = (
-        StateStore(tmp_path / "whole", teacher="t"),
-        StateStore(tmp_path / "cut", teacher="t"),
-        Counting(build_model()),
-    )
-    build_states(whole, found, source, device=CPU, tokens=40)
-    batches = plan_batches(found, tokens=40)
-    kept = [batch[0] for batch in batches]
-    build_batches(cut, found, [[k] for k in kept[:2]], source, device=CPU)
-    cut.scan()
-    build_batches(cut, found, batches, source, device=CPU)
-    whole.scan()
-    cut.scan()
-    assert len(cut) == len(whole) == 12 and sum(len(s.keys) for s in cut._shards.values()) == 12
-    assert all(torch.equal(cut.read(k), whole.read(k)) for k in found if k not in kept[:2])
 
 
 def test_too_little_memory_halves_the_batch(tmp_path):

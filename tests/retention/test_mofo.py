@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
-from cases import make_trainer, weights
+from cases import make_trainer
 from torch import nn
 
 from holdfast.errors import ConfigError
@@ -109,20 +107,6 @@ def test_a_parameter_that_does_not_lie_in_one_piece():
     assert not named["matrix"].is_contiguous()
     stepped(torch.optim.AdamW(named.values(), lr=0.05, betas=BETAS, weight_decay=0.1), named, 3)
     torch.testing.assert_close(named["matrix"].detach(), algorithm(0.3, 0.05, 0.1, 3)["matrix"], rtol=1e-12, atol=1e-12)
-
-
-@pytest.mark.parametrize("peft", [False, True])
-def test_a_trained_model_moves_by_the_share(peft, tmp_path):
-    """One step: of every matrix the share that is asked for, or what has a gradient at all."""
-    trainer = make_trainer(tmp_path, {"mofo": {"fraction": 0.1}}, peft=peft, max_steps=1, weight_decay=0.0)
-    start = weights(trainer)
-    trainer.train()
-    for name, weight in weights(trainer).items():
-        moved, share = int((weight != start[name]).sum()), math.ceil(0.1 * weight.numel())
-        if weight.dim() > 1:
-            assert moved <= share + 1, name
-        elif "norm" in name:
-            assert moved == weight.numel(), name
 
 
 @pytest.mark.parametrize("optim", ["sgd", "adafactor"])

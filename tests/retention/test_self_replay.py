@@ -41,7 +41,6 @@ def write_lines(path: Path, rows: list[dict[str, Any]]) -> Path:
 
 def test_samples_are_the_start_models_own(tmp_path: Path) -> None:
     """Greedy answers are what `generate` says, behind the very tokens of the training prompts."""
-    from datasets import Dataset
 
     method = entry(tmp_path, prompts="target", temperature=0.0, max_repetition=1.0, max_dropped=0.9)
     trainer = make_trainer(tmp_path, method, data=Dataset.from_list(pairs()))
@@ -59,18 +58,6 @@ def test_samples_are_the_start_models_own(tmp_path: Path) -> None:
         assert len(ids) == len(own) or own[len(ids) - 1] == 0
     [mixed] = trainer.data_info["mixed"]
     assert mixed["replay_examples"] == len(generated) and mixed["prompts"] == 24
-
-
-def test_lora_and_full_fine_tuning_share_their_samples(tmp_path: Path) -> None:
-    full = make_trainer(tmp_path, entry(tmp_path))
-    before = torch.random.get_rng_state()
-    adapted = make_trainer(tmp_path, entry(tmp_path), peft=lora(init_lora_weights=True))
-    assert rows_of(full) == rows_of(adapted)
-    assert adapted.data_info["mixed"][0]["samples"] == full.data_info["mixed"][0]["samples"]
-    assert all(p.requires_grad for n, p in adapted.model.named_parameters() if "lora_" in n)
-    assert torch.is_tensor(before)
-    other = make_trainer(tmp_path, entry(tmp_path), model=build_model(seed=7))
-    assert other.data_info["mixed"][0]["samples"] != full.data_info["mixed"][0]["samples"]
 
 
 def test_prompts_of_a_file(tmp_path: Path) -> None:
@@ -208,7 +195,6 @@ def test_kl_on_generated_tokens_alone_keeps_the_laws(peft: bool, packing: bool, 
 @pytest.mark.parametrize("strategy", ["bfd", "bfd_split"])
 def test_the_share_is_of_what_is_trained_on(strategy: str, tmp_path: Path) -> None:
     """Rows that will be cut count as far as they are trained on, else short samples would be more than their share."""
-    from datasets import Dataset
 
     long = Dataset.from_list(
         [{"text": " ".join(f"Sentence {n}.{i} stands here." for i in range(40))} for n in range(12)]
@@ -217,30 +203,6 @@ def test_the_share_is_of_what_is_trained_on(strategy: str, tmp_path: Path) -> No
     trained = sum(len(row["input_ids"]) for row in trainer.train_dataset)
     generated = trainer.data_info["mixed"][0]["replay_tokens"]
     assert abs(generated / trained - 0.3) < 0.03
-
-
-@pytest.mark.parametrize("name", ["replay", "multitask"])
-def test_old_rows_count_as_far_as_they_are_trained_on(name: str, tmp_path: Path) -> None:
-    long = write_lines(tmp_path / "long.jsonl", [{"text": f"{n}. It goes on " + "and on " * 60} for n in range(80)])
-    given = {"data": str(long), **({"fraction": 0.5} if name == "replay" else {"share": 0.2})}
-    trainer = make_trainer(tmp_path, {name: given})
-    trained = [tuple(row["input_ids"]) for row in trainer.train_dataset]
-    old = sum(len(ids) for ids in trained if "It goes on" in build_tokenizer().decode(ids))
-    [mixed] = trainer.data_info["mixed"]
-    assert (mixed["replay_tokens"], mixed["train_tokens"]) == (old, sum(map(len, trained)) - old)
-    if name == "replay":
-        assert abs(old / sum(map(len, trained)) - 0.5) < 0.02
-
-
-def test_target_prompts_are_the_new_datas_wherever_the_method_is_listed(tmp_path: Path) -> None:
-    old = write_lines(tmp_path / "old.jsonl", [{"prompt": f"Old {n}?", "completion": " Yes."} for n in range(20)])
-    own = entry(tmp_path, prompts="target", temperature=0.0, max_repetition=1.0, max_dropped=0.9)
-    replay, tasks = {"replay": {"data": str(old), "fraction": 0.3}}, {"multitask": {"data": str(old)}}
-    drawn = []
-    for listed in (own, {**own, **replay}, {**replay, **own}, {**tasks, **own}):
-        mixed = make_trainer(tmp_path, listed, data=Dataset.from_list(pairs())).data_info["mixed"]
-        drawn += [(one["prompts"], one["samples"]) for one in mixed if one["method"] == "self_replay"]
-    assert drawn == [(24, drawn[0][1])] * 4
 
 
 def test_another_forward_with_the_same_weights_is_another_start() -> None:

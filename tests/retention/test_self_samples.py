@@ -200,12 +200,6 @@ def test_a_start_model_without_usable_text_is_refused(says: tuple[int, ...], rea
     assert len(model.asked) <= 16, "not after everything was drawn"
 
 
-def test_as_many_samples_as_are_allowed(tmp_path: Path) -> None:
-    assert drawn(tmp_path, 10**6, most=6).drawn == 6
-    once = drawn(tmp_path / "greedy", 10**6, of=stream(once=True))
-    assert once.drawn == len(PROMPTS) and {one.prompt for one in once.kept} == set(map(tuple, PROMPTS))
-
-
 def test_repetition_is_the_share_of_stretches_that_were_there_before() -> None:
     assert repetition(range(40)) == 0.0 and repetition([1] * 5) == 0.0
     assert repetition([1, 2, 3, 4] * 8) == pytest.approx(1 - 4 / 29)

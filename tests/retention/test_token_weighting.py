@@ -6,7 +6,6 @@ import pytest
 import torch
 from cases import history, make_trainer
 
-from holdfast.data.mixing import GENERATED, ORIGIN
 from holdfast.errors import ConfigError, DataError
 from holdfast.retention.methods.token_weighting import document_means
 from holdfast.retention.registry import retention
@@ -167,27 +166,6 @@ def test_tau_is_the_median_of_the_step_before(tmp_path):
     assert history(trainer, "tau")[1] == pytest.approx((second[3] + second[4]) / 2, rel=1e-6)
 
 
-def test_tokens_without_a_cross_entropy_steer_no_weight(tmp_path):
-    """Text of the start model that carries the KL alone is easy by nature: tau is not to hear of it."""
-    generated = {"fraction": 0.5, "max_new_tokens": 16, "batch_size": 4, "cache_dir": str(tmp_path / "s"), "ce": False}
-    beside = {"label_annealing": {"weight": 1.0}, "self_replay": generated}
-    talr = make_trainer(tmp_path, {"token_weighting": {"kind": "talr"}, **beside}, per_device_train_batch_size=6)
-    seen = []
-    talr._weigher.saw_losses = lambda inputs, labels, ce: seen.append(labels)
-    for batch in talr.get_train_dataloader():
-        wanted = torch.where((batch[ORIGIN] == GENERATED), -100, batch["labels"])[:, 1:]
-        talr.compute_loss(talr.model.train(), dict(batch))
-        assert torch.equal(seen[-1][:, 1:], wanted)
-    assert any((labels[:, 1:] == -100).all(1).any() for labels in seen), "some rows are the start model's"
-
-
-def test_documents_are_not_cut_where_they_are_weighed_as_wholes(tmp_path):
-    said = r"packing_strategy: expected bfd or bfd_split with .*, got wrapped, .* bfd_split cuts only those longer "
-    with pytest.raises(ConfigError, match=said + "than max_length, and each piece has a mean of its own"):
-        make_trainer(tmp_path, {"token_weighting": {"kind": "talr"}}, packing=True, packing_strategy="wrapped")
-    make_trainer(tmp_path, {"token_weighting": {"kind": "eaft"}}, packing=True, packing_strategy="wrapped")
-
-
 def test_documents_have_their_own_means():
     labels = torch.tensor([[-100, 5, 6, -100, 7, 8], [1, -100, -100, 2, -100, -100]])
     inputs = {"position_ids": torch.tensor([[0, 1, 2, 0, 1, 2], [0, 1, 0, 1, 0, 1]])}
@@ -220,11 +198,6 @@ def test_a_step_of_no_weight_is_no_end(tmp_path):
         trained(set(range(9)), max_steps=4)
     with pytest.raises(DataError, match="of step 10 and of all steps before it"):
         trained(set(range(99)), max_steps=30)
-
-
-def test_one_method_weighs_tokens(tmp_path):
-    with pytest.raises(ConfigError, match="one method that weighs tokens, got token_weighting and token_weighting"):
-        make_trainer(tmp_path, {"token_weighting": {"kind": "eaft"}}, loss_type="dft")
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import subprocess
-import sys
 from importlib.metadata import EntryPoint
 
 import pytest
@@ -44,17 +42,6 @@ def test_a_file_and_a_class(place):
         with pytest.raises(ConfigError) as caught:
             retention(value)
         assert said in str(caught.value)
-
-
-def test_of_two_of_one_name_the_one_named_last_is_meant(place):
-    """Which is which decides what pages call it, in processes that have seen both."""
-    text = (place / "my_method.py").read_text()
-    (place / "other.py").write_text(text.replace("dropback to the start", "another way back"))
-    retention([REFERENCE])
-    retention(["other.py:Dropback"])
-    assert title("dropback") == "another way back"
-    retention([REFERENCE])
-    assert title("dropback") == "dropback to the start"
 
 
 @pytest.mark.parametrize(
@@ -143,14 +130,3 @@ def test_an_edited_file_is_another_run_and_old_records_run_no_code(place):
     record = {"retention": [{"never.py:Loaded": {"rate": 1, "sha256": "0"}}]}
     (place / "never.py").write_text("raise SystemExit('this code must not run')\n")
     assert len(explain_difference(record, after.resolved)) > 0
-
-
-def test_finding_one_loads_no_torch_by_itself(place):
-    (place / "light.py").write_text(
-        (place / "my_method.py").read_text().replace("from holdfast.checkpoints.live import Pieces\n", "")
-    )
-    code = (
-        "import sys; from holdfast.retention.registry import retention; retention(['light.py:Dropback']); "
-        "assert 'torch' not in sys.modules"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)

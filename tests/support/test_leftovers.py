@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import subprocess
 import sys
@@ -85,14 +84,6 @@ def test_what_was_there_stays(tmp_path: Path) -> None:
     place = tmp_path / "a" / "b"
     refuse(NewFolder(place / "c"), put(place / "another's"))
     assert names(tmp_path / "a") == ["b", "mine"] and names(place) == ["another's"]
-
-
-def test_without_content_only_empty_folders_go(tmp_path: Path) -> None:
-    place = tmp_path / "a" / "b"
-    refuse(NewFolder(place, content=False), put(place / "file"))
-    assert names(place) == ["file"]
-    refuse(NewFolder(place / "c" / "d", content=False), lambda made: None)
-    assert names(place) == ["file"]
 
 
 def test_what_is_of_worth_is_kept(tmp_path: Path) -> None:
@@ -226,30 +217,3 @@ def test_files_of_others_stay(name: str, tmp_path: Path) -> None:
     write(tmp_path)
     build(tmp_path)
     assert name in names(tmp_path)
-
-
-def test_a_link_or_a_pipe_under_such_a_name_does_no_harm(tmp_path: Path) -> None:
-    (tmp_path / "precious").mkdir()
-    (tmp_path / "precious" / "file").touch()
-    os.symlink(tmp_path / "precious", tmp_path / ".writing-abcdefgh")
-    os.mkfifo(tmp_path / ".writing-hgfedcba")
-    build(tmp_path)
-    assert names(tmp_path / "precious") == ["file"]
-
-
-def test_a_file_taken_for_a_dead_ones_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between a temporary file's making and its lock another process may take it away."""
-    import fcntl
-
-    original, removed = fcntl.flock, []
-
-    def late(descriptor: int, how: int) -> None:
-        for path in tmp_path.glob(".results.json.*.tmp"):
-            if not removed:
-                path.unlink()
-                removed.append(path)
-        original(descriptor, how)
-
-    monkeypatch.setattr(fcntl, "flock", late)
-    write_json(tmp_path / "results.json", {"a": 1})
-    assert removed and names(tmp_path) == ["results.json"]

@@ -70,15 +70,6 @@ def test_without_a_compiler(source, monkeypatch):
     assert build(source, flags=(), wanted=ON) == "no C compiler was found (cc, gcc, clang)"
 
 
-def test_the_environment_decides(monkeypatch):
-    monkeypatch.delenv("HOLDFAST_NATIVE", raising=False)
-    monkeypatch.delenv("CC", raising=False)
-    assert native.settings() == ON
-    monkeypatch.setenv("HOLDFAST_NATIVE", "0")
-    monkeypatch.setenv("CC", "clang")
-    assert native.settings() == Settings("0", "clang")
-
-
 @needs_compiler
 @pytest.mark.skipif(os.name != "posix", reason="owners and modes")
 def test_a_folder_that_others_can_write_to_keeps_nothing(source, tmp_path):

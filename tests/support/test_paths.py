@@ -41,14 +41,8 @@ def test_the_source_asks_for_homes_in_one_way() -> None:
     "words",
     [
         f"evaluate {NOBODY} --perplexity {NOBODY}",
-        f"train --model_name_or_path {NOBODY} --dataset_name {NOBODY}",
         f"data prepare --input {NOBODY} --output out.jsonl",
         f"merge {NOBODY} {NOBODY} --output_dir out",
-        f"inspect {NOBODY}",
-        f"report {NOBODY}",
-        f"compare {NOBODY}",
-        f"cost --config {NOBODY}",
-        f"sweep --config {NOBODY}",
         f"update --base {NOBODY} --instruct {NOBODY} --corpus {NOBODY}",
     ],
 )

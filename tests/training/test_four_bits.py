@@ -12,8 +12,6 @@ from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
 from holdfast.errors import ModelError
 from holdfast.ops.four_bits import keep_unpacked
-from holdfast.runs.config import train_config
-from holdfast.runs.loading import load_model
 from tiny import build_model, build_tokenizer
 
 pytest.importorskip("bitsandbytes")
@@ -80,15 +78,6 @@ def test_gradients_after_a_forward_without_gradients_are_those_of_a_model_never_
     found = gradients(model)
     assert min(float(g.norm()) for g in wanted.values()) > 0
     assert largest_difference(wanted, found) == 0.0
-
-
-def test_a_base_that_a_config_names_may_be_measured_before_training(folder, tmp_path):
-    (tmp_path / "train.jsonl").write_text('{"text": "a"}\n')
-    names = {"model_name_or_path": str(folder), "dataset_name": str(tmp_path / "train.jsonl")}
-    model = load_model(train_config(**names, use_peft=True, load_in_4bit=True, use_cpu=True))
-    with torch.no_grad():
-        model.eval()(input_ids=IDS)
-    assert shapes(model) == {1}
 
 
 def test_a_run_with_evaluations_is_the_run_of_a_cpu_that_repacks_nothing(folder, tmp_path, monkeypatch):

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import shutil
 
 import pytest
 import torch
-from torch import nn
 
 from holdfast.cli.main import main
 from holdfast.training.fused_layers import use_fused_layers
@@ -73,18 +71,6 @@ def test_the_gate_has_to_be_silu():
     assert changed == 2 * 2 + 1  # the norms
 
 
-def test_a_copy_has_its_own_weights():
-    model = build_model()
-    use_fused_layers(model)
-    twin = copy.deepcopy(model)
-    ids = torch.arange(5, 15)[None]
-    before = twin(input_ids=ids).logits
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.zero_()
-    assert torch.equal(twin(input_ids=ids).logits, before) and not torch.equal(model(input_ids=ids).logits, before)
-
-
 def test_half_precision_is_computed_as_before():
     model, fused = build_model().bfloat16(), build_model().bfloat16()
     assert use_fused_layers(fused) == 0
@@ -103,18 +89,6 @@ def test_an_adapter_on_the_gate_is_heard():
     torch.testing.assert_close(model(input_ids=ids).logits, before, atol=1e-5, rtol=1e-5)
     with model.disable_adapter():
         assert not torch.allclose(model(input_ids=ids).logits, before, atol=1e-3)
-
-
-def test_a_layer_that_only_has_such_names_is_left_alone():
-    class ShiftedRMSNorm(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.weight, self.variance_epsilon = nn.Parameter(torch.zeros(8)), 1e-6
-
-        def forward(self, x):
-            return (1 + self.weight) * x
-
-    assert use_fused_layers(ShiftedRMSNorm()) == 0
 
 
 TRAIN = [
@@ -140,13 +114,3 @@ def test_a_run_begins_at_no_divergence_and_ends_where_it_would_have(desk, tokeni
     record = json.loads((desk / "fused" / "run.json").read_text())
     assert record["training"]["fused_layers"] == 7
     assert "fused_layers" not in json.loads((desk / "plain" / "run.json").read_text())["training"]
-
-
-def test_a_run_says_where_it_changes_nothing(desk, tokenizer, monkeypatch):
-    build_model().save_pretrained(desk / "model")
-    tokenizer.save_pretrained(desk / "model")
-    (desk / "data.jsonl").write_text('{"text": "Names refer to objects."}\n' * 20)
-    monkeypatch.setenv("HOLDFAST_NATIVE", "0")
-    assert main(["train", *TRAIN, "--output_dir", "run", "--fused_layers"]) == 0
-    notes = json.loads((desk / "run" / "run.json").read_text())["notes"]
-    assert any("fused_layers changed nothing: it is switched off (HOLDFAST_NATIVE=0)." in note for note in notes)

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 import torch
 from cases import history, make_trainer, weights
 
-from holdfast.data.mixing import NEW, ORIGIN
-from holdfast.errors import ConfigError, DataError, ModelError, StorageError
+from holdfast.errors import ConfigError, DataError, StorageError
 from holdfast.models import with_plain_messages
 from holdfast.ops.heads import check_head, describe_head, project, run_backbone
 from holdfast.training.diverged import describe_samples
-from holdfast.training.image_batches import ImageCollator, of_the_model, placeholders
+from holdfast.training.image_batches import ImageCollator, of_the_model
 from holdfast.training.whole_checkpoints import take_stored_names
 from vision_models import (
     ARCHITECTURES,
@@ -39,14 +36,6 @@ def test_backbone_and_head_are_the_models_own_logits(architecture):
     assert float((other - own).abs().max()) > 1e-4  # the image is seen
     ids = batch.pop("input_ids")
     assert check_head(model, ids, **batch) < 1e-5
-
-
-def test_a_head_with_a_scale_of_its_own_is_found_out():
-    model, batch = build_vision_model("llava"), image_batch("llava")
-    forward = model.lm_head.forward
-    model.lm_head.forward = lambda states: 3.0 * forward(states)
-    with pytest.raises(ModelError, match="computes its logits in a way holdfast does not know"):
-        check_head(model, batch.pop("input_ids"), **batch)
 
 
 @pytest.mark.parametrize("architecture", SEEN)
@@ -112,12 +101,6 @@ def test_labels_are_trls_but_for_the_tokens_of_images(architecture):
         assert torch.equal(found[name], expected), name
 
 
-def test_what_a_processor_writes_for_images():
-    tokenizer = build_vision_tokenizer()
-    names = ("<image>", "<fake_token_around_image>", "<global-img>")
-    assert placeholders(build_processor("idefics3")) == {tokenizer.convert_tokens_to_ids(n) for n in names}
-
-
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_a_batch_of_several_layouts_is_those_of_each(architecture):
     """Conversations with images, a pair of prompt and completion, and tokens that replay brings."""
@@ -158,14 +141,6 @@ def test_what_a_processor_refuses_names_the_row():
         collator()([row])
 
 
-def test_rows_of_other_data_are_not_called_the_training_datas():
-    row = {"text": "<image><image>Two?", "images": [image("red")], "row": 4}
-    with pytest.raises(DataError, match=r"^a row of the data that is mixed in: the processor"):
-        collator()([{**row, ORIGIN: [NEW + 1]}])
-    rows = [{**vision_rows(2)[n], "row": n + 7, ORIGIN: [NEW + n]} for n in range(2)]
-    assert collator()(rows)["row"].tolist() == [7, -1]
-
-
 def test_a_sample_that_diverged_is_named_by_its_row():
     batch = collator()([{**row, "row": 10 + n} for n, row in enumerate(vision_rows(2))])
     tokenizer = build_vision_tokenizer()
@@ -175,44 +150,6 @@ def test_a_sample_that_diverged_is_named_by_its_row():
 
 
 # ------------------------------------------------------------------------------------------------------------ training
-
-
-def test_a_processor_that_is_not_the_models_names_the_row(tmp_path):
-    trainer = make_trainer(tmp_path, {}, images="llava")
-    trainer.train_dataset = trainer.train_dataset.add_column("row", list(range(24)))
-    trainer.data_collator.collate.processor.patch_size = 4
-    said = r"^rows? [0-9, ]+ of the training data.*: the model cannot read its images: .* is its own"
-    with pytest.raises(DataError, match=said):
-        trainer.train()
-
-
-def test_the_first_batch_with_images_is_looked_at_whenever_it_comes(tmp_path, monkeypatch):
-    from holdfast.training import mixin
-
-    seen = []
-    monkeypatch.setattr(mixin, "check_head", lambda model, ids, **how: seen.append("pixel_values" in how))
-    trainer = make_trainer(tmp_path, {}, images="llava", max_steps=3, per_device_train_batch_size=2)
-    text, rows = vision_rows(4)[3], vision_rows(3)
-    monkeypatch.setattr(
-        type(trainer),
-        "get_train_dataloader",
-        lambda self: [collator()(r) for r in ([text, text], [rows[0]], [rows[1]])],
-    )
-    trainer.train()
-    assert seen == [False, True]
-
-
-def test_images_that_a_method_brings_to_rows_of_text(tmp_path):
-    from datasets import Dataset
-
-    image("red").save(tmp_path / "red.png")
-    line = {"question": "Which?", "answer": "Red.", "image": "red.png"}
-    (tmp_path / "seen.jsonl").write_text(json.dumps(line) + "\n")
-    words = Dataset.from_list([{"text": "Only words, and more of them."}] * 8)
-    seen = str(tmp_path / "seen.jsonl")
-    for method, asked in (("replay", {"data": seen, "unit": "examples"}), ("multitask", {"data": seen})):
-        with pytest.raises(DataError, match=r"seen.jsonl: these rows hold images, the training rows none"):
-            make_trainer(tmp_path, {method: asked}, images="llava", data=words)
 
 
 @pytest.mark.parametrize("tokens", ["trained", "all"])
@@ -226,16 +163,6 @@ def test_the_teacher_sees_the_images(architecture, tokens, tmp_path):
         trainer.train()
         kl = history(trainer, "kl")
         assert kl[0] == 0.0 and kl[-1] > 1e-4
-
-
-def test_adapter_off_and_online_are_one_teacher(tmp_path):
-    runs = []
-    for teacher in ("online", "adapter_off"):
-        method = {"label_annealing": {"weight": 3.0, "teacher": teacher}}
-        trainer = make_trainer(tmp_path, method, images="llava", peft=True)
-        trainer.train()
-        runs.append(weights(trainer))
-    assert max(float((runs[0][n] - runs[1][n]).abs().max()) for n in runs[0]) < 1e-6
 
 
 def test_direct_agrees_with_trl_where_only_answers_are_trained(tmp_path):

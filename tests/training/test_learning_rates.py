@@ -39,17 +39,6 @@ def test_what_is_no_factor() -> None:
     assert "got 'layers' and 'q_proj' for model.layers.0.self_attn.q_proj.weight" in second
 
 
-def test_one_factor_for_all_is_another_learning_rate(tmp_path: Path) -> None:
-    doubled = trained(tmp_path / "a", {".": 2.0}, learning_rate=1e-3)
-    plain = trained(tmp_path / "b", {}, learning_rate=2e-3)
-    assert all(torch.equal(doubled[n], plain[n]) for n in plain)
-
-
-def test_factor_1_changes_nothing(tmp_path: Path) -> None:
-    one, plain = trained(tmp_path / "a", {"norm": 1.0}), trained(tmp_path / "b", {})
-    assert all(torch.equal(one[n], plain[n]) for n in plain)
-
-
 def test_factor_0_leaves_parameters_as_they_are(tmp_path: Path) -> None:
     start = dict(build_model().named_parameters())
     found = trained(tmp_path, {"mlp": 0.0}, weight_decay=0.1)
@@ -65,15 +54,6 @@ def test_sgd_moves_by_the_factor(tmp_path: Path) -> None:
     for name, first in start.items():
         factor = 3.0 if "q_proj" in name else 0.5 if "norm" in name else 1.0
         assert torch.allclose(found[name] - first, factor * (plain[name] - first), atol=1e-6, rtol=1e-4)
-
-
-def test_the_rate_that_is_logged_is_the_runs(tmp_path: Path) -> None:
-    trainer = make_trainer(tmp_path, (), multipliers={"embed": 0.1}, learning_rate=1e-3, lr_scheduler_type="constant")
-    trainer.train()
-    logged = [row["learning_rate"] for row in trainer.state.log_history if "learning_rate" in row]
-    assert logged and set(logged) == {1e-3}
-    rates = trainer._learning_rates()
-    assert {n for n, r in rates.items() if r == pytest.approx(1e-4)} == {n for n in rates if "embed" in n}
 
 
 def test_a_resumed_run_ends_as_an_uninterrupted_one(tmp_path: Path) -> None:

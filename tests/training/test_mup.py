@@ -3,19 +3,13 @@ D.1."""
 
 from __future__ import annotations
 
-import json
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from rich.console import Console
 
 from holdfast.errors import ConfigError
-from holdfast.papers.ladder.settings import TRAIN
-from holdfast.runs.config import train_config
-from holdfast.runs.run import train
 from holdfast.training.learning_rates import factors_of
 from holdfast.training.mup import mup_
 from tiny import build_model
@@ -55,21 +49,6 @@ def test_spreads_and_factors() -> None:
         else:
             spread = sigma / 4 if "lm_head" in name else sigma / 2
             assert float(p.std()) == pytest.approx(spread, rel=0.05) and factors[name] == 0.25
-
-
-def test_the_base_width_has_no_factors() -> None:
-    model = decoder(BASE)
-    assert mup_(model, base_width=BASE) == {}
-    head, sigma = model.lm_head.weight, model.config.initializer_range
-    assert float(head.std()) == pytest.approx(sigma, rel=0.05)
-
-
-def test_seeds() -> None:
-    first, same, other = decoder(64), decoder(64), decoder(64)
-    for model, seed in ((first, 1), (same, 1), (other, 2)):
-        mup_(model, base_width=BASE, seed=seed)
-    pairs = zip(first.parameters(), same.parameters(), other.parameters(), strict=True)
-    assert all(torch.equal(a, b) and (a.ndim == 1 or not torch.equal(a, c)) for a, b, c in pairs)
 
 
 def grown(width: int, *, mup: bool, steps: int = 4, rate: float = 5e-3) -> tuple[float, float]:
@@ -112,45 +91,3 @@ def test_coordinate_check() -> None:
 def test_tied_embeddings_are_refused() -> None:
     with pytest.raises(ConfigError, match="tie_word_embeddings: false"):
         mup_(build_model(), base_width=16)
-
-
-def moved(width: int, *, mup: bool, tokenizer: Any) -> float:
-    """How much the logits of an olmo2 decoder, written as the ladder writes it, change in a run of four steps."""
-    from transformers import AutoModelForCausalLM
-
-    from holdfast.training.fresh_model import Decoder, write_fresh
-
-    size = Decoder(
-        architecture="olmo2", layers=2, width=width, heads=width // 16, mlp=2 * width, context=64, more={}
-    )  # the ladder's own architecture
-    place = Path(f"{width}-{mup}")
-    factors = write_fresh(size, tokenizer, place / "start", seed=1, base_width=BASE if mup else None)
-    settings = {
-        **{k: v for k, v in TRAIN.items() if not k.startswith("save")},
-        "model_name_or_path": str(place / "start"),
-        "dataset_name": "text.jsonl",
-        "max_steps": 4,
-        "lr_scheduler_type": "constant",
-        "warmup_steps": 0,
-        "learning_rate": 5e-3,
-        "learning_rate_multipliers": factors,
-        "use_cpu": True,
-        "output_dir": str(place / "run"),
-    }
-    train(train_config(settings), console=Console(quiet=True))
-    ids = torch.randint(5, len(tokenizer), (8, 24), generator=torch.Generator().manual_seed(3))
-    before, after = (
-        AutoModelForCausalLM.from_pretrained(place / name)(input_ids=ids).logits.detach() for name in ("start", "run")
-    )
-    return float((after - before).pow(2).mean().sqrt())
-
-
-@pytest.mark.slow
-def test_coordinate_check_of_the_ladders_own_runs(desk: Path, tokenizer: Any) -> None:
-    """The same through `training.run.train` on a fresh folder, so that a factor that does not reach the optimiser
-    shows."""
-    rows = [{"text": f"Names refer to objects; {n} binds a name, and a list of {n * n} holds it."} for n in range(64)]
-    Path("text.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    held, plain = (slope([moved(w, mup=mup, tokenizer=tokenizer) for w in WIDTHS]) for mup in (True, False))
-    assert -0.4 < held < 0.1
-    assert plain > held + 0.4

@@ -105,16 +105,6 @@ def test_it_is_not_in_what_is_saved(tmp_path):
     assert IMPLEMENTATION not in (tmp_path / "config.json").read_text()
 
 
-def test_another_model_of_the_same_configuration_gets_it_too():
-    from transformers import LlamaForCausalLM
-
-    first = build_model()
-    assert use_document_attention(first)
-    second = LlamaForCausalLM(first.config)
-    assert use_document_attention(second) and len(second.model._forward_pre_hooks) == 1
-    assert use_document_attention(second) and len(second.model._forward_pre_hooks) == 1, "once is enough"
-
-
 def test_models_that_it_does_not_suit_keep_what_they_have():
     from transformers import AutoModelForCausalLM, MambaConfig
 
@@ -188,18 +178,3 @@ def test_a_teacher_sees_the_same_documents(tmp_path):
     trainer.train()
     kls = history(trainer, "kl")
     assert kls and max(map(abs, kls)) < 1e-6, "a student that has not moved is its teacher, document by document"
-
-
-def test_what_packing_came_to_is_recorded(tmp_path):
-    trainer = trainer_of(tmp_path, texts=[*SENTENCES * 4, "word " * 300])
-    info = trainer.data_info
-    assert info["split"] == 1 and info["window"] == 64 and info["windows"] == len(trainer.train_dataset)
-    assert 0 <= info["wasted"] < 1
-    assert sum(map(len, trainer.train_dataset["input_ids"])) == pytest.approx(
-        info["windows"] * 64 * (1 - info["wasted"])
-    )
-
-
-def test_windows_that_stay_empty_are_said(tmp_path):
-    trainer = trainer_of(tmp_path, texts=["word " * 20] * 9)
-    assert any("of the" in note and "windows of 64 tokens empty" in note for note in trainer.data_notes)

@@ -69,60 +69,6 @@ def test_osf_leaves_the_large_directions_alone(dtype, optim, rate, tmp_path):
     assert max(found.values()) < (2e-5 if dtype == torch.float32 else 0.02)
 
 
-def test_adam_would_leave_the_orthogonal_space_in_peft_alone(tmp_path):
-    """The reason for projecting the factors, too: projected gradients alone do not keep them there."""
-    trainer = osf_trainer(tmp_path, {}, optim="adamw_torch", learning_rate=1e-2)
-    trainer._project_osf = None
-    trainer.train()
-    assert max(leaks(trainer.model).values()) > 0.05
-
-
-@pytest.mark.parametrize("shape", [(24, 16), (16, 24), (20, 20)])
-def test_factors_leak_under_adam_and_not_where_they_are_projected(shape):
-    """One matrix that learns another, by Adam at 1e-2: the share of U_low (and of V_low) within the kept directions."""
-    from peft import OSFConfig, get_peft_model
-    from torch import nn
-
-    from holdfast.training.adapters import complete_osf
-
-    shares = []
-    for projected in (False, True):
-        torch.manual_seed(0)
-        model = get_peft_model(
-            nn.Sequential(nn.Linear(*reversed(shape), bias=False)), OSFConfig(target_modules=["0"], effective_rank=8)
-        )
-        project = complete_osf(model, sharded=False)
-        layer = model.base_model.model[0]
-        factors = layer.osf_svd_params["default"]
-        u, _, vt = torch.linalg.svd(layer.base_layer.weight.detach())
-        wanted, optimizer = torch.randn(shape), torch.optim.Adam(factors.parameters(), lr=1e-2)
-        for _ in range(200):
-            inputs = torch.randn(64, shape[1])
-            optimizer.zero_grad()
-            (model(inputs) - inputs @ wanted.T).square().mean().backward()
-            optimizer.step()
-            if projected:
-                project()
-        left = float((u[:, :8].T @ factors["U_low"]).norm() / factors["U_low"].norm())
-        right = float((factors["V_low"] @ vt[:8].T).norm() / factors["V_low"].norm())
-        shares.append((left, right))
-    assert min(shares[0]) > 0.1 and max(shares[1]) < 1e-5, shares
-
-
-def test_what_lies_in_the_orthogonal_space_keeps_its_length():
-    """Ten thousand projections, of a basis that bfloat16 has rounded."""
-    from holdfast.training.adapters import _kept_directions, _without
-
-    basis = torch.linalg.qr(torch.randn(32, 32, generator=torch.Generator().manual_seed(0))).Q
-    for high, low in ((basis[:, :8], basis[:, 8:20]), (None, basis[:, 8:])):
-        kept = _kept_directions(None if high is None else high.bfloat16(), low.bfloat16())
-        assert kept.shape == (32, 8) and kept.dtype == torch.float32
-        once = columns = _without(kept, torch.randn(32, 5, generator=torch.Generator().manual_seed(1)))
-        for _ in range(10_000):
-            columns = _without(kept, columns)
-        torch.testing.assert_close(columns, once, rtol=1e-5, atol=1e-5)
-
-
 def test_osf_keeps_no_more_directions_than_a_matrix_has(tmp_path):
     with pytest.raises(ConfigError, match=r"osf_effective_rank: expected no more directions.*\(32 x 32, 40 kept\)"):
         osf_trainer(tmp_path, {}, rank=40)
@@ -270,21 +216,6 @@ def test_osf_from_the_command_line_to_a_measured_adapter(place):
         assert torch.allclose(adapted.merge_and_unload()(ids).logits, told, atol=1e-4)
 
 
-def test_osf_continues_what_it_has_trained(place):
-    """The evaluation of a result whose training an earlier session finished loads the adapter over the base."""
-    more = ("--use_peft", "--peft_method", "osf")
-    first = run("out", *more)
-    (value,) = [c.after for c in RunFolder("out").comparisons() if c.metric == "nats_per_token"]
-    shutil.rmtree("out/evaluations")
-    record = json.loads(Path("out/run.json").read_text())
-    record["status"], record["stage"], record["comparisons"] = "interrupted", "evaluate result", []
-    Path("out/run.json").write_text(json.dumps(record))
-    second = run("out", *more)
-    assert second.training["sessions"] == first.training["sessions"]
-    (again,) = [c.after for c in RunFolder("out").comparisons() if c.metric == "nats_per_token"]
-    assert again == pytest.approx(value, abs=1e-5)
-
-
 # ------------------------------------------------------------------------------------------------------------- settings
 
 
@@ -306,21 +237,11 @@ def found_wrong(**settings: Any) -> list[str]:
             {"use_peft": True, "osf_effective_rank": 0.5},
             "osf_effective_rank: belongs to orthogonal subspace fine-tuning",
         ),
-        (
-            {"use_peft": True, "osf_target_modules": ["q_proj"]},
-            "osf_target_modules: belongs to orthogonal subspace fine-tuning",
-        ),
         ({**OSF, "lora_r": 8}, "lora_r: is LoRA's, and peft_method is osf"),
-        ({**OSF, "use_dora": True}, "use_dora: is LoRA's"),
         ({**OSF, "load_in_4bit": True}, "load_in_4bit: osf takes whole weights apart"),
         (
             {**OSF, "osf_effective_rank": 0},
             "osf_effective_rank: expected a whole number of at least 1, or a share above 0 and below 1, got 0.",
-        ),
-        ({**OSF, "osf_effective_rank": 1.0}, "below 1, got 1.0."),
-        (
-            {**OSF, "osf_effective_rank": "half"},
-            "osf_effective_rank: expected a number or a whole number, got 'half' (text).",
         ),
     ],
 )
@@ -349,16 +270,6 @@ def test_osf_settings_reach_peft(place):
     assert peft_of() is None
 
 
-def test_the_method_and_its_rank_decide_a_run(place):
-    base: dict[str, Any] = {"model_name_or_path": "tiny", "dataset_name": "train.jsonl", "use_peft": True}
-    keys = [
-        train_config(base, **more).key
-        for more in ({}, {"peft_method": "osf"}, {"peft_method": "osf", "osf_effective_rank": 0.9})
-    ]
-    assert len(set(keys)) == 3
-    assert train_config(base, peft_method="lora").key == keys[0]
-
-
 # -------------------------------------------------------------------------------------------------- dynamic fine-tuning
 
 
@@ -384,85 +295,4 @@ def test_dft_is_trls_own(tmp_path):
     assert largest_difference(weights(ours), weights(nll)) > 1e-3
 
 
-def test_dft_with_a_kl_term_is_the_sum(tmp_path):
-    """The gradient in one step, away from the start, is that of whole logits and autograd."""
-    trainer = make_trainer(tmp_path, {"label_annealing": {"weight": 0.7}}, loss_type="dft")
-    start = build_model()
-    with torch.no_grad():
-        for parameter in trainer.model.parameters():
-            parameter.add_(torch.randn_like(parameter), alpha=0.05)
-    batch = next(iter(trainer.get_train_dataloader()))
-    loss = trainer.compute_loss(trainer.model, batch)
-    loss.backward()
-    found = {n: p.grad.clone() for n, p in trainer.model.named_parameters()}
-
-    trainer.model.zero_grad()
-    inputs = {k: batch[k] for k in ("input_ids", "attention_mask") if k in batch}
-    log_q = trainer.model(**inputs).logits[:, :-1].log_softmax(-1)
-    log_p = start(**inputs).logits[:, :-1].log_softmax(-1).detach()
-    labels = batch["labels"][:, 1:]
-    trained = labels != -100
-    chosen = log_q.gather(-1, labels.clamp(min=0).unsqueeze(-1))[..., 0]
-    kl = (log_p.exp() * (log_p - log_q)).sum(-1)
-    expected = ((-chosen * chosen.exp().detach() + 0.7 * kl) * trained).sum() / trained.sum()
-    expected.backward()
-    assert float(loss.detach()) == pytest.approx(float(expected.detach()), rel=1e-5)
-    for name, parameter in trainer.model.named_parameters():
-        assert torch.allclose(found[name], parameter.grad, rtol=1e-4, atol=1e-6), name
-    assert float(trainer._sums["train"][0]) == pytest.approx(
-        float(-(chosen * trained).sum().detach()), rel=1e-5
-    )  # logged: the cross-entropy
-
-
-def test_dft_runs_from_the_command_line(place):
-    record = run("out", "--loss_type", "dft", "--retention", "sfa:p=0.5")
-    assert record.status == "finished"
-    final = record.training["final"]
-    assert 0 < final["loss"] < final["ce"]  # every token's share is below 1
-
-
 # ----------------------------------------------------------------------------------------------------------- the script
-
-
-@pytest.mark.slow
-def test_the_script_runs_rivals_beside_our_methods(script, tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("HOLDFAST_CACHE", str(tmp_path / "cache"))
-    bench = script("rivals")
-    words = [
-        "--quick",
-        "--only",
-        "osf + KL",
-        "l2",
-        "no such",
-        "--folder",
-        str(tmp_path / "runs"),
-        "--save",
-        str(tmp_path / "rivals.json"),
-    ]
-    absent = bench.Rival("no such arm", [{"no_such": {}}])
-    monkeypatch.setattr(bench, "RIVALS", (*bench.RIVALS, absent))
-    assert bench.main(words) == 0
-    printed = capsys.readouterr().out
-    saved = json.loads((tmp_path / "rivals.json").read_text())
-    figures = {f["arm"]: f for f in saved["figures"]}
-    assert list(figures) == ["direct", "l2", "osf + KL"]
-    assert (
-        saved["absent"] == {"no such arm": "no method no_such in this version"}
-        and "left out: no method no_such" in printed
-    )
-    assert figures["direct"]["kept"] == figures["direct"]["lost"] == figures["direct"]["time_ratio"] == 1.0
-    assert figures["osf + KL"]["trained"] != figures["direct"]["trained"]
-    assert len({f["source_before"] for f in figures.values()}) == 1
-    assert all(f["target_after"] < f["target_before"] for f in figures.values())
-    assert f"{figures['l2']['target_after']:.3f}" in printed
-    assert RunFolder(tmp_path / "runs" / "osf---KL.0").read().config["peft_method"] == "osf"
-    assert str(tmp_path) not in json.dumps(saved)
-
-    def unneeded(*args: Any, **kwargs: Any) -> None:
-        raise AssertionError("finished arms are not trained again")
-
-    from holdfast.training import hosts
-
-    monkeypatch.setattr(hosts.SFTRetentionTrainer, "train", unneeded)
-    assert bench.main(words) == 0
-    assert json.loads((tmp_path / "rivals.json").read_text())["figures"] == saved["figures"]

@@ -1,5 +1,5 @@
 """What can be said of DeepSpeed without it: parts of flattened weights, and what is refused. Whole runs are in
-`laws/test_zero_ranks.py`."""
+`checks/test_zero_ranks.py`."""
 
 from __future__ import annotations
 
@@ -9,18 +9,16 @@ import pytest
 import torch
 
 from holdfast.checkpoints.live import Pieces, lerp_
-from holdfast.checkpoints.live_tensors import FlatPart, LiveTensor, as_part, gathered, part_in
-from holdfast.retention.anchor import Anchors, aligned
+from holdfast.checkpoints.live_tensors import LiveTensor, gathered, part_in
+from holdfast.retention.anchor import Anchors
 from holdfast.retention.methods.ema import ExponentialAverage
 from holdfast.retention.methods.ewc import EWC
 from holdfast.retention.methods.l2 import L2
 from holdfast.retention.methods.label_annealing import LabelAnnealing
 from holdfast.retention.methods.mofo import MoFO
 from holdfast.retention.methods.sfa import SequentialAveraging
-from holdfast.retention.methods.wise_ft import WiseFT
 from holdfast.retention.protocol import StepInfo
-from holdfast.retention.services import StepFigures
-from holdfast.training.zero import ZeroParts, engine_dtype, problems
+from holdfast.training.zero import ZeroParts, problems
 
 
 class Optimizer:
@@ -155,36 +153,6 @@ def test_an_average_follows_the_parts_and_is_gathered(engine):
     assert ema.metrics(parts.named)["ema_distance"] == pytest.approx(((7 - 0) ** 2 + 6**2 + 5**2 + 4**2 + 3**2) ** 0.5)
 
 
-def test_an_alpha_is_found_on_the_parts(engine):
-    """Each try sets this rank's parts between the anchor's and the end's, and the end is not lost on the way."""
-    method = WiseFT(alpha="auto", limit=0.3, data="x", tries=3)
-    active = method.start(Anchors({n: torch.zeros_like(p) for n, p in engine.module.named_parameters()}))
-    named, seen = ZeroParts(engine).named, []
-    end = {n: p.clone() for n, p in named.items()}
-
-    class Host:
-        rows = staticmethod(lambda data: None)
-        say = staticmethod(lambda text: None)
-
-        def mean_loss(self, rows):
-            share = float(named["a"].sum() / end["a"].sum())
-            seen.append(share)
-            return StepFigures(ce=share if len(seen) > 1 else 0.0, kl=None)
-
-    active.prepare(Host())
-    active._rows = []  # what the host gave
-    active.after_step(named, StepInfo(step=1, total_steps=1))
-    assert seen[1:] == [1.0, 0.5, 0.25] and active.outcome()["alpha"] == 0.25
-    assert all(torch.equal(p, 0.25 * end[n]) for n, p in named.items())
-
-
-def test_alignment_is_done_once():
-    named = {"w": as_part(torch.zeros(3), FlatPart((6,), 2))}
-    cut = aligned({"w": torch.arange(6.0)}, named)
-    assert cut["w"].tolist() == [2.0, 3.0, 4.0]
-    assert aligned(cut, named) is cut
-
-
 def test_what_a_stage_cannot_do_is_said():
     model = torch.nn.Linear(2, 2)
     whole = [LabelAnnealing(), L2(), SequentialAveraging()]
@@ -200,17 +168,3 @@ def test_what_a_stage_cannot_do_is_said():
     model.weight.ds_id = 0
     (refused,) = problems(3, [LabelAnnealing()], model, None)
     assert "a copy of the start model" in refused
-
-
-def test_the_dtype_that_the_engine_casts_to():
-    class Config:
-        def __init__(self, *on: str) -> None:
-            self.on = on
-
-        def is_true(self, key: str) -> bool:
-            return key in self.on
-
-    assert engine_dtype(SimpleNamespace()) is None
-    assert engine_dtype(SimpleNamespace(hf_deepspeed_config=Config())) is None
-    assert engine_dtype(SimpleNamespace(hf_deepspeed_config=Config("bf16.enabled"))) == torch.bfloat16
-    assert engine_dtype(SimpleNamespace(hf_deepspeed_config=Config("fp16.enabled"))) == torch.float16

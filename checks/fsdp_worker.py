@@ -15,8 +15,8 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parents[1]))
+ROOT = Path(__file__).parents[1]
+sys.path[:0] = [str(ROOT / "checks"), str(ROOT / "tests"), str(ROOT / "tests" / "laws")]
 
 import torch
 import torch.distributed as dist

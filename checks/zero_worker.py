@@ -11,8 +11,8 @@ from pathlib import Path
 if __name__ == "__main__":  # the tests import the cases from here, and must not become a DeepSpeed run
     os.environ["DS_ACCELERATOR"] = "cpu"
     os.environ["ACCELERATE_USE_DEEPSPEED"] = "true"
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parents[1]))
+ROOT = Path(__file__).parents[1]
+sys.path[:0] = [str(ROOT / "checks"), str(ROOT / "tests"), str(ROOT / "tests" / "laws")]
 
 from cases import ALL, make_trainer, spec, weights
 from ddp_worker import BATCH, SETTINGS

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from cases import largest_difference, make_trainer, spec, weights
 from ddp_worker import BATCH, SETTINGS
-from zero_worker import ACCUMULATION, STAGES, cases
 
 from two_processes import launch
+from zero_worker import ACCUMULATION, STAGES, cases
 
 pytest.importorskip("deepspeed", reason="DeepSpeed is not installed (pip install --no-build-isolation deepspeed)")
-pytestmark = [pytest.mark.distributed, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.distributed, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")

@@ -14,15 +14,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parents[1]))
+ROOT = Path(__file__).parents[1]
+sys.path[:0] = [str(ROOT / "checks"), str(ROOT / "tests"), str(ROOT / "tests" / "laws")]
 
 from accelerate import PartialState
 from cases import TRAINED
-from fsdp_worker import make_sharded
 from safetensors.torch import save_file
 from torch.distributed.fsdp import FSDPModule
 
+from fsdp_worker import make_sharded
 from holdfast.checkpoints.live_tensors import gathered
 from holdfast.retention.registry import retention
 from holdfast.training import method_laws as laws

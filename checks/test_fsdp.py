@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from cases import EVERY, FIRST, OWN, TRAINED, largest_difference, make_trainer, spec, weights
 from ddp_worker import ACCUMULATION, BATCH, SETTINGS
-from fsdp_worker import LAYOUTS, SHARDED, TEACHERS
 
+from fsdp_worker import LAYOUTS, SHARDED, TEACHERS
 from two_processes import launch
 
 WORKER = Path(__file__).with_name("fsdp_worker.py")
-pytestmark = [pytest.mark.distributed, pytest.mark.slow, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.distributed, pytest.mark.timeout(420)]
 
 EXACT = 1e-11
 """Relative, in float64: what is left is the order of additions."""
