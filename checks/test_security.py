@@ -4,6 +4,7 @@ and that no file names a machine."""
 from __future__ import annotations
 
 import ast
+import inspect
 import json
 import re
 import subprocess
@@ -165,6 +166,19 @@ def test_make_installs_what_each_target_needs() -> None:
         places = [shown.index(step) for step in steps]
         assert places == sorted(places) and "(3, 11)" in shown[: places[0]], target
     assert "pip_audit" not in commands("test") and re.search(r"venv-audit/bin/python tests/audit.py", commands("audit"))
+
+
+@pytest.mark.parametrize("file", ["optimizer.pt", "scheduler.pt", "rng_state.pth"])
+def test_a_checkpoints_states_are_read_without_unpickling(file: str) -> None:
+    """transformers' own loads of them, which a run's continuation goes through."""
+    from transformers import Trainer
+
+    text = inspect.getsource(inspect.getmodule(Trainer))  # type: ignore[arg-type]
+    loads = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Call) and ast.unparse(n.func) == "torch.load"]
+    assert len(loads) >= 6
+    for node in loads:
+        assert [k.value.value for k in node.keywords if k.arg == "weights_only"] == [True], ast.unparse(node)  # type: ignore[attr-defined]
+    assert f"`{file}`" in PAGE
 
 
 def tracked_files() -> list[Path]:

@@ -230,16 +230,6 @@ def test_sfa_averages_at_the_papers_steps_once_each(p, total, expected):
     assert [t for t in range(1, total + 1) if method.averages_at(t, total)] == expected
 
 
-def test_anchor_from_a_checkpoint_folder(tmp_path):
-    from tiny import build_model
-
-    build_model(seed=11).save_pretrained(tmp_path / "previous")
-    trainer = make_trainer(tmp_path, {"sfa": {"p": 1.0, "beta": 1.0, "previous": str(tmp_path / "previous")}})
-    trainer.train()
-    expected = {n: p.detach() for n, p in build_model(seed=11).named_parameters()}
-    assert largest_difference(expected, weights(trainer)) == 0.0
-
-
 # ---------------------------------------------------------------------------------------------------- label annealing
 
 
@@ -305,14 +295,6 @@ def padded_left(collate):
         }
 
     return collated
-
-
-def test_successors_are_tokens_that_follow_tokens():
-    from holdfast.training.forward import successor_mask
-
-    mask = torch.tensor([[0, 0, 1, 1, 1], [1, 1, 1, 0, 0]])
-    expected = [[False, False, True, True], [True, True, False, False]]
-    assert successor_mask({"input_ids": mask, "attention_mask": mask}).tolist() == expected
 
 
 def test_figures_after_a_resume_cover_the_steps_before_it(tmp_path):

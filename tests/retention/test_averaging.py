@@ -10,7 +10,6 @@ from cases import largest_difference, make_trainer, weights
 from safetensors.torch import save_file
 
 from holdfast.retention.anchor import Anchors
-from holdfast.retention.averages import partners_of_zero
 from holdfast.retention.methods.ema import ExponentialAverage
 from holdfast.retention.methods.sfa import SequentialAveraging
 from holdfast.retention.protocol import StepInfo
@@ -142,18 +141,3 @@ def test_under_lora_the_merged_weights_are_averaged(spec, tmp_path):
     assert max(float(p.abs().max()) for p in wanted.values()) > 1e-3
     for name, product in averaged.items():
         torch.testing.assert_close(product, 0.7 * wanted[name], rtol=1e-5, atol=1e-8)
-
-
-def test_which_factor_is_left_alone():
-    a, b, zero = torch.ones(2, 3), torch.ones(3, 2), torch.zeros(3, 2)
-    first, second = "base_model.model.q.lora_A.default.weight", "base_model.model.q.lora_B.default.weight"
-    assert partners_of_zero({first: a, second: zero}) == {"base_model.model.q.lora_A.weight"}
-    assert partners_of_zero({first: zero, second: b}) == {"base_model.model.q.lora_B.weight"}
-    assert (
-        partners_of_zero({first: a, second: b})
-        == partners_of_zero({first: zero, second: zero})
-        == partners_of_zero({"q.weight": a})
-        == frozenset()
-    )
-    embedding = {"e.lora_embedding_A.default": zero, "e.lora_embedding_B.default": b}
-    assert partners_of_zero(embedding) == {"e.lora_embedding_B"}

@@ -216,15 +216,3 @@ def test_another_forward_with_the_same_weights_is_another_start() -> None:
         other = build_model()
         setattr(other.config, name, value)
         assert StartModel(other, adapter=None, first=True).key != first, name
-
-
-def test_a_step_of_generated_rows_alone_may_carry_the_kl_alone(tmp_path: Path) -> None:
-    """With one row a step some hold generated tokens only, which weigh nothing in the cross-entropy by what was asked
-    for: token weighting has nothing to weigh there, and the KL is learnt."""
-    with_kl = {**entry(tmp_path, fraction=0.6, ce=False), "label_annealing": {"weight": 1.0}}
-    make_trainer(tmp_path, with_kl, per_device_train_batch_size=1).train()
-    weighed = {**with_kl, "token_weighting": {"kind": "eaft", "coefficient": 0.5}}
-    trainer = make_trainer(tmp_path, weighed, per_device_train_batch_size=1)
-    trainer.train()
-    seen = [row["ce_weight"] for row in trainer.state.log_history if "ce_weight" in row]
-    assert 0.0 in seen and max(seen) > 0.4, "steps of generated rows alone, and others"

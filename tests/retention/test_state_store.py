@@ -121,17 +121,6 @@ def test_damage_that_came_after_the_opening_is_found_at_the_first_use(tmp_path):
     assert torch.equal(store.read(key(2)), states(2))
 
 
-def test_a_stranger_is_neither_used_nor_touched(tmp_path):
-    from safetensors.torch import save_file
-
-    save_file({"hidden": torch.ones(2, WIDTH)}, str(tmp_path / "model.safetensors"))
-    store = StateStore(tmp_path, teacher="t")
-    fill(store, range(3))
-    store.remove_damaged()
-    assert store.foreign == ["model.safetensors"] and store.damaged == {}
-    assert (tmp_path / "model.safetensors").exists() and len(store) == 3
-
-
 def fill_and_fail(store: StateStore, numbers, error: type[BaseException], **settings) -> ShardWriter:
     with ShardWriter(store, **settings) as writer:
         for number in numbers:

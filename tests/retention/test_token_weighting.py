@@ -7,7 +7,6 @@ import torch
 from cases import history, make_trainer
 
 from holdfast.errors import ConfigError, DataError
-from holdfast.retention.methods.token_weighting import document_means
 from holdfast.retention.registry import retention
 from tiny import build_model
 
@@ -164,15 +163,6 @@ def test_tau_is_the_median_of_the_step_before(tmp_path):
     assert history(trainer, "ce_weight")[0] == 1.0 != history(trainer, "ce_weight")[1]
     assert history(trainer, "tau")[0] == pytest.approx((first[3] + first[4]) / 2, rel=1e-6)
     assert history(trainer, "tau")[1] == pytest.approx((second[3] + second[4]) / 2, rel=1e-6)
-
-
-def test_documents_have_their_own_means():
-    labels = torch.tensor([[-100, 5, 6, -100, 7, 8], [1, -100, -100, 2, -100, -100]])
-    inputs = {"position_ids": torch.tensor([[0, 1, 2, 0, 1, 2], [0, 1, 0, 1, 0, 1]])}
-    ce = torch.arange(10.0).view(2, 5)
-    means, counts = document_means(inputs, labels, ce)
-    assert means.tolist() == [0.5, 3.5, 0.0, 7.0, 0.0] and counts.tolist() == [2, 2, 0, 1, 0]
-    assert document_means({}, labels, ce)[0].tolist() == [2.0, 7.0]
 
 
 # ------------------------------------------------------------------------------------------------------------ refusals

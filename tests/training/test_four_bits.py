@@ -93,16 +93,6 @@ def test_a_run_with_evaluations_is_the_run_of_a_cpu_that_repacks_nothing(folder,
         assert largest_difference(weights(wanted), weights(trainer)) == 0.0
 
 
-@pytest.mark.parametrize("teacher", ["adapter_off", "online"])
-def test_teachers_of_a_base_in_four_bits_compute_as_it_does(teacher, folder, tmp_path):
-    model = load(folder)
-    trainer = trainer_of(model, tmp_path, {"label_annealing": {"weight": 1.0, "teacher": teacher}})
-    trainer.train()
-    kl = [r["kl"] for r in trainer.state.log_history if "kl" in r]
-    assert abs(kl[0]) < 1e-8 < kl[-1]
-    assert shapes(model) == {1}
-
-
 @pytest.mark.parametrize("unpacked", [False, True])
 @pytest.mark.parametrize("double", [False, True])
 def test_a_model_evaluated_before_it_is_handed_over_is_refused(double, unpacked, folder, tmp_path):

@@ -165,24 +165,6 @@ def test_the_teacher_sees_the_images(architecture, tokens, tmp_path):
         assert kl[0] == 0.0 and kl[-1] > 1e-4
 
 
-def test_direct_agrees_with_trl_where_only_answers_are_trained(tmp_path):
-    """TRL trains the tokens of images where a whole conversation is trained; in pairs it does not."""
-    from datasets import Dataset, Features, Image, List, Value
-    from trl import SFTTrainer
-
-    rows = [{"prompt": f"{n}. <image>Which?", "completion": " Red.", "images": [image("red")]} for n in range(24)]
-    features = Features({"prompt": Value("string"), "completion": Value("string"), "images": List(Image())})
-    data = Dataset.from_list(rows, features=features)
-    ours = make_trainer(tmp_path, {}, images="llava", data=data, optim="sgd")
-    theirs = SFTTrainer(
-        model=build_vision_model("llava"), args=ours.args, train_dataset=data, processing_class=build_processor("llava")
-    )
-    ours.train()
-    theirs.train()
-    named = dict(theirs.model.named_parameters())
-    assert max(float((p - named[n]).abs().max()) for n, p in weights(ours).items()) < 1e-6
-
-
 def test_replay_of_text_and_of_tasks(tmp_path):
     for method in (
         {"replay": {"data": "<replay>", "fraction": 0.5, "unit": "examples"}},

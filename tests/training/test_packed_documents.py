@@ -91,8 +91,6 @@ def test_everything_else_is_sdpa_as_before(tokenizer):
     with torch.no_grad():
         assert torch.equal(ours(**rows).logits, plain(**rows).logits)
         assert torch.equal(ours(input_ids=rows["input_ids"]).logits, plain(input_ids=rows["input_ids"]).logits)
-        told = [m.generate(**rows, max_new_tokens=5, do_sample=False) for m in (plain, ours)]
-    assert torch.equal(*told)
     packed, _ = batch([9, 30, 4])
     with torch.no_grad():  # bounds are not there: transformers' mask is
         assert torch.equal(ours(**packed, use_cache=False).logits, plain(**packed, use_cache=False).logits)
@@ -149,26 +147,6 @@ def test_a_trainer_confines_attention_and_trains_as_with_the_mask(tmp_path):
     assert losses[0] == pytest.approx(losses[1], abs=1e-5)
     for (name, one), other in zip(ours.model.named_parameters(), dense.model.parameters(), strict=True):
         torch.testing.assert_close(one, other, atol=2e-5, rtol=1e-3, msg=name)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("attention", ["flash_attention_2", "sdpa"])
-def test_packed_logits_on_a_gpu(attention):
-    """Half precision, so to its rounding; sdpa goes by torch's variable-length kernel."""
-    if attention == "flash_attention_2":
-        pytest.importorskip("flash_attn")
-    model = build_model(width=128).to("cuda", torch.bfloat16).eval()
-    model.set_attn_implementation(attention)
-    assert use_document_attention(model) == (attention == "sdpa")
-    lengths = [11, 3, 25, 2]
-    packed, bounded = ({k: v.cuda() if torch.is_tensor(v) else v for k, v in b.items()} for b in batch(lengths))
-    with torch.no_grad():
-        together = model(**bounded, use_cache=False).logits[0].float()
-        alone = [
-            model(input_ids=ids[None], use_cache=False).logits[0].float()
-            for ids in packed["input_ids"][0].split(lengths)
-        ]
-    torch.testing.assert_close(together, torch.cat(alone), atol=5e-2, rtol=0)
 
 
 def test_a_teacher_sees_the_same_documents(tmp_path):
