@@ -390,25 +390,3 @@ def test_only_the_command_line_prints():
     assert [
         f"{file}:{node.lineno}" for file, node, name in calls() if name == "print" and not file.startswith("cli/")
     ] == []
-
-
-def test_nothing_seeds_or_sets_threads_at_import():
-    """State of the whole process is changed by no module's mere import."""
-    owners = (
-        "torch.manual_seed",
-        "torch.set_",
-        "random.seed",
-        "np.random.seed",
-        "numpy.random.seed",
-        "logging.basicConfig",
-        "os.environ",
-    )
-    found = [
-        f"{file}:{node.lineno}"
-        for file, tree in sources().items()
-        for statement in tree.body
-        if not isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
-        for node in ast.walk(statement)
-        if isinstance(node, ast.Call) and ast.unparse(node.func).startswith(owners)
-    ]
-    assert found == []

@@ -233,14 +233,6 @@ def test_sfa_averages_at_the_papers_steps_once_each(p, total, expected):
 # ---------------------------------------------------------------------------------------------------- label annealing
 
 
-def test_kl_starts_at_zero_and_grows(tmp_path):
-    trainer = make_trainer(tmp_path, {"label_annealing": {"weight": 1.0}}, logging_steps=1)
-    trainer.train()
-    kl = [r["kl"] for r in trainer.state.log_history if "kl" in r]
-    assert kl[0] == 0.0
-    assert kl[-1] > 1e-3
-
-
 ASKED = [{"prompt": f"What is {n} and {n}?", "completion": f" It is {2 * n}."} for n in range(8)]
 
 

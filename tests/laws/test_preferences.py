@@ -184,12 +184,6 @@ def test_on_policy_distillation_without_a_teacher_or_prompts_is_refused(tmp_path
 
     with pytest.raises(ConfigError, match="expected label_annealing"):
         on_policy(tmp_path, retention([{"l2": {"coefficient": 1.0}}]))
-    with pytest.raises(
-        ConfigError, match=r"label_annealing.tokens: expected trained in on-policy distillation, got all"
-    ):
-        on_policy(tmp_path, retention([{"label_annealing": {"tokens": "all"}}]))
-    with pytest.raises(ConfigError, match="cached"):
-        on_policy(tmp_path, retention([{"label_annealing": {"teacher": "cached"}}]))
     with pytest.raises(ConfigError, match="expected no budget in on-policy distillation"):
         on_policy(tmp_path, retention([KL, {"budget": {"kl": 0.02}}]))
     on_policy(tmp_path, retention([KL, {"budget": {"kl": math.inf}}]))  # off
@@ -345,10 +339,6 @@ def test_data_without_pairs_is_refused(tmp_path):
         "answers": (Dataset.from_list([{"prompt": "a", "completion": "b"}]), "is missing"),
         "none": (Dataset.from_dict({"prompt": [], "chosen": [], "rejected": []}), "at least one pair"),
         "empty": (Dataset.from_list([{"prompt": "a", "chosen": "b", "rejected": ""}]), "in row 0"),
-        "empty, far down": (
-            Dataset.from_list([{"prompt": "a", "chosen": "b", "rejected": "c"}] * 1500 + [{"chosen": "b"}]),
-            "in row 1500",
-        ),
         "same": (Dataset.from_list([{"prompt": "a", "chosen": "b", "rejected": "b"}] * 2), "the same"),
     }.values():
         with pytest.raises(DataError, match=said):

@@ -81,11 +81,9 @@ def test_what_is_not_finite_stays_so():
     x[1, 4] = math.nan
     out = layers.rms_norm(x, torch.ones(20), 1e-6)
     assert out[1].isnan().all() and out[[0, 2]].isfinite().all()
-    gate = torch.tensor([math.nan, math.inf, -math.inf, 1e30, -1e30, 200.0, -200.0])
-    out = layers.swiglu(gate, torch.ones(7))
-    assert out[0].isnan() and out[1] == math.inf and out[3] == 1e30 and out[5] == 200
-    assert out[[4, 6]].abs().max() < 1e-6  # PyTorch has -0
-    assert layers.swiglu(torch.ones(1), torch.tensor([math.nan])).isnan()
+    gate = torch.tensor([math.nan, math.inf, 1e30, -1e30, 200.0, -200.0])
+    expected = torch.tensor([math.nan, math.inf, 1e30, 0.0, 200.0, 0.0])
+    torch.testing.assert_close(layers.swiglu(gate, torch.ones(6)), expected, equal_nan=True)
 
 
 def test_what_c_would_misread_is_refused():

@@ -165,17 +165,6 @@ def test_the_teacher_sees_the_images(architecture, tokens, tmp_path):
         assert kl[0] == 0.0 and kl[-1] > 1e-4
 
 
-def test_replay_of_text_and_of_tasks(tmp_path):
-    for method in (
-        {"replay": {"data": "<replay>", "fraction": 0.5, "unit": "examples"}},
-        {"multitask": {"data": "<replay>"}},
-    ):
-        trainer = make_trainer(tmp_path, method, images="idefics3")
-        [mixed] = trainer.data_info["mixed"]
-        assert mixed["replay_examples"] >= 20 and mixed["train_tokens"] is None
-        assert len(trainer.train_dataset) == 24 + mixed["replay_examples"]
-
-
 def test_what_does_not_go_with_images(tmp_path):
     with pytest.raises(ConfigError, match=r"replay.unit: expected examples"):
         make_trainer(tmp_path, {"replay": {"data": "<replay>"}}, images="llava")
