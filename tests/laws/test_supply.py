@@ -1,5 +1,4 @@
-"""What SECURITY.md says: whose code runs, what reads which files, what is fetched, and that an audit which checked
-nothing does not say that it found nothing."""
+"""What SECURITY.md says: whose code runs, how files are read, and that a run on local files asks no network."""
 
 from __future__ import annotations
 
@@ -20,7 +19,6 @@ from tiny import SENTENCES
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src/holdfast"
-PAGE = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
 
 
 @functools.cache

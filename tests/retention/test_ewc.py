@@ -21,7 +21,6 @@ from holdfast.training import host as host_module
 from holdfast.training.host import TrainerHost
 from tiny import build_model, random_fisher
 
-SGD = dict(optim="sgd", max_grad_norm=0.0)
 OLD = [{"prompt": f"Old question {i}?", "completion": f" Old answer {i} is {i * i}, as ever."} for i in range(12)]
 
 

@@ -16,8 +16,6 @@ from holdfast.retention.methods.token_weighting import TokenWeighting
 from holdfast.retention.presets import PRESETS
 from holdfast.retention.registry import METHODS, parse_retention, retention
 
-CONFIGS = Path(__file__).resolve().parents[2] / "configs"
-
 
 @pytest.fixture(autouse=True)
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

@@ -1,5 +1,4 @@
-"""What other libraries offer against forgetting, run by their code: PEFT's OSF and LoRA with every method, TRL's `dft`
-with and without a KL term."""
+"""What other libraries offer against forgetting, run by their code: OSF of PEFT and LoRA with every method, `dft` of TRL."""
 
 from __future__ import annotations
 
