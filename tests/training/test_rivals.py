@@ -1,4 +1,4 @@
-"""What other libraries offer against forgetting, run by their code: OSF of PEFT and LoRA with every method, `dft` of TRL."""
+"""What other libraries offer against forgetting, run by their code: OSF and LoRA with every method, and `dft`."""
 
 from __future__ import annotations
 
