@@ -78,12 +78,6 @@ def test_without_a_study_or_without_direct_fine_tuning_nothing_can_be_said(numbe
     assert "Direct fine-tuning" in claim(number, headless).reason
 
 
-def test_direct_fine_tuning_that_lacks_a_seed_is_no_reference():
-    found = paper_like()
-    short = dataclasses.replace(found.trials[0], runs=found.trials[0].runs[:2])
-    assert "seed 2 not finished" in claim("1a", dataclasses.replace(found, trials=[short, *found.trials[1:]])).reason
-
-
 def test_what_is_still_to_come_may_change_it():
     whole = paper_like()
 
@@ -244,10 +238,7 @@ def test_every_line_of_a_grid_has_to_bite():
     [
         (1.0, -1.0, 0.01, HOLDS),
         (1.0, 0.2, 0.01, FAILS),
-        (-0.3, -1.0, 0.01, FAILS),
-        (1.0, -0.1, 0.3, UNKNOWN),
         (0.1, -1.0, 0.3, UNKNOWN),
-        (0.1, 0.9, 0.3, FAILS),  # one failed part decides over an open one
         (1.0, -0.03, 0.01, FAILS),  # below zero for sure, and too little to count
     ],
 )

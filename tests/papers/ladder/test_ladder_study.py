@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -87,18 +86,13 @@ def test_windows_of_a_step_are_shared_out(asked: dict[str, Any]) -> None:
         ({"sizes": {"a": {"layers": 1, "width": 15, "heads": 2}}}, r"sizes.a.width: expected a multiple of the heads"),
         ({"sizes": {"a": {"layer": 1, "width": 16, "heads": 2}}}, r"sizes.a: unknown key 'layer'"),
         ({"budgets": [1280, 640]}, "budgets: expected budgets that rise"),
-        ({"budgets": ["much"]}, "budgets: expected numbers of tokens, such as 4M"),
         ({"budgets": [64]}, "expected at least 10 steps of 4 windows of 16 tokens for small, got a budget of 64"),
-        ({"budgets": []}, "budgets: is missing"),
         ({"architecture": "olmo3x"}, r"architecture: expected a causal language model .* Did you mean 'olmo3'"),
         ({"architecture": "gpt2"}, "architecture: gpt2 has no"),
         ({"model": {"rope_thta": 1}}, r"model.rope_thta: .*Did you mean 'rope_th|no such key"),
         ({"model": {"hidden_size": 8}}, "model.hidden_size: is set by `sizes`"),
         ({"train": {"max_steps": 3}}, "train.max_steps: is set by the ladder"),
-        ({"train": {"adam_beta": 3}}, r"train.adam_beta: no such key .*Did you mean"),
         ({"base_width": 16, "model": {"tie_word_embeddings": True}}, "base_width: muP needs embeddings and head"),
-        ({"seeds": []}, "seeds: expected at least one"),
-        ({"small": "pretrainin"}, "small: expected one of"),
     ],
 )
 def test_what_is_wrong_is_said_before_anything_runs(asked: dict[str, Any], change: dict[str, Any], said: str) -> None:
@@ -248,23 +242,6 @@ def test_budgets_and_sizes_may_come_later(asked: dict[str, Any]) -> None:
     }
     assert len(files) == 1 and all((p.stat().st_mtime_ns, p.read_bytes()) == held for p, held in files.items())
     assert [len(yaml.safe_load(Path(f"ladder/{n}.yaml").read_text())["ladder"]) for n in ("small", "wide")] == [2, 1]
-
-
-@pytest.mark.slow
-def test_a_new_queue_finds_the_rungs_that_are_there(asked: dict[str, Any]) -> None:
-    """What was trained on another machine, or in another folder, is found."""
-    small = {**asked, "sizes": {"small": asked["sizes"]["small"]}}
-    run_ladder(ladder_config(small), console=quiet(), workers=1)
-    for rung in Path("ladder").glob("small-*"):
-        shutil.copytree(rung, Path("elsewhere") / rung.name)
-    shutil.copy("ladder/ladder.json", "elsewhere")
-    shutil.rmtree("ladder")
-    weights = {p: (p.stat().st_mtime_ns, p.read_bytes()) for p in Path("elsewhere").glob("small-*/model.safetensors")}
-    more = {**small, "budgets": [640, 1280, 1600], "output_dir": "elsewhere"}
-    record = run_ladder(ladder_config(more), console=quiet(), workers=1)
-    assert [(r.budget, r.state) for r in record.rungs] == [(b, "complete") for b in (640, 1280, 1600)]
-    assert len(weights) == 2 and all((p.stat().st_mtime_ns, p.read_bytes()) == held for p, held in weights.items())
-    assert len(yaml.safe_load(Path("elsewhere/small.yaml").read_text())["ladder"]) == 3
 
 
 def test_the_committed_ladder_goes_on() -> None:

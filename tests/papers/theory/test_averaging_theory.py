@@ -239,18 +239,4 @@ def test_penalties_are_at_their_minimisers(problem, weight) -> None:
         assert along.new_loss(along.penalised(weight)) == pytest.approx(problem.losses(theta)[1], rel=1e-7, abs=1e-12)
 
 
-def test_alignment_and_rotation_are_what_they_say() -> None:
-    spectrum = np.arange(1.0, 7) ** -1.0
-    single = random_quadratics(dimension=6, rotation=0.0, alignment=1.0, seed=1)
-    np.testing.assert_array_equal(single.old_hessian, np.diag(spectrum))
-    alike = random_quadratics(dimension=6, rotation=1.0, alignment=1.0, seed=1)
-    np.testing.assert_array_equal(alike.old_hessian, alike.new_hessian)
-    assert np.abs(alike.old_hessian - np.diag(np.diag(alike.old_hessian))).max() > 0.05
-    for problem in (single, alike, random_quadratics(dimension=6, alignment=0.0, seed=1)):
-        for hessian in (problem.old_hessian, problem.new_hessian):
-            np.testing.assert_allclose(np.linalg.eigvalsh(hessian)[::-1], spectrum, atol=1e-14)
-    again = random_quadratics(dimension=6, seed=1)
-    np.testing.assert_array_equal(again.new, random_quadratics(dimension=6, seed=1).new)
-
-
 # ---------------------------------------------------------------------------------------------------------------- study

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.errors import ConfigError, DataError, ShapeError
-from holdfast.papers.theory.descent import PRETRAINING, gradient_descent, spectrum
+from holdfast.papers.theory.descent import gradient_descent, spectrum
 from holdfast.papers.theory.label_annealing import SHARES
 from holdfast.papers.theory.regression import (
     METHODS,
@@ -169,18 +169,6 @@ def test_overlap_is_the_share_inside_the_span() -> None:
 
 
 # ----------------------------------------------------------------------------------------------------- gradient descent
-
-
-@pytest.mark.parametrize("weight", [0.01, 1.0, 100.0])
-@pytest.mark.parametrize("method", [PRETRAINING, *METHODS])
-def test_descent_reaches_the_closed_form_as_predicted(method, weight) -> None:
-    problem = random_problem(dimension=40, pretrain_rows=20, finetune_rows=10, decay=0.5)
-    run = gradient_descent(problem, method, 0.0 if method in (PRETRAINING, "direct") else weight, tolerance=1e-11)
-    assert run.distances[-1] <= 1e-11 * run.size
-    assert np.abs(run.distances - run.predicted).max() < 1e-12 * run.size
-    assert (np.diff(run.distances) < 0).all()
-    goal = problem.theta0 if method == PRETRAINING else closed_form(problem, method, weight)
-    assert run.theta == pytest.approx(goal, abs=1e-10) and run.size == np.linalg.norm(goal)
 
 
 @pytest.mark.parametrize("method", METHODS)

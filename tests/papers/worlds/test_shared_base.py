@@ -12,7 +12,7 @@ from holdfast.papers.worlds.embedded import embedded_corpus
 from holdfast.papers.worlds.people.chat import vocabulary
 from holdfast.papers.worlds.shared_base import quick_shared_world, shared_base, shared_world
 from holdfast.papers.worlds.word_problems import known_articles
-from holdfast.papers.worlds.world import WorldRecipe, build_world
+from holdfast.papers.worlds.world import build_world
 from holdfast.papers.worlds.world_models import pretraining_texts
 
 
@@ -27,12 +27,6 @@ def test_it_reads_four_kinds_of_text_in_the_shares_that_the_recipe_says():
     read, held_out = set(texts), {*corpus.code_new, *corpus.code_heldout, *corpus.prose_heldout}
     assert not read & held_out
     assert not mistakes_in(recipe) and not mistakes_in(quick_shared_world())
-
-
-def test_a_world_without_source_reads_none():
-    corpus = embedded_corpus()
-    read = set(pretraining_texts(WorldRecipe(tellings=2, list_rounds=1)))
-    assert not read & {*corpus.code_known, *corpus.code_new} and not read & set(known_articles())
 
 
 def test_more_other_text_than_leaves_room_for_people_is_refused():

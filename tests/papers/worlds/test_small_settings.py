@@ -83,14 +83,6 @@ def test_all_share_one_base(made):
     assert weights[0].read_bytes() != weights[2].read_bytes(), "the niche's start was tuned on conversations"
 
 
-def test_a_second_call_does_nothing(made, monkeypatch):
-    place = Path(made["niche_knowledge"]["new_chat_valid"]).parent
-    before = {p: p.stat().st_mtime_ns for p in place.rglob("*") if p.is_file()}
-    monkeypatch.setattr("holdfast.papers.worlds.pretrain.pretrain", lambda *a, **k: pytest.fail("made again"))
-    assert make_setting("niche_knowledge", place, quick=True) == made["niche_knowledge"]
-    assert {p: p.stat().st_mtime_ns for p in place.rglob("*") if p.is_file()} == before
-
-
 def test_files_of_another_base_are_not_found_made(monkeypatch, tmp_path):
     """A base that reads longer is another start: what lies in the folder would train from the old one."""
 
@@ -162,14 +154,6 @@ def test_five_tasks_share_nothing_that_is_asked(made):
         assert len(asked) >= 8 and len(learnt) >= 8
         assert not {row["prompt"] for row in asked} & {row["messages"][0]["content"] for row in learnt}
     assert ids["wording"] and ids["form"] and not ids["wording"] & ids["form"]
-
-
-def test_restoring_text_names_nobody_who_is_asked_about(made):
-    asked = {row["name"] for row in rows(made["stages"]["old_facts"])}
-    told = Path(made["stages"]["corpus"]).read_text()
-    learnt = Path(made["stages"]["train"]).read_text()
-    assert asked and not [name for name in asked if name in told or name in learnt]
-    assert len(rows(made["stages"]["corpus"])) > 50
 
 
 def test_the_niche_asks_for_what_its_articles_tell(made):

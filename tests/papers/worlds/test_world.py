@@ -44,15 +44,6 @@ def test_everybody_has_a_name_and_a_value_of_each_attribute(world):
     assert len(world.half_a) == len(world.half_b) == 30
 
 
-def test_changes_are_of_half_a_and_new(world):
-    assert len(world.changes) == 5
-    halves = {p.name: p for p in world.people}
-    for change in world.changes:
-        assert (
-            halves[change.name].half == "A" and halves[change.name].facts[change.attribute] == change.old != change.new
-        )
-
-
 @pytest.mark.parametrize(
     ("numbers", "words"),
     [
@@ -156,12 +147,6 @@ def test_four_options_of_one_attribute_and_one_is_right(world):
         assert min(counts) > 0, "the right option is not always at one place"
     for asked, completed in zip(questions.choices(world.half_b), questions.completions(world.half_b), strict=True):
         assert completed["prompt"] == asked["prompt"] and completed["completion"] == asked["options"][asked["answer"]]
-
-
-def test_changed_facts_have_the_old_value_among_the_options(world):
-    for row, change in zip(questions.changed_choices(world), world.changes, strict=True):
-        assert row["options"][row["answer"]] == f" {change.new}" and row["options"][row["old"]] == f" {change.old}"
-        assert not row["prompt"].startswith(change.name), "a name without a space before it is another token"
 
 
 def test_lettered_conversations_are_asked_as_the_questions_are_and_about_half_a_alone(world):
