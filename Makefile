@@ -31,8 +31,8 @@ quickstart: $(BIN)/.installed  ## see forgetting, and what keeps it small, in ab
 	$(BIN)/holdfast quickstart
 
 test: $(BIN)/.test-tools  ## static checks and the test suite (no GPU, no network)
-	$(BIN)/ruff check src tests checks examples benchmarks docs/site.py docs/records.py docs/pictures
-	$(BIN)/ruff format --check --quiet src tests checks examples benchmarks docs/site.py docs/records.py docs/pictures
+	$(BIN)/ruff check src tests checks examples benchmarks docs/*.py docs/pictures
+	$(BIN)/ruff format --check --quiet src tests checks examples benchmarks docs/*.py docs/pictures
 	$(BIN)/mypy --no-error-summary
 	$(ENV) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m 'not slow and not gpu and not network'
 
@@ -63,8 +63,8 @@ oracles: $(BIN)/.test-tools  ## what a restructuring must leave as it is: pages,
 	$(ENV) PYTHONPATH=src $(BIN)/python checks/reference/record.py --check $(if $(OLD_SRC),--old-src $(OLD_SRC)) || test $$? -eq 2
 
 format: $(BIN)/.test-tools  ## format and fix what ruff can
-	$(BIN)/ruff check --fix src tests checks examples benchmarks docs/site.py docs/records.py docs/pictures
-	$(BIN)/ruff format src tests checks examples benchmarks docs/site.py docs/records.py docs/pictures
+	$(BIN)/ruff check --fix src tests checks examples benchmarks docs/*.py docs/pictures
+	$(BIN)/ruff format src tests checks examples benchmarks docs/*.py docs/pictures
 
 bench: $(BIN)/.installed  ## the benchmarks with their bars
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[bench]'

@@ -116,13 +116,13 @@ def test_what_a_method_declares_is_there():
 
 
 def test_tables_of_keys_are_those_of_the_declarations():
-    from holdfast.cli.doc_tables import with_tables
     from holdfast.retention.presets import PRESETS
     from holdfast.retention.registry import METHODS
+    from key_tables import with_tables
 
     pages = {path: path.read_text(encoding="utf-8") for path in PAGES}
     stale = [path.name for path, page in pages.items() if with_tables(page) != page]
-    assert stale == [], "run: python -m holdfast.cli.doc_tables"
+    assert stale == [], "run: python docs/key_tables.py"
     tables = re.findall("<!-- keys: (.*?) -->", "".join(pages.values()))
     sections = ["train", "train options", "data", "on_policy", "world"]
     assert sorted(tables) == sorted([*METHODS, *PRESETS, *sections])
@@ -427,7 +427,7 @@ def check_command(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
         file = find_option(options, "config")
         settings = {s.name: s for s in command.settings}
         here = file is None or Path(file).is_file()
-        given = command.given(options) if here else parse_words(options, settings, renamed=command.renamed)
+        given = command.given(options) if here else parse_words(options, settings)
         given.check(coerce_all(settings, given.values)[1])
         if name in READ:
             command.read(options)

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import sys
+from pathlib import Path
 from typing import Any
+
+sys.path.append(str(Path(__file__).parents[2] / "docs"))  # `claims_page`, which writes docs/claims.md
 
 PAGES = {
     "ladder.json": ("holdfast.papers.ladder.record:read_ladder", "holdfast.papers.ladder.page:ladder_page"),
@@ -34,8 +38,8 @@ CLAIMS = {
 """File of a record: what judges the claims of its paper, given records by the name of their study."""
 CLAIMS_JSON = "holdfast.papers.claims.rules:claims_json"
 CLAIMS_PAGE = "holdfast.papers.claims.page:claims_page"
-PAPERS = "holdfast.papers.claims.outcomes:known_papers"
-CLAIMS_MARKDOWN = "holdfast.papers.claims.outcomes:claims_page"
+PAPERS = "claims_page:known_papers"
+CLAIMS_MARKDOWN = "claims_page:claims_page"
 
 STUDIES = {
     "ladder": "holdfast.papers.ladder.plan:ladder_config",

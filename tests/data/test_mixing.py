@@ -62,7 +62,7 @@ def test_seeds_decide_rows_and_places():
 
 def test_replay_is_spread_evenly():
     mixed, info = mix_replay(tokens([4] * 4000, 0), tokens([4] * 4000, REPLAY), fraction=0.25, seed=0)
-    assert info.token_fraction == pytest.approx(0.25, abs=1e-3)
+    assert info.replay_tokens / (info.train_tokens + info.replay_tokens) == pytest.approx(0.25, abs=1e-3)
     is_replay = np.array([row[0] >= REPLAY for row in mixed["input_ids"][:]])
     shares = [part.mean() for part in np.array_split(is_replay, 8)]
     assert all(abs(share - 0.25) < 0.08 for share in shares), shares  # 0.08 is 4.8 standard deviations
@@ -85,7 +85,7 @@ def test_a_share_of_zero_is_the_very_same_object_and_others_have_bounds(way, wro
     train = tokens([3, 4], 0)
     mixed, info = WAYS[way](train, tokens([1], REPLAY), 0.0)
     assert mixed is train
-    assert (info.train_tokens, info.replay_tokens, info.replay_examples, info.token_fraction) == (7, 0, 0, 0.0)
+    assert (info.train_tokens, info.replay_tokens, info.replay_examples) == (7, 0, 0)
     with pytest.raises(ConfigError, match=expected):
         WAYS[way](train, tokens([1], REPLAY), wrong)
 

@@ -12,8 +12,7 @@ from rich.console import Console
 
 import synthetic_residuals as make
 from holdfast.records.residual import ResidualRecord
-from holdfast.reports.charts import plotly_figure
-from holdfast.reports.update_report import Results, clause, kept_charts, print_update, role_of, write_update_report
+from holdfast.reports.update_report import Results, clause, print_update, role_of, write_update_report
 
 
 @pytest.fixture
@@ -90,27 +89,6 @@ def test_every_measure_has_a_row_and_every_model_a_column(tmp_path, updated) -> 
     assert "1.960 [1.940, 1.980]" in text
 
 
-def test_many_entries_are_drawn_behind_their_averages(tmp_path, updated) -> None:
-    for model in updated.models:
-        for k in range(10):
-            found = make.evaluation("source", f"task_{k}", {"acc": make.share(0.05 * k + 0.2, 100)})
-            make.write_evaluation(tmp_path / "evaluations" / model.name, found)
-        mean = make.evaluation("average", "knowledge", {"average": make.share(0.5, 10, "share")}, kind="average")
-        make.write_evaluation(tmp_path / "evaluations" / model.name, mean)
-    r = Results(tmp_path, updated)
-    assert r.entries[-1].title == r.scores[0].score == "knowledge" and len(r.scores) == 10
-
-
-def test_before_and_after_has_four_models_a_measure(tmp_path, updated) -> None:
-    shares, texts = kept_charts(Results(tmp_path, updated))
-    assert [t["name"] for t in plotly_figure(shares)["data"]] == ["base", "instruct", "instruct, continued", "result"]
-    assert [cells[0] for cells in shares.table.rows] == ["new knowledge", "instructions", "old knowledge"]
-    assert [cells[0] for cells in texts.table.rows] == ["new text", "prose"]
-    assert "lower is better" in plotly_figure(texts)["layout"]["xaxis"]["title"]["text"]
-    result = next(t for t in plotly_figure(shares)["data"] if t["name"] == "result")
-    assert result["x"] == [70.0, 90.0, 92.0]
-
-
 def test_the_page_says_how_models_were_made_and_what_of(tmp_path, updated) -> None:
     text = page_text(tmp_path, updated)
     for said in (
@@ -138,7 +116,7 @@ def test_a_pair_that_is_no_pair_is_warned_about_first(tmp_path, updated, among) 
     changes = {"ancestry": evidence} if among == "evidence" else {"notes": [warning]}
     text = page_text(tmp_path, dataclasses.replace(updated, **changes))
     assert warning in text
-    assert text.index("A pair does not look like a base and its child.") < text.index("Before and after")
+    assert text.index("A pair does not look like a base and its child.") < text.index("Compared pairs")
     assert "That is what a fine-tune of a base looks like" not in text
     assert "That is what a fine-tune of a base looks like" in page_text(tmp_path, updated)
 

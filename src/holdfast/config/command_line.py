@@ -48,8 +48,6 @@ class Command(Generic[T]):
     """Whether there is `--config FILE.yaml`."""
     yaml_needs: str = ""
     """What the file needs at least, for the message on an empty one."""
-    renamed: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """Today's name, in words, of keys and options that people know under another."""
     more: tuple[Setting, ...] = ()
     """Settings beside the request's, such as a method's parameters; they are taken from what was given
     (`Given.take`) before the request is decoded."""
@@ -76,7 +74,7 @@ class Command(Generic[T]):
             sys.stdout.write(self.help())
             raise SystemExit(0)
         known = {s.name: s for s in self.settings}
-        line = parse_words(argv, known, renamed=self.renamed)
+        line = parse_words(argv, known)
         file = Given()
         if self.yaml and "config" in line.values and not any(m.path == ("config",) for m in line.mistakes):
             file = read_yaml(line.values["config"], needs=self.yaml_needs)
@@ -109,7 +107,7 @@ class Command(Generic[T]):
         Raises:
             ConfigError: with every mistake at once.
         """
-        value, mistakes = decode(self.request, given.values, defaults=defaults, renamed=self.renamed)
+        value, mistakes = decode(self.request, given.values, defaults=defaults)
         given.check(mistakes)
         assert value is not None
         return value
@@ -133,7 +131,7 @@ def parse_words(
     Args:
         argv: the words.
         known: all settings by name; their types decide how many words an option takes.
-        renamed: as of `decode`.
+        renamed: as of `coerce_all`.
     """
     given = Given()
     positional = next((s for s in known.values() if s.meta.positional), None)

@@ -90,7 +90,6 @@ def decode(
     *,
     defaults: T | None = None,
     also: Sequence[str] = (),
-    renamed: Mapping[str, str] | None = None,
 ) -> tuple[T | None, list[Mistake]]:
     """A settings value out of a mapping.
 
@@ -99,13 +98,12 @@ def decode(
         values: by key; dashes and underscores are alike.
         defaults: takes the place of the declared defaults.
         also: keys that belong to somebody else, for the advice on an unknown one.
-        renamed: today's name, in words, of keys that people know under another.
 
     Returns:
         The value (None where there is a mistake) and every mistake.
     """
     known = {s.name: s for s in settings_of(cls)}
-    found, mistakes = coerce_all(known, values, also=also, renamed=renamed)
+    found, mistakes = coerce_all(known, values, also=also)
     unknown = any(plain_key(k) not in known for k in values)
     refused = {m.path[0] for m in mistakes if m.path}
     if defaults is not None:

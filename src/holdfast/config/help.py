@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import shutil
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import PurePath
 from typing import Any
 
@@ -94,18 +94,3 @@ def metavar(setting: Setting) -> str:
         number = "N" if "int" in first else "X" if "float" in first else ""
         word = number or ("PATH" if "Path" in first else setting.name.upper())
     return f"{word} ..." if setting.takes_many and not word.endswith("...") else word
-
-
-def keys_table(settings: Iterable[Setting]) -> str:
-    """A Markdown table of keys: name, value, default, what it is; hidden settings are left out."""
-    rows = ["| key | value | default | |", "|---|---|---|---|"]
-    for s in settings:
-        if s.meta.hidden:
-            continue
-        default = (
-            "required" if s.required else f"`{default_text(s.default)}`" if s.default not in (None, "", ()) else ""
-        )
-        rows.append(
-            "| " + " | ".join(cell.replace("|", "\\|") for cell in (f"`{s.name}`", s.expected, default, s.help)) + " |"
-        )
-    return "\n".join(rows) + "\n"

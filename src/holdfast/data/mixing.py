@@ -56,13 +56,6 @@ class MixInfo:
     repeated: int
     """How many of `replay_examples` are a second or later use of a row; 0 where the replay data sufficed."""
 
-    @property
-    def token_fraction(self) -> float | None:
-        """Replay's share of the tokens; None where they are not known."""
-        if self.train_tokens is None or self.replay_tokens is None:
-            return None
-        return self.replay_tokens / max(1, self.train_tokens + self.replay_tokens)
-
 
 def mix_replay(
     train: datasets.Dataset,

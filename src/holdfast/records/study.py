@@ -210,11 +210,6 @@ class StudyRecord(Displayed):
         return record_from(StudyRecord, value)
 
 
-def trial_from_json(value: Mapping[str, Any]) -> TrialRecord:
-    """A trial as `to_jsonable` wrote it."""
-    return record_from(TrialRecord, value)
-
-
 def seed_run_from_json(value: Mapping[str, Any]) -> SeedRun:
     """A seed's run as `to_jsonable` wrote it."""
     return record_from(SeedRun, value)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -34,7 +33,7 @@ from holdfast.records.residual import BASE, INSTRUCT, ModelPair, ResidualRecord,
 from holdfast.records.run import LayerDistance
 from holdfast.reports import blocks as b
 from holdfast.reports.blocks import Bullets, Facts, Fold, Panel, Paragraph, Section, Span, Text, Tile, chip, sub
-from holdfast.reports.charts import Axis, Chart, Col, Mark, Rule, Value, moved, tabulate
+from holdfast.reports.charts import Col, moved, tabulate
 from holdfast.reports.compared import (
     GROUPS,
     TONES,
@@ -89,8 +88,6 @@ _BROKEN = "gave NaN or infinity"
 MOST_PAIRS = 2
 """With the result, in a terminal: against the instruct model and, if it was made, against the continued one. All are on
 the page."""
-MOST_SCORES = 9
-"""Entries that are drawn beside averages."""
 BOTH = ("exact_match,strict-match", "exact_match,flexible-extract")
 """GSM8K's two figures, which lead together: strict alone mixes the format of an answer with the ability to find it."""
 CHOICE = ("average", "scale_choice")
@@ -99,13 +96,6 @@ NEW_WORDS = {"new", "news", "fresh", "recent", "update", "updated"}
 INSTRUCTION_WORDS = {"ifeval", "instruction", "instructions", "following"}
 INSTRUCTION_METRICS = ("inst_level_", "prompt_level_")
 """How metrics of IFEval's kind begin."""
-STYLES = {
-    BASE: ("accent", "circle"),
-    INSTRUCT: ("second", "square"),
-    "residual": ("third", "diamond"),
-    "others": ("flat", "pentagon"),
-}
-"""Kind of model -> colour and symbol on every chart."""
 
 
 # ------------------------------------------------------------------------------------------------------------- measures
@@ -216,14 +206,6 @@ class Results:
                 values[model] = found.metrics[names[0]]
         return values
 
-    @functools.cached_property
-    def scores(self) -> list[Measure]:
-        """What plots show: what leads each entry; averages first where entries are many."""
-        leading = [m for m in self.entries if m.leads]
-        if len(leading) <= MOST_SCORES:
-            return leading
-        return [m for m in leading if m.average] + [m for m in leading if not m.average][:MOST_SCORES]
-
     def against_instruct(self, *, continued: bool) -> ModelPair | None:
         """The comparison of an update's result with its instruct model, as given or continued; None: none."""
         others = {m.name for m in self.models if (m.start, m.restored, m.continued) == (INSTRUCT, "", continued)}
@@ -268,19 +250,6 @@ def shown_name(model: StudiedModel) -> str:
     return f"{cached[1]}/{cached[2]}" if cached else last_part(model.path) or model.label or model.name
 
 
-def score_texts(metric: Metric, score: Measure) -> tuple[str, str]:
-    """A score's value with its unit, and its interval."""
-    return with_interval(metric.value, metric.interval, share=score.share, unit=score.unit)
-
-
-def drawn(metric: Metric, score: Measure) -> Value:
-    """A score to draw: shares in percent."""
-    factor = 100.0 if score.share else 1.0
-    low, high = (factor * v for v in metric.interval or (math.nan, math.nan))
-    text, interval = score_texts(metric, score)
-    return Value(value=factor * metric.value, low=low, high=high, text=text, interval=interval)
-
-
 def breakable(text: str) -> str:
     """Names of entries with places where a narrow column may break them."""
     return text.replace("_", "_\u200b")
@@ -305,9 +274,7 @@ def write_update_report(folder: str | os.PathLike[str], record: ResidualRecord) 
 def update_page(record: ResidualRecord, folder: Path) -> b.Page:
     """The page; see `write_update_report`."""
     r = Results(folder, record)
-    charts = kept_charts(r)
     shown = [
-        Section("Before and after", charts, anchor="kept") if charts else None,
         _pairs(r),
         Section("What was measured", _measures(r), anchor="measured"),
         _scale(r),
@@ -490,54 +457,6 @@ def _tile(title: str, comparisons: Sequence[Comparison], against: str) -> Tile:
 
 
 # ------------------------------------------------------------------------------------------------------------- figures
-
-
-def kept_charts(r: Results) -> list[Chart]:
-    """What an update kept, a line for each score: the base, the instruct model, the continued instruct model and the
-    result as points; shares together, others by their unit."""
-    result = next((m for m in r.models if m.name == r.record.result), None)
-    if result is None:
-        return []
-    made = {(m.start, m.continued): m for m in reversed(r.models) if not m.restored}
-    places = {"base": (BASE, False), "instruct": (INSTRUCT, False), "instruct, continued": (INSTRUCT, True)}
-    chosen = {name: made[place] for name, place in places.items() if place in made} | {"result": result}
-    scores = [s for s in r.scores if sum(m.name in s.values for m in chosen.values()) > 1]
-    return [
-        _kept_chart([s for s in scores if s.unit == unit], chosen) for unit in dict.fromkeys(s.unit for s in scores)
-    ]
-
-
-def _kept_chart(scores: Sequence[Measure], chosen: Mapping[str, StudiedModel]) -> Chart:
-    offset, first = 0.52 / len(chosen), scores[0]
-    rows: list[dict[str, Any]] = []
-    for line, s in enumerate(scores):
-        rows.append({"title": s.score})
-        for place, (name, m) in enumerate(chosen.items()):
-            if m.name in s.values:
-                y = round(line + offset * (place - (len(chosen) - 1) / 2), 3)
-                rows[-1] |= {name: drawn(s.values[m.name], s), f"place {place}": y}
-    names = [s.score for s in scores]
-    level = 100 * next(iter(first.values.values())).confidence
-    marks = []
-    for place, name in enumerate(chosen):
-        colour, symbol = STYLES.get("residual" if name == "result" else name, STYLES["others"])
-        marks.append(Mark(x=name, y=f"place {place}", name=name, colour=colour, symbol=symbol))
-    return Chart(
-        title="Shares" if first.share else f"In {first.unit}",
-        rows=rows,
-        columns=[Col("Measure", "title", numeric=False), *(Col(name, name) for name in chosen)],
-        marks=marks,
-        x=Axis(title=first.unit + lower(first)),
-        y=Axis(names=names, more={"showgrid": False}),
-        rules=[Rule(y=line + 0.5, colour="grid", dash="solid") for line in range(len(scores) - 1)],
-        narrow=names,
-        caption=(
-            f"Bars: {level:g} % intervals over the samples of each model alone. Two may overlap and their difference "
-            "still be sure: the models answered the same questions, see the pairs."
-        ),
-        height=96 + 62 * len(scores),
-        legend=True,
-    )
 
 
 def _pairs(r: Results) -> Section | None:

@@ -242,14 +242,3 @@ def test_budgets_and_sizes_may_come_later(asked: dict[str, Any]) -> None:
     }
     assert len(files) == 1 and all((p.stat().st_mtime_ns, p.read_bytes()) == held for p, held in files.items())
     assert [len(yaml.safe_load(Path(f"ladder/{n}.yaml").read_text())["ladder"]) for n in ("small", "wide")] == [2, 1]
-
-
-def test_the_committed_ladder_goes_on() -> None:
-    """A default of pre-training that decided its weights would make every ladder of before another one."""
-    from holdfast.papers.ladder.settings import TRAIN
-    from holdfast.runs.identity import deciding
-
-    folder = Path(__file__).resolve().parents[3] / "docs" / "examples" / "ladder" / "1M-tokens2M"
-    was = json.loads((folder / "run.json").read_text())["config"]
-    assert TRAIN["adam_beta1"] == 0.9  # the default, which records leave out
-    assert deciding({**was, **TRAIN}) == {**deciding(was), "adam_beta1": 0.9}

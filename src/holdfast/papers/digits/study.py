@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from holdfast.errors import TrainingDiverged
-from holdfast.papers.digits.data import DIGITS, read_images
+from holdfast.papers.digits.data import read_digits
 from holdfast.records.sequence import (
     SEQUENTIAL,
     SINGLE,
@@ -178,7 +178,7 @@ def train_seed(settings: DigitsSettings, arms: Sequence[Arm], seed: int) -> dict
     """
     from holdfast.retention.registry import method_class
 
-    images = read_images(DIGITS)
+    images = read_digits()
     training, held_out = {}, {}
     for task, classes in TASKS.items():
         part = images.of_classes(classes)
@@ -277,7 +277,7 @@ def digits_record(
     for task in TASKS:
         before = statistics.fmean(first["base"]["right"][task])
         tasks[task] = TaskScore(
-            suite=task, name=DIGITS, metric="acc", unit="accuracy", higher_is_better=True, before=before
+            suite=task, name="digits", metric="acc", unit="accuracy", higher_is_better=True, before=before
         )
     models = []
     for seed, networks in results.items():

@@ -35,7 +35,7 @@ from holdfast.records.metrics import is_share
 from holdfast.records.residual import BASE, DERIVED, INSTRUCT, ModelPair, ResidualRecord, StudiedModel
 from holdfast.reports import blocks as b
 from holdfast.reports.blocks import Fold, Paragraph, Section, Table, Text, Tile, sub
-from holdfast.reports.charts import DASHES, Axis, Chart, Col, Mark
+from holdfast.reports.charts import DASHES, Axis, Chart, Col, Mark, Value
 from holdfast.reports.compared import ComparisonRow, measures, ordered, primary_of
 from holdfast.reports.format import (
     count,
@@ -46,6 +46,7 @@ from holdfast.reports.format import (
     plural,
     significant,
     tally,
+    with_interval,
 )
 from holdfast.reports.html import write_page
 from holdfast.reports.update_report import (
@@ -54,7 +55,6 @@ from holdfast.reports.update_report import (
     Measure,
     Results,
     breakable,
-    drawn,
     lower,
     no_answer,
     pair_title,
@@ -86,6 +86,8 @@ STYLES = {
     DERIVED: ("fourth", "triangle-up"),
 }
 """Kind of model -> colour and symbol."""
+MOST_SCORES = 9
+"""Entries that are drawn beside averages."""
 TITLES = {2: "Continued on new text", 3: "Residuals of siblings", 4: "Derived models"}
 """Of the paper's tables."""
 READING = (
@@ -171,7 +173,9 @@ class StudyResults(Results):
     def drawn_scores(self) -> list[Measure]:
         """What charts show: the paper's groups and average, and what was measured beside its suite."""
         if not self.paper_rows:
-            return self.scores
+            leading = [m for m in self.entries if m.leads]
+            averages = [m for m in leading if m.average] if len(leading) > MOST_SCORES else []
+            return averages + [m for m in leading if m not in averages][:MOST_SCORES]
         return [m for m in self.rows if m.score and m.values and (isinstance(m, PaperMeasure) or m.leads)]
 
     @functools.cached_property
@@ -227,6 +231,14 @@ class StudyResults(Results):
         """The paper's name of a given model; "" where it is none of the paper's."""
         paths = (m.path for m in self.models if m.given and (m.start, m.family) == (start, family))
         return printed_figures.recognise(next(paths, "")) or ""
+
+
+def drawn(metric: Metric, score: Measure) -> Value:
+    """A score to draw: shares in percent."""
+    factor = 100.0 if score.share else 1.0
+    low, high = (factor * v for v in metric.interval or (math.nan, math.nan))
+    text, interval = with_interval(metric.value, metric.interval, share=score.share, unit=score.unit)
+    return Value(value=factor * metric.value, low=low, high=high, text=text, interval=interval)
 
 
 def over_seeds(metrics: Sequence[Metric]) -> Metric | None:

@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 from holdfast.config.declare import Seed
 from holdfast.config.decode import mistakes_in
 from holdfast.errors import ConfigError, DataError
-from holdfast.papers.digits.data import DIGITS, read_images
+from holdfast.papers.digits.data import read_digits
 from holdfast.papers.worlds.pictures.scenes import FAMILIES, Digits, caption_rows, instruction_rows, question_rows
 from holdfast.papers.worlds.pictures.tower import RECORD, TowerRecipe, cached_tower, digits_of
 from holdfast.papers.worlds.pretrain import Count
@@ -47,8 +47,6 @@ class PicturesRecipe:
 
     seed: Seed = 0
     """Of pictures and questions."""
-    source: str = DIGITS
-    """Images of single digits: "digits" (scikit-learn's), or a folder of MNIST's four files."""
     captions: Count = 2000
     """Pictures with captions."""
     instructions: Count = 4000
@@ -79,7 +77,6 @@ def build_pictures(
 
     Raises:
         ConfigError: a value that cannot be, all of them; a folder that holds another world.
-        DataError: no such images.
     """
     if problems := [mistake.sentence() for mistake in mistakes_in(recipe)]:
         raise ConfigError(problems)
@@ -87,14 +84,14 @@ def build_pictures(
     names = {name: place / f"{name}.parquet" for name in ("captions", "instructions", VALID, HELD_OUT, *FAMILIES)}
     key = fingerprint([WORLD_VERSION, to_jsonable(dataclasses.asdict(recipe)), deciding_libraries()])
     record = place / "pictures.json"
-    tower = cached_tower(recipe.tower, recipe.source, cache=cache, console=console)
+    tower = cached_tower(recipe.tower, cache=cache, console=console)
     paths = {**names, "suite": place / "suite.yaml", "tower": tower}
     if record.is_file():
         if read_object(record).get("key") != key:
             raise ConfigError(f"{place} holds another world of pictures. Choose a new folder.")
         return paths
     place.mkdir(parents=True, exist_ok=True)
-    images = read_images(recipe.source, seed=recipe.tower.seed)  # what the tower has not seen is asked
+    images = read_digits(seed=recipe.tower.seed)  # what the tower has not seen is asked
     known, unknown = (digits_of(images, held_out=held_out) for held_out in (False, True))
     choosing, reporting = halves(unknown)
     seed = f"pictures {recipe.seed}"

@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from holdfast.config.declare import Seed
-from holdfast.errors import DataError
-from holdfast.papers.digits.data import DIGITS, Images, read_images
+from holdfast.papers.digits.data import Images, read_digits
 from holdfast.papers.worlds.pictures.scenes import CELL, ROWS, SIZE, Digits, scene
 from holdfast.papers.worlds.pretrain import Count, Rate
 from holdfast.papers.worlds.tuned import deciding_libraries, exclusive_lock, tuning_cache
@@ -59,45 +58,29 @@ class TowerRecipe:
 
 
 def digits_of(images: Images, *, held_out: bool) -> Digits:
-    """Single digits of 8 x 8 pixels for pictures; larger images (MNIST's 28 x 28) are made smaller by averaging.
+    """Single digits of 8 x 8 pixels for pictures.
 
     Args:
-        images: with the classes 0 to 9.
+        images: the digits.
         held_out: those that are held out in place of the others.
-
-    Raises:
-        DataError: images that are not square, or a digit of which there is none.
     """
     import numpy as np
-    from PIL import Image
 
     pixels, labels = (images.test, images.test_labels) if held_out else (images.train, images.train_labels)
-    side = round(pixels.shape[1] ** 0.5)
-    if side * side != pixels.shape[1]:
-        raise DataError(f"Expected square images of digits, got {pixels.shape[1]} pixels each.")
-    if absent := sorted(set(range(10)) - set(np.unique(labels).tolist())):
-        raise DataError(f"Expected images of all ten digits, got none of {absent}.")
-    grey = np.rint(pixels.reshape(-1, side, side) * 255).astype(np.uint8)
-    if side != CELL:
-        small = [Image.fromarray(one).resize((CELL, CELL), Image.Resampling.BOX) for one in grey]
-        grey = np.stack([np.asarray(one) for one in small])
+    grey = np.rint(pixels.reshape(-1, CELL, CELL) * 255).astype(np.uint8)
     return Digits(pixels=grey, labels=labels)
 
 
-def cached_tower(recipe: TowerRecipe, source: str = DIGITS, *, cache: Path | None = None, console: Any = None) -> Path:
+def cached_tower(recipe: TowerRecipe, *, cache: Path | None = None, console: Any = None) -> Path:
     """The folder of a tower, from the cache or trained now: a `CLIPVisionModel`, its image processor, and `tower.json`
     with the share of held-out digits that it reads.
 
     Args:
         recipe: architecture and schedule.
-        source: "digits" or a folder of MNIST's files; see `papers.digits.data.read_images`.
         cache: None: the cache of small bases.
         console: a `rich.console.Console` for the progress bar.
-
-    Raises:
-        DataError: no such images.
     """
-    images = read_images(source, seed=recipe.seed)
+    images = read_digits(seed=recipe.seed)
     digits = digits_of(images, held_out=False)
     content = [hashlib.sha256(part.tobytes()).hexdigest() for part in (digits.pixels, digits.labels)]
     key = fingerprint([_VERSION, asdict(recipe), content, deciding_libraries()], length=16)

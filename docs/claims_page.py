@@ -5,7 +5,7 @@
     holdfast reproduce label-annealing --thorough
     cp reproduce-label-annealing/claims.json docs/outcomes/label-annealing-look.json
     cp reproduce-label-annealing-thorough/claims.json docs/outcomes/label-annealing-toy.json
-    python -m holdfast.papers.claims.outcomes            # writes docs/claims.md, and the verdicts in docs/papers.md
+    python docs/claims_page.py                           # writes docs/claims.md, and the verdicts in docs/papers.md
 
 Claims that were judged in a family of their own, as by `--recipes pictures`, have a file of their own beside it:
 `docs/outcomes/<paper>-<recipe>-<scale>.json`.
@@ -34,8 +34,8 @@ HEAD = """\
 
 Every claim of the papers whose studies can be run, what the paper prints, and what came out here. The rules and the
 preconditions stand in [reproduce](reproduce.md) and were committed before any outcome under them was computed. This
-page is made from the outcomes in `docs/outcomes` by the module `holdfast.papers.claims.outcomes`; an outcome that was
-judged by other rules is not shown.
+page is made from the outcomes in `docs/outcomes` by `docs/claims_page.py`; an outcome that was judged by other
+rules is not shown.
 """
 
 

@@ -1,4 +1,4 @@
-"""The tables of keys in the documentation, written from the declarations: `python -m holdfast.cli.doc_tables`.
+"""The tables of keys in the documentation, written from the declarations: `python docs/key_tables.py`.
 
 A table stands between `<!-- keys: NAME -->` and `<!-- /keys -->`; what is between them is replaced. A test compares.
 """
@@ -6,14 +6,13 @@ A table stands between `<!-- keys: NAME -->` and `<!-- /keys -->`; what is betwe
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from holdfast.config.declare import Setting, settings_of
-from holdfast.config.help import keys_table
+from holdfast.config.help import default_text
 
-DOCS = Path(__file__).parents[3] / "docs"
-"""The documentation in a clone."""
+DOCS = Path(__file__).parent
 _TABLE = re.compile(r"(<!-- keys: ([^>]+?) -->\n).*?(<!-- /keys -->)", re.DOTALL)
 
 
@@ -36,6 +35,22 @@ def declared(name: str) -> Sequence[Setting]:
         return flags()
     sections = {"train": OwnSettings, "data": Templates, "on_policy": OnPolicySettings, "world": WorldRecipe}
     return settings_of({**METHODS, **PRESETS, **sections}[name])
+
+
+def keys_table(settings: Iterable[Setting]) -> str:
+    """A Markdown table of keys: name, value, default, what it is; hidden settings are left out."""
+    rows = ["| key | value | default | |", "|---|---|---|---|"]
+    for setting in settings:
+        if setting.meta.hidden:
+            continue
+        default = ""
+        if setting.required:
+            default = "required"
+        elif setting.default not in (None, "", ()):
+            default = f"`{default_text(setting.default)}`"
+        cells = (f"`{setting.name}`", setting.expected, default, setting.help)
+        rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(rows) + "\n"
 
 
 def with_tables(page: str) -> str:
