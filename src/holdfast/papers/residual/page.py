@@ -413,11 +413,11 @@ def _chart(
         kinds[line] = column.model.restored or column.model.start
         names = {"line": line, "header": f"{column.family}: {column.header}".lstrip(": ")}
         rows.append(names | {"score": drawn(metric, score), "place": place, "paper": column.printed(score)})
-    marks = []
+    marks: list[Mark] = []
     for number_, (line, kind) in enumerate(kinds.items()):
         colour, symbol = STYLES[kind]
-        ends = {"x": "score", "y": "place"} if across else {"x": "place", "y": "score"}
-        style = {"colour": colour, "symbol": symbol, "dash": DASHES[number_ // 3 % 4]}
+        ends: dict[str, Any] = {"x": "score", "y": "place"} if across else {"x": "place", "y": "score"}
+        style: dict[str, Any] = {"colour": colour, "symbol": symbol, "dash": DASHES[number_ // 3 % 4]}
         marks.append(Mark(where={"line": line}, name=line, kind="points" if across else "line", **style, **ends))
     ends = {"x": "paper", "y": "place"} if across else {"x": "place", "y": "paper"}
     marks.append(Mark(name="paper", colour="ink", symbol="circle-open", size=11, **ends))
