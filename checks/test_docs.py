@@ -394,7 +394,7 @@ def test_a_command_is_sound(content, place, capsys):
         check_command(words, capsys)
 
 
-READ = ("quickstart", "fisher", "world", "reproduce")
+READ = ("quickstart", "fisher", "reproduce")
 """Commands whose examples are whole requests; those of the others name files that are not here."""
 WORK = ("merge", "inspect")
 """Commands that work on checkpoints, and `residual extract|apply`."""
@@ -419,6 +419,8 @@ def check_command(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
         assert main(rest) == 0
     elif name == "train" or study:
         assert main([*(w for w in rest if w != "--dry_run"), "--dry_run"]) == 0, capsys.readouterr().err
+    elif rest[:2] == ["study", "run"]:
+        check_study(ROOT / rest[2], rest[3:])
     elif name == "report":
         RunFolder(options[0]).write(RunRecord(name="run"))
         command_of(words)[0].read(options)
@@ -433,6 +435,16 @@ def check_command(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
             command.read(options)
         if name in WORK or command.name in ("holdfast residual extract", "holdfast residual apply"):
             check_checkpoint_command(rest, given.values, capsys)
+
+
+def check_study(file: Path, options: list[str]) -> None:
+    """The file is there, and the options are those of its kind of study."""
+    from holdfast.cli.study import STUDIES, kind_of_file
+
+    command = STUDIES[kind_of_file(file)].command
+    settings = {setting.name: setting for setting in command.settings}
+    given = parse_words(options, settings)
+    given.check(coerce_all(settings, given.values)[1])
 
 
 def check_checkpoint_command(words: list[str], given: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:

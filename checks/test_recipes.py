@@ -166,7 +166,7 @@ def test_the_recipes_are_these() -> None:
         *(f"without_old_data/{n}" for n in WITHOUT_OLD_DATA),
     }
     assert there == {*METHODS, *tiny, *papers}
-    package = ROOT / "src" / "holdfast" / "studies" / "recipes" / "residual"
+    package = ROOT / "src" / "holdfast" / "papers" / "recipes" / "residual"
     assert {p.resolve() for p in (CONFIGS / "residual").glob("*.yaml")} == set(package.glob("*.yaml"))
 
 

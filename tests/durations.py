@@ -9,27 +9,26 @@ from pathlib import PurePosixPath
 import pytest
 
 BUDGETS = {
-    "checkpoints": 55,
-    "cli": 110,
-    "config": 25,
-    "data": 35,
-    "evaluation": 75,
-    "laws": 150,
-    "ops": 30,
-    "papers": 20,
-    "records": 2,
-    "reports": 30,
+    "papers": 120,
+    "laws": 110,
+    "runs": 85,
+    "evaluation": 80,
+    "studies": 65,
+    "checkpoints": 50,
     "retention": 45,
-    "runs": 95,
+    "training": 40,
+    "ops": 35,
+    "cli": 35,
+    "data": 25,
+    "reports": 15,
+    "support": 6,
+    "config": 6,
     "statistics": 5,
-    "studies": 90,
-    "support": 5,
-    "training": 25,
-    "worlds": 25,
-    "(top)": 25,
+    "records": 2,
+    "(top)": 5,
 }
-"""Seconds of one worker for the tests that `make test` runs; the sum is what two workers have in seven minutes, with a
-reserve."""
+"""Seconds of one worker for the tests that `make test` runs; the sum is what two workers have in six minutes,
+static checks included."""
 
 
 class Durations:

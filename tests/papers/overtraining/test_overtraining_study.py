@@ -183,6 +183,7 @@ def lost_by_document(run: RunFolder, entry: str) -> np.ndarray:
     return found[0] - found[1]
 
 
+@pytest.mark.slow
 def test_a_whole_study(asked: dict[str, Any]) -> None:
     record = run_of(asked)
     assert record.status == "finished" and read_overtraining("out") == record and Path("out/report.html").is_file()

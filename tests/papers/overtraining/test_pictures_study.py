@@ -185,6 +185,7 @@ def test_pictures_that_are_asked_about_are_not_trained_on(asked: dict[str, Any],
         run_of(with_align(asked, train=leaking))
 
 
+@pytest.mark.slow
 def test_a_whole_study_of_models_that_see(asked: dict[str, Any], world: dict[str, Path]) -> None:
     from safetensors.torch import load_file
 
