@@ -348,6 +348,7 @@ metric_list:
 """
 
 
+@pytest.mark.slow
 def test_text_entries_give_the_figures_of_the_language_model_inside(desk: Path) -> None:
     shared = {"options": ["red", "a list"], "instruction_id_list": ["plain:capitals"], "kwargs": [{}]}
     rows = [

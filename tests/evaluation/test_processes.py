@@ -104,6 +104,7 @@ def figures(folder: Path) -> dict[str, object]:
     return found
 
 
+@pytest.mark.slow
 def test_every_kind_gives_the_bytes_of_one_process(desk: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["evaluate", "base", "--suite", "suite.yaml", "--output_dir", "one"]) == 0
     capfd.readouterr()

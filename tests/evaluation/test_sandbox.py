@@ -154,15 +154,18 @@ def test_equal_programs_end_alike():
     "program",
     [
         "while True: pass",
-        "import signal\nfor s in (signal.SIGXCPU, signal.SIGALRM, signal.SIGTERM): signal.signal(s, "
-        "signal.SIG_IGN)\nwhile True: pass",
+        pytest.param(
+            "import signal\nfor s in (signal.SIGXCPU, signal.SIGALRM, signal.SIGTERM): signal.signal(s, "
+            "signal.SIG_IGN)\nwhile True: pass",
+            marks=pytest.mark.slow,
+        ),
         "while True: print('x' * 10**6)",
-        "import sys\nwhile True: sys.stderr.write('x' * 10**6)",
+        pytest.param("import sys\nwhile True: sys.stderr.write('x' * 10**6)", marks=pytest.mark.slow),
         "import time; time.sleep(100)",
         "import os, time\nfor fd in range(1000):\n    try: os.close(fd)\n    except OSError: pass\nwhile True: "
         "time.sleep(1)",
         "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)",
-        "max(iter(int, 1))",
+        pytest.param("max(iter(int, 1))", marks=pytest.mark.slow),
     ],
 )
 def test_what_would_go_on_is_ended(program):

@@ -241,15 +241,9 @@ def outside(function: Callable[..., None]) -> Callable[..., None]:
     return function
 
 
-CORE = "values_and_gradients or different_length or overwrite or any_stride"
-"""What shows quickly that the kernel is right, for the ordinary test run; all of it runs among the slow tests."""
-
-
 @outside
-@pytest.mark.parametrize(
-    ("chosen", "least"), [(CORE, 25), pytest.param("", 60, marks=pytest.mark.slow)], ids=["core", "everything"]
-)
-def test_in_the_interpreter(chosen, least):
+@pytest.mark.slow
+def test_in_the_interpreter():
     """Runs `TestInTheInterpreter` in a process of its own; its report is this test's report."""
     command = [
         sys.executable,
@@ -263,7 +257,6 @@ def test_in_the_interpreter(chosen, least):
         "-p",
         "no:randomly",
         "--tb=short",
-        *(["-k", chosen] if chosen else []),
         __file__,
     ]
     environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
@@ -273,7 +266,7 @@ def test_in_the_interpreter(chosen, least):
     report = done.stdout[-6000:] + done.stderr[-2000:]
     assert done.returncode == 0, report
     counted = re.search(r"(\d+) passed", done.stdout)
-    assert counted and int(counted[1]) >= least and "skipped" not in done.stdout, report
+    assert counted and int(counted[1]) >= 60 and "skipped" not in done.stdout, report
 
 
 class TestInTheInterpreter:

@@ -139,4 +139,4 @@ def test_the_example_of_the_page_runs() -> None:
     block = next(part for part in page.split("```python\n") if "attach_retention(" in part).partition("```")[0]
     names: dict[str, Any] = {}
     exec(block, names)
-    assert all(bool(torch.isfinite(p).all()) for p in names["model"].parameters())
+    assert all(bool(torch.isfinite(p).all()) for p in names["network"].parameters())

@@ -179,6 +179,7 @@ KL_ALONE = {"label_annealing": {"weight": 1.0, "weight_new": 0.0, "weight_genera
 
 
 @pytest.mark.parametrize(("peft", "packing"), [(False, False), (True, True)])
+@pytest.mark.slow
 def test_kl_on_generated_tokens_alone_keeps_the_laws(peft: bool, packing: bool, tmp_path: Path) -> None:
     """Continued from a checkpoint, and in micro-batches, a run is the same; the samples are found again."""
 
@@ -193,6 +194,7 @@ def test_kl_on_generated_tokens_alone_keeps_the_laws(peft: bool, packing: bool, 
 
 
 @pytest.mark.parametrize("strategy", ["bfd", "bfd_split"])
+@pytest.mark.slow
 def test_the_share_is_of_what_is_trained_on(strategy: str, tmp_path: Path) -> None:
     """Rows that will be cut count as far as they are trained on, else short samples would be more than their share."""
 

@@ -111,6 +111,7 @@ def test_continued_after_an_interruption_gives_the_same_weights(place):
     assert whole.keys() == again.keys() and all(torch.equal(whole[n], again[n]) for n in whole)
 
 
+@pytest.mark.slow
 def test_lora(place):
     """An adapter on a model that reads images: interrupted, continued, loaded, and put into the weights."""
     from peft import PeftModel

@@ -78,6 +78,7 @@ def slope(values: list[float]) -> float:
     return float(((x - x.mean()) * (y - y.mean())).sum() / ((x - x.mean()) ** 2).sum())
 
 
+@pytest.mark.slow
 def test_coordinate_check() -> None:
     """Under muP a few steps change hidden states as much at every width, and logits no more; as transformers
     initialises, with one rate for all, both grow with the width."""

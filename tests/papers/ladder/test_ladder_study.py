@@ -101,6 +101,7 @@ def test_what_is_wrong_is_said_before_anything_runs(asked: dict[str, Any], chang
     assert not Path("ladder").exists()
 
 
+@pytest.mark.slow
 def test_text_that_holds_what_is_measured_is_refused(asked: dict[str, Any]) -> None:
     rows = Path("text.jsonl").read_text().splitlines()
     Path("held.jsonl").write_text("\n".join([*Path("held.jsonl").read_text().splitlines(), rows[7]]) + "\n")
@@ -220,6 +221,7 @@ def test_seeds_have_runs_and_ladders_of_their_own(asked: dict[str, Any]) -> None
     ]
 
 
+@pytest.mark.slow
 def test_budgets_and_sizes_may_come_later(asked: dict[str, Any]) -> None:
     """What was trained stays as it is; a size of another shape, or a budget less, is another ladder."""
     small, wide = asked["sizes"]["small"], asked["sizes"]["wide"]

@@ -23,6 +23,8 @@ from holdfast.papers.overtraining.study import run_overtraining
 from holdfast.records.run import RunFolder
 from tiny import build_model
 
+pytestmark = pytest.mark.slow  # whole studies and models: some seconds each
+
 OLD = [f"The quick brown fox {i} jumps over the lazy dog and then sleeps for {i} hours." for i in range(12)]
 NEW = [f"In this village nobody had counted to {i} before the bridge was built." for i in range(24)]
 BUDGETS = {"s": 4, "m": 12, "l": 40}
@@ -183,7 +185,6 @@ def lost_by_document(run: RunFolder, entry: str) -> np.ndarray:
     return found[0] - found[1]
 
 
-@pytest.mark.slow
 def test_a_whole_study(asked: dict[str, Any]) -> None:
     record = run_of(asked)
     assert record.status == "finished" and read_overtraining("out") == record and Path("out/report.html").is_file()
@@ -257,7 +258,6 @@ def test_a_whole_study(asked: dict[str, Any]) -> None:
     assert again.models == record.models and before == {p: p.stat().st_mtime_ns for p in Path("out").rglob("*.jsonl")}
 
 
-@pytest.mark.slow
 def test_the_loss_is_followed_along_a_fine_tuning(asked: dict[str, Any]) -> None:
     """Figure 10: at the whole way it is the fine-tuned model's, at none the checkpoint's, and the quadratic touches it
     there."""
@@ -280,7 +280,6 @@ def test_the_loss_is_followed_along_a_fine_tuning(asked: dict[str, Any]) -> None
     assert "The loss along the step towards new-0.01, l" in Path("out/report.html").read_text()
 
 
-@pytest.mark.slow
 def test_a_fine_tuning_that_diverges_is_a_result(asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     from holdfast.errors import TrainingDiverged
     from holdfast.papers.overtraining import study
@@ -336,7 +335,6 @@ def test_training_text_that_holds_what_is_measured_is_refused(asked: dict[str, A
     assert any("1 of 12 documents of source/old (old.jsonl) stand in the training data" in n for n in record.notes)
 
 
-@pytest.mark.slow
 def test_a_study_that_was_stopped_goes_on(asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     from holdfast.training.hosts import SFTRetentionTrainer
 
@@ -385,7 +383,6 @@ def test_rates_and_ways_may_come_later(asked: dict[str, Any]) -> None:
     assert [d.split(":")[0] for d in overtraining_config(wider).differences(old)] == ["seeds"]
 
 
-@pytest.mark.slow
 def test_a_checkpoint_that_is_not_finite_itself_is_no_fine_tuning_that_diverged(asked: dict[str, Any]) -> None:
     import torch
     from safetensors.torch import load_file, save_file

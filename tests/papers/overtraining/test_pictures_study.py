@@ -27,6 +27,8 @@ from holdfast.papers.worlds.pictures.tower import TowerRecipe
 from holdfast.records.run import RunFolder
 from tiny import build_model
 
+pytestmark = pytest.mark.slow  # whole studies and models: some seconds each
+
 OLD = [f"The quick brown fox {i} jumps over the lazy dog and then sleeps for {i} hours." for i in range(12)]
 BUDGETS = {"s": 4, "l": 20}
 """Steps of pre-training by checkpoint."""
@@ -185,7 +187,6 @@ def test_pictures_that_are_asked_about_are_not_trained_on(asked: dict[str, Any],
         run_of(with_align(asked, train=leaking))
 
 
-@pytest.mark.slow
 def test_a_whole_study_of_models_that_see(asked: dict[str, Any], world: dict[str, Path]) -> None:
     from safetensors.torch import load_file
 
@@ -258,7 +259,6 @@ def test_a_whole_study_of_models_that_see(asked: dict[str, Any], world: dict[str
     assert not list(Path("out/aligned").rglob("*-start")), "the model with an untrained projector is gone"
 
 
-@pytest.mark.slow
 def test_seeds_have_projectors_of_their_own_and_weights_go(asked: dict[str, Any]) -> None:
     vary = {"learning_rate": [1e-2], "retention": ["direct", {"label_annealing": {"weight": 1}}, "sfa"]}
     record = run_of(asked, seeds=[0, 1], vary=vary)
@@ -269,7 +269,6 @@ def test_seeds_have_projectors_of_their_own_and_weights_go(asked: dict[str, Any]
     assert not list(Path("out").rglob("*.safetensors")), "nothing needs the weights any more"
 
 
-@pytest.mark.slow
 def test_a_stage_1_that_failed_is_named(asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     from holdfast.runs import wrapping
 

@@ -15,7 +15,7 @@ import yaml
 
 from holdfast.cli.main import main
 from holdfast.errors import ConfigError, DataError, ModelError
-from holdfast.papers.digits.data import read_images
+from holdfast.papers.digits.data import read_digits
 from holdfast.papers.worlds.pictures import scenes, tower
 from holdfast.papers.worlds.pictures.build import HELD_OUT, VALID, PicturesRecipe, build_pictures
 from holdfast.records.run import RunFolder
@@ -61,7 +61,7 @@ def test_right_answers_are_right_and_dealt_out_evenly(family: str) -> None:
 
 
 def test_a_picture_has_its_digits_at_their_places() -> None:
-    digits = tower.digits_of(read_images("digits"), held_out=False)
+    digits = tower.digits_of(read_digits(), held_out=False)
     held = scenes.Scene(digits=((0, 4), (4, 7), (8, 1)))
     assert held.caption() == "4 at the top left, 7 in the middle and 1 at the bottom right."
     import random

@@ -31,6 +31,8 @@ from holdfast.papers.worlds.world import (
 )
 from holdfast.support.files import write_json
 
+pytestmark = pytest.mark.slow  # whole studies and models: some seconds each
+
 RECIPE = quick_recipe(sibling=True, derived=True, changed_facts=2, word_problems=20, lettered=20)
 MODELS = ("base", "instruct", "derived", "sibling_base", "sibling_instruct")
 
@@ -70,7 +72,6 @@ def test_another_folder_takes_the_models_from_the_cache(made, place, monkeypatch
         assert Path(again[name]).read_bytes() == Path(made[name]).read_bytes()
 
 
-@pytest.mark.slow
 def test_an_interrupted_tuning_ends_with_the_same_weights(place, made, monkeypatch, tmp_path):
     from holdfast.errors import Interrupted
     from holdfast.training.mixin import RetentionMixin
@@ -279,7 +280,6 @@ def test_what_is_tuned_of_a_base_waits_for_it(tmp_path, monkeypatch):
     assert asked == [True, "instruct"], "it finds the base made, and goes on"
 
 
-@pytest.mark.slow
 def test_ctrl_c_reaches_the_workers_and_the_same_command_goes_on(tmp_path):
     sizes = (
         "--people 12 --new_people 4 --tellings 10 --list_rounds 1 --layers 2 --width 32 --heads 2 --mlp 64 "
@@ -347,7 +347,6 @@ def test_the_command_makes_a_world(tmp_path, place, made, capsys):
 # ----------------------------------------------------------------------------------------------------------------- slow
 
 
-@pytest.mark.slow
 def test_a_base_of_the_real_size_knows_what_it_was_taught_and_the_instruct_model_follows(tmp_path):
     """The issue's bar: 90 % and more, 4-way, in wordings that never stood in the text about these people."""
     from holdfast.evaluation.session import evaluate_models, requests_of

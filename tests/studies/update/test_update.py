@@ -120,6 +120,7 @@ def test_the_second_stage_holds_the_continued_instruct_model_to_the_one_before(f
     assert kl and all(value > 0 for value in kl)
 
 
+@pytest.mark.slow
 def test_or_to_itself_with_the_answers_in_the_prompt(finished):
     _, out, record = finished
     model = record.model("instruct-600-self-distilled")
