@@ -1,4 +1,4 @@
-"""A plugin: how long each package of tests took, against the budget that keeps `make test` under seven minutes on two
+"""A plugin: how long each package of tests took, against the budget that keeps `make test` under six minutes on two
 cores."""
 
 from __future__ import annotations
@@ -9,23 +9,23 @@ from pathlib import PurePosixPath
 import pytest
 
 BUDGETS = {
-    "papers": 120,
-    "laws": 110,
-    "runs": 85,
-    "evaluation": 80,
-    "studies": 65,
-    "checkpoints": 50,
-    "retention": 45,
-    "training": 40,
-    "ops": 35,
-    "cli": 35,
-    "data": 25,
-    "reports": 15,
-    "support": 6,
-    "config": 6,
-    "statistics": 5,
+    "laws": 113,
+    "runs": 86,
+    "papers": 60,
+    "evaluation": 55,
+    "studies": 53,
+    "training": 45,
+    "checkpoints": 37,
+    "cli": 28,
+    "retention": 24,
+    "data": 19,
+    "ops": 15,
+    "reports": 8,
+    "support": 7,
+    "config": 5,
+    "statistics": 4,
+    "(top)": 3,
     "records": 2,
-    "(top)": 5,
 }
 """Seconds of one worker for the tests that `make test` runs; the sum is what two workers have in six minutes,
 static checks included."""
