@@ -32,8 +32,9 @@ def test_a_file_of_another_study_is_refused(tmp_path: Path) -> None:
 
 def test_a_dry_run_lists_the_jobs(capsys: pytest.CaptureFixture[str]) -> None:
     file = ROOT / "configs" / "ladder" / "tiny.yaml"
-    assert main(["study", "run", str(file), "--dry_run"]) == 0
-    assert "1. tokenising the text" in capsys.readouterr().out
+    for words in ([str(file)], ["--config", str(file)], [f"--config={file}"]):
+        assert main(["study", "run", *words, "--dry_run"]) == 0
+        assert "1. tokenising the text" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -196,14 +196,20 @@ def run(argv: list[str]) -> int:
     if not argv or argv[0] in ("--help", "-h", "help"):
         print(HELP, file=sys.stdout if argv else sys.stderr)
         return 0 if argv else 2
-    step, *rest = argv
+    step, *rest = [part for word in argv for part in split_option(word)]
     known = ("run", *study_commands.STEPS)
     if step not in known:
         raise ConfigError(f"expected '{PROG}' with one of {', '.join(known)}, got '{step}'.{did_you_mean(step, known)}")
     if step == "run":
         return _run(rest)
     kind = kind_of_words(rest)
-    return STUDIES[kind].run(argv)
+    return STUDIES[kind].run([step, *rest])
+
+
+def split_option(word: str) -> list[str]:
+    """`--option=value` as two words, any other word as it is."""
+    name, equals, value = word.partition("=")
+    return [name, value] if equals and name.startswith("--") else [word]
 
 
 def _run(words: list[str]) -> int:
