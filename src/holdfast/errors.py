@@ -26,11 +26,28 @@ import importlib.util
 import sys
 from collections.abc import Iterable, Sequence
 
+from holdfast.printable import Lines, lines, printable
+
 
 class HoldfastError(Exception):
-    """Base of every error raised on purpose; `exit_code` is what the command line returns for it."""
+    """Base of every error raised on purpose; `exit_code` is what the command line returns for it.
+
+    Args:
+        parts: what is said, a line each; line breaks inside a part are shown as an escape (`holdfast.printable`).
+    """
 
     exit_code: int = 1
+
+    def __init__(self, *parts: str) -> None:
+        super().__init__(lines(*parts))
+
+    def __str__(self) -> str:
+        text: Lines = self.args[0]
+        return text
+
+    def __format__(self, spec: str) -> str:
+        """One line, for messages that quote this one."""
+        return format(" ".join(line.strip() for line in str(self).split("\n")), spec)
 
 
 def check_platform() -> None:
@@ -65,11 +82,10 @@ class ConfigError(UserError):
         self.source = source
         where = f" in {source}" if source else ""
         if len(self.problems) == 1 and not source:
-            text = self.problems[0]
-        else:
-            count = f"{len(self.problems)} problem{'s' if len(self.problems) != 1 else ''}"
-            text = "\n".join([f"{count}{where}:", *(f"  - {p}" for p in self.problems)])
-        super().__init__(text)
+            super().__init__(self.problems[0])
+            return
+        count = f"{len(self.problems)} problem{'s' if len(self.problems) != 1 else ''}"
+        super().__init__(f"{count}{where}:", *(Lines(f"  - {printable(p)}") for p in self.problems))
 
 
 class DataError(UserError):

@@ -31,6 +31,6 @@ def check_method(method: RetentionMethod | str | Mapping[str, Any]) -> list[str]
     results = check_laws(methods[0])
     broken = [f"{result.law}: {result.reason}" for result in results if not result.holds]
     if broken:
-        listed = "\n".join(f"  {line}" for line in broken)
-        raise LawBroken(f"{methods[0].label()} breaks {len(broken)} of {len(results)} laws:\n{listed}")
+        title = f"{methods[0].label()} breaks {len(broken)} of {len(results)} laws:"
+        raise LawBroken("\n".join([title, *(f"  {line}" for line in broken)]))
     return [result.law for result in results]

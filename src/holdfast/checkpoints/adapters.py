@@ -226,7 +226,8 @@ class AdaptedSource:
             raise ModelError(
                 f"The adapter {folder} does not fit {base.label}; it names "
                 f"{self._settings.get('base_model_name_or_path')!r} as its base. "
-                f"{len(problems)} problem{'s' if len(problems) > 1 else ''}:\n{bullets(problems)}"
+                f"{len(problems)} problem{'s' if len(problems) > 1 else ''}:",
+                bullets(problems),
             )
         if unknown := sorted(k for k, v in self._settings.items() if v and k not in _READ):
             self.notes.append(
@@ -431,9 +432,10 @@ def _refuse(folder: Path, settings: Mapping[str, Any]) -> None:
         )
     if reasons:
         raise ModelError(
-            f"The adapter {folder} cannot be merged while reading:\n{bullets(reasons)}\nMerge it once with: "
-            f'python -c "from peft import AutoPeftModelForCausalLM as M; '
-            f"M.from_pretrained('{folder}').merge_and_unload().save_pretrained('{folder}-merged')\""
+            f"The adapter {folder} cannot be merged while reading:",
+            bullets(reasons),
+            f'Merge it once with: python -c "from peft import AutoPeftModelForCausalLM as M; '
+            f"M.from_pretrained('{folder}').merge_and_unload().save_pretrained('{folder}-merged')\"",
         )
     if not any(folder.glob("*.safetensors")) and (folder / "adapter_model.bin").is_file():
         raise only_pickles(folder, "adapter_model.bin", "peft import AutoPeftModelForCausalLM")

@@ -114,8 +114,7 @@ def distance(
     notes += _left_out(a.entries, b.entries, {job.name for job in jobs})
     if not jobs:
         raise ModelError(
-            f"{a.label} and {b.label} have no tensor in common. Expected two checkpoints of one architecture.\n"
-            + "\n".join(notes)
+            f"{a.label} and {b.label} have no tensor in common. Expected two checkpoints of one architecture.", *notes
         )
     sums: dict[str, np.ndarray] = {}
 

@@ -233,8 +233,8 @@ def refuse(header: str, problems: list[str], count: int, expected: str) -> None:
         expected: what to do.
     """
     if problems:
-        shown = bullets(problems, 20)
-        raise ModelError(f"{header} ({len(problems)} of {count} parameters):\n{shown}\n{expected} Nothing was changed.")
+        title = f"{header} ({len(problems)} of {count} parameters):"
+        raise ModelError(title, bullets(problems, 20), f"{expected} Nothing was changed.")
 
 
 def _local(tensor: Tensor) -> Tensor:

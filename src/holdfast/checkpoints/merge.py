@@ -136,7 +136,7 @@ def prepare_merge(
     )
     problems = unmatched_problems(plan, value, slots)
     if problems:
-        raise ShapeError("\n".join(problems))
+        raise ShapeError(*problems)
     request = {"dtype": dtype, "policies": policies or Policies(), "tokenizer": roles[tokenizer_at]}
     template = asked_template(chat_template, sources) if chat_template is not None else None
     if template is not None:

@@ -191,7 +191,8 @@ def make_plan(
     if copies_keep_dtype:
         jobs = [_as_stored(job, sources) if job.action == "copy" else job for job in jobs]
     if problems:
-        raise ShapeError(_listed("These checkpoints do not fit together", problems))
+        counted = f"{len(problems)} difference{'s' if len(problems) > 1 else ''}"
+        raise ShapeError(f"These checkpoints do not fit together ({counted}):", bullets(problems))
     renamed, files = _files(jobs, sources[layout], stem)
     if wanted is not None:
         config["dtype"] = wanted.name
@@ -218,10 +219,6 @@ def _vocabulary_size(layout: Source) -> dict[str, Any]:
     names = vocabulary_tensors({}, layout.entries)
     rows = layout.entries[names[0]].shape[0] if names else config_value(config, "vocab_size")
     return {} if rows == config_value(config, "vocab_size") else {"vocab_size": rows}
-
-
-def _listed(title: str, problems: Sequence[str]) -> str:
-    return f"{title} ({len(problems)} difference{'s' if len(problems) > 1 else ''}):\n{bullets(problems)}"
 
 
 # ----------------------------------------------------------------------------------------------------------- tied heads

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from holdfast.errors import ModelError
+from holdfast.printable import Lines, lines
 
 if TYPE_CHECKING:
     import numpy as np
@@ -79,10 +80,10 @@ def listing(names: Sequence[str], most: int = 5) -> str:
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
-def bullets(problems: Sequence[str], most: int = 40) -> str:
+def bullets(problems: Sequence[str], most: int = 40) -> Lines:
     """One line a problem, for an error that lists them all; beyond `most` it says how many more there are."""
     more = [f"... and {len(problems) - most} more"] if len(problems) > most else []
-    return "\n".join(f"  - {line}" for line in [*problems[:most], *more])
+    return lines(*(f"  - {problem}" for problem in [*problems[:most], *more]))
 
 
 def read_object(path: Path, what: str, *, again: str = " Copy or download it again.") -> dict[str, Any]:

@@ -157,16 +157,16 @@ def _opened(folder: Path) -> tuple[CheckpointReader | None, list[Check]]:
     here = index is not None or any(folder.glob("*.safetensors"))
     inside = sorted({path.parent.name for stem in STEMS for path in folder.glob(f"*/{stem}*.safetensors")})
     if inside and not here:
-        listed = "\n".join(f"  {folder / name}" for name in inside[:10])
         raise ModelError(
-            f"Expected a checkpoint in {folder}, found {len(inside)} in folders inside it. Choose one:\n{listed}"
+            f"Expected a checkpoint in {folder}, found {len(inside)} in folders inside it. Choose one:",
+            *(f"  {folder / name}" for name in inside[:10]),
         )
     try:
         reader = CheckpointReader(folder)
     except ModelError as error:
         if not here:
             raise
-        return None, [_check(title, [str(error)])]
+        return None, [_check(title, [f"{error}"])]
     names = read_index(index) if index is not None else reader.entries
     unlisted = [name for name in reader.entries if name not in names]
     problem = f"{len(unlisted)} tensors are in the shards and not in the index: {listing(unlisted, _NAMED)}"
@@ -187,7 +187,7 @@ def _record(folder: Path) -> tuple[dict[str, Any], list[Check]]:
     try:
         return (read_object(folder / FILE) if (folder / FILE).is_file() else {}), []
     except DataError as error:
-        return {}, [Check(name=f"{FILE} can be read", passed=None, detail=str(error))]
+        return {}, [Check(name=f"{FILE} can be read", passed=None, detail=f"{error}")]
 
 
 def _configuration(folder: Path, kind: str, entries: Mapping[str, Entry]) -> tuple[dict[str, Any], list[Check]]:
@@ -196,7 +196,7 @@ def _configuration(folder: Path, kind: str, entries: Mapping[str, Entry]) -> tup
     try:
         config = adapter_config(folder) if kind == "adapter" else read_config(folder)
     except ModelError as error:
-        return {}, [_check(title, [str(error)])]
+        return {}, [_check(title, [f"{error}"])]
     if kind == "adapter":
         return config, [_check(title, [], ADAPTER)]
     if not config:
@@ -217,7 +217,7 @@ def _vocabulary_check(folder: Path, config: Mapping[str, Any], entries: Mapping[
     try:
         tokens = vocabulary(folder)
     except ModelError as error:
-        problems.append(str(error))
+        problems.append(f"{error}")
     beyond = [token for token, number in (tokens or {}).items() if number >= rows]
     if beyond:
         count = f"{len(beyond):,} tokens beyond the {rows:,} rows"
@@ -252,7 +252,7 @@ def _fit_check(
     try:
         fit = fit_of(folder)
     except ModelError as error:
-        return [_check(title, [str(error)])]
+        return [_check(title, [f"{error}"])]
     if fit.unknown:
         seen = f"; what names and shapes say: {'; '.join(unlike[:_NAMED])}" if unlike else ""
         return [Check(name=title, passed=None, detail=f"cannot tell: {fit.unknown}{seen}")]
@@ -270,7 +270,7 @@ def _adapter_check(config: Mapping[str, Any], entries: Mapping[str, Entry]) -> C
     try:
         problems = lacking(config, list(entries), CheckpointReader(base).entries)
     except ModelError as error:
-        problems = [str(error)]
+        problems = [f"{error}"]
     return _check(title, [listing(problems, _NAMED)] if problems else [], f"on {base}")
 
 
@@ -311,7 +311,7 @@ def _read_all(
         with progress(f"Reading {reader.folder.name}", total=total, unit="bytes") as advance:
             map_blocks(jobs, read, sources=1, workers=workers, reduce=add, advance=advance)
     except ModelError as error:
-        return None, [_check("values are finite", [str(error)])]
+        return None, [_check("values are finite", [f"{error}"])]
     finally:
         reader.close()
     names = [f"{name} ({count:,} of {entries[name].size:,})" for name, count in bad.items() if count]
@@ -335,7 +335,7 @@ def _manifest_check(folder: Path, *, verify: bool) -> list[Check]:
     try:
         files = read_manifest(folder)
     except DataError as error:
-        return [_check(name, [str(error)])]
+        return [_check(name, [f"{error}"])]
     if files is None:
         return []
     if not verify:

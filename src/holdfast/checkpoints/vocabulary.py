@@ -278,7 +278,7 @@ class RowMappedSource:
                 )
         self.entries: Mapping[str, Entry] = entries
         if problems:
-            raise ShapeError(f"Rows cannot be matched:\n{bullets(problems)}")
+            raise ShapeError("Rows cannot be matched:", bullets(problems))
 
     def read(self, name: str, start: int, stop: int, buffer: NDArray[np.uint8]) -> Operand:
         """See `Source.read`. float32 (float64) where the stretches are stored in different dtypes."""

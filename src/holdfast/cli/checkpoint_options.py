@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from holdfast.cli.console import print_json, stderr_console, stdout_console
+from holdfast.cli.console import print_json, print_line, stderr_console, stdout_console, write
 from holdfast.config.declare import Meta
 from holdfast.config.values import Mistake, Refused
 from holdfast.errors import ConfigError, ModelError, StorageError
+from holdfast.printable import lines, printable
 from holdfast.support.paths import expanded
 
 if TYPE_CHECKING:
@@ -111,13 +112,13 @@ def carry_out(prepared: Prepared, output: Output, notes: Sequence[str] = ()) -> 
     if output.dry_run:
         return _dry_run(prepared, output.output_dir, notes, as_json=output.json)
     for line in announcement(prepared, notes):
-        print(line, file=sys.stderr)
+        write(line, to_stderr=True)
     sys.stderr.flush()
     built = prepared.write(
         output.output_dir, overwrite=output.overwrite, sync=not output.no_sync, workers=output.workers
     )
     for line in outcome(prepared, built):
-        print(line, file=sys.stderr if output.json else sys.stdout)
+        write(line, to_stderr=output.json)
     if output.json:
         print_json(outcome_record(prepared, built))
     return 0
@@ -126,9 +127,9 @@ def carry_out(prepared: Prepared, output: Output, notes: Sequence[str] = ()) -> 
 def _dry_run(prepared: Prepared, folder: Path, notes: Sequence[str], *, as_json: bool) -> int:
     target = stderr_console() if as_json else stdout_console()
     estimate = prepared.estimate()
-    target.print("Dry run: the request is sound; nothing was written.\n")
+    print_line(target, lines("Dry run: the request is sound; nothing was written.", ""))
     for key, value in plan_rows(prepared, folder, notes, estimate):
-        target.print(f"  {key:<12}{value}", soft_wrap=True, markup=False, highlight=False)
+        print_line(target, f"  {key:<12}{value}")
     if prepared.plan.ancestry:
         print_ancestry(prepared.plan.ancestry, target)
     if as_json:
@@ -257,12 +258,12 @@ def print_ancestry(found: Sequence[LayerDistance], target: Console) -> None:
     """The distances between a model and its base, from a sample, as a table."""
     from rich.table import Table
 
-    target.print("\n  Is it a fine-tune of that base? A sample of every layer:")
+    print_line(target, lines("", "  Is it a fine-tune of that base? A sample of every layer:"))
     table = Table(box=None, pad_edge=False, padding=(0, 2))
     for name in ("  layer", "relative norm", "cosine"):
         table.add_column(name, justify="left" if name == "  layer" else "right")
     for layer in found:
-        table.add_row(f"  {layer.layer}", number_text(layer.relative), f"{layer.cosine:.6f}")
+        table.add_row(printable(f"  {layer.layer}"), number_text(layer.relative), f"{layer.cosine:.6f}")
     target.print(table)
 
 

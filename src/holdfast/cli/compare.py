@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from holdfast.cli.console import print_json, print_line, stderr_console, stdout_console, stoppable
+from holdfast.cli.console import write as write_lines
 from holdfast.config.command_line import Command
 from holdfast.config.declare import Meta
 from holdfast.config.values import Mistake
 from holdfast.errors import ConfigError, NotFinite
 from holdfast.evaluation.compare.request import CompareSettings, Side, find_sides
+from holdfast.printable import Lines
 
 if TYPE_CHECKING:
     from holdfast.evaluation.compare.gate import Rule
@@ -166,7 +168,7 @@ def write(found: Result, files: dict[str, str], *, seconds: float) -> None:
     if files.get("json") == "-":
         print_json(found.record(seconds))
     elif files.get("markdown") == "-":
-        print(markdown, end="")
+        write_lines(Lines(markdown.removesuffix("\n")))
     print_comparison(found, target)
     for path in written.values():
         print_line(target, f"Wrote {path}")

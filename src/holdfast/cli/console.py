@@ -9,6 +9,8 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import Interrupted
+from holdfast.printable import json_escaped, lines, printable
+from holdfast.support.environment import say
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -40,7 +42,12 @@ def quiet_console() -> Console:
 
 def print_line(target: Console, text: str = "", **style: Any) -> None:
     """A line as it is: not wrapped, no markup, no colours but those of `style`."""
-    target.print(text, soft_wrap=True, markup=False, highlight=False, **style)
+    say(target, text, **style)
+
+
+def write(*parts: str, to_stderr: bool = False) -> None:
+    """Parts, one a line, without a console: helps, plans, converted files."""
+    print(lines(*parts), file=sys.stderr if to_stderr else sys.stdout, flush=to_stderr)
 
 
 def print_counts(target: Console, rows: Iterable[tuple[int, str]]) -> None:
@@ -51,7 +58,7 @@ def print_counts(target: Console, rows: Iterable[tuple[int, str]]) -> None:
     table.add_column(justify="right", no_wrap=True)
     table.add_column(overflow="fold")
     for count, text in rows:
-        table.add_row(f"{count:,}", text)
+        table.add_row(f"{count:,}", printable(text))
     target.print(table, markup=False)
 
 
@@ -59,7 +66,7 @@ def print_json(value: Any) -> None:
     """A value as JSON on stdout."""
     from holdfast.support.files import to_jsonable
 
-    print(json.dumps(to_jsonable(value), indent=2, ensure_ascii=False, allow_nan=False))
+    print(json_escaped(json.dumps(to_jsonable(value), indent=2, ensure_ascii=False, allow_nan=False)))
 
 
 @contextlib.contextmanager

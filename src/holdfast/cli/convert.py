@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from holdfast.cli.console import write
 from holdfast.config.command_line import Command
 from holdfast.config.declare import Meta
 from holdfast.errors import ConfigError
+from holdfast.printable import Lines, lines
 
 if TYPE_CHECKING:
     from holdfast.runs.foreign.translation import Tool
@@ -69,14 +70,14 @@ def run(argv: list[str]) -> int:
 
     request = COMMAND.read(argv)
     if request.output is None:
-        sys.stdout.write(as_yaml(request.file, *converted(request)))
+        write(Lines(as_yaml(request.file, *converted(request)).removesuffix("\n")))
         return 0
     if request.output.exists() and not request.overwrite:
         raise ConfigError(f"--output {request.output}: is there already. Add --overwrite, or choose another name.")
     write_bytes_atomic(request.output, as_yaml(request.file, *converted(request)).encode())
-    sys.stdout.write(
+    write(
         f"Wrote {request.output}. Its head says what comes out differently; 'holdfast train --config "
-        f"{request.output} --dry_run' checks it.\n"
+        f"{request.output} --dry_run' checks it."
     )
     return 0
 
@@ -119,6 +120,8 @@ def as_yaml(source: Path, tool: Tool, settings: dict[str, Any]) -> str:
     """
     import yaml
 
-    lines = [f"# {source.name}, a file of {tool.title}, for 'holdfast train'.", *(f"# {note}" for note in tool.notes)]
+    head = lines(
+        f"# {source.name}, a file of {tool.title}, for 'holdfast train'.", *(f"# {note}" for note in tool.notes)
+    )
     body = yaml.safe_dump(settings, sort_keys=False, allow_unicode=True, width=110)
-    return "\n".join(lines) + f"\n\n{body}\n{ADVICE}"
+    return f"{head}\n\n{body}\n{ADVICE}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 
+from holdfast.cli.console import write
 from holdfast.errors import ConfigError, did_you_mean
 
 HELP = """\
@@ -35,7 +36,7 @@ STEPS = {
 def run(argv: list[str]) -> int:
     """Runs the command; see `holdfast data --help`."""
     if not argv or argv[0] in ("--help", "-h", "help"):
-        print(HELP)
+        write(*HELP.splitlines())
         return 0 if argv else 2
     step, *rest = argv
     if step not in STEPS:

@@ -12,9 +12,10 @@ from holdfast.cli.console import print_json, print_line, stderr_console, stdout_
 from holdfast.config.command_line import Command
 from holdfast.config.declare import Meta
 from holdfast.config.values import Mistake
+from holdfast.printable import lines
 
 if TYPE_CHECKING:
-    from holdfast.checkpoints.summary import Check, Inspection
+    from holdfast.checkpoints.summary import Inspection
 
 DESCRIPTION = """\
 Of one checkpoint, adapter or residual folder: parameters, dtypes, files, where it comes from, and whether it is sound:
@@ -129,11 +130,12 @@ def show(found: Inspection) -> None:
     for key, value in [*_contents(found), *_origin(found.provenance)]:
         if value:
             say(f"  {key:<12}{value}")
-    say("\n  checks")
+    say(lines("", "  checks"))
     for check in found.checks:
         mark, style = {True: ("ok", "green"), False: ("FAILED", "bold red"), None: ("-", "dim")}[check.passed]
-        say(f"  {mark:<8}{check.name}: {_indented(check)}", style=style if check.passed is not True else None)
-    say(f"\n{'all bytes read' if found.verified else 'headers read'} in {seconds_text(found.seconds)}")
+        say(f"  {mark:<8}{check.name}: {check.detail}", style=style if check.passed is not True else None)
+    read = "all bytes read" if found.verified else "headers read"
+    say(lines("", f"{read} in {seconds_text(found.seconds)}"))
 
 
 def _contents(found: Inspection) -> list[tuple[str, str]]:
@@ -175,10 +177,6 @@ def _weights(origin: Any) -> str:
 def _parent(parent: dict[str, Any]) -> str:
     fingerprint = f" ({parent['fingerprint']})" if parent.get("fingerprint") else ""
     return f"{parent.get('role')}: {parent.get('name')}{fingerprint}"
-
-
-def _indented(check: Check) -> str:
-    return check.detail.replace("\n", "\n" + " " * 10)
 
 
 def _many(name: str, values: list[str]) -> list[tuple[str, str]]:

@@ -18,7 +18,9 @@ import traceback
 from collections.abc import Sequence
 
 from holdfast import __version__
+from holdfast.cli.console import write
 from holdfast.errors import ConfigError, HoldfastError, Interrupted, UserError, check_platform, did_you_mean
+from holdfast.printable import Lines, lines, printable
 from holdfast.support.resources import chain, is_disk_full, is_out_of_memory
 
 GROUPS: dict[str, dict[str, str]] = {
@@ -112,7 +114,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 141
     except KeyboardInterrupt:
         if debug:
-            traceback.print_exc()
+            _print_traceback()
         _say("stopped", "Interrupted. The same command continues where it was.", color="33")
         return 130
     except Interrupted as error:
@@ -122,7 +124,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return error.code if isinstance(error.code, int) else 0 if error.code is None else 1
     except Exception as error:
         if debug:
-            traceback.print_exc()
+            _print_traceback()
         text, code = _explained(error, debug=debug)
         _say("error", text)
         return code
@@ -149,10 +151,10 @@ def _dispatch(words: list[str]) -> int:
 
     quiet_imports()
     if not words or words[0] in ("--help", "-h", "help"):
-        print(HELP)
+        write(*HELP.splitlines())
         return 0 if words else 2
     if words[0] == "--version":
-        print(f"holdfast {__version__}")
+        write(f"holdfast {__version__}")
         return 0
     name, *rest = words
     if name not in COMMANDS:
@@ -201,14 +203,14 @@ def _explained(error: Exception, *, debug: bool) -> tuple[str, int]:
         return str(error), error.exit_code
     text = f"{type(error).__name__}: {error}"
     if is_disk_full(error):
-        return f"{text}\nThe disk is full. Free some space; the same command continues where it was.", 1
+        return lines(text, "The disk is full. Free some space; the same command continues where it was."), 1
     if is_out_of_memory(error):
-        return f"{text}\n{_MEMORY}", 1
+        return lines(text, _MEMORY), 1
     if isinstance(error, OSError) and error.errno in _UNUSABLE and error.filename is not None:
         name = os.fsdecode(error.filename) if isinstance(error.filename, (str, bytes)) else str(error.filename)
         name = name if len(name) <= 200 else f"{name[:100]}...{name[-60:]}"
         return f"{name}: cannot be used ({error.strerror}). {_UNUSABLE[error.errno]}", UserError.exit_code
-    return text if debug else f"{text}\n{_REPORT}", 1
+    return text if debug else lines(text, _REPORT), 1
 
 
 _MEMORY = (
@@ -226,10 +228,14 @@ _REPORT = (
 )
 
 
+def _print_traceback() -> None:
+    write(*traceback.format_exc().splitlines(), to_stderr=True)
+
+
 def _say(label: str, text: str, *, color: str = "31") -> None:
     rank = os.environ.get("RANK", "0")
     where = f"process {rank}: " if rank != "0" else ""
     if sys.stderr.isatty() and "NO_COLOR" not in os.environ:
         label = f"\033[1;{color}m{label}\033[0m"
     with contextlib.suppress(BrokenPipeError):
-        print(f"{label}: {where}{text}", file=sys.stderr, flush=True)
+        write(Lines(f"{label}: {where}{printable(text)}"), to_stderr=True)

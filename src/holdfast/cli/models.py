@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from holdfast.cli.checkpoint_options import Output, carry_out, missing_folders
-from holdfast.cli.console import print_json, print_line, stdout_console, stoppable
+from holdfast.cli.console import print_json, print_line, stdout_console, stoppable, write
 from holdfast.config.command_line import Command
 from holdfast.config.declare import Meta
 from holdfast.config.values import Mistake
@@ -215,7 +215,7 @@ STEPS: dict[str, tuple[Command[Any], Callable[[Any], None]]] = {
 def run(argv: list[str]) -> int:
     """Runs the command; see `holdfast models --help`."""
     if not argv or argv[0] in ("--help", "-h", "help"):
-        print(HELP)
+        write(*HELP.splitlines())
         return 0 if argv else 2
     step, *rest = argv
     if step not in STEPS:

@@ -17,6 +17,8 @@ from typing import Annotated, Any
 from holdfast.cli.console import stdout_console
 from holdfast.config.command_line import Command
 from holdfast.config.declare import Meta
+from holdfast.printable import lines
+from holdfast.support.environment import say
 
 DESCRIPTION = """\
 Trains a small language model on the English prose that every Python carries, fine-tunes it on source code with each
@@ -92,11 +94,11 @@ def run(argv: list[str]) -> int:
         config = study_config({**values, "seeds": [request.seed], "output_dir": str(folder), "workers": workers})
     minutes = f" Up to {REAL_MINUTES} minutes on two cores; Ctrl-C and the same command continue it."
     what = f"on answers about Python.{minutes}" if request.real else "on Python source."
-    console.print(f"2. It is fine-tuned {what}", highlight=False, soft_wrap=True)
+    say(console, f"2. It is fine-tuned {what}")
     record = run_study(config, console=console)
     print_outcome(record, folder, console)
     seconds = time.monotonic() - began
-    console.print(f"\nDone in {seconds:.0f} s.", highlight=False)
+    say(console, lines("", f"Done in {seconds:.0f} s."))
     console.print(f"\n[bold]On your own model[/bold]\n{NEXT_STEPS}", highlight=False, soft_wrap=not console.is_terminal)
     return 0
 
@@ -145,7 +147,7 @@ def small_files(folder: Path, *, seed: int, quick: bool, console: Any) -> dict[s
     files = write_data(corpus, folder)
     size = sum(map(len, corpus.prose_train)) / 1000
     words = f"English prose ({size:.0f} kB of Python's reference) and a little code."
-    console.print(f"1. A small base learns {words}", highlight=False)
+    say(console, f"1. A small base learns {words}")
     base = cached_base(base_texts(corpus), base_recipe(seed=seed, quick=quick), console=console)
     return {"base": str(base), **{name: str(path) for name, path in files.items()}}
 
@@ -187,7 +189,7 @@ def real_files(folder: Path, *, seed: int, quick: bool, console: Any) -> dict[st
     from holdfast.support.files import write_jsonl
 
     words = f"1. {REAL_MODEL}, a language model that knows things, out of an installed package."
-    console.print(words, highlight=False, soft_wrap=True)
+    say(console, words)
     get_model(REAL_MODEL, console=console)
     corpus = embedded_corpus()
     train, held_out = split(conversations(corpus.code_train), 60)

@@ -101,8 +101,8 @@ def find_run(path: Path) -> RunFolder:
         raise RunFolderError(f"no such folder: {path}.{nearest_sibling(path, accept=Path.is_dir)}")
     inside = sorted(str(p.parent) for p in path.glob("*/run.json")) if path.is_dir() else []
     if inside:
-        listed = "\n".join(f"  holdfast report {p}" for p in inside[:10])
         raise RunFolderError(
-            f"expected a run in {path}, found {len(inside)} run folders inside it. Choose one:\n{listed}"
+            f"expected a run in {path}, found {len(inside)} run folders inside it. Choose one:",
+            *(f"  holdfast report {p}" for p in inside[:10]),
         )
     raise RunFolderError(f"expected the output folder of a run in {path}, but it has no run.json.")

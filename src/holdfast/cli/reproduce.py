@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from holdfast.cli.console import stdout_console
+from holdfast.cli.console import print_line, stdout_console, write
 from holdfast.config.command_line import Command
 from holdfast.config.declare import Meta
 from holdfast.config.values import Mistake, show
@@ -150,7 +149,7 @@ def run(argv: list[str]) -> int:
         return world.run([word for word in argv if word != "--world"])
     if not argv:
         example = "example\n  holdfast reproduce label-annealing"
-        print(f"usage: {COMMAND.name} {USAGE}\n\n{PAPERS}\n\n{example}", file=sys.stderr)
+        write(*f"usage: {COMMAND.name} {USAGE}\n\n{PAPERS}\n\n{example}".splitlines(), to_stderr=True)
         return 2
     request = COMMAND.read(argv)
     paper = request.known_paper()
@@ -186,5 +185,5 @@ def run_theory(paper: Paper, request: ReproduceRequest) -> int:
     print_theory(theory, stdout_console())
     record = {**to_jsonable(theory), "versions": {name: version(name) for name in ("holdfast", "numpy")}}
     for path in (write_json(folder / "theory.json", record), write_page(theory_page(theory), folder / "theory.html")):
-        stdout_console().print(path, soft_wrap=True, markup=False, highlight=False)
+        print_line(stdout_console(), str(path))
     return 0 if theory.passed else 1

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from holdfast.checkpoints.policies import Policies
 from holdfast.cli.checkpoint_options import DTYPE, Output, carry_out, missing_folders
-from holdfast.cli.console import stoppable
+from holdfast.cli.console import stoppable, write
 from holdfast.config.command_line import Command
 from holdfast.config.declare import Meta, part_of
 from holdfast.config.decode import with_floats
@@ -176,7 +176,7 @@ APPLICATION = Command(
 def run(argv: list[str]) -> int:
     """Runs the command; see `holdfast residual --help`."""
     if not argv or argv[0] in ("--help", "-h", "help"):
-        print(HELP)
+        write(*HELP.splitlines())
         return 0 if argv else 2
     step, *rest = argv
     if step not in STEPS:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
+from holdfast.cli.console import write
 from holdfast.config.command_line import Command
 from holdfast.config.declare import Meta
 from holdfast.config.schema import json_schema
@@ -153,7 +154,7 @@ def run(argv: list[str]) -> int:
     else:
         request.output.parent.mkdir(parents=True, exist_ok=True)
         request.output.write_text(text, encoding="utf-8")
-        print(f"{request.output}: # yaml-language-server: $schema={request.output.name}")
+        write(f"{request.output}: # yaml-language-server: $schema={request.output.name}")
     return 0
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import sys
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
 from holdfast.cli import study_commands
+from holdfast.cli.console import write
 from holdfast.config.command_line import Command
 from holdfast.config.declare import Meta
 from holdfast.errors import ConfigError, did_you_mean
@@ -194,7 +194,7 @@ REPORT = study_commands.report_command(PROG)
 def run(argv: list[str]) -> int:
     """Runs the command; see `holdfast study --help`."""
     if not argv or argv[0] in ("--help", "-h", "help"):
-        print(HELP, file=sys.stdout if argv else sys.stderr)
+        write(*HELP.splitlines(), to_stderr=not argv)
         return 0 if argv else 2
     step, *rest = [part for word in argv for part in split_option(word)]
     known = ("run", *study_commands.STEPS)

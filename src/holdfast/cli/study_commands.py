@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from holdfast.cli.console import print_json, stdout_console
+from holdfast.cli.console import print_json, stdout_console, write
 from holdfast.config.command_line import Command, switch_is_on
 from holdfast.config.declare import Meta
 from holdfast.config.values import Mistake
@@ -283,8 +283,8 @@ class StudyCommand:
         config = _named(self.config)(given)
         if dry_run:
             for number, job in enumerate(config.jobs(), 1):
-                print(f"{number:>3}. {job.attributes['label']}")
-            print(f"Folder: {config.output_dir}")
+                write(f"{number:>3}. {job.attributes['label']}")
+            write(f"Folder: {config.output_dir}")
             return 0
         shown = stdout_console()
         record = _named(self.execute)(config, console=shown, workers=config.workers)

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from holdfast.cli import study_commands
-from holdfast.cli.console import stdout_console
+from holdfast.cli.console import print_line, stdout_console, write
 from holdfast.config.command_line import Command
 from holdfast.config.declare import MAX_SEED, Meta
 from holdfast.errors import ConfigError, did_you_mean
+from holdfast.printable import lines
 
 if TYPE_CHECKING:
     from holdfast.studies.tradeoff.study import StudyConfig
@@ -166,7 +167,7 @@ def _sweep(argv: list[str]) -> int:
 
     if request.dry_run:
         check_start(config)
-        print(plan(config))
+        write(plan(config))
         return 0
 
     target = stdout_console()
@@ -219,17 +220,17 @@ def plan(config: StudyConfig) -> str:
         else []
     )
     rows += [("note", n) for n in config.notes]
-    lines = ["Dry run: the request is sound; nothing was trained.", "", *(f"  {k:<8} {v}" for k, v in rows), ""]
+    rows_shown = ["Dry run: the request is sound; nothing was trained.", "", *(f"  {k:<8} {v}" for k, v in rows), ""]
     drawn = config.search.sampler != "grid"
     shown = [] if drawn else [config.space.label(p) for p in trials][:60]
-    lines += [f"  {number:>4}  {label}" for number, label in enumerate(["direct fine-tuning", *shown])]
+    rows_shown += [f"  {number:>4}  {label}" for number, label in enumerate(["direct fine-tuning", *shown])]
     if drawn:
         what = "combinations are" if len(trials) > 1 else "combination is"
-        lines.append(f"        {len(trials)} {what} drawn as the study runs")
+        rows_shown.append(f"        {len(trials)} {what} drawn as the study runs")
     elif len(trials) > len(shown):
-        lines.append(f"        ... and {len(trials) - len(shown)} more")
+        rows_shown.append(f"        ... and {len(trials) - len(shown)} more")
     runs = (len(trials) + 1) * len(config.seeds)
-    return "\n".join([*lines, "", f"  {runs} fine-tuning runs in all."])
+    return lines(*rows_shown, "", f"  {runs} fine-tuning runs in all.")
 
 
 def print_outcome(record: Any, out: Path, target: Any) -> None:
@@ -242,10 +243,6 @@ def print_outcome(record: Any, out: Path, target: Any) -> None:
     selections = select_all(record)
     print_study(record, selections, target)
     if selections[0].chosen is not None:
-        target.print(
-            f"\nTrain it again, or on more data:  holdfast train --config {out / CHOSEN}",
-            soft_wrap=True,
-            markup=False,
-            highlight=False,
-        )
-    target.print(f"Report    {out / PAGE}", soft_wrap=True, markup=False, highlight=False)
+        again = f"Train it again, or on more data:  holdfast train --config {out / CHOSEN}"
+        print_line(target, lines("", again))
+    print_line(target, f"Report    {out / PAGE}")

@@ -10,10 +10,12 @@ import textwrap
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
+from holdfast.cli.console import write
 from holdfast.config.command_line import CONFIG
 from holdfast.config.declare import Meta, Setting, settings_of
 from holdfast.config.help import default_text, explained, render_help
 from holdfast.errors import ConfigError
+from holdfast.printable import lines
 
 DESCRIPTION = """\
 Fine-tunes a causal language model, keeps what it knew with the retention methods you name, measures both sides before
@@ -110,16 +112,18 @@ def run(argv: list[str]) -> int:
     if rate and "__dry_run" not in given:
         raise ConfigError("--flops_per_second: takes effect with --dry_run only. Add it, or leave this out.")
     if given & {"__help", "_h"}:
-        print(help_text(), end="")
+        write(*help_text().splitlines())
         return 0
     if "__help_all" in given:
-        print(_all_keys())
+        write(*_all_keys().splitlines())
         return 0
     if not words:
         raise ConfigError(
-            "nothing to train: expected at least a model and data, as in\n  holdfast train --model_name_or_path MODEL "
-            "--dataset_name train.jsonl\n"
-            "or --config run.yaml. 'holdfast train --help' explains the rest."
+            lines(
+                "nothing to train: expected at least a model and data, as in",
+                "  holdfast train --model_name_or_path MODEL --dataset_name train.jsonl",
+                "or --config run.yaml. 'holdfast train --help' explains the rest.",
+            )
         )
 
     from holdfast.runs import launch

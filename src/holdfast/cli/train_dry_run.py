@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from holdfast.cli.checkpoint_options import size_text
-from holdfast.cli.console import print_line, stdout_console
+from holdfast.cli.console import print_line, stdout_console, write
 from holdfast.config.decode import Given
+from holdfast.printable import lines, printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -40,9 +41,9 @@ def dry_run(
     with quiet_libraries(), quiet_datasets():
         found = look(config)
     config.notes.extend(found.notes)
-    print(plan(config, command=command, found=found, machine=machine, flops_per_second=flops_per_second))
+    write(plan(config, command=command, found=found, machine=machine, flops_per_second=flops_per_second))
     if record is not None:
-        print(f"  {'continues':<11} the run in {folder} (status {record.status}, stage '{record.stage}')")
+        write(f"  {'continues':<11} the run in {folder} (status {record.status}, stage '{record.stage}')")
     if found.preview is not None:
         print_examples(found, stdout_console())
     return 0
@@ -63,7 +64,7 @@ def dry_run_stages(
         stage = checked(Given(values={**settings, **start}), machine)
         if number:
             stage.notes.append(f"begins with the result of stage {number}, {settings['model_name_or_path']}")
-        print(f"{chr(10) if number else ''}Stage {number + 1} of {len(config.stages)}")
+        write(*([""] if number else []), f"Stage {number + 1} of {len(config.stages)}")
         dry_run(stage, command, machine=machine, flops_per_second=flops_per_second, continues=False)
     return 0
 
@@ -129,7 +130,7 @@ def print_examples(found: Look, console: Console) -> None:
         text = Text()
         for piece, trained in pieces(row, found.tokenizer):
             marked = f"»{piece}«" if plain and trained else piece
-            text.append(marked, style="green" if trained else "dim")
+            text.append(printable(marked, breaks=True), style="green" if trained else "dim")
         console.print(text, soft_wrap=True)
 
 
@@ -194,12 +195,12 @@ def plan(
         rows.append(("starts", " ".join(without_secrets(command))))
     there = "" if machine.here else " for a machine with a GPU, whose packages are not known here"
     title = f"Dry run: the request is sound{there}; nothing was trained."
-    return "\n".join([title, "", *(f"  {k:<11} {v}" for k, v in rows)])
+    return lines(title, "", *(f"  {k:<11} {v}" for k, v in rows))
 
 
 def without_secrets(words: list[str]) -> list[str]:
     """A command line whose tokens and keys are not shown."""
-    from holdfast.runs.identity import SECRET
+    from holdfast.support.secrets import SECRET
 
     shown, hidden = list[str](), False
     for word in words:

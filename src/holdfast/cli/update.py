@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from holdfast.cli.console import stdout_console
+from holdfast.cli.console import stdout_console, write
 from holdfast.config.command_line import Command, switch_is_on
 from holdfast.config.declare import Meta
 from holdfast.config.decode import Given
@@ -118,22 +118,22 @@ def _dry_run(config: ResidualConfig) -> int:
     check_measuring(config)
     corpus_request(config, Path(config.output_dir) / "corpus" / "all.jsonl")
     budget = config.budgets[0]
-    lines = [
+    plan = [
         f"New text: {', '.join(config.corpus)} ({'all of it' if budget is None else shown_tokens(budget) + ' tokens'})"
     ]
-    lines += [
+    plan += [
         f"{number}. {model.label}" + ("" if model.continued else "  (as it is)")
         for number, model in enumerate(config.models(), 1)
     ]
     if config.evaluation:
         entries = ", ".join(f"{e.suite}/{e.name}" for e in whole_plan(config).entries)
-        lines.append(f"Measured of each: the held-out new text, {entries}")
+        plan.append(f"Measured of each: the held-out new text, {entries}")
     else:
-        lines.append(
+        plan.append(
             "Measured of each: the held-out new text alone. Add evaluation: to see what was kept, such as "
             "--evaluation instruction_residual."
         )
-    lines += [f"Note: {note}" for note in notes]
-    lines.append(f"Folder: {config.output_dir}")
-    print("\n".join(lines))
+    plan += [f"Note: {note}" for note in notes]
+    plan.append(f"Folder: {config.output_dir}")
+    write(*plan)
     return 0

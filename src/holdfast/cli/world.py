@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from holdfast.cli.console import print_json, stderr_console, stdout_console
+from holdfast.cli.console import print_json, print_line, stderr_console, stdout_console
 from holdfast.config.command_line import Command, switch_is_on
 from holdfast.config.declare import Meta, part_of, settings_of
 from holdfast.config.decode import Given
 from holdfast.errors import ConfigError
 from holdfast.papers.worlds.world import WorldRecipe, quick_recipe
+from holdfast.printable import lines
 
 DESCRIPTION = """\
 Makes a small world of people who do not exist, and two models of it: a base that knows them, and an instruct model that
@@ -87,11 +88,11 @@ def run(argv: list[str]) -> int:
         return 0
     width = max(map(len, paths))
     for name, path in paths.items():
-        target.print(f"{name:<{width}}  {path}", soft_wrap=True, markup=False, highlight=False)
-        target.print(f"{'':<{width}}  {FILES[name]}", style="dim", markup=False, highlight=False)
-    target.print("\nMeasure both models:", highlight=False)
+        print_line(target, f"{name:<{width}}  {path}")
+        print_line(target, f"{'':<{width}}  {FILES[name]}", style="dim")
+    print_line(target, lines("", "Measure both models:"))
     command = f"holdfast evaluate base={paths['base']} instruct={paths['instruct']} --suite {paths['suite']}"
-    target.print(f"  {command}", soft_wrap=True, markup=False, highlight=False)
+    print_line(target, f"  {command}")
     return 0
 
 

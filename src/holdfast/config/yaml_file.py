@@ -21,6 +21,7 @@ from holdfast.config import values as value_words
 from holdfast.config.decode import Given, normal, plain_key
 from holdfast.config.values import Mistake, show
 from holdfast.errors import ConfigError, did_you_mean
+from holdfast.printable import lines
 from holdfast.support.paths import expanded
 
 if TYPE_CHECKING:
@@ -251,8 +252,9 @@ def _explain_syntax(path: Path, text: str, error: yaml.YAMLError) -> str:
         advice = " YAML wants spaces, not tabs."
     elif "mapping values are not allowed" in what:
         advice = " A value that contains ': ' needs quotes, and keys of one level need the same indentation."
-    shown = f"\n      {row[:120]}\n      {' ' * min(mark.column, 119)}^" if row.strip() else ""
-    return f"{path}, line {mark.line + 1}, column {mark.column + 1}: not valid YAML: {what}.{advice}{shown}"
+    shown = [f"      {row[:120]}", f"      {' ' * min(mark.column, 119)}^"] if row.strip() else []
+    where = f"{path}, line {mark.line + 1}, column {mark.column + 1}"
+    return lines(f"{where}: not valid YAML: {what}.{advice}", *shown)
 
 
 def nearest_sibling(path: Path, *, accept: Callable[[Path], bool] = lambda _: True) -> str:

@@ -120,7 +120,7 @@ def standardise(
         layout = _recognised(columns, first, files)
         name, messages = layout.name, _holds_messages(dataset, layout)
         if messages and not has_template:
-            raise DataError(_NO_CHAT_TEMPLATE)
+            raise DataError(*_NO_CHAT_TEMPLATE)
         convert = converter(layout, chat_template=has_template, messages=messages)
     token = vision.image_token(tokenizer) if sees and name != "tokenised" else None
     if token is not None:
@@ -176,7 +176,7 @@ def _with_images(
                 f"each part of an image. Give their text or messages."
             )
         if messages and not has_template:
-            raise DataError(_NO_CHAT_TEMPLATE)
+            raise DataError(*_NO_CHAT_TEMPLATE)
         convert = converter(layout, chat_template=has_template, messages=messages)
     folders = list(dict.fromkeys(file.absolute().parent for file in read_from or ()))
     convert = vision.converter_with_images(convert, columns=seen, folders=folders, processor=processor)
@@ -216,22 +216,20 @@ _PAIRS = ("prompt_completion",)
 _NO_CHAT_TEMPLATE = (
     "The data holds conversations (lists of messages), but the tokenizer has no chat template, so there is no way to "
     "write them as text. "
-    "Expected a tokenizer with a chat template: choose the instruct version of the model, or name a template with\n"
-    "  chat_template_path: HuggingFaceTB/SmolLM3-3B    # a model whose template to take, or a local .jinja file\n"
-    "(on the command line: --chat_template_path FILE). Data with prompt and completion as plain text needs no template."
+    "Expected a tokenizer with a chat template: choose the instruct version of the model, or name a template with",
+    "  chat_template_path: HuggingFaceTB/SmolLM3-3B    # a model whose template to take, or a local .jinja file",
+    "(on the command line: --chat_template_path FILE). Data with prompt and completion as plain text needs "
+    "no template.",
 )
 
-_LAYOUTS_THAT_WORK = """
+_LAYOUTS_THAT_WORK = """\
   text                               (or content, body, document)
   messages                           (role and content; or conversations with from and value)
   prompt + completion                (or response, answer, output)
   instruction [+ input] + output     (or context; response)
   question + answer
   input_ids [+ labels]
-Or say how to use the columns that are there, for example
-  data:
-    prompt: "{%s}"
-    completion: " {%s}\""""
+Or say how to use the columns that are there, for example"""
 
 
 def _named(files: Sequence[Path] | None) -> str:
@@ -250,7 +248,11 @@ def _recognised(columns: Sequence[str], first_row: Row | None, files: Sequence[P
     raise DataError(
         f"{_named(files)}The columns {', '.join(columns) or '(none)'} make no layout that can be trained "
         f"on.{' ' + ' '.join(hints) if hints else ''} "
-        f"Expected one of:{_LAYOUTS_THAT_WORK % tuple(examples)}"
+        "Expected one of:",
+        *_LAYOUTS_THAT_WORK.split("\n"),
+        "  data:",
+        f'    prompt: "{{{examples[0]}}}"',
+        f'    completion: " {{{examples[1]}}}"',
     )
 
 
@@ -441,9 +443,8 @@ def _bad_rows(
     if count > len(bad):
         lines.append(f"  and {count - len(bad)} more")
     counted = "" if files else " (rows counted from 1; of a JSON Lines file, its non-blank lines)"
-    return DataError(
-        f"{count} of {total} rows cannot be used as {name}{counted}:\n" + "\n".join(lines) + "\nCorrect or remove them."
-    )
+    title = f"{count} of {total} rows cannot be used as {name}{counted}:"
+    return DataError(title, *lines, "Correct or remove them.")
 
 
 def _places(files: Sequence[Path] | None, rows: Sequence[int]) -> list[str]:

@@ -228,7 +228,7 @@ def launch(count: int, module: str) -> Iterator[ProcessGroup]:
             dist.init_process_group("gloo", store=store, rank=0, world_size=count, timeout=LONGEST)
             yield DistributedGroup(dist.new_group(backend="gloo", timeout=LONGEST))
         except LostProcess as error:
-            raise LostProcess(f"{error}{_last_lines(others, logs)}") from error
+            raise LostProcess(str(error), *_last_lines(others, logs)) from error
         finally:
             torch.set_num_threads(own)
             dist.destroy_process_group()
@@ -250,13 +250,13 @@ def _end(processes: Sequence[subprocess.Popen[bytes]], *, seconds: float = 60.0)
                 process.wait()
 
 
-def _last_lines(processes: Sequence[subprocess.Popen[bytes]], logs: Sequence[Any]) -> str:
+def _last_lines(processes: Sequence[subprocess.Popen[bytes]], logs: Sequence[Any]) -> list[str]:
     """What the processes that ended with an error wrote at their end."""
     time.sleep(0.5)  # a process that has closed its connection is about to end
-    found = ""
+    found = []
     for rank, (process, log) in enumerate(zip(processes, logs, strict=True), 1):
         if process.poll():
             log.seek(0)
             lines = log.read().decode("utf-8", "replace").splitlines()[-8:]
-            found += "".join(f"\n  process {rank}: {line}" for line in lines)
+            found += [f"  process {rank}: {line}" for line in lines]
     return found

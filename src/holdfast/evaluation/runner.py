@@ -205,7 +205,7 @@ def compare_runs(folder: RunFolder, plan: EvaluationPlan, *, resamples: int = 40
     compared = compare_entries(before, after, matching, confidence=plan.confidence, resamples=resamples, seed=plan.seed)
     refused = [str(u) for u in compared.unmatched if u.why == "refused"]
     if refused:
-        raise DataError("\n".join(refused))
+        raise DataError(*refused)
     places = {key: place for place, key in enumerate(keys)}
     comparisons = sorted(compared.comparisons, key=lambda c: places[c.suite, c.name])
     folder.write_comparisons(comparisons)

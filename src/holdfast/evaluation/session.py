@@ -316,7 +316,7 @@ class _Session:
                 self.say(f"{model.label}: {len(self.plan.entries)} entries measured")
             self.processes.broadcast(lambda: record)
             if broken:
-                raise NotFinite("\n".join(broken))
+                raise NotFinite(*broken)
             ended = "finished"
         except KeyboardInterrupt:
             ended = "interrupted"

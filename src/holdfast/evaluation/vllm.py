@@ -105,7 +105,7 @@ def serve(name: str, server: ServerSettings, *, dtype: str, trust_remote_code: b
                     log.seek(0)
                     said = log.read().decode("utf-8", "replace").strip().splitlines()[-12:]
                     how = "did not start in time" if process.poll() is None else f"ended ({process.returncode})"
-                    raise HoldfastError("\n  ".join([f"vllm serve {name} {how}:", *said]))
+                    raise HoldfastError(f"vllm serve {name} {how}:", *(f"  {line}" for line in said))
                 time.sleep(0.2)
             asked = dataclasses.replace(server, tokenizer=server.tokenizer or name)
             found = connect(f"http://127.0.0.1:{port}/v1", asked)

@@ -469,7 +469,7 @@ def _check_arguments(
     )
     expect(lambda: chunk_rows is None or chunk_rows >= 1, f"chunk_rows: expected at least 1, got {chunk_rows}")
     if problems:
-        raise ShapeError("annealed_loss cannot run:\n" + "\n".join(f"  - {p}" for p in problems))
+        raise ShapeError("annealed_loss cannot run:", *(f"  - {p}" for p in problems))
 
 
 def _check_weights(weights: dict[str, Tensor | None], labels: Tensor, *, finite: bool) -> None:

@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from holdfast.printable import Lines, printable
 from holdfast.reports.format import percent
 
 if TYPE_CHECKING:
@@ -53,15 +54,15 @@ def figure(text: str, interval: str = "", *, value: float | None = None, tone: T
     return (Span(text, tone=tone, value=value), sub(interval) if interval else None)
 
 
-def words(content: Text, *, below: str = "\n") -> str:
-    """Text without its forms; `below` stands before small print."""
+def words(content: Text, *, below: str = "\n") -> Lines:
+    """Text without its forms, printable; `below` stands before small print."""
     if content is None:
-        return ""
+        return Lines()
     if isinstance(content, Span):
-        return (below if content.form == "sub" else "") + words(content.content, below=below)
+        return Lines((below if content.form == "sub" else "") + words(content.content, below=below))
     if isinstance(content, (list, tuple)):
-        return "".join(words(part, below=below) for part in content)
-    return str(content)
+        return Lines("".join(words(part, below=below) for part in content))
+    return printable(str(content))
 
 
 # -------------------------------------------------------------------------------------------------------------- blocks

@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from holdfast.printable import printable
 from holdfast.reports.blocks import Column, Table, Text, figure, words
 from holdfast.reports.format import number, significant, squeeze
 
@@ -206,6 +207,7 @@ class Chart:
 def plain(text: str) -> str:
     """Text for inside a figure: plotly reads a little markup, `$...$` as TeX and `%{...}` as a variable there, so all
     are taken out of it."""
+    text = printable(text, breaks=True)
     for mark, code in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ("$", "&#36;"), ("%{", "&#37;{")):
         text = text.replace(mark, code)
     return text.replace("\n", "<br>")

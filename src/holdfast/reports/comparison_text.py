@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from holdfast.evaluation.compare.gate import by_rule, outcome_of
+from holdfast.printable import Lines, lines, printable
 from holdfast.records.comparison import NOT_FINITE, Comparison, GateOutcome, StageMatrix
 from holdfast.reports import markdown
 from holdfast.reports.blocks import Block, Bullets, Fold, Heading, Paragraph, Span, Table, columns, sub
@@ -64,12 +65,12 @@ def how(comparisons: Sequence[Comparison]) -> str:
     )
 
 
-def not_finite_text(sentences: Sequence[str]) -> str:
+def not_finite_text(sentences: Sequence[str]) -> Lines:
     """What is said of a comparison in which something is not finite; `sentences` are those of `Result.not_finite`."""
     entries = f"{len(sentences)} entr{'y' if len(sentences) == 1 else 'ies'}"
     first = f"NaN or infinity in {entries}: the comparison has failed, whatever its rules say."
     last = "Look at the model (its weights, its dtype), and evaluate it again."
-    return "\n".join([first, *(f"  - {sentence}" for sentence in sentences), last])
+    return lines(first, *(f"  - {sentence}" for sentence in sentences), last)
 
 
 def matrix_tables(matrix: StageMatrix, titles: tuple[str, str], after: str, heads: Sequence[str]) -> list[Table]:
@@ -211,9 +212,9 @@ def comparison_markdown(result: Result) -> str:
     return markdown.render([*found, Bullets(remarks)])
 
 
-def _first_lines(lines: Sequence[str], most: int = 5) -> list[Any]:
-    more = [f"and {len(lines) - most} more"] if len(lines) > most else []
-    return [lines[0], *(sub(line) for line in (*lines[1:most], *more))]
+def _first_lines(texts: Sequence[str], most: int = 5) -> list[Any]:
+    more = [f"and {len(texts) - most} more"] if len(texts) > most else []
+    return [texts[0], *(sub(text) for text in (*texts[1:most], *more))]
 
 
 MARKS = {"good": "▲ ", "bad": "▼ ", "flat": ""}
@@ -246,14 +247,14 @@ def comparison_junit(result: Result, *, seconds: float = 0.0) -> bytes:
     for (suite_name, name, metric), held in _by_benchmark(result).items():
         place, title = f"{_CLASS}.{suite_name}", f"{name} {metric}".strip()
         outcome = outcome_of(held.gates) if held.gates else "passed"
-        lines = [f"{g.rule}: {g.reason}" for g in held.gates if g.outcome == outcome]
-        text = "\n".join([*lines, *(comparison_line(c) for c in held.comparisons)])
+        reasons = [f"{g.rule}: {g.reason}" for g in held.gates if g.outcome == outcome]
+        text = lines(*reasons, *(comparison_line(c) for c in held.comparisons))
         if outcome == NOT_FINITE:
-            case("error", place, title, text, message=lines[0], type=NOT_FINITE)
+            case("error", place, title, text, message=reasons[0], type=NOT_FINITE)
         elif outcome == "failed" or (outcome == "undecided" and result.settings.strict):
-            case("failure", place, title, text, message=lines[0], type=outcome)
+            case("failure", place, title, text, message=reasons[0], type=outcome)
         elif outcome == "undecided":
-            case("skipped", place, title, message=f"undecided: {lines[0]}")
+            case("skipped", place, title, message=f"undecided: {reasons[0]}")
         else:
             case("system-out", place, title, text)
     for sentence in result.not_finite:
@@ -304,5 +305,5 @@ def comparison_line(c: Comparison) -> str:
 
 
 def _xml(text: str) -> str:
-    """Without the control characters that XML 1.0 cannot hold in any form."""
-    return re.sub("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "", text)
+    """Without the two characters that XML 1.0 cannot hold and that are not control characters."""
+    return re.sub("[\ufffe\uffff]", "", printable(text))

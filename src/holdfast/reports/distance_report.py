@@ -52,7 +52,7 @@ def distance_blocks(found: CheckpointDistance, *, per: str) -> list[Block]:
         rows += [(layer.layer, layer) for layer in found.layers[:-1]]
     table = _table(per, [*rows, ("total", found.total)])
     title = f"{found.start} -> {found.result}: {len(found.tensors)} tensors, {found.total.parameters:,} parameters"
-    return [Paragraph(title), table, *(Paragraph(f"note: {note}\n") for note in found.notes)]
+    return [Paragraph(title), table, *(x for note in found.notes for x in (Paragraph(f"note: {note}"), Paragraph("")))]
 
 
 def write_distance_report(found: CheckpointDistance, path: str | os.PathLike[str]) -> Path:

@@ -96,4 +96,4 @@ def plan_blocks(plan: EvaluationPlan, models: Sequence[tuple[str, str]], out: Pa
     facts.append(("output", str(out)))
     first = [a if not i or facts[i - 1][0] != a else "" for i, (a, _) in enumerate(facts)]
     rows = list(zip(first, (text for _, text in facts), strict=True))
-    return [Paragraph("Dry run: the request is sound; nothing was measured.\n"), Facts(rows)]
+    return [Paragraph("Dry run: the request is sound; nothing was measured."), Paragraph(""), Facts(rows)]

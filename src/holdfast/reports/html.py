@@ -24,6 +24,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from holdfast.printable import printable
 from holdfast.reports import blocks as b
 from holdfast.reports.charts import Chart, plotly_figure
 from holdfast.support.files import to_jsonable, write_bytes_atomic
@@ -43,7 +44,7 @@ class Html(str):
 
 def escape(value: Any) -> Html:
     """`value` as text of a page; `Html` stays as it is."""
-    return value if isinstance(value, Html) else Html(html.escape(str(value), quote=True))
+    return value if isinstance(value, Html) else Html(html.escape(printable(str(value), breaks=True), quote=True))
 
 
 def join(*parts: Any) -> Html:
@@ -68,7 +69,7 @@ def tag(name: str, /, *children: Any, **attributes: Any) -> Html:
         if value is None or value is False or (key == "cls" and not value):
             continue
         key = "class" if key == "cls" else key.replace("_", "-")
-        text += f" {key}" if value is True else f' {key}="{html.escape(str(value), quote=True)}"'
+        text += f" {key}" if value is True else f' {key}="{escape(str(value))}"'
     return Html(f"<{name}{text}>" if name in _VOID else f"<{name}{text}>{join(*children)}</{name}>")
 
 

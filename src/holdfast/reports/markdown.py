@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from holdfast.printable import printable
 from holdfast.reports import blocks as b
 from holdfast.reports.charts import Chart
 
@@ -15,14 +16,14 @@ MOST_ROWS = 100
 
 def escape(text: str) -> str:
     """Text that Markdown and HTML leave as it is, on one line; an @ mentions nobody."""
-    one_line = re.sub(r"\s+", " ", text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    one_line = re.sub(r"\s+", " ", printable(text)).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return re.sub(r"([\\`*_\[\]|~#])", r"\\\1", one_line).replace("@", "@\u200b")
 
 
 def code(text: str) -> str:
     """A code span for a table cell: backticks cannot be escaped inside, so they become quotes; a bar would end the
     cell."""
-    return f"`{' '.join(text.split()).replace('`', chr(39)).replace('|', chr(92) + '|')}`"
+    return f"`{' '.join(printable(text).split()).replace('`', chr(39)).replace('|', chr(92) + '|')}`"
 
 
 def render(blocks: Iterable[Any], *, clean: Callable[[str], str] = str) -> str:
@@ -62,7 +63,7 @@ def _block(x: Any, clean: Callable[[str], str]) -> str:
             return "\n".join(f"- {_text(label, clean)}: {_text(text, clean)}" for label, text in x.items)
         case b.Code():
             fence = "`" * max(3, 1 + max(map(len, re.findall("`+", x.text)), default=0))
-            return f"{fence}{x.language}\n{x.text}\n{fence}"
+            return f"{fence}{x.language}\n{printable(x.text, breaks=True)}\n{fence}"
         case b.Banner():
             return "\n".join(f"> {line}" for line in (_text(x.content, clean), *(_text(i, clean) for i in x.items)))
         case b.Tiles():

@@ -361,10 +361,10 @@ def _state_banners(run: RunFigures) -> list[Block]:
     found: list[Block] = []
     where = f"in stage “{record.stage}”."
     if record.status == "failed":
-        reason = f"\n{record.error or 'No reason was recorded.'}"
+        reason = f" {record.error or 'No reason was recorded.'}"
         found.append(Banner((Span(f"The run failed {where}", "strong"), reason), "bad"))
     elif record.status == "interrupted":
-        reason = f"\n{record.error}" if record.error else ""
+        reason = f" {record.error}" if record.error else ""
         go_on = f" Start it again with the same folder to go on.{reason}"
         found.append(Banner((Span(f"The run was interrupted {where}", "strong"), go_on), "warn"))
     elif record.status == "running":

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from holdfast.printable import Lines
 from holdfast.records.study import StudyRecord
 from holdfast.reports.blocks import (
     Bars,
@@ -273,7 +274,7 @@ def trials_section(
             rows.append([label, _state(t, record), *gains, *shares_of, time, _seeds(t, here)])
         tones.append("taken" if by else "" if t.whole else "minor")
     if narrow:
-        heads = columns("Trial", "Target gain", "Source gain", "Gain kept\nLoss avoided")
+        heads = columns("Trial", "Target gain", "Source gain", Lines("Gain kept\nLoss avoided"))
     else:
         titles = ("Trial", "State", "Target gain", "Source gain", "Gain kept", "Loss avoided", "Time", "Seeds")
         heads = columns(*titles, right=range(2, 7))

@@ -8,6 +8,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from holdfast.printable import Lines, printable
 from holdfast.reports import blocks as b
 from holdfast.reports.charts import Chart
 from holdfast.reports.format import ascii_only
@@ -44,6 +45,8 @@ class Printer:
         self.unbroken = not self.console.is_terminal
 
     def text(self, value: str) -> str:
+        """What can be printed here of a text; line breaks stay only in `Lines`."""
+        value = printable(value)
         return value if self.fancy else ascii_only(value)
 
     def line(self, value: str = "", style: str | None = None) -> None:
@@ -199,7 +202,7 @@ def _lines(x: b.Block) -> list[tuple[str, str | None]]:
         case b.Heading():
             return [(x.text, "bold")]
         case b.Bullets():
-            return [(f"- {b.words(item)}", None) for item in x.items]
+            return [(Lines(f"- {b.words(item)}"), None) for item in x.items]
         case b.Facts():
             width = max([9, *(len(label) + 1 for label, _ in x.items)])
             return [(f"{label:<{width}} {b.words(text, below=' ')}", None) for label, text in x.items]

@@ -51,7 +51,7 @@ from holdfast.retention.registry import parse_retention
 from holdfast.runs import config_checks, launch, on_policy
 from holdfast.runs.foreign.tools import refuse_foreign
 from holdfast.runs.foreign.trl import modern, old_settings
-from holdfast.runs.identity import SECRET, SECRET_NAME, deciding, explain_difference, resolve, set_fields
+from holdfast.runs.identity import deciding, explain_difference, resolve, set_fields
 from holdfast.runs.packages import check_packages, judges_need
 from holdfast.runs.settings import OWN, RENAMED, known_settings, sources
 from holdfast.runs.stages import over_request
@@ -59,6 +59,7 @@ from holdfast.runs.stopping import Rules, check_rules, rules_of
 from holdfast.support.environment import has_fast_bfloat16
 from holdfast.support.files import fingerprint, to_jsonable
 from holdfast.support.paths import real
+from holdfast.support.secrets import SECRET, is_secret
 
 if TYPE_CHECKING:
     from trl import DatasetMixtureConfig, ModelConfig, ScriptArguments, SFTConfig
@@ -358,7 +359,7 @@ def checked(given: Given, machine: Machine | None = None) -> TrainConfig:
     resolved["retention"] = [m.setting() for m in methods]
     if suites:
         resolved["evaluation"] = to_jsonable(suites)
-    public = {k: str(v) for k, v in environment.items() if not SECRET_NAME.search(k) and "@" not in str(v)}
+    public = {k: str(v) for k, v in environment.items() if not is_secret(k, v)}
     asked = {
         "data": set_fields(templates) if templates else None,
         "env": public,

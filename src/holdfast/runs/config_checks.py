@@ -19,6 +19,7 @@ from holdfast.checkpoints.named import folder_without_revision, located
 from holdfast.config.values import impossible_path, show
 from holdfast.config.yaml_file import nearest_sibling
 from holdfast.errors import ConfigError, ModelError, did_you_mean
+from holdfast.printable import lines
 from holdfast.retention.protocol import changes_data
 from holdfast.support.paths import expanded, real
 
@@ -106,13 +107,14 @@ def _check_model_folder(path: Path, key: str) -> list[str]:
         return []
     if any(n.endswith((".bin", ".pt", ".pth", ".ckpt")) for n in names):
         target = f"{os.path.normpath(path)}-safetensors"
-        return [
+        said = lines(
             f"{path} holds only pickled weights (*.bin), which can run code when loaded; holdfast reads safetensors. "
-            f"Convert once:\n"
+            f"Convert once:",
             f'      python -c "from transformers import AutoModelForCausalLM as M, AutoTokenizer as T; '
-            f"[c.from_pretrained('{path}').save_pretrained('{target}') for c in (M, T)]\"\n"
-            f"    and then use {key}: {target}"
-        ]
+            f"[c.from_pretrained('{path}').save_pretrained('{target}') for c in (M, T)]\"",
+            f"    and then use {key}: {target}",
+        )
+        return [said]
     return [f"{path} has config.json but no weights (*.safetensors). Was the download or the copy interrupted?"]
 
 

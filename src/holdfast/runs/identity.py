@@ -21,6 +21,7 @@ from holdfast.retention.protocol import FORMERLY
 from holdfast.retention.registry import parse_retention
 from holdfast.runs.settings import known_settings
 from holdfast.support.files import to_jsonable
+from holdfast.support.secrets import SECRET
 
 _ALWAYS = (
     "model_name_or_path",
@@ -59,9 +60,6 @@ _CHOOSES_BEST = re.compile(
     r"eval_(strategy|steps|delay|packing|dataset_name|dataset_split)|save_(strategy|steps)|metric_for_best_model|greater_is_better|dataset_test_split"
 )
 """Of those, the keys that decide after all when `load_best_model_at_end` picks the result."""
-
-SECRET = {"hub_token", "aws_access_key_id", "aws_secret_access_key", "token", "use_auth_token", "api_key", "password"}
-SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH", re.IGNORECASE)
 
 
 def resolve(parts: Mapping[str, Any], values: Mapping[str, Any], known: Mapping[str, Setting]) -> dict[str, Any]:

@@ -63,7 +63,7 @@ def train_in_processes(wanted: TrainConfig, folder: Path, *, evaluations: Path |
             told = read_object(folder / ENDED)
             (folder / ENDED).unlink()
             kinds = {kind.__name__: kind for kind in (TrainingDiverged, NotFinite)}
-            raise kinds.get(str(told.get("kind")), HoldfastError)(str(told.get("error")))
+            raise kinds.get(str(told.get("kind")), HoldfastError)(*str(told.get("error")).split("\n"))
         raise HoldfastError(
             f"Training over {wanted.processes} processes ended with exit code {code}; its output is above, or in a log."
         )

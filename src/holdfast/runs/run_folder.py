@@ -43,10 +43,10 @@ def run_to_continue(folder: RunFolder, config: TrainConfig) -> RunRecord | None:
         same = record.config_key == config.key or _moved(folder, record, config)
         if not same and not _replaceable(folder, record):
             differences = config.explain_difference(record.config)
-            shown = "\n".join(f"  - {d}" for d in differences) or "  - (the settings that decide the weights)"
             raise RunFolderError(
-                f"{folder.path} holds another run ({record.name}, {record.status}), whose settings differ:\n{shown}\n"
-                "Give another output_dir, or delete the folder if the old run is not wanted."
+                f"{folder.path} holds another run ({record.name}, {record.status}), whose settings differ:",
+                *(f"  - {d}" for d in differences or ["(the settings that decide the weights)"]),
+                "Give another output_dir, or delete the folder if the old run is not wanted.",
             )
         if same:
             return record

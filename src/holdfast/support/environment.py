@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from holdfast.errors import FolderBusy, RunFolderError
+from holdfast.printable import printable
 from holdfast.support.leftovers import NewFolder
 from holdfast.support.paths import real
 
@@ -94,9 +95,10 @@ def terminated_is_interrupted() -> Iterator[None]:
         signal.signal(signal.SIGTERM, held)
 
 
-def say(console: Any, text: str) -> None:
-    """One line as it is: brackets are no markup, and a log file's lines are not wrapped."""
-    console.print(text, markup=False, highlight=False, soft_wrap=True)
+def say(console: Any, text: str, **style: Any) -> None:
+    """One line as it is: brackets are no markup, a log file's lines are not wrapped, what cannot be printed is shown as
+    an escape."""
+    console.print(printable(text), markup=False, emoji=False, highlight=False, soft_wrap=True, **style)
 
 
 @contextlib.contextmanager

@@ -68,15 +68,15 @@ class Workers:
                 say(f"Worker {number} was killed (signal {-code}); another one takes its place.")
                 self.processes[number] = self._start(number)
 
-    def last_words(self) -> str:
+    def last_words(self) -> list[str]:
         """The end of the log that was written to last; empty where there is none."""
         logs = sorted(self.logs.glob("worker-*.log"), key=lambda p: p.stat().st_mtime)
         if not logs:
-            return ""
+            return []
         lines = [line for line in logs[-1].read_text(errors="replace").splitlines() if line.strip()]
         found = next((line for line in reversed(lines) if line.startswith("error:")), lines[-1] if lines else "")
         after = lines[lines.index(found) + 1 :][:6] if found in lines else []
-        return "\n".join([f"The end of {logs[-1]}:", *(f"  {line}" for line in [found, *after])])
+        return [f"The end of {logs[-1]}:", *(f"  {line}" for line in [found, *after])]
 
     def _start(self, number: int) -> subprocess.Popen[bytes]:
         with open(self.logs / f"worker-{number}.log", "ab") as log:

@@ -13,6 +13,7 @@ from typing import Any
 
 from transformers import TrainerCallback
 
+from holdfast.support.environment import say
 from holdfast.support.files import read_jsonl, to_jsonable, write_jsonl
 
 SAME_SIGNAL_SECONDS = 1.0
@@ -125,7 +126,7 @@ class Progress(TrainerCallback):
         return f"{timedelta(seconds=round(seconds))} left"
 
     def _line(self, text: str) -> None:
-        self.console.print(text, markup=False, highlight=False, soft_wrap=True)
+        say(self.console, text)
 
     def close(self) -> None:
         """Leaves the terminal as it was, also after an error."""
@@ -212,9 +213,7 @@ class StopOnSignal(TrainerCallback):
             raise KeyboardInterrupt
         self.stopped = True
         self._first = time.monotonic()
-        self.console.print(
-            "Stopping after this step and writing a checkpoint. Press Ctrl-C again to stop at once.", soft_wrap=True
-        )
+        say(self.console, "Stopping after this step and writing a checkpoint. Press Ctrl-C again to stop at once.")
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
         if self.stopped:

@@ -44,7 +44,7 @@ def diverged(what: str, samples: list[str], *, step: int, updated: bool, folder:
     lines.append(
         "Lower learning_rate or mend the sample, then run again (in a new output_dir where a setting changes)."
     )
-    return TrainingDiverged("\n".join(lines))
+    return TrainingDiverged(*lines)
 
 
 def describe_samples(

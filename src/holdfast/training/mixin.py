@@ -60,6 +60,7 @@ from holdfast.retention.services import StepFigures
 from holdfast.retention.teacher.teacher import AdapterOffTeacher, OnlineTeacher, Teacher, freeze_copy
 from holdfast.support.environment import loads_on_one_process_only
 from holdfast.support.files import write_json
+from holdfast.support.secrets import withheld
 from holdfast.training import frozen
 from holdfast.training.adapters import complete_osf
 from holdfast.training.checkpoint_parts import SEALED, STATE_FILE, TENSOR_FILE
@@ -174,6 +175,7 @@ class RetentionMixin(WholeCheckpoints):
                 raise ConfigError("train_only: expected a loaded model without an adapter, which decides itself.")
             frozen.train_only(model, train_only)
         super().__init__(*args, **kwargs)
+        self.args.__dict__.update(withheld(self.args.__dict__))  # every checkpoint and every push pickles them
         self._complete_data()
         keep_unpacked(self.model)
         if not self.own_loss:

@@ -81,7 +81,7 @@ class Reading:
         """The error that names the first malformed records."""
         lines = [f"  {place}" for place in self.places]
         more = [f"  and {self.malformed - len(lines)} more"] if self.malformed > len(lines) else []
-        return DataError("\n".join([f"{what}:", *lines, *more]))
+        return DataError(f"{what}:", *lines, *more)
 
 
 Records = Iterator[tuple[str, dict[str, Any] | None]]

@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from holdfast.printable import lines
+
 _BAR = 40
 
 
@@ -21,7 +23,7 @@ def card(record: Mapping[str, Any]) -> str:
     front = ["---", "configs:"]
     for name in names:
         front += [f"- config_name: {name.removesuffix('.jsonl')}", f"  data_files: {name}"]
-    lines = [
+    rows = [
         *front,
         "---",
         "",
@@ -41,26 +43,26 @@ def card(record: Mapping[str, Any]) -> str:
     ]
     for name, own in sets.items():
         mean, median, high = own["nats_per_token"], own["quantiles"]["0.5"], own["quantiles"]["0.95"]
-        lines.append(
+        rows.append(
             f"| {name} | {own['passages']:,} | {own['tokens']:,} | {own['documents']:,} | {mean:.3f} | "
             f"{_perplexity(mean)} | {_perplexity(median)} | {_perplexity(high)} |"
         )
-    lines += ["", "Columns: `text`, `nats_per_token` (mean over predicted tokens), `tokens`, `source`.", ""]
-    lines += ["## Nats a token", "", "```", *_bars(record["histogram"]), "```", "", "## What was read", ""]
-    lines += ["| input | bytes | SHA-256 |", "|---|---|---|"]
-    lines += [f"| {one['name']} | {one['bytes']:,} | {one['sha256']} |" for one in record["inputs"]]
-    lines += ["", f"- {counts['records']:,} documents, of which {counts['malformed']:,} malformed and left out"]
-    lines += [f"- {number:,} left out: {reason}" for reason, number in counts["skipped"].items()]
+    rows += ["", "Columns: `text`, `nats_per_token` (mean over predicted tokens), `tokens`, `source`.", ""]
+    rows += ["## Nats a token", "", "```", *_bars(record["histogram"]), "```", "", "## What was read", ""]
+    rows += ["| input | bytes | SHA-256 |", "|---|---|---|"]
+    rows += [f"| {one['name']} | {one['bytes']:,} | {one['sha256']} |" for one in record["inputs"]]
+    rows += ["", f"- {counts['records']:,} documents, of which {counts['malformed']:,} malformed and left out"]
+    rows += [f"- {number:,} left out: {reason}" for reason, number in counts["skipped"].items()]
     if asked := record.get("questions"):
-        lines.append(
+        rows.append(
             f"- {counts['overlapping']:,} passages share 13 words in a row with one of {asked['count']:,} questions of "
             f"{', '.join(asked['files'])} ({'left out' if options['overlap'] == 'drop' else 'kept'}; "
             f"{asked['short']:,} questions were too short to be looked for)"
         )
-    lines += ["", "## How", "", f"- model: {', '.join(f'{k} {v}' for k, v in model.items())}"]
-    lines += [f"- {name}: {value}" for name, value in options.items() if value is not None]
-    lines += ["", "The texts are their authors'; this card says nothing about their licences."]
-    return "\n".join(lines) + "\n"
+    rows += ["", "## How", "", f"- model: {', '.join(f'{k} {v}' for k, v in model.items())}"]
+    rows += [f"- {name}: {value}" for name, value in options.items() if value is not None]
+    rows += ["", "The texts are their authors'; this card says nothing about their licences."]
+    return lines(*rows) + "\n"
 
 
 def _perplexity(nats: float) -> str:

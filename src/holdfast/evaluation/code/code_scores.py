@@ -174,7 +174,7 @@ def _check(
     if problems:
         shown = problems[:20] + ([f"and {len(problems) - 20} more"] if len(problems) > 20 else [])
         raise DataError(
-            "The completions cannot be scored:\n"
-            + "\n".join(f"  - {problem}." for problem in shown)
-            + "\nMake the missing ones, or lower k."
+            "The completions cannot be scored:",
+            *(f"  - {problem}." for problem in shown),
+            "Make the missing ones, or lower k.",
         )

@@ -141,7 +141,7 @@ def stage_matrix(
             except DataError as error:
                 problems.append(str(error))
     if problems:
-        raise DataError("\n".join(problems))
+        raise DataError(*problems)
     return replace(_matrix(found, keys, stages, confidence=confidence), failed=broken)
 
 
@@ -166,7 +166,7 @@ def _read_all(folders: Sequence[EvaluationFolder]) -> list[list[Evaluation]]:
         except DataError as error:
             problems.append(str(error))
     if problems:
-        raise DataError("\n".join(dict.fromkeys(problems)))
+        raise DataError(*dict.fromkeys(problems))
     return found
 
 

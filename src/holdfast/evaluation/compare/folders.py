@@ -152,7 +152,7 @@ def read_evaluations(folder: EvaluationFolder) -> list[Evaluation]:
         except DataError as error:
             problems.append(str(error))
     if problems:
-        raise DataError("\n".join(problems))
+        raise DataError(*problems)
     if not found:
         raise DataError(
             f"Expected evaluations (<suite>.<name>.json) in {folder.path}, found none. 'holdfast evaluate' writes them."

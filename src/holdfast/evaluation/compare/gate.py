@@ -307,7 +307,7 @@ def judge(aims: Sequence[Aim], compared: Compared) -> tuple[list[GateOutcome], D
         missing = "measured only before, so nothing is known of the change."
         outcomes += [_without_figure(aim.rule, key, UNDECIDED, missing) for key in aim.missing]
     if problems:
-        raise DataError("\n".join(problems))
+        raise DataError(*problems)
     return _together(outcomes, tested, compared.adjustment)
 
 

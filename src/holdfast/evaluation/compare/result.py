@@ -138,7 +138,7 @@ def compare_sides(sides: Sequence[Side], rules: Sequence[Rule], settings: Compar
         stages = [first.label, *(label for label, _ in settings.stages)]
         matrix = stage_matrix([s.folder for s in sides], tasks, stages, **draws)
     if not found.comparisons and matrix is None:
-        raise DataError("\n".join(["Nothing can be compared:", *(f"  - {u}" for u in found.unmatched)]))
+        raise DataError("Nothing can be compared:", *(f"  - {u}" for u in found.unmatched))
     judged = {(g.suite, g.name, g.metric) for g in gates}
     shown = [
         c for c in found.comparisons if c.primary or settings.metrics == "all" or (c.suite, c.name, c.metric) in judged

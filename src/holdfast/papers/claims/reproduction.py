@@ -29,6 +29,7 @@ from typing import Any, Protocol
 from holdfast.errors import ConfigError, DataError, HoldfastError, Interrupted, did_you_mean, first_line
 from holdfast.papers.claims.registry import LOOK, SIZES, Paper
 from holdfast.papers.claims.rules import RULES, Claim, claims_json, family_line
+from holdfast.printable import lines
 from holdfast.studies.engine.study import PAGE as STUDY_PAGE
 from holdfast.studies.engine.study import Settings
 from holdfast.support.environment import hardware, now, say, versions
@@ -170,10 +171,10 @@ def reproduce(
         raise
     claims = write(records)
     print_claims(claims, console)
-    say(console, f"\nPage: {out / PAGE}")
+    say(console, lines("", f"Page: {out / PAGE}"))
     if failures:
         count = f"{len(failures)} of {len(recipes)} studies failed:"
-        raise HoldfastError("\n".join([count, *failures, "The same command tries them again."]))
+        raise HoldfastError(count, *failures, "The same command tries them again.")
     return claims
 
 

@@ -177,7 +177,7 @@ class EWC(RetentionMethod):
         """
         problems = self.check_weights(anchors.named)
         if problems:
-            raise ModelError("\n".join(problems))
+            raise ModelError(*problems)
         saved = SavedFisher(self.fisher) if self.fisher else None
         return _Elastic(self, anchors.named, anchors.keep(self.anchor, self.keep), saved)
 

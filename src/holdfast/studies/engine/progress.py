@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from holdfast.errors import HoldfastError
+from holdfast.printable import printable
 from holdfast.records.run import RunFolder, planned_steps
 from holdfast.studies.engine.study import COMPLETE, RUNNING, StudyState
 from holdfast.support.environment import say
@@ -87,5 +88,5 @@ def status_table(study: Any, state: StudyState) -> Any:
     for job in jobs:
         what = str(job.attributes.get("reason") or "") if job.state == "failed" else job.worker
         share = f"{100 * study.share(job):.0f} %" if job.state == RUNNING else ""
-        table.add_row(str(job.number), Text(job.label), job.state, share, Text(what))
+        table.add_row(str(job.number), Text(printable(job.label)), job.state, share, Text(printable(what)))
     return Group(Text(f"{state.name}: {state.status}; {counts} of {len(jobs)} {study.noun}s"), table)

@@ -100,10 +100,10 @@ def execute_study(
             opened.storage.close()
     failed = [j for j in state.latest if j.state == FAILED]
     if failed:
-        listed = "\n".join(f"  {study.noun} {j.number} ({j.label}): {j.attributes.get(stored.REASON)}" for j in failed)
         raise HoldfastError(
-            f"{len(failed)} of {_count(len(state.latest), study.noun)} failed; the page is {out / PAGE}.\n"
-            f"{listed}\nThe same command tries them again."
+            f"{len(failed)} of {_count(len(state.latest), study.noun)} failed; the page is {out / PAGE}.",
+            *(f"  {study.noun} {j.number} ({j.label}): {j.attributes.get(stored.REASON)}" for j in failed),
+            "The same command tries them again.",
         )
     return record
 
@@ -184,7 +184,7 @@ def _run_jobs(opened: Opened, workers: int, console: Any) -> None:
             processes.restart_killed(lambda text: say(console, text))
             if workers and processes.ended:
                 if any(j.open for j in opened.state().jobs):
-                    raise HoldfastError(f"Every worker ended although {study.noun}s are left. {processes.last_words()}")
+                    raise HoldfastError(f"Every worker ended although {study.noun}s are left.", *processes.last_words())
                 return
             time.sleep(WATCH_SECONDS)
 

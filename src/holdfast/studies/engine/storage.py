@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 from holdfast.errors import ConfigError, DataError, FolderBusy, RunFolderError, StorageError, did_you_mean
+from holdfast.printable import lines
 from holdfast.studies.engine.study import (
     COMPLETE,
     FAILED,
@@ -233,12 +234,12 @@ class Storage:
                 old = study.user_attrs.get(CONFIG)
                 differences = config.differences(old) if old is not None else []
                 if differences:
-                    listed = "\n".join(f"  - {d}" for d in differences)
-                    raise ConfigError(
-                        f"The study '{config.name}' in {shown(self.url)} was begun with another "
-                        f"configuration:\n{listed}\n"
-                        "Put the old values back to continue it, or give this one another name and output_dir."
+                    said = lines(
+                        f"The study '{config.name}' in {shown(self.url)} was begun with another configuration:",
+                        *(f"  - {d}" for d in differences),
+                        "Put the old values back to continue it, or give this one another name and output_dir.",
                     )
+                    raise ConfigError(said)
             study.set_user_attr(CONFIG, config.resolved)
             self._enqueue(study, config)
         return study

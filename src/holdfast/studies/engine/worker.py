@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.errors import FolderBusy, HoldfastError, Interrupted
+from holdfast.printable import lines
 from holdfast.studies.engine import storage as stored
 from holdfast.studies.engine.storage import Lease, Storage
 from holdfast.studies.engine.study import CannotJudge, LeaseLost, Stopped, Study
@@ -189,9 +190,9 @@ def _one(storage: Storage, queue: optuna.Study, study: Study[Any], lease: Lease,
     except Exception as error:
         import traceback
 
-        about[stored.REASON] = (str(error).strip() or type(error).__name__).split("\n\n")[0][:600]
-        trace = "" if isinstance(error, HoldfastError) else traceback.format_exc()
-        say(console, f"{name} failed: {error}\n{trace}")
+        about[stored.REASON] = (f"{error}".strip() or type(error).__name__).split("\n\n")[0][:600]
+        trace = [] if isinstance(error, HoldfastError) else traceback.format_exc().splitlines()
+        say(console, lines(f"{name} failed: {error}", *trace, ""))
     free_memory()
     about[stored.OVERHEAD] = round(time.monotonic() - began - (task.seconds if task else 0.0), 4)
     storage.retry(lambda: storage.set(lease, about))
@@ -250,8 +251,8 @@ def _stop_where_all_fail(storage: Storage, queue: optuna.Study, study: Study[Any
     ended = any(t.state in (TrialState.COMPLETE, TrialState.PRUNED) or study.results(t.user_attrs) for t in latest)
     if not ended and len(reasons) >= SAME_FAILURES and len(set(reasons)) == 1:
         raise HoldfastError(
-            f"The first {len(reasons)} {study.noun}s failed alike: {reasons[0]}\nThe same command tries them again "
-            f"once that is mended."
+            f"The first {len(reasons)} {study.noun}s failed alike: {reasons[0]}",
+            "The same command tries them again once that is mended.",
         )
 
 

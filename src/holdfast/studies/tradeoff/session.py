@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from holdfast.errors import ConfigError, HoldfastError
+from holdfast.printable import printable
 from holdfast.records.study import STUDY_FILE, Rung, SeedRun, StudyRecord, seed_run_from_json, write_study
 from holdfast.statistics.pareto import pareto
 from holdfast.statistics.selection import select_all
@@ -309,7 +310,7 @@ def chosen_command(record: StudyRecord, selection: Selection, out: Path) -> tupl
         (out / CHOSEN).unlink(missing_ok=True)
         return "", ""
     settings = {**trial.settings, "seed": record.seeds[0], "output_dir": f"runs/{record.name}-chosen"}
-    head = f"# Trial {trial.number} of the study {record.name} ({trial.label}), chosen by the rule {selection.rule}.\n"
-    text = head + yaml.safe_dump(settings, sort_keys=False, allow_unicode=True, width=150)
+    what = f"Trial {trial.number} of the study {record.name} ({trial.label}), chosen by the rule {selection.rule}."
+    text = f"# {printable(what)}\n" + yaml.safe_dump(settings, sort_keys=False, allow_unicode=True, width=150)
     write_bytes_atomic(out / CHOSEN, text.encode())
     return f"holdfast train --config {out / CHOSEN}", text

@@ -622,11 +622,11 @@ def _train(value: Any, beside: Path | None, problems: list[str], notes: list[str
 
 
 def _without_secrets(train: Mapping[str, Any]) -> dict[str, Any]:
-    from holdfast.runs.identity import SECRET, SECRET_NAME
+    from holdfast.support.secrets import SECRET, is_secret
 
     kept = {k: v for k, v in train.items() if k not in SECRET}
     if isinstance(kept.get("env"), Mapping):
-        kept["env"] = {k: v for k, v in kept["env"].items() if not SECRET_NAME.search(str(k)) and "@" not in str(v)}
+        kept["env"] = {k: v for k, v in kept["env"].items() if not is_secret(str(k), v)}
     return kept
 
 

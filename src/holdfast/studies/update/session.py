@@ -116,10 +116,10 @@ def open_record(config: ResidualConfig) -> ResidualRecord:
         found = read_update(out)
         differences = config.differences(found.config)
         if differences and any((out / place).exists() for place in ("runs", "models", "evaluations")):
-            listed = "\n".join(f"  - {d}" for d in differences)
             raise RunFolderError(
-                f"{out} was begun with another configuration:\n{listed}\nPut the old values back to continue it, or "
-                f"choose another output_dir."
+                f"{out} was begun with another configuration:",
+                *(f"  - {d}" for d in differences),
+                "Put the old values back to continue it, or choose another output_dir.",
             )
         if not differences:  # else it failed before anything was made: a corrected request takes its place
             record = found
@@ -205,7 +205,7 @@ def check_models(config: ResidualConfig) -> tuple[list[str], list[dict[str, Any]
             evidence.append({**shown, **to_jsonable({"total": total, "layers": plan.ancestry}), "warnings": warnings})
     if problems:
         kind = ShapeError if any(isinstance(p, ShapeError) for p in problems) else ModelError
-        raise kind("\n".join(dict.fromkeys(map(str, problems))))
+        raise kind(*dict.fromkeys(map(str, problems)))
     return list(dict.fromkeys(notes)), evidence
 
 
