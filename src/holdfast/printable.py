@@ -7,6 +7,7 @@ part by part; a line break inside a part is shown as `\\n`.
 
 from __future__ import annotations
 
+import json
 import re
 
 _UNPRINTABLE = re.compile(
@@ -47,7 +48,7 @@ def lines(*parts: str) -> Lines:
 
 def json_escaped(text: str) -> str:
     """JSON text whose strings hold nothing unprintable; it means the same."""
-    return _UNPRINTABLE.sub(lambda m: m[0] if m[0] == "\n" else f"\\u{ord(m[0]):04x}", text)
+    return _UNPRINTABLE.sub(lambda m: m[0] if m[0] == "\n" else json.dumps(m[0])[1:-1], text)
 
 
 def escaped(character: str) -> str:

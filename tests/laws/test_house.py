@@ -20,6 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "src" / "holdfast"
 
 LAYERS: list[set[str]] = [
+    {"printable"},
     {"errors"},
     {"support"},
     {"config", "records"},
@@ -277,6 +278,34 @@ def test_nothing_happens_at_import_but_definitions():
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and file != "__main__.py"
     ]
     assert effects == []
+
+
+OUTLETS = {
+    "cli/console.py": "what commands print",
+    "support/environment.py": "`say`, a line on a console",
+    "reports/terminal.py": "blocks",
+    "config/command_line.py": "the text of --help",
+    "cli/schema.py": "a JSON Schema, made of names of ours",
+    "cli/merge.py": "the table of our own methods",
+    "cli/checkpoint_options.py": "a table whose cells are printable",
+    "cli/train_dry_run.py": "examples in colour, whose pieces are printable",
+    "cli/quickstart.py": "a text of ours with markup",
+    "papers/worlds/tuned.py": "a text of ours",
+    "papers/claims/reproduction.py": "the table of our own claims",
+    "studies/engine/study.py": "the status table, whose cells are printable",
+    "evaluation/worker.py": "a file, whose end the main process shows",
+}
+"""Who may print: each shows text of others through `holdfast.printable`."""
+
+
+def prints(tree: ast.Module) -> bool:
+    calls = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    names = {ast.unparse(call) for call in calls}
+    return "print" in names or any(name.endswith((".print", "stdout.write", "stderr.write")) for name in names)
+
+
+def test_only_outlets_print():
+    assert {file for file, tree in sources().items() if prints(tree)} == set(OUTLETS)
 
 
 # ----------------------------------------------------------------------------------------------------------- docstrings

@@ -77,11 +77,16 @@ def test_a_table_of_many_columns_becomes_several() -> None:
 def test_a_wide_table_keeps_names_and_digits_in_a_narrow_terminal(width: int) -> None:
     from rich.console import Console
 
+    from holdfast.printable import lines
     from holdfast.reports.terminal import Printer
 
     console = Console(width=width, force_terminal=False, record=True)
     columns = [("Arm", False), *((f"{task}, better than sequential by", True) for task in "abcd"), ("", True)]
-    cells = [("sequential fine-tuning, p 0.25", ""), *[("−0.2128 nats/token\n[−0.2220, −0.2035]", "")] * 4, ("", "")]
+    cells = [
+        ("sequential fine-tuning, p 0.25", ""),
+        *[(lines("−0.2128 nats/token", "[−0.2220, −0.2035]"), "")] * 4,
+        ("", ""),
+    ]
     Printer(console).table("scores", columns, [cells])
     words = console.export_text().split()
     for word, times in (("sequential", 5), ("fine-tuning,", 1), ("−0.2128", 4), ("[−0.2220,", 4), ("−0.2035]", 4)):

@@ -325,3 +325,18 @@ def test_trained_tokens_are_the_labels_that_count():
     assert trained_tokens(rows) == 4
     assert trained_tokens(rows.select([2, 0])) == 4
     assert trained_tokens(rows.select([1])) == 0
+
+
+def test_no_secret_of_the_request_is_in_a_file(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys and variables of the environment; whatever a run writes, its checkpoints and its log for trackers too."""
+    secrets = {
+        "hub_token": "hf_CANARY1",
+        "env": {"WANDB_API_KEY": "CANARY2", "URL": "http://me:CANARY3@host", "A": "sk-CANARY4"},
+    }
+    for name in secrets["env"]:
+        monkeypatch.setenv(name, "")  # what the run sets is taken back
+    (place / "secret.yaml").write_text(json.dumps(secrets))
+    assert main([*words(), "--config", "secret.yaml", "--report_to", "none", "--source", "held_out.jsonl"]) == 0
+    files = [path for path in (place / "out").rglob("*") if path.is_file()]
+    assert {"training_args.bin", "run.json", "report.html", "README.md"} <= {path.name for path in files}
+    assert [str(path) for path in files if b"CANARY" in path.read_bytes()] == []

@@ -45,3 +45,18 @@ def withheld(values: Mapping[str, Any]) -> dict[str, Any]:
         elif isinstance(value, dict):
             found[name] = withheld(value)
     return found
+
+
+def without_secrets(value: Any) -> Any:
+    """Plain data without the secrets in it: what is written down of a request."""
+    if isinstance(value, (list, tuple)):
+        return [without_secrets(item) for item in value]
+    if not isinstance(value, Mapping):
+        return value
+    found = {}
+    for name, item in value.items():
+        if name == "env" and isinstance(item, Mapping):
+            found[name] = {key: text for key, text in item.items() if not is_secret(str(key), text)}
+        elif name not in SECRET or isinstance(item, (Mapping, list)):
+            found[name] = without_secrets(item)
+    return found

@@ -17,6 +17,7 @@ from holdfast.studies.engine.keys import StudyKeys
 from holdfast.studies.engine.models import training_problems
 from holdfast.studies.engine.study import Job, Study
 from holdfast.support.files import to_jsonable
+from holdfast.support.secrets import without_secrets
 
 A = TypeVar("A", bound=StudyKeys)
 C = TypeVar("C", bound="AskedStudy[Any]")
@@ -194,7 +195,7 @@ class AskedStudy(Generic[A]):
         problems += cls.settings_problems(asked)
         folder = asked.folder
         small = small_settings.recorded(asked.small) if not problems else None
-        resolved = {k: v for k, v in to_jsonable(asked).items() if k not in NOT_DECIDING}
+        resolved = {k: v for k, v in without_secrets(to_jsonable(asked)).items() if k not in NOT_DECIDING}
         config = cls(
             asked=dataclasses.replace(asked, small=small),
             output_dir=folder,

@@ -46,6 +46,7 @@ from holdfast.studies.engine.keys import StudyKeys
 from holdfast.studies.engine.space import Range, Space, read_space, tried_schema, vary_schema
 from holdfast.support.files import fingerprint, read_object
 from holdfast.support.paths import expanded
+from holdfast.support.secrets import without_secrets
 
 if TYPE_CHECKING:
     from holdfast.studies.engine.study import Job
@@ -502,7 +503,7 @@ def study_config(
     resolved = {
         "name": asked.name,
         "small": small,
-        "train": _without_secrets(train),
+        "train": without_secrets(train),
         "vary": asked.vary,
         "objectives": {side: [list(e) for e in w.entries] for side, w in wanted.items()},
         "seeds": list(asked.seeds),
@@ -619,15 +620,6 @@ def _train(value: Any, beside: Path | None, problems: list[str], notes: list[str
         if train.pop(key, None) is not None:
             notes.append(f"train.{key} has no effect: {instead}.")
     return train
-
-
-def _without_secrets(train: Mapping[str, Any]) -> dict[str, Any]:
-    from holdfast.support.secrets import SECRET, is_secret
-
-    kept = {k: v for k, v in train.items() if k not in SECRET}
-    if isinstance(kept.get("env"), Mapping):
-        kept["env"] = {k: v for k, v in kept["env"].items() if not is_secret(str(k), v)}
-    return kept
 
 
 def _objectives(asked: Objectives, evaluation: Any, small: str | None, problems: list[str]) -> dict[str, Wanted]:

@@ -37,6 +37,7 @@ from holdfast.studies.update.settings import (
     home,
 )
 from holdfast.support.files import to_jsonable
+from holdfast.support.secrets import without_secrets
 from holdfast.support.token_counts import shown_tokens
 
 HELD_OUT_DOCUMENTS = 500
@@ -282,7 +283,9 @@ def whole_config(cls: type[C], asked: CommonSettings, given: Given, out: Path, *
         "scales": tuple(dict.fromkeys(values["scales"])),
         "train": {**TRAIN_DEFAULTS, **asked.train},
         "evaluation": _suites(asked.evaluation),
-        "resolved": to_jsonable({k.replace("-", "_"): v for k, v in given.values.items() if k != "storage"}),
+        "resolved": without_secrets(
+            to_jsonable({k.replace("-", "_"): v for k, v in given.values.items() if k != "storage"})
+        ),
     }
     config = cls(**values)
     pair = next(iter(config.families.values()))
