@@ -10,7 +10,7 @@ from rich.console import Console
 
 from holdfast.errors import RunFolderError
 from holdfast.studies.sequence.plan import sequence_config
-from holdfast.studies.sequence.study import run_sequence
+from holdfast.studies.sequence.study import SequenceStudy, run_sequence
 
 
 def quiet():
@@ -29,3 +29,21 @@ def test_another_study_is_not_continued(asked):
     assert config.differences(config.resolved) == []
     other = dataclasses.replace(config, resolved={**config.resolved, "curve": 3})
     assert other.differences(config.resolved) == ["curve: was 2, is 3"]
+
+
+@pytest.mark.slow
+def test_an_arm_that_comes_later_gets_models_whose_weights_were_not_kept(asked, monkeypatch):
+    monkeypatch.setattr(SequenceStudy, "one_in_process", True)
+    first = sequence_config(asked(names=("rivers", "letters", "music")))
+    run_sequence(first, console=quiet(), workers=1)
+    made = [first.folder(name, 0) for name in first.chains[0].models]
+    assert [any(folder.glob("*.safetensors")) for folder in made] == [False, False, True]
+
+    later = sequence_config(
+        asked(names=("rivers", "letters", "music"), arms=["sequential", "single", {"l2": {"coefficient": 0.1}}])
+    )
+    console = quiet()
+    record = run_sequence(later, console=console, workers=1)
+    assert len(record.arms) == 3 and "made again" in console.file.getvalue()
+    left = [name for name in later.models if any(later.folder(name, 0).glob("*.safetensors"))]
+    assert set(left) == {chain.models[-1] for chain in later.chains}

@@ -20,6 +20,8 @@ from holdfast.studies.engine.storage import GRACE_SECONDS
 from holdfast.studies.engine.study import COMPLETE, RUNNING, JobState, StudyState, Writer
 from holdfast.studies.sequence.plan import MODEL, SEED, Model, SequenceConfig
 from holdfast.studies.sequence.settings import SAMPLES
+from holdfast.support.environment import say, wait_for_lock
+from holdfast.training.checkpoint_folders import remove_folder
 
 if TYPE_CHECKING:
     from holdfast.studies.engine.worker import Task
@@ -145,12 +147,14 @@ class SequenceStudy(StudyAsked[SequenceConfig]):
         """
         config, out = self.settings, self.settings.output_dir
         model = config.models[task.attributes[MODEL]]
+        for name in model.needs:
+            self._make_again(name, task)
         missing = [n for n in model.needs if not _whole(config.folder(n, task.seed))]
         if missing:
             labels = ", ".join(config.models[n].label for n in missing)
             raise HoldfastError(f"depends on {labels}, which {'was' if len(missing) == 1 else 'were'} not made")
         began = time.monotonic()
-        made = self._merge(model, task) if model.merge else self._train(model, task)
+        made = self._made(model, task)
         folder = config.folder(model.name, task.seed)
         reference = config.folder(model.reference, task.seed) if model.reference else config.base
         return dataclasses.replace(
@@ -160,6 +164,25 @@ class SequenceStudy(StudyAsked[SequenceConfig]):
             distance=_distance(reference, folder),
             score=_mean_score(EvaluationFolder(out / made.evaluations), config.leading),
         )
+
+    def _made(self, model: Model, task: Task) -> ModelResult:
+        return self._merge(model, task) if model.merge else self._train(model, task)
+
+    def _make_again(self, name: str, task: Task) -> None:
+        """A model that was made and measured, and whose weights were removed since: an arm that came later needs them,
+        and the same seed and data give the same weights."""
+        folder, model = self.settings.folder(name, task.seed), self.settings.models[name]
+        jobs = [a for a in task.others() if a.get(MODEL) == name and a.get(SEED) == task.seed]
+        if _whole(folder) or not any(self.results(attributes) for attributes in jobs):
+            return
+        with wait_for_lock(folder.with_name(f"{folder.name}.again")):
+            if _whole(folder):  # another worker was first
+                return
+            for needed in model.needs:
+                self._make_again(needed, task)
+            say(task.console, f"{model.label}: made again, since its weights were not kept")
+            remove_folder(folder)
+            self._made(model, task)
 
     def _train(self, model: Model, task: Task) -> ModelResult:
         config, out = self.settings, self.settings.output_dir
@@ -240,6 +263,9 @@ class SequenceStudy(StudyAsked[SequenceConfig]):
         ended = {(j.attributes[MODEL], int(j.attributes[SEED])) for j in state.latest if j.state == COMPLETE}
         open_ = [config.models[j.attributes[MODEL]] for j in state.latest if j.state != COMPLETE]
         needed = {n for model in open_ for n in model.needs}
+        for name in list(config.models)[::-1]:  # those that others need come first
+            if name in needed and not any(_whole(config.folder(name, seed)) for seed in config.asked.seeds):
+                needed.update(config.models[name].needs)  # it is made, or made again, from them
         final = {chain.models[-1] for chain in config.chains}
         for name, seed in ended:
             folder = config.folder(name, seed)
