@@ -134,7 +134,7 @@ def test_the_chat_template_is_written_once_with_its_own_beginning(roomy, tmp_pat
 def test_the_figures_and_groups(tiny_model, tiny_tokenizer, tmp_path):
     entries = (
         choices(tmp_path, group="subject"),
-        classes(tmp_path, [{**row, "text": "a"} for row in ROWS], label="answer"),
+        classes(tmp_path, [{**row, "text": f"a {n}"} for n, row in enumerate(ROWS)], label="answer"),
     )
     of_choices, of_classes = (measured(tiny_model, tiny_tokenizer, entry) for entry in entries)
     for found in (of_choices, of_classes):

@@ -10,10 +10,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from holdfast.evaluation.entries import KINDS, Entry, EvaluationPlan
+from holdfast.evaluation.entries import KINDS, DataEntry, Entry, EvaluationPlan
 from holdfast.evaluation.levels import CHOSEN, chance_level
 from holdfast.evaluation.partial import Partial
 from holdfast.evaluation.processes import SINGLE, ProcessGroup
+from holdfast.evaluation.remarks import mark_copies, remarks_on_part, remarks_on_samples
 from holdfast.records.evaluation import CHANCE, EvaluationFolder, Metric, why_not_finite
 from holdfast.statistics.estimates import Ratio, estimate
 
@@ -48,6 +49,8 @@ class Subject:
     """Those that share the measurement, each with the whole model."""
     verdicts: Path | None = None
     """Folder where a judge's verdicts are kept, for all runs that share it."""
+    notes: list[str] = field(default_factory=list)
+    """What a reader of the figures should know; added to while an entry is measured."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +62,7 @@ class Outcome:
     figures: Mapping[str, Ratio | Metric]
     """By name: how each comes out of the rows, or the finished metric where it is no mean over samples."""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """What was settled on while measuring."""
+    """What was settled on while measuring, with "notes" for readers."""
     leads: str = ""
     """The metric that leads; empty: the first."""
     references: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
@@ -114,7 +117,14 @@ def measure(entry: Entry, on: Subject) -> Outcome:
         UserError: the entry's task, data or tokenizer does not fit.
     """
     outcome: Outcome = _module(entry).measure(entry, on)
-    return outcome
+    mark_copies(outcome.rows)
+    notes = [*outcome.settings.get("notes", ()), *on.notes, *remarks_on_samples(outcome.rows)]
+    if isinstance(entry, DataEntry) and entry.max_documents is not None:
+        from holdfast.data.sources import load_rows
+
+        whole = load_rows(entry.data, split=entry.split, config=entry.config)
+        notes += remarks_on_part(whole, entry.max_documents, setting="max_documents")
+    return replace(outcome, settings={**outcome.settings, "notes": notes})
 
 
 def check(entry: Entry, tokenizer: Any, processor: Callable[[], Any] | None = None) -> None:

@@ -40,9 +40,9 @@ from holdfast.support.progress import counted
 if TYPE_CHECKING:
     from rich.console import Console
 
-_RULES = 2
-"""Raised when what is scored changes (BOS, borders, windows), so that older evaluations are made again instead of
-compared with."""
+_RULES = 3
+"""Raised when what is scored, or what an interval counts as a sample, changes (BOS, borders, windows; copies since 3),
+so that older evaluations are made again instead of compared with."""
 _LIBRARIES = ("torch", "transformers", "tokenizers", "datasets")
 
 

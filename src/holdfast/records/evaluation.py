@@ -40,7 +40,8 @@ class Metric:
 class Evaluation:
     """One model on one entry of a suite. Per-sample rows lie beside it in `<suite>.<name>.samples.jsonl`.
 
-    Every row has `doc`, the hash that comparisons join on. Probabilities are natural, log-likelihoods and entropies are
+    Every row has `doc`, the hash that comparisons join on; one that repeats another question under another hash names
+    that one's as `copy_of`. Probabilities are natural, log-likelihoods and entropies are
     in nats.
 
     - "perplexity": `{"doc", "nats": float, "tokens": int, "bytes": int}`; "memorisation" has `"exact"`, the tokens of
@@ -102,6 +103,11 @@ class Evaluation:
             raise DataError(f"expected a metric named {self.primary!r} at 'metrics', got {there}.")
         if self.failed is None:
             object.__setattr__(self, "failed", why_not_finite(self.metrics))
+
+    @property
+    def notes(self) -> list[str]:
+        """What a reader should know of its samples and prompts, a sentence each that begins with the entry's name."""
+        return [f"{self.suite}/{self.name}: {note}" for note in self.settings.get("notes") or ()]
 
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> Evaluation:

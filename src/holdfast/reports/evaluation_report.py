@@ -38,6 +38,7 @@ from holdfast.reports.blocks import (
     columns,
     figure,
     fold_facts,
+    notes,
     problems,
     sub,
 )
@@ -129,6 +130,7 @@ def evaluation_page(
             _comparisons([m.label for m in models if m.evaluations], comparisons),
             _subjects(scores, rows),
             _answers(scores, rows),
+            notes([f"{m.label}: {note}" for m in models for e in m.evaluations.values() for note in e.notes]),
             _small_print(record, models),
         ],
         footer=f"Written by holdfast {record.versions.get('holdfast', '')} from the files of the evaluation.",

@@ -55,6 +55,7 @@ def result_blocks(
         blocks += [note] if note is not None else []
         broken = [e for e in evaluations if e.failed is not None]
         blocks += [Paragraph(f"Failed: {e.suite}/{e.name}: {e.failed}", "bad") for e in broken]
+        blocks += [Paragraph(f"Note: {note}", "note") for e in evaluations for note in e.notes]
     return blocks
 
 

@@ -332,7 +332,7 @@ class _Run:
 
         if not self.main and self.processes.world_size == 1:
             return
-        evaluate(
+        measured = evaluate(
             model,
             self.tokenizer,
             self.config.evaluation,
@@ -344,6 +344,8 @@ class _Run:
             processes=self.processes,
             processor=self.reads_images,
         )
+        for note in (note for evaluation in measured for note in evaluation.notes):
+            self.note(note)
 
     @property
     def reads_images(self) -> Callable[[], Any] | None:

@@ -16,7 +16,9 @@ The interval takes percentiles at expanded levels (`intervals.expanded_interval`
 Of a share whose samples all agree (all answers right, or all wrong) no resample differs, so it gets the exact limits of
 Clopper and Pearson instead of a point.
 
-Does not model dependence between samples (several questions on one passage): intervals are then too narrow.
+A copy says nothing that the sample it repeats does not say. Copies are one cluster (`clusters_of`): a figure is that
+of all rows, its interval draws clusters, and comparisons of models count each cluster once (`by_cluster`). Other
+dependence between samples (several questions on one passage) is not modelled: intervals are then too narrow.
 """
 
 from __future__ import annotations
@@ -113,6 +115,28 @@ def figure_for(metric: str, rows: Rows, *, higher_is_better: bool = True, unit: 
     )
 
 
+def sample_of(row: Mapping[str, Any]) -> str:
+    """What tells the sample of a row from others: its document, or the one that it is a copy of."""
+    return str(row.get("copy_of", row.get("doc")))
+
+
+def clusters_of(rows: Rows) -> np.ndarray | None:
+    """For each row the number of its sample `[n]` int64, in the order in which samples first come; None where no row is
+    a copy of another."""
+    numbers: dict[str, int] = {}
+    clusters = [numbers.setdefault(sample_of(row), len(numbers)) for row in rows if "doc" in row]
+    return np.array(clusters) if len(clusters) == len(rows) and len(numbers) < len(rows) else None
+
+
+def by_cluster(columns: np.ndarray, clusters: np.ndarray | None) -> np.ndarray:
+    """`[m, C]` means over the rows of each of m clusters, of columns `[n, C]`; the columns themselves without any."""
+    if clusters is None:
+        return columns
+    sums = np.zeros((int(clusters.max()) + 1, columns.shape[1]))
+    np.add.at(sums, clusters, columns)
+    return np.asarray(sums / np.bincount(clusters)[:, None])
+
+
 def _have_numbers(rows: Rows, column: str | None) -> bool:
     """Whether every row has a number there; types are looked at once each, since rows are many."""
     return column is None or all(issubclass(kind, (int, float)) for kind in {type(row.get(column)) for row in rows})
@@ -203,12 +227,15 @@ def estimate(
     figure: Ratio, rows: Rows, *, confidence: float = 0.95, resamples: int = 2000, seed: int = 0
 ) -> tuple[float, tuple[float, float] | None]:
     """A figure and its interval (None where it cannot be had, as for a single sample)."""
-    columns = figure.columns(rows)
+    columns, clusters = figure.columns(rows), clusters_of(rows)
     value = float(figure.of_sums(columns.sum(0)))
-    if len(rows) > 1 and value in (0.0, 1.0) and _unanimous_share(figure, columns):
-        return value, clopper_pearson(len(rows) * int(value), len(rows), (1 - confidence) / 2)
+    if clusters is not None:
+        columns = by_cluster(columns, clusters) * np.bincount(clusters)[:, None]
+    n = len(columns)
+    if n > 1 and value in (0.0, 1.0) and _unanimous_share(figure, columns):
+        return value, clopper_pearson(n * int(value), n, (1 - confidence) / 2)
     draws = figure.of_sums(resampled_sums(columns, resamples=resamples, seed=seed))
-    return value, known_interval(expanded_interval(draws, n=len(rows), confidence=confidence))
+    return value, known_interval(expanded_interval(draws, n=n, confidence=confidence))
 
 
 def _unanimous_share(figure: Ratio, columns: np.ndarray) -> bool:

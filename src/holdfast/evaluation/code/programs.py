@@ -27,6 +27,7 @@ from typing import Any
 from holdfast.errors import ConfigError, DataError
 from holdfast.evaluation.entries import CODE_FAMILIES, TaskEntry
 from holdfast.evaluation.measures import Outcome, Subject
+from holdfast.evaluation.remarks import remarks_on_examples, remarks_on_part
 from holdfast.statistics.estimates import Ratio
 from holdfast.support.files import fingerprint
 
@@ -46,7 +47,7 @@ _LONGEST = 1024
 
 
 def read_problems(entry: TaskEntry) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """(problems to be solved, problems shown as examples).
+    """(problems to be solved, whatever the entry's limit; problems shown as examples).
 
     Raises:
         DataError: columns are missing, or too few problems for the examples.
@@ -89,8 +90,6 @@ def read_problems(entry: TaskEntry) -> tuple[list[dict[str, Any]], list[dict[str
         problems = tested or problems
     elif "instruct" in entry.task:
         pool = []
-    if entry.limit is not None:
-        problems = problems[: entry.limit]
     return problems, pool
 
 
@@ -127,8 +126,12 @@ def measure(entry: TaskEntry, on: Subject) -> Outcome:
         )
     require_sandbox()
     family = CODE_FAMILIES[entry.task]
-    problems, pool = read_problems(entry)
+    whole, pool = read_problems(entry)
+    problems = whole[: entry.limit]
     prompts = _prompts(on.tokenizer, entry, problems, pool, seed=on.plan.seed)
+    notes = remarks_on_part(whole, entry.limit, setting="limit")
+    if shots := 0 if "instruct" in entry.task else _shots(entry, pool):
+        notes += remarks_on_examples(zip(prompts, map(_question, problems), strict=True), map(_question, pool))
     count = entry.samples or 1
     total = len(problems) * count
     with harness_model(entry, on, report=lambda done, _: on.report(done, 2 * total)) as lm:
@@ -158,7 +161,8 @@ def measure(entry: TaskEntry, on: Subject) -> Outcome:
         {
             "doc": fingerprint({k: str(problem[k]) for k in _COLUMNS[family]}, length=32),
             "prompt": fingerprint(prompt, length=32),
-            "question": problem.get("text") or problem["prompt"],
+            "content": str([problem[k] for k in _COLUMNS[family] if k != "task_id"]),
+            "question": _question(problem),
             **{k: v for k, v in score.items() if k != "task_id"},
             "outputs": list(group),
         }
@@ -169,13 +173,17 @@ def measure(entry: TaskEntry, on: Subject) -> Outcome:
         rows=rows,
         figures={name: Ratio(numerator=name, unit=name, higher_is_better=True) for name in names},
         settings={
-            "num_fewshot": 0 if "instruct" in entry.task else _shots(entry, pool),
+            "num_fewshot": shots,
             "samples": count,
             "longest": longest,
-            "notes": [],
+            "notes": [*notes, *lm.notes],
         },
         broken=lm.broken,
     )
+
+
+def _question(problem: Mapping[str, Any]) -> str:
+    return str(problem.get("text") or problem["prompt"])
 
 
 def _program(task: str, problem: Mapping[str, Any], text: str) -> str:

@@ -12,7 +12,7 @@ from holdfast.errors import DataError
 from holdfast.evaluation.compare.samples import join, why_failed
 from holdfast.records.evaluation import EvaluationFolder
 from holdfast.records.study import Entry, SampleCorrelation
-from holdfast.statistics.estimates import Rows, figure_for
+from holdfast.statistics.estimates import Rows, by_cluster, clusters_of, figure_for, sample_of
 from holdfast.statistics.samples_part import Contributions, correlation
 
 Pair = tuple[EvaluationFolder, EvaluationFolder]
@@ -53,8 +53,8 @@ def contributions(
             figure = figure_for(metric, part, higher_is_better=about.higher_is_better, unit=about.unit)
             if figure is None:
                 raise DataError(f"{suite}/{name}: {metric} is no mean over samples")
-            influences.append(figure.influence(figure.columns(part)))
-        samples = tuple(str(row["doc"]) for row in rows[0])
+            influences.append(figure.influence(by_cluster(figure.columns(part), clusters_of(rows[0]))))
+        samples = tuple(dict.fromkeys(map(sample_of, rows[0])))
         if asked not in ((), samples):
             raise DataError(f"{suite}/{name}: seeds were asked other samples")
         asked = samples

@@ -234,6 +234,10 @@ def _worth_knowing(pairs: Sequence[EntryPair]) -> list[str]:
     notes = []
     versions: dict[str, tuple[str, str]] = {}
     for pair in pairs:
+        both = [note for note in pair.before.notes if note in pair.after.notes]
+        notes += both
+        for side, evaluation in (("before", pair.before), ("after", pair.after)):
+            notes += [f"{side}: {note}" for note in evaluation.notes if note not in both]
         for library in sorted({*pair.before.versions} & {*pair.after.versions}):
             if pair.before.versions[library] != pair.after.versions[library]:
                 versions[library] = (pair.before.versions[library], pair.after.versions[library])

@@ -8,7 +8,9 @@ One test gives interval, p and verdict (`holdfast.statistics.paired`): McNemar's
 / wrong metrics, Student's t of the samples' influences with its skewness removed for all others, a ratio of sums for
 text. Where every score of a share came out the same, the two are counted as answers of which none flipped.
 
-One sample of anything else says nothing: its interval is NaN and its p is 1. Where a sample or a figure of either model
+One sample of anything else says nothing: its interval is NaN and its p is 1. Copies of a sample count once, as their
+mean (`statistics.estimates.clusters_of`): where some samples have more copies than others, before and after are not the
+figures of all rows. Where a sample or a figure of either model
 is NaN or infinite nothing is compared, and `Comparison.failed` says why. Does not correct for looking at many metrics
 at once: see `compare.decision`.
 """
@@ -27,7 +29,7 @@ from holdfast.records.comparison import Comparison
 from holdfast.records.evaluation import Evaluation, why_not_finite
 from holdfast.records.margins import Margins
 from holdfast.records.metrics import is_share
-from holdfast.statistics.estimates import TEXT_FIGURES, Ratio, Rows, figure_for
+from holdfast.statistics.estimates import TEXT_FIGURES, Ratio, Rows, by_cluster, clusters_of, figure_for
 from holdfast.statistics.intervals import CONFIDENCE
 from holdfast.statistics.paired import MCNEMAR, STUDENT, Flips, Moments, moments
 
@@ -121,6 +123,7 @@ class Sheet:
     """One entry as K models answered it, sample by sample in one order."""
 
     n: int
+    """Distinct samples."""
     figures: dict[str, Ratio]
     """The metric that leads comes first."""
     columns: dict[str, np.ndarray]
@@ -151,6 +154,7 @@ def sheet_of(rows: Sequence[Rows], evaluations: Sequence[Evaluation], *, one_tok
     figures: dict[str, Ratio] = {}
     columns: dict[str, np.ndarray] = {}
     left_out: dict[str, str] = {}
+    clusters = clusters_of(rows[0])
     first, *others = evaluations
     for name, metric in sorted(first.metrics.items(), key=lambda item: item[0] != first.primary):
         if not all(name in e.metrics for e in others):
@@ -169,8 +173,9 @@ def sheet_of(rows: Sequence[Rows], evaluations: Sequence[Evaluation], *, one_tok
         if one_tokenizer and any(not np.array_equal(part[:, 1], made[0][:, 1]) for part in made):
             left_out[name] = f"counts other {known[0].denominator} in the same text (another tokenizer)"
             continue
-        figures[name], columns[name] = known[0], np.hstack(made)
-    return Sheet(n=len(rows[0]), figures=figures, columns=columns, left_out=left_out)
+        figures[name], columns[name] = known[0], by_cluster(np.hstack(made), clusters)
+    n = len(rows[0]) if clusters is None else int(clusters.max()) + 1
+    return Sheet(n=n, figures=figures, columns=columns, left_out=left_out)
 
 
 def compare_columns(

@@ -18,7 +18,7 @@ from holdfast.records.comparison import Comparison
 from holdfast.records.evaluation import Evaluation, EvaluationFolder
 from holdfast.records.probe import AS_IT_IS, NOISE, TOWARD, Inflection, ProbedModel, Sensitivity, Trend
 from holdfast.records.study import Entry, SampleCorrelation
-from holdfast.statistics.estimates import Ratio, figure_for
+from holdfast.statistics.estimates import Ratio, by_cluster, clusters_of, figure_for
 from holdfast.statistics.gains import NOTHING, half_width, parts_of_noise
 from holdfast.statistics.inflection import Turn, turn
 from holdfast.statistics.intervals import seeds_and_samples
@@ -258,7 +258,7 @@ def columns_of(folder: EvaluationFolder, entry: Evaluation) -> Columns | None:
         return None
     rows = sorted(folder.samples(entry.suite, entry.name), key=lambda row: str(row["doc"]))
     figure = figure_for(entry.primary, rows, higher_is_better=first.higher_is_better, unit=first.unit)
-    sums = None if figure is None else figure.columns(rows)
+    sums = None if figure is None else by_cluster(figure.columns(rows), clusters_of(rows))
     return Columns(figure=figure, documents=[row["doc"] for row in rows], sums=sums)
 
 

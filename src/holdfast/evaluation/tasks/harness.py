@@ -15,6 +15,7 @@ without interval, and cannot be compared sample by sample.
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import logging
 import math
@@ -31,6 +32,7 @@ from holdfast.evaluation.entries import TaskEntry
 from holdfast.evaluation.images import Processor
 from holdfast.evaluation.measures import Outcome, Report, Subject
 from holdfast.evaluation.modes import evaluation_mode
+from holdfast.evaluation.remarks import remarks_on_examples, remarks_on_part
 from holdfast.records.evaluation import Metric
 from holdfast.statistics.estimates import TEXT_FIGURES, Ratio, figure_for
 from holdfast.support.progress import progress
@@ -38,6 +40,8 @@ from holdfast.support.progress import progress
 if TYPE_CHECKING:
     from holdfast.evaluation.tasks.harness_model import SharedPrefixLM
 
+MOST_EXAMPLES = 20_000
+"""Of those to choose from, how many are looked at for copies."""
 _ROLLING = {"word_perplexity": "words", "byte_perplexity": "bytes", "bits_per_byte": "bytes"}
 """Metrics of rolling log-likelihood: the harness gives (log-likelihood, weight) a document."""
 
@@ -65,17 +69,12 @@ def measure(entry: TaskEntry, on: Subject) -> Outcome:
         )
     assert results is not None, "only rank 0 of a distributed harness run has results, and none is set up here"
     rows, figures = _rows_and_figures(results, tasks, entry)
-    settings = settled(tasks)
-    notes = []
+    settings = settled(tasks, entry)
     if entry.data is not None and entry.fewshot_data is None and settings["num_fewshot"]:
-        notes.append("Few-shot examples come from the evaluated file itself, without the question asked.")
-    if lm.shortened is not None:
-        notes.append(
-            f"The model's context has {lm.max_length} tokens, so answers ended after {lm.shortened}; the task allows "
-            f"more than fit."
-        )
+        settings["notes"].append("Few-shot examples come from the evaluated file itself, without the question asked.")
+    settings["notes"] += lm.notes
     leads = _primary(figures, entry)
-    return Outcome(rows=rows, figures=figures, settings={**settings, "notes": notes}, leads=leads, broken=lm.broken)
+    return Outcome(rows=rows, figures=figures, settings=settings, leads=leads, broken=lm.broken)
 
 
 @contextmanager
@@ -172,9 +171,19 @@ def _holds_pictures(task: Any) -> bool:
     )
 
 
-def settled(tasks: Mapping[str, Any]) -> dict[str, Any]:
-    """What the harness settled on: examples shown, task versions, subtasks."""
+def settled(tasks: Mapping[str, Any], entry: TaskEntry) -> dict[str, Any]:
+    """What the harness settled on once requests are made: examples shown, task versions, subtasks, and notes on the
+    questions."""
+    notes = []
+    for name, task in tasks.items():
+        found = remarks_on_part(task.eval_docs, entry.limit, setting="limit")
+        if task.config.num_fewshot and not getattr(task, "multiple_input", 0):
+            asked = [(str(one.args[0]), str(task.doc_to_text(one.doc))) for one in task.instances if not one.idx]
+            pool = itertools.islice(task.fewshot_docs() or (), MOST_EXAMPLES)
+            found += remarks_on_examples(asked, [str(task.doc_to_text(doc)) for doc in pool])
+        notes += [f"{name}: {text}" if len(tasks) > 1 else text for text in found]
     return {
+        "notes": notes,
         "num_fewshot": _same_or_all({name: task.config.num_fewshot for name, task in tasks.items()}),
         "task_version": _same_or_all({name: task.VERSION for name, task in tasks.items()}),
         "subtasks": sorted(tasks) if len(tasks) > 1 else [],
@@ -293,7 +302,9 @@ def _rows_and_figures(
                     "prompt": sample["prompt_hash"],
                     **({"task": name} if len(tasks) > 1 else {}),
                 }
-                by_doc[sample["doc_id"]] = {**row, **question_and_answer(task, sample)}
+                by_doc[sample["doc_id"]] = {**row, **(said := question_and_answer(task, sample))}
+                if said and not pictures:  # the harness's hash is of the whole row, ids and all
+                    by_doc[sample["doc_id"]]["content"] = f"{said.get('choices')}{said['question']}"
             row = by_doc[sample["doc_id"]]
             for metric in sample["metrics"]:
                 label = metric if sample["filter"] == "none" else f"{metric},{sample['filter']}"

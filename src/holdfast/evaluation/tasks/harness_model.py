@@ -29,6 +29,7 @@ from holdfast.data.vision import check_image, image_slot, image_token, too_many_
 from holdfast.errors import DataError, first_line
 from holdfast.evaluation.measures import Report, no_report
 from holdfast.evaluation.partial import Partial
+from holdfast.evaluation.remarks import remarks_on_cut
 from holdfast.evaluation.text.shared_prefix import paths_of, scorer_for
 from holdfast.generation import BROKEN, Watch
 
@@ -69,6 +70,7 @@ class SharedPrefixLM(HFLM):
         self.share = share
         self._calls = 0
         self._watch = Watch()
+        self._cut: dict[str, int] = {}
         self.shared = False
         """Whether the last log-likelihoods were computed with shared prefixes."""
         self.shortened: int | None = None
@@ -82,6 +84,21 @@ class SharedPrefixLM(HFLM):
         super().__init__(
             pretrained=model, tokenizer=tokenizer, backend="causal", batch_size=batch_size, max_length=length
         )
+
+    @property
+    def notes(self) -> list[str]:
+        """What is to be said of the prompts that were asked: how many did not fit, and where answers had to end."""
+        found = remarks_on_cut(sum(map(bool, self._cut.values())), len(self._cut), max(self._cut.values(), default=0))
+        if self.shortened is not None:
+            found.append(
+                f"The model's context has {self.max_length} tokens, so answers ended after {self.shortened}; the task "
+                f"allows more than fit."
+            )
+        return found
+
+    def _fit(self, prompt: str, tokens: int, room: int) -> None:
+        """Notes whether a prompt has more tokens than there is room for."""
+        self._cut[prompt] = max(room if tokens > room else 0, self._cut.get(prompt, 0))
 
     def _name(self, what: str) -> str:
         """What values of this call are kept as: the harness asks for rolling log-likelihoods by many calls."""
@@ -139,6 +156,9 @@ class SharedPrefixLM(HFLM):
         disable_tqdm: bool = False,
         override_bs: int | None = None,
     ) -> list[tuple[float, bool]]:
+        for texts, context, continuation in requests:
+            if texts is not None:  # a window of a rolling log-likelihood always fits
+                self._fit(texts[0], len(context) + len(continuation) - 1, self.max_length)
         paths = paths_of([(context, continuation) for _, context, continuation in requests], length=self.max_length)
         scorer = scorer_for(self.model, paths) if self.share else None
         self.shared = scorer is not None and scorer.shares
@@ -170,6 +190,10 @@ class SharedPrefixLM(HFLM):
         """As `HFLM.generate_until`, a few batches at a time. Answers that may be as long as the model's context, where
         `HFLM` gives up, end after half of it, so that the other half is left for the question; `shortened` says so."""
         requests = [self._that_fit(request) for request in requests]
+        encoded = self._encode_all({request.args[0] for request in requests if len(request.args) < 3})
+        for request in requests:
+            longest = normalize_gen_kwargs(request.args[1], self.max_gen_toks)["max_gen_toks"]
+            self._fit(request.args[0], len(encoded.get(request.args[0], ())), self.max_length - longest)
         # long contexts first, so that the first batch is the largest and the remaining time is never too low
         order = sorted(range(len(requests)), key=lambda index: (-len(requests[index].args[0]), index))
         size = self._group()

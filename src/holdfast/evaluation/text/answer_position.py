@@ -27,6 +27,7 @@ from typing import Any
 from holdfast.errors import DataError, ModelError
 from holdfast.evaluation.images import ImagePrompt, answers_with_images
 from holdfast.evaluation.measures import Subject
+from holdfast.evaluation.remarks import remarks_on_cut
 from holdfast.statistics.estimates import Ratio
 
 FIGURES = {
@@ -115,6 +116,8 @@ def distributions(
     from holdfast.evaluation.text.shared_prefix import PackedRow, Path, Scorer, scorer_for
     from holdfast.ops.heads import project
 
+    cut = sum(not isinstance(context, ImagePrompt) and len(context) > length for context in contexts)
+    on.notes.extend(remarks_on_cut(cut, len(contexts), length))
     texts = {i: context for i, context in enumerate(contexts) if not isinstance(context, ImagePrompt)}
     seen = {i: context for i, context in enumerate(contexts) if isinstance(context, ImagePrompt)}
     # a path's last state predicts its target, whichever token that is

@@ -35,7 +35,7 @@ def measure(entry: TaskEntry, on: Subject) -> Outcome:
         contexts = [context for _, context, _ in lm.encode_pairs([(q.pop("context"), " ") for q in questions])]
         found = distributions(on, contexts, options, length=lm.max_length)
     rows = [{**question, **answered(one, question["gold"])} for question, one in zip(questions, found, strict=True)]
-    return Outcome(rows=rows, figures=FIGURES, settings=harness.settled(tasks))
+    return Outcome(rows=rows, figures=FIGURES, settings=harness.settled(tasks, entry))
 
 
 def check(entry: TaskEntry, tokenizer: Any) -> None:
@@ -90,6 +90,7 @@ def _questions(name: str, task: Any, entry: TaskEntry, lm: Any, *, several: bool
                 **({"task": name} if several else {}),
                 "question": str(task.doc_to_text(doc)),
                 "choices": choices,
+                "content": f"{choices}{task.doc_to_text(doc)}",
                 "gold": choices.index(gold) if isinstance(gold, str) else gold,
                 "context": request.args[0],
             }

@@ -61,11 +61,12 @@ class Question:
         """What a per-sample row says of the question: `doc`, which comparisons join on, the prompt's hash, the group
         and the names of its images."""
         content = [self.images.content()] if self.images is not None else []
+        about = {"content": f"{self.options}{self.asked}"} if self.images is None else {"images": self.images.names}
         return {
+            **about,
             "doc": fingerprint([self.asked, list(self.options), *content], length=32),
             "prompt": fingerprint(self.prompt, length=32),
             **({"task": self.group} if self.group is not None else {}),
-            **({"images": self.images.names} if self.images is not None else {}),
             "question": self.asked,
             "choices": list(self.options),
         }

@@ -23,6 +23,7 @@ from holdfast.errors import DataError, ModelError
 from holdfast.evaluation.entries import InstructionsEntry
 from holdfast.evaluation.measures import Outcome, Subject
 from holdfast.evaluation.modes import evaluation_mode
+from holdfast.evaluation.remarks import remarks_on_cut
 from holdfast.evaluation.served import ServedModel
 from holdfast.evaluation.text.checkers import OWN, RULES, follow, mistake_in
 from holdfast.evaluation.text.documents import chat_prompt, prompt_ids
@@ -215,7 +216,7 @@ def reply(on: Subject, encoded: Sequence[Sequence[int]], longest: int) -> Replie
         )
     cut = sum(len(ids) > window - longest for ids in encoded)
     texts, broken = generate(on, [ids[-(window - longest) :] for ids in encoded], max_new_tokens=longest)
-    notes = [f"{cut} prompts are longer than the context leaves room for and lost their beginning."] if cut else []
+    notes = remarks_on_cut(cut, len(encoded), window - longest)
     return Replies(texts=texts, broken=BROKEN if broken else "", notes=notes)
 
 

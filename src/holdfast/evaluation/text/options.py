@@ -14,6 +14,7 @@ from holdfast.errors import DataError
 from holdfast.evaluation.images import Continuation, ImagePrompt, answers_with_images, continuation
 from holdfast.evaluation.measures import Subject
 from holdfast.evaluation.modes import evaluation_mode
+from holdfast.evaluation.remarks import remarks_on_cut
 from holdfast.evaluation.text.perplexity import resolve_window
 from holdfast.evaluation.text.shared_prefix import Request, Scorer, paths_of, scorer_for
 
@@ -86,6 +87,8 @@ def score_options(
     seen = [question for question in questions if isinstance(question, ImageOptions)]
     paths = paths_of([request for question in texts for request in question], length=length)
     total = len(paths) + sum(len(question.options) for question in seen)
+    cut = sum(max(len(context) + len(ids) for context, ids in question) > length + 1 for question in texts)
+    on.notes.extend(remarks_on_cut(cut, len(questions), length))
     with evaluation_mode(on.model):
         scorer = scorer_for(on.model, paths)
         of_texts = iter(

@@ -410,6 +410,9 @@ def measure(entry: PerplexityEntry, on: Subject) -> Outcome:
         memorisation=entry.memorisation,
         partial=on.partial,
     )
+    for row, document in zip(rows, documents, strict=True):
+        if isinstance(document, str):
+            row["content"] = document
     found = {
         "window": window,
         "stride": stride,

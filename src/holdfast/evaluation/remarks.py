@@ -1,0 +1,141 @@
+"""What a figure says nothing of by itself: copies among its samples, few samples, the part of a file that was asked,
+prompts that lost their beginning, questions that stand among their own examples. Each is a sentence of an entry's
+notes, which stand in its record, the terminal, the page and every comparison.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from holdfast.statistics.estimates import Rows, clusters_of
+
+FEW = 10
+"""Below so many samples no interval and no verdict is to be relied on."""
+_LOOKED_AT = 20_000
+"""Rows of a file that are looked at, evenly spaced."""
+_DRAWS = 199
+"""Random parts that the first rows are held against: where no one is further from the whole, p is 1 / 200."""
+_MOST_KINDS = 100
+"""Values of a column of labels or groups."""
+_LONGEST_KIND = 40
+"""Letters of such a value."""
+_WORDS = 4
+"""A question of fewer words may stand in another one by chance."""
+
+
+def mark_copies(rows: Sequence[dict[str, Any]]) -> None:
+    """Names in each row that repeats the `content` of an earlier one under another `doc` (ids, other white space) the
+    row that it is a copy of, as `copy_of`; takes `content` out."""
+    first: dict[str, str] = {}
+    for row in rows:
+        content = row.pop("content", None)
+        doc = row["doc"] if content is None else first.setdefault(" ".join(content.split()), row["doc"])
+        if doc != row["doc"]:
+            row["copy_of"] = doc
+
+
+def remarks_on_samples(rows: Rows) -> list[str]:
+    """What is to be said of the samples behind figures."""
+    clusters = clusters_of(rows)
+    distinct = len(rows) if clusters is None else int(clusters.max()) + 1
+    found = []
+    if distinct < len(rows):
+        found.append(
+            f"{len(rows) - distinct:,} of {len(rows):,} samples are duplicates of others: intervals and "
+            f"comparisons count the {distinct:,} distinct ones once each."
+        )
+    if 0 < distinct < FEW:
+        found.append(f"Only {distinct} distinct sample{'s' if distinct > 1 else ''}: too few for a verdict.")
+    return found
+
+
+def remarks_on_part(rows: Any, limit: int | None, *, setting: str) -> list[str]:
+    """What is to be said where only the first rows of a file are asked.
+
+    Args:
+        rows: all rows, a data set or a list of mappings.
+        limit: how many are asked; None: all.
+        setting: the one that says so.
+    """
+    if limit is None or limit >= len(rows):
+        return []
+    different = differing_columns(rows, limit)
+    text = f"The first {limit:,} of {len(rows):,} rows ({setting})."
+    if different:
+        text += f" They are no random part of the whole: other {', '.join(different)}. Shuffle the file, or take all."
+    return [text]
+
+
+def differing_columns(rows: Any, limit: int) -> list[str]:
+    """Columns of labels and groups, and "length", in which the first rows differ from the whole more than 199 random
+    parts of the same size do."""
+    from holdfast.data.vision import undecoded
+
+    step = -(-len(rows) // _LOOKED_AT)
+    places = range(0, len(rows), step)
+    looked = undecoded(rows.select(places)) if hasattr(rows, "select") else [rows[place] for place in places]
+    kinds: dict[str, list[str | None]] = {}
+    for number, row in enumerate(looked):
+        for column, kind in _kinds(row).items():
+            kinds.setdefault(column, [None] * len(places))[number] = kind
+    first = len(range(0, limit, step))
+    return [column for column, found in kinds.items() if _differs(found, first)]
+
+
+def _kinds(row: Mapping[str, Any]) -> dict[str, str]:
+    """A row's value in each column that may sort it, as text; of a column of columns each. Its length in letters counts
+    by half powers of two."""
+    found = {}
+    letters = 0
+    for column, value in row.items():
+        inner = value.items() if isinstance(value, Mapping) else [("", value)]
+        for name, one in inner:
+            if isinstance(one, (str, int, bool, list, tuple)):
+                text = str(one)
+                letters += len(text)
+                if len(text) <= _LONGEST_KIND:
+                    found[f"{column}.{name}" if name else column] = text
+    return {**found, "length": str(round(2 * np.log2(letters + 1)))}
+
+
+def _differs(kinds: Sequence[str | None], first: int) -> bool:
+    """Whether the first so many values are no random part of all."""
+    whole, part = Counter(kinds), Counter(kinds[:first])
+    if not 1 < len(whole) <= min(_MOST_KINDS, len(kinds) // 2) or not 0 < first < len(kinds):
+        return False
+    counts = np.array(list(whole.values()))
+    expected = counts * (first / len(kinds))
+    draws = np.random.default_rng(0).multivariate_hypergeometric(counts, first, size=_DRAWS, method="marginals")
+    distances = ((np.vstack([[part[kind] for kind in whole], draws]) - expected) ** 2 / expected).sum(1)
+    return bool((distances[1:] < distances[0]).all())
+
+
+def remarks_on_cut(cut: int, prompts: int, room: int) -> list[str]:
+    """What is to be said where prompts are longer than the tokens that the model's context leaves for them."""
+    if not cut:
+        return []
+    return [
+        f"{cut:,} of {prompts:,} prompts are longer than the {room:,} tokens that the model's context leaves for them, "
+        f"and lost their beginning."
+    ]
+
+
+def remarks_on_examples(asked: Iterable[tuple[str, str]], pool: Iterable[str]) -> list[str]:
+    """What is to be said of examples that are shown before questions.
+
+    Args:
+        asked: of every question the whole prompt, and the question itself.
+        pool: the texts of the examples that prompts are made of.
+    """
+    found, examples = [], Counter(" ".join(text.split()) for text in pool)
+    prompts = [(prompt, question.strip()) for prompt, question in asked]
+    shown = sum(len(question.split()) >= _WORDS and prompt.count(question) > 1 for prompt, question in prompts)
+    if shown:
+        found.append(f"{shown:,} of {len(prompts):,} questions stand among their own examples, with their answers.")
+    if copies := examples.total() - len(examples):
+        found.append(f"{copies:,} of {examples.total():,} examples to choose from are duplicates of others.")
+    return found
