@@ -162,7 +162,7 @@ def test_dry_run_shows_the_plan_and_writes_nothing(desk: Path, tree, capsys: pyt
         "  layout      base (names, dtypes, shards, configuration); tokenizer, chat template "
         "and generation settings of base\n",
         "  matching    21 of 21 tensors are combined\n",
-        "  policies    vocabulary: error, tied_heads: error, unmatched: error\n",
+        "  policies    vocabulary: error, tied_heads: error, unmatched: error, architecture: error\n",
         "in 3 passes",
         " free\n",
         "  time        about ",

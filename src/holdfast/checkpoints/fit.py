@@ -341,3 +341,18 @@ def _stated(config: Mapping[str, Any], keys: tuple[str, ...]) -> int | None:
 
 def _tensors(count: int) -> str:
     return f"{count} tensor{' is' if count == 1 else 's are'}"
+
+
+def completed_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The content of a config.json with defaults filled in, and without keys that the model's class does not know; as
+    it is where transformers does not know the model or cannot read it."""
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    try:
+        with quiet_transformers():
+            kind = CONFIG_MAPPING[config["model_type"]]
+            known = kind().to_dict()
+            found = kind.from_dict(dict(config)).to_dict()
+    except Exception:  # code of many classes, each with checks of its own
+        return config
+    return {key: value for key, value in found.items() if key in known}

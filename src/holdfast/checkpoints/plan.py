@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from holdfast.checkpoints.architecture import config_differences, difference_texts
 from holdfast.checkpoints.companions import config_value
 from holdfast.checkpoints.dtypes import DType, Operand
 from holdfast.checkpoints.dtypes import dtype as dtype_named
@@ -172,6 +173,9 @@ def make_plan(
         for i in members
         if (method := quantised(sources[i]))
     ]
+    _compare_configs(
+        [sources[i] for i in members], [roles[i] for i in members], roles[layout], policies, problems, notes
+    )
     sources = _heads_in_line(list(sources), roles, members, layout, policies, problems, notes, config)
     target = layout if vocabulary_of is None else vocabulary_of
     sources = align_vocabularies(
@@ -206,6 +210,28 @@ def make_plan(
         config=config,
         passes=passes,
     )
+
+
+def _compare_configs(
+    sources: Sequence[Source],
+    roles: Sequence[str],
+    layout: str,
+    policies: Policies,
+    problems: list[str],
+    notes: list[str],
+) -> None:
+    known = [(config, role) for source, role in zip(sources, roles, strict=True) if (config := config_of(source))]
+    found = difference_texts(config_differences([config for config, _ in known]), [role for _, role in known])
+    if not found:
+        return
+    what = f"the configurations differ in what the weights mean: {'; '.join(found)}"
+    if policies.architecture == "error":
+        problems.append(
+            f"{what}. Weights that do different things have no common average: take models of one configuration. "
+            f"--architecture keep goes on with that of {layout}"
+        )
+    else:
+        notes.append(f"WARNING: {what}. The output has that of {layout} (architecture: keep).")
 
 
 def _as_stored(job: Job, sources: Sequence[Source]) -> Job:

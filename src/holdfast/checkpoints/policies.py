@@ -8,6 +8,7 @@ says what to do:
 | vocabularies | `vocabulary` | "keep": such rows come from the layout; "zero": who lacks a row has no say |
 | one head tied, one separate | `tied_heads` | "untie": the output gets a head of its own; "tie": heads are left out |
 | tensors that not all have | `unmatched` | "keep": from who has them, or their mean; "drop": left out |
+| what weights mean | `architecture` | "keep": all the same, with the layout's configuration |
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ class Policies:
     unmatched: Literal["error", "keep", "drop"] = "error"
     """Tensors that not all have: keep (unchanged where the base has it; else from the model that has it, or the mean of
     several by weight), drop (unless the layout has it)."""
+    architecture: Literal["error", "keep"] = "error"
+    """Configurations differ in what weights mean (rope, heads, norm, activation, window): keep (the layout's)."""
 
     def __post_init__(self) -> None:
         known = {s.name: s for s in settings_of(Policies)}

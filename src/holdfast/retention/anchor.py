@@ -12,7 +12,7 @@ file's, so that a half-precision run does not round a float32 anchor.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from holdfast.checkpoints.live_tensors import LiveTensor
     from holdfast.checkpoints.reader import CheckpointReader
+    from holdfast.retention.protocol import RetentionMethod
 
     Kept = Mapping[str, torch.Tensor] | CheckpointReader
 
@@ -208,6 +209,29 @@ def anchor_problems(key: str, name: str, named: Mapping[str, torch.Tensor] | Non
     except ModelError as error:
         return [f"{key}: {error}"]
     return []
+
+
+def meaning_problems(methods: Sequence[RetentionMethod], config: Mapping[str, Any]) -> list[str]:
+    """A sentence for each anchor whose configuration says that its weights mean something else than those of the model
+    that is trained: their average is neither's.
+
+    Args:
+        methods: their parameters `anchor`, `previous` and `teacher_model` name folders of weights, where they have
+            them.
+        config: of the model that is trained.
+    """
+    from holdfast.checkpoints.architecture import anchor_differences
+
+    found = []
+    for method in methods:
+        for key in ("anchor", "previous", "teacher_model"):
+            name = getattr(method, key, "") or START
+            if name != START and (differences := anchor_differences(anchor_folder(name), config)):
+                found.append(
+                    f"{method.name}.{key}: the configuration of {name} differs from that of the model being trained in "
+                    f"what the weights mean: {differences}. Name a checkpoint of this model."
+                )
+    return found
 
 
 def unnamed_file(tensors: Mapping[str, torch.Tensor]) -> CheckpointReader:

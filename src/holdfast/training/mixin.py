@@ -44,7 +44,7 @@ from holdfast.errors import ConfigError, DataError, TrainingDiverged
 from holdfast.ops.annealing import IGNORE, AnnealedLoss, NonFiniteLogits
 from holdfast.ops.four_bits import keep_unpacked
 from holdfast.ops.heads import causal_lm, check_head
-from holdfast.retention.anchor import START, Anchors
+from holdfast.retention.anchor import START, Anchors, meaning_problems
 from holdfast.retention.protocol import (
     ActiveMethod,
     RetentionMethod,
@@ -848,6 +848,7 @@ class RetentionMixin(WholeCheckpoints):
         """Before anything is copied or computed: files of other models, and periods longer than the run, all of
         them."""
         found = [problem for m in self.retain for problem in m.check_weights(named)]
+        found += meaning_problems(self.retain, self.model.config.to_dict()) if not found else []
         total = self._total_steps()
         found += [problem for m in self.retain for problem in m.check_run(total_steps=total)]
         if found:
