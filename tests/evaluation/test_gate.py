@@ -191,28 +191,49 @@ def test_entries_of_one_side_and_refused_ones():
     for text, part in (
         ("quiz drop > 1pt", "num_fewshot: 0 and 5"),
         ("any drop > 1%", "num_fewshot: 0 and 5"),
-        ("lost drop > 1pt", "source/lost: measured only before"),
-        ("new drop > 1pt", "target/new: measured only after"),
     ):
         with pytest.raises(ConfigError, match=part):
             bind_rules([rule(text)], found)
     [aim] = bind_rules([rule("target drop > 1%")], found)
-    assert aim.keys == [("target", "gsm8k")] and aim.missing == []
+    assert aim.keys == [("target", "gsm8k")] and aim.missing == [("target", "new")]
 
 
-def test_an_entry_that_was_not_measured_again_is_undecided_under_a_general_rule():
-    found = matching([*COMMON, evaluation("source", "lost", ACC)], COMMON)
-    [aim] = bind_rules([rule("source drop > 1%")], found)
+@pytest.mark.parametrize("side", ["before", "after"])
+@pytest.mark.parametrize(
+    "text", ["source drop > 1%", "any acc drop > 1%", "lost drop > 1%", "source/lost acc drop > 1%"]
+)
+def test_an_entry_that_only_one_of_the_two_has_fails_the_gate(text, side):
+    held = [evaluation("source", "lost", ACC), evaluation("other", "no accuracy", NATS)]
+    sides = ([*COMMON, *held], COMMON)
+    found = matching(*(sides if side == "before" else sides[::-1]))
+    [aim] = bind_rules([rule(text)], found)
     assert aim.missing == [("source", "lost")]
-    outcomes, _ = judge(
-        [aim],
-        Compared(
-            comparisons=[change("mmlu"), change("prose", metric="nats_per_token")], unmatched=found.unmatched, notes=[]
-        ),
-    )
-    assert [(o.name, o.outcome) for o in outcomes] == [("mmlu", "passed"), ("prose", "passed"), ("lost", "undecided")]
-    assert "measured only before" in outcomes[-1].reason
-    assert not is_failed(outcomes) and is_failed(outcomes, strict=True)
+    changes = [change("mmlu"), change("prose", metric="nats_per_token"), change("two words", suite="other")]
+    outcomes, decision = judge([aim], Compared(comparisons=changes, unmatched=found.unmatched, notes=[]))
+    assert {o.outcome for o in outcomes[:-1]} <= {"passed"}
+    assert (outcomes[-1].name, outcomes[-1].outcome) == ("lost", "not measured")
+    assert f"measured only {side}" in outcomes[-1].reason
+    assert outcome_of(outcomes) == "not measured" and is_failed(outcomes)
+    assert decision is None or not decision.shown
+
+
+@pytest.mark.parametrize("text", ["source drop < 1%", "any drop <= 2pt", "target gain > 2pt", "mmlu gain >= 0"])
+def test_a_rule_that_says_what_is_acceptable_is_refused(text):
+    right = text.translate(str.maketrans("<>", "><"))
+    with pytest.raises(ConfigError, match=f"this one fails every model that is better. Write '{right}'"):
+        parse_rules([text])
+    assert rule(right).text == right
+
+
+def test_rise_and_fall_may_be_meant_so_and_are_noted():
+    for text, right in (
+        ("mmlu fall < 1pt", "mmlu fall > 1pt"),
+        ("mmlu rise > 1pt", "mmlu rise < 1pt"),
+        ("prose perplexity rise < 3%", "prose perplexity rise > 3%"),
+    ):
+        [aim] = bind_rules([rule(text)], matching())
+        assert f"write '{right}'" in " ".join(aim.notes)
+        assert bind_rules([rule(right)], matching())[0].notes == []
 
 
 # ------------------------------------------------------------------------------------------------------------- judging
@@ -307,12 +328,12 @@ def test_value_and_interval_are_in_the_rule_s_unit_and_direction():
 def test_drop_is_worse_and_rise_is_more_whatever_is_better():
     text = {"metric": "perplexity", "unit": "perplexity", "higher_is_better": False, "before": 10.0, "after": 10.5}
     worse = moved(0.4, 0.6, name="prose", **text)
-    assert [judged(f"prose {d} > 3%", worse).outcome for d in ("drop", "rise", "gain", "fall")] == [
+    assert [judged(f"prose {d} > 3%", worse).outcome for d in ("drop", "rise", "fall")] == [
         "failed",
         "failed",
-        "passed",
         "passed",
     ]
+    assert judged("prose gain < -3%", worse).outcome == "failed"
     assert judged("prose drop > 3%", worse).interval == pytest.approx((4.0, 6.0))
 
 

@@ -15,6 +15,8 @@ from holdfast.support.files import record_from
 
 NOT_FINITE = "not finite"
 """The verdict of a comparison that failed, and the outcome of a rule that speaks of it."""
+NOT_MEASURED = "not measured"
+"""The outcome of a rule that speaks of an entry which only one of the two models has."""
 LOST, GAINED, KEPT, NOT_SHOWN = "lost", "gained", "kept", "not shown"
 LITTLE_LOST, LITTLE_GAINED = "lost within the margin", "gained within the margin"
 FamilyWise = Literal["holm", "max_t", "none"]
@@ -126,7 +128,7 @@ class GateOutcome:
     outcome: str
     """"failed": the whole interval lies beyond the threshold, and still does when all tests of the gate are
     accounted for. "passed": the whole interval lies within it. "undecided":
-    neither. "not finite": a figure or a sample is NaN or infinite."""
+    neither. "not finite": a figure or a sample is NaN or infinite. "not measured": only one of the two models was."""
     value: float
     """The change that the rule speaks of, signed so that the rule's direction is positive, in the rule's unit."""
     interval: tuple[float, float]

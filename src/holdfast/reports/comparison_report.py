@@ -15,7 +15,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import DataError
-from holdfast.records.comparison import NOT_FINITE, Decision, GateOutcome, StageMatrix
+from holdfast.records.comparison import NOT_FINITE, NOT_MEASURED, Decision, GateOutcome, StageMatrix
 from holdfast.records.evaluation import Evaluation
 from holdfast.records.metrics import is_share
 from holdfast.reports.answers import CONFIDENT, Answered, answers_section, ece_cell
@@ -83,7 +83,7 @@ from holdfast.reports.measured import Measured, averages_of, settings_of
 if TYPE_CHECKING:
     from holdfast.evaluation.compare.result import Result
 
-OUTCOMES = {NOT_FINITE: "bad", "failed": "bad", "undecided": "warn", "passed": "good"}
+OUTCOMES = {NOT_FINITE: "bad", "failed": "bad", NOT_MEASURED: "bad", "undecided": "warn", "passed": "good"}
 """Outcomes of rules, worst first, with their tones."""
 
 
@@ -243,8 +243,8 @@ def rules_section(gates: Sequence[GateOutcome], decision: Decision | None = None
     words = (
         "A rule is judged on the interval of the change, signed as the rule words it: failed where the whole interval "
         "lies beyond the threshold, and still does when all tests are accounted for (adjusted p, one-sided); passed "
-        "where all of it lies within; else undecided. Not finite: a figure or a sample is NaN or infinite, and the "
-        "rule is not passed."
+        "where all of it lies within; else undecided. Not finite: a figure or a sample is NaN or infinite; not "
+        "measured: only one of the two models was; the rule is not passed."
     )
     heads = columns("Rule", "Outcome", "Change", "Threshold", "Adjusted p", "Why", right=(2, 3, 4), wide=(5,))
     return Section("Rules", [decision_note(decision), Table(columns=heads, rows=cells), Paragraph(words, "note")])

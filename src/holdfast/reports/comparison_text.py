@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.evaluation.compare.gate import by_rule, outcome_of
 from holdfast.printable import Lines, lines, printable
-from holdfast.records.comparison import NOT_FINITE, Comparison, GateOutcome, StageMatrix
+from holdfast.records.comparison import NOT_FINITE, NOT_MEASURED, Comparison, GateOutcome, StageMatrix
 from holdfast.reports import markdown
 from holdfast.reports.blocks import Block, Bullets, Fold, Heading, Paragraph, Span, Table, columns, sub
 from holdfast.reports.charts import Col, tabulate
@@ -49,8 +49,9 @@ if TYPE_CHECKING:
 
 FOLD_FROM = 25
 """Tables longer than this show what changed and fold the rest away."""
-SYMBOLS = {"passed": "✅", "failed": "❌", "undecided": "⚠️", NOT_FINITE: "⛔"}
-WORDS = {"passed": "PASS", "failed": "FAIL", "undecided": "UNDECIDED", NOT_FINITE: "NOT FINITE"}
+SYMBOLS = {"passed": "✅", "failed": "❌", "undecided": "⚠️", NOT_FINITE: "⛔", NOT_MEASURED: "❌"}
+WORDS = {"passed": "PASS", "failed": "FAIL", "undecided": "UNDECIDED"}
+WORDS |= {NOT_FINITE: "NOT FINITE", NOT_MEASURED: "FAIL"}
 
 
 # ------------------------------------------------------------------------------------------------------------- shared
@@ -189,7 +190,7 @@ def comparison_markdown(result: Result) -> str:
         title = "Not finite: the comparison has failed, whatever its rules say."
         found += [Paragraph(Span(f"{SYMBOLS[NOT_FINITE]} {title}", "strong")), Bullets(result.not_finite)]
     if rules:
-        counts = tally([r.outcome for r in rules], ("passed", "failed", "undecided", NOT_FINITE))
+        counts = tally([r.outcome for r in rules], ("passed", "failed", NOT_MEASURED, "undecided", NOT_FINITE))
         counted = " (undecided counts as failed)" if any(r.fails for r in rules) else ""
         found.append(Paragraph(Span(f"{plural(len(rules), 'rule')}: {counts}{counted}", "strong")))
         outcome = Col("", lambda r: f"{SYMBOLS[r.outcome]} {r.outcome}{r.fails}", numeric=False)
@@ -251,7 +252,7 @@ def comparison_junit(result: Result, *, seconds: float = 0.0) -> bytes:
         text = lines(*reasons, *(comparison_line(c) for c in held.comparisons))
         if outcome == NOT_FINITE:
             case("error", place, title, text, message=reasons[0], type=NOT_FINITE)
-        elif outcome == "failed" or (outcome == "undecided" and result.settings.strict):
+        elif outcome in ("failed", NOT_MEASURED) or (outcome == "undecided" and result.settings.strict):
             case("failure", place, title, text, message=reasons[0], type=outcome)
         elif outcome == "undecided":
             case("skipped", place, title, message=f"undecided: {reasons[0]}")

@@ -67,6 +67,8 @@ class Unmatched:
     """On one side only; or on both, but not measured alike."""
     reason: str
     """What is wrong and what to do, without the entry's name."""
+    metrics: tuple[str, ...] = ()
+    """Those that were measured, of an entry on one side only."""
 
     def __str__(self) -> str:
         return f"{self.suite}/{self.name}: {self.reason}"
@@ -212,7 +214,7 @@ def _one_sided(
     unclear = f" (which of {', '.join(namesakes)} {there} is meant is not clear; use the same suites for both)"
     why: Literal["only before", "only after"] = "only before" if here == "before" else "only after"
     reason = f"measured only {here}{unclear if namesakes else ''}."
-    return Unmatched(suite=entry.suite, name=entry.name, why=why, reason=reason)
+    return Unmatched(suite=entry.suite, name=entry.name, why=why, reason=reason, metrics=tuple(entry.metrics))
 
 
 def _measured_differently(before: Evaluation, after: Evaluation) -> str | None:

@@ -27,8 +27,11 @@ on it. A two-sided interval at 95 % makes each of the two statements a one-sided
 All rules on all entries are one family with one chance of a false alarm, since one failure closes the gate: a rule
 fails where its one-sided p-value, adjusted for the family, is below 2.5 %, too (`compare.decision`; Holm's method
 unless asked otherwise). What passes needs no adjustment. Without an interval (a single sample) a rule is undecided. Of
-an entry that failed (a figure or a sample is NaN or infinite) it is "not finite", which no gate lets pass, strict or
-not.
+an entry that failed (a figure or a sample is NaN or infinite) it is "not finite", and of one that only one of the two
+models has "not measured": no gate lets these pass, strict or not.
+
+A rule says what fails. One that would fail a model for being better without limit (`drop < 1%`, `gain > 2pt`) is an
+acceptance rule and refused; of `rise` and `fall`, whose direction is the metric's affair, it is a note.
 """
 
 from __future__ import annotations
@@ -44,7 +47,7 @@ from typing import Any, TypeVar
 from holdfast.errors import ConfigError, DataError, did_you_mean
 from holdfast.evaluation.compare.decision import Adjustment
 from holdfast.evaluation.compare.folders import Compared, EntryPair, Key, Matching
-from holdfast.records.comparison import NOT_FINITE, Comparison, Decision, GateOutcome
+from holdfast.records.comparison import NOT_FINITE, NOT_MEASURED, Comparison, Decision, GateOutcome
 from holdfast.records.evaluation import Evaluation
 from holdfast.records.metrics import called, is_share
 from holdfast.statistics.decision import decision_of, level_of, named
@@ -89,6 +92,16 @@ class Rule:
         """Whether a change is what the rule forbids."""
         return _OPERATORS[self.operator][0](change, self.threshold)
 
+    def fails_the_better(self, higher_is_better: bool) -> bool:
+        """Whether the rule fails a model that is better by any amount, given the metric's direction."""
+        worse = {"drop": True, "gain": False, "rise": not higher_is_better, "fall": higher_is_better}[self.direction]
+        return worse == (self.operator in ("<", "<="))
+
+    @property
+    def reversed_text(self) -> str:
+        """The rule with its operator the other way round."""
+        return self.text.replace(self.operator, self.operator.translate(str.maketrans("<>", "><")), 1)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Aim:
@@ -100,7 +113,9 @@ class Aim:
     metrics: dict[Key, str | None]
     """The metric of each; None: whatever leads it."""
     missing: list[Key]
-    """Entries of a general subject (`any`, a suite) that were measured only before."""
+    """Entries that only one of the two models has."""
+    notes: list[str]
+    """What to know of the rule."""
 
 
 # ------------------------------------------------------------------------------------------------------------- reading
@@ -148,7 +163,7 @@ def _parse(text: str) -> Rule | str:
             f"expected a number after '{match['operator']}', such as 1pt or 2%, got "
             f"'{(match['number'] + match['unit']).strip()}'"
         )
-    return Rule(
+    found = Rule(
         text=text.strip(),
         what=what,
         direction=direction,
@@ -156,6 +171,12 @@ def _parse(text: str) -> Rule | str:
         threshold=threshold,
         unit="pt" if unit.lower() in _POINTS else unit,
     )
+    if direction in ("drop", "gain") and found.fails_the_better(True):
+        return (
+            f"it says what is acceptable, but a rule says what FAILS: this one fails every model that is better. Write "
+            f"'{found.reversed_text}'; for a model that is to get worse, say so with rise or fall"
+        )
+    return found
 
 
 # ------------------------------------------------------------------------------------------------------------- binding
@@ -185,13 +206,13 @@ def _bind(rule: Rule, matching: Matching) -> Aim | str:
         if refused:
             return "it speaks of what cannot be compared: " + " ".join(refused)
         here = [k for k in keys if k in both]
-        general = subject.lower() == "any" or subject in {suite for suite, _ in known}
-        if not here:
-            return "it speaks of what only one of the two has: " + " ".join(str(apart[k]) for k in keys)
-        missing = [k for k in keys if k not in both and apart[k].why == "only before"] if general else []
+        missing = [k for k in keys if k in apart and (metric is None or called(metric, apart[k].metrics))]
         found = {k: _metrics(metric, both[k].before, both[k].after) for k in here}
-        if chosen := {k: names[0] for k, names in found.items() if len(names) == 1}:
-            aim = Aim(rule=rule, keys=list(chosen), metrics=chosen, missing=missing)
+        chosen = {k: names[0] for k, names in found.items() if len(names) == 1}
+        if chosen or (missing and not here):
+            aim = Aim(
+                rule=rule, keys=list(chosen), metrics=chosen, missing=missing, notes=_warnings(rule, chosen, both)
+            )
             return _unit_problem(aim, both) or aim
         candidates = list(dict.fromkeys(m for names in found.values() for m in names if m))
         shared = list(dict.fromkeys(m for k in here for m in _shared(both[k].before, both[k].after)))
@@ -236,6 +257,19 @@ def _metrics(wanted: str | None, before: Evaluation, after: Evaluation) -> list[
         return [None]
     found = called(wanted, _shared(before, after))
     return [before.primary] if before.primary in found else list(found)
+
+
+def _warnings(rule: Rule, chosen: Mapping[Key, str | None], both: Mapping[Key, EntryPair]) -> list[str]:
+    sides = [(key, both[key].before, metric or both[key].before.primary) for key, metric in chosen.items()]
+    odd = [
+        key for key, e, name in sides if name in e.metrics and rule.fails_the_better(e.metrics[name].higher_is_better)
+    ]
+    if not odd:
+        return []
+    return [
+        f"The rule '{rule.text}' fails models that are better on {named(odd)}: a rule says what fails. If it was to "
+        f"say what is acceptable, write '{rule.reversed_text}'."
+    ]
 
 
 def _unit_problem(aim: Aim, both: Mapping[Key, EntryPair]) -> str | None:
@@ -304,8 +338,10 @@ def judge(aims: Sequence[Aim], compared: Compared) -> tuple[list[GateOutcome], D
                 if not math.isnan(outcome.p_value):
                     tested[len(outcomes)] = (found, sign)
                 outcomes.append(outcome)
-        missing = "measured only before, so nothing is known of the change."
-        outcomes += [_without_figure(aim.rule, key, UNDECIDED, missing) for key in aim.missing]
+        advice = "What was not measured is not passed: evaluate both models on it."
+        outcomes += [
+            _without_figure(aim.rule, key, NOT_MEASURED, f"{refused[key].reason} {advice}") for key in aim.missing
+        ]
     if problems:
         raise DataError(*problems)
     return _together(outcomes, tested, compared.adjustment)
@@ -422,9 +458,10 @@ def _figure(value: float, unit: str) -> str:
 
 
 def outcome_of(outcomes: Sequence[GateOutcome]) -> str:
-    """The outcome of one rule from those of its entries: not finite where any is, else failed, else undecided."""
+    """The outcome of one rule from those of its entries: not finite where any is, else failed, else not measured, else
+    undecided."""
     found = {o.outcome for o in outcomes}
-    return next((outcome for outcome in (NOT_FINITE, FAILED, UNDECIDED) if outcome in found), PASSED)
+    return next((outcome for outcome in (*_CLOSED, UNDECIDED) if outcome in found), PASSED)
 
 
 def by_rule(outcomes: Iterable[GateOutcome]) -> Mapping[str, list[GateOutcome]]:
@@ -436,9 +473,13 @@ def by_rule(outcomes: Iterable[GateOutcome]) -> Mapping[str, list[GateOutcome]]:
 
 
 def is_failed(outcomes: Iterable[GateOutcome], *, strict: bool = False) -> bool:
-    """Whether the gate is closed: a rule failed or speaks of what is not finite, or under `strict` is undecided."""
-    closed = (NOT_FINITE, FAILED, UNDECIDED) if strict else (NOT_FINITE, FAILED)
+    """Whether the gate is closed: a rule failed or speaks of what is not finite or was not measured, or under `strict`
+    is undecided."""
+    closed = (*_CLOSED, UNDECIDED) if strict else _CLOSED
     return any(o.outcome in closed for o in outcomes)
+
+
+_CLOSED = (NOT_FINITE, FAILED, NOT_MEASURED)
 
 
 def to_record(outcomes: Sequence[GateOutcome], *, strict: bool) -> list[dict[str, Any]]:

@@ -137,7 +137,7 @@ def compare_sides(sides: Sequence[Side], rules: Sequence[Rule], settings: Compar
     if tasks:
         stages = [first.label, *(label for label, _ in settings.stages)]
         matrix = stage_matrix([s.folder for s in sides], tasks, stages, **draws)
-    if not found.comparisons and matrix is None:
+    if not found.comparisons and matrix is None and not gates:
         raise DataError("Nothing can be compared:", *(f"  - {u}" for u in found.unmatched))
     judged = {(g.suite, g.name, g.metric) for g in gates}
     shown = [
@@ -151,7 +151,7 @@ def compare_sides(sides: Sequence[Side], rules: Sequence[Rule], settings: Compar
         decision=decision if rules else found.decision,
         matrix=matrix,
         unmatched=[str(u) for u in found.unmatched],
-        notes=[*(n for s in sides for n in s.notes), *found.notes],
+        notes=[*(n for s in sides for n in s.notes), *(n for aim in aims for n in aim.notes), *found.notes],
     )
 
 
