@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from importlib.metadata import EntryPoint
 
 import pytest
@@ -90,7 +91,7 @@ def test_an_import_path_and_an_entry_point(place, monkeypatch):
         ),
         ("syntax.py:Any", r"syntax.py: the code cannot be loaded: SyntaxError: .*\(.*syntax.py, line 1\)"),
         ("taken.py:Dropback", "the name 'l2' is that of a method of holdfast"),
-        ("nameless.py:Dropback", "expected the class to say its title, source"),
+        ("nameless.py:Dropback", "expected the class to say its title, as"),
         ("thawed.py:Dropback", "expected a frozen dataclass"),
         ("strong.py:Dropback", "the parameters sha256, strength, title would hide .* such as 'sha256_'"),
     ],
@@ -107,6 +108,26 @@ def test_what_is_refused(name, said, place):
     (place / "thawed.py").write_text(code.replace("@dataclass(frozen=True, kw_only=True)\n", ""))
     with pytest.raises(ConfigError, match=said):
         retention([name])
+
+
+def test_a_method_of_one_s_own_needs_no_paper(place):
+    from holdfast.retention.registry import METHODS
+    from holdfast.training.method_laws import LawBroken, documents_itself
+
+    code = (place / "my_method.py").read_text().replace(" References: Mixout (Lee, Cho and Kang 2020), section 4.", "")
+    lines = [line for line in code.splitlines() if not line.strip().startswith("source:")]
+    (place / "idea.py").write_text("\n".join(lines))
+    [method] = retention(["idea.py:Dropback"])
+    documents_itself(type(method))
+    (place / "mute.py").write_text(re.sub(r'    """Probability.*"""\n', "", "\n".join(lines) + "\n"))
+    [mute] = retention(["mute.py:Dropback"])
+    with pytest.raises(LawBroken, match="a docstring under rate"):
+        documents_itself(type(mute))
+    ours = type(
+        "Ours", (METHODS["l2"],), {"__module__": "holdfast.retention.methods.l2", "__doc__": "Pull.", "source": ""}
+    )
+    with pytest.raises(LawBroken, match=r"source \(a paper.*References"):
+        documents_itself(ours)
 
 
 def test_an_edited_file_is_another_run_and_old_records_run_no_code(place):

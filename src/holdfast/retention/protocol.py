@@ -250,8 +250,8 @@ class RetentionMethod:
     method are ordered by it."""
     summary: ClassVar[str]
     """One line for `--help` and reports."""
-    source: ClassVar[str]
-    """Paper and section."""
+    source: ClassVar[str] = ""
+    """Paper and section; a user's own method may have none."""
     place: ClassVar[str]
     """Where memory is kept: "data", "loss", "gradient" or "weights"."""
     old_data: ClassVar[str] = ""

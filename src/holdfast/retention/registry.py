@@ -62,7 +62,7 @@ NONE = ("none", "direct", "")
 
 GROUP = "holdfast.methods"
 """Entry points that installed packages declare methods by."""
-NEEDED = ("name", "title", "summary", "source", "place")
+NEEDED = ("name", "title", "summary", "place")
 """What a class has to say of itself."""
 _own: dict[str, type[RetentionMethod]] = {}
 """The user's own methods that this process has loaded, by the name the user gave, the one that was named last at the

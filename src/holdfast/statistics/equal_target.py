@@ -21,8 +21,14 @@ target the second part is large, and nothing can be told.
 
 A method with other settings (a rate, a temperature) has a curve for each of them. Were every seed to take the best of
 its own stretches, the figure would be too good by their noise, and the more so the more there are. So the other seeds
-choose the curve and the place on it whose figure a seed gives: a grid of many values has no advantage. Where the seed's
-own curve crosses the target elsewhere, the crossing nearest to the chosen one is taken.
+choose the curve and the place on it whose figure a seed gives: from the noise of seeds a grid of many values has no
+advantage. Where the seed's own curve crosses the target elsewhere, the crossing nearest to the chosen one is taken.
+
+From the noise of samples it has one: all seeds answer the same questions, so that what these happen to favour is
+favoured in every seed, and the others choose it too. Of equally good curves whose noise of samples is independent with
+standard deviation s the figure is too good by about the largest of so many normal numbers: 0.56 s of two, 1.27 s of
+six; less where seeds vary as well (1.0 s of six where they do as much) and where curves answer alike. The interval
+does not have it. Compare methods with grids of about one size, or on samples that chose nothing.
 """
 
 from __future__ import annotations

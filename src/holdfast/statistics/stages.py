@@ -15,9 +15,10 @@ the control lost more than its own tolerance. Of a task on which the base is not
 follows but a gain: there is nothing to lose.
 
 Each kind of statement is one family over all checkpoints and tasks, adjusted by Holm's method: "t is below b", "t is
-above b", "r is below both" (the larger of two p-values: both have to be shown) and "r is back" (twice the smaller: one
-is enough); tasks with nothing to lose are in the family of gains alone. That a precondition is met is a statement of
-its own and not adjusted.
+above b", "t is not below b by more than m", "r is below both" (the larger of two p-values: both have to be shown) and
+"r is back" (twice the smaller: one is enough); tasks with nothing to lose are in the family of gains alone. So each
+verdict is false anywhere in a study with a chance of at most one side of the level. That a precondition is met (the
+pattern is back) is a statement of its own and not adjusted.
 """
 
 from __future__ import annotations
@@ -79,6 +80,7 @@ def judge(evidence: Sequence[Evidence], *, tolerance: float) -> list[Judgement]:
     rose = _adjusted([_p_gain(e.tuned) for e in evidence])
     known = [e if e.above_chance else None for e in evidence]
     fell = _adjusted([_p_loss(None if e is None else e.tuned) for e in known])
+    kept = _adjusted([_p_kept(None if e is None else e.tuned) for e in known])
     below = _adjusted(
         [math.nan if e is None else _both(_p_loss(e.restored), _p_loss(e.against_control)) for e in known]
     )
@@ -86,17 +88,17 @@ def judge(evidence: Sequence[Evidence], *, tolerance: float) -> list[Judgement]:
         [math.nan if e is None else _either(_p_kept(e.restored), _p_kept(e.against_control)) for e in known]
     )
     found = []
-    for e, p_fell, p_rose, p_below, p_back in zip(evidence, fell, rose, below, back, strict=True):
+    for e, p_fell, p_rose, p_kept, p_below, p_back in zip(evidence, fell, rose, kept, below, back, strict=True):
         level = level_of(e.tuned.confidence)
         found.append(
-            _before_restoring(e, level, fell=p_fell < level, rose=p_rose < level)
+            _before_restoring(e, fell=p_fell < level, rose=p_rose < level, kept=p_kept < level)
             or _unusable(e, level, tolerance=tolerance)
             or _after_restoring(e, below=p_below < level, back=p_back < level)
         )
     return found
 
 
-def _before_restoring(e: Evidence, level: float, *, fell: bool, rose: bool) -> Judgement | None:
+def _before_restoring(e: Evidence, *, fell: bool, rose: bool, kept: bool) -> Judgement | None:
     """What is settled by the fine-tuned model alone; None where it fell."""
     if e.tuned.failed is not None:
         return Judgement(verdict=INCONCLUSIVE, reason=f"It cannot be scored: {e.tuned.failed}")
@@ -106,7 +108,7 @@ def _before_restoring(e: Evidence, level: float, *, fell: bool, rose: bool) -> J
     if not e.above_chance:
         reason = "The base is not shown to do better than chance, so that there is nothing to forget."
         return Judgement(verdict=INCONCLUSIVE, reason=reason)
-    if _p_kept(e.tuned) < level:
+    if kept:
         return Judgement(verdict=NONE, reason=f"Fine-tuning changed it by {change}, a loss of no more than the margin.")
     if not fell:
         return Judgement(verdict=INCONCLUSIVE, reason=f"A change of {change} is within noise{_would_decide(e.tuned)}.")

@@ -24,6 +24,7 @@ from holdfast.retention.protocol import RetentionMethod
 from holdfast.retention.registry import parse_retention
 from holdfast.support.environment import quiet_transformers
 from holdfast.support.leftovers import scratch_folder
+from holdfast.support.own_code import is_ours
 
 Methods = Sequence[RetentionMethod]
 
@@ -154,12 +155,13 @@ def serialises(methods: Methods) -> None:
 
 
 def documents_itself(cls: type[RetentionMethod]) -> None:
-    """A summary, a source, a docstring with references, and a help text for every parameter."""
+    """A summary, a docstring, and a help text for every parameter; a method of the package also its source and
+    references."""
     lacking = [n for n in ("title", "summary") if not getattr(cls, n, "")]
-    if len(getattr(cls, "source", "")) <= 20:
+    if is_ours(cls) and len(cls.source) <= 20:
         lacking.append("source (a paper and its section)")
-    if not cls.__doc__ or not ("References" in cls.__doc__ or "paper" in cls.__doc__):
-        lacking.append("a docstring with 'References: ...'")
+    if not cls.__doc__ or (is_ours(cls) and not ("References" in cls.__doc__ or "paper" in cls.__doc__)):
+        lacking.append("a docstring with 'References: ...'" if is_ours(cls) else "a docstring")
     lacking += [f"a docstring under {s.name}" for s in settings_of(cls) if len(s.help) <= 10]
     unknown = [n for n in cls.strength if n not in {f.name for f in dataclasses.fields(cls)}]
     lacking += [f"a parameter {n}, which strength names" for n in unknown]

@@ -1,7 +1,8 @@
 """EMA: the result of a run is an exponential moving average of its weights.
 
-The average m begins at the start and follows the weights, m <- decay m + (1 - decay) theta; after the last step the
-weights become m. Training itself is not changed. The average is of the trained parameters, whatever they are.
+The average m begins at the start and follows the weights every `every` steps, and at the last step whether or not it is
+one of these: m <- decay m + (1 - decay) theta. Then the weights become m. Training itself is not changed. The average
+is of the trained parameters, whatever they are.
 
 Cost: a float32 copy of the trained parameters, and a pass over them a step.
 """
@@ -41,7 +42,7 @@ class ExponentialAverage(RetentionMethod):
     decay: Annotated[float, Meta(ge=0, le=1)] = 0.999
     """Share of the average that an update keeps; 0 is direct fine-tuning."""
     every: Annotated[int, Meta(ge=1)] = 1
-    """Optimiser steps between updates of the average."""
+    """Optimiser steps between updates of the average; the last step is one in any case."""
 
     @property
     def off(self) -> bool:
