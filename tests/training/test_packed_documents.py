@@ -3,13 +3,23 @@ gradients."""
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 import torch
 from cases import history, make_trainer
 from datasets import Dataset
 
+from holdfast.checkpoints.tiny_copy import tiny_copy
+from holdfast.errors import ConfigError
 from holdfast.ops.document_attention import IMPLEMENTATION
-from holdfast.training.document_attention import use_document_attention
+from holdfast.training import document_attention as document_attention_module
+from holdfast.training.document_attention import (
+    model_problem,
+    packed_distance,
+    packing_problem,
+    use_document_attention,
+)
 from tiny import DECODER, SENTENCES, build_model
 
 
@@ -115,16 +125,108 @@ def test_models_that_it_does_not_suit_keep_what_they_have():
     assert not use_document_attention(mamba)
 
 
-def test_an_architecture_that_swallows_the_bounds_is_found_out():
+@pytest.fixture
+def swallowing(monkeypatch):
+    """Llama as an architecture that hands on neither bounds nor a mask by positions, when it is told to."""
+    from transformers.models.llama import modeling_llama
+
+    forward = modeling_llama.LlamaAttention.forward
+
+    def swallow(self, *args, **kwargs):
+        kwargs = {k: v for k, v in kwargs.items() if not k.startswith("cu_seq")}
+        return forward(self, *args, **kwargs)
+
+    monkeypatch.setattr(document_attention_module, "_tried", {})
+    monkeypatch.setattr(modeling_llama.LlamaAttention, "forward", swallow)
+
+
+def test_an_architecture_that_swallows_the_bounds_keeps_the_mask(swallowing):
     model = build_model()
-    for layer in model.model.layers:
-        forward = layer.self_attn.forward
-        layer.self_attn.forward = lambda *args, forward=forward, **kwargs: forward(
-            *args, **{k: v for k, v in kwargs.items() if not k.startswith("cu_seq")}
-        )
     assert not use_document_attention(model)
     assert model.config._attn_implementation == "sdpa"
     assert not model.model._forward_pre_hooks and not model.model._forward_hooks
+    assert model_problem(model, own=True) == "", "transformers' mask keeps documents apart"
+
+
+@pytest.mark.parametrize(
+    ("kind", "attention"),
+    [
+        ("falcon", "sdpa"),
+        *[(kind, "eager") for kind in ("falcon", "opt", "bloom", "mpt", "gpt_oss")],
+        *[(kind, None) for kind in ("mamba", "rwkv", "recurrent_gemma")],
+    ],
+)
+def test_documents_that_see_each_other_are_refused(kind, attention):
+    from transformers import CONFIG_MAPPING, AutoModelForCausalLM
+
+    config = CONFIG_MAPPING[kind]()
+    make = functools.partial(AutoModelForCausalLM.from_config, attn_implementation=attention)
+    problem = packing_problem(config, make, attention=attention)
+    assert "see each other" in problem and f"attn_implementation: {attention or ''}" in problem
+    assert type(tiny_copy(config, make)).__name__ in problem
+
+
+def test_a_model_in_memory_is_refused_as_its_configuration_is(tmp_path):
+    from transformers import BloomConfig, BloomForCausalLM
+
+    model = BloomForCausalLM(BloomConfig(vocab_size=320, hidden_size=32, n_layer=2, n_head=4))
+    for setting in ("packing", "padding_free"):
+        with pytest.raises(ConfigError, match=f"{setting}: expected false, because BloomForCausalLM .* see each other"):
+            make_trainer(tmp_path, model=model, data=Dataset.from_dict({"text": SENTENCES}), **{setting: True})
+    make_trainer(tmp_path, model=model, data=Dataset.from_dict({"text": SENTENCES}))
+
+
+def test_bounds_keep_documents_apart_where_a_mask_does_not():
+    from transformers import AutoModelForCausalLM, OPTConfig
+
+    assert packing_problem(OPTConfig(), AutoModelForCausalLM.from_config, attention="sdpa") == ""
+    assert packing_problem(OPTConfig(), AutoModelForCausalLM.from_config, attention="sdpa", own=False)
+
+
+@pytest.mark.parametrize("kind", ["mamba2", "qwen3_next"])
+def test_missing_kernels_are_named(kind):
+    from transformers import CONFIG_MAPPING, AutoModelForCausalLM
+
+    config = CONFIG_MAPPING[kind]()
+    problem = packing_problem(config, AutoModelForCausalLM.from_config, attention=None)
+    assert type(config).__name__.removesuffix("Config") in problem
+    assert "causal-conv1d" in problem and problem.endswith("installed")
+    assert ("mamba-ssm" if kind == "mamba2" else "flash-linear-attention") in problem
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt_oss", "mpt"])
+def test_flash_attention_is_tried_by_whether_layers_get_the_bounds(kind):
+    from transformers import CONFIG_MAPPING, AutoModelForCausalLM
+
+    problem = packing_problem(CONFIG_MAPPING[kind](), AutoModelForCausalLM.from_config, attention="flash_attention_2")
+    assert bool(problem) == (kind == "mpt")
+
+
+def test_weights_decide_nothing():
+    model = build_model()
+    with torch.no_grad():
+        model.model.layers[0].mlp.up_proj.weight.fill_(float("nan"))
+    assert model_problem(model, own=False) == "" and use_document_attention(model)
+
+
+def test_the_trial_has_the_batch_that_training_has(monkeypatch):
+    from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
+
+    batches = []
+    run = document_attention_module.run_backbone
+    monkeypatch.setattr(
+        document_attention_module, "run_backbone", lambda lm, **inputs: batches.append(inputs) or run(lm, **inputs)
+    )
+    packed_distance(build_model())
+    batch = next(inputs for inputs in batches if len(inputs) > 1)
+    documents = batch["input_ids"][0].split(document_attention_module._LENGTHS)
+    collated = DataCollatorForLanguageModeling(pad_token_id=0, padding_free=True)(
+        [{"input_ids": document.tolist()} for document in documents]
+    )
+    collated.pop("labels")
+    assert batch.keys() == collated.keys()
+    for name, value in collated.items():
+        assert torch.equal(torch.as_tensor(batch[name]), torch.as_tensor(value)), name
 
 
 def trainer_of(folder, *, attention=None, retain=(), texts=None, **changes):

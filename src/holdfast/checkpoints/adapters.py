@@ -108,6 +108,7 @@ _PART = re.compile(
 )
 _WRAPPERS = re.compile(r"\.(?:token_adapter\.base_layer|base_layer|modules_to_save)(?=\.)")
 _HEAD = re.compile(r"(?:^|\.)(?:lm_head|embed_out|output_layer)\.weight$")
+_EXPERTS = ".experts."
 _ROWS = 8
 """Rows that one product computes. Fixed, so that a row's bits do not depend on the stretch it is read in."""
 _BLOCK = 262_144
@@ -228,6 +229,14 @@ class AdaptedSource:
                 f"{self._settings.get('base_model_name_or_path')!r} as its base. "
                 f"{len(problems)} problem{'s' if len(problems) > 1 else ''}:",
                 bullets(problems),
+            )
+        named = self._settings.get("target_modules")
+        targets = tuple(f".{target}.weight" for target in named) if isinstance(named, list) else ()
+        experts = [name for name in base.entries if _EXPERTS in name and name.endswith(targets)]
+        if experts and fuses_experts(self.adapter.names()):
+            self.notes.append(
+                f"The adapter's target_modules name modules of experts, such as {experts[0]}, and it holds no factors "
+                f"of experts: it was trained where they are fused. They stay as the base has them."
             )
         if unknown := sorted(k for k, v in self._settings.items() if v and k not in _READ):
             self.notes.append(
@@ -443,7 +452,8 @@ def _refuse(folder: Path, settings: Mapping[str, Any]) -> None:
 
 def lacking(settings: Mapping[str, Any], names: Sequence[str], base: Iterable[str]) -> list[str]:
     """Modules that an adapter's configuration names and of which it holds nothing; a loader would leave them as they
-    are, or fill them with random numbers. Configurations that name modules by a pattern are not judged.
+    are, or fill them with random numbers. Configurations that name modules by a pattern are not judged, nor are experts
+    where the adapter holds none: transformers fuses them, so that their names are those of no module.
 
     Args:
         settings: adapter_config.json.
@@ -464,8 +474,14 @@ def lacking(settings: Mapping[str, Any], names: Sequence[str], base: Iterable[st
     parts = [_PART.fullmatch(name.removeprefix(_PREFIX)) for name in names]
     there = {key for part in parts if part is not None for key in keys(part["module"])}
     modules = (name.removesuffix(".weight") for name in base if name.endswith(".weight"))
-    lost = [module for module in modules if keys(module) - there]
+    fused = fuses_experts(names)
+    lost = [module for module in modules if keys(module) - there and not (fused and _EXPERTS in f"{module}.")]
     return [f"{module}: target_modules names it, and the adapter holds nothing for it" for module in lost]
+
+
+def fuses_experts(names: Sequence[str]) -> bool:
+    """Whether no tensor of an adapter is of an expert."""
+    return not any(_EXPERTS in name for name in names)
 
 
 def _changes(

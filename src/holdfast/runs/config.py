@@ -53,6 +53,7 @@ from holdfast.runs.foreign.tools import refuse_foreign
 from holdfast.runs.foreign.trl import modern, old_settings
 from holdfast.runs.identity import deciding, explain_difference, resolve, set_fields
 from holdfast.runs.packages import check_packages, judges_need
+from holdfast.runs.packing import check_packing
 from holdfast.runs.settings import OWN, RENAMED, known_settings, sources
 from holdfast.runs.stages import over_request
 from holdfast.runs.stopping import Rules, check_rules, rules_of
@@ -306,6 +307,7 @@ def checked(given: Given, machine: Machine | None = None) -> TrainConfig:
     if values.get("packing"):
         strategy = str(values.get("packing_strategy") or PACKED_WHOLE[0])  # TRL's default
         add(packing_problem(methods, "bfd_split" if strategy == "bfd-requeue" else strategy))
+    add(check_packing(values, here=machine.here))
     if found.get("on_policy") is not None and not mistaken:
         add(on_policy.problems(methods, {**values, **found}, given.values))
     add(config_checks.check_early_stopping(patience, held_out, found.get("eval_dataset_split"), values))

@@ -118,7 +118,10 @@ def check_fit(config: TrainConfig) -> None:
     try:
         adapter = None if config.adapter.peft_method == "osf" else adapter_config(config.model, config.adapter)
         model = build_skeleton(
-            str(config.model.model_name_or_path), trust_remote_code=args.trust_remote_code, adapter=adapter
+            str(config.model.model_name_or_path),
+            revision=config.model.model_revision,
+            trust_remote_code=args.trust_remote_code,
+            adapter=adapter,
         )
         named = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
         if config.train_only:

@@ -238,13 +238,19 @@ class _Run:
         """Loads the start model and, unless training is over, reads all data: what is wrong with the request shows
         here, before anything slow."""
         from holdfast.models import check_causal_lm, model_folder, origin_of
+        from holdfast.runs.dry_run import check_fit
         from holdfast.runs.loading import load_data, load_model, load_processor, load_tokenizer
+        from holdfast.runs.packing import check_packing
         from holdfast.training.frozen import matched
 
         model, args = self.config.model, self.config.training
-        check_causal_lm(
+        shape = check_causal_lm(
             model.model_name_or_path, revision=model.model_revision, trust_remote_code=args.trust_remote_code
         )
+        if not trained and (problems := check_packing({**vars(args), **vars(model)}, shape)):  # of the hub, too
+            raise ConfigError(problems)
+        if not trained and model.use_peft:
+            check_fit(self.config)
         with self.status(f"Loading {model.model_name_or_path}"):
             self.tokenizer, self.processor = load_tokenizer(self.config), load_processor(self.config)
             data_hash = run_folder.data_hash(self.config)

@@ -40,7 +40,7 @@ from holdfast.retention.protocol import (
 )
 from holdfast.support.environment import quiet_datasets
 from holdfast.training.data_host import StartModel, TrainerDataHost
-from holdfast.training.document_attention import use_document_attention
+from holdfast.training.document_attention import model_problem, packing_refusal, use_document_attention
 from holdfast.training.image_batches import COLUMNS, ImageCollator
 from holdfast.training.mixin import RetentionMixin
 from holdfast.training.origins import OriginCollator
@@ -122,16 +122,19 @@ class SFTRetentionTrainer(RetentionMixin, SFTTrainer):
 
     def _confine_attention(self, model: Any, args: Any) -> None:
         """Packed documents attend within themselves, as TRL has it; here also without a dense mask where attention is
-        torch's own."""
+        torch's own.
+
+        Raises:
+            ConfigError: they do not stay apart in this model.
+        """
         packed = getattr(args, "packing", False) and getattr(args, "packing_strategy", "bfd") in PACKED_WHOLE
-        if (
-            not isinstance(model, nn.Module)
-            or not (packed or getattr(args, "padding_free", False))
-            or getattr(args, "torch_compile", False)
-        ):
+        if not isinstance(model, nn.Module) or not (packed or getattr(args, "padding_free", False)):
             return
-        if use_document_attention(model):
+        own = not getattr(args, "torch_compile", False)
+        if own and use_document_attention(model):
             return
+        if problem := model_problem(model, own=own):
+            raise ConfigError([packing_refusal("packing" if packed else "padding_free", problem)])
         used = str(getattr(causal_lm(model).config.get_text_config(), "_attn_implementation", ""))
         if used in ("sdpa", "eager"):
             self.data_notes.append(

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from holdfast.checkpoints.fit import auto_class, unbuildable
-from holdfast.errors import ModelError, first_line
+from holdfast.errors import ConfigError, ModelError, first_line
 from holdfast.models import check_causal_lm
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ def build_skeleton(
     Raises:
         ModelError: no config there, another kind of model, a model that transformers cannot build, or an adapter that
             does not fit it.
+        ConfigError: a setting of the adapter that does not go with experts.
     """
     import torch
 
@@ -56,5 +57,23 @@ def build_skeleton(
     try:
         with torch.device("meta"):
             return get_peft_model(model, adapter)  # type: ignore[no-any-return]
-    except (ValueError, TypeError, RuntimeError, NotImplementedError) as error:
-        raise ModelError(f"The adapter does not fit {name}: {first_line(error)}") from error
+    except (ValueError, TypeError, RuntimeError, NotImplementedError, AttributeError, KeyError) as error:
+        reason = first_line(error)
+        if "ParamWrapper does not work with" in reason:
+            raise ConfigError([_expert_problem(reason.rpartition(" with ")[2])]) from error
+        raise ModelError(f"The adapter does not fit {name}: {reason}") from error
+
+
+def _expert_problem(unfit: str) -> str:
+    """The sentence on an adapter of experts with a setting that PEFT has for modules alone.
+
+    Args:
+        unfit: what PEFT says that it does not work with, such as "lora_dropout != 0.".
+    """
+    key = unfit.replace("LoRA variants like DoRA", "use_dora").split()[0].split("=")[0].strip("`.")
+    value = "0" if key == "lora_dropout" else "false"
+    return (
+        f"{key}: expected {value} where an adapter is on experts, which are bare parameters in transformers (TRL's "
+        f"lora_dropout is 0.05). Set {key}: {value}, or name the attention's modules alone in lora_target_modules; "
+        f"holdfast merge does not merge factors of experts."
+    )

@@ -1,0 +1,61 @@
+"""Whether documents that a run packs into one row stay apart: tried on a tiny copy of the model, before anything is
+loaded."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from holdfast.checkpoints.fit import auto_class
+from holdfast.checkpoints.named import located
+from holdfast.retention.protocol import PACKED_WHOLE
+
+
+def packing_key(values: Mapping[str, Any]) -> str | None:
+    """The setting by which documents share a row and are to be kept apart, None where they do not."""
+    if values.get("packing"):
+        strategy = str(values.get("packing_strategy") or PACKED_WHOLE[0])  # TRL's default
+        return "packing" if strategy in (*PACKED_WHOLE, "bfd-requeue") else None
+    return "padding_free" if values.get("padding_free") else None
+
+
+def check_packing(values: Mapping[str, Any], config: Any = None, *, here: bool = True) -> list[str]:
+    """What keeps documents from being packed, in one sentence; none where they stay apart, or where it is found out
+    only with the model.
+
+    Args:
+        values: a run's settings.
+        config: the model's, of transformers; None: it is read where the model is a folder.
+        here: whether the run is to be on this machine; of another one it is not known which packages are there.
+    """
+    key, name = packing_key(values), values.get("model_name_or_path")
+    if key is None or (config is None and not (isinstance(name, str) and os.path.isdir(located(name)))):
+        return []
+    from transformers import AutoConfig
+
+    from holdfast.support.environment import quiet_transformers
+    from holdfast.training.document_attention import packing_problem, packing_refusal
+
+    if config is None:
+        try:
+            config = AutoConfig.from_pretrained(
+                located(str(name)), trust_remote_code=bool(values.get("trust_remote_code"))
+            )
+        except Exception:  # what absurd values raise has no common base; whoever loads the model says it in words
+            return []
+    more = values.get("model_init_kwargs")
+    asked = values.get("attn_implementation")
+    if isinstance(more, Mapping):
+        asked = more.get("attn_implementation", asked)
+    make = functools.partial(
+        auto_class(config.model_type).from_config,
+        trust_remote_code=bool(values.get("trust_remote_code")),
+        attn_implementation=asked if asked in ("sdpa", "eager", "flex_attention") else None,
+    )
+    with quiet_transformers():
+        problem = packing_problem(config, make, attention=asked, own=not values.get("torch_compile"))
+    if not problem or (not here and problem.endswith("installed")):
+        return []
+    return [packing_refusal(key, problem)]
