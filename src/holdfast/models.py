@@ -241,6 +241,9 @@ def load_tokenizer(name: str, *, revision: str = "main", trust_remote_code: bool
     """
     from transformers import AutoTokenizer
 
+    from holdfast.support.rendering import guard_models, is_panic, problem_of_rules
+
+    guard_models()
     base = adapter_base(name)
     name, revision = at_revision(name, revision)
     places = [(name, revision)] if base is None else [(name, revision), at_revision(base)]
@@ -251,15 +254,19 @@ def load_tokenizer(name: str, *, revision: str = "main", trust_remote_code: bool
             continue
         try:
             tokenizer = AutoTokenizer.from_pretrained(place, revision=version, trust_remote_code=trust_remote_code)
-            tokenizer("a")  # some values are looked at only then
+            if problem := problem_of_rules(tokenizer):
+                raise ValueError(f"its rules cannot be used ({problem})")
             if tokenizer.chat_template is None and (folder := model_folder(place, version)) is not None:
                 tokenizer.chat_template = template_of(folder)  # older processors have it in a file of their own
-            return with_plain_messages(tokenizer)
         except (ImportError, MemoryError):
             raise
-        except Exception as error:  # what absurd values in its files raise has no common base
+        except BaseException as error:  # what absurd values in its files raise has no common base
+            if not isinstance(error, Exception) and not is_panic(error):
+                raise
             kind = "" if isinstance(error, (OSError, ValueError)) else f"{type(error).__name__}: "
             problems.append(f"{kind}{first_line(error)}")
+        else:
+            return with_plain_messages(tokenizer)
     advice = "Copy the tokenizer files of the model that it was made from into the folder."
     if not os.path.isdir(name):
         advice = "Check the name and the network, or give a local folder."
@@ -278,7 +285,9 @@ def with_plain_messages(tokenizer: Any) -> Any:
     def writes(content: Any) -> bool:
         try:
             return probe in tokenizer.apply_chat_template([{"role": "user", "content": content}], tokenize=False)
-        except Exception:  # jinja2's errors have no common base; whoever uses the template meets them
+        except ModelError as error:  # whoever uses the template meets it, unless it takes all time
+            if isinstance(error.__cause__, (TimeoutError, MemoryError)):
+                raise
             return False
 
     if not writes(probe) and writes([{"type": "text", "text": probe}]):
@@ -442,6 +451,9 @@ def load_processor(name: str, *, revision: str = "main", trust_remote_code: bool
     """
     from transformers import AutoProcessor, ProcessorMixin
 
+    from holdfast.support.rendering import guard_models
+
+    guard_models()
     base = adapter_base(name)
     name, revision = at_revision(name, revision)
     place, version = name, revision

@@ -314,6 +314,8 @@ def plan_fingerprint(plan: EvaluationPlan) -> str:
 
 def tokenizer_fingerprint(tokenizer: Any) -> str:
     """Hash of all that decides a tokenizer's ids and chat text: vocabulary, rules, special tokens and template."""
+    from holdfast.support.rendering import dates_in
+
     backend = getattr(tokenizer, "backend_tokenizer", None)
     rules: Any = sorted(tokenizer.get_vocab().items())
     if backend is not None:  # padding and truncation are how it was last called, not what it is
@@ -322,12 +324,15 @@ def tokenizer_fingerprint(tokenizer: Any) -> str:
         }
     special = {name: str(value) for name, value in tokenizer.special_tokens_map.items()}
     special.pop("pad_token", None)  # scored text is never padded, and trainers set it in passing
+    template = getattr(tokenizer, "chat_template", None)
+    dates = dates_in(template)
     return fingerprint(
         {
+            **({"dates": dates} if dates else {}),
             "class": type(tokenizer).__name__,
             "rules": rules,
             "special": special,
-            "chat_template": getattr(tokenizer, "chat_template", None),
+            "chat_template": template,
         }
     )
 

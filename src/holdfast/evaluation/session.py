@@ -176,6 +176,8 @@ def evaluate_models(
         with launch(count, "holdfast.evaluation.worker") as processes:
             send_request(processes, request)
             return evaluate_models(**request, processes=processes, console=console, say=say)
+    from holdfast.support.rendering import dates_of
+
     run = _Session(
         models=models, plan=plan, out=Path(output_dir), cache=cache, processes=processes, dtype=dtype,
         device=device if processes.world_size == 1 else device_of_process(device), device_map=device_map,
@@ -183,10 +185,13 @@ def evaluate_models(
     )  # fmt: skip
     with quiet_libraries(), terminated_is_interrupted():
         if not processes.is_main:
-            return run.run_worker()
+            with dates_of(processes.broadcast(now)):
+                return run.run_worker()
         refuse_foreign(run.out)
         with result_folder(run.out) as made:
-            return run.run_main(suites, keep=made.keep)
+            created = read_record(run.out).created if (run.out / RECORD).is_file() else now()
+            with dates_of(processes.broadcast(lambda: created)):
+                return run.run_main(suites, created, keep=made.keep)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -278,12 +283,12 @@ class _Session:
                 release_memory()
         return self.processes.broadcast(lambda: EvaluationRecord(created=""))
 
-    def run_main(self, suites: Sequence[str], *, keep: Callable[[], None]) -> EvaluationRecord:
-        """Measures with the others, if there are any, and writes the folder."""
+    def run_main(self, suites: Sequence[str], created: str, *, keep: Callable[[], None]) -> EvaluationRecord:
+        """Measures with the others, if there are any, and writes the folder, which was begun then."""
         import torch
 
         kept, fast = self.kept(), has_fast_bfloat16()
-        record = _open(self.out, self.plan, suites)
+        record = _open(self.out, self.plan, suites, created)
         ended = "failed"
         broken: list[str] = []
         try:
@@ -464,8 +469,8 @@ def read_record(out: str | Path) -> EvaluationRecord:
     return read_as(Path(out) / RECORD, EvaluationRecord)
 
 
-def _open(out: Path, plan: EvaluationPlan, suites: Sequence[str]) -> EvaluationRecord:
-    record = read_record(out) if (out / RECORD).is_file() else EvaluationRecord(created=now())
+def _open(out: Path, plan: EvaluationPlan, suites: Sequence[str], created: str) -> EvaluationRecord:
+    record = read_record(out) if (out / RECORD).is_file() else EvaluationRecord(created=created)
     record.suites = list(dict.fromkeys([*record.suites, *suites]))
     record.plan = plan.record()
     record.status, record.finished = "running", None

@@ -93,6 +93,7 @@ def train(
     from holdfast.evaluation.runner import plan_fingerprint
     from holdfast.runs import launch
     from holdfast.runs.config import has_accelerator
+    from holdfast.support.rendering import dates_of
     from holdfast.training.checkpoint_folders import clear_leftovers
 
     launch.check_started(config.launch, has_accelerator=has_accelerator())
@@ -128,7 +129,8 @@ def train(
             callbacks=callbacks, made=made,
         )  # fmt: skip
         try:
-            run.go()
+            with dates_of(record.created):
+                run.go()
         except Interrupted:
             run.end("interrupted")
             raise
