@@ -8,13 +8,15 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+import transformers
 
+import packed_documents
 from claim_studies import paper_like
 from claims_page import NOT_RUN, claims_page, known_papers, with_verdicts
 from holdfast.papers.claims.registry import papers
 from holdfast.papers.claims.rules import FAILS, HOLDS, RULES, UNKNOWN, Statement, claims_json, family_line
 from holdfast.papers.label_annealing.claims import RECIPES, STATEMENTS, check_claims
-from holdfast.support.files import write_json
+from holdfast.support.files import read_json, write_json
 
 ROOT = Path(__file__).parents[1]
 ORDER = [papers()[name] for name in ("label-annealing", "stages", "sfa", "overtraining", "residual")]
@@ -24,6 +26,19 @@ ORDER = [papers()[name] for name in ("label-annealing", "stages", "sfa", "overtr
 def test_the_page_is_made_from_the_outcomes():
     made = claims_page(known_papers(), ROOT / "docs" / "outcomes")
     assert (ROOT / "docs" / "claims.md").read_text(encoding="utf-8") == made, "stale: python docs/claims_page.py"
+
+
+def test_the_list_of_architectures_is_made_from_its_file():
+    page = (ROOT / "docs" / "packing.md").read_text(encoding="utf-8")
+    assert packed_documents.with_list(page) == page, "stale: python docs/packed_documents.py"
+
+
+@pytest.mark.slow
+def test_every_architecture_keeps_documents_apart_as_the_file_says():
+    found = read_json(packed_documents.OUTCOMES)
+    if found["transformers"] != transformers.__version__:
+        pytest.skip(f"tried with transformers {found['transformers']}: python docs/packed_documents.py --try")
+    assert packed_documents.try_all(sorted(found["architectures"])) == found["architectures"]
 
 
 def test_the_paper_index_has_their_verdicts():

@@ -165,6 +165,15 @@ def test_llama_keeps_documents_apart(tiny_tokenizer, implementation):
         assert documents_stay_apart(model, describe_head(model), first, second)
 
 
+def test_weights_that_are_no_numbers_say_nothing_about_documents(tiny_tokenizer):
+    model = make_model()
+    with torch.no_grad():
+        model.model.norm.weight[0] = float("nan")
+    notes: list[str] = []
+    score_documents(model, tiny_tokenizer, short_documents(), notes=notes)
+    assert notes == []
+
+
 def test_soft_capped_scaled_heads_agree_with_the_models_own_logits(tiny_tokenizer):
     from transformers import CohereConfig, CohereForCausalLM, Gemma2Config, Gemma2ForCausalLM
 

@@ -147,10 +147,21 @@ def evaluate(
     if broken := [f"{e.suite}/{e.name}: {e.failed}" for e in done if e.failed is not None]:
         raise NotFinite(
             f"{model_identity.get('name')}: expected finite figures, got NaN or infinity in {len(broken)} of "
-            f"{len(done)} entries: {' '.join(broken)} The rows are in {folder.path}. Look at the model: its weights "
-            f"('holdfast inspect --verify'), and its dtype (float16 overflows where bfloat16 and float32 do not)."
+            f"{len(done)} entries: {' '.join(broken)} The rows are in {folder.path}. {_why_not_finite(model)}"
         )
     return [*done, *averages]
+
+
+def _why_not_finite(model: Any) -> str:
+    """What to look at where a model's figures are not finite: the first of its tensors that is not."""
+    parameters = getattr(model, "named_parameters", None)
+    for name, tensor in parameters() if parameters is not None else ():
+        if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+            return f"{name} holds NaN or infinity: copy the weights again, or go back to an earlier checkpoint."
+    return (
+        "Look at the model: its weights ('holdfast inspect --verify'), and its dtype (float16 overflows where bfloat16 "
+        "and float32 do not)."
+    )
 
 
 def _with_averages(
