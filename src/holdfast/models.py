@@ -325,6 +325,17 @@ def adapter_base(name: str) -> str | None:
     return located(base_of(folder))
 
 
+def saved_dtype(name: str) -> str | None:
+    """The dtype that a model's configuration states (of an adapter its base's); None where it is not known here."""
+    try:
+        folder = model_folder(adapter_base(name) or name)
+        stated = {} if folder is None else read_config(folder)
+    except ModelError:  # whoever loads it says what is wrong
+        return None
+    found = stated.get("dtype") or stated.get("torch_dtype")
+    return found if isinstance(found, str) else None
+
+
 def weights_hash(name: str, *, revision: str = "main", dtype: str = "auto") -> str:
     """What identifies a model's figures: the hash of its weight files (with its base's for an adapter), and the dtype
     that they are used in.

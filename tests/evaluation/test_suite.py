@@ -309,6 +309,7 @@ def test_evaluations_of_before_are_found_again(tmp_path, monkeypatch):
     (tmp_path / "prose.jsonl").write_text('{"text": "a", "label": 0}\n')
     (tmp_path / "asked.jsonl").write_text('{"prompt": "a", "instruction_id_list": ["plain:quotes"], "kwargs": [{}]}\n')
     (tmp_path / "mine.yaml").write_text(MINE)
+    monkeypatch.setattr(runner, "_RULES", 2)  # which stands in every key: what settings make of it is looked at here
     plan, problems = parse_evaluation(SECTION, base_dir=tmp_path)
     assert problems == []
     assert {e.name: runner._key(e, plan, "tokenizer", {"hash": "model"})[:16] for e in plan.entries} == (

@@ -105,6 +105,11 @@ class Entry:
     """"source", "target" or a name of the user's."""
     name: Word
     """Unique within its suite; by default the stem of the data file, or the task's name."""
+    chat_template_kwargs: Annotated[dict[str, Any], Meta(metavar="'{enable_thinking: false}'")] = dataclasses.field(
+        default_factory=dict
+    )
+    """Variables of the chat template, where prompts are written by it; {enable_thinking: false} has models that think
+    reply at once."""
 
     @property
     def kind(self) -> str:
@@ -124,6 +129,8 @@ class Entry:
         """The settings that its key is computed from: without names and places, so that a moved or renamed file with
         the same content is the same evaluation."""
         settings = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in ("suite", "name")}
+        if not self.chat_template_kwargs:  # evaluations from before it are found
+            del settings["chat_template_kwargs"]
         for name in ("data", "fewshot_data", "reference"):
             if settings.get(name) is not None and Path(settings[name]).exists():
                 settings[name] = Path(settings[name]).name
@@ -508,7 +515,7 @@ KINDS: dict[str, Kind] = {
         served=False,
     ),
     "memorisation": Kind(entry=PerplexityEntry, module="text.perplexity", flag="memorisation", served=False),
-    "classes": Kind(entry=ClassesEntry, module="text.classes", scores=True),
+    "classes": Kind(entry=ClassesEntry, module="text.classes", scores=True, without=("chat_template_kwargs",)),
     "choices": Kind(entry=ChoicesEntry, module="text.choices", scores=True, images=True),
     "lettered": Kind(entry=LetteredEntry, module="text.lettered", served=False, images=True),
     "instructions": Kind(entry=InstructionsEntry, module="text.instructions"),
@@ -612,6 +619,9 @@ class EvaluationPlan(PlanSettings):
             del fields["along"]
         if self.backend == "transformers":
             del fields["backend"]
+        for entry in fields["entries"]:
+            if not entry["chat_template_kwargs"]:
+                del entry["chat_template_kwargs"]
         return fields
 
     @property

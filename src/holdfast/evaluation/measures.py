@@ -15,6 +15,7 @@ from holdfast.evaluation.levels import CHOSEN, chance_level
 from holdfast.evaluation.partial import Partial
 from holdfast.evaluation.processes import SINGLE, ProcessGroup
 from holdfast.evaluation.remarks import mark_copies, remarks_on_part, remarks_on_samples
+from holdfast.evaluation.text.thoughts import remarks_on_thoughts, with_variables
 from holdfast.records.evaluation import CHANCE, EvaluationFolder, Metric, why_not_finite
 from holdfast.statistics.estimates import Ratio, estimate
 
@@ -116,6 +117,14 @@ def measure(entry: Entry, on: Subject) -> Outcome:
     Raises:
         UserError: the entry's task, data or tokenizer does not fit.
     """
+    if variables := entry.chat_template_kwargs:
+        on = replace(
+            on,
+            tokenizer=with_variables(on.tokenizer, variables),
+            processor=_processor_with(on.processor, variables),
+        )
+    if getattr(entry, "apply_chat_template", False):
+        on.notes.extend(remarks_on_thoughts(on.tokenizer))
     outcome: Outcome = _module(entry).measure(entry, on)
     mark_copies(outcome.rows)
     notes = [*outcome.settings.get("notes", ()), *on.notes, *remarks_on_samples(outcome.rows)]
@@ -138,7 +147,15 @@ def check(entry: Entry, tokenizer: Any, processor: Callable[[], Any] | None = No
     Raises:
         UserError: as `measure` would.
     """
+    variables = entry.chat_template_kwargs
+    tokenizer, processor = with_variables(tokenizer, variables), _processor_with(processor, variables)
     _module(entry).check(entry, tokenizer, *([processor] if KINDS[entry.kind].images else []))
+
+
+def _processor_with(processor: Callable[[], Any] | None, variables: Mapping[str, Any]) -> Callable[[], Any] | None:
+    if processor is None or not variables:
+        return processor
+    return lambda: with_variables(processor(), variables)
 
 
 def versions(entry: Entry) -> dict[str, str]:

@@ -81,6 +81,8 @@ class HowSettings:
     """Examples before each question, for all tasks (what suite and task say)."""
     apply_chat_template: bool | None = None
     """Puts the questions in the tokenizer's chat template (what suite and task say)."""
+    chat_template_kwargs: Annotated[dict[str, Any] | None, Meta(metavar="'{enable_thinking: false}'")] = None
+    """Variables of the chat template, for all entries (what the suite says)."""
     allow_code_execution: bool | None = None
     """Runs programs that the model writes, in the sandbox (what the suite says, else false)."""
     batch_size: Annotated[int | None, Meta(ge=1)] = None
@@ -168,6 +170,7 @@ def plan_of(request: PlanRequest) -> tuple[EvaluationPlan, list[Mistake]]:
         limit=request.limit,
         num_fewshot=request.num_fewshot,
         apply_chat_template=request.apply_chat_template,
+        chat_template_kwargs=request.chat_template_kwargs,
     )
     mistakes += wrong
     if request.skip and not plan.entries and not mistakes:

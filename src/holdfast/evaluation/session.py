@@ -220,6 +220,10 @@ class _Session:
             )
         )  # fmt: skip
 
+    def precision(self, model: ModelRequest) -> str:
+        """The dtype that a model is loaded in."""
+        return self.dtype if self.plan.backend == "vllm" else precision(model.name, self.dtype, self.device)
+
     @contextlib.contextmanager
     def loaded(self, model: ModelRequest) -> Iterator[Loaded]:
         """The model, in memory or behind a server, for as long as the block lasts.
@@ -247,7 +251,7 @@ class _Session:
         else:
             yield load(
                 model.name,
-                dtype=self.dtype,
+                dtype=self.precision(model),
                 device=self.device,
                 device_map=self.device_map,
                 trust_remote_code=trusted,
@@ -285,9 +289,7 @@ class _Session:
 
     def run_main(self, suites: Sequence[str], created: str, *, keep: Callable[[], None]) -> EvaluationRecord:
         """Measures with the others, if there are any, and writes the folder, which was begun then."""
-        import torch
-
-        kept, fast = self.kept(), has_fast_bfloat16()
+        kept = self.kept()
         record = _open(self.out, self.plan, suites, created)
         ended = "failed"
         broken: list[str] = []
@@ -302,13 +304,13 @@ class _Session:
                     f"{model.label}: loading {model.name}"
                     + (f" ({number} of {len(self.models)})" if len(self.models) > 1 else "")
                 )
+                if (taken := self.precision(model)) != self.dtype:
+                    self.say(
+                        f"{model.label}: in {taken}, since this processor has no instructions for bfloat16, in which "
+                        f"the weights were saved (--dtype bfloat16 keeps it)"
+                    )
                 with self.loaded(model) as loaded:
                     _put(record, model, loaded.identity, self.out)
-                    if loaded.model.dtype == torch.bfloat16 and loaded.model.device.type == "cpu" and not fast:
-                        self.say(
-                            f"{model.label}: in bfloat16, which this processor has no instructions for; --dtype "
-                            "float32 is many times as fast"
-                        )
                     if self.cache is not None:
                         write_json(_identity_file(self.cache, loaded.identity["hash"]), loaded.identity)
                     keep()
@@ -408,7 +410,8 @@ def check_request(
             cache is not None or folder.path.is_dir()
         ):  # else there is nothing to be found, and hashes take a while
             is_served = model.label in hashes
-            weights = hash_ = hashes[model.label] if is_served else _hash(model, dtype)
+            taken = dtype if plan.backend == "vllm" else precision(model.name, dtype, device)
+            weights = hash_ = hashes[model.label] if is_served else _hash(model, taken)
             if plan.backend == "vllm" and not is_served and hash_:
                 hash_ = vllm.hash_of(hash_, server or ServerSettings())
             identity: dict[str, Any] = {"name": model.label, "hash": hash_}
@@ -518,6 +521,16 @@ def _other_weights(folder: EvaluationFolder, plan: EvaluationPlan, weights: str 
         f"{folder.path} holds evaluations of other weights, or of these in another dtype, that this request would "
         f"leave there: {', '.join(stay)}. Give the model another label, as in NEW=MODEL, or take another --output_dir."
     )
+
+
+def precision(name: str, dtype: str, device: str | None) -> str:
+    """The dtype that a model is measured in: of weights in bfloat16, on a processor that has no instructions for it,
+    float32 in place of "auto"."""
+    from holdfast.models import saved_dtype, usable_device
+
+    if dtype != "auto" or is_address(name) or has_fast_bfloat16() or usable_device(device).type != "cpu":
+        return dtype
+    return "float32" if saved_dtype(name) == "bfloat16" else dtype
 
 
 def _hash(model: ModelRequest, dtype: str) -> str:

@@ -338,7 +338,9 @@ def _entry(suite: str, value: Any, base: Path | None) -> tuple[Entry | None, lis
     name = fields.pop("name", None) or (f"{stem}-{kind.flag}" if kind.flag else stem)
     if isinstance(labelled := fields.get("options"), Mapping):
         fields |= {"options": tuple(labelled.values()), "labels": tuple(map(str, labelled))}
-    entry = kind.entry(suite=suite, name=name, **fields, **({kind.flag: True} if kind.flag else {}))
+    if kind.flag:
+        fields[kind.flag] = True
+    entry = kind.entry(suite=suite, name=name, **fields)
     mistakes = problems_of(entry)
     return (None, mistakes) if mistakes else (entry, [])
 

@@ -45,6 +45,14 @@ def is_share(unit: str, metric: str = "", values: Iterable[float] = (), *, unkno
     return share and all(-1e-9 <= v <= 1 + 1e-9 for v in values if math.isfinite(v))
 
 
+def readings(name: str, metrics: Iterable[str]) -> list[str]:
+    """The other readings of the same answers: one metric through other filters ("exact_match,flexible-extract" beside
+    "exact_match,strict-match"), or loose beside strict."""
+    stem = name.partition(",")[0]
+    filtered = [m for m in metrics if "," in name and m != name and m.partition(",")[0] == stem]
+    return filtered + [m for m in metrics if "strict" in name and m == name.replace("strict", "loose")]
+
+
 def called(wanted: str, names: Iterable[str]) -> list[str]:
     """The metrics that a word means: the one of this very name, else all that have it before their filter
     ("exact_match" means "exact_match,strict-match")."""

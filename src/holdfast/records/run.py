@@ -80,7 +80,8 @@ class RunRecord:
     fingerprint of the evaluation plan that was run."""
     distance: list[LayerDistance] = dataclasses.field(default_factory=list)
     notes: list[str] = dataclasses.field(default_factory=list)
-    """What the run wants its reader to know: fallbacks taken, samples truncated, figures that could not be had."""
+    """What the run wants its reader to know: fallbacks taken, samples truncated, figures that could not be had. Those
+    on what is measured begin with suite/name of the entry."""
     schema: int = SCHEMA
 
     @staticmethod

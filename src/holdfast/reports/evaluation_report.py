@@ -16,7 +16,7 @@ from typing import Any
 from holdfast.errors import ConfigError
 from holdfast.records.comparison import NOT_FINITE, Comparison
 from holdfast.records.evaluation import Evaluation, EvaluationFolder, EvaluationRecord, Metric
-from holdfast.records.metrics import is_share
+from holdfast.records.metrics import is_share, readings
 from holdfast.reports.answers import CONFIDENT, Answered, answers_section, ece_cell
 from holdfast.reports.blocks import (
     Banner,
@@ -242,9 +242,18 @@ def _scores(record: EvaluationRecord, scores: Scores) -> Section:
     def cells(key: Key, gap: Text, name: str = "") -> list[Text]:
         return [gap if m is None else _cell(m) for m in scores.metrics(key, name)]
 
+    def lines(key: Key) -> list[list[Text]]:
+        """The entry, and other readings of its answers."""
+        first = next(iter(scores.evaluations(key)), None)
+        others = readings(first.primary, first.metrics) if first is not None else []
+        return [
+            [_entry_cell(scores, key), *cells(key, missing)],
+            *([sub(f"{key[1]}: {name}"), *cells(key, "", name)] for name in others),
+        ]
+
     tables: list[Block] = []
     for suite in dict.fromkeys(s for s, _ in scores.entries):
-        rows = [[_entry_cell(scores, k), *cells(k, missing)] for k in scores.entries if k[0] == suite]
+        rows = [line for key in scores.entries if key[0] == suite for line in lines(key)]
         tables.append(Table(columns=heads, rows=rows, title=group_title(suite), kind="dense scores"))
     units = {
         (key, name): m.unit

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.records.comparison import Comparison
 from holdfast.records.evaluation import Evaluation
+from holdfast.records.metrics import readings
 from holdfast.reports.blocks import Block, Facts, Paragraph, Span, Text, sub
 from holdfast.reports.charts import Col, tabulate
 from holdfast.reports.compared import ComparisonRow, decision_note
@@ -60,7 +61,9 @@ def result_blocks(
 
 
 def _measure(e: Evaluation) -> Text:
-    return f"{e.suite}/{e.name}", sub(f"{e.primary}, {direction(e.metrics[e.primary].higher_is_better)}")
+    others = readings(e.primary, e.metrics)
+    also = [f"; {m}: {number(e.metrics[m].value, decimals_for(e.metrics[m].interval))}" for m in others]
+    return f"{e.suite}/{e.name}", sub(f"{e.primary}, {direction(e.metrics[e.primary].higher_is_better)}{''.join(also)}")
 
 
 def _value(e: Evaluation) -> Text:

@@ -29,7 +29,7 @@ from holdfast.evaluation.compare.samples import compare_columns, compared, faile
 from holdfast.records.comparison import Comparison, Decision, FamilyWise
 from holdfast.records.evaluation import Evaluation, EvaluationFolder
 from holdfast.records.margins import Margins
-from holdfast.records.metrics import is_share
+from holdfast.records.metrics import is_share, readings
 from holdfast.statistics.intervals import CONFIDENCE
 from holdfast.statistics.paired import Flips, Influence, Moments, moments
 from holdfast.support.files import read_as
@@ -326,7 +326,16 @@ def _compare_rows(
     if primary not in sheet.figures:
         raise DataError(f"{what}: {primary} {why}; choose another metric to lead.")
     entry = dataclasses.replace(pair.before, primary=primary)
-    return compare_columns(sheet, entry, confidence=confidence, margins=margins)
+    found = compare_columns(sheet, entry, confidence=confidence, margins=margins)
+    lead = found[0]
+    for other in found[1:]:
+        if other.metric in readings(primary, sheet.figures) and other.verdict != lead.verdict:
+            notes.append(
+                f"{what}: {lead.metric} leads ({lead.before:.3g} to {lead.after:.3g}: {lead.verdict}), and "
+                f"{other.metric} parts from it ({other.before:.3g} to {other.after:.3g}: {other.verdict}): what "
+                f"changed may be the form of the answers alone."
+            )
+    return found
 
 
 def _compare_average(joint: JointScores, pair: EntryPair, *, confidence: float, margins: Margins | None) -> Comparison:

@@ -50,7 +50,7 @@ def measure(entry: WinRateEntry, on: Subject) -> Outcome:
     prompts = read_prompts(entry.data, limit=entry.max_documents)
     texts = [_written(prompt, entry, on.tokenizer) for prompt in prompts]
     encoded = [prompt_ids(text, on.tokenizer, chat=entry.apply_chat_template) for text in texts]
-    found = reply(on, encoded, entry.max_new_tokens)
+    found = reply(on, encoded, entry.max_new_tokens, chat=entry.apply_chat_template)
     replies = [text.strip() for text in found.texts]
     references = _references(entry, on, prompts, replies)
     pairs = [

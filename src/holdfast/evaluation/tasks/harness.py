@@ -33,6 +33,7 @@ from holdfast.evaluation.images import Processor
 from holdfast.evaluation.measures import Outcome, Report, Subject
 from holdfast.evaluation.modes import evaluation_mode
 from holdfast.evaluation.remarks import remarks_on_examples, remarks_on_part
+from holdfast.evaluation.text.thoughts import refuse_open_thought
 from holdfast.records.evaluation import Metric
 from holdfast.statistics.estimates import TEXT_FIGURES, Ratio, figure_for
 from holdfast.support.progress import progress
@@ -100,6 +101,7 @@ def harness_model(entry: TaskEntry, on: Subject, *, report: Report | None = None
             "seed": on.plan.seed,
             "progress": report or on.report,
             "partial": on.partial,
+            "chat": entry.apply_chat_template,
         }
         if on.processor is not None and entry.kind == "task" and shows_images(entry):
             processor = on.processor()
@@ -212,6 +214,8 @@ def check_task(entry: TaskEntry, tokenizer: Any, processor: Processor | None = N
     with _quiet_harness(), _hub_where_wanted(entry):
         tasks = load_tasks(entry)
     for name, task in tasks.items():
+        if entry.apply_chat_template and getattr(task, "OUTPUT_TYPE", "") != "generate_until":
+            refuse_open_thought(tokenizer, f"{entry.suite}/{entry.name}")
         if getattr(task, "MULTIMODAL", False):
             _check_images(name, task, entry, processor)
     return tasks

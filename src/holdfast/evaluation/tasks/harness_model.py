@@ -31,6 +31,7 @@ from holdfast.evaluation.measures import Report, no_report
 from holdfast.evaluation.partial import Partial
 from holdfast.evaluation.remarks import remarks_on_cut
 from holdfast.evaluation.text.shared_prefix import paths_of, scorer_for
+from holdfast.evaluation.text.thoughts import open_thought, reply_text, without_thought
 from holdfast.generation import BROKEN, Watch
 
 _GROUP = 4
@@ -49,6 +50,7 @@ class SharedPrefixLM(HFLM):
         progress: called with (requests done, requests in all).
         partial: where results are kept as they come.
         share: False asks as `HFLM` does.
+        chat: whether prompts are conversations, of whose replies thoughts are cut off.
     """
 
     def __init__(
@@ -62,7 +64,9 @@ class SharedPrefixLM(HFLM):
         progress: Report = no_report,
         partial: Partial | None = None,
         share: bool = True,
+        chat: bool = False,
     ) -> None:
+        self._chat, self._opened = chat, open_thought(tokenizer) if chat else None
         self._take(model, tokenizer, batch_size=batch_size, length=length)
         self.progress = progress
         self.partial = partial or Partial(None)
@@ -223,6 +227,12 @@ class SharedPrefixLM(HFLM):
     def _model_generate(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         return super()._model_generate(*args, **kwargs, logits_processor=LogitsProcessorList([self._watch]))
 
+    def tok_decode(self, tokens: Any, skip_special_tokens: bool = True) -> str:
+        """As the harness has it; of a reply in a conversation without its thought."""
+        if self._chat and skip_special_tokens and not isinstance(tokens, int):
+            return reply_text(self.tokenizer, torch.as_tensor(tokens).tolist(), self._opened)
+        return str(super().tok_decode(tokens, skip_special_tokens=skip_special_tokens))
+
     def _that_fit(self, request: Any) -> Any:
         context, how, *images = request.args
         asked = normalize_gen_kwargs(how, self.max_gen_toks)["max_gen_toks"]
@@ -380,7 +390,8 @@ class ServedLM(SharedPrefixLM):
             self.tok_encode(request.args[0], left_truncate_len=left) for request, left in zip(group, room, strict=True)
         ]
         found = self.model.completions(prompts, how)
-        return [_before(one.text, stops) for one, stops in zip(found, until, strict=True)]
+        texts = [without_thought(one.text, self._opened) if self._chat else one.text for one in found]
+        return [_before(text, stops) for text, stops in zip(texts, until, strict=True)]
 
 
 def _before(text: str, stops: Sequence[str]) -> str:

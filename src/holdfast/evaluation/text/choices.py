@@ -26,6 +26,7 @@ from holdfast.evaluation.measures import Outcome, Subject
 from holdfast.evaluation.text.documents import border_ids, chat_prompt
 from holdfast.evaluation.text.options import ImageOptions, score_options
 from holdfast.evaluation.text.question_files import RowMistakes, question_rows, shown
+from holdfast.evaluation.text.thoughts import refuse_open_thought
 from holdfast.statistics.estimates import TEXT_FIGURES, Ratio
 from holdfast.support.files import fingerprint
 
@@ -97,8 +98,11 @@ def read_choices(
         DataError: no rows, columns are missing, or rows do not hold a prompt, at least two different options and the
             index of one, or images that cannot be read or have no place in the prompt; all mistakes of the file in one
             message, each kind with the first row that has it. Images for a model that takes text only.
-        ModelError: the chat template is asked for, and the tokenizer has none; no processor for images.
+        ModelError: the chat template is asked for, and the tokenizer has none, or it opens a thought; no processor for
+            images.
     """
+    if entry.apply_chat_template:
+        refuse_open_thought(tokenizer, f"{entry.suite}/{entry.name}")
     needed = (*COLUMNS, *(column for column in (entry.group, entry.unit) if column is not None))
     rows = undecoded(question_rows(entry, needed))
     images = RowImages(entry, rows)

@@ -28,6 +28,7 @@ from holdfast.evaluation.served import ServedModel
 from holdfast.evaluation.text.checkers import OWN, RULES, follow, mistake_in
 from holdfast.evaluation.text.documents import chat_prompt, prompt_ids
 from holdfast.evaluation.text.question_files import RowMistakes, question_rows, shown
+from holdfast.evaluation.text.thoughts import open_thought, reply_text, without_thought
 from holdfast.generation import BROKEN, continued, end_tokens
 from holdfast.statistics.estimates import Ratio
 from holdfast.support.files import fingerprint
@@ -163,7 +164,8 @@ def measure(entry: InstructionsEntry, on: Subject) -> Outcome:
     """
     prompts = read_instructions(entry, on.tokenizer)
     longest = entry.max_new_tokens
-    found = reply(on, [prompt_ids(p.prompt, on.tokenizer, chat=p.chat) for p in prompts], longest)
+    encoded = [prompt_ids(p.prompt, on.tokenizer, chat=p.chat) for p in prompts]
+    found = reply(on, encoded, longest, chat=any(p.chat for p in prompts))
     rows = []
     for prompt, text in zip(prompts, found.texts, strict=True):
         row: dict[str, Any] = {
@@ -195,13 +197,14 @@ class Replies:
     notes: list[str]
 
 
-def reply(on: Subject, encoded: Sequence[Sequence[int]], longest: int) -> Replies:
-    """Greedy replies; a prompt that leaves no room for one loses its beginning.
+def reply(on: Subject, encoded: Sequence[Sequence[int]], longest: int, *, chat: bool) -> Replies:
+    """Greedy replies without their thoughts; a prompt that leaves no room for one loses its beginning.
 
     Args:
         on: the model.
         encoded: token ids of the prompts, none empty.
         longest: tokens of a reply at most.
+        chat: as of `generate`.
 
     Raises:
         ModelError: the context has no room for so long a reply, or the tokenizer has no end of sequence.
@@ -215,19 +218,27 @@ def reply(on: Subject, encoded: Sequence[Sequence[int]], longest: int) -> Replie
             f"needs room too. Lower it."
         )
     cut = sum(len(ids) > window - longest for ids in encoded)
-    texts, broken = generate(on, [ids[-(window - longest) :] for ids in encoded], max_new_tokens=longest)
+    fitting = [ids[-(window - longest) :] for ids in encoded]
+    texts, broken = generate(on, fitting, max_new_tokens=longest, chat=chat)
     notes = remarks_on_cut(cut, len(encoded), window - longest)
+    if chat and open_thought(on.tokenizer) and (unfinished := texts.count("")):
+        notes.append(
+            f"{unfinished} of {len(texts)} replies are thoughts without an end: {longest} tokens were allowed."
+        )
     return Replies(texts=texts, broken=BROKEN if broken else "", notes=notes)
 
 
-def generate(on: Subject, encoded: Sequence[Sequence[int]], *, max_new_tokens: int) -> tuple[list[str], bool]:
-    """Greedy continuations as text, special tokens left out; each ends before the model's end of sequence, or after
-    `max_new_tokens`. And whether some of them were chosen by logits that are not finite.
+def generate(
+    on: Subject, encoded: Sequence[Sequence[int]], *, max_new_tokens: int, chat: bool = True
+) -> tuple[list[str], bool]:
+    """Greedy continuations as text, special tokens and thoughts left out; each ends before the model's end of sequence,
+    or after `max_new_tokens`. And whether some of them were chosen by logits that are not finite.
 
     Args:
         on: the model; the batch size is the plan's, and prompts of similar length share a batch.
         encoded: token ids of the prompts, none empty.
         max_new_tokens: tokens at most.
+        chat: whether the prompts were written by the chat template, which may open a thought.
 
     Raises:
         ModelError: the tokenizer has no end of sequence.
@@ -238,17 +249,20 @@ def generate(on: Subject, encoded: Sequence[Sequence[int]], *, max_new_tokens: i
             "Expected a tokenizer with an end of sequence (eos_token), where replies end; this one has none. Set one."
         )
 
+    opened = open_thought(on.tokenizer) if chat else None
+
     def replies(batch: Sequence[int]) -> list[Any]:
         """Of prompts that share a forward pass; {"broken": text} where it says nothing."""
         asked = [encoded[i] for i in batch]
         if isinstance(on.model, ServedModel):
-            return [r.text for r in on.model.completions(asked, [{"max_tokens": max_new_tokens}] * len(asked))]
+            asked_for = [{"max_tokens": max_new_tokens}] * len(asked)
+            return [without_thought(r.text, opened) for r in on.model.completions(asked, asked_for)]
         with evaluation_mode(on.model):
             continuations = continued(on.model, on.tokenizer, asked, max_new_tokens=max_new_tokens)
         texts = []
         for one in continuations:
             ids = one.ids[:-1] if one.ended else one.ids
-            texts.append(on.tokenizer.decode(ids, skip_special_tokens=True))
+            texts.append(reply_text(on.tokenizer, ids, opened))
         if any(one.broken for one in continuations):
             return [{"broken": text} for text in texts]
         return texts

@@ -90,8 +90,17 @@ def train_model(settings: Mapping[str, Any], suites: Sequence[str], points: int,
             wanted = replace(wanted, evaluation=replace(wanted.evaluation, along=along))
         train(wanted, console=task.console, evaluation_cache=cache, callbacks=[CheckEveryStep(task.check)])
         curves = _curves(run, watched)
+    note_entries(run, task)
     tokens = int(run.read().training.get("tokens") or 0)
     return Trained(measured=run.evaluated("result"), tokens=tokens, curves=curves)
+
+
+def note_entries(run: RunFolder, task: Task) -> None:
+    """Hands a study what its run says of the entries that it measured: copies, few samples, training rows."""
+    names = tuple(f"{e.suite}/{e.name}: " for e in run.evaluated("result").all())
+    for text in run.read().notes:
+        if text.startswith(names):
+            task.note(text)
 
 
 def measuring_processes(train: Mapping[str, Any], plan: EvaluationPlan) -> int:

@@ -16,11 +16,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from holdfast.errors import ConfigError, HoldfastError
 from holdfast.printable import printable
+from holdfast.records.run import RunFolder
 from holdfast.records.study import STUDY_FILE, Rung, SeedRun, StudyRecord, seed_run_from_json, write_study
 from holdfast.statistics.pareto import pareto
 from holdfast.statistics.selection import select_all
 from holdfast.studies.engine import session as engine
 from holdfast.studies.engine import storage as stored
+from holdfast.studies.engine.models import note_entries
 from holdfast.studies.engine.progress import share_of_run
 from holdfast.studies.engine.small import make_files
 from holdfast.studies.engine.study import (
@@ -178,7 +180,7 @@ class Tradeoff(Study[StudyConfig]):
 
         in_processes = bool(settings.get("num_processes") or settings.get("accelerate_config"))
         watched = config.pruning is not None and not task.attributes.get(DIRECT) and not in_processes
-        return trials.run_seed(
+        made = trials.run_seed(
             config,
             from_jsonable(settings),
             task.seed,
@@ -190,6 +192,8 @@ class Tradeoff(Study[StudyConfig]):
             others=functools.partial(self._standing, task) if watched else None,
             passed=passed,
         )
+        note_entries(RunFolder(config.output_dir / made.folder), task)
+        return made
 
     def passed(self, task: Task) -> None:
         """Stops a trial that fell behind after a seed."""

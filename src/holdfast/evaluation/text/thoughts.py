@@ -1,0 +1,127 @@
+"""Templates of models that think before they reply: does a reply begin inside an open thought, and what of a reply is
+no thought?
+
+A template whose prompt ends in `<think>` has options and letters scored as the first words of a thought, which says
+nothing of the answer: such an entry is refused, with the variable that closes the thought where the template has one.
+Replies are judged without their thought; one that never ends its thought is empty.
+"""
+
+from __future__ import annotations
+
+import bisect
+import copy
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from holdfast.errors import ModelError
+
+Marks = tuple[str, str]
+MARKS: tuple[Marks, ...] = (
+    ("<think>", "</think>"),
+    ("<thinking>", "</thinking>"),
+    ("<thought>", "</thought>"),
+    ("<reasoning>", "</reasoning>"),
+    ("<seed:think>", "</seed:think>"),
+    ("[THINK]", "[/THINK]"),
+    ("<|START_THINKING|>", "<|END_THINKING|>"),
+    ("<|begin_of_thought|>", "<|end_of_thought|>"),
+    ("<|channel|>analysis<|message|>", "<|channel|>final<|message|>"),
+)
+"""Where a thought begins and ends, as model families write it."""
+SWITCHES = ("enable_thinking", "thinking")
+"""Variables of templates by which thinking is turned off."""
+
+
+def with_variables(processing: Any, variables: Mapping[str, Any]) -> Any:
+    """A tokenizer or processor whose chat template gets variables wherever it writes; the caller's own win."""
+    if not variables:
+        return processing
+    found = copy.copy(processing)
+    found.apply_chat_template = functools.partial(processing.apply_chat_template, **variables)
+    return found
+
+
+def _prompt(tokenizer: Any, **variables: Any) -> str:
+    """How the template begins a reply; empty where there is none, or it takes no such conversation."""
+    from jinja2 import TemplateError
+
+    if not getattr(tokenizer, "chat_template", None):
+        return ""
+    try:
+        messages = [{"role": "user", "content": "Hello"}]
+        return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **variables))
+    except (TemplateError, ValueError, TypeError):
+        return ""
+
+
+def _open(prompt: str) -> Marks | None:
+    return next((marks for marks in MARKS if prompt.rfind(marks[0]) > prompt.rfind(marks[1])), None)
+
+
+def open_thought(tokenizer: Any) -> Marks | None:
+    """The marks of the thought that replies begin in; None where the template opens none."""
+    return _open(_prompt(tokenizer))
+
+
+def _switch(tokenizer: Any) -> str | None:
+    """The variable that makes the template begin a reply without a thought; None where it has none, or does so."""
+    usual = _prompt(tokenizer)
+    tried = ((name, _prompt(tokenizer, **{name: False})) for name in SWITCHES if usual)
+    return next((name for name, prompt in tried if prompt not in ("", usual) and _open(prompt) is None), None)
+
+
+def refuse_open_thought(tokenizer: Any, what: str) -> None:
+    """Stops where options would be scored as the first words of a thought.
+
+    Args:
+        tokenizer: with its template, and the variables of the entry.
+        what: the entry, for the message.
+
+    Raises:
+        ModelError: the chat template begins replies inside an open thought.
+    """
+    if (marks := open_thought(tokenizer)) is None:
+        return
+    switch = _switch(tokenizer)
+    advice = f"Close it by `chat_template_kwargs: {{{switch}: false}}`" if switch else "This template cannot close it"
+    raise ModelError(
+        f"{what}: expected a reply that begins with the answer, but the chat template opens a thought ({marks[0]}) in "
+        f"the prompt, where options and letters would be its first words. {advice}, ask without apply_chat_template, "
+        f"or by replies (`instructions`, or a task that generates)."
+    )
+
+
+def remarks_on_thoughts(tokenizer: Any) -> list[str]:
+    """What is to be said of an entry that writes its prompts by the chat template."""
+    if (marks := open_thought(tokenizer)) is not None:
+        return [f"The chat template opens a thought ({marks[0]}): replies are judged by what comes after {marks[1]}."]
+    if (switch := _switch(tokenizer)) is not None:
+        off = f"`chat_template_kwargs: {{{switch}: false}}`"
+        return [f"The chat template leaves thinking on, so that replies may begin with a thought; {off} turns it off."]
+    return []
+
+
+def without_thought(text: str, opened: Marks | None) -> str:
+    """A reply without the thought that it begins with; empty where that has no end.
+
+    Args:
+        text: what the model wrote behind the prompt.
+        opened: the thought that the prompt opens.
+    """
+    begun = opened or next((marks for marks in MARKS if text.lstrip().startswith(marks[0])), None)
+    return text if begun is None else text.partition(begun[1])[2].lstrip()
+
+
+def reply_text(tokenizer: Any, ids: Sequence[int], opened: Marks | None) -> str:
+    """The text of a reply's tokens without special ones and without its thought, whose marks may be special."""
+    text = str(tokenizer.decode(ids, skip_special_tokens=False))
+    begun = opened or next((marks for marks in MARKS if text.lstrip().startswith(marks[0])), None)
+    if begun is None:
+        return str(tokenizer.decode(ids, skip_special_tokens=True))
+    if begun[1] not in text:
+        return ""
+    end = bisect.bisect_left(
+        range(len(ids) + 1), True, key=lambda n: begun[1] in tokenizer.decode(ids[:n], skip_special_tokens=False)
+    )
+    return str(tokenizer.decode(ids[end:], skip_special_tokens=True)).lstrip()

@@ -1,0 +1,84 @@
+"""Rows that are measured and trained on: such a figure is none of held-out data, and its gain is memory.
+
+Rows are compared by what they say (`holdfast.data.overlap.content_of`), not by their files. Of a question counts its
+prompt, with and without the right answer. Rows about images are left out: their words may be alike by design.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from holdfast.data.overlap import content_of, contents_of, texts_of
+from holdfast.errors import UserError
+from holdfast.evaluation.entries import DataEntry, Entry, PerplexityEntry, TaskEntry
+
+_MOST = 1_000_000
+"""Training rows that are looked at."""
+
+
+def remarks_on_training_rows(
+    entries: Sequence[Entry], tokenizer: Any, training: Mapping[str, Iterable[Mapping[str, Any]]]
+) -> list[str]:
+    """Which rows of entries are trained on, and which are kept and learnt at once; a sentence each.
+
+    Args:
+        entries: of which those that read a file here are looked at.
+        tokenizer: of the model.
+        training: rows by what they are called, as "training rows".
+    """
+    held_out = [(entry, contents) for entry in entries if (contents := _contents(entry, tokenizer))]
+    found = []
+    for called, rows in training.items() if held_out else ():
+        known = contents_of(itertools.islice(rows, _MOST))
+        for entry, contents in held_out:
+            if count := sum(not known.isdisjoint(forms) for forms in contents):
+                found.append(
+                    f"{entry.suite}/{entry.name}: {count:,} of {len(contents):,} rows are {called}, so this is no "
+                    f"figure of held-out data."
+                )
+    for (kept, contents), (learnt, others) in itertools.permutations(held_out, 2):
+        if (kept.suite, learnt.suite) != ("source", "target"):
+            continue
+        known = set[int]().union(*contents)
+        if shared := sum(not known.isdisjoint(forms) for forms in others):
+            found.append(
+                f"{learnt.suite}/{learnt.name}: {shared:,} of {len(others):,} rows are rows of "
+                f"{kept.suite}/{kept.name}, too: what is to be learnt is what is to be kept."
+            )
+    return found
+
+
+def _contents(entry: Entry, tokenizer: Any) -> list[set[int]]:
+    """Of every row that an entry measures the contents by which training data may hold it; empty where no file here has
+    them."""
+    from holdfast.data.sources import is_path, load_rows
+    from holdfast.evaluation.text.documents import ChatDocument
+    from holdfast.evaluation.text.perplexity import documents_of
+    from holdfast.evaluation.text.question_files import first_rows
+
+    data = getattr(entry, "data", None)
+    if data is None or not is_path(data):
+        return []
+    try:
+        if isinstance(entry, PerplexityEntry):
+            documents = documents_of(entry, tokenizer)
+            return [{content_of(d.messages if isinstance(d, ChatDocument) else d)} - {0} for d in documents]
+        rows = first_rows(entry) if isinstance(entry, DataEntry) else load_rows(data)
+        limit = entry.limit if isinstance(entry, TaskEntry) else None
+        if "images" in rows.column_names or "image" in rows.column_names:
+            return []
+        return [_forms(row) for row in itertools.islice(rows, limit)]
+    except UserError:  # whoever measures it says what is wrong
+        return []
+
+
+def _forms(row: Mapping[str, Any]) -> set[int]:
+    """The contents of a question: its prompt (the longest text where no column is called so), with and without the
+    right option."""
+    prompt = row.get("prompt") or row.get("messages") or max(texts_of(row), key=len, default="")
+    options, right = row.get("options"), row.get("answer")
+    if isinstance(options, list) and isinstance(right, int) and 0 <= right < len(options):
+        right = options[right]
+    return {content_of(prompt), content_of([prompt, right])} - {0}
