@@ -104,8 +104,8 @@ STEPS: list[tuple[str, list[str]]] = [
     ("sweep-report", ["sweep", "report", "study"]),
     ("update", ["update", "--config", "update.yaml"]),
     ("update-again", ["update", "--config", "update.yaml"]),
-    ("residual-study", ["residual", "study", "--config", "residuals.yaml", *WITHIN]),
-    ("residual-study-again", ["residual", "study", "--config", "residuals.yaml", *WITHIN]),
+    ("residual-study", ["study", "run", "residuals.yaml", *WITHIN]),
+    ("residual-study-again", ["study", "run", "residuals.yaml", *WITHIN]),
     (
         "residual-extract",
         ["residual", "extract", "--instruct", "instruct", "--base", "base", "--output_dir", "residual", *WITHIN],

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import Interrupted
 from holdfast.printable import json_escaped, lines, printable
-from holdfast.support.environment import say
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -42,6 +41,8 @@ def quiet_console() -> Console:
 
 def print_line(target: Console, text: str = "", **style: Any) -> None:
     """A line as it is: not wrapped, no markup, no colours but those of `style`."""
+    from holdfast.support.environment import say
+
     say(target, text, **style)
 
 

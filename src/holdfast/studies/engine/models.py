@@ -96,7 +96,10 @@ def train_model(settings: Mapping[str, Any], suites: Sequence[str], points: int,
 
 
 def note_entries(run: RunFolder, task: Task) -> None:
-    """Hands a study what its run says of the entries that it measured: copies, few samples, training rows."""
+    """Hands a study what its run says of the entries that it measured: copies, few samples, training rows. Nothing
+    where there is no run."""
+    if not run.exists():
+        return
     names = tuple(f"{e.suite}/{e.name}: " for e in run.evaluated("result").all())
     for text in run.read().notes:
         if text.startswith(names):
