@@ -101,6 +101,22 @@ def test_words_that_name_no_two_models(here, words, parts, capsys):
         assert part in shown, shown
 
 
+def test_models_that_were_not_measured_say_what_to_do(here, tmp_path, capsys):
+    for name in ("base", "tuned"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text("{}")
+    base, tuned = str(tmp_path / "base"), str(tmp_path / "tuned")
+    assert call(base, tuned) == 2
+    shown = " ".join(capsys.readouterr().err.split())
+    assert f"'holdfast evaluate {base} {tuned} --suite knowledge --output_dir measured'" in shown
+    assert "then 'holdfast compare measured'" in shown
+    assert call("two:base", tuned) == 2
+    shown = " ".join(capsys.readouterr().err.split())
+    assert "is a model that was not measured" in shown and "'holdfast compare two:base measured:LABEL'" in shown
+    assert call("Qwen/Qwen3-0.6B", "two:base") == 2
+    assert "measure it first: 'holdfast evaluate Qwen/Qwen3-0.6B'" in " ".join(capsys.readouterr().err.split())
+
+
 # --------------------------------------------------------------------------------------------------------------- output
 
 

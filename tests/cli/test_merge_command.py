@@ -403,6 +403,11 @@ def mergekit(text: str) -> tuple[dict, list[str]]:
                 "semantics": "mergekit",
             },
         ),
+        (
+            "{merge_method: linear, models: [{model: base+adapter, parameters: {weight: 0.5}}, "
+            "{model: {model: {path: math}, lora: {path: adapter}}, parameters: {weight: 0.5}}]}",
+            {"method": "linear", "models": ["base+adapter", "math+adapter"], "weights": [0.5, 0.5], "normalize": True},
+        ),
         # as mergekit's documentation of its methods has them
         (
             """
@@ -432,6 +437,15 @@ def test_a_request_for_mergekit_is_translated(desk: Path, text: str, expected: d
     assert main(["merge", "--config", "mergekit.yml", "--output_dir", "out", "--dry_run"]) == 0
 
 
+def test_an_adapter_is_merged_into_the_base_before_its_plus(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["merge", "code+adapter", "--output_dir", "plus"]) == 0
+    assert main(["merge", "adapter", "--adapter_base", "code", "--output_dir", "named"]) == 0
+    assert Path("plus/model.safetensors").read_bytes() == Path("named/model.safetensors").read_bytes()
+    capsys.readouterr()
+    assert "no adapter_config.json" in errors(["code+math", "--output_dir", "no"], capsys)
+    assert "Expected a checkpoint folder at ./lost" in errors(["./lost+adapter", "--output_dir", "no"], capsys)
+
+
 def test_what_mergekit_has_and_this_has_not_is_one_error(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("mergekit.yml").write_text(
         dedent(
@@ -440,7 +454,7 @@ def test_what_mergekit_has_and_this_has_not_is_one_error(desk: Path, capsys: pyt
             base_model: base
             models:
               - {model: math, parameters: {weight: {filter: mlp, value: 1}, density: 0.5}}
-              - {model: code+adapter, parameters: {weight: 1, density: 0.3, epsilon: 0.1}}
+              - {model: code, parameters: {weight: 1, density: 0.3, epsilon: 0.1}}
               - {model: stranger, parameters: {weight: 1, density: [1, 0.7, 0.1]}}
               - {model: wide, layer_range: [0, 1]}
             parameters: {normalise: true, lambda: [1, 2]}
@@ -452,7 +466,6 @@ def test_what_mergekit_has_and_this_has_not_is_one_error(desk: Path, capsys: pyt
     shown = errors(["--config", "mergekit.yml", "--output_dir", "out"], capsys)
     for part in (
         "line 5: models[0].parameters.weight: weight is one for all layers and tensors here",
-        "line 6: models[1].model: code+adapter: write the adapter's folder as a model",
         "line 6: models[1].parameters: unknown key 'epsilon'. Known: weight, density.",
         "line 7: models[2].parameters.density: density is one for all layers and tensors here",
         "line 8: models[3]: unknown key 'layer_range'",

@@ -340,3 +340,10 @@ def test_no_secret_of_the_request_is_in_a_file(place: Path, monkeypatch: pytest.
     files = [path for path in (place / "out").rglob("*") if path.is_file()]
     assert {"training_args.bin", "run.json", "report.html", "README.md"} <= {path.name for path in files}
     assert [str(path) for path in files if b"CANARY" in path.read_bytes()] == []
+
+
+def test_steps_that_bfloat16_rounds_away_are_counted(place: Path) -> None:
+    few = next(n for n in run("--dtype", "bfloat16", "--learning_rate", "1e-6").notes if "rounded away" in n)
+    assert few.startswith("Only ") and " % of the trained weights differ" in few and "dtype: float32" in few
+    for more in (("--dtype", "bfloat16"), ("--dtype", "float32", "--learning_rate", "1e-6")):
+        assert not [n for n in run(*more, out=f"out-{more[1]}").notes if "rounded away" in n]

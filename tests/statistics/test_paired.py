@@ -109,6 +109,32 @@ def test_limits_of_means_are_where_p_is_the_level(n, power, value, level, seed):
     assert (test.p_below(at) < level) == (high < at) and (test.p_above(at) < level) == (low > at)
 
 
+@pytest.mark.parametrize(("shift", "kind"), [(2.0**-21, "text"), (-(2.0**-21), "text"), (2.0**-22, "f1")])
+def test_a_difference_that_is_rounding_is_kept(shift, kind):
+    """All samples moved the same way by less than sums in float32 are exact: no verdict of a loss or a gain."""
+    rng = np.random.default_rng(0)
+    values, sizes = rng.uniform(0.2, 0.8, 60), np.full(60, 20.0)
+    name, unit, higher = METRICS[kind]
+    for factor, verdicts in ((1.0, {"kept"}), (8.0, {"lost within the margin", "gained within the margin"})):
+        moved = values * (1 + factor * shift * rng.uniform(0.5, 1.0, 60))
+        moved = moved * (1 + 2 * factor * shift) if kind == "text" else moved
+        sides = [
+            Evaluation(
+                suite="s",
+                name="e",
+                kind="task",
+                primary=name,
+                metrics={name: Metric(value=0.5, n=60, unit=unit, higher_is_better=higher)},
+                settings={},
+                model={},
+                key="",
+            )
+        ] * 2
+        found = compare_samples(rows_of(kind, values, sizes), rows_of(kind, moved, sizes), *sides)[0]
+        assert found.verdict in verdicts
+        assert (found.difference == 0.0) == (verdicts == {"kept"})
+
+
 def test_p_has_no_floor():
     assert Flips(lost=900, gained=100, n=1000).p_value() == pytest.approx(binomtest(100, 1000, 0.5).pvalue, rel=1e-9)
     assert Moments(difference=1.0, error=0.05, n=1000, df=999.0).p_value() < 1e-60

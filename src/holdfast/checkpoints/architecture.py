@@ -43,6 +43,11 @@ def config_differences(configs: Sequence[Mapping[str, Any]]) -> dict[str, list[A
     return _differing([dict(_flat(completed_config(config))) for config in configs])
 
 
+def meaning_of_weights(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What a configuration says of what weights mean, by dotted key; without what is left aside."""
+    return dict(_flat(config))
+
+
 def anchor_differences(anchor: str | os.PathLike[str], config: Mapping[str, Any]) -> str:
     """In what the configuration of an anchor's folder says something else of what weights mean than that of the model
     that is trained; empty where it does not, or where the folder has none (an adapter)."""

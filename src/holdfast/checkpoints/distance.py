@@ -203,6 +203,19 @@ def layer_distances(pairs: Iterable[tuple[str, torch.Tensor, torch.Tensor]]) -> 
     return list(by_layer((name, moments_of(start, result)) for name, start, result in pairs))
 
 
+def share_changed(pairs: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> float:
+    """The share of elements that are not what they were; NaN without any.
+
+    Args:
+        pairs: `(start, result)`, tensors of one shape; the start is rounded to the result's dtype.
+    """
+    changed = total = 0
+    for start, result in pairs:
+        total += result.numel()
+        changed += int((start.to(result.device, result.dtype) != result.detach()).sum())
+    return changed / total if total else math.nan
+
+
 def by_layer(moments: Iterable[tuple[str, np.ndarray]]) -> tuple[LayerDistance, ...]:
     """Layers in order ("total" last) from tensors' names and sums, as `kernels.moments` gives them."""
     sums: dict[str, np.ndarray] = {}

@@ -26,7 +26,7 @@ def open_source(name: str | os.PathLike[str], *, base: str | os.PathLike[str] | 
 
     Args:
         name: a folder, a name of `holdfast models list`, or a hub id (`owner/name`, optionally `@revision`), which is
-            downloaded where the cache does not have it.
+            downloaded where the cache does not have it. `BASE+ADAPTER` is an adapter on that base.
         base: for adapters, the model they belong to; None: the one that the adapter names.
 
     Raises:
@@ -35,14 +35,33 @@ def open_source(name: str | os.PathLike[str], *, base: str | os.PathLike[str] | 
     """
     from holdfast.checkpoints.adapters import AdaptedSource, base_of, is_adapter
 
+    parts = base_and_adapter(name)
+    if parts is not None:
+        base, name = parts
     folder = local_folder(name)
     if not is_adapter(folder):
+        if parts is not None:
+            raise ModelError(
+                f"Expected an adapter behind the + of {base}+{name}, got the folder {folder}, which has no "
+                f"adapter_config.json."
+            )
         reader = CheckpointReader(folder)
         if expanded(name) != folder:  # a record says the name in the cache or on the hub, and no machine's path
             reader.label = os.fspath(name)
         refuse_suspicious(reader)
         return reader
     return AdaptedSource(open_source(base if base is not None else _existing(base_of(folder), folder)), folder)
+
+
+def is_hub_id(name: str) -> bool:
+    """Whether a name could be that of a model on the hub: `owner/name`."""
+    return name.count("/") == 1 and not name.startswith(".") and _HUB_ID.fullmatch(name) is not None
+
+
+def base_and_adapter(name: str | os.PathLike[str]) -> tuple[str, str] | None:
+    """Base and adapter of `BASE+ADAPTER`, as mergekit writes it; None for what is no such name, or is a folder."""
+    base, _, adapter = os.fspath(name).rpartition("+")
+    return (base, adapter) if base and adapter and not expanded(name).exists() else None
 
 
 def local_folder(name: str | os.PathLike[str]) -> Path:

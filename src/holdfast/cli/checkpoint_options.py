@@ -81,13 +81,13 @@ def missing_folders(request: Any, *names: str) -> list[Mistake]:
         request: a settings value.
         names: its settings, each a name, several, or None.
     """
-    from holdfast.checkpoints.locate import local_folder
+    from holdfast.checkpoints.locate import base_and_adapter, local_folder
 
     found = []
     for key in names:
         value = getattr(request, key)
         named = value if isinstance(value, tuple) else [] if value is None else [value]
-        for name in named:
+        for name in (part for whole in named for part in base_and_adapter(whole) or (whole,)):
             path = expanded(name)
             if not path.is_dir() and (path.exists() or name.startswith((".", "/", "~")) or name.count("/") > 1):
                 try:

@@ -95,7 +95,7 @@ def method_schema() -> dict[str, Any]:
 @dataclass(frozen=True, kw_only=True)
 class _Merge:
     models: Annotated[tuple[str, ...], Meta(positional=True, least=1, metavar="MODEL ...", json_schema=models_schema)]
-    """Checkpoint folders, adapters or hub ids, in the order of the weights."""
+    """Checkpoint folders, adapters (or BASE+ADAPTER) or hub ids, in the order of the weights."""
     method: Annotated[str, Meta(json_schema=method_schema)] = "linear"
     """One of those below, or a class of your own, as my_method.py:Name."""
     list: bool = False

@@ -16,7 +16,6 @@ from holdfast.config.declare import Meta, Setting
 from holdfast.config.decode import coerce_all, decode
 from holdfast.config.values import Mistake, Refused
 from holdfast.config.values import Path as Keys
-from holdfast.support.paths import expanded
 
 MARKS = ("merge_method", "base_model", "slices", "modules", "tokenizer_source", "out_dtype", "parameters")
 """Keys that only mergekit's requests have."""
@@ -65,27 +64,23 @@ _NOTES = {
     "dare": "DARE drops at random: other elements than mergekit's, the same share",
     "dare_ties": "DARE drops at random: other elements than mergekit's, the same share",
 }
-_LORA = "write the adapter's folder as a model; --adapter_base names its base where it does not do so itself"
 _ELSEWHERE = "use mergekit for this one"
 
 
 def read_model(value: Any) -> str:
-    """A model's folder or hub id, as mergekit writes it: a text, or mappings with its path and revision.
+    """A model's folder or hub id, as mergekit writes it: a text, or mappings with its path and revision; with an
+    adapter on it as BASE+ADAPTER.
 
     Raises:
         ValueError: something else.
-        Refused: an adapter, with what to do.
     """
-    if isinstance(value, dict) and set(value) == {"model"}:
-        value = value["model"]
+    if isinstance(value, dict) and "model" in value and set(value) <= {"model", "lora"}:
+        model = read_model(value["model"])
+        return model if value.get("lora") is None else f"{model}+{read_model(value['lora'])}"
     if isinstance(value, dict) and set(value) <= {"path", "revision"} and "path" in value:
         value = f"{value['path']}@{value['revision']}" if value.get("revision") else value["path"]
-    if isinstance(value, dict) and value.get("lora") is not None:
-        raise Refused(Mistake(path=("lora",), text=_LORA))
     if not isinstance(value, str):
         raise ValueError("a folder or a hub id")
-    if "+" in value and not expanded(value).exists():
-        raise Refused(Mistake(path=(), text=f"{value}: {_LORA}"))
     return value
 
 

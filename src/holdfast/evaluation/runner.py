@@ -25,6 +25,8 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import ConfigError, DataError, NotFinite, UserError
 from holdfast.evaluation.averages import SUITE, averages_of
+from holdfast.evaluation.circumstances import KEYS as CIRCUMSTANCES
+from holdfast.evaluation.circumstances import circumstances
 from holdfast.evaluation.entries import KINDS, DataEntry, Entry, EvaluationPlan, TaskEntry
 from holdfast.evaluation.images import processor_fingerprint
 from holdfast.evaluation.measures import Subject, check, measure, versions
@@ -84,6 +86,7 @@ def evaluate(
         StorageError: the disk is full; entries finished before are kept.
     """
     tokenizer_hash = tokenizer_fingerprint(tokenizer)
+    around = circumstances(model, tokenizer, tokenizer_rules(tokenizer))
     measured: dict[str, Evaluation] = {}
 
     def one(number: int, entry: Entry) -> Evaluation:
@@ -126,7 +129,7 @@ def evaluate(
                 primary=outcome.primary,
                 metrics=metrics,
                 settings={**_settings(entry, plan), **outcome.settings},
-                model=dict(model_identity),
+                model={**around, **model_identity},
                 key=key,
                 seconds=time.perf_counter() - started,
                 versions=_versions(entry),
@@ -327,6 +330,13 @@ def tokenizer_fingerprint(tokenizer: Any) -> str:
     """Hash of all that decides a tokenizer's ids and chat text: vocabulary, rules, special tokens and template."""
     from holdfast.support.rendering import dates_in
 
+    template = getattr(tokenizer, "chat_template", None)
+    dates = dates_in(template)
+    return fingerprint({**({"dates": dates} if dates else {}), **tokenizer_rules(tokenizer), "chat_template": template})
+
+
+def tokenizer_rules(tokenizer: Any) -> dict[str, Any]:
+    """What decides a tokenizer's ids: its class, vocabulary, rules and special tokens."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     rules: Any = sorted(tokenizer.get_vocab().items())
     if backend is not None:  # padding and truncation are how it was last called, not what it is
@@ -335,17 +345,7 @@ def tokenizer_fingerprint(tokenizer: Any) -> str:
         }
     special = {name: str(value) for name, value in tokenizer.special_tokens_map.items()}
     special.pop("pad_token", None)  # scored text is never padded, and trainers set it in passing
-    template = getattr(tokenizer, "chat_template", None)
-    dates = dates_in(template)
-    return fingerprint(
-        {
-            **({"dates": dates} if dates else {}),
-            "class": type(tokenizer).__name__,
-            "rules": rules,
-            "special": special,
-            "chat_template": template,
-        }
-    )
+    return {"class": type(tokenizer).__name__, "rules": rules, "special": special}
 
 
 def _versions(entry: Entry) -> dict[str, str]:
@@ -371,7 +371,9 @@ def _from_cache(
     stored = read_as(file, Evaluation)
     if stored.failed is not None:
         return None
-    evaluation = dataclasses.replace(stored, suite=entry.suite, name=entry.name, model=dict(identity))
+    around = {key: stored.model[key] for key in CIRCUMSTANCES if key in stored.model}
+    model = {**around, **identity}
+    evaluation = dataclasses.replace(stored, suite=entry.suite, name=entry.name, model=model)
     folder.write(evaluation, read_samples(file, rows))
     return evaluation
 

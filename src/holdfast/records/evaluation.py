@@ -83,7 +83,8 @@ class Evaluation:
     settings: dict[str, Any]
     model: dict[str, Any]
     """`{"name": ..., "hash": ...}`, and "origin" where the weights have one that must be said. "weights": the weights'
-    own hash where `hash` says more (how they are served), None where nobody knows them (behind a server)."""
+    own hash where `hash` says more (how they are served), None where nobody knows them (behind a server). And what else
+    decides figures, as of `holdfast.evaluation.circumstances`."""
     key: str
     """Fingerprint of (model hash, data hash, settings): equal key, nothing to compute again."""
     seconds: float = 0.0

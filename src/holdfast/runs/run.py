@@ -13,12 +13,12 @@ import functools
 import os
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast.checkpoints.distance import layer_distances
+from holdfast.checkpoints.distance import layer_distances, share_changed
 from holdfast.checkpoints.live_tensors import checkpoint_names
 from holdfast.checkpoints.reader import CheckpointReader, checkpoint_hash
 from holdfast.errors import (
@@ -59,6 +59,10 @@ if TYPE_CHECKING:
     from holdfast.support.leftovers import NewFolder
     from holdfast.training.callbacks import MetricsFile
     from holdfast.training.preferences import OwnLoss
+
+
+MOST_CHANGE = 0.5
+"""Where a smaller share of weights in half precision changes, steps are lost to rounding."""
 
 
 def train(
@@ -614,6 +618,7 @@ class _Run:
             self.trainer.accelerator.wait_for_everyone()  # other ranks read the folder only when it is whole
             self.model = self.trainer.accelerator.unwrap_model(self.trainer.model, keep_fp32_wrapper=False)
             self.record.distance = self._distances(self.model)
+            self.note_rounded_away(self.model)
         self.record.training["saved"] = True
         self.write()
 
@@ -773,6 +778,33 @@ class _Run:
                 "'no', with which an interrupted run begins anew."
             )
 
+    def note_rounded_away(self, model: Any) -> None:
+        """Says where weights in half precision are mostly what they were: smaller steps are rounded away."""
+        import torch
+
+        if self.start_folder is None or not self.trainer.args.learning_rate:
+            return
+        if self.trainer.is_fsdp_enabled or hasattr(model, "peft_config"):
+            return
+        embeddings = model.get_input_embeddings().weight  # rows of tokens that are not in the data do not move
+        half = {
+            name: p.detach()
+            for name, p in model.named_parameters()
+            if p.requires_grad and p is not embeddings and p.dtype in (torch.bfloat16, torch.float16)
+        }
+        if not half:
+            return
+        with CheckpointReader(self.start_folder) as reader:
+            pairs = self._beside_start(reader, half)
+            share = share_changed((reader.tensor(name), tensor) for name, tensor in pairs.items())
+        if share < MOST_CHANGE:
+            dtype = str(next(iter(half.values())).dtype).removeprefix("torch.")
+            self.note(
+                f"Only {100 * share:.2g} % of the trained weights differ from the start's: in {dtype} a change of less "
+                f"than about 1/{400 if dtype == 'bfloat16' else 3000} of a weight is rounded away, step by step. Train "
+                f"with dtype: float32 (bf16: true computes in bfloat16 all the same), or at a higher learning_rate."
+            )
+
     def _distances(self, model: Any) -> list[LayerDistance]:
         """How far each layer moved: stored start weights against the result, tensor by tensor; adapters by their merged
         delta."""
@@ -788,14 +820,18 @@ class _Run:
             return layer_distances(pairs) if pairs else []
         if self.start_folder is None:
             return []
-        reader, result = CheckpointReader(self.start_folder), model.state_dict()
+        reader = CheckpointReader(self.start_folder)
+        beside = self._beside_start(reader, model.state_dict())
+        if len(beside) < len(reader.names()):
+            self.note(
+                f"The distance per layer covers {len(beside)} of {len(reader.names())} stored tensors; the others have "
+                f"other names or shapes."
+            )
+        return layer_distances((n, reader.tensor(n), tensor.cpu()) for n, tensor in beside.items()) if beside else []
+
+    def _beside_start(self, reader: CheckpointReader, result: Mapping[str, Any]) -> dict[str, Any]:
+        """Tensors of the result, by the names of those in the start's files that have their shape."""
         live = {stored: name for name in result for stored in reversed(checkpoint_names(name))}
         live |= {checkpoint_names(name)[0]: name for name in result}
         held = {n: result[live[key]] for n in reader.names() if (key := checkpoint_names(n)[0]) in live}
-        names = [n for n, tensor in held.items() if tuple(tensor.shape) == reader.shape(n)]
-        if len(names) < len(reader.names()):
-            self.note(
-                f"The distance per layer covers {len(names)} of {len(reader.names())} stored tensors; the others have "
-                f"other names or shapes."
-            )
-        return layer_distances((n, reader.tensor(n), held[n].cpu()) for n in names) if names else []
+        return {n: tensor for n, tensor in held.items() if tuple(tensor.shape) == reader.shape(n)}

@@ -61,6 +61,8 @@ MCNEMAR = "McNemar (exact)"
 STUDENT = "paired t, skewness removed"
 POWER = 0.8
 """The chance with which a loss is to be seen where power is spoken of."""
+ROUNDING = 2.0**-20
+"""Share of a figure by which two models may differ because sums in float32 are rounded in another order."""
 _JOIN = 1.25
 """k of the module docstring."""
 
@@ -276,10 +278,12 @@ def moments(difference: float, influence: Influence, *, scale: float) -> Moments
     """The test of a difference from what each sample contributes to it.
 
     Args:
-        difference: as measured.
+        difference: as measured; one within `ROUNDING` of the figures is none.
         influence: `[n]` float64 a group of samples; groups are independent of each other.
-        scale: size of the figures: a spread of 1e-12 of it is rounding.
+        scale: size of both figures together: a spread of 1e-12 of it is rounding.
     """
+    if abs(difference) <= ROUNDING * scale / 2:
+        difference = 0.0
     n = min(len(w) for w in influence.values())
     variance = third = noise = welch = 0.0
     for w in influence.values():

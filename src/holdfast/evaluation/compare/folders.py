@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from holdfast.errors import DataError
+from holdfast.evaluation.circumstances import remarks_on_circumstances
 from holdfast.evaluation.compare.decision import Adjustment, Metric, with_decision
 from holdfast.evaluation.compare.joint_scores import SAMPLES_DECIDE, JointScores, Key, setting_differences
 from holdfast.evaluation.compare.samples import compare_columns, compared, failed_comparisons
@@ -81,7 +82,8 @@ class Matching:
     pairs: list[EntryPair]
     unmatched: list[Unmatched]
     notes: list[str]
-    """What a reader should know of the pairs: joined by name only, other library versions, the same model twice."""
+    """What a reader should know of the pairs: joined by name only, other library versions, another tokenizer, the same
+    model twice."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -246,10 +248,7 @@ def _worth_knowing(pairs: Sequence[EntryPair]) -> list[str]:
     if versions:
         listed = ", ".join(f"{library} {a} and {b}" for library, (a, b) in versions.items())
         notes.append(f"Measured with different library versions: {listed}. A small difference may come from there.")
-    hashes = [(p.before.model.get("hash"), p.after.model.get("hash")) for p in pairs]
-    if hashes and all(a is not None and a == b for a, b in hashes):
-        notes.append("Both are the same model (equal hashes): every difference is the measurement's own.")
-    return notes
+    return notes + remarks_on_circumstances([(pair.before, pair.after) for pair in pairs])
 
 
 # ----------------------------------------------------------------------------------------------------------- comparing

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from holdfast.checkpoints.locate import is_hub_id
+from holdfast.checkpoints.named import made_folder
 from holdfast.config.declare import Meta, Seed
 from holdfast.config.yaml_file import nearest_sibling
 from holdfast.errors import ConfigError, HoldfastError, did_you_mean
@@ -102,7 +104,17 @@ def find_sides(words: Sequence[str], stages: int = 0) -> tuple[list[Side], list[
     """
     found: list[Side] = []
     problems: list[str] = []
+    models = [word for word in words if is_unmeasured_model(word)]
+    if models:
+        verb = "is a model that was" if len(models) == 1 else "are models that were"
+        problems.append(
+            f"{' and '.join(models)} {verb} not measured, and compare reads what was measured. Measure first: "
+            f"'holdfast evaluate {' '.join(models)} --suite knowledge --output_dir measured', or the entries of your "
+            f"own; then '{_next_command(words, models)}'"
+        )
     for word in words:
+        if word in models:
+            continue
         try:
             found += find_models(word, only=len(words) == 1)
         except HoldfastError as error:
@@ -122,6 +134,21 @@ def find_sides(words: Sequence[str], stages: int = 0) -> tuple[list[Side], list[
     if len({s.label for s in found}) < len(found) == len(words):
         found = [replace(s, label=word.rstrip("/")) for s, word in zip(found, words, strict=True)]
     return found, problems
+
+
+def is_unmeasured_model(word: str) -> bool:
+    """Whether a word names a model (a folder, an adapter's, one of `holdfast models`) and nothing that was measured."""
+    path = expanded(word)
+    if not path.is_dir():
+        return made_folder(word) is not None
+    return not _is_evaluated(path) and any((path / file).is_file() for file in ("config.json", "adapter_config.json"))
+
+
+def _next_command(words: Sequence[str], models: Sequence[str]) -> str:
+    """What compares once models are measured: all of the words, or the measured one beside the others."""
+    if len(words) == len(models) == 2:
+        return "holdfast compare measured"
+    return f"holdfast compare {' '.join('measured:LABEL' if word in models else word for word in words)}"
 
 
 def find_models(word: str, *, only: bool) -> list[Side]:
@@ -144,7 +171,8 @@ def find_models(word: str, *, only: bool) -> list[Side]:
     if not path.is_dir():
         if path.exists():
             raise ConfigError(f"expected a folder, got the file {path}")
-        raise ConfigError(f"no such folder: {word}.{nearest_sibling(path, accept=Path.is_dir)}")
+        hub = f" If it is a model of the hub, measure it first: 'holdfast evaluate {word}'." if is_hub_id(word) else ""
+        raise ConfigError(f"no such folder: {word}.{nearest_sibling(path, accept=Path.is_dir)}{hub}")
     if RunFolder(path).exists():
         return _of_run(path, label, only=only)
     if (path / "evaluate.json").is_file():

@@ -67,6 +67,13 @@ class Piece:
     """Positions within `ids`, each >= 1, whose tokens are scored from the position before."""
 
 
+def context_of(model: Any) -> int | None:
+    """The most tokens that a model was built for; None where its configuration does not say."""
+    config = model.config.get_text_config() if hasattr(model.config, "get_text_config") else model.config
+    names = ("max_position_embeddings", "n_positions", "max_sequence_length", "max_seq_len", "seq_length")
+    return next((int(v) for name in names if isinstance(v := getattr(config, name, None), int) and v > 0), None)
+
+
 def resolve_window(model: Any, window: int | None = None, stride: int | None = None) -> tuple[int, int]:
     """(W, S) in tokens: the model's maximum and half of it unless given.
 
@@ -74,9 +81,7 @@ def resolve_window(model: Any, window: int | None = None, stride: int | None = N
         ModelError: `window` is beyond what the model was built for.
         DataError: the stride leaves no context.
     """
-    config = model.config.get_text_config() if hasattr(model.config, "get_text_config") else model.config
-    names = ("max_position_embeddings", "n_positions", "max_sequence_length", "max_seq_len", "seq_length")
-    longest = next((int(v) for name in names if isinstance(v := getattr(config, name, None), int) and v > 0), None)
+    longest = context_of(model)
     if window is not None and longest is not None and window > longest:
         raise ModelError(
             f"Expected a window of at most {longest} tokens, which the model was built for, got {window}. Lower "

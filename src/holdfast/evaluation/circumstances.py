@@ -1,0 +1,81 @@
+"""What decides a model's figures beside its weights, and what two models differ in: the tokenizer, the chat template,
+the length of the context, the dtype, and what config.json says of the weights.
+
+It stands in `Evaluation.model` of every entry that a model is loaded for. Behind a server none of it is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from holdfast.checkpoints.architecture import meaning_of_weights
+from holdfast.records.evaluation import Evaluation
+from holdfast.support.files import fingerprint
+
+KEYS = ("tokenizer", "chat_template", "context", "dtype", "config")
+"""Of `Evaluation.model`: hashes, tokens, and such as "bfloat16"."""
+_NAMES = {"tokenizer": "tokenizer", "chat_template": "chat template", "config": "config.json"}
+_MEANINGS = {
+    "tokenizer": "Other tokenizers before and after (vocabulary, rules or special tokens): the models read the same "
+    "text as other tokens.",
+    "chat_template": "Other chat templates before and after.",
+    "context": "The context has {before:,} tokens before and {after:,} after: what is longer is cut for one model "
+    "alone.",
+    "dtype": "Measured in {before} before and in {after} after: a small difference may come from there.",
+}
+
+
+def circumstances(model: Any, tokenizer: Any, tokenizer_rules: Mapping[str, Any]) -> dict[str, Any]:
+    """What is known of a model that was loaded, by `KEYS`.
+
+    Args:
+        model: a Hugging Face causal LM, or what stands in for one.
+        tokenizer: with its chat template, or none.
+        tokenizer_rules: what makes ids of a text.
+    """
+    from holdfast.evaluation.text.perplexity import context_of
+
+    found: dict[str, Any] = {
+        "tokenizer": fingerprint(tokenizer_rules, length=16),
+        "chat_template": fingerprint(getattr(tokenizer, "chat_template", None), length=16),
+        "context": context_of(model),
+    }
+    if hasattr(model, "parameters"):
+        dtypes = [p.dtype for p in model.parameters() if p.is_floating_point()]
+        found["dtype"] = str(dtypes[0]).removeprefix("torch.") if dtypes else None
+    if hasattr(model.config, "to_dict"):
+        found["config"] = fingerprint(meaning_of_weights(model.config.to_dict()), length=16)
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def remarks_on_circumstances(pairs: Sequence[tuple[Evaluation, Evaluation]]) -> list[str]:
+    """What two models differ in, and whether they are the same; a sentence each.
+
+    Args:
+        pairs: evaluations of one entry before and after.
+    """
+    differences: dict[str, tuple[Any, Any]] = {}
+    is_known = False
+    for before, after in pairs:
+        for key in KEYS:
+            values = before.model.get(key), after.model.get(key)
+            is_known |= values[0] is not None and values[0] == values[1]
+            if None not in values and values[0] != values[1]:
+                differences.setdefault(key, values)
+    notes = [
+        text.format(before=differences[key][0], after=differences[key][1])
+        for key, text in _MEANINGS.items()
+        if key in differences
+    ]
+    hashes = [(before.model.get("hash"), after.model.get("hash")) for before, after in pairs]
+    if not hashes or any(before is None or before != after for before, after in hashes):
+        return notes
+    others = [_NAMES.get(key, key) for key in KEYS if key in differences]
+    if others:
+        notes.append(f"Both have the same weights (equal hashes), but another {', another '.join(others)}.")
+    elif is_known:
+        notes.append("Both are the same model (equal hashes): every difference is the measurement's own.")
+    else:
+        notes.append("Both have the same weights (equal hashes); tokenizer, template and dtype are not recorded.")
+    return notes
