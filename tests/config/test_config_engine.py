@@ -206,7 +206,7 @@ def test_settings_beside_the_request_and_files_of_another_kind(tmp_path: Path) -
 def test_mistakes_name_the_option_or_the_line(tmp_path: Path) -> None:
     file = request_file(tmp_path, "name: a\nsteps: 0\nmodel:\n  layers: none at all\nname: b\nbogus: 1\n")
     with pytest.raises(ConfigError) as error:
-        COMMAND.read(["--config", file, "--rate", "2", "--lr", "3", "--ratte", "1"])
+        COMMAND.read(["--config", file, "--rate", "2", "--lr", "3", "--ratte", "1", "--models", "m"])
     said = error.value.problems
     assert "line 2: steps: expected a whole number of at least 1, got 0 (whole number)." in said
     assert "line 4: model.layers: expected a whole number of at least 1, got 'none at all' (text)." in said
@@ -215,7 +215,8 @@ def test_mistakes_name_the_option_or_the_line(tmp_path: Path) -> None:
     assert any(s.startswith("unknown option '--lr'.") for s in said)
     assert "unknown option '--ratte'. Did you mean '--rate'?" in said
     assert any(s.startswith("unknown key 'bogus'. Known: name, rate") or "unknown key 'bogus'" in s for s in said)
-    assert len(said) == 7
+    assert "unknown option '--models'. Write its value alone: MODEL is no option here." in said
+    assert len(said) == 8
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -251,7 +251,10 @@ def test_bf16_stays_as_the_user_sets_it(fast: bool, monkeypatch: pytest.MonkeyPa
 # --------------------------------------------------------------------------------------------------- every mistake said
 
 MISTAKES = {
-    "lr: 0.1": "line 3: unknown key 'lr'. Today's name for it: 'learning_rate'.",
+    "lr: 0.1": "line 3: unknown key 'lr'. Did you mean 'learning_rate'?",
+    "lora_rank: 8": "line 3: unknown key 'lora_rank'. Did you mean 'lora_r'?",
+    "retention: [{l2: {lambda: 1}}]": "line 3: retention[0].l2: unknown key 'lambda'. Did you mean 'coefficient'?",
+    "evaluation: {source: [{task: piqa, shots: 5}]}": "unknown key 'shots'. Did you mean 'num_fewshot'?",
     "max_seq_length: 1": "line 3: max_length: expected a whole number of at least 2, got 1 (whole number).",
     "source: [prose.jsonl]": "line 3: source: goes under 'evaluation:'.",
     "gradient_checkpointing_kwargs: '{use_reentrant'": "which is neither JSON nor YAML",

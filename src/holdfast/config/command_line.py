@@ -16,9 +16,10 @@ from typing import Any, Generic, TypeVar
 from holdfast.config.declare import Meta, Setting, settings_of
 from holdfast.config.decode import Given, coerce_all, decode
 from holdfast.config.help import render_help
+from holdfast.config.synonyms import did_you_mean_key
 from holdfast.config.values import Mistake
 from holdfast.config.yaml_file import from_yaml, read_yaml
-from holdfast.errors import ConfigError, did_you_mean
+from holdfast.errors import ConfigError
 
 T = TypeVar("T")
 
@@ -122,16 +123,13 @@ def switch_is_on(given: Given, known: Setting) -> bool:
 # --------------------------------------------------------------------------------------------------------- the words
 
 
-def parse_words(
-    argv: Sequence[str], known: Mapping[str, Setting], *, renamed: Mapping[str, str] | None = None
-) -> Given:
+def parse_words(argv: Sequence[str], known: Mapping[str, Setting]) -> Given:
     """The words of a command line by setting. Values stay text (`coerce` turns them into what was declared), except
     that mappings are parsed here.
 
     Args:
         argv: the words.
         known: all settings by name; their types decide how many words an option takes.
-        renamed: as of `coerce_all`.
     """
     given = Given()
     positional = next((s for s in known.values() if s.meta.positional), None)
@@ -151,7 +149,7 @@ def parse_words(
         negated = name.startswith("no_") and name not in known
         setting = known.get(name[3:] if negated else name)
         if setting is None or (negated and not setting.is_switch) or setting.meta.positional:
-            given.mistakes.append(Mistake(path=(), text=_unknown_option(name, known, renamed)))
+            given.mistakes.append(Mistake(path=(), text=_unknown_option(name, known)))
             while words and not _ends_values(words[0]):
                 words.pop(0)
             continue
@@ -257,13 +255,14 @@ def _unexpected(given: Given, word: str) -> None:
     given.mistakes.append(Mistake(path=(), text=text))
 
 
-def _unknown_option(name: str, known: Mapping[str, Setting], renamed: Mapping[str, str] | None) -> str:
-    if renamed and name in renamed:
-        return f"unknown option '--{name}'. Today's name for it: {renamed[name].replace(chr(39), chr(39) + '--', 1)}."
+def _unknown_option(name: str, known: Mapping[str, Setting]) -> str:
     shown = [n for n, s in known.items() if not s.meta.hidden and not s.meta.positional]
     few = f" Known: {', '.join('--' + n for n in shown)}." if len(shown) <= 40 else ""
-    near = did_you_mean(name, [*shown, *known])
-    return f"unknown option '--{name}'.{near.replace(chr(39), chr(39) + '--', 1) or few}"
+    near = did_you_mean_key(name, [*shown, *known], dashes="--")
+    for setting in known.values():
+        if setting.meta.positional and near == f" Did you mean '--{setting.name}'?":
+            near = f" Write its value alone: {setting.meta.metavar or setting.name} is no option here."
+    return f"unknown option '--{name}'.{near or few}"
 
 
 def find_option(argv: Sequence[str], name: str) -> str | None:

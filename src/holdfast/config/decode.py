@@ -15,8 +15,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from holdfast.config.declare import Setting, settings_of
+from holdfast.config.synonyms import did_you_mean_key
 from holdfast.config.values import Mistake, Path, Refused, coerce
-from holdfast.errors import ConfigError, did_you_mean
+from holdfast.errors import ConfigError
 
 _WORD = re.compile(r"\w[\w-]*")
 T = TypeVar("T")
@@ -181,7 +182,6 @@ def coerce_all(
     values: Mapping[str, Any],
     *,
     also: Sequence[str] = (),
-    renamed: Mapping[str, str] | None = None,
 ) -> tuple[dict[str, Any], list[Mistake]]:
     """The values that fit their settings, by key, and the mistakes in the others; see `decode`."""
     found: dict[str, Any] = {}
@@ -190,7 +190,7 @@ def coerce_all(
     for key, value in values.items():
         name = plain_key(key)
         if name not in known:
-            text = unknown_key(str(key), [*known, *also], renamed=renamed)
+            text = unknown_key(str(key), [*known, *also])
             mistakes.append(Mistake(path=(), text=text, key=str(key)))
             continue
         if name in spelled:
@@ -261,12 +261,10 @@ def missing(setting: Setting) -> Mistake:
     return Mistake(path=(setting.name,), text=f"is missing: expected {setting.expected}{what}.")
 
 
-def unknown_key(name: str, known: Sequence[str], *, renamed: Mapping[str, str] | None = None) -> str:
-    """The sentence about a key that does not exist, with today's name, the nearest one, or all of them."""
-    if renamed and plain_key(name) in renamed:
-        return f"unknown key '{name}'. Today's name for it: {renamed[plain_key(name)]}."
+def unknown_key(name: str, known: Sequence[str]) -> str:
+    """The sentence about a key that does not exist, with the one that is meant, or all of them."""
     few = f" Known: {', '.join(known)}." if len(known) <= 40 else ""
-    return f"unknown key '{name}'.{did_you_mean(plain_key(name), known) or few}"
+    return f"unknown key '{name}'.{did_you_mean_key(name, known) or few}"
 
 
 def plain_key(name: Any) -> str:

@@ -59,6 +59,7 @@ from typing import Annotated, Any
 from holdfast.config.declare import Meta, Setting, settings_of
 from holdfast.config.decode import coerce_all, decode, missing, problems_of
 from holdfast.config.schema import DRAFT, object_schema
+from holdfast.config.synonyms import did_you_mean_key
 from holdfast.config.values import Mistake, show
 from holdfast.data.readers import COMPRESSIONS, kind_of
 from holdfast.data.readers import KINDS as FILE_KINDS
@@ -315,7 +316,7 @@ def _entry(suite: str, value: Any, base: Path | None) -> tuple[Entry | None, lis
         return None, [Mistake(path=(), text=text)]
     given = [key for key in value if key in KEYS or is_reference(key)]
     if len(given) != 1:
-        near = "" if given else next((n for n in (did_you_mean(str(k), KEYS) for k in value) if n), "")
+        near = "" if given else next((n for n in (did_you_mean_key(str(k), KEYS) for k in value) if n), "")
         kinds = ", ".join(f"`{key}: <{'task' if KINDS[key].source == 'task' else 'data file'}>`" for key in KEYS)
         text = f"expected one of {kinds} and `<file.py>:<Class>`, got {' and '.join(given) or 'none of them'}.{near}"
         return None, [Mistake(path=(), text=text)]

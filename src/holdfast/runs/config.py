@@ -54,7 +54,7 @@ from holdfast.runs.foreign.trl import modern, old_settings
 from holdfast.runs.identity import deciding, explain_difference, resolve, set_fields
 from holdfast.runs.packages import check_packages, judges_need
 from holdfast.runs.packing import check_packing
-from holdfast.runs.settings import OWN, RENAMED, known_settings, sources
+from holdfast.runs.settings import OWN, known_settings, sources
 from holdfast.runs.stages import over_request
 from holdfast.runs.stopping import Rules, check_rules, rules_of
 from holdfast.support.environment import has_fast_bfloat16
@@ -186,7 +186,7 @@ def _environment(argv: Sequence[str], file: Given) -> Any:
 def given_words(argv: Sequence[str]) -> Given:
     """What the words after `holdfast train` say, without `--config`. Imports TRL."""
     known = known_settings()
-    line = parse_words(argv, {"config": CONFIG, **OWN, **known, **old_settings(known)}, renamed=RENAMED)
+    line = parse_words(argv, {"config": CONFIG, **OWN, **known, **old_settings(known)})
     line.values.pop("config", None)
     return line
 
@@ -270,7 +270,7 @@ def checked(given: Given, machine: Machine | None = None) -> TrainConfig:
         mistakes.extend(as_mistake(problem, keys) for problem in problems)
 
     suites, plan = _evaluation(own, mistakes)
-    values, wrong = coerce_all(known, raw, also=list(OWN), renamed=RENAMED)
+    values, wrong = coerce_all(known, raw, also=list(OWN))
     mistakes += wrong
     if values.get("trust_remote_code"):
         notes.append(

@@ -23,18 +23,6 @@ from holdfast.data.layouts import Templates
 from holdfast.runs.on_policy import OnPolicySettings
 from holdfast.runs.stopping import StopRule
 
-RENAMED: dict[str, str] = {
-    "num_epochs": "'num_train_epochs'",
-    "epochs": "'num_train_epochs'",
-    "base_model": "'model_name_or_path'",
-    "batch_size": "'per_device_train_batch_size'",
-    "lr": "'learning_rate'",
-    "model": "'model_name_or_path'",
-    "dataset": "'dataset_name'",
-    "use_lora": "'use_peft'",
-}
-"""Names that people's habits and other tools have for today's keys; older names of TRL's are `runs.foreign.trl`."""
-
 _AT_LEAST_ONE, _NOT_NEGATIVE, _SHARE, _SEED = Meta(ge=1), Meta(ge=0), Meta(ge=0, lt=1), Meta(ge=0, le=MAX_SEED)
 _BOUNDS: dict[str, Meta] = {
     "per_device_train_batch_size": _AT_LEAST_ONE,

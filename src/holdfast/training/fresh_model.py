@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from holdfast.config.synonyms import did_you_mean_key
 from holdfast.errors import ConfigError, did_you_mean
 from holdfast.support.files import read_json, write_json
 from holdfast.support.leftovers import scratch_folder
@@ -73,7 +74,7 @@ def decoder_config(decoder: Decoder, *, vocabulary: int = 0, tokens: Mapping[str
         )
     if unknown := [key for key in decoder.more if key not in known]:
         raise ConfigError(
-            f"model.{unknown[0]}: the configuration of {kind} has no such key.{did_you_mean(unknown[0], known)}"
+            f"model.{unknown[0]}: the configuration of {kind} has no such key.{did_you_mean_key(unknown[0], known)}"
         )
     keys = {name: getattr(decoder, ours) for name, ours in _DIMENSIONS.items()}
     # some architectures have heads of a fixed size, or share keys, where nothing is said

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from holdfast.config.declare import settings_of
 from holdfast.config.decode import Given
-from holdfast.errors import ConfigError, UserError, did_you_mean
+from holdfast.config.synonyms import did_you_mean_key
+from holdfast.errors import ConfigError, UserError
 from holdfast.evaluation.entries import DataEntry
 from holdfast.evaluation.ladder import Rung, unlike
 from holdfast.papers.overtraining.settings import (
@@ -487,7 +488,8 @@ def _measuring_problems(asked: OvertrainingSettings) -> list[str]:
 
     shared = [s.name for s in settings_of(PlanSettings) if s.name not in ("before", "along")]
     return [
-        f"evaluation.{key}: no such key.{did_you_mean(key, shared)} What is measured stands under generalist and tasks."
+        f"evaluation.{key}: no such key.{did_you_mean_key(key, shared)} What is measured stands under generalist and "
+        f"tasks."
         for key in asked.evaluation
         if key not in shared
     ]

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.config.decode import plain_key
+from holdfast.config.synonyms import did_you_mean_key
 from holdfast.data.layouts import BY_ENDING
-from holdfast.errors import ConfigError, did_you_mean
+from holdfast.errors import ConfigError
 
 Values = Mapping[str, Any]
 """Keys of a file, or settings of ours, with their values."""
@@ -65,7 +66,7 @@ def translate(tool: Tool, values: Values, known: Collection[str]) -> dict[str, A
             elif key in known and key not in no_effect:
                 settings[key] = value
             elif is_on(value) and key not in no_effect:
-                problems.append(f"{key}: has no counterpart; take it out of the file.{did_you_mean(key, known)}")
+                problems.append(f"{key}: has no counterpart; take it out of the file.{did_you_mean_key(key, known)}")
         except (AttributeError, TypeError, ValueError) as error:
             problems.append(f"{key}: {error}")
     if problems:

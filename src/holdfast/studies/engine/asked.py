@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
 from holdfast.config.decode import Given, decode
-from holdfast.errors import ConfigError, UserError, did_you_mean
+from holdfast.config.synonyms import did_you_mean_key
+from holdfast.errors import ConfigError, UserError
 from holdfast.studies.engine import small as small_settings
 from holdfast.studies.engine.keys import StudyKeys
 from holdfast.studies.engine.models import training_problems
@@ -124,7 +125,7 @@ class AskedStudy(Generic[A]):
         """Keys of training configurations that there are none of. To know them takes loading the libraries."""
         known = cls.known_keys(asked)
         return [
-            f"{where}.{key}: no such key in a training configuration.{did_you_mean(key, known)}"
+            f"{where}.{key}: no such key in a training configuration.{did_you_mean_key(key, known)}"
             for where, (train, own) in cls.training_parts(asked).items()
             for key in train
             if key not in known and key not in own

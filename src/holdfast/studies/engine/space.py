@@ -32,7 +32,8 @@ from typing import Annotated, Any
 from holdfast.config.declare import Meta, settings_of
 from holdfast.config.decode import decode
 from holdfast.config.schema import setting_schema
-from holdfast.errors import ConfigError, did_you_mean
+from holdfast.config.synonyms import did_you_mean_key
+from holdfast.errors import ConfigError
 from holdfast.retention.presets import PRESETS
 from holdfast.retention.registry import METHODS, NONE, declared, method_class, method_schema, title
 
@@ -542,7 +543,7 @@ FIXED: dict[str, str] = {
 
 
 def _why_not(key: str, known: Sequence[str]) -> str:
-    return FIXED.get(key) or f"no such key in a training configuration.{did_you_mean(key, known)}"
+    return FIXED.get(key) or f"no such key in a training configuration.{did_you_mean_key(key, known)}"
 
 
 def vary_schema(known: Iterable[str]) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from typing import Annotated, Any, Literal
 
 from holdfast.config.declare import MAX_SEED, Meta, settings_of
 from holdfast.config.decode import decode_named
+from holdfast.config.synonyms import did_you_mean_key
 from holdfast.config.values import Mistake, Refused
 from holdfast.errors import ConfigError, did_you_mean
 from holdfast.records.sequence import MERGE, MULTITASK, RESIDUAL, SEQUENTIAL, SINGLE
@@ -153,7 +154,8 @@ class SequenceSettings(StudyKeys):
             found.append(Mistake(path=("tasks",), text=text))
         found += [
             Mistake(
-                path=("evaluation", key), text=f"no such key.{did_you_mean(key, _shared_keys())} Entries: under tasks."
+                path=("evaluation", key),
+                text=f"no such key.{did_you_mean_key(key, _shared_keys())} Entries: under tasks.",
             )
             for key in self.evaluation
             if key not in _shared_keys()
