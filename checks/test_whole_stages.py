@@ -23,7 +23,7 @@ def quick_values(place: Path, **changes: Any) -> dict[str, Any]:
     values.pop("small")
     values = fill(values, make_setting("stages", place / "data", quick=True))
     values["train"]["num_train_epochs"] = 1
-    values |= {"probing_passages": 8, "output_dir": "study", "curve": 2, "tokens": 4000}
+    values |= {"probing_passages": 8, "output_dir": "study", "curve": 2, "tokens": 4000, "even_at_chance": True}
     values["along"] = {"steps": [1, 2], "entries": ["old_lettered"]}
     return {**values, **changes}
 

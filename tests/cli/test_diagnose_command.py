@@ -32,6 +32,7 @@ def test_raw_data_in_one_command(train: str, remedy: str, capsys: pytest.Capture
     assert main(request) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.partition(". ")[2] for line in lines[:-1]] == [
+        "measuring the base",
         "fine-tuning: direct",
         "choosing the text to restore on",
         "restoring the base (control)",

@@ -43,6 +43,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 def test_every_checkpoint_is_restored_and_the_base_too(files: dict[str, Any]) -> None:
     config = stages_config(files)
     assert [job.attributes["label"] for job in config.jobs()] == [
+        "measuring the base",
         "choosing the text to restore on",
         "restoring the base (control)",
         "restoring tuned, checkpoint 1",
@@ -123,7 +124,7 @@ def test_raw_data_and_epochs_are_enough(files: dict[str, Any], given: Any) -> No
     Path("chats.jsonl").write_text(json.dumps({"prompt": "a", "completion": "b"}) + "\n")
     del files["tuned"]
     config = stages_config({**files, "train": given, "epochs": 3, "restore": {"use_cpu": True}})
-    assert config.arms == {"direct": 3} and len(config.steps) == 6
+    assert config.arms == {"direct": 3} and len(config.steps) == 7
     assert config.tuning("direct")["num_train_epochs"] == 3 and config.tuning("direct")["save_strategy"] == "epoch"
     with pytest.raises(ConfigError, match="epochs: stands in `train`"):
         stages_config({**files, "train": {"dataset_name": "chats.jsonl", "num_train_epochs": 2}, "epochs": 3})
@@ -137,7 +138,9 @@ def test_a_remedy_may_be_added_to_a_study_and_not_be_changed(files: dict[str, An
     assert later.differences(without.resolved) == []
     budget = {**corpus_of("questions.jsonl"), "tokens": 9}
     given = {k: v for k, v in {**files, "train": "chats.jsonl", "epochs": 2, **budget}.items() if v is not None}
-    assert list(stages_config(given).steps)[0] == "texts", "what may fail comes before hours of fine-tuning"
+    assert list(stages_config(given).steps)[:2] == ["base-measured", "texts"], (
+        "what may fail comes before hours of fine-tuning"
+    )
     steps = list(later.steps)
     assert steps[: len(without.steps)] == list(without.steps), "what was done keeps its place"
     assert [job.after for job in later.jobs()][: len(without.steps)] == [job.after for job in without.jobs()]
@@ -175,3 +178,38 @@ def test_what_could_not_be_looked_for_in_the_corpus_is_named(files: dict[str, An
     Path("study/texts/selection.json").write_text('{"counts": {}}')
     (note,) = stages_record(state, config, {}).notes
     assert "holds questions of knowledge/arc_easy was not looked at" in note
+
+
+def test_a_base_that_knows_nothing_is_seen_before_anything_is_restored(
+    files: dict[str, Any], model_folder: Path
+) -> None:
+    from types import SimpleNamespace
+
+    from holdfast.errors import HoldfastError
+    from holdfast.studies.stages import outcome
+    from holdfast.studies.stages.study import StagesStudy
+
+    rows = [{"prompt": f"{n} a", "options": [" b", " b and so on and on"]} for n in range(30)]
+    for name, answers in {"questions": [0, 1], "zeros": [0], "ones": [1]}.items():
+        asked = [{**row, "answer": answers[n % len(answers)]} for n, row in enumerate(rows)]
+        Path(f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in asked))
+    notes: list[str] = []
+    restore = SimpleNamespace(attributes={"step": "base-restored"}, console=None, note=notes.append)
+    task = SimpleNamespace(attributes={"step": "base-measured"}, console=None, note=notes.append)
+    study = StagesStudy(stages_config({**files, "base": str(model_folder), "output_dir": "none"}))
+    with pytest.raises(HoldfastError, match=r"better than chance on knowledge/facts, so that there is nothing to forg"):
+        study.make(task)
+    with pytest.raises(HoldfastError, match="depends on a base that does better than chance"):
+        study.make(restore)
+    assert not Path("none/runs").exists() and notes == []
+
+    both = [{"choices": f"{name}.jsonl", "name": name} for name in ("zeros", "ones")]
+    study = StagesStudy(stages_config({**files, "base": str(model_folder), "evaluation": both, "output_dir": "some"}))
+    assert study.make(task).folder == "base-measured"
+    (note,) = notes
+    found = {e.name: outcome.is_above_chance(e) for e in outcome.EvaluationFolder("some/base-measured/model").all()}
+    assert sorted(found.values()) == [False, True]
+    (poor,) = (name for name, above in found.items() if not above)
+    assert note == (
+        f"The base is not shown to do better than chance on knowledge/{poor}: only a gain can be shown there."
+    )

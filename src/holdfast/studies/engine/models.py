@@ -117,7 +117,14 @@ def measuring_processes(train: Mapping[str, Any], plan: EvaluationPlan) -> int:
 
 
 def measure_model(
-    model: str | Path, plan: EvaluationPlan, place: Path, *, cache: Path, task: Task, processes: int = 1
+    model: str | Path,
+    plan: EvaluationPlan,
+    place: Path,
+    *,
+    cache: Path,
+    task: Task,
+    processes: int = 1,
+    **loading: Any,
 ) -> EvaluationFolder:
     """Measures a model that no job trained, or finds it measured.
 
@@ -128,13 +135,15 @@ def measure_model(
         cache: for evaluations.
         task: what the worker does.
         processes: that share the questions.
+        **loading: `device` and `trust_remote_code`, as of `evaluate_models`.
     """
     from holdfast.evaluation.session import ModelRequest, evaluate_models
 
     request = ModelRequest(name=str(model), label=MEASURED)
     evaluate_models(
-        [request], plan, place, cache=str(cache), num_processes=processes, console=task.console, say=lambda line: None
-    )
+        [request], plan, place, cache=str(cache), num_processes=processes, console=task.console,
+        say=lambda line: None, **loading,
+    )  # fmt: skip
     return EvaluationFolder(place / MEASURED)
 
 

@@ -36,7 +36,7 @@ from holdfast.statistics.shares import fieller
 from holdfast.statistics.stages import Evidence, forgotten, judge, transition
 from holdfast.studies.engine import storage as stored
 from holdfast.studies.engine.study import COMPLETE, StudyState
-from holdfast.studies.stages.plan import GIVEN, STEP, TEXTS, TUNE, StagesConfig
+from holdfast.studies.stages.plan import GIVEN, MEASURE, STEP, TEXTS, TUNE, StagesConfig
 from holdfast.support.files import read_object
 
 Key = tuple[str, str]
@@ -56,7 +56,7 @@ def stages_record(
     models, notes = [], list(state.attributes.get("notes", []))
     for job in state.latest:
         step, made = config.steps[job.attributes[STEP]], dict(next(iter(results.get(job.number, ())), {}))
-        if step.kind in (TEXTS, TUNE):
+        if step.kind in (MEASURE, TEXTS, TUNE):
             if (reason := job.attributes.get(stored.REASON)) is not None:
                 notes.append(f"{step.label} failed: {reason}")
             continue
@@ -290,8 +290,10 @@ def _joint(folders: Sequence[EvaluationFolder], task: TaskAbout) -> tuple[np.nda
 
 
 def _above_chance(base: EvaluationFolder, task: TaskAbout) -> bool:
-    """Whether the base's interval lies above chance; where no chance is known, it is taken to."""
-    metric = _found(base, (task.suite, task.name)).metrics[task.metric]
-    if task.chance is None:
-        return True
-    return metric.interval is not None and metric.interval[0] > task.chance
+    return is_above_chance(_found(base, (task.suite, task.name)))
+
+
+def is_above_chance(found: Evaluation) -> bool:
+    """Whether the interval of the metric that leads lies above chance; where no chance is known, it is taken to."""
+    chance, interval = found.references.get(found.primary, {}).get(CHANCE), found.metrics[found.primary].interval
+    return chance is None or (interval is not None and interval[0] > chance)

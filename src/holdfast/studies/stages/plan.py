@@ -1,5 +1,6 @@
 """A stages study with nothing left open: what is chosen, trained, restored and measured, step by step.
 
+base                        measured, since nothing can be forgotten where it does no better than chance
 texts                       what is restored on and probed with, chosen by the base's perplexity
 tune ARM                    the fine-tuning, a checkpoint an epoch (where the study does it)
 restore base, ARM k         the control and every checkpoint: measured before and after
@@ -29,7 +30,9 @@ if TYPE_CHECKING:
 
 STEP = "step"
 """Attribute of a job."""
-TEXTS, TUNE, RESTORE_STEP = "texts", "tune", "restore"
+MEASURE, TEXTS, TUNE, RESTORE_STEP = "measure", "texts", "tune", "restore"
+BASE_MEASURED = "base-measured"
+"""The step before all others."""
 BASE_RESTORED = "base-restored"
 """The step of the control."""
 GIVEN, PLAIN, REMEDY = "tuned", "direct", "remedy"
@@ -48,7 +51,7 @@ class Step:
 
     name: str
     kind: str
-    """"texts", "tune" or "restore"."""
+    """"measure", "texts", "tune" or "restore"."""
     arm: str = ""
     """"" of the control."""
     place: int = 0
@@ -58,6 +61,8 @@ class Step:
     @property
     def label(self) -> str:
         """For people."""
+        if self.kind == MEASURE:
+            return "measuring the base"
         if self.kind == TEXTS:
             return "choosing the text to restore on"
         if self.kind == TUNE:
@@ -103,7 +108,7 @@ class StagesConfig(AskedStudy[StagesSettings]):
 
     def may_change(self, old: Mapping[str, Any]) -> set[str]:
         """What is judged anew from what was measured. A remedy may come later: its steps are the last ones."""
-        judged = {"keep", "margin", "tolerance", "control_tolerance"}
+        judged = {"keep", "margin", "tolerance", "control_tolerance", "even_at_chance"}
         return judged | ({"remedy"} if old.get("remedy") is None else set())
 
     # ----------------------------------------------------------------------------------------------------------- steps
@@ -125,11 +130,12 @@ class StagesConfig(AskedStudy[StagesSettings]):
         """By name, in the order in which they are begun: those of a remedy after all else."""
         asked = self.asked
         after = (f"{TUNE}-{PLAIN}",) if asked.corpus and asked.tokens is None else ()
-        texts = Step(name=TEXTS, kind=TEXTS, needs=after)
+        texts = Step(name=TEXTS, kind=TEXTS, needs=(BASE_MEASURED, *after))
         control = Step(name=BASE_RESTORED, kind=RESTORE_STEP, needs=(TEXTS,))
-        found = [] if after else [texts]  # too small a corpus is seen before hours of fine-tuning
+        found = [Step(name=BASE_MEASURED, kind=MEASURE)]
+        found += [] if after else [texts]  # too small a corpus is seen before hours of fine-tuning
         for arm, count in self.arms.items():
-            tuning = [Step(name=f"{TUNE}-{arm}", kind=TUNE, arm=arm)] if asked.train else []
+            tuning = [Step(name=f"{TUNE}-{arm}", kind=TUNE, arm=arm, needs=(BASE_MEASURED,))] if asked.train else []
             found += tuning
             if control not in found:
                 found += [texts, control] if after else [control]

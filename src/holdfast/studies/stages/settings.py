@@ -169,6 +169,8 @@ class StagesSettings(StudyKeys):
         Meta(parse=read_margin, metavar="MARGIN", expected="losses as 2pt or '0.02 nats/token'"),
     ] = ("2pt",)
     """What restoring may cost the base itself; beyond it nothing is judged."""
+    even_at_chance: bool = False
+    """Goes on where the base is not shown to do better than chance on anything: only gains can be found then."""
     curve: Annotated[int, Meta(ge=0)] = 8
     """Points at which the probing text is measured along restoring; 0: not at all."""
     small: Annotated[str | None, Meta(json_schema=small_settings.settings_schema)] = None

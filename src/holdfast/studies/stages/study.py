@@ -11,16 +11,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from holdfast.checkpoints.sources import listing
 from holdfast.errors import ConfigError, HoldfastError, ModelError
+from holdfast.records.evaluation import EvaluationFolder
 from holdfast.records.run import RunFolder
 from holdfast.records.stages import PROBING, RECORD_FILE, StagesRecord, write_stages
 from holdfast.studies.engine import session as engine
 from holdfast.studies.engine.asked import StudyAsked
-from holdfast.studies.engine.models import train_model
+from holdfast.studies.engine.models import MEASURED, measure_model, measuring_processes, train_model
 from holdfast.studies.engine.progress import share_of_run
 from holdfast.studies.engine.storage import GRACE_SECONDS
 from holdfast.studies.engine.study import COMPLETE, RUNNING, JobState, StudyState, Writer
-from holdfast.studies.stages.plan import STEP, TEXTS, TUNE, StagesConfig
+from holdfast.studies.stages.plan import BASE_MEASURED, MEASURE, STEP, TEXTS, TUNE, StagesConfig
 from holdfast.support.files import read_object
 
 if TYPE_CHECKING:
@@ -111,7 +113,12 @@ class StagesStudy(StudyAsked[StagesConfig]):
         """
         config, out = self.settings, self.settings.output_dir
         step, began = config.steps[task.attributes[STEP]], time.monotonic()
-        if step.kind == TEXTS:
+        if step.kind != MEASURE and self._nothing_to_forget():
+            raise HoldfastError("depends on a base that does better than chance")
+        if step.kind == MEASURE:
+            self._measure_base(task)
+            made = StepResult(folder="", seconds=0.0)
+        elif step.kind == TEXTS:
             made = StepResult(folder="", seconds=0.0, tokens=self._choose(task))
         elif step.kind == TUNE:
             trained = train_model(config.tuning(step.arm), (), 0, cache=out / "evaluations", task=task)
@@ -125,8 +132,53 @@ class StagesStudy(StudyAsked[StagesConfig]):
             curve = trained.curves.get(PROBING, [])
             made = StepResult(folder="", seconds=0.0, tokens=trained.tokens, curve=curve)
         folder = config.texts[0].parent if step.kind == TEXTS else config.run_folder(step.name)
+        if step.kind == MEASURE:
+            folder = out / BASE_MEASURED
         shown = folder.relative_to(out).as_posix() if folder.is_relative_to(out) else str(folder)
         return dataclasses.replace(made, folder=shown, seconds=round(time.monotonic() - began, 3))
+
+    def _measure_base(self, task: Task) -> None:
+        """Measures the base on what is judged, before anything is chosen, fine-tuned or restored.
+
+        Raises:
+            HoldfastError: it does no better than chance on all of it.
+        """
+        config, restore = self.settings, self.settings.filled(self.settings.asked.restore)
+        if restore.get("chat_template_path") is not None:
+            return  # the base is measured with that template once it is restored
+        entries = tuple(entry for entry in config.plan.entries if (entry.suite, entry.name) in config.judged)
+        plan = dataclasses.replace(config.plan, entries=entries, averages=())
+        measure_model(
+            config.base,
+            plan,
+            config.output_dir / BASE_MEASURED,
+            cache=config.output_dir / "evaluations",
+            task=task,
+            processes=measuring_processes(config.asked.train, plan),
+            device="cpu" if restore.get("use_cpu") else None,
+            trust_remote_code=bool(restore.get("trust_remote_code")),
+        )
+        names = self._at_chance()
+        shown = listing([f"{suite}/{name}" for suite, name in names])
+        if self._nothing_to_forget():
+            raise HoldfastError(
+                f"the base is not shown to do better than chance on {shown}, so that there is nothing to forget and "
+                "nothing was fine-tuned or restored. Ask what the base knows, in its own format, or more questions; or "
+                "set even_at_chance: true, to look for gains alone"
+            )
+        if names:
+            task.note(f"The base is not shown to do better than chance on {shown}: only a gain can be shown there.")
+
+    def _at_chance(self) -> list[tuple[str, str]]:
+        """(suite, name) of what is judged and the base was measured on, and does no better than chance."""
+        from holdfast.studies.stages.outcome import is_above_chance
+
+        folder = EvaluationFolder(self.settings.output_dir / BASE_MEASURED / MEASURED)
+        measured = [found for key in self.settings.judged if (found := folder.find(*key)) is not None]
+        return [(found.suite, found.name) for found in measured if not is_above_chance(found)]
+
+    def _nothing_to_forget(self) -> bool:
+        return not self.settings.asked.even_at_chance and len(self._at_chance()) == len(self.settings.judged)
 
     def _whole(self, name: str, model: str) -> str:
         """The model of a step, or the folder where an adapter is merged into the base.
@@ -172,7 +224,7 @@ class StagesStudy(StudyAsked[StagesConfig]):
         """How much of a running step is done, read from what its run has written."""
         share = super().share(job)
         step = self.settings.steps[job.attributes[STEP]]
-        if job.state == RUNNING and share < 1 and step.kind != TEXTS:
+        if job.state == RUNNING and share < 1 and step.kind not in (MEASURE, TEXTS):
             config = self.settings
             settings = config.tuning(step.arm) if step.kind == TUNE else config.restoring(step.name, "")
             share = share_of_run(settings)
@@ -185,7 +237,7 @@ class StagesStudy(StudyAsked[StagesConfig]):
 
         config = self.settings
         ended = [config.steps[j.attributes[STEP]] for j in state.latest if j.state == COMPLETE]
-        for step in (s for s in ended if s.kind not in (TEXTS, TUNE)):
+        for step in (s for s in ended if s.kind not in (MEASURE, TEXTS, TUNE)):
             folder = config.run_folder(step.name)
             remove_checkpoints(folder)
             shutil.rmtree(config.output_dir / MERGED / step.name, ignore_errors=True)
