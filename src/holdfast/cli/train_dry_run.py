@@ -190,7 +190,7 @@ def plan(
             f"report.html)",
         )
     )
-    rows += _many("note", config.notes)
+    rows += [("note", note) for note in config.notes]
     if command:
         rows.append(("starts", " ".join(without_secrets(command))))
     there = "" if machine.here else " for a machine with a GPU, whose packages are not known here"

@@ -3,8 +3,8 @@ from.
 
 Tables come with the columns their own rows show. They are written as they come; only if their columns differ in the end
 (a key that appears late, an integer column that turns out to hold fractions) are they written once more under one
-common schema. Columns whose types have nothing in common become `datasets.Json`, in which every value keeps its own
-type. Memory use does not grow with the file.
+common schema. Columns whose types have nothing in common, and objects with different keys, become `datasets.Json`, in
+which every value keeps its own type and every object its own keys. Memory use does not grow with the file.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast.data.json_rows import json_array
+from holdfast.data.json_rows import holds_objects, json_array
 from holdfast.errors import StorageError
 from holdfast.support.leftovers import scratch_folder
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import datasets
     import pyarrow as pa
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 """Part of every cache key; raise it when rows come out differently for the same file."""
 
 
@@ -150,7 +150,7 @@ def common_schema(schemas: Iterable[pa.Schema]) -> pa.Schema:
 def _common_type(a: pa.DataType, b: pa.DataType) -> pa.DataType:
     import pyarrow as pa
 
-    if pa.json_() in (a, b):
+    if pa.json_() in (a, b) or holds_objects(a) or holds_objects(b):  # whose keys would be those of all
         return pa.json_()
     try:
         both = [pa.schema([("x", a)]), pa.schema([("x", b)])]

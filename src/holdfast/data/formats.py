@@ -5,8 +5,8 @@ tokenisation on a row that does not match. So the decision is made here, once, i
 and all rows are looked at before training starts: a row without a usable prompt, completion, text or conversation is an
 error that names the rows, never skipped.
 
-Columns that are not needed are dropped. Plain text columns are only renamed (no copy is made); the rest is rewritten
-through `Dataset.map` into the datasets cache.
+Columns that are not needed are dropped, and counted where the caller asks for it (`unread`). Plain text columns are
+only renamed (no copy is made); the rest is rewritten through `Dataset.map` into the datasets cache.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast.data import vision
+from holdfast.data import chat_templates, unread, vision
 from holdfast.data.layouts import (
     MESSAGE_EXTRAS,
     TEMPLATE_COLUMNS,
@@ -27,6 +27,9 @@ from holdfast.data.layouts import (
     Templates,
     converter,
     recognise,
+    template_value,
+    with_arguments,
+    without_nulls,
 )
 from holdfast.errors import DataError, did_you_mean
 from holdfast.support.environment import quiet_datasets
@@ -38,7 +41,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Templates", "detect", "standardise"]
 
-_VERSION = 2
+_VERSION = 3
 """Part of the cache key of converted rows; raise it when rows convert differently."""
 
 _SHOWN = 5
@@ -64,6 +67,8 @@ def standardise(
     templates: Templates | None = None,
     files: Sequence[Path] | None = None,
     read_from: Sequence[Path] | None = None,
+    not_read: unread.Counts | None = None,
+    one_bos: bool = True,
 ) -> tuple[datasets.Dataset, str]:
     """Checks every row and gives the data set the columns that `SFTTrainer` takes.
 
@@ -77,6 +82,8 @@ def standardise(
             right when `dataset` is all of their rows.
         read_from: the same files where `dataset` may be a part of their rows; None: `files`. Images are looked for
             beside them.
+        not_read: gets what is in the rows and not in the result, with the number of rows (see `data.unread`).
+        one_bos: text that begins with the token that the tokenizer itself puts before texts loses it.
 
     Returns:
         (the data set, the layout found). Its columns are `text`; or `messages`; or `prompt` and `completion` (both text
@@ -111,29 +118,152 @@ def standardise(
         if images is not None and (streamed or not sees):
             raise _no_images_here(images, seen, files, streamed=streamed)
         if images is not None:
-            return _with_images(dataset, tokenizer, seen, templates=templates, files=files, read_from=read_from)
+            return _with_images(
+                dataset, tokenizer, seen, templates=templates, files=files, read_from=read_from, not_read=not_read
+            )
     columns = [column for column in columns if column not in seen]
     has_template = bool(getattr(tokenizer, "chat_template", None))
+    kept: list[str] = []
+    form = None
     if templates is not None:
-        name, layout, messages, convert = templates.layout, None, False, templates.converter(columns)
+        name, layout, convert = templates.layout, None, templates.converter(columns)
+        _count_unread(not_read, dataset, columns, templates.columns, files)
     else:
         layout = _recognised(columns, first, files)
         name, messages = layout.name, _holds_messages(dataset, layout)
         if messages and not has_template:
             raise DataError(*_NO_CHAT_TEMPLATE)
+        chat = messages or (has_template and name in _INTO_MESSAGES)
+        layout = layout if chat else layout.as_text()
+        if not streamed:
+            layout = _without_full_masks(dataset, layout)
+        kept = [column for column in columns if chat and column in TEMPLATE_COLUMNS]
+        _count_unread(not_read, dataset, columns, layout, files, messages=messages, kept=kept)
         convert = converter(layout, chat_template=has_template, messages=messages)
+        if messages and (streamed or any(_varies(dataset.features[c]) for c in layout.columns.values())):
+            form = chat_templates.argument_form(tokenizer)
+        convert = _as_written(dataset, convert, kept=kept, form=form)
     token = vision.image_token(tokenizer) if sees and name != "tokenised" else None
     if token is not None:
         convert = vision.converter_of_text(convert, token)
-    kept = [column for column in columns if messages and column in TEMPLATE_COLUMNS]
+    bos = chat_templates.added_bos(tokenizer) if one_bos and name in _TEXTS else None
+    if bos is not None:
+        convert = _converter_with_one_bos(convert, bos)
     if streamed:
-        return _convert_stream(dataset, convert, [c for c in columns if c not in kept]), name
-    if layout is not None and _only_renames(dataset, layout):
+        return _convert_stream(dataset, convert, columns), name
+    if layout is not None and _only_renames(dataset, layout) and not _begin_with(dataset, layout, bos):
         _check_texts(dataset, layout, convert, files, never=token)
         return _renamed(dataset, layout), name
     features = _features(dataset, name, layout, kept, has_template)
-    decides = (layout, templates, has_template, token, *kept)
-    return _mapped(dataset, convert, name=name, kept=kept, features=features, decides=decides, files=files), name
+    decides = (layout, templates, has_template, token, form, bos, *kept)
+    return _mapped(dataset, convert, name=name, features=features, decides=decides, files=files), name
+
+
+_INTO_MESSAGES = ("instruction", "question_answer")
+"""Layouts of text that become messages where there is a chat template."""
+_TEXTS = ("text", "prompt_completion", "instruction", "question_answer")
+
+
+def _count_unread(
+    not_read: unread.Counts | None,
+    dataset: Any,
+    columns: Sequence[str],
+    layout: Layout | Sequence[str],
+    files: Sequence[Path] | None,
+    *,
+    messages: bool = False,
+    kept: Sequence[str] = (),
+) -> None:
+    """Counts what a layout, or templates of some columns, leave unread.
+
+    Raises:
+        DataError: most of the text of questions and answers.
+    """
+    used = set(layout) if not isinstance(layout, Layout) else {*layout.columns.values(), *layout.beside.values(), *kept}
+    others = [column for column in columns if column not in used]
+    if isinstance(layout, Layout) and layout.name == "question_answer" and others:
+        share = unread.share_of_text(dataset, others, list(used))
+        if share > 0.5:
+            raise DataError(
+                f"{_named(files)}{share:.0%} of the text of these rows stands in columns that the layout question + "
+                f"answer does not read: {', '.join(others)}. Say which columns make the prompt, for example",
+                "  data:",
+                f'    prompt: "{{{others[0]}}}\\n\\nQuestion: {{{layout.columns["question"]}}}\\nAnswer:"',
+                f'    completion: " {{{layout.columns["answer"]}}}"',
+            )
+    if not_read is None:
+        return
+    not_read.update(unread.columns_with_values(dataset, others))
+    if messages and isinstance(layout, Layout):
+        not_read.update(unread.keys_of_messages(dataset, list(layout.columns.values()), layout.beside.get("system")))
+
+
+def _without_full_masks(dataset: datasets.Dataset, layout: Layout) -> Layout:
+    """The layout without its masks where they are 1 throughout: such rows need not be written anew."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if layout.name != "tokenised" or not layout.beside:
+        return layout
+    ids, masks = layout.columns["input_ids"], list(layout.beside.values())
+    for table in dataset.select_columns([ids, *masks]).with_format("arrow").iter(batch_size=10_000):
+        for mask in masks:
+            values = table.column(mask)
+            if not pa.types.is_list(values.type) or values.null_count:
+                return layout
+            flags = pc.list_flatten(values)
+            full = flags.null_count == 0 and pc.all(flags.cast(pa.bool_())).as_py()
+            if not full or not pc.list_value_length(values).equals(pc.list_value_length(table.column(ids))):
+                return layout
+    return Layout(name=layout.name, columns=layout.columns)
+
+
+def _as_written(dataset: Any, convert: Convert, *, kept: Sequence[str], form: Any) -> Convert:
+    """A converter that also gives what a chat template reads beside messages, without the nulls with which Arrow fills
+    objects, and with the arguments of calls in the form that the template takes."""
+    filled = [name for name, feature in (dataset.features or {}).items() if _is_filled(feature)]
+    if not kept and not filled and form is None:
+        return convert
+
+    def one(row: Row) -> dict[str, Any]:
+        row = {**row, **{column: without_nulls(row[column]) for column in filled}}
+        made = {**convert(row), **{column: template_value(row, column) for column in kept}}
+        if form is not None:
+            for part in ("messages", "prompt", "completion"):
+                if part in made:
+                    made[part] = with_arguments(made[part], form)
+        return made
+
+    return one
+
+
+def _is_filled(feature: Any) -> bool:
+    """Whether Arrow has given objects stored under this feature the keys of all of them."""
+    import datasets
+
+    return isinstance(feature, dict) or (isinstance(feature, datasets.List) and _is_filled(feature.feature))
+
+
+def _converter_with_one_bos(convert: Convert, bos: str) -> Convert:
+    def one(row: Row) -> dict[str, Any]:
+        made = convert(row)
+        for part in ("text", "prompt"):
+            if isinstance(made.get(part), str):
+                made[part] = made[part].removeprefix(bos)
+        return made
+
+    return one
+
+
+def _begin_with(dataset: datasets.Dataset, layout: Layout, bos: str | None) -> bool:
+    """Whether a text of a data set begins with the token that the tokenizer adds."""
+    import pyarrow.compute as pc
+
+    if bos is None:
+        return False
+    column = layout.columns.get("text") or layout.columns["prompt"]
+    tables = dataset.select_columns([column]).with_format("arrow").iter(batch_size=10_000)
+    return any(pc.any(pc.starts_with(table.column(0), bos)).as_py() for table in tables)
 
 
 def _first_with_images(rows: Any, columns: Sequence[str]) -> int | None:
@@ -158,6 +288,7 @@ def _with_images(
     templates: Templates | None,
     files: Sequence[Path] | None,
     read_from: Sequence[Path] | None,
+    not_read: unread.Counts | None,
 ) -> tuple[datasets.Dataset, str]:
     """`standardise` of rows with images."""
     import datasets
@@ -167,6 +298,7 @@ def _with_images(
     layout = None
     if templates is not None:
         name, convert = templates.layout, templates.converter(columns)
+        _count_unread(not_read, dataset, columns, templates.columns, files)
     else:
         layout = _recognised(columns, {column: dataset[0][column] for column in columns}, files)
         name, messages = layout.name, _holds_messages(dataset, layout)
@@ -177,6 +309,10 @@ def _with_images(
             )
         if messages and not has_template:
             raise DataError(*_NO_CHAT_TEMPLATE)
+        if not messages and not (has_template and name in _INTO_MESSAGES):
+            layout = layout.as_text()
+        tables = [column for column in columns if column in TEMPLATE_COLUMNS]  # refused beside images
+        _count_unread(not_read, dataset, columns, layout, files, messages=messages, kept=tables)
         convert = converter(layout, chat_template=has_template, messages=messages)
     folders = list(dict.fromkeys(file.absolute().parent for file in read_from or ()))
     convert = vision.converter_with_images(convert, columns=seen, folders=folders, processor=processor)
@@ -199,7 +335,7 @@ def _with_images(
     )
     template = str(getattr(processor, "chat_template", None))
     decides = (layout, templates, template, vision.image_token(processor), vision.image_files(dataset, seen, folders))
-    made = _mapped(dataset, checked, name=name, kept=(), features=features, decides=decides, files=files)
+    made = _mapped(dataset, checked, name=name, features=features, decides=decides, files=files)
     made = made.add_column(vision.ROW, _numbers(dataset), new_fingerprint=f"{made._fingerprint[:24]}numbered")
     return made.cast_column(vision.IMAGES, datasets.List(datasets.Image())), name
 
@@ -272,6 +408,8 @@ def _only_renames(dataset: datasets.Dataset, layout: Layout) -> bool:
     """Whether the layout's columns already hold what TRL takes, so that renaming them is enough."""
     import datasets
 
+    if layout.beside:
+        return False
     if layout.name == "text" or layout.name == "prompt_completion":
         text = (datasets.Value("string"), datasets.Value("large_string"))
         return all(dataset.features[column] in text for column in layout.columns.values())
@@ -338,7 +476,6 @@ def _mapped(
     convert: Convert,
     *,
     name: str,
-    kept: Sequence[str],
     features: datasets.Features,
     decides: tuple[Any, ...],
     files: Sequence[Path] | None,
@@ -360,7 +497,7 @@ def _mapped(
             return dataset.map(
                 batch,
                 batched=True,
-                remove_columns=[column for column in dataset.column_names if column not in kept],
+                remove_columns=dataset.column_names,
                 features=features,
                 new_fingerprint=fingerprint,
             )
@@ -399,7 +536,8 @@ def _features(
 
     text = datasets.Value("string")
     if name == "tokenised":
-        made: dict[str, Any] = dict.fromkeys(layout.columns if layout else (), datasets.List(datasets.Value("int64")))
+        parts = ("input_ids", "labels") if layout and layout.beside else layout.columns if layout else ()
+        made: dict[str, Any] = dict.fromkeys(parts, datasets.List(datasets.Value("int64")))
     elif layout is None or name == "text":  # templates, and text that was not stored as text
         made = dict.fromkeys(("text",) if name == "text" else ("prompt", "completion"), text)
     else:
@@ -412,7 +550,10 @@ def _features(
         else:
             turn = datasets.List({"role": text, "content": text})
             made = dict.fromkeys(("prompt", "completion"), turn if has_template else text)
-    return datasets.Features({**{column: dataset.features[column] for column in kept}, **made})
+    beside: dict[str, Any] = {column: datasets.Json() for column in kept}
+    if "tools" in kept and getattr(dataset.features["tools"], "dtype", None) == "string":
+        beside["tools"] = text
+    return datasets.Features({**beside, **made})
 
 
 def _varies(feature: Any) -> bool:
@@ -456,12 +597,24 @@ def _places(files: Sequence[Path] | None, rows: Sequence[int]) -> list[str]:
     return locate_rows(files, rows)
 
 
-def rows_by_name(tokenizer: Any) -> Callable[[str], tuple[datasets.Dataset, str]]:
-    """A loader for data that methods name (replay): any source, standard columns, no templates of the training data."""
+def rows_by_name(
+    tokenizer: Any, *, say: Callable[[str], None] | None = None
+) -> Callable[[str], tuple[datasets.Dataset, str]]:
+    """A loader for data that methods name (replay): any source, standard columns, no templates of the training data.
+
+    Args:
+        tokenizer: as in `standardise`.
+        say: gets a sentence on what is not read of the rows.
+    """
 
     def load(name: str) -> tuple[datasets.Dataset, str]:
         from holdfast.data.sources import data_files, is_path, load_rows
 
-        return standardise(load_rows(name), tokenizer, files=data_files(name) if is_path(name) else None)
+        counts: unread.Counts = {}
+        files = data_files(name) if is_path(name) else None
+        rows, layout = standardise(load_rows(name), tokenizer, files=files, not_read=counts)
+        if say is not None and counts:
+            say(unread.sentence(counts, name))
+        return rows, layout
 
     return load

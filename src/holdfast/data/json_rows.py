@@ -10,6 +10,9 @@ should not, or changes without a word, is caught and sent to the reference reade
 - integers beyond 64 bits (it rounds them to floats)
 - nulls at the start of a list (pyarrow 26 loses one and shifts the values after it; the list then ends past its values,
   which `validate` sees)
+- objects with different keys (it gives each the keys of all, null where it had none), objects within objects (their
+  keys would come back in one order for all rows) and whole numbers beside fractions in them (7 would be 7.0): a chat
+  template would write them so into the training text
 
 The reference reader raises `DataError` with the line for anything that is not one object a line, and keeps a column
 whose values have several types (a number here, a string there) as `datasets.Json`: every value comes back as it was
@@ -134,12 +137,14 @@ def _fast_table(chunk: bytes, lines: Sequence[bytes]) -> pa.Table | None:
         return None
     if not all(_storable(f.type) for f in table.schema):
         return None
+    if any(changes_objects(column.combine_chunks()) for column in table.columns):
+        return None
     return table
 
 
 def rows_table(rows: Sequence[dict[str, Any]]) -> pa.Table:
-    """The reference: plain rows as a table; a missing key is null, a column of several types becomes
-    `datasets.Json`."""
+    """The reference: plain rows as a table; a missing column is null, and a column of several types, or of objects that
+    Arrow would change, becomes `datasets.Json`."""
     import pyarrow as pa
 
     names = dict.fromkeys(name for row in rows for name in row)
@@ -148,7 +153,7 @@ def rows_table(rows: Sequence[dict[str, Any]]) -> pa.Table:
         values = [row.get(name) for row in rows]
         try:
             array = pa.array(values)
-            if not _storable(array.type):
+            if not _storable(array.type) or changes_objects(array):
                 array = json_array(values)
         except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError):
             array = json_array(values)
@@ -186,6 +191,28 @@ def _storable(kind: pa.DataType, depth: int = 0) -> bool:
     if pa.types.is_struct(kind):
         return kind.num_fields > 0 and all(_storable(f.type, depth + 1) for f in kind)
     return not pa.types.is_list(kind) or _storable(kind.value_type, depth + 1)
+
+
+def holds_objects(kind: pa.DataType) -> bool:
+    """Whether a type has objects in it, at any depth, that JSON can write."""
+    import pyarrow as pa
+
+    return _holds(kind, pa.types.is_struct) and not _holds(kind, pa.types.is_binary)
+
+
+def changes_objects(column: pa.Array) -> bool:
+    """Whether objects in a column came back with other keys, another order of keys or other numbers than they were
+    written with."""
+    import pyarrow as pa
+
+    if pa.types.is_list(column.type):
+        return changes_objects(column.flatten())
+    if not pa.types.is_struct(column.type):
+        return False
+    values = column.drop_null().flatten()
+    if any(value.null_count for value in values):
+        return True
+    return any(holds_objects(value.type) or _holds(value.type, pa.types.is_floating) for value in values)
 
 
 def _times_as_text(kind: pa.DataType) -> pa.DataType:

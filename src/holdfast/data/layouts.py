@@ -3,26 +3,30 @@ at a time.
 
 | layout | columns | becomes |
 |---|---|---|
-| tokenised | input_ids [, labels] | the same |
-| chat | messages, or ShareGPT's conversations (from / value) | messages: role, content |
-| prompt_completion | prompt + completion / response / answer / output | prompt, completion |
-| instruction | instruction [, input / context] + output / response | prompt, completion: messages, or Alpaca's text
-without a chat template |
-| question_answer | question + answer | prompt, completion: messages, or "Question: ...\\nAnswer:" without a chat
-template |
+| tokenised | input_ids [, labels] [, masks] | input_ids and, where they or masks are there, labels |
+| chat | messages, or ShareGPT's conversations (from / value) [, system] | messages: role, content |
+| prompt_completion | prompt + completion / response / answer / output [, system] | prompt, completion |
+| instruction | instruction [, input / context] + output / response [, system] [, history] | prompt, completion:
+messages, or Alpaca's text without a chat template |
+| question_answer | [context +] question + answer [, system] [, history] | prompt, completion: messages, or
+"Question: ...\\nAnswer:" without a chat template |
 | text | text / content / body / document | text |
 
 The first layout of the table whose columns are all there is taken: a data set with `instruction`, `output` and the
 joined `text` is instruction data. Capitals in column names do not matter. A converter raises `BadRow` with the reason
-when a row cannot be used; nothing is repaired silently.
+when a row cannot be used; nothing is repaired silently. What no layout reads is counted by `unread`.
+
+A system prompt and earlier turns that stand in columns of their own become messages, so they are read where the result
+is messages. Masks beside tokens (`MASK_NAMES`) go into the labels: a token is trained where all of them are 1.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import string
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from holdfast.errors import ConfigError, DataError, did_you_mean
 
@@ -36,6 +40,11 @@ TEXT_NAMES = ("text", "content", "body", "document")
 COMPLETION_NAMES = ("completion", "response", "answer", "output")
 INPUT_NAMES = ("input", "context")
 OUTPUT_NAMES = ("output", "response", "completion", "answer")
+SYSTEM_NAMES = ("system", "system_prompt")
+MASK_NAMES = ("completion_mask", "assistant_masks", "assistant_mask", "loss_mask", "attention_mask")
+"""Columns beside tokens that say which are trained (1) and which are not (0); the last says which are no padding."""
+CHOICES = ("choice", "option", "distractor")
+"""What the names of columns with the options of multiple choice begin with."""
 
 ALPACA = {
     True: (
@@ -69,7 +78,11 @@ ROLES = {
 
 MESSAGE_EXTRAS = ("name", "tool_calls", "tool_call_id", "reasoning_content", "thinking")
 """Further keys of a message that chat templates read; kept where they are not null. Anything else in a message is
-dropped."""
+dropped, and counted by `unread`."""
+MESSAGE_KEYS = ("role", "from", "content", "value", "function_call", *MESSAGE_EXTRAS)
+"""All that is read of a message."""
+TEXT_PARTS = ("text", "input_text", "output_text")
+"""Types of the parts of a message that are text."""
 
 Row = Mapping[str, Any]
 Convert = Callable[[Row], dict[str, Any]]
@@ -132,6 +145,12 @@ class Templates:
         """ "text" or "prompt_completion"."""
         return "text" if self.text is not None else "prompt_completion"
 
+    @property
+    def columns(self) -> list[str]:
+        """Those that the templates name."""
+        given = (self.text, self.prompt, self.completion)
+        return [field for template in given if template is not None for field in _fields(template)]
+
     def converter(self, columns: Sequence[str]) -> Convert:
         """A row to `{"text"}` or `{"prompt", "completion"}`.
 
@@ -172,6 +191,13 @@ class Layout:
 
     name: str
     columns: dict[str, str]
+    beside: dict[str, str] = dataclasses.field(default_factory=dict)
+    """Further columns that are read: "system", "history", "context", and masks by their own names."""
+
+    def as_text(self) -> Layout:
+        """The layout where its rows become plain text, which has no place for a system prompt or earlier turns."""
+        beside = {part: column for part, column in self.beside.items() if part not in ("system", "history")}
+        return dataclasses.replace(self, beside=beside)
 
 
 def recognise(columns: Sequence[str], first_row: Row | None = None) -> Layout | None:
@@ -195,22 +221,31 @@ def recognise(columns: Sequence[str], first_row: Row | None = None) -> Layout | 
             first_row is None or first_row.get(column) is None or isinstance(first_row[column], kind)
         )
 
+    def present(kind: type, *parts: str, **named: str | None) -> dict[str, str]:
+        there = {part: find(part) for part in parts} | named
+        return {part: column for part, column in there.items() if column is not None and first_is(column, kind)}
+
     if (ids := find("input_ids")) is not None:
-        labels = find("labels")
-        return Layout(name="tokenised", columns={"input_ids": ids} | ({"labels": labels} if labels else {}))
+        tokens = {"input_ids": ids} | present(object, "labels")
+        return Layout(name="tokenised", columns=tokens, beside=present(object, *MASK_NAMES))
+    system = present(str, system=find(*SYSTEM_NAMES))
     if (messages := find("messages")) is not None or first_is(messages := find("conversations", "conversation"), list):
-        return Layout(name="chat", columns={"messages": str(messages)})
+        return Layout(name="chat", columns={"messages": str(messages)}, beside=system)
     if (prompt := find("prompt")) and (completion := find(*COMPLETION_NAMES)):
-        return Layout(name="prompt_completion", columns={"prompt": prompt, "completion": completion})
+        return Layout(name="prompt_completion", columns={"prompt": prompt, "completion": completion}, beside=system)
+    before = system | present(list, "history")
     if (instruction := find("instruction")) and (output := find(*OUTPUT_NAMES)):
         extra = find(*INPUT_NAMES)
         return Layout(
             name="instruction",
             columns={"instruction": instruction, "output": output} | ({"input": extra} if extra else {}),
+            beside=before,
         )
-    # beside choices, an answer is an index into them: multiple choice needs templates of the user's
-    if (question := find("question")) and (answer := find("answer")) and not find("choices", "options"):
-        return Layout(name="question_answer", columns={"question": question, "answer": answer})
+    # beside choices, an answer is an index or a letter of them: multiple choice needs templates of the user's
+    lettered = {"a", "b"} <= set(by_name) or any(name.startswith(CHOICES) for name in by_name)
+    if (question := find("question")) and (answer := find("answer")) and not lettered:
+        pair = {"question": question, "answer": answer}
+        return Layout(name="question_answer", columns=pair, beside=before | present(str, "context"))
     if first_is(text := find(*TEXT_NAMES), str):
         return Layout(name="text", columns={"text": str(text)})
     return None
@@ -229,20 +264,20 @@ def converter(layout: Layout, *, chat_template: bool, messages: bool = False) ->
         messages: whether the prompts of a "prompt_completion" data set are lists of messages rather than text; all rows
             must agree.
     """
-    c = layout.columns
+    c = {**layout.columns, **layout.beside}
     if layout.name == "text":
         return lambda row: {"text": _text(row, c["text"])}
     if layout.name == "chat":
-        return lambda row: {"messages": _conversation(row[c["messages"]], c["messages"])}
+        return lambda row: {"messages": _with_system(_conversation(row[c["messages"]], c["messages"]), row, c)}
     if layout.name == "prompt_completion":
         convert = _messages_pair if messages else _text_pair
-        return lambda row: convert(row, c["prompt"], c["completion"])
+        return lambda row: convert(row, c)
     if layout.name == "instruction":
         return lambda row: _instruction(row, c, chat_template)
     if layout.name == "question_answer":
         return lambda row: _question(row, c, chat_template)
     assert layout.name == "tokenised", layout
-    return lambda row: _tokenised(row, c)
+    return lambda row: _tokenised(row, layout)
 
 
 def as_text(row: Row, column: str) -> str:
@@ -267,39 +302,70 @@ def _filled(text: str, name: str) -> str:
     return text
 
 
-def _text_pair(row: Row, prompt: str, completion: str) -> dict[str, Any]:
-    return {"prompt": _text(row, prompt), "completion": _text(row, completion)}
+def _text_or_none(row: Row, columns: Mapping[str, str], part: str) -> str:
+    """The text of a column that may be missing, null or empty; then ""."""
+    column = columns.get(part)
+    text = "" if column is None or row[column] is None else as_text(row, column)
+    return text if text.strip() else ""
 
 
-def _messages_pair(row: Row, prompt: str, completion: str) -> dict[str, Any]:
+def _text_pair(row: Row, columns: Mapping[str, str]) -> dict[str, Any]:
+    return {"prompt": _text(row, columns["prompt"]), "completion": _text(row, columns["completion"])}
+
+
+def _messages_pair(row: Row, columns: Mapping[str, str]) -> dict[str, Any]:
+    prompt, completion = columns["prompt"], columns["completion"]
     for column in (prompt, completion):
         _refuse_no_list(row[column], column)
     given = [_message(m, f"'{prompt}' message {i}") for i, m in enumerate(row[prompt], 1)]
     answer = [_message(m, f"'{completion}' message {i}") for i, m in enumerate(row[completion], 1)]
     if not any(_says_something(m) for m in answer):
         raise BadRow(f"'{completion}' has no assistant message with content to learn from")
-    return {"prompt": given, "completion": answer}
+    return {"prompt": _with_system(given, row, columns), "completion": answer}
 
 
 def _instruction(row: Row, columns: Mapping[str, str], chat_template: bool) -> dict[str, Any]:
     instruction, output = _text(row, columns["instruction"]), _text(row, columns["output"])
-    extra = ""
-    if "input" in columns and row[columns["input"]] is not None:  # an instruction that needs no input is the usual case
-        extra = as_text(row, columns["input"])
+    extra = _text_or_none(row, columns, "input")  # an instruction that needs no input is the usual case
     if chat_template:
-        return _turn(f"{instruction}\n\n{extra}" if extra.strip() else instruction, output)
-    return {"prompt": ALPACA[bool(extra.strip())].format(instruction=instruction, input=extra), "completion": output}
+        return _turn(f"{instruction}\n\n{extra}" if extra else instruction, output, row, columns)
+    return {"prompt": ALPACA[bool(extra)].format(instruction=instruction, input=extra), "completion": output}
 
 
 def _question(row: Row, columns: Mapping[str, str], chat_template: bool) -> dict[str, Any]:
     question, answer = _text(row, columns["question"]), _text(row, columns["answer"])
+    context = _text_or_none(row, columns, "context")
+    passage = f"{context}\n\n" if context else ""
     if chat_template:
-        return _turn(question, answer)
-    return {"prompt": f"Question: {question}\nAnswer:", "completion": f" {answer}"}
+        return _turn(f"{passage}{question}", answer, row, columns)
+    return {"prompt": f"{passage}Question: {question}\nAnswer:", "completion": f" {answer}"}
 
 
-def _turn(user: str, assistant: str) -> dict[str, Any]:
-    return {"prompt": [{"role": "user", "content": user}], "completion": [{"role": "assistant", "content": assistant}]}
+def _turn(user: str, assistant: str, row: Row, columns: Mapping[str, str]) -> dict[str, Any]:
+    """A question and its answer behind the row's system prompt and earlier turns."""
+    asked = {"role": "user", "content": user}
+    prompt = _with_system([*_history(row, columns), asked], row, columns)
+    return {"prompt": prompt, "completion": [{"role": "assistant", "content": assistant}]}
+
+
+def _history(row: Row, columns: Mapping[str, str]) -> list[dict[str, Any]]:
+    """The messages of earlier turns, which stand as pairs of a question and an answer."""
+    column = columns.get("history")
+    turns: list[dict[str, Any]] = []
+    for pair in (row[column] if column is not None else None) or ():
+        if not isinstance(pair, list) or len(pair) != 2 or not all(isinstance(text, str) for text in pair):
+            raise BadRow(f"'{column}' holds {_described(pair)}, expected pairs of a question and its answer")
+        turns.append({"role": "user", "content": pair[0]})
+        turns.append({"role": "assistant", "content": pair[1]})
+    return turns
+
+
+def _with_system(messages: list[dict[str, Any]], row: Row, columns: Mapping[str, str]) -> list[dict[str, Any]]:
+    """The messages behind the row's system prompt, unless they begin with one of their own."""
+    system = _text_or_none(row, columns, "system")
+    if not system or messages[0]["role"] in ("system", "developer"):
+        return messages
+    return [{"role": "system", "content": system}, *messages]
 
 
 def _conversation(value: Any, column: str) -> list[dict[str, Any]]:
@@ -337,28 +403,121 @@ def _message(message: Any, where: str) -> dict[str, Any]:
             f"{where} has the unknown role {role!r}; known: {', '.join(ROLES)}{hint and ';' + hint.rstrip('.').lower()}"
         )
     extras = {key: message[key] for key in MESSAGE_EXTRAS if message.get(key) is not None}
+    if "tool_calls" not in extras and message.get("function_call") is not None:  # OpenAI's older form
+        extras["tool_calls"] = [{"type": "function", "function": _parsed(message["function_call"], where)}]
+    if extras.get("tool_calls"):
+        extras["tool_calls"] = _parsed(extras["tool_calls"], where)
     if content is None and extras.get("tool_calls"):
         content = ""  # a call of a tool says nothing besides
+    if isinstance(content, list):
+        content = "".join(_part(part, f"{where} ({known})") for part in content)
     if not isinstance(content, str):
-        parts = "; parts with images are for vision-language models" if isinstance(content, list) else ""
-        raise BadRow(f"{where} ({known}): content is {_described(content)}, expected text{parts}")
+        raise BadRow(f"{where} ({known}): content is {_described(content)}, expected text")
     return {"role": known, "content": content, **extras}
 
 
-def _tokenised(row: Row, columns: Mapping[str, str]) -> dict[str, Any]:
-    out: dict[str, Any] = {}
-    for name, column in columns.items():
-        value = row[column]
-        if value is None:
-            raise BadRow(f"'{column}' is missing or null")
-        if not isinstance(value, list) or any(isinstance(v, bool) or not isinstance(v, int) for v in value):
-            raise BadRow(f"'{column}' should be a list of whole numbers")
-        if not value:
-            raise BadRow(f"'{column}' is empty")
-        out[name] = value
-    if "labels" in out and len(out["labels"]) != len(out["input_ids"]):
-        raise BadRow(f"{len(out['input_ids'])} input_ids but {len(out['labels'])} labels")
-    return out
+def _part(part: Any, where: str) -> str:
+    """The text of one part of a message's content."""
+    if isinstance(part, str):
+        return part
+    kind = part.get("type", "text") if isinstance(part, Mapping) else None
+    if kind in TEXT_PARTS and isinstance(part.get("text"), str):
+        return str(part["text"])
+    got = _described(part) if kind is None else f"one of type {kind!r}"
+    raise BadRow(f"{where}: expected parts of type text, got {got}; images are for vision-language models")
+
+
+def _parsed(value: Any, where: str) -> Any:
+    """A value, or what the JSON text of it says."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except ValueError as error:
+        raise BadRow(f"{where}: expected JSON, got {value[:40]!r} ({error})") from None
+
+
+def with_arguments(messages: Sequence[Row], form: Literal["object", "text"]) -> list[dict[str, Any]]:
+    """Messages whose calls of tools have their arguments in one form: objects, or JSON text of them.
+
+    Raises:
+        BadRow: text that is no JSON.
+    """
+    return [
+        {**message, "tool_calls": [_with_arguments(call, form) for call in message["tool_calls"]]}
+        if message.get("tool_calls")
+        else dict(message)
+        for message in messages
+    ]
+
+
+def _with_arguments(call: Any, form: Literal["object", "text"]) -> Any:
+    if not isinstance(call, Mapping):
+        return call
+    if isinstance(call.get("function"), Mapping):
+        return {**call, "function": _with_arguments(call["function"], form)}
+    arguments = call.get("arguments")
+    if form == "object" and isinstance(arguments, str):
+        return {**call, "arguments": _parsed(arguments.strip() or "{}", f"the call of {call.get('name')}")}
+    if form == "text" and isinstance(arguments, Mapping):
+        return {**call, "arguments": json.dumps(arguments, ensure_ascii=False)}
+    return call
+
+
+def template_value(row: Row, column: str) -> Any:
+    """What a chat template is given of one of `TEMPLATE_COLUMNS`; tools as JSON text stay text."""
+    value = row[column]
+    if column == "tools":
+        if isinstance(value, str):
+            _parsed(value.strip() or "[]", "'tools'")
+        return value or None
+    if value is not None and not isinstance(value, Mapping):
+        raise BadRow(f"'{column}' holds {_described(value)}, expected an object")
+    return value or {}
+
+
+def template_variables(row: Row) -> dict[str, Any]:
+    """What `apply_chat_template` is given beside a row's messages, as TRL gives it when it trains."""
+    tools = row.get("tools")
+    return {"tools": json.loads(tools) if isinstance(tools, str) else tools, **(row.get("chat_template_kwargs") or {})}
+
+
+def without_nulls(value: Any) -> Any:
+    """A value whose objects have lost the keys that are null. Arrow gives each object of a column the keys of all of
+    them, so where it stored the rows, a null is a key that the row did not have."""
+    if isinstance(value, Mapping):
+        return {key: without_nulls(item) for key, item in value.items() if item is not None}
+    return [without_nulls(item) for item in value] if isinstance(value, list) else value
+
+
+def _tokenised(row: Row, layout: Layout) -> dict[str, Any]:
+    out: dict[str, Any] = {name: _whole_numbers(row, column) for name, column in layout.columns.items()}
+    masks = {name: _whole_numbers(row, column, flags=True) for name, column in layout.beside.items()}
+    ids = out["input_ids"]
+    for name, values in {**out, **masks}.items():
+        if len(values) != len(ids):
+            raise BadRow(f"{len(ids)} input_ids but {len(values)} {name}")
+    if not masks:
+        return out
+    trained = [all(flags) for flags in zip(*masks.values(), strict=True)]
+    labels = [label if flag else -100 for label, flag in zip(out.get("labels", ids), trained, strict=True)]
+    padding = masks.get("attention_mask", [1] * len(ids))
+    kept = [place for place, flag in enumerate(padding) if flag]
+    if not kept:
+        raise BadRow("its attention_mask leaves no token")
+    return {"input_ids": [ids[place] for place in kept], "labels": [labels[place] for place in kept]}
+
+
+def _whole_numbers(row: Row, column: str, *, flags: bool = False) -> list[int]:
+    """A list in a cell; `flags`: booleans are numbers, too."""
+    value = row[column]
+    if value is None:
+        raise BadRow(f"'{column}' is missing or null")
+    if not isinstance(value, list) or any(not isinstance(v, int) or (isinstance(v, bool) and not flags) for v in value):
+        raise BadRow(f"'{column}' should be a list of whole numbers")
+    if not value:
+        raise BadRow(f"'{column}' is empty")
+    return value
 
 
 def _described(value: Any) -> str:

@@ -13,8 +13,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from holdfast.data.chat_templates import with_one_bos
 from holdfast.data.formats import standardise
-from holdfast.data.layouts import COMPLETION_NAMES
+from holdfast.data.layouts import COMPLETION_NAMES, template_variables
 from holdfast.data.sources import data_files, is_path, load_rows
 from holdfast.errors import DataError
 
@@ -53,13 +54,15 @@ def encoded_prompt(row: Mapping[str, Any], tokenizer: Any) -> list[int]:
     if "input_ids" in row:
         return prefix(row["input_ids"], row.get("labels") or ())
     if "text" in row:
-        return list(tokenizer(row["text"])["input_ids"])
+        return with_one_bos(list(tokenizer(row["text"])["input_ids"]), tokenizer)
     if "messages" in row:
-        return _conversation(before_answer(row["messages"]), tokenizer, row.get("tools"))
+        return _conversation(before_answer(row["messages"]), tokenizer, row)
     prompt = row["prompt"]
     if isinstance(prompt, list):
-        return _conversation(prompt, tokenizer, row.get("tools"))
-    return list(tokenizer(prompt)["input_ids"]) if isinstance(prompt, str) and prompt.strip() else []
+        return _conversation(prompt, tokenizer, row)
+    if not isinstance(prompt, str) or not prompt.strip():
+        return []
+    return with_one_bos(list(tokenizer(prompt)["input_ids"]), tokenizer)
 
 
 def before_answer(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -99,8 +102,10 @@ def prefix(ids: Sequence[int], labels: Sequence[int]) -> list[int]:
     return list(ids[:first])
 
 
-def _conversation(turns: list[Any], tokenizer: Any, tools: Any) -> list[int]:
+def _conversation(turns: list[Any], tokenizer: Any, row: Mapping[str, Any]) -> list[int]:
     if not turns:
         return []
-    encoded = tokenizer.apply_chat_template(turns, tools=tools, add_generation_prompt=True, return_dict=True)
+    encoded = tokenizer.apply_chat_template(
+        turns, add_generation_prompt=True, return_dict=True, **template_variables(row)
+    )
     return list(encoded["input_ids"])

@@ -65,7 +65,10 @@ class RunRecord:
     """`{"name", "hash", "architecture", "parameters", "trainable", "vocabulary"}`, and "origin" where something
     has to be said of the weights, such as "dequantised from 4 bits (Q4_1)"."""
     data: dict[str, Any] = dataclasses.field(default_factory=dict)
-    """`{"name", "hash", "examples", "tokens", "trained_tokens", "replay_examples", "packed", "format"}`."""
+    """`{"name", "hash", "examples", "tokens", "trained_tokens", "untrained_examples", "packed", "format",
+    "not_read"}`: examples and tokens are those that are trained on, a pass over the data; "untrained_examples" are left
+    out, as nothing that is to be learnt is left of them; "not_read" has the columns and keys of messages that have
+    values and are not read, with the number of rows or messages (null where rows are streamed)."""
     parents: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     seed: int = 0
     versions: dict[str, str] = dataclasses.field(default_factory=dict)

@@ -13,6 +13,7 @@ from holdfast.support.paths import expanded
 from holdfast.support.progress import progress
 
 if TYPE_CHECKING:
+    from holdfast.data.unread import Counts
     from holdfast.runs.config import TrainConfig
     from holdfast.runs.cost import Cost
     from holdfast.runs.preview import Preview
@@ -46,6 +47,7 @@ def look(config: TrainConfig) -> Look:
     from holdfast.runs.loading import check_files, data_is_here, load_processor, load_tokenizer, load_training_data
     from holdfast.runs.on_policy import check_lengths
     from holdfast.runs.preview import preview
+    from holdfast.runs.rows import remarks_on_rows
 
     notes = check_files(config)
     name = str(config.model.model_name_or_path)
@@ -60,7 +62,9 @@ def look(config: TrainConfig) -> Look:
     if config.script.dataset_streaming or config.mixture.streaming or not data_is_here(config):
         return Look(notes=tuple(notes))
     tokenizer, processor = load_tokenizer(config), load_processor(config)
-    rows, _ = load_training_data(config, processor or tokenizer)
+    not_read: Counts = {}
+    rows, _ = load_training_data(config, processor or tokenizer, not_read)
+    notes += remarks_on_rows(config, processor or tokenizer, rows, not_read)
     if config.on_policy is not None:
         longest, room = check_lengths(config, rows, tokenizer, limit), config.on_policy.max_completion_length
         notes.append(

@@ -17,6 +17,7 @@ from holdfast.errors import ConfigError, DataError, ModelError, did_you_mean, fi
 from holdfast.support.environment import EFFICIENT_LOADING, loads_on_one_process_only
 
 if TYPE_CHECKING:
+    from holdfast.data.unread import Counts
     from holdfast.runs.config import TrainConfig
 
 
@@ -298,18 +299,19 @@ def _without_network() -> list[str]:
     return [] if get_token() else ["no hub token here: gated models need one ('hf auth login', or HF_TOKEN)"]
 
 
-def load_data(config: TrainConfig, tokenizer: Any) -> tuple[Any, str, Any]:
+def load_data(config: TrainConfig, tokenizer: Any, not_read: Counts | None = None) -> tuple[Any, str, Any]:
     """The training rows, the name of the format they came in, and the rows of `eval_strategy` (None when it is off).
     Rows that replay will mix in are read too, for their mistakes.
 
     Args:
         config: of the run.
         tokenizer: the model's; the processor of a vision-language model.
+        not_read: gets what of the training rows is not read (see `holdfast.data.unread`).
 
     Raises:
         DataError: see `holdfast.data.sources` and `holdfast.data.formats`.
     """
-    rows, layout = load_training_data(config, tokenizer)
+    rows, layout = load_training_data(config, tokenizer, not_read)
     check_images(config, rows)
     check_assistant_only(config, tokenizer, rows)
     eval_rows = load_eval_data(config, tokenizer)
@@ -335,15 +337,18 @@ def _as_trained(held_out: Any, rows: Any) -> Any:
     return held_out
 
 
-def load_training_data(config: TrainConfig, tokenizer: Any) -> tuple[Any, str]:
+def load_training_data(config: TrainConfig, tokenizer: Any, not_read: Counts | None = None) -> tuple[Any, str]:
     """The training rows in one of TRL's column layouts, and the name of the format they came in; with `on_policy` their
-    prompts.
+    prompts. `not_read` gets what of them is not read.
 
     Raises:
         DataError: see `holdfast.data.sources`, `holdfast.data.formats` and `holdfast.runs.on_policy`.
     """
     from holdfast.data.formats import standardise
+    from holdfast.data.layouts import TEMPLATE_COLUMNS
+    from holdfast.data.prompts import prompts_alone
     from holdfast.data.sources import data_files, is_path
+    from holdfast.data.unread import columns_with_values
     from holdfast.runs.on_policy import read_prompts
 
     rows, files = _all_rows(config), None
@@ -355,9 +360,16 @@ def load_training_data(config: TrainConfig, tokenizer: Any) -> tuple[Any, str]:
         files = data_files(name)  # so that a bad row is named by file and line
 
     def read(rows: Any) -> tuple[Any, str]:
-        return standardise(rows, tokenizer, templates=_templates(config), files=files, read_from=_read_from(config))
+        if config.training.completion_only_loss is False and "completion_mask" in (rows.column_names or ()):
+            rows = rows.remove_columns("completion_mask")  # as TRL has it
+        return standardise(
+            rows, tokenizer, templates=_templates(config), files=files, read_from=_read_from(config), not_read=not_read
+        )
 
     if config.on_policy is not None:
+        if not_read is not None:
+            used = ["prompt"] if prompts_alone(rows.column_names) else set(rows.column_names) - set(TEMPLATE_COLUMNS)
+            not_read.update(columns_with_values(rows, [name for name in rows.column_names if name not in used]))
         answers = config.on_policy.self_distillation is not None
         return read_prompts(rows, lambda rows: read(rows)[0], answers=answers), "prompts"
     return read(rows)

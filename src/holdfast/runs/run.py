@@ -247,6 +247,7 @@ class _Run:
         from holdfast.runs.dry_run import check_fit
         from holdfast.runs.loading import load_data, load_model, load_processor, load_tokenizer
         from holdfast.runs.packing import check_packing
+        from holdfast.runs.rows import remarks_on_rows
         from holdfast.training.frozen import matched
 
         model, args = self.config.model, self.config.training
@@ -257,12 +258,16 @@ class _Run:
             raise ConfigError(problems)
         if not trained and model.use_peft:
             check_fit(self.config)
+        not_read: dict[str, int | None] = {}
+        remarks: list[str] = []
         with self.status(f"Loading {model.model_name_or_path}"):
             self.tokenizer, self.processor = load_tokenizer(self.config), load_processor(self.config)
             data_hash = run_folder.data_hash(self.config)
             run_folder.refuse_changed_data(self.folder, self.record, self.config, data_hash)
             if not trained:
-                self.rows, self.layout, self.eval_rows = load_data(self.config, self.processor or self.tokenizer)
+                processing = self.processor or self.tokenizer
+                self.rows, self.layout, self.eval_rows = load_data(self.config, processing, not_read)
+                remarks = remarks_on_rows(self.config, processing, self.rows, not_read)
             images = run_folder.images_hash(self.rows)
             run_folder.refuse_changed_images(self.folder, self.record, images)
             self.model = load_model(self.config)
@@ -285,7 +290,9 @@ class _Run:
             data_hash = data_hash or str(getattr(self.rows, "_fingerprint", ""))
             mixed = {"mixed": m} if (m := self.record.data.get("mixed")) else {}  # what a continued run is held to
             named = {"name": run_folder.data_name(self.config), "hash": data_hash, "format": self.layout}
-            self.record.data = {**named, **mixed}
+            self.record.data = {**named, **mixed, "not_read": not_read}
+            for remark in remarks:
+                self.note(remark)
             if images is not None:
                 self.record.data["images"] = images
             if not model.use_peft:  # how much of the model LoRA saves is known later

@@ -262,16 +262,29 @@ class SFTRetentionTrainer(RetentionMixin, SFTTrainer):
             self.completion_only_loss = held
 
     def _note_lengths(self, tokenised: Dataset, args: Any, packing: bool) -> None:
+        """Counts what is trained on: examples are cut to `max_length` (without packing by TRL, which then leaves out
+        those of which nothing is trained any more)."""
         lengths = token_lengths(tokenised)
+        whole = packing and args.packing_strategy in ("bfd_split", "wrapped")
+        limit = None if whole else args.max_length
+        trained = trained_by_row(tokenised, limit, end=not packing and args.truncation_mode == "keep_end")
+        left_out = np.zeros(len(lengths), bool) if packing or limit is None else trained == 0
+        kept = lengths if limit is None else np.minimum(lengths, limit)
         self.data_info.update(
-            examples=len(tokenised),
-            tokens=int(lengths.sum()),
-            trained_tokens=trained_tokens(tokenised),
+            examples=int((~left_out).sum()),
+            untrained_examples=int((trained == 0).sum()),
+            tokens=int(kept[~left_out].sum()),
+            trained_tokens=int(trained.sum()),
             packed=bool(packing),
         )
+        if untrained := self.data_info["untrained_examples"]:
+            self.data_notes.append(
+                f"{untrained} of {len(lengths)} training examples are not trained at all: what is to be learnt of them "
+                f"is cut away (max_length) or masked (labels, assistant_only_loss, completion_only_loss)."
+            )
         if args.max_length is not None:
             longer = int((lengths > args.max_length).sum())
-            if longer and not (packing and args.packing_strategy in ("bfd_split", "wrapped")):
+            if longer and not whole:
                 self.data_notes.append(
                     f"{longer} of {len(lengths)} training examples are longer than max_length={args.max_length} tokens "
                     f"(longest: {int(lengths.max())}) and are cut there. Raise max_length, or use packing with "
@@ -292,6 +305,24 @@ class SFTRetentionTrainer(RetentionMixin, SFTTrainer):
 def trained_tokens(tokenised: Dataset) -> int:
     """Labels that are not -100, counted in Arrow batches so that a large data set never becomes Python lists."""
     return sum(int(np.count_nonzero(labels != -100)) for labels, _ in _labels(tokenised))
+
+
+def trained_by_row(tokenised: Dataset, limit: int | None, *, end: bool = False) -> np.ndarray:
+    """Labels of each row that are not -100, shape [rows], int64.
+
+    Args:
+        tokenised: with `labels`.
+        limit: tokens that a row is cut to; None: it is not.
+        end: whether the last ones are kept.
+    """
+    parts = [np.zeros(0, np.int64)]
+    for labels, lengths in _labels(tokenised):
+        sums = np.concatenate([[0], np.cumsum(labels != -100)])
+        stops = np.cumsum(lengths)
+        kept = lengths if limit is None else np.minimum(lengths, limit)
+        starts = stops - kept if end else stops - lengths
+        parts.append(sums[starts + kept] - sums[starts])
+    return np.concatenate(parts)
 
 
 def _is_ready(tokenised: Dataset, max_length: int | None) -> bool:

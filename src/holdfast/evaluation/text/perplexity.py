@@ -387,8 +387,9 @@ def _check_vocabulary(model: Any, encoded: Sequence[EncodedDocument]) -> None:
         )
 
 
-def documents_of(entry: PerplexityEntry, tokenizer: Any) -> list[Any]:
-    """The documents of a text entry."""
+def documents_of(entry: PerplexityEntry, tokenizer: Any, notes: list[str] | None = None) -> list[Any]:
+    """The documents of a text entry; `notes` gets what of its rows is not read, unless templates say what is."""
+    from holdfast.data import unread
     from holdfast.data.formats import Templates, standardise
     from holdfast.data.sources import data_files
 
@@ -397,7 +398,12 @@ def documents_of(entry: PerplexityEntry, tokenizer: Any) -> list[Any]:
     given = (entry.text, entry.prompt, entry.completion)
     refuse_images(entry, rows, [text for text in given if text] if any(given) else None)
     templates = Templates(text=entry.text, prompt=entry.prompt, completion=entry.completion) if any(given) else None
-    dataset, _ = standardise(rows, tokenizer, templates=templates, files=data_files(entry.data) if whole else None)
+    files, not_read = data_files(entry.data) if whole else None, unread.Counts()
+    dataset, _ = standardise(
+        rows, tokenizer, templates=templates, files=files, not_read=None if templates else not_read, one_bos=False
+    )
+    if not_read and notes is not None:
+        notes.append(unread.sentence(not_read, entry.name))
     return documents_from(dataset)
 
 
@@ -405,7 +411,7 @@ def measure(entry: PerplexityEntry, on: Subject) -> Outcome:
     """See `holdfast.evaluation.measures.measure`."""
     window, stride = resolve_window(on.model, entry.window, entry.stride)
     notes: list[str] = []
-    documents = documents_of(entry, on.tokenizer)
+    documents = documents_of(entry, on.tokenizer, notes)
     rows = score_documents(
         on.model,
         on.tokenizer,

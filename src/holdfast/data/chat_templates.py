@@ -1,0 +1,157 @@
+"""What a chat template and a tokenizer make of rows, where it is not what the rows say.
+
+Templates differ in the form of a tool's arguments that they take. They leave out thoughts of earlier turns, tools,
+calls and whole roles that they do not know, and end a turn with a token that need not be one of those that end a reply.
+None of this is an error to them. So rows are rendered and looked at: `remarks` says what is not in the text.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, Literal
+
+from holdfast.data.layouts import template_variables
+from holdfast.printable import printable
+
+_KEY, _VALUE = "holdfast_key", "holdfast_value"
+_AS_JSON = re.compile(f'"{_KEY}"\\s*:\\s*"{_VALUE}"')
+_REPLY = "holdfast reply"
+_NO_WORDS = re.compile(r"\\.|[\W_]+")
+"""What does not count when a text is looked for: escapes, white space, punctuation."""
+
+
+def argument_form(tokenizer: Any) -> Literal["object", "text"] | None:
+    """The form in which a chat template writes the arguments of a tool's call as JSON, where it takes one only; None
+    where it takes both, or writes no JSON."""
+    arguments = {_KEY: _VALUE}
+    of_object, of_text = _written_call(tokenizer, arguments), _written_call(tokenizer, json.dumps(arguments))
+    takes_object = _KEY in of_object and f"'{_KEY}'" not in of_object
+    takes_text = _AS_JSON.search(of_text) is not None
+    if takes_object == takes_text:
+        return None
+    return "object" if takes_object else "text"
+
+
+def _written_call(tokenizer: Any, arguments: Any) -> str:
+    """A conversation with a tool's call as the template writes it; "" where it cannot."""
+    call = {"id": "a1b2c3d4e", "type": "function", "function": {"name": "holdfast", "arguments": arguments}}
+    turns = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "", "tool_calls": [call]}]
+    return _rendered(tokenizer, turns)
+
+
+def _rendered(tokenizer: Any, messages: Any, **variables: Any) -> str:
+    if not hasattr(tokenizer, "apply_chat_template"):
+        return ""
+    try:
+        return str(tokenizer.apply_chat_template(messages, tokenize=False, **variables))
+    except Exception as error:  # what templates raise has no common base; whoever prepares the rows says it
+        if isinstance(error.__cause__, (TimeoutError, MemoryError)):
+            raise
+        return ""
+
+
+def added_bos(tokenizer: Any) -> str | None:
+    """The text of the BOS token that a tokenizer itself puts before every text; None where it puts none."""
+    words = getattr(tokenizer, "tokenizer", tokenizer)
+    bos = getattr(words, "bos_token_id", None)
+    if bos is None or list(words("a")["input_ids"])[:1] != [bos]:
+        return None
+    return str(words.bos_token)
+
+
+def with_one_bos(ids: list[int], tokenizer: Any) -> list[int]:
+    """Token ids of a text that the tokenizer began with BOS, without the one that the text itself begins with."""
+    bos = getattr(tokenizer, "bos_token_id", None)
+    return ids[1:] if bos is not None and ids[:2] == [bos, bos] else ids
+
+
+def remark_on_end(tokenizer: Any, ends: Collection[int]) -> str | None:
+    """A sentence where the token with which the chat template ends a turn of the assistant ends no reply.
+
+    Args:
+        tokenizer: with a chat template, or a processor with one.
+        ends: token ids that end a reply when the model writes.
+    """
+    text = _rendered(tokenizer, [{"role": "user", "content": "x"}, {"role": "assistant", "content": _REPLY}])
+    if _REPLY not in text:
+        return None
+    words = getattr(tokenizer, "tokenizer", tokenizer)
+    ids = list(words(text.rpartition(_REPLY)[2], add_special_tokens=False)["input_ids"])
+    if any(token in ends for token in ids):
+        return None
+    special = [token for token in ids if token in words.all_special_ids or token in words.added_tokens_decoder]
+    known = " or ".join(printable(words.decode([token])) for token in sorted(ends))
+    if not special:
+        return (
+            f"The chat template writes no token behind a turn of the assistant that ends a reply ({known}): the model "
+            f"is not trained to end one. Take a template that does (chat_template_path)."
+        )
+    end = printable(words.decode(special[:1]))
+    return (
+        f"The chat template ends a turn of the assistant with {end}, and the model's replies end with {known}: it is "
+        f"trained to write the first and asked until the second. Set eos_token: {end}."
+    )
+
+
+def remarks(rows: Iterable[Mapping[str, Any]], tokenizer: Any) -> list[str]:
+    """Sentences on what the chat template leaves out of conversations; none for rows of text.
+
+    Args:
+        rows: in the columns that `formats.standardise` gives; all of them are rendered.
+        tokenizer: with a chat template.
+    """
+    looked, lost, affected = 0, Counter[str](), Counter[str]()
+    for row in rows:
+        messages = row.get("messages") or [*(row.get("prompt") or ()), *(row.get("completion") or ())]
+        if not messages or isinstance(messages[0], str):
+            continue
+        variables = template_variables(row)
+        text = _rendered(tokenizer, messages, **variables)
+        if not text:
+            continue
+        looked += 1
+        found = _left_out(messages, variables["tools"], _words(text))
+        lost += found
+        affected.update(found.keys())
+    if not lost:
+        return []
+    parts = [f"{what} ({lost[what]:,} in {affected[what]:,} rows)" for what in lost]
+    return [f"The chat template leaves out of {looked:,} rows that were looked at: {', '.join(parts)}."]
+
+
+def _left_out(messages: list[Mapping[str, Any]], tools: Any, text: str) -> Counter[str]:
+    """What of a conversation is not in its text.
+
+    Args:
+        messages: of one row.
+        tools: beside them.
+        text: as `_words` gives it.
+    """
+    found = Counter[str]()
+    for message in messages:
+        role, content = message["role"], message["content"]
+        if isinstance(content, str) and _words(content) not in text:
+            _, closed, said = content.rpartition("</think>")
+            thought = role == "assistant" and closed and _words(said) in text
+            found["thoughts of the assistant" if thought else f"contents of role {role}"] += 1
+        for key in ("reasoning_content", "thinking"):
+            if _words(str(message.get(key) or "")) not in text:
+                found["thoughts of the assistant"] += 1
+        calls = message.get("tool_calls") or ()
+        found["calls of tools"] += sum(_words(_function_name(call)) not in text for call in calls)
+    offered = tools if isinstance(tools, list) else ()
+    found["tools"] += sum(_words(_function_name(tool)) not in text for tool in offered)
+    return +found
+
+
+def _words(text: str) -> str:
+    return _NO_WORDS.sub("", text)
+
+
+def _function_name(value: Any) -> str:
+    """Of a tool, or of a call of one."""
+    function = value.get("function", value) if isinstance(value, Mapping) else None
+    return str(function.get("name") or "") if isinstance(function, Mapping) else ""

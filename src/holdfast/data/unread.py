@@ -1,0 +1,132 @@
+"""What is in the rows and is not read: columns, and keys of messages, each with the number of rows that have a value
+there.
+
+A layout takes the columns that it knows, and a chat template the keys that it knows; the rest never reaches the model.
+Whoever wrote a weight, a passage or an earlier turn there has to hear of it. Null, empty text and empty lists are no
+values.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from holdfast.data.layouts import MESSAGE_KEYS
+
+Counts = dict[str, int | None]
+"""What is not read -> in how many rows or messages; None where rows are streamed."""
+
+_LOOKED = 200
+"""Rows by which a share of text is estimated."""
+_SHOWN = 12
+"""Names that a sentence has at most."""
+
+
+def columns_with_values(dataset: Any, columns: Sequence[str]) -> Counts:
+    """Of some columns those that have a value in some row.
+
+    Args:
+        dataset: the rows; of streamed ones nothing is counted.
+        columns: its own.
+    """
+    import datasets
+
+    if isinstance(dataset, datasets.IterableDataset):
+        return dict.fromkeys(columns)
+    if not columns:
+        return {}
+    counts = dict.fromkeys(columns, 0)
+    for table in dataset.select_columns(list(columns)).with_format("arrow").iter(batch_size=10_000):
+        for column in columns:
+            counts[column] += _values(table.column(column).combine_chunks())
+    return {column: count for column, count in counts.items() if count}
+
+
+def _values(column: Any) -> int:
+    """How many entries of an Arrow array are a value."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    kind, there = column.type, column.drop_null()
+    if isinstance(column, pa.ExtensionArray):
+        empty = pc.is_in(there.storage, pa.array(["null", '""', "[]", "{}"], there.storage.type))
+        return len(there) - int(pc.sum(empty).as_py() or 0)
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return int(pc.sum(pc.not_equal(there, "")).as_py() or 0)
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return int(pc.sum(pc.greater(pc.list_value_length(there), 0)).as_py() or 0)
+    return len(there)
+
+
+def keys_of_messages(dataset: Any, columns: Sequence[str], system: str | None) -> Counts:
+    """Keys of messages that are not read, as "weight of messages", with the number of messages that have a value there;
+    and the system column's name with the number of rows whose messages begin with another system prompt.
+
+    Args:
+        dataset: the rows; of streamed ones nothing is known.
+        columns: those that hold lists of messages.
+        system: the column with the system prompt, where there is one.
+    """
+    import datasets
+
+    if isinstance(dataset, datasets.IterableDataset):
+        return {}
+    counts: dict[str, int] = {}
+    if system is None and all(_known_keys(dataset.features[column]) for column in columns):
+        return {}
+    for row in dataset.select_columns([*columns, *([system] if system is not None else [])]):
+        messages = [message for column in columns for message in row[column] or () if isinstance(message, Mapping)]
+        for message in messages:
+            for key, value in message.items():
+                if key not in MESSAGE_KEYS and value not in (None, "", [], {}):
+                    counts[f"{key} of messages"] = counts.get(f"{key} of messages", 0) + 1
+        if system is not None and messages and row[system]:
+            own = messages[0].get("role") or messages[0].get("from")
+            content = messages[0].get("content") or messages[0].get("value")
+            if own in ("system", "developer") and content != row[system]:
+                counts[system] = counts.get(system, 0) + 1
+    return dict(counts)
+
+
+def _known_keys(feature: Any) -> bool:
+    """Whether messages stored under a feature can have no other keys than those that are read."""
+    import datasets
+
+    if not isinstance(feature, datasets.List) or not isinstance(feature.feature, dict):
+        return False
+    return set(feature.feature) <= set(MESSAGE_KEYS)
+
+
+def share_of_text(dataset: Any, columns: Sequence[str], others: Sequence[str]) -> float:
+    """The share of the characters of all of these columns that stands in `columns`, by the first rows."""
+    sizes = [0, 0]
+    for row in itertools.islice(dataset, _LOOKED):
+        for place, names in enumerate((columns, others)):
+            sizes[place] += sum(_characters(row[name]) for name in names)
+    return sizes[0] / max(1, sum(sizes))
+
+
+def _characters(value: Any) -> int:
+    """Of text, also within lists and objects; numbers are no text."""
+    if isinstance(value, Mapping):
+        return sum(map(_characters, value.values()))
+    if isinstance(value, list):
+        return sum(map(_characters, value))
+    return len(value) if isinstance(value, str) else 0
+
+
+def sentence(counts: Mapping[str, int | None], name: str = "") -> str:
+    """What is not read, for people.
+
+    Args:
+        counts: not empty.
+        name: of the data; "": the training data.
+    """
+    parts = []
+    for what, count in itertools.islice(counts.items(), _SHOWN):
+        unit = "" if what.endswith(" of messages") else " row" if count == 1 else " rows"
+        parts.append(what if count is None else f"{what} ({count:,}{unit})")
+    more = f" and {len(counts) - _SHOWN} more" if len(counts) > _SHOWN else ""
+    whose = f" of {name}" if name else ""
+    return f"Not read{whose}: {', '.join(parts)}{more}."

@@ -1,0 +1,68 @@
+"""What the reader of a run has to know of its rows before it begins: what of them is not read, and what the chat
+template makes of them."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from holdfast.data.unread import Counts
+    from holdfast.runs.config import TrainConfig
+
+_LOOKED = 500
+"""Conversations that are written by the chat template at most."""
+
+
+def remarks_on_rows(config: TrainConfig, processing: Any, rows: Any, not_read: Counts) -> list[str]:
+    """Sentences on the training rows and on those that replay mixes in.
+
+    Args:
+        config: of the run.
+        processing: the model's tokenizer or processor, as `loading` gives it.
+        rows: the training rows as `loading.load_training_data` gives them.
+        not_read: what of them is not read.
+    """
+    from holdfast.data import chat_templates, unread
+    from holdfast.data.formats import rows_by_name
+
+    found = [unread.sentence(not_read)] if not_read else []
+    read = rows_by_name(processing, say=found.append)
+    for method in config.retention:
+        for name in method.named_data() if method.name == "replay" and not method.off else ():
+            read(name)
+    sample = list(itertools.islice(_spread(rows), _LOOKED))
+    if any(isinstance(value, list) and value and isinstance(value[0], dict) for value in sample[0].values()):
+        found += chat_templates.remarks(sample, processing)
+        ends = _ends_of_replies(config, getattr(processing, "tokenizer", processing))
+        if remark := chat_templates.remark_on_end(processing, ends):
+            found.append(remark)
+    return found
+
+
+def _spread(rows: Any) -> Any:
+    """Some rows, evenly over all of them; of a stream the first."""
+    if not hasattr(rows, "select"):
+        return rows
+    rows = rows.select_columns([column for column in rows.column_names if column != "images"])
+    if len(rows) <= _LOOKED:
+        return rows
+    return rows.select([place * len(rows) // _LOOKED for place in range(_LOOKED)])
+
+
+def _ends_of_replies(config: TrainConfig, tokenizer: Any) -> set[int]:
+    """Token ids that end a reply of the trained model: those of its generation config, and the tokenizer's, which
+    training adds to them."""
+    from transformers import AutoConfig, GenerationConfig
+
+    from holdfast.checkpoints.named import located
+
+    model, trusted = config.model, config.training.trust_remote_code
+    place = located(str(model.model_name_or_path))
+    try:
+        named: Any = GenerationConfig.from_pretrained(place, revision=model.model_revision).eos_token_id
+    except OSError:  # there is no such file, and the model's own configuration says it
+        shape = AutoConfig.from_pretrained(place, revision=model.model_revision, trust_remote_code=trusted)
+        named = getattr(shape.get_text_config(), "eos_token_id", None)
+    ends = {tokenizer.eos_token_id, *(named if isinstance(named, list) else [named])}
+    return {token for token in ends if token is not None}

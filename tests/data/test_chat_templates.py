@@ -1,0 +1,154 @@
+"""What a chat template makes of rows is looked at in what it writes."""
+
+import json
+
+import pytest
+
+from holdfast.data.chat_templates import added_bos, argument_form, remark_on_end, remarks
+from holdfast.data.formats import standardise
+from holdfast.data.prompts import prompts_by_name
+from holdfast.data.sources import load_rows
+from holdfast.errors import DataError
+from tiny import build_tokenizer
+
+LOOP = "{% for m in messages %}<{{ m.role }}>{{ m.content or '' }}BODY<|end|>{% endfor %}"
+CALLS = "{% for c in m.tool_calls or [] %}{{ c.function.name }}(ARGUMENTS){% endfor %}"
+
+
+def tokenizer(body="", end="<|end|>"):
+    """One whose template writes messages and `body` behind each."""
+    made = build_tokenizer(additional_special_tokens=["<|end|>"])
+    made.chat_template = LOOP.replace("BODY", body).replace("<|end|>", end)
+    return made
+
+
+def calling(arguments):
+    return tokenizer(CALLS.replace("ARGUMENTS", arguments))
+
+
+ARGUMENTS = "c.function.arguments"
+TOJSON = calling("{{ " + ARGUMENTS + " | tojson }}")
+TEXT = calling("{{ '' + " + ARGUMENTS + " }}")
+BOTH = calling("{{ %s if %s is string else %s | tojson }}" % (ARGUMENTS, ARGUMENTS, ARGUMENTS))
+ITEMS = calling("{% for k, v in c.function.arguments.items() %}{{ k }}={{ v }}{% endfor %}")
+PRINTED = calling("{{ " + ARGUMENTS + " }}")
+
+
+@pytest.mark.parametrize(
+    ("words", "form"),
+    [(TOJSON, "object"), (ITEMS, "object"), (TEXT, "text"), (PRINTED, "text"), (BOTH, None), (tokenizer(), None)],
+)
+def test_the_form_of_arguments_that_a_template_takes(words, form):
+    assert argument_form(words) == form
+
+
+@pytest.mark.parametrize(
+    ("words", "written", "expected"),
+    [
+        (TOJSON, '{"city": "Oslo"}', '{"city": "Oslo"}'),
+        (TOJSON, "", "{}"),
+        (TOJSON, {"city": "Oslo"}, '{"city": "Oslo"}'),
+        (ITEMS, '{"city": "Oslo"}', "city=Oslo"),
+        (PRINTED, {"city": "Bodø"}, '{"city": "Bodø"}'),
+        (TEXT, {"city": "Oslo"}, '{"city": "Oslo"}'),
+        (BOTH, '{"city":"Oslo"}', '{"city":"Oslo"}'),
+    ],
+)
+def test_arguments_are_given_in_that_form(tmp_path, words, written, expected):
+    call = {"function": {"name": "f", "arguments": written}}
+    messages = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "", "tool_calls": [call]}]
+    (tmp_path / "a.jsonl").write_text(json.dumps({"messages": messages}) + "\n")
+    row = standardise(load_rows(tmp_path / "a.jsonl"), words)[0][0]
+    assert f"f({expected})" in words.apply_chat_template(row["messages"], tokenize=False)
+
+
+def test_arguments_that_are_no_json_are_named(tmp_path):
+    call = {"function": {"name": "f", "arguments": "{city"}}
+    messages = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "", "tool_calls": [call]}]
+    (tmp_path / "a.jsonl").write_text(json.dumps({"messages": messages}) + "\n")
+    with pytest.raises(DataError, match=r"row 1: the call of f: expected JSON, got '\{city'"):
+        standardise(load_rows(tmp_path / "a.jsonl"), TOJSON)
+
+
+THINKS = tokenizer()
+THINKS.chat_template = (
+    "{% for m in messages %}<{{ m.role }}>{% if loop.last %}{{ m.content }}"
+    "{% else %}{{ m.content.split('</think>')[-1] }}{% endif %}<|end|>{% endfor %}"
+)
+SILENT = tokenizer()
+SILENT.chat_template = "{% for m in messages if m.role != 'tool' %}<{{ m.role }}>{{ m.content }}{% endfor %}"
+AS_JSON = tokenizer()
+AS_JSON.chat_template = "{% for m in messages %}{{ m.content | tojson }}{% endfor %}"
+
+
+def turns(*contents, **more):
+    roles = ("user", "assistant") * len(contents)
+    return {"messages": [{"role": role, "content": c} for role, c in zip(roles, contents, strict=False)], **more}
+
+
+CALL = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "weather", "arguments": {}}}]}
+
+
+@pytest.mark.parametrize(
+    ("words", "row", "expected"),
+    [
+        (
+            THINKS,
+            turns("q", "<think>first</think>one", "q", "<think>second</think>two"),
+            "thoughts of the assistant (1",
+        ),
+        (tokenizer(), turns("q", "<think>first</think>one"), None),
+        (tokenizer(), {"messages": [*turns("q")["messages"], CALL]}, "calls of tools (1"),
+        (tokenizer(), turns("q", "a", tools=[{"function": {"name": "weather"}}]), "tools (1"),
+        (tokenizer(), turns("q", "a", tools='[{"name": "weather"}]'), "tools (1"),
+        (
+            SILENT,
+            {"messages": [*turns("q", "a")["messages"], {"role": "tool", "content": "3"}]},
+            "contents of role tool (1",
+        ),
+        (
+            tokenizer(),
+            {"messages": [*turns("q")["messages"], {"role": "assistant", "content": "a", "reasoning_content": "why"}]},
+            "thoughts of the assistant (1",
+        ),
+        (AS_JSON, turns('a "b"\n\tc', "d\\e"), None),
+        (tokenizer(), {"prompt": turns("q")["messages"], "completion": [CALL]}, "calls of tools (1"),
+        (tokenizer(), {"prompt": "q", "completion": "a"}, None),
+    ],
+)
+def test_what_a_template_leaves_out_is_counted(words, row, expected):
+    found = remarks([row, turns("q", "a"), row], words)
+    if expected is None:
+        assert found == []
+    else:
+        count = expected.replace("(1", "(2 in 2 rows)")
+        assert found == [f"The chat template leaves out of 3 rows that were looked at: {count}."]
+
+
+def test_the_end_of_a_turn_has_to_end_a_reply():
+    words = tokenizer()
+    end = words.convert_tokens_to_ids("<|end|>")
+    assert remark_on_end(words, {end}) is None
+    assert "ends a turn of the assistant with <|end|>" in remark_on_end(words, {words.eos_token_id})
+    assert remark_on_end(words, {words.eos_token_id}).endswith("Set eos_token: <|end|>.")
+    assert "writes no token behind a turn" in remark_on_end(tokenizer(end=" "), {words.eos_token_id})
+
+
+def test_text_that_begins_with_the_token_that_the_tokenizer_adds(tmp_path):
+    from tokenizers.processors import TemplateProcessing
+
+    words = build_tokenizer(bos_token="<|bos|>")
+    assert added_bos(words) is None
+    bos = ("<|bos|>", words.bos_token_id)
+    words.backend_tokenizer.post_processor = TemplateProcessing(single="<|bos|> $A", special_tokens=[bos])
+    assert added_bos(words) == "<|bos|>"
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "<|bos|>one"}\n{"text": "two"}\n')
+    out, _ = standardise(load_rows(path), words)
+    assert out["text"] == ["one", "two"]
+    assert [ids.count(words.bos_token_id) for ids in prompts_by_name(str(path), words)[0]] == [1, 1]
+    assert standardise(load_rows(path), words, one_bos=False)[0]["text"][0] == "<|bos|>one"
+    path.write_text('{"prompt": "<|bos|>one", "completion": "two"}\n')
+    assert standardise(load_rows(path), words)[0].to_list() == [{"prompt": "one", "completion": "two"}]
+    path.write_text('{"prompt": "<|bos|>one"}\n')
+    assert prompts_by_name(str(path), words)[0][0].count(words.bos_token_id) == 1

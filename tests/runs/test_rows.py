@@ -1,0 +1,93 @@
+"""A run says what of its rows it does not read, and counts what it trains on; a dry run says the same before it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from datasets import Dataset
+
+from holdfast.cli.main import main
+from holdfast.records.run import RunFolder
+from holdfast.training.hosts import trained_by_row
+from tiny import build_model, build_tokenizer
+
+CHAT = "{% for m in messages %}<{{ m.role }}>{{ m.content.split('</think>')[-1] }}<|end|>{% endfor %}"
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with a model whose chat template drops thoughts and ends turns with a token of its own."""
+    monkeypatch.chdir(tmp_path)
+    tokenizer = build_tokenizer(additional_special_tokens=["<|end|>"])
+    tokenizer.chat_template = CHAT
+    build_model(len(tokenizer)).save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    return tmp_path
+
+
+def written(name: str, *rows: dict[str, Any]) -> str:
+    Path(name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return name
+
+
+def train(*words: str) -> None:
+    asked = ["train", "--model_name_or_path", "model", "--output_dir", "out", "--max_steps", "1", "--report_to", "none"]
+    assert main([*asked, "--use_cpu", "--bf16", "false", *words]) == 0
+
+
+def test_what_is_not_read_is_told_before_a_run_in_it_and_in_its_record(
+    place: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    turns = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "<think>why</think>y", "weight": 1}]
+    data = written("a.jsonl", {"messages": turns, "id": 1}, {"messages": turns, "id": None})
+    old = written("old.jsonl", {"text": "a", "source": "b"})
+    words = ["--dataset_name", data, "--retention", f"replay:data={old},fraction=0.1"]
+    expected = [
+        "Not read: id (1 row), weight of messages (2).",
+        "Not read of old.jsonl: source (1 row).",
+        "The chat template leaves out of 2 rows that were looked at: thoughts of the assistant (2 in 2 rows).",
+        "The chat template ends a turn of the assistant with <|end|>, and the model's replies end with <|endoftext|>: "
+        "it is trained to write the first and asked until the second. Set eos_token: <|end|>.",
+    ]
+    train(*words, "--dry_run")
+    shown = capfd.readouterr().out
+    assert all(f"  note        {note}\n" in shown for note in expected)
+    train(*words)
+    record = RunFolder("out").read()
+    assert record.data["not_read"] == {"id": 1, "weight of messages": 2}
+    assert record.notes[: len(expected)] == expected
+    said = " ".join(capfd.readouterr().out.split())
+    assert all(f"Note: {note}" in said for note in expected)
+    train("--dataset_name", data, "--eos_token", "<|end|>", "--dry_run", "--output_dir", "other")
+    assert "ends a turn" not in capfd.readouterr().out
+
+
+def test_examples_and_tokens_are_those_that_are_trained(place: Path) -> None:
+    pairs = [{"prompt": "A list is " * 20, "completion": "x"}, {"prompt": "A list", "completion": " is"}]
+    train("--dataset_name", written("a.jsonl", *pairs, pairs[0]), "--max_length", "16")
+    record = RunFolder("out").read()
+    counts = {name: record.data[name] for name in ("examples", "untrained_examples", "tokens", "trained_tokens")}
+    assert counts["examples"] == 1 and counts["untrained_examples"] == 2
+    assert counts["tokens"] == record.training["tokens"] and 0 < counts["trained_tokens"] < counts["tokens"] <= 16
+    assert any(note.startswith("2 of 3 training examples are not trained at all") for note in record.notes)
+
+
+@pytest.mark.parametrize(
+    ("limit", "end", "expected"), [(None, False, [2, 0, 1]), (2, False, [1, 0, 0]), (2, True, [1, 0, 1])]
+)
+def test_trained_labels_of_each_row(limit: int | None, end: bool, expected: list[int]) -> None:
+    labels = [[-100, 2, -100, 4], [-100], [-100, -100, 7]]
+    rows = Dataset.from_dict({"input_ids": labels, "labels": labels})
+    assert trained_by_row(rows, limit, end=end).tolist() == expected
+    assert np.array_equal(trained_by_row(rows.select([2, 0]), limit, end=end), np.array(expected)[[2, 0]])
+
+
+def test_masks_beside_tokens_unless_whole_rows_are_asked_for(place: Path) -> None:
+    data = written("a.jsonl", {"input_ids": [5, 6, 7, 8], "completion_mask": [0, 0, 1, 1]})
+    for number, (words, trained) in enumerate((((), 2), (("--completion_only_loss", "false"), 4))):
+        train("--dataset_name", data, "--output_dir", f"out-{number}", *words)
+        assert RunFolder(f"out-{number}").read().data["trained_tokens"] == trained
