@@ -29,7 +29,7 @@ APART, LEAK, PACKAGES, UNTRAINED, UNKNOWN = "apart", "leak", "packages", "untrai
 HEADS = {
     APART: "**Kept apart**",
     PACKAGES: "**Kept apart once packages are installed**, which the refusal names",
-    LEAK: "**See each other**, so that packing is refused",
+    LEAK: "**See each other**, so that each is run by itself",
     UNTRAINED: "**Not trained here**: no separate backbone and head, or no packed batch at all",
     UNKNOWN: "**Not tried**: no tiny model of the default configuration; the model itself is tried once it is loaded",
 }

@@ -1,7 +1,10 @@
 """Continuations by a model in memory, in batches: what evaluation asks greedily, and what is drawn to be trained on.
 
-Prompts of a batch are padded on the left. transformers fills whatever a generation configuration leaves open from the
-model's own (a repetition penalty of 1.05 stands in released instruct models), so the model's own is empty meanwhile.
+Prompts of a batch are padded on the left. In some architectures the padding moves what comes behind it whatever the
+mask says (RWKV, which reads a row as one); that is found out once a model, and their prompts are continued one by one.
+
+transformers fills whatever a generation configuration leaves open from the model's own (a repetition penalty of 1.05
+stands in released instruct models), so the model's own is empty meanwhile.
 
 Shapes: B prompts of a batch, T tokens of the longest of them.
 """
@@ -9,7 +12,9 @@ Shapes: B prompts of a batch, T tokens of the longest of them.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+import functools
+import weakref
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -111,17 +116,86 @@ def continued(
     seeded = _seeded(sampling.seed, device) if sampling is not None else contextlib.nullcontext()
     try:
         with torch.no_grad(), _without_defaults(model), seeded:
-            out_BT = model.generate(
-                input_ids=ids_BT,
-                attention_mask=mask_BT,
-                generation_config=config,
-                logits_processor=LogitsProcessorList([watch]),
+            generate = functools.partial(
+                model.generate, generation_config=config, logits_processor=LogitsProcessorList([watch])
             )
+            out_BT = generate_padded(model, generate, ids_BT, mask_BT, padding=padding)
     except torch.OutOfMemoryError as error:
         raise HoldfastError(
             f"Not enough memory to continue {len(prompts)} prompts of up to {longest} tokens at once. {advice}"
         ) from error
     return [_up_to_end(row, ends, broken=watch.broken) for row in out_BT[:, longest:].tolist()]
+
+
+def generate_padded(
+    model: Any, generate: Callable[..., torch.Tensor], ids_BT: torch.Tensor, mask_BT: torch.Tensor, *, padding: int
+) -> torch.Tensor:
+    """Prompts with their continuations `[B, T + new]`, padded on both sides: of one batch, or row by row where padding
+    would move them.
+
+    Args:
+        model: that generates.
+        generate: takes `input_ids` and `attention_mask`.
+        ids_BT, mask_BT: prompts, padded on the left, and 0 where they are.
+        padding: the token that fills rows.
+    """
+    import torch
+
+    if bool(mask_BT.all()) or ignores_padding(model):
+        return generate(input_ids=ids_BT, attention_mask=mask_BT)
+    rows = []
+    for ids_T, mask_T in zip(ids_BT, mask_BT, strict=True):
+        prompt = ids_T[mask_T != 0][None]
+        written = generate(input_ids=prompt, attention_mask=torch.ones_like(prompt))
+        rows.append(torch.cat([ids_T, written[0, prompt.shape[1] :]]))
+    return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=padding)
+
+
+def ignores_padding(model: Any) -> bool:
+    """Whether a model continues a prompt that is padded on the left as it continues it alone: tried once a model, on
+    the logits of a few tokens."""
+    if model not in _ignoring:
+        try:
+            _ignoring[model] = _padding_moves(model) <= (1e-2 if _is_exact(model) else 0.3)
+        except Exception:  # it generates nothing at all, which whoever asks it meets
+            _ignoring[model] = True
+    return _ignoring[model]
+
+
+_ignoring: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
+"""What came of the trials of `ignores_padding`."""
+
+
+def _is_exact(model: Any) -> bool:
+    import torch
+
+    return next(model.parameters()).dtype in (torch.float32, torch.float64)
+
+
+def _padding_moves(model: Any) -> float:
+    """How far padding moves the logits of a few tokens that follow a prompt, in their standard deviations."""
+    import torch
+    from transformers import GenerationConfig
+
+    embeddings = model.get_input_embeddings().weight
+    prompt = torch.arange(3, 9, device=embeddings.device) % len(embeddings)
+    other = torch.arange(2, 13, device=embeddings.device) * 7 % len(embeddings)
+    padded = torch.cat([torch.zeros(len(other) - len(prompt), dtype=prompt.dtype, device=prompt.device), prompt])
+    config = GenerationConfig(max_new_tokens=4, do_sample=False, pad_token_id=0, use_cache=True)
+    how = {"generation_config": config, "output_logits": True, "return_dict_in_generate": True}
+    with torch.no_grad(), _without_defaults(model):
+        alone = model.generate(input_ids=prompt[None], attention_mask=torch.ones_like(prompt)[None], **how)
+        ids_BT = torch.stack([padded, other])
+        mask_BT = torch.ones_like(ids_BT)
+        mask_BT[0, : -len(prompt)] = 0
+        both = model.generate(input_ids=ids_BT, attention_mask=mask_BT, **how)
+    moved = 0.0
+    for step, (one, two) in enumerate(zip(alone.logits, both.logits, strict=True)):
+        place = len(prompt) + step
+        if step and alone.sequences[0, place - 1] != both.sequences[0, len(other) + step - 1]:
+            break  # a near tie of the token before: what follows is of another text
+        moved = max(moved, float((one[0] - two[0]).float().abs().max() / one[0].float().std()))
+    return moved
 
 
 def end_tokens(model: Any, tokenizer: Any) -> list[int]:

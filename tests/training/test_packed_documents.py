@@ -9,10 +9,12 @@ import pytest
 import torch
 from cases import history, make_trainer
 from datasets import Dataset
+from transformers import AutoConfig
 
 from holdfast.checkpoints.tiny_copy import tiny_copy
 from holdfast.errors import ConfigError
 from holdfast.ops.document_attention import IMPLEMENTATION
+from holdfast.ops.heads import backbone_of
 from holdfast.training import document_attention as document_attention_module
 from holdfast.training.document_attention import (
     model_problem,
@@ -20,6 +22,7 @@ from holdfast.training.document_attention import (
     packing_problem,
     use_document_attention,
 )
+from holdfast.training.documents_alone import may_run_alone, run_documents_alone
 from tiny import DECODER, SENTENCES, build_model
 
 
@@ -166,14 +169,88 @@ def test_documents_that_see_each_other_are_refused(kind, attention):
     assert type(tiny_copy(config, make)).__name__ in problem
 
 
-def test_a_model_in_memory_is_refused_as_its_configuration_is(tmp_path):
-    from transformers import BloomConfig, BloomForCausalLM
+def test_sharded_and_compiled_models_cannot_run_documents_alone(monkeypatch):
+    assert may_run_alone({"packing": True, "fsdp": [], "deepspeed": None, "torch_compile": False})
+    for settings in ({"fsdp": ["full_shard"]}, {"deepspeed": "ds.json"}, {"torch_compile": True}):
+        assert not may_run_alone(settings)
+    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
+    assert not may_run_alone({})
 
-    model = BloomForCausalLM(BloomConfig(vocab_size=320, hidden_size=32, n_layer=2, n_head=4))
+
+def test_a_model_in_memory_is_refused_where_its_documents_cannot_be_run_alone(tmp_path, monkeypatch):
+    model = small("bloom")
+    monkeypatch.setattr("holdfast.training.hosts.may_run_alone", lambda settings: False)
     for setting in ("packing", "padding_free"):
         with pytest.raises(ConfigError, match=f"{setting}: expected false, because BloomForCausalLM .* see each other"):
             make_trainer(tmp_path, model=model, data=Dataset.from_dict({"text": SENTENCES}), **{setting: True})
     make_trainer(tmp_path, model=model, data=Dataset.from_dict({"text": SENTENCES}))
+
+
+def small(kind):
+    """A model of two narrow layers whose documents see each other in one row."""
+    from transformers import AutoModelForCausalLM
+
+    sizes = {
+        "bloom": {"hidden_size": 32, "n_layer": 2, "n_head": 4},
+        "falcon": {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4},
+        "mamba": {"hidden_size": 32, "num_hidden_layers": 2, "state_size": 4},
+        "gpt_oss": {
+            "hidden_size": 32,
+            "intermediate_size": 32,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "head_dim": 8,
+            "num_local_experts": 4,
+            "num_experts_per_tok": 2,
+        },
+    }
+    torch.manual_seed(0)
+    return AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, vocab_size=320, **sizes[kind]))
+
+
+@pytest.mark.parametrize("kind", ["bloom", "falcon", "mamba", "gpt_oss"])
+def test_documents_that_see_each_other_are_run_alone(kind):
+    """Outputs and gradients of a packed row are those of its documents, each by itself."""
+    model = small(kind).train()
+    ids = torch.arange(23)[None] * 7 % 300 + 3
+    bounds = torch.tensor([0, 7, 18, 23], dtype=torch.int32)
+    places = torch.cat([torch.arange(n) for n in (7, 11, 5)])[None]
+    more = {"output_router_logits": True} if kind == "gpt_oss" else {}
+    backbone = backbone_of(model)
+    alone = [backbone(input_ids=document, use_cache=False, **more) for document in ids.split([7, 11, 5], 1)]
+    wanted = torch.cat([output.last_hidden_state for output in alone], 1)
+    gradients = torch.autograd.grad(wanted.square().mean(), list(backbone.parameters()))
+    run_documents_alone(model)
+    row = {"input_ids": ids, "position_ids": places, "cu_seq_lens_q": bounds, "max_length_q": 11}
+    found = backbone(**row, use_cache=False, **more)
+    assert torch.equal(found.last_hidden_state, wanted)
+    again = torch.autograd.grad(found.last_hidden_state.square().mean(), list(backbone.parameters()))
+    assert all(torch.equal(one, other) for one, other in zip(gradients, again, strict=True))
+    if more:
+        routed = torch.cat([output.router_logits[0] for output in alone])
+        assert torch.equal(found.router_logits[0], routed)
+    whole = backbone(input_ids=ids, use_cache=False).last_hidden_state
+    assert whole.shape == wanted.shape and not torch.allclose(whole, wanted), "without bounds as before"
+
+
+@pytest.mark.parametrize("setting", ["packing", "padding_free"])
+def test_a_run_that_packs_them_learns_what_it_learns_without(tmp_path, setting):
+    losses = []
+    for number, packed in enumerate((False, True)):
+        trainer = make_trainer(
+            tmp_path / str(number),
+            model=small("bloom"),
+            data=Dataset.from_dict({"text": SENTENCES[:6]}),
+            per_device_train_batch_size=1 if setting == "packing" and packed else 6,
+            max_length=512 if setting == "packing" else None,
+            max_steps=2,
+            **({setting: True} if packed else {}),
+        )
+        assert any("goes through the model by itself" in note for note in trainer.data_notes) == packed
+        trainer.train()
+        losses.append(history(trainer, "loss"))
+    assert losses[0] == pytest.approx(losses[1], abs=1e-5)
 
 
 def test_bounds_keep_documents_apart_where_a_mask_does_not():

@@ -36,7 +36,8 @@ def check_packing(values: Mapping[str, Any], config: Any = None, *, here: bool =
     from transformers import AutoConfig
 
     from holdfast.support.environment import quiet_transformers
-    from holdfast.training.document_attention import packing_problem, packing_refusal
+    from holdfast.training.document_attention import is_leak, packing_problem, packing_refusal
+    from holdfast.training.documents_alone import may_run_alone
 
     if config is None:
         try:
@@ -56,6 +57,6 @@ def check_packing(values: Mapping[str, Any], config: Any = None, *, here: bool =
     )
     with quiet_transformers():
         problem = packing_problem(config, make, attention=asked, own=not values.get("torch_compile"))
-    if not problem or (not here and problem.endswith("installed")):
+    if not problem or (is_leak(problem) and may_run_alone(values)) or (not here and problem.endswith("installed")):
         return []
     return [packing_refusal(key, problem)]

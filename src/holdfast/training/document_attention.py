@@ -34,6 +34,7 @@ from holdfast.ops.heads import backbone_of, causal_lm, run_backbone
 
 logger = logging.getLogger(__name__)
 
+LEAK = "lets documents that share a row see each other"
 _LAYERS = {"full_attention", "sliding_attention"}
 """Kinds of layers whose attention is confined by bounds and a window only."""
 _BOUNDS = "document_bounds"
@@ -73,6 +74,11 @@ def packing_problem(config: Any, make: Callable[[Any], Any], *, attention: str |
         else:
             _tried[key] = _problem(copy, attention, own=own)
     return _tried[key]
+
+
+def is_leak(problem: str) -> bool:
+    """Whether a problem of `packing_problem` is that documents see each other, so that they can be run one by one."""
+    return LEAK in problem
 
 
 def packing_refusal(key: str, problem: str) -> str:
@@ -121,7 +127,7 @@ def _reason(lm: Any) -> str:
     if distance > (2e-2 if dtype in (torch.float16, torch.bfloat16) else 1e-3):
         used = getattr(lm.config.get_text_config(), "_attn_implementation", None)
         return (
-            f"{name} with attn_implementation: {used} lets documents that share a row see each other: packed, the "
+            f"{name} with attn_implementation: {used} {LEAK}: packed, the "
             f"hidden states of three short documents are {distance:.0%} off those of each alone"
         )
     return ""  # NaN, too, which says nothing about documents

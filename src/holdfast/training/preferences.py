@@ -51,6 +51,7 @@ from holdfast.retention.protocol import RetentionMethod, TeacherSettings
 from holdfast.retention.teacher.teacher import freeze_copy
 from holdfast.training.forward import LossRequest, Sealed, successor_mask
 from holdfast.training.mixin import RetentionMixin
+from holdfast.training.processes import shards
 
 _NOT_THE_MODELS = ("completion_mask", "ref_chosen_logps", "ref_rejected_logps")
 """Columns of a batch of pairs that the model does not take."""
@@ -129,7 +130,7 @@ class DPORetentionTrainer(OwnLoss, DPOTrainer):
         arguments = DPOConfig("dpo") if args is None else args
         wrapped = kwargs.get("peft_config") is not None or hasattr(model, "disable_adapter")
         self._shared: nn.Module | None = None
-        self._shards = shards(arguments)
+        self._shards = shards(vars(arguments))
         if ref_model is None and not wrapped and not arguments.precompute_ref_log_probs:
             # TRL would load it again from where the model came from, which need not be there, or be as it was
             ref_model = self._shared = freeze_copy(model).requires_grad_(False).eval()
@@ -377,10 +378,3 @@ def _refuse_origins(retain: Sequence[RetentionMethod], where: str) -> None:
                 f"label_annealing: expected one weight {where}, where no rows are replayed or generated, got others at "
                 f"{' and '.join(term.by_origin)} tokens. State weight alone."
             )
-
-
-def shards(args: TrainingArguments) -> bool:
-    """Whether the launcher or the arguments ask for FSDP or DeepSpeed, which shard the reference."""
-    names = ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED")
-    launched = any(os.environ.get(name, "").lower() in ("1", "true") for name in names)
-    return launched or bool(getattr(args, "fsdp", None) or getattr(args, "deepspeed", None))

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
 from holdfast.errors import HoldfastError
+
+
+def shards(settings: Mapping[str, Any]) -> bool:
+    """Whether the launcher or the settings of a training ask for FSDP or DeepSpeed, which shard the model."""
+    names = ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED")
+    launched = any(os.environ.get(name, "").lower() in ("1", "true") for name in names)
+    return launched or bool(settings.get("fsdp") or settings.get("deepspeed"))
 
 
 class Processes:

@@ -32,7 +32,8 @@ from holdfast.data.prompts import BEHIND, DEMONSTRATION
 from holdfast.errors import ConfigError, DataError
 from holdfast.retention.protocol import RetentionMethod
 from holdfast.retention.teacher.teacher import freeze_copy
-from holdfast.training.preferences import OnSamples, add_settings, shards
+from holdfast.training.preferences import OnSamples, add_settings
+from holdfast.training.processes import shards
 
 Direction = Literal["forward", "reverse", "jsd"]
 ALPHA: dict[Direction, float] = {"forward": 0.0, "jsd": 0.5, "reverse": 1.0}
@@ -76,7 +77,7 @@ class SelfDistillationTrainer(OnSamples, SDFTTrainer):
     def _setup_teacher_model(self) -> None:
         """A frozen copy of the model at hand: TRL would load it again from where it came from, which need not be there,
         or be as it was. Under LoRA it is the model without its adapter, and sharded weights are TRL's to copy."""
-        whole = not hasattr(self.model, "disable_adapter") and not shards(self.args)
+        whole = not hasattr(self.model, "disable_adapter") and not shards(vars(self.args))
         if self.args.teacher_model_kind == "base" and whole:
             self.teacher_model = freeze_copy(self.model).requires_grad_(False).eval()
         else:

@@ -32,7 +32,7 @@ from holdfast.evaluation.partial import Partial
 from holdfast.evaluation.remarks import remarks_on_cut
 from holdfast.evaluation.text.shared_prefix import paths_of, scorer_for
 from holdfast.evaluation.text.thoughts import open_thought, reply_text, without_thought
-from holdfast.generation import BROKEN, Watch
+from holdfast.generation import BROKEN, Watch, generate_padded
 
 _GROUP = 4
 """Batches a group of generation: what an interruption costs."""
@@ -224,8 +224,18 @@ class SharedPrefixLM(HFLM):
         """Texts of a group of requests; torch is seeded."""
         return list(super().generate_until(group, disable_tqdm=True))
 
-    def _model_generate(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        return super()._model_generate(*args, **kwargs, logits_processor=LogitsProcessorList([self._watch]))
+    def _model_generate(
+        self, context: torch.Tensor, max_length: int, stop: list[str], attention_mask: torch.Tensor, **how: Any
+    ) -> torch.Tensor:
+        how["logits_processor"] = LogitsProcessorList([self._watch])
+        write = super()._model_generate
+
+        def generate(input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+            most = max_length - (context.shape[1] - input_ids.shape[1])
+            return write(context=input_ids, max_length=most, stop=stop, attention_mask=attention_mask, **how)
+
+        padding = self.tokenizer.pad_token_id
+        return generate_padded(self.model, generate, context, attention_mask, padding=padding)
 
     def tok_decode(self, tokens: Any, skip_special_tokens: bool = True) -> str:
         """As the harness has it; of a reply in a conversation without its thought."""
