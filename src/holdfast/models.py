@@ -31,6 +31,7 @@ from holdfast.checkpoints.sources import listing, read_config
 from holdfast.errors import ConfigError, ModelError, did_you_mean, first_line
 from holdfast.support.environment import shown_name
 from holdfast.support.files import fingerprint
+from holdfast.support.inputs import configuration_hash
 from holdfast.support.resources import is_out_of_memory
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
@@ -44,8 +45,8 @@ class Loaded:
     """In evaluation mode, on its device."""
     tokenizer: Any
     identity: dict[str, Any]
-    """`{"name", "hash", "architecture", "parameters", "dtype"}`, and "origin" where the weights have one that must be
-    said (see `origin_of`); the hash changes whenever the weights or the dtype they are used in do."""
+    """`{"name", "hash", "configuration", "architecture", "parameters", "dtype"}`, and "origin" where the weights have
+    one that must be said (see `origin_of`); the hash changes whenever the weights or the dtype they are used in do."""
     processor: Callable[[], Any] | None = None
     """As `processor_of` gives it."""
 
@@ -106,6 +107,7 @@ def load(
     identity = {
         "name": shown_name(name),
         "hash": weights_hash(name, revision=revision, dtype=dtype),
+        "configuration": configuration_of(name, revision=revision),
         "architecture": type(model).__name__,
         "parameters": sum(p.numel() for p in model.parameters()),
         "dtype": str(next(p.dtype for p in model.parameters() if p.is_floating_point())).removeprefix("torch."),
@@ -351,6 +353,20 @@ def weights_hash(name: str, *, revision: str = "main", dtype: str = "auto") -> s
         )
     parts = [_adapter_hash(folder), weights_hash(base)] if base is not None else [_folder_hash(folder)]
     return parts[0] if dtype == "auto" and len(parts) == 1 else fingerprint([*parts, dtype])
+
+
+def configuration_of(name: str, *, revision: str = "main") -> str:
+    """What of a model beside weights and tokenizer decides its figures (see `inputs.configuration_hash`), of an adapter
+    with its base.
+
+    Raises:
+        ModelError: the model is nowhere on disk.
+    """
+    folder, base = model_folder(name, revision), adapter_base(name)
+    if folder is None:
+        raise ModelError(f"Expected {name} on disk (a folder, or the hub's cache after it was loaded), found none.")
+    own = configuration_hash(folder)
+    return own if base is None else fingerprint([own, configuration_of(base)])
 
 
 def _folder_hash(folder: Path) -> str:

@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 _RULES = 3
 """Raised when what is scored, or what an interval counts as a sample, changes (BOS, borders, windows; copies since 3),
 so that older evaluations are made again instead of compared with."""
+_OF_THE_MODEL = ("hash", "configuration", "added_tokens")
+"""What of a model's identity decides its figures."""
 _LIBRARIES = ("torch", "transformers", "tokenizers", "datasets")
 
 
@@ -68,7 +70,8 @@ def evaluate(
         tokenizer: its tokenizer.
         plan: what to measure.
         folder: where evaluations and per-sample rows go; for a run, `RunFolder.evaluated("start")` or `("result")`.
-        model_identity: `{"name": ..., "hash": ...}`; the hash must change whenever the weights do.
+        model_identity: `{"name": ..., "hash": ...}`; the hash must change whenever the weights do. Further entries of
+            `_OF_THE_MODEL` decide the figures, too.
         cache: folder shared between runs; None: none.
         console: where progress bars go; None: standard error. Bars show on terminals only.
         start: what was measured of the model that this one is held against, where an entry does that; `folder` itself
@@ -283,7 +286,7 @@ def _key(
         {
             **({"start": start} if entry.against_start else {}),
             **({"processor": processor_fingerprint(processor)} if processor and KINDS[entry.kind].images else {}),
-            "model": model_identity["hash"],
+            "model": {name: model_identity[name] for name in _OF_THE_MODEL if name in model_identity},
             "tokenizer": tokenizer_hash,
             "data": _data_hashes(entry),
             "kind": entry.kind,

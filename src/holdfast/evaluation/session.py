@@ -261,7 +261,11 @@ class _Session:
         from holdfast.evaluation.runner import evaluate
 
         identity: dict[str, Any] = {"name": model.label}
-        identity |= {key: loaded.identity[key] for key in ("hash", "origin", "weights") if key in loaded.identity}
+        identity |= {
+            key: loaded.identity[key]
+            for key in ("hash", "configuration", "origin", "weights")
+            if key in loaded.identity
+        }
         evaluate(
             loaded.model,
             loaded.tokenizer,
@@ -359,7 +363,14 @@ def check_request(
         ConfigError: all mistakes in one message.
     """
     from holdfast.evaluation.runner import check_plan, kept_evaluations, tokenizer_fingerprint
-    from holdfast.models import check_fit, check_model, load_tokenizer, processor_of, usable_device
+    from holdfast.models import (
+        check_fit,
+        check_model,
+        configuration_of,
+        load_tokenizer,
+        processor_of,
+        usable_device,
+    )
 
     problems = list(_problem(usable_device, device))
     tokenizers: dict[str, Any] = {}
@@ -415,6 +426,8 @@ def check_request(
             if plan.backend == "vllm" and not is_served and hash_:
                 hash_ = vllm.hash_of(hash_, server or ServerSettings())
             identity: dict[str, Any] = {"name": model.label, "hash": hash_}
+            if hash_ and not is_served:
+                identity["configuration"] = configuration_of(model.name)
             if is_served or hash_ != weights:
                 identity["weights"] = None if is_served else weights
             if wrong := _other_weights(folder, plan, identity.get("weights", hash_)):

@@ -22,7 +22,7 @@ from holdfast.checkpoints.named import at_revision
 from holdfast.errors import ConfigError, HoldfastError
 from holdfast.evaluation.request import ServerSettings
 from holdfast.evaluation.served import connect
-from holdfast.models import Loaded, adapter_base, weights_hash
+from holdfast.models import Loaded, adapter_base, configuration_of, weights_hash
 from holdfast.support.environment import shown_name
 from holdfast.support.files import fingerprint
 
@@ -114,6 +114,7 @@ def serve(name: str, server: ServerSettings, *, dtype: str, trust_remote_code: b
                 **found.identity,
                 "name": shown_name(name),
                 "hash": hash_of(weights, server),
+                "configuration": configuration_of(name),
                 "weights": weights,
                 "origin": f"as vLLM {version()} serves it",
             }

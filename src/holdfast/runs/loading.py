@@ -73,6 +73,28 @@ def load_tokenizer(config: TrainConfig) -> Any:
     return models.with_plain_messages(_with_template(tokenizer, config))
 
 
+def add_template_tokens(model: Any, tokenizer: Any, config: TrainConfig) -> list[int]:
+    """Gives model and tokenizer the tokens, and the end of a turn, that the chat template of another model brings, so
+    that the start is measured with the tokenizer that is trained: TRL adds them when it makes the trainer, after that.
+
+    Args:
+        model, tokenizer: changed in place; rows of new tokens are drawn from the run's seed.
+
+    Returns:
+        Ids of the tokens that are new; empty for a template from a file.
+    """
+    from transformers import set_seed
+    from trl import clone_chat_template
+
+    path = config.training.chat_template_path
+    if path is None or path.endswith((".jinja", ".j2")):
+        return []
+    set_seed(config.training.seed)
+    _, _, added = clone_chat_template(model, tokenizer, located(path))
+    models.with_plain_messages(tokenizer)
+    return list(added)
+
+
 def load_processor(config: TrainConfig) -> Any:
     """The processor of a vision-language model as training will have it, None for a model that takes text only.
 

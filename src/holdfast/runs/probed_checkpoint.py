@@ -111,12 +111,12 @@ class ProbedCheckpoint:
 
     @functools.cached_property
     def hash(self) -> str:
-        """Of the weights and the dtype that they are used in."""
-        from holdfast.models import weights_hash
+        """Of the weights, the dtype that they are used in, and the configuration."""
+        from holdfast.models import configuration_of, weights_hash
 
         with contextlib.suppress(ModelError):  # on a hub, and not here yet
-            return weights_hash(self.name, dtype=self.dtype)
-        return str(self.loaded.identity["hash"])
+            return fingerprint([weights_hash(self.name, dtype=self.dtype), configuration_of(self.name)])
+        return fingerprint([self.loaded.identity["hash"], self.loaded.identity["configuration"]])
 
     @functools.cached_property
     def material(self) -> Material:
@@ -152,8 +152,9 @@ class ProbedCheckpoint:
         """
         known = next((m for m in before if m.hash == self.hash), None)
         if known is None:
-            found = {k: v for k, v in self.loaded.identity.items() if k != "name"}
-            known = ProbedModel(label="", name="", **found)
+            aside = ("name", "hash", "configuration")
+            found = {k: v for k, v in self.loaded.identity.items() if k not in aside}
+            known = ProbedModel(label="", name="", hash=self.hash, **found)
         small = sorted({c.size for c in self.probe.changes if c.kind == NOISE and c.size < LEAST_IN_HALF})
         if small and known.dtype in ("bfloat16", "float16"):
             sizes = ", ".join(f"{size:g}" for size in small)

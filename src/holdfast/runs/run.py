@@ -47,6 +47,7 @@ from holdfast.support.environment import (
     wait_for_lock,
 )
 from holdfast.support.files import fingerprint, write_json
+from holdfast.support.inputs import configuration_hash
 from holdfast.support.resources import is_disk_full
 
 if TYPE_CHECKING:
@@ -183,6 +184,8 @@ class _Run:
     made: NewFolder | None = None
     """The run's folder, which goes again where the request turns out to be wrong before anything was measured or
     trained; None on other processes."""
+    added_tokens: Sequence[int] = ()
+    """Ids that came with the chat template of another model."""
     stopped: bool = False
     trackers: Any = None
     """Those of `report_to`, see `runs.tracking`; None before there is a model to train or to measure."""
@@ -202,9 +205,7 @@ class _Run:
             self.stage("evaluate start", f"Evaluating the start model on {entries}")
             shared = self.cache is not None and self.main
             with wait_for_lock(Path(self.cache) / "start") if shared else contextlib.nullcontext():
-                self.evaluate(
-                    "start", self.model, {"name": self.record.model["name"], "hash": self.record.model["hash"]}
-                )
+                self.evaluate("start", self.model, self.start_identity())
             self.keep()
         if trained:
             self.load_result()
@@ -223,7 +224,11 @@ class _Run:
         if plan.entries:
             if self.trainer is not None and self.trainer.is_fsdp_enabled:
                 self.load_result()  # what is in memory is sharded
-            identity = {"name": self.record.name, "hash": checkpoint_hash(self.folder.path)}
+            identity = {
+                "name": self.record.name,
+                "hash": checkpoint_hash(self.folder.path),
+                "configuration": configuration_hash(self.folder.path),
+            }
             try:
                 self.evaluate("result", self.model, identity)
             except NotFinite:
@@ -245,7 +250,7 @@ class _Run:
         here, before anything slow."""
         from holdfast.models import check_causal_lm, model_folder, origin_of
         from holdfast.runs.dry_run import check_fit
-        from holdfast.runs.loading import load_data, load_model, load_processor, load_tokenizer
+        from holdfast.runs.loading import add_template_tokens, load_data, load_model, load_processor, load_tokenizer
         from holdfast.runs.packing import check_packing
         from holdfast.runs.rows import remarks_on_rows
         from holdfast.training.frozen import matched
@@ -264,6 +269,9 @@ class _Run:
             self.tokenizer, self.processor = load_tokenizer(self.config), load_processor(self.config)
             data_hash = run_folder.data_hash(self.config)
             run_folder.refuse_changed_data(self.folder, self.record, self.config, data_hash)
+            if self.main:
+                for text in run_folder.hold_to_inputs(self.folder, self.record, self.config):
+                    self.note(text)
             if not trained:
                 processing = self.processor or self.tokenizer
                 self.rows, self.layout, self.eval_rows = load_data(self.config, processing, not_read)
@@ -271,6 +279,7 @@ class _Run:
             images = run_folder.images_hash(self.rows)
             run_folder.refuse_changed_images(self.folder, self.record, images)
             self.model = load_model(self.config)
+            self.added_tokens = add_template_tokens(self.model, self.tokenizer, self.config)
             self.start_folder = model_folder(model.model_name_or_path, model.model_revision)
             identity = checkpoint_hash(self.start_folder) if self.start_folder else "unknown"
         check_same({"model_name_or_path": identity, "the training data": data_hash}, args)
@@ -333,6 +342,15 @@ class _Run:
             return SelfDistillationTrainer(**hosted)
         add_settings(args, DistillationConfig, **sampling)
         return OnPolicyTrainer(**hosted)
+
+    def start_identity(self) -> dict[str, Any]:
+        """What tells the start model's figures from others; rows of tokens that it got are drawn from the seed."""
+        identity = {name: self.record.model[name] for name in ("name", "hash")}
+        if self.start_folder is not None:
+            identity["configuration"] = configuration_hash(self.start_folder)
+        if self.added_tokens:
+            identity["added_tokens"] = [len(self.added_tokens), self.config.training.seed]
+        return identity
 
     def check_evaluation(self) -> None:
         """Finds wrong columns, unknown tasks and unreadable held-out files before anything is trained."""
@@ -427,7 +445,7 @@ class _Run:
                     "train_dataset": self.rows,
                     "eval_dataset": self.eval_rows,
                     "processing_class": self.processor or self.tokenizer,
-                    "peft_config": adapter_config(config.model, config.adapter),
+                    "peft_config": adapter_config(config.model, config.adapter, self.added_tokens),
                     "retain": config.retention,
                     "learning_rate_multipliers": config.learning_rate_multipliers,
                     "train_only": config.train_only,

@@ -16,6 +16,7 @@ from holdfast.records.run import RunFolder, RunRecord
 from holdfast.runs.identity import deciding
 from holdfast.support.environment import hardware, now, shown_name, versions
 from holdfast.support.files import fingerprint, read_object
+from holdfast.support.inputs import AS_SAVED, hold_to, inputs_of
 from holdfast.support.paths import real
 
 ENDED = ".not_finite.json"
@@ -74,7 +75,7 @@ def _reads_alike(start: Path, folder: RunFolder) -> bool:
     from holdfast.training.checkpoint_folders import checkpoints_in
 
     def of(place: Path) -> list[Any]:
-        config = {k: v for k, v in read_object(place / "config.json").items() if k not in _AS_SAVED}
+        config = {k: v for k, v in read_object(place / "config.json").items() if k not in AS_SAVED}
         files = [place / name for name in ("tokenizer.json", "chat_template.jinja")]
         return [config, *(file.read_bytes() if file.is_file() else None for file in files)]
 
@@ -82,10 +83,6 @@ def _reads_alike(start: Path, folder: RunFolder) -> bool:
     place = next(saved, None)
     told = all((start / name).is_file() for name in ("config.json", "tokenizer.json"))
     return place is not None and told and of(start) == of(place)
-
-
-_AS_SAVED = ("use_cache", "transformers_version", "dtype", "torch_dtype", "_name_or_path")
-"""Of a model's configuration, what saving changes."""
 
 
 def _start_folder(config: TrainConfig) -> Path | None:
@@ -225,6 +222,17 @@ def refuse_changed_model(folder: RunFolder, record: RunRecord, config: TrainConf
         )
 
 
+def hold_to_inputs(folder: RunFolder, record: RunRecord, config: TrainConfig) -> list[str]:
+    """Holds a run to what the settings that decide its weights name; see `inputs.hold_to`.
+
+    Raises:
+        RunFolderError: inputs are others than those that training began with.
+    """
+    asked = deciding(config.resolved)
+    found = inputs_of({name: config.resolved[name] for name in asked if name in config.resolved}, within=folder.path)
+    return hold_to(folder.path, found, begun=began_training(folder, record), what=f"the run in {folder.path}")
+
+
 def _images_now(config: TrainConfig) -> str | None:
     """`images_hash` of the training data as it lies there; None where rows or images went, as the data itself may."""
     from holdfast.runs.loading import load_processor, load_training_data
@@ -246,6 +254,7 @@ def nothing_left(folder: RunFolder, record: RunRecord, config: TrainConfig, *, e
         RunFolderError: the start model or the training data is another than the one the run was made from.
     """
     refuse_changed_data(folder, record, config, data_hash(config))
+    hold_to_inputs(folder, record, config)
     if record.data.get("images") is not None:
         refuse_changed_images(folder, record, _images_now(config))
     start = _start_folder(config)

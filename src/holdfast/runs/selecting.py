@@ -108,7 +108,7 @@ def scorer_of(loaded: Loaded, *, max_length: int, batch_tokens: int | None = Non
 
     resolve_window(loaded.model, max_length)
     on_cpu = loaded.model.get_input_embeddings().weight.device.type == "cpu"
-    kept = ("name", "hash", "architecture", "parameters", "dtype")
+    kept = ("name", "hash", "configuration", "architecture", "parameters", "dtype")
     return Scorer(
         tokenizer=loaded.tokenizer,
         score=passage_scorer(loaded.model, loaded.tokenizer),

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -54,14 +54,25 @@ class AdapterArguments:
     """OSF: names of the modules to train, or all-linear. Default: PEFT's for the architecture."""
 
 
-def adapter_config(model: ModelConfig, adapter: AdapterArguments) -> PeftConfig | None:
-    """PEFT's configuration for `SFTTrainer`, None for full fine-tuning."""
+def adapter_config(
+    model: ModelConfig, adapter: AdapterArguments, added_tokens: Sequence[int] = ()
+) -> PeftConfig | None:
+    """PEFT's configuration for `SFTTrainer`, None for full fine-tuning.
+
+    Args:
+        model, adapter: the settings.
+        added_tokens: ids of tokens that are new to the model; LoRA trains their rows and the head, as TRL has it where
+            it adds them.
+    """
     if not model.use_peft or adapter.peft_method == "lora":
         from trl import get_peft_config
 
         found = get_peft_config(model)
         if found is not None:
             found.target_modules = _targets(found.target_modules)
+            if added_tokens:
+                found.trainable_token_indices = {"embed_tokens": list(added_tokens)}
+                found.modules_to_save = list({*(found.modules_to_save or ()), "lm_head"})
         return found
     from peft import OSFConfig
 

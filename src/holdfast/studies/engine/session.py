@@ -22,7 +22,7 @@ from holdfast.retention.registered import registered_environment
 from holdfast.studies.engine import storage as stored
 from holdfast.studies.engine.progress import Bar
 from holdfast.studies.engine.storage import Storage
-from holdfast.studies.engine.study import FAILED, PAGE, Study, StudyState, refuse_foreign, write_page
+from holdfast.studies.engine.study import COMPLETE, FAILED, PAGE, PRUNED, Study, StudyState, refuse_foreign, write_page
 from holdfast.studies.engine.worker import extended, work
 from holdfast.support.environment import (
     hardware,
@@ -33,6 +33,7 @@ from holdfast.support.environment import (
     terminated_is_interrupted,
     versions,
 )
+from holdfast.support.inputs import hold_to, inputs_of
 from holdfast.support.own_code import load_class
 from holdfast.support.processes import Workers, good_workers, python_module
 
@@ -83,6 +84,7 @@ def execute_study(
             opened = Opened(storage=storage, queue=None, study=study)
             opened.study = study.prepare(console)
             opened.queue = storage.open_study(settings)
+            _hold_to_inputs(opened, out, console)
             opened.queue.set_user_attr(stored.KIND, kind_name(type(study)))
             opened.queue.set_user_attr("hardware", hardware())
             opened.queue.set_user_attr("versions", {**versions(), "optuna": package_version("optuna")})
@@ -106,6 +108,18 @@ def execute_study(
             "The same command tries them again.",
         )
     return record
+
+
+def _hold_to_inputs(opened: Opened, out: Path, console: Any) -> None:
+    """Holds a study of which a job has ended well to what its settings name; see `inputs.hold_to`.
+
+    Raises:
+        RunFolderError: inputs are others than those that it began with.
+    """
+    inputs = inputs_of(opened.study.settings.resolved, within=out)
+    begun = any(job.state in (COMPLETE, PRUNED) for job in opened.state().latest)
+    for text in hold_to(out, inputs, begun=begun, what=f"the study in {out}"):
+        say(console, f"Note: {text}")
 
 
 def _refuse_new_storage(url: str, folder: Path) -> None:

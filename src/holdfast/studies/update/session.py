@@ -34,6 +34,7 @@ from holdfast.support.environment import (
     versions,
 )
 from holdfast.support.files import to_jsonable
+from holdfast.support.inputs import hold_to, inputs_of
 
 if TYPE_CHECKING:
     from holdfast.evaluation.entries import EvaluationPlan
@@ -61,6 +62,9 @@ def update(config: ResidualConfig, *, console: Any = None) -> ResidualRecord:
     out = config.output_dir
     record = open_record(config)
     with result_folder(out) as made, quiet_libraries(), terminated_is_interrupted():
+        begun = any((out / place).is_dir() for place in _MADE)
+        for text in hold_to(out, inputs_of(config.resolved, within=out), begun=begun, what=f"the work in {out}"):
+            say(console, f"Note: {text}")
         write_update(out, record)
         try:
             workshop = open_workshop(config, record, console)
@@ -100,6 +104,9 @@ def _update(config: ResidualConfig, record: ResidualRecord, workshop: Workshop, 
     end(record, out, "finished")
 
 
+_MADE = ("runs", "models", "evaluations")
+"""Folders that hold what was computed from the inputs."""
+
 # ------------------------------------------------------------------------------------------------------- before it runs
 
 
@@ -115,7 +122,7 @@ def open_record(config: ResidualConfig) -> ResidualRecord:
     if (out / RECORD_FILE).is_file():
         found = read_update(out)
         differences = config.differences(found.config)
-        if differences and any((out / place).exists() for place in ("runs", "models", "evaluations")):
+        if differences and any((out / place).exists() for place in _MADE):
             raise RunFolderError(
                 f"{out} was begun with another configuration:",
                 *(f"  - {d}" for d in differences),
