@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from holdfast.checkpoints.adapters import adapter_config, base_of, lacking
+from holdfast.checkpoints.adapters import adapter_config, base_of, lacking, trained_otherwise
 from holdfast.checkpoints.chat_template import template_of
 from holdfast.checkpoints.fit import (
     VISION,
@@ -561,7 +561,9 @@ def origin_of(name: str, revision: str = "main") -> str:
     adapter's of its base; empty for most models."""
     base = adapter_base(name)
     folder = model_folder(base or name, "main" if base else revision)
-    return str(origin(folder).get("note", "")) or (_quantised(read_config(folder)) if folder is not None else "")
+    stored = str(origin(folder).get("note", "")) or (_quantised(read_config(folder)) if folder is not None else "")
+    trained = trained_otherwise(located(name), folder) if base is not None else []
+    return " ".join(filter(None, [stored, *trained]))
 
 
 def _quantised(config: Mapping[str, Any]) -> str:

@@ -15,8 +15,9 @@ from safetensors.numpy import save_file
 
 from holdfast.checkpoints.adapters import AdaptedSource, base_of, is_adapter
 from holdfast.checkpoints.dtypes import decode
-from holdfast.checkpoints.reader import CheckpointReader
+from holdfast.checkpoints.reader import CheckpointReader, checkpoint_hash
 from holdfast.errors import ModelError
+from holdfast.models import origin_of
 from tiny import build_model
 
 TOKENS = 40
@@ -385,3 +386,24 @@ def test_what_is_an_adapter_and_which_base_it_names(tmp_path):
         base_of(folder)
     (folder / "model.safetensors").touch()
     assert not is_adapter(folder)
+
+
+# ------------------------------------------------------------------------------------------------------------ its run
+
+
+def test_an_adapter_says_what_of_its_run_its_base_is_not(tmp_path: Path) -> None:
+    """The base of equal shapes that lies there now, and the four bits in which it was trained."""
+    base, adapter, _ = adapt(llama(), tmp_path, target_modules=["q_proj"])
+    (adapter / "run.json").write_text(json.dumps({"config": {}, "model": {"hash": checkpoint_hash(base)}}))
+    assert AdaptedSource(CheckpointReader(base), adapter).notes == []
+    (adapter / "run.json").write_text(
+        json.dumps({"config": {"load_in_4bit": True}, "model": {"hash": checkpoint_hash(base)}})
+    )
+    [bits] = AdaptedSource(CheckpointReader(base), adapter).notes
+    assert "in 4 bits" in bits
+    llama(seed=1).save_pretrained(base)
+    said = AdaptedSource(CheckpointReader(base), adapter).notes
+    assert said[0] == bits and "other weights than base has now" in said[1]
+    assert "other weights than base has now" in origin_of(str(adapter))
+    (adapter / "run.json").unlink()
+    assert AdaptedSource(CheckpointReader(base), adapter).notes == []

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 
 from holdfast.cli.main import main
 from holdfast.records.run import RunFolder
@@ -180,31 +180,51 @@ def test_a_folder_with_other_files_is_left_alone(say: Say, place: Path) -> None:
     assert [p.name for p in (place / "out").iterdir()] == ["thesis.txt"]
 
 
-@pytest.mark.parametrize("changed", ["model", "data"])
-def test_a_model_or_data_that_changed_under_the_run(
-    changed: str, say: Say, place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+INPUTS = {
+    "tiny/model.safetensors": (),
+    "tiny/config.json": (),
+    "tiny/tokenizer.json": (),
+    "train.jsonl": (),
+    "old.jsonl": ("--retention", "replay:data=old.jsonl,fraction=0.3"),
+    "anchor/model.safetensors": ("--retention", "l2:coefficient=0.1,anchor=anchor"),
+    "teacher/config.json": ("--retention", "label_annealing:teacher=online,teacher_model=teacher"),
+    "chat.jinja": ("--chat_template_path", "chat.jinja"),
+}
+"""What a run is made of: file by file, with the options that make it one of its inputs."""
+
+
+def changed_file(file: Path) -> bytes:
+    """What a file could hold instead, so that everything can still be loaded."""
+    if file.suffix == ".safetensors":
+        return save({name: tensor + 1 for name, tensor in load_file(file).items()}, metadata={"format": "pt"})
+    if file.name == "config.json":
+        return json.dumps({**json.loads(file.read_text()), "rms_norm_eps": 0.5}).encode()
+    if file.name == "tokenizer.json":
+        return file.read_bytes() + b" "
+    return file.read_bytes() + (b'{"text": "one more"}\n' if file.suffix == ".jsonl" else b"!")
+
+
+@pytest.mark.parametrize("file", INPUTS)
+def test_a_run_is_held_to_every_input(file: str, say: Say, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from holdfast.runs import run
 
+    for copy in ("anchor", "teacher"):
+        shutil.copytree(place / "tiny", place / copy)
+    shutil.copy("train.jsonl", "old.jsonl")
+    (place / "chat.jinja").write_text("{% for m in messages %}{{ m.content }}{% endfor %}")
     with monkeypatch.context() as patch:
         patch.setattr(run._Run, "save", lambda self: (_ for _ in ()).throw(KeyboardInterrupt))
-        assert say()[0] == 130
-    kept = place / ("tiny/model.safetensors" if changed == "model" else "train.jsonl")
-    old = kept.read_bytes()
-
-    def change() -> None:
-        if changed == "model":
-            save_file({name: tensor + 1 for name, tensor in load_file(kept).items()}, kept, metadata={"format": "pt"})
-        else:
-            kept.write_text(kept.read_text() + '{"text": "one more"}\n')
-
+        assert say(*INPUTS[file])[0] == 130
+    kept = place / file
+    old, other = kept.read_bytes(), changed_file(kept)
     for finished in (False, True):  # in the middle and at the end alike
-        change()
-        code, err = say()
+        kept.write_bytes(other)
+        code, err = say(*INPUTS[file])
         assert code == 2 and "changed since the run in out began" in err and "choose a new output_dir" in err.lower()
+        assert file.split("/")[0] in err
         kept.write_bytes(old)
         if not finished:
-            assert say()[0] == 0
+            assert say(*INPUTS[file])[0] == 0
     assert RunFolder("out").read().status == "finished"
 
 

@@ -23,6 +23,7 @@ Adaptation", equation 5.
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import re
@@ -38,7 +39,7 @@ from numpy.typing import NDArray
 
 from holdfast.checkpoints.companions import changed_config
 from holdfast.checkpoints.dtypes import DTYPES, Operand, compute_dtype, decode
-from holdfast.checkpoints.reader import CheckpointReader, only_pickles, stretches
+from holdfast.checkpoints.reader import CheckpointReader, checkpoint_hash, only_pickles, stretches
 from holdfast.checkpoints.sources import bullets, config_of, read_object, same_values
 from holdfast.checkpoints.vocabulary import EMBEDDINGS, HEADS
 from holdfast.errors import ModelError
@@ -147,6 +148,37 @@ def adapter_config(folder: str | os.PathLike[str]) -> dict[str, Any]:
     return read_object(Path(folder) / FILE, "an adapter's configuration")
 
 
+def trained_otherwise(folder: str | os.PathLike[str], base: str | os.PathLike[str] | None) -> list[str]:
+    """What keeps an adapter on its base, as it lies there, from being the model that its run trained and measured.
+
+    Args:
+        folder: the adapter's, with the run's record beside it where holdfast trained it.
+        base: folder of the base; None: it is not known.
+
+    Returns:
+        Sentences: the base was quantised in training, or has other weights now. Empty without a record.
+    """
+    here = Path(folder)
+    if not (here / "run.json").is_file():
+        return []
+    record = read_object(here / "run.json", "the record of a run")
+    settings, model = record.get("config") or {}, record.get("model") or {}
+    found = []
+    bits = next((bits for bits in (4, 8) if str(settings.get(f"load_in_{bits}bit")).lower() == "true"), None)
+    if bits is not None:
+        found.append(
+            f"The run of {here.name} trained and measured this adapter on its base in {bits} bits; on the base as it "
+            f"lies there it is another model, with other figures."
+        )
+    known = model.get("hash")
+    if base is not None and known and not is_adapter(base) and checkpoint_hash(base) != known:
+        found.append(
+            f"The run of {here.name} trained this adapter on a base with other weights than {Path(base).name} has now "
+            f"({str(known)[:12]} in its record)."
+        )
+    return found
+
+
 def scale_of(config: Mapping[str, Any]) -> dict[str, Any]:
     """What of an adapter's configuration says what its factors are worth: equal factors are equal changes of the
     weights only where this is equal too."""
@@ -206,7 +238,6 @@ class AdaptedSource:
         config: the base's config.json as the result needs it.
         config_changes: what differs from the base's: `vocab_size` where rows were added, `tie_word_embeddings` where
             the result has its own head.
-        notes: what is worth knowing; sentences.
 
     Raises:
         ModelError: an adapter that cannot be merged while reading, with the reason and what to do; adapter tensors that
@@ -216,7 +247,7 @@ class AdaptedSource:
     def __init__(self, base: Source, folder: str | os.PathLike[str]) -> None:
         self.base, self.folder = base, Path(folder)
         self.label = f"{folder} on {base.label}"
-        self.notes: list[str] = []
+        self._notes: list[str] = []
         self._settings = adapter_config(folder)
         _refuse(self.folder, self._settings)
         self.adapter = CheckpointReader(folder)
@@ -234,12 +265,12 @@ class AdaptedSource:
         targets = tuple(f".{target}.weight" for target in named) if isinstance(named, list) else ()
         experts = [name for name in base.entries if _EXPERTS in name and name.endswith(targets)]
         if experts and fuses_experts(self.adapter.names()):
-            self.notes.append(
+            self._notes.append(
                 f"The adapter's target_modules name modules of experts, such as {experts[0]}, and it holds no factors "
                 f"of experts: it was trained where they are fused. They stay as the base has them."
             )
         if unknown := sorted(k for k, v in self._settings.items() if v and k not in _READ):
-            self.notes.append(
+            self._notes.append(
                 f"{self.folder / FILE} has settings that are not known here and are ignored: {', '.join(unknown)}."
             )
         self._loaded: OrderedDict[str, _Loaded] = OrderedDict()
@@ -254,11 +285,16 @@ class AdaptedSource:
         embedding = _embedding(base.entries)
         if embedding is not None and self.entries[embedding].shape != base.entries[embedding].shape:
             self.config_changes["vocab_size"] = self.entries[embedding].shape[0]
-            self.notes.append(
+            self._notes.append(
                 f"The adapter changes the number of vocabulary rows from {base.entries[embedding].shape[0]} to "
                 f"{self.entries[embedding].shape[0]}."
             )
         self.config: dict[str, Any] = changed_config(base_config, self.config_changes)
+
+    @functools.cached_property
+    def notes(self) -> list[str]:
+        """What is worth knowing; sentences. Reads the base once where the adapter's run says what it was."""
+        return [*self._notes, *trained_otherwise(self.folder, self.base.folder)]
 
     def read(self, name: str, start: int, stop: int, buffer: NDArray[np.uint8]) -> Operand:
         """See `Source.read`."""
@@ -373,7 +409,7 @@ class AdaptedSource:
             del changes[head]
             return
         self.config_changes["tie_word_embeddings"] = False
-        self.notes.append(
+        self._notes.append(
             f"The adapter does not train embeddings and head alike, which the base ties: the result has a head of its "
             f"own ({head})."
         )

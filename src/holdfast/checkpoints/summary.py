@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.checkpoints.adapters import FILE as ADAPTER
-from holdfast.checkpoints.adapters import adapter_config, lacking
+from holdfast.checkpoints.adapters import adapter_config, base_of, is_adapter, lacking, trained_otherwise
 from holdfast.checkpoints.companions import config_value
 from holdfast.checkpoints.distance import layer_of
 from holdfast.checkpoints.dtypes import count_nonfinite
@@ -119,6 +119,8 @@ def inspect_checkpoint(name: str | os.PathLike[str], *, verify: bool = False, wo
         checks += _names_check(record, entries)
         checks += _fit_check(folder, kind, config, entries, verify=verify)
     checks += _manifest_check(folder, verify=verify)
+    if verify and is_adapter(folder):
+        checks += _base_check(folder)
     if verify and reader is not None:
         fingerprint, content_checks = _read_all(reader, record, workers)
         checks += content_checks
@@ -341,6 +343,16 @@ def _manifest_check(folder: Path, *, verify: bool) -> list[Check]:
     if not verify:
         return [Check(name=name, passed=None, detail="not looked at; --verify reads all bytes")]
     return [_check(name, damage(folder, files), f"{len(files)} files of {MANIFEST}")]
+
+
+def _base_check(folder: Path) -> list[Check]:
+    """An adapter's base, where it lies here, is the one that its run says it was trained on."""
+    try:
+        base = expanded(located(base_of(folder)))
+    except ModelError:  # said by another check
+        return []
+    problems = trained_otherwise(folder, base if base.is_dir() else None)
+    return [_check("base is as in training", problems, "as far as a record of the run says")]
 
 
 def _by_dtype(entries: Sequence[Entry]) -> tuple[DtypeShare, ...]:

@@ -45,8 +45,8 @@ if TYPE_CHECKING:
 _RULES = 3
 """Raised when what is scored, or what an interval counts as a sample, changes (BOS, borders, windows; copies since 3),
 so that older evaluations are made again instead of compared with."""
-_OF_THE_MODEL = ("hash", "configuration", "added_tokens")
-"""What of a model's identity decides its figures."""
+_OF_THE_MODEL = ("configuration", "loaded", "added_tokens")
+"""What of a model's identity decides its figures beside its hash."""
 _LIBRARIES = ("torch", "transformers", "tokenizers", "datasets")
 
 
@@ -286,7 +286,8 @@ def _key(
         {
             **({"start": start} if entry.against_start else {}),
             **({"processor": processor_fingerprint(processor)} if processor and KINDS[entry.kind].images else {}),
-            "model": {name: model_identity[name] for name in _OF_THE_MODEL if name in model_identity},
+            "model": model_identity["hash"],
+            **{name: model_identity[name] for name in _OF_THE_MODEL if name in model_identity},
             "tokenizer": tokenizer_hash,
             "data": _data_hashes(entry),
             "kind": entry.kind,

@@ -17,6 +17,8 @@ from holdfast.errors import ConfigError, DataError, ModelError, did_you_mean, fi
 from holdfast.support.environment import EFFICIENT_LOADING, loads_on_one_process_only
 
 if TYPE_CHECKING:
+    from trl import ModelConfig
+
     from holdfast.data.unread import Counts
     from holdfast.runs.config import TrainConfig
 
@@ -52,6 +54,22 @@ def load_model(config: TrainConfig) -> Any:
     model = models.from_pretrained(name, **kwargs)
     keep_unpacked(model)  # it is measured before it is trained
     return model
+
+
+def quantised_by(model: ModelConfig) -> str:
+    """How a run's settings quantise its model as it is loaded; empty where they do not."""
+    bits = 4 if model.load_in_4bit else 8 if model.load_in_8bit else None
+    kind = f", {model.bnb_4bit_quant_type}" if bits == 4 else ""
+    return f"quantised to {bits} bits as it was loaded (bitsandbytes{kind})" if bits else ""
+
+
+def loaded_otherwise(model: ModelConfig) -> dict[str, Any]:
+    """What a run's settings make of stored weights, for the keys of figures: a quantised model, or one in another
+    dtype, is another model. Empty where the weights are used as they are stored."""
+    stored = models.saved_dtype(model.model_name_or_path)
+    taken = model.dtype if model.dtype not in (None, "auto", stored) else None
+    found = [part for part in (quantised_by(model), taken) if part]
+    return {"loaded": found} if found else {}
 
 
 def load_tokenizer(config: TrainConfig) -> Any:

@@ -32,6 +32,7 @@ from holdfast.errors import (
 )
 from holdfast.records.run import LayerDistance, RunFolder, RunRecord
 from holdfast.runs import run_folder
+from holdfast.runs.loading import loaded_otherwise
 from holdfast.runs.nodes import check_same, check_shared_folder
 from holdfast.support.environment import (
     EFFICIENT_LOADING,
@@ -228,6 +229,7 @@ class _Run:
                 "name": self.record.name,
                 "hash": checkpoint_hash(self.folder.path),
                 "configuration": configuration_hash(self.folder.path),
+                **loaded_otherwise(self.config.model),
             }
             try:
                 self.evaluate("result", self.model, identity)
@@ -250,7 +252,14 @@ class _Run:
         here, before anything slow."""
         from holdfast.models import check_causal_lm, model_folder, origin_of
         from holdfast.runs.dry_run import check_fit
-        from holdfast.runs.loading import add_template_tokens, load_data, load_model, load_processor, load_tokenizer
+        from holdfast.runs.loading import (
+            add_template_tokens,
+            load_data,
+            load_model,
+            load_processor,
+            load_tokenizer,
+            quantised_by,
+        )
         from holdfast.runs.packing import check_packing
         from holdfast.runs.rows import remarks_on_rows
         from holdfast.training.frozen import matched
@@ -292,7 +301,7 @@ class _Run:
             "parameters": sum(p.numel() for p in self.model.parameters()),
             "vocabulary": self.model.get_output_embeddings().weight.shape[0],
         }
-        if origin := origin_of(model.model_name_or_path, model.model_revision):
+        if origin := origin_of(model.model_name_or_path, model.model_revision) or quantised_by(model):
             self.record.model["origin"] = origin
         self.record.parents = [{"role": "start", "name": self.record.model["name"], "hash": identity}]
         if not trained:
@@ -345,7 +354,10 @@ class _Run:
 
     def start_identity(self) -> dict[str, Any]:
         """What tells the start model's figures from others; rows of tokens that it got are drawn from the seed."""
-        identity = {name: self.record.model[name] for name in ("name", "hash")}
+        identity = {
+            **{name: self.record.model[name] for name in ("name", "hash")},
+            **loaded_otherwise(self.config.model),
+        }
         if self.start_folder is not None:
             identity["configuration"] = configuration_hash(self.start_folder)
         if self.added_tokens:
