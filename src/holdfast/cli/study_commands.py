@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from holdfast.checkpoints.named import check_on_hub
 from holdfast.cli.console import print_json, stdout_console, write
 from holdfast.config.command_line import Command, switch_is_on
 from holdfast.config.declare import Meta
@@ -282,6 +283,9 @@ class StudyCommand:
             given.values = {"name": Path(str(given.file)).stem, **given.values}
         config = _named(self.config)(given)
         if dry_run:
+            base = getattr(config, "base", None)
+            if base is not None and not config.resolved.get("small"):
+                check_on_hub(base)
             for number, job in enumerate(config.jobs(), 1):
                 write(f"{number:>3}. {job.attributes['label']}")
             write(f"Folder: {config.output_dir}")

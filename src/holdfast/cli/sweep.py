@@ -159,6 +159,7 @@ def run(argv: list[str]) -> int:
 def _sweep(argv: list[str]) -> int:
     request = COMMAND.read(argv)
 
+    from holdfast.checkpoints.named import check_on_hub
     from holdfast.studies.tradeoff.study import load_study
 
     overrides = {k: getattr(request, k) for k in ("output_dir", "name", "workers", "seeds")}
@@ -167,6 +168,8 @@ def _sweep(argv: list[str]) -> int:
 
     if request.dry_run:
         check_start(config)
+        if config.small is None:
+            check_on_hub(str(config.train["model_name_or_path"]))
         write(plan(config))
         return 0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from holdfast.checkpoints.named import check_on_hub
 from holdfast.cli.checkpoint_options import size_text
 from holdfast.cli.console import print_line, stdout_console, write
 from holdfast.config.decode import Given
@@ -39,6 +40,8 @@ def dry_run(
     folder = config.training.output_dir
     record = run_to_continue(RunFolder(folder), config) if continues else None
     with quiet_libraries(), quiet_datasets():
+        if machine.here:
+            check_on_hub(str(config.model.model_name_or_path))
         found = look(config)
     config.notes.extend(found.notes)
     write(plan(config, command=command, found=found, machine=machine, flops_per_second=flops_per_second))

@@ -553,11 +553,27 @@ def _evaluation(own: Mapping[str, Any], mistakes: list[Mistake]) -> tuple[Any, E
     if isinstance(value, EvaluationPlan):
         return value, value
     plan, found = parse_evaluation(value)
+    mistakes += _unknown_tasks(plan)
     if plan.backend != "transformers":
         text = "measures models on disk, and a training run the one that it has in memory. Leave it out."
         mistakes.append(Mistake(path=("evaluation", "backend"), text=f"{plan.backend} {text}"))
     mistakes += (as_mistake(problem, ("evaluation",)) for problem in found)
     return value, plan
+
+
+def _unknown_tasks(plan: EvaluationPlan) -> list[Mistake]:
+    """Tasks that there are none of, by name: what they would ask is looked at when the run begins."""
+    from holdfast.evaluation.entries import TaskEntry
+    from holdfast.evaluation.tasks.tasks import check_name
+
+    mistakes = []
+    for entry in plan.entries:
+        try:
+            if isinstance(entry, TaskEntry):
+                check_name(entry)
+        except ConfigError as error:
+            mistakes.append(Mistake(path=("evaluation", entry.suite), text=str(error)))
+    return mistakes
 
 
 def _set_environment(value: Any) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast.checkpoints.named import folder_without_revision, located
+from holdfast.checkpoints.named import folder_without_revision, is_no_model, located, near_model
 from holdfast.config.values import impossible_path, show
 from holdfast.config.yaml_file import nearest_sibling
 from holdfast.errors import ConfigError, ModelError, did_you_mean
@@ -85,6 +85,8 @@ def check_model(name: str | None, *, key: str = "model_name_or_path") -> list[st
     lacks = folder_without_revision(name)
     if lacks or looks_local(name):
         return [f"{key}: no such folder: {name}.{lacks or nearest_sibling(path, accept=Path.is_dir)}"]
+    if is_no_model(name):
+        return [f"{key}: no such folder: {name} (a hub id is written owner/name).{near_model(name)}"]
     return []
 
 

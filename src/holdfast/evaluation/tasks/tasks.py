@@ -27,6 +27,7 @@ import contextlib
 import difflib
 import functools
 import importlib.metadata
+import importlib.util
 import inspect
 import os
 import re
@@ -70,14 +71,31 @@ def index() -> dict[str, str | list[str]]:
     """The harness's files of tasks and groups by name, and the names of each tag's tasks; kept in the cache folder for
     the next process. By one pass of regular expressions (1 s in place of the 7 s of the harness's own index): names
     that are generated, or come by inclusion, are not in it and need `task_manager`."""
-    import lm_eval.tasks
-
-    root = Path(lm_eval.tasks.__file__).parent
+    root = _harness_folder()
 
     def sound(found: Any) -> bool:
         return all(Path(found[name]).is_file() for name in ("arc_easy", "gsm8k") if name in found)
 
     return _kept("index", lambda: _look_through(root), sound)
+
+
+def _harness_folder() -> Path:
+    """Where the harness's tasks lie; found without importing it, which takes a second."""
+    harness = importlib.util.find_spec("lm_eval")
+    if harness is None or harness.origin is None:
+        raise ConfigError("tasks need the lm-evaluation-harness: pip install lm_eval.")
+    return Path(harness.origin).parent / "tasks"
+
+
+def check_name(entry: TaskEntry) -> None:
+    """Looks whether there is a task of that name; its data are not looked at.
+
+    Raises:
+        ConfigError: there is none, with the nearest names.
+    """
+    known = entry.is_file or importlib.util.find_spec("lm_eval") is None  # whose absence others speak of
+    if not known and entry.task not in own_benchmarks() and entry.task not in index():
+        _in_the_harness(entry.task)
 
 
 @functools.cache
@@ -89,9 +107,7 @@ def _all_names() -> list[str]:
 
 def _kept(name: str, make: Callable[[], T], sound: Callable[[T], bool]) -> T:
     """Something about the installed harness from the cache folder, made where it is not there or not sound."""
-    import lm_eval.tasks
-
-    root = Path(lm_eval.tasks.__file__).parent
+    root = _harness_folder()
     identity = [importlib.metadata.version("lm_eval"), str(root), root.stat().st_mtime_ns, _INDEX_RULES]
     file = cache_folder() / "harness" / f"{name}-{fingerprint(identity, length=16)}.json"
     with contextlib.suppress(DataError, TypeError):
