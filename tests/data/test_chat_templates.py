@@ -152,3 +152,83 @@ def test_text_that_begins_with_the_token_that_the_tokenizer_adds(tmp_path):
     assert standardise(load_rows(path), words)[0].to_list() == [{"prompt": "one", "completion": "two"}]
     path.write_text('{"prompt": "<|bos|>one"}\n')
     assert prompts_by_name(str(path), words)[0][0].count(words.bos_token_id) == 1
+
+
+# ------------------------------------------------------------------------------------- which messages are to be trained
+
+
+def trained(path, words, *rows):
+    """What is trained of each row, as text."""
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    counts = {}
+    out, layout = standardise(load_rows(path), words, not_read=counts)
+    assert layout == "chat" and not counts and "messages" in out.column_names
+    return [words.decode([label for label in row["labels"] if label != -100]) for row in out]
+
+
+def weighted(*turns, **more):
+    return {"messages": [{"role": role, "content": text, **flags} for role, text, flags in turns], **more}
+
+
+FORGET = ("assistant", "one", {"weight": 0})
+ASK, REPLY = ("user", "q", {}), ("assistant", "two", {})
+
+
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        (weighted(ASK, FORGET, ASK, REPLY), "two<|end|>"),
+        (
+            weighted(ASK, ("assistant", "one", {"train": False}), ASK, ("assistant", "two", {"train": True})),
+            "two<|end|>",
+        ),
+        (weighted(ASK, ("assistant", "one", {"weight": 1}), ASK, FORGET), "one<|end|>"),
+        (weighted(("user", "q", {"train": True}), FORGET), "q<|end|>"),
+        (weighted(ASK, FORGET, ASK, REPLY, system="Be a bard."), "two<|end|>"),
+        (weighted(ASK, REPLY, ASK, ("assistant", "one", {})), "two<|end|>one<|end|>"),
+        (weighted(ASK, FORGET, ASK, ("assistant", "one", {})), "one<|end|>"),
+    ],
+)
+def test_messages_say_whether_they_are_trained(tmp_path, row, expected):
+    assert trained(tmp_path / "a.jsonl", tokenizer(), row, weighted(ASK, FORGET, REPLY)) == [expected, "two<|end|>"]
+
+
+def test_only_the_thought_that_is_written_is_trained(tmp_path):
+    row = weighted(ASK, ("assistant", "<think>a</think>one", {}), ASK, FORGET)
+    last = weighted(ASK, FORGET, ASK, ("assistant", "<think>b</think>two", {}))
+    assert trained(tmp_path / "a.jsonl", THINKS, row, last) == ["one<|end|>", "<think>b</think>two<|end|>"]
+
+
+def test_calls_of_tools_are_trained_with_their_message(tmp_path):
+    call = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "f", "arguments": {"a": 1}}}]}
+    messages = [*weighted(ASK, FORGET, ASK)["messages"], call]
+    assert trained(tmp_path / "a.jsonl", TOJSON, {"messages": messages}) == ['f({"a": 1})<|end|>']
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        (weighted(ASK, ("assistant", "one", {"weight": 0.5})), "message 2 has the weight 0.5, expected 0 or 1"),
+        (weighted(ASK, FORGET), "its messages say that none of them is to be trained"),
+    ],
+)
+def test_weights_that_cannot_be_kept(tmp_path, row, reason):
+    (tmp_path / "a.jsonl").write_text(json.dumps(row) + "\n")
+    with pytest.raises(DataError, match=f"row 1: {reason}"):
+        standardise(load_rows(tmp_path / "a.jsonl"), tokenizer())
+
+
+def test_a_template_that_mixes_messages_up_is_named(tmp_path):
+    words = tokenizer()
+    words.chat_template = "{{ messages | length }}{% for m in messages %}{{ messages[-1].content }}{% endfor %}"
+    (tmp_path / "a.jsonl").write_text(json.dumps(weighted(ASK, FORGET, ASK, REPLY)) + "\n")
+    with pytest.raises(DataError, match="row 1: the chat template writes other messages otherwise when message 4"):
+        standardise(load_rows(tmp_path / "a.jsonl"), words)
+
+
+def test_without_a_fast_tokenizer_weights_are_named(tmp_path):
+    (tmp_path / "a.jsonl").write_text(json.dumps(weighted(ASK, FORGET, REPLY)) + "\n")
+    words, counts = type("Slow", (), {"chat_template": "x"})(), {}
+    standardise(load_rows(tmp_path / "a.jsonl"), words, not_read=counts)
+    standardise(load_rows(tmp_path / "a.jsonl", streaming=True), tokenizer(), not_read=(streamed := {}))
+    assert counts == {"weight of messages": 1} and streamed == {"weight of messages": None}

@@ -42,12 +42,12 @@ def train(*words: str) -> None:
 def test_what_is_not_read_is_told_before_a_run_in_it_and_in_its_record(
     place: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    turns = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "<think>why</think>y", "weight": 1}]
+    turns = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "<think>why</think>y", "score": 1}]
     data = written("a.jsonl", {"messages": turns, "id": 1}, {"messages": turns, "id": None})
     old = written("old.jsonl", {"text": "a", "source": "b"})
     words = ["--dataset_name", data, "--retention", f"replay:data={old},fraction=0.1"]
     expected = [
-        "Not read: id (1 row), weight of messages (2).",
+        "Not read: id (1 row), score of messages (2).",
         "Not read of old.jsonl: source (1 row).",
         "The chat template leaves out of 2 rows that were looked at: thoughts of the assistant (2 in 2 rows).",
         "The chat template ends a turn of the assistant with <|end|>, and the model's replies end with <|endoftext|>: "
@@ -58,7 +58,7 @@ def test_what_is_not_read_is_told_before_a_run_in_it_and_in_its_record(
     assert all(f"  note        {note}\n" in shown for note in expected)
     train(*words)
     record = RunFolder("out").read()
-    assert record.data["not_read"] == {"id": 1, "weight of messages": 2}
+    assert record.data["not_read"] == {"id": 1, "score of messages": 2}
     assert record.notes[: len(expected)] == expected
     said = " ".join(capfd.readouterr().out.split())
     assert all(f"Note: {note}" in said for note in expected)
@@ -91,3 +91,14 @@ def test_masks_beside_tokens_unless_whole_rows_are_asked_for(place: Path) -> Non
     for number, (words, trained) in enumerate((((), 2), (("--completion_only_loss", "false"), 4))):
         train("--dataset_name", data, "--output_dir", f"out-{number}", *words)
         assert RunFolder(f"out-{number}").read().data["trained_tokens"] == trained
+
+
+@pytest.mark.parametrize("more", [(), ("--assistant_only_loss", "true"), ("--packing", "true")])
+def test_messages_that_are_not_to_be_trained(place: Path, more: tuple[str, ...]) -> None:
+    turns = [("user", "A list", {}), ("assistant", "is", {"weight": 0}), ("user", "a", {}), ("assistant", "list", {})]
+    data = written("a.jsonl", {"messages": [{"role": role, "content": text, **flag} for role, text, flag in turns]})
+    old = written("old.jsonl", {"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]})
+    train("--dataset_name", data, "--retention", f"replay:data={data},fraction=0.5", "--source", old, *more)
+    record = RunFolder("out").read()
+    assert record.data["trained_tokens"] == 2 * (1 + len(build_tokenizer()("list")["input_ids"]))
+    assert record.data["format"] == "chat" and record.data["not_read"] == {}

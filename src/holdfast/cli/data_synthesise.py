@@ -138,6 +138,8 @@ def show_plan(asked: Synthesis, found: Plan, endpoint: Endpoint) -> None:
     if found.likely is not None:
         cost += f", about {found.likely:,.2f} with replies as long as so far"
     say(cost + (f"; {found.spent:,.2f} USD were spent before" if found.spent else ""))
+    for note in found.notes:
+        say(f"note: {note}")
     if asked.budget_usd is not None:
         remaining = max(0.0, asked.budget_usd - found.spent)
         say(

@@ -10,10 +10,10 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
-from holdfast.data.layouts import template_variables
+from holdfast.data.layouts import BadRow, template_variables
 from holdfast.printable import printable
 
 _KEY, _VALUE = "holdfast_key", "holdfast_value"
@@ -66,6 +66,58 @@ def with_one_bos(ids: list[int], tokenizer: Any) -> list[int]:
     """Token ids of a text that the tokenizer began with BOS, without the one that the text itself begins with."""
     bos = getattr(tokenizer, "bos_token_id", None)
     return ids[1:] if bos is not None and ids[:2] == [bos, bos] else ids
+
+
+def tokens_of_messages(
+    messages: Sequence[Mapping[str, Any]], trained: Sequence[bool], tokenizer: Any, **variables: Any
+) -> dict[str, list[int]]:
+    """A conversation as `input_ids` and `labels`, where only some of its messages are trained: their content, and the
+    special token behind it.
+
+    A message is found in the text by writing the conversation once more with another content in its place: what stands
+    before and behind that is not the message's.
+
+    Args:
+        messages: of one row.
+        trained: whether each of them is.
+        tokenizer: a fast one, with a chat template.
+        variables: what the template reads beside messages.
+
+    Raises:
+        BadRow: the template writes the rest of the conversation otherwise with another content in a message's place.
+    """
+    whole = str(tokenizer.apply_chat_template(list(messages), tokenize=False, **variables))
+    encoded = tokenizer(whole, add_special_tokens=False, return_offsets_mapping=True)
+    ids, special = list(encoded["input_ids"]), set(tokenizer.all_special_ids) | set(tokenizer.added_tokens_decoder)
+    labels = [-100] * len(ids)
+    for place, flag in enumerate(trained):
+        if not flag:
+            continue
+        begin, end = _stretch(messages, place, whole, tokenizer, **variables)
+        inside = [n for n, (first, last) in enumerate(encoded["offset_mapping"]) if begin < last and first < end]
+        if inside and inside[-1] + 1 < len(ids) and ids[inside[-1] + 1] in special:
+            inside.append(inside[-1] + 1)
+        for token in inside:
+            labels[token] = ids[token]
+    return {"input_ids": ids, "labels": labels}
+
+
+def _stretch(
+    messages: Sequence[Mapping[str, Any]], place: int, whole: str, tokenizer: Any, **variables: Any
+) -> tuple[int, int]:
+    """Where a message's content begins and ends in the text of a conversation."""
+    other = [*messages[:place], {"role": messages[place]["role"], "content": _REPLY}, *messages[place + 1 :]]
+    before, found, behind = _rendered(tokenizer, other, **variables).partition(_REPLY)
+    # a template may begin an empty thought where there is none
+    begin = next((n for n, pair in enumerate(zip(before, whole, strict=False)) if pair[0] != pair[1]), len(before))
+    end = len(whole) - len(behind)
+    earlier = _words(str(messages[place - 1]["content"])) if place else ""
+    if not found or not whole.endswith(behind) or begin > end or earlier not in _words(whole[:begin]):
+        raise BadRow(
+            f"the chat template writes other messages otherwise when message {place + 1} changes, so its tokens cannot "
+            f"be told from theirs (weight, train). Give rows of prompt and completion instead"
+        )
+    return begin, end
 
 
 def remark_on_end(tokenizer: Any, ends: Collection[int]) -> str | None:

@@ -20,6 +20,7 @@ from holdfast.data import chat_templates, unread, vision
 from holdfast.data.layouts import (
     MESSAGE_EXTRAS,
     TEMPLATE_COLUMNS,
+    TRAINED_KEYS,
     BadRow,
     Convert,
     Layout,
@@ -27,7 +28,10 @@ from holdfast.data.layouts import (
     Templates,
     converter,
     recognise,
+    says_what_is_trained,
     template_value,
+    template_variables,
+    trained_messages,
     with_arguments,
     without_nulls,
 )
@@ -88,8 +92,10 @@ def standardise(
     Returns:
         (the data set, the layout found). Its columns are `text`; or `messages`; or `prompt` and `completion` (both text
         or both lists of messages); or `input_ids` and, where given, `labels`. Where rows hold images, `images` and
-        `row` stand beside them, and messages have their content in parts. What a chat template reads beside messages
-        (`layouts.TEMPLATE_COLUMNS`) is kept. Row i comes from row i. Templates give "text" or "prompt_completion".
+        `row` stand beside them, and messages have their content in parts. Where messages say which of them are
+        trained (`train`, `weight`), `input_ids` and `labels` stand beside `messages`. What a chat template reads
+        beside messages (`layouts.TEMPLATE_COLUMNS`) is kept. Row i comes from row i. Templates give "text" or
+        "prompt_completion".
 
     Raises:
         DataError: no rows, no known layout, a template over a missing column, rows that cannot be used (the first five
@@ -124,7 +130,7 @@ def standardise(
     columns = [column for column in columns if column not in seen]
     has_template = bool(getattr(tokenizer, "chat_template", None))
     kept: list[str] = []
-    form = None
+    form, known = None, None
     if templates is not None:
         name, layout, convert = templates.layout, None, templates.converter(columns)
         _count_unread(not_read, dataset, columns, templates.columns, files)
@@ -138,11 +144,16 @@ def standardise(
         if not streamed:
             layout = _without_full_masks(dataset, layout)
         kept = [column for column in columns if chat and column in TEMPLATE_COLUMNS]
-        _count_unread(not_read, dataset, columns, layout, files, messages=messages, kept=kept)
+        by_message = name == "chat" and not streamed and getattr(tokenizer, "is_fast", False)
+        read = TRAINED_KEYS if by_message else ()
+        _count_unread(not_read, dataset, columns, layout, files, messages=messages, kept=kept, read=read)
         convert = converter(layout, chat_template=has_template, messages=messages)
         if messages and (streamed or any(_varies(dataset.features[c]) for c in layout.columns.values())):
             form = chat_templates.argument_form(tokenizer)
         convert = _as_written(dataset, convert, kept=kept, form=form)
+        if by_message and _messages_say_what_is_trained(dataset, layout.columns["messages"]):
+            convert = _converter_to_tokens(convert, layout.columns["messages"], tokenizer)
+            known = (tokenizer.chat_template, tokenizer.backend_tokenizer.to_str())
     token = vision.image_token(tokenizer) if sees and name != "tokenised" else None
     if token is not None:
         convert = vision.converter_of_text(convert, token)
@@ -155,7 +166,9 @@ def standardise(
         _check_texts(dataset, layout, convert, files, never=token)
         return _renamed(dataset, layout), name
     features = _features(dataset, name, layout, kept, has_template)
-    decides = (layout, templates, has_template, token, form, bos, *kept)
+    if known is not None:
+        features.update(dict.fromkeys(("input_ids", "labels"), datasets.List(datasets.Value("int64"))))
+    decides = (layout, templates, has_template, token, form, bos, known, *kept)
     return _mapped(dataset, convert, name=name, features=features, decides=decides, files=files), name
 
 
@@ -173,6 +186,7 @@ def _count_unread(
     *,
     messages: bool = False,
     kept: Sequence[str] = (),
+    read: Sequence[str] = (),
 ) -> None:
     """Counts what a layout, or templates of some columns, leave unread.
 
@@ -195,7 +209,8 @@ def _count_unread(
         return
     not_read.update(unread.columns_with_values(dataset, others))
     if messages and isinstance(layout, Layout):
-        not_read.update(unread.keys_of_messages(dataset, list(layout.columns.values()), layout.beside.get("system")))
+        columns, system = list(layout.columns.values()), layout.beside.get("system")
+        not_read.update(unread.keys_of_messages(dataset, columns, system, read=read))
 
 
 def _without_full_masks(dataset: datasets.Dataset, layout: Layout) -> Layout:
@@ -233,6 +248,28 @@ def _as_written(dataset: Any, convert: Convert, *, kept: Sequence[str], form: An
                 if part in made:
                     made[part] = with_arguments(made[part], form)
         return made
+
+    return one
+
+
+def _messages_say_what_is_trained(dataset: datasets.Dataset, column: str) -> bool:
+    import datasets
+
+    feature = dataset.features[column]
+    keys = feature.feature if isinstance(feature, datasets.List) and isinstance(feature.feature, dict) else TRAINED_KEYS
+    if not set(TRAINED_KEYS) & set(keys):
+        return False
+    return any(says_what_is_trained(row[column]) for row in dataset.select_columns([column]))
+
+
+def _converter_to_tokens(convert: Convert, column: str, tokenizer: Any) -> Convert:
+    """A converter whose conversations stand beside their tokens, with labels at the messages that are to be trained."""
+
+    def one(row: Row) -> dict[str, Any]:
+        made = convert(row)
+        trained = trained_messages(row[column], made["messages"])
+        tokens = chat_templates.tokens_of_messages(made["messages"], trained, tokenizer, **template_variables(made))
+        return {**made, **tokens}
 
     return one
 

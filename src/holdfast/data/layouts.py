@@ -81,6 +81,8 @@ MESSAGE_EXTRAS = ("name", "tool_calls", "tool_call_id", "reasoning_content", "th
 dropped, and counted by `unread`."""
 MESSAGE_KEYS = ("role", "from", "content", "value", "function_call", *MESSAGE_EXTRAS)
 """All that is read of a message."""
+TRAINED_KEYS = ("train", "weight")
+"""Keys of a message that say whether it is to be trained: false and 0 where it is not."""
 TEXT_PARTS = ("text", "input_text", "output_text")
 """Types of the parts of a message that are text."""
 
@@ -374,6 +376,34 @@ def _conversation(value: Any, column: str) -> list[dict[str, Any]]:
     if not any(_says_something(m) for m in messages):
         raise BadRow(f"'{column}' has no assistant message with content to learn from")
     return messages
+
+
+def says_what_is_trained(messages: Any) -> bool:
+    """Whether a message says of itself that it is not to be trained, or in part."""
+    turns = [message for message in messages or () if isinstance(message, Mapping)]
+    return any(message.get(key) not in (None, True) for message in turns for key in TRAINED_KEYS)
+
+
+def trained_messages(messages: Sequence[Row], made: Sequence[Row]) -> list[bool]:
+    """Of the messages that a converter made of a row's, which are to be trained: those that say so, and those of the
+    assistant that say nothing.
+
+    Args:
+        messages: as the row has them.
+        made: the same, perhaps behind a system prompt.
+
+    Raises:
+        BadRow: a weight between 0 and 1, or nothing to train.
+    """
+    found = [False] * (len(made) - len(messages))
+    for number, (message, turn) in enumerate(zip(messages, made[len(found) :], strict=True), 1):
+        flags = [message[key] for key in TRAINED_KEYS if message.get(key) is not None]
+        if odd := [flag for flag in flags if flag not in (0, 1)]:
+            raise BadRow(f"message {number} has the weight {odd[0]!r}, expected 0 or 1")
+        found.append(all(flags) if flags else turn["role"] == "assistant")
+    if not any(found):
+        raise BadRow("its messages say that none of them is to be trained (weight, train)")
+    return found
 
 
 def _refuse_no_list(value: Any, column: str) -> None:

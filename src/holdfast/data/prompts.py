@@ -51,7 +51,7 @@ def prompts_by_name(name: str, tokenizer: Any) -> tuple[list[list[int]], int]:
 def encoded_prompt(row: Mapping[str, Any], tokenizer: Any) -> list[int]:
     """Token ids of one row's prompt, in one of the columns that `formats.standardise` gives or as a `prompt` alone;
     empty where there is none."""
-    if "input_ids" in row:
+    if "input_ids" in row and "messages" not in row:
         return prefix(row["input_ids"], row.get("labels") or ())
     if "text" in row:
         return with_one_bos(list(tokenizer(row["text"])["input_ids"]), tokenizer)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import io
+import json
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -106,6 +107,17 @@ def file_tables(
             "text": "white space",
         }[kind or "text"]
         raise DataError(f"{path} holds no rows (only {held}).")
+
+
+def plain_rows(table: pa.Table) -> list[dict[str, Any]]:
+    """The rows of a table of `file_tables`, with what is kept as JSON text read."""
+    import pyarrow as pa
+
+    rows = table.to_pylist()
+    for name in [field.name for field in table.schema if field.type == pa.json_()]:
+        for row in rows:
+            row[name] = None if row[name] is None else json.loads(row[name])
+    return rows
 
 
 def row_lines(path: Path) -> list[int] | None:

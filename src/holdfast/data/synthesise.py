@@ -36,6 +36,7 @@ from typing import Annotated, Any, ClassVar
 
 from holdfast.config.declare import Meta
 from holdfast.config.decode import field_mistakes
+from holdfast.data import unread
 from holdfast.data.layouts import BadRow, Convert, converter, recognise
 from holdfast.data.outputs import found_instead, output_problems, own_record, record_path, rows_file
 from holdfast.data.prepare.reading import Reading, records
@@ -217,6 +218,7 @@ class Plan:
     """USD that what is left costs at most, at four characters a token of prompt."""
     likely: float | None
     """The same with replies of the mean length so far."""
+    notes: list[str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -269,14 +271,17 @@ def materials(request: Synthesis, reading: Reading) -> Iterator[str]:
                         f"text; question + answer; "
                         "prompt + completion; instruction + output; or messages."
                     )
-                columns = list(layout.columns.values())
+                columns = [*layout.columns.values(), *layout.beside.values()]
                 convert = converter(
                     layout, chat_template=True, messages=isinstance(record.get(layout.columns.get("prompt", "")), list)
                 )
             try:
-                yield _material(convert({**dict.fromkeys(columns), **record}))
+                text = _material(convert({**dict.fromkeys(columns), **record}))
             except BadRow as error:
                 reading.bad(place, str(error))
+            else:
+                reading.not_read.update(unread.of_row(record, columns))
+                yield text
 
 
 def _material(row: Mapping[str, Any]) -> str:
@@ -318,8 +323,8 @@ def _reading(request: Synthesis) -> Reading:
     return Reading(files=list(request.input), options={})
 
 
-def _count_rows(request: Synthesis) -> int:
-    """The rows of the input, all of them looked at.
+def _count_rows(request: Synthesis) -> tuple[int, list[str]]:
+    """The rows of the input, all of them looked at, and a sentence on what of them is not read.
 
     Raises:
         DataError: rows that cannot be used (the first ten), or none at all.
@@ -337,7 +342,7 @@ def _count_rows(request: Synthesis) -> int:
         )
     if not count:
         raise DataError("Expected at least one row in the input, got none.")
-    return count
+    return count, [unread.sentence(reading.not_read, "the input")] if reading.not_read else []
 
 
 def _prompt_count(request: Synthesis, rows: int) -> int:
@@ -439,7 +444,7 @@ def plan(request: Synthesis) -> Plan:
     if problems := request.problems():
         raise ConfigError(problems)
     _check_output(request)
-    rows = _count_rows(request)
+    rows, notes = _count_rows(request)
     account = Account(request=request)
     kept = read_ledger(request.ledger, keep=account.note)
     account.close()
@@ -467,6 +472,7 @@ def plan(request: Synthesis) -> Plan:
         spent=account.spent,
         most=request.cost(prompt_tokens, left * request.max_tokens),
         likely=request.cost(prompt_tokens, round(left * mean)) if mean is not None else None,
+        notes=notes,
     )
 
 
@@ -491,14 +497,15 @@ def synthesise(
     if problems := request.problems() + endpoint.problems() + missing_package("writing articles"):
         raise ConfigError(problems)
     _check_output(request)
-    total = _prompt_count(request, _count_rows(request))
+    rows, notes = _count_rows(request)
+    total = _prompt_count(request, rows)
     account = Account(request=request)
     with Ledger(request.ledger, keep=account.note) as ledger:
         account.close()
         session = _Session(request, endpoint, ledger, account, total, progress or (lambda done, total, spent: None))
         if not record_path(request.output).is_file():
             write_json(record_path(request.output), _record(request, account, status="writing"))
-        notes = run(session.ask_all())
+        notes += run(session.ask_all())
         return _finish(request, session, notes)
 
 

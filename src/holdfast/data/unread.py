@@ -9,7 +9,8 @@ values.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from holdfast.data.layouts import MESSAGE_KEYS
@@ -50,6 +51,8 @@ def _values(column: Any) -> int:
 
     kind, there = column.type, column.drop_null()
     if isinstance(column, pa.ExtensionArray):
+        if not pa.types.is_string(there.storage.type):
+            return len(there)
         empty = pc.is_in(there.storage, pa.array(["null", '""', "[]", "{}"], there.storage.type))
         return len(there) - int(pc.sum(empty).as_py() or 0)
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
@@ -59,43 +62,70 @@ def _values(column: Any) -> int:
     return len(there)
 
 
-def keys_of_messages(dataset: Any, columns: Sequence[str], system: str | None) -> Counts:
+def keys_of_messages(dataset: Any, columns: Sequence[str], system: str | None, *, read: Collection[str] = ()) -> Counts:
     """Keys of messages that are not read, as "weight of messages", with the number of messages that have a value there;
     and the system column's name with the number of rows whose messages begin with another system prompt.
 
     Args:
-        dataset: the rows; of streamed ones nothing is known.
+        dataset: the rows; of streamed ones the first says which keys there are.
         columns: those that hold lists of messages.
         system: the column with the system prompt, where there is one.
+        read: further keys that are read.
     """
     import datasets
 
     if isinstance(dataset, datasets.IterableDataset):
+        first = next(iter(dataset))
+        messages = [message for column in columns for message in first[column] or () if isinstance(message, Mapping)]
+        return dict.fromkeys(_keys(messages, read))
+    if system is None and all(_known_keys(dataset.features[column], read) for column in columns):
         return {}
-    counts: dict[str, int] = {}
-    if system is None and all(_known_keys(dataset.features[column]) for column in columns):
-        return {}
+    counts = Counter[str]()
     for row in dataset.select_columns([*columns, *([system] if system is not None else [])]):
         messages = [message for column in columns for message in row[column] or () if isinstance(message, Mapping)]
-        for message in messages:
-            for key, value in message.items():
-                if key not in MESSAGE_KEYS and value not in (None, "", [], {}):
-                    counts[f"{key} of messages"] = counts.get(f"{key} of messages", 0) + 1
+        counts.update(_keys(messages, read))
         if system is not None and messages and row[system]:
             own = messages[0].get("role") or messages[0].get("from")
             content = messages[0].get("content") or messages[0].get("value")
-            if own in ("system", "developer") and content != row[system]:
-                counts[system] = counts.get(system, 0) + 1
-    return dict(counts)
+            counts[system] += own in ("system", "developer") and content != row[system]
+    return dict(+counts)
 
 
-def _known_keys(feature: Any) -> bool:
+def of_row(row: Mapping[str, Any], columns: Collection[str]) -> list[str]:
+    """Of one row, the names of what has a value and is not read, as often as it has one.
+
+    Args:
+        row: plain values.
+        columns: those that are read.
+    """
+    found = [name for name, value in row.items() if name not in columns and value not in _NO_VALUES]
+    for name in columns:
+        value = row.get(name)
+        if isinstance(value, list):
+            found += _keys([message for message in value if isinstance(message, Mapping)])
+    return found
+
+
+_NO_VALUES: tuple[Any, ...] = (None, "", [], {})
+
+
+def _keys(messages: Iterable[Mapping[str, Any]], read: Collection[str] = ()) -> list[str]:
+    """The keys that are not read, once for each message that has a value there."""
+    return [
+        f"{key} of messages"
+        for message in messages
+        for key, value in message.items()
+        if key not in (*MESSAGE_KEYS, *read) and value not in _NO_VALUES
+    ]
+
+
+def _known_keys(feature: Any, read: Collection[str]) -> bool:
     """Whether messages stored under a feature can have no other keys than those that are read."""
     import datasets
 
     if not isinstance(feature, datasets.List) or not isinstance(feature.feature, dict):
         return False
-    return set(feature.feature) <= set(MESSAGE_KEYS)
+    return set(feature.feature) <= {*MESSAGE_KEYS, *read}
 
 
 def share_of_text(dataset: Any, columns: Sequence[str], others: Sequence[str]) -> float:

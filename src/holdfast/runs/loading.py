@@ -412,7 +412,10 @@ def load_training_data(config: TrainConfig, tokenizer: Any, not_read: Counts | N
             not_read.update(columns_with_values(rows, [name for name in rows.column_names if name not in used]))
         answers = config.on_policy.self_distillation is not None
         return read_prompts(rows, lambda rows: read(rows)[0], answers=answers), "prompts"
-    return read(rows)
+    found, layout = read(rows)
+    if {"messages", "labels"} <= set(found.column_names or ()):
+        config.training.assistant_only_loss = False  # each message says whether it is trained
+    return found, layout
 
 
 def _read_from(config: TrainConfig) -> list[Path] | None:

@@ -141,7 +141,7 @@ def read_prompts(rows: Any, read: Any, *, answers: bool = False) -> Any:
     rows = rows if prompts_alone(rows.column_names) else read(rows)
     if "images" in rows.column_names:
         raise DataError(f"{_KEY}: expected prompts of text, got rows with images.")
-    if "input_ids" in rows.column_names:
+    if "input_ids" in rows.column_names and "messages" not in rows.column_names:
         raise DataError(f"{_KEY}: expected prompts as text or messages, got rows that are tokenised.")
     found = rows.map(
         lambda row: {"prompt": _prompt(row), **({DEMONSTRATION: after_prompt(row)} if answers else {})},

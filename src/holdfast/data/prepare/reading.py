@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from holdfast.data.json_rows import BYTE_ORDER_MARK, json_row
-from holdfast.data.readers import file_tables, holds_array, kind_of, open_bytes
+from holdfast.data.readers import file_tables, holds_array, kind_of, open_bytes, plain_rows
 from holdfast.errors import DataError
 
 SHOWN = 10
@@ -51,6 +51,8 @@ class Reading:
     """What files that were found in folders are called there."""
     kinds: Counter[str] = field(default_factory=Counter)
     """Files by how they were read: as text, or as rows."""
+    not_read: Counter[str] = field(default_factory=Counter)
+    """Columns and keys of messages that a layout leaves unread, and in how many records they have a value."""
     malformed_dates: int = 0
     date_places: list[str] = field(default_factory=list)
     """Place and reason of the first malformed dates."""
@@ -125,7 +127,7 @@ def undamaged(file: Path) -> Iterator[None]:
 def _table_rows(file: Path, unit: str, reading: Reading) -> Records:
     number = 0
     for table in file_tables(file, advance=reading.advance):
-        for record in table.to_pylist():
+        for record in plain_rows(table):
             number += 1
             reading.records += 1
             yield f"{file}, {unit} {number}", record

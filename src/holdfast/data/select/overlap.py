@@ -14,7 +14,7 @@ from typing import Any
 
 from holdfast.data.overlap import WORDS, texts_of, words_of
 from holdfast.data.prepare.reading import Reading, records
-from holdfast.data.readers import file_tables, kind_of
+from holdfast.data.readers import file_tables, kind_of, plain_rows
 from holdfast.errors import DataError
 
 
@@ -61,7 +61,7 @@ def _grams(text: str) -> Iterator[str]:
 def _records(file: Path) -> Iterator[Any]:
     if kind_of(file) == "text":
         for table in file_tables(file, documents="line"):
-            yield from table.to_pylist()
+            yield from plain_rows(table)
         return
     reading = Reading(files=[file], options={})
     for _, record in records(file, reading):

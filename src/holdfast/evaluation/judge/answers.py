@@ -113,7 +113,7 @@ def answers_to(prompts: Sequence[str], answers: Mapping[str, str], name: str) ->
 
 
 def _rows(path: str | Path) -> Iterator[dict[str, Any]]:
-    from holdfast.data.readers import KINDS, file_tables, kind_of
+    from holdfast.data.readers import KINDS, file_tables, kind_of, plain_rows
 
     file = expanded(path)
     if not file.is_file():
@@ -123,7 +123,7 @@ def _rows(path: str | Path) -> Iterator[dict[str, Any]]:
         kinds = ", ".join(suffix for suffix, kind in KINDS.items() if kind != "text")
         raise DataError(f"{path}: expected a file of rows with columns ({kinds}), got '{file.suffix}'.")
     for table in file_tables(file):
-        yield from table.to_pylist()
+        yield from plain_rows(table)
 
 
 def _turn(value: Any, *, role: str) -> str | None:
