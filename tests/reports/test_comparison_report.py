@@ -24,13 +24,13 @@ from synthetic_runs import SOURCE_LOST, SOURCE_NOISE, comparison
 from test_report_pages import figures_of
 
 from holdfast.records.evaluation import EvaluationFolder
-from holdfast.reports.blocks import words
+from holdfast.reports.blocks import Tiles, words
 from holdfast.reports.charts import Chart, Series, plotly_figure, quantile_chart
-from holdfast.reports.compared import ComparisonRow, gain_forest, gains, retention_radar
+from holdfast.reports.compared import ComparisonRow, gain_forest, gains, ordered, retention_radar
 from holdfast.reports.comparison_report import comparison_page, comparison_verdict, subject_names
 from holdfast.reports.flips import MOST_FLIPS, answer_of, fair_shares, flips_of, flips_panel
 from holdfast.reports.format import squeeze
-from holdfast.reports.html import write_page
+from holdfast.reports.html import render, write_page
 
 
 def cells_of(chart: Chart) -> list[list[str]]:
@@ -325,3 +325,47 @@ def test_names_are_shortened_in_the_middle_and_subjects_lose_what_they_share() -
 
 
 # ---------------------------------------------------------------------------------------------------------- the browser
+
+
+def test_the_verdict_stands_beside_the_name_and_statistics_are_folded_away(tmp_path) -> None:
+    found = Pair(tmp_path, ("a", "b")).add(
+        "source", "a_long_name/of.two", "task", multiple_choice("x", 60, 0.8, 0.1), ACCURACY
+    )
+    whole = render(comparison_page(found.result()))
+    panel = re.search(r'<div class="panel dense compared">.*?</details>', whole, re.S)
+    assert panel is not None
+    table, numbers = panel[0].split('<details class="numbers">')
+    heads = [re.findall(r'<th scope="col"[^>]*>(.*?)</th>', part) for part in (table, numbers)]
+    assert heads[0] == ["Measure", "Verdict", "Before", "After", "Difference"]
+    assert heads[1] == ["Measure", "p", "n", "Flips", "Test"]
+    assert "<summary>Numbers</summary>" in numbers
+    assert "a_<wbr>long_<wbr>name/<wbr>of.<wbr>two" in table, "a name breaks behind its joints"
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "shown"),
+    [
+        (["failed", "passed"], "failed: knowledge/mmlu, acc"),
+        (["failed", "failed"], "failed: knowledge/mmlu, acc; 1 other rule too"),
+        (["passed", "undecided"], None),
+    ],
+)
+def test_the_largest_figure_is_what_failed(tmp_path, outcomes, shown) -> None:
+    found = Pair(tmp_path, ("a", "b")).add("source", "quiz", "task", multiple_choice("x", 60, 0.8, 0.1), ACCURACY)
+    gates = [dataclasses.replace(GATES[0], outcome=o, rule=f"rule {i}") for i, o in enumerate(outcomes)]
+    page = comparison_page(found.result(gates=gates))
+    (tiles,) = [block for block in page.blocks if isinstance(block, Tiles)]
+    main = [tile for tile in tiles.items if tile.main]
+    assert [(t.figure, t.below, t.tone) for t in main] == ([("+1.8 pt", shown, "bad")] if shown else [])
+    if main:
+        assert tiles.items[0] is main[0] and 'class="tile main"' in render(page)
+
+
+def test_no_label_of_a_forest_lies_where_its_bars_are() -> None:
+    rows = ordered([comparison(name="answers"), comparison(suite="source", name="prose", difference=0.4)])
+    forest = gain_forest(rows, title="Gains")
+    assert forest is not None and list(forest.y.names) == ["prose", "answers"]
+    drawn = plotly_figure(forest)["layout"]
+    notes = drawn["annotations"]
+    assert [(n["x"], n["xref"], n["xanchor"]) for n in notes] == [(1.0, "paper", "left")] * 2
+    assert drawn["margin"]["r"] > 7 * max(len(n["text"]) for n in notes)

@@ -44,10 +44,11 @@ def test_the_body_has_the_figures_with_their_intervals(make_run) -> None:
             r.after,
             f"{r.difference}<br>{r.interval}".replace("[", "\\[").replace("]", "\\]"),
             r.relative,
-            r.n,
             r.verdict,
         ):
             assert f"| {figure} " in line, figure
+        numbers = [x for x in body.splitlines() if x.startswith(f"| {r.name.replace('_', chr(92) + '_')} ")]
+        assert any(f"| {r.p.replace('<', '&lt;')} " in x and f"| {r.n} " in x for x in numbers), "folded below"
     assert read_run(folder).verdict.replace("[", "\\[").replace("]", "\\]").replace("_", "\\_") in body
     assert "`weight` = `1.0`" in body
     assert "| `learning_rate` | 1e-5 |" in body

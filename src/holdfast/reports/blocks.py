@@ -125,6 +125,8 @@ class Tile:
     figure: str
     below: str = ""
     tone: Tone = ""
+    main: bool = False
+    """What the page is about before all else: its figure is the largest."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,6 +170,8 @@ class Table:
     """Small print above."""
     find: str = ""
     """What a row is called; the page then sorts, shortens and searches the table."""
+    numbers: Table | None = None
+    """Further columns of the same rows, which the page folds away below."""
     cards: bool = True
     """On narrow screens every row becomes a card with the column titles as labels."""
 

@@ -283,9 +283,10 @@ def plotly_figure(chart: Chart) -> dict[str, Any]:
     legend = len(named) > 1 if chart.legend is None else chart.legend
     characters = sum(len(n) + 9 for n in named)
     lines = min(3, 1 + characters // {"full": 120, "half": 52, "third": 36}[chart.width]) if legend else 0
+    titled = any(s.text for s in chart.shades)
     layout: dict[str, Any] = {
         "height": chart.height,
-        "margin": {"l": 12, "r": 16, "t": 12 + 22 * lines, "b": 12},
+        "margin": {"l": 12, "r": 16 + _right_of_plot(chart), "t": 12 + 22 * lines + 18 * titled, "b": 12},
         "paper_bgcolor": "rgba(0,0,0,0)",
         "plot_bgcolor": "rgba(0,0,0,0)",
         "font": {"family": "var(--font)", "size": 12, "color": "var(--ink)"},
@@ -298,11 +299,18 @@ def plotly_figure(chart: Chart) -> dict[str, Any]:
         "annotations": [*map(_note, chart.notes), *(_note(_title(s)) for s in chart.shades if s.text)],
     }
     if legend:
-        place = {"orientation": "h", "x": 0, "xanchor": "left", "y": 1.02, "yanchor": "bottom", "font": _font("ink")}
+        above = 1.02 + 18 * titled / max(chart.height - 80, 1)
+        place = {"orientation": "h", "x": 0, "xanchor": "left", "y": above, "yanchor": "bottom", "font": _font("ink")}
         layout["legend"] = {**place, "bgcolor": "rgba(0,0,0,0)", "traceorder": "normal"}
     if chart.narrow:
         layout["meta"] = {"narrow": [plain(squeeze(n, 17)) for n in chart.narrow]}
     return {"data": data, "layout": layout | dict(chart.layout)}
+
+
+def _right_of_plot(chart: Chart) -> int:
+    """Pixels that notes right of the plot take."""
+    longest = max((len(n.text) for n in chart.notes if n.x == 1.0 and n.more.get("xanchor") == "left"), default=0)
+    return 8 * longest
 
 
 def _font(colour: str, size: int = 12) -> dict[str, Any]:
@@ -350,7 +358,7 @@ def _shade(shade: Shade) -> dict[str, Any]:
 
 
 def _title(shade: Shade) -> Note:
-    more = {"yref": "paper", "xanchor": "center", "yanchor": "top"}
+    more = {"yref": "paper", "xanchor": "center", "yanchor": "bottom"}  # above the plot: no bar lies on it
     return Note(text=shade.text, x=(shade.start + shade.end) / 2, y=1, colour="muted", more=more)
 
 
@@ -561,16 +569,13 @@ def radar_layout(names: Sequence[str], top: float) -> dict[str, Any]:
 # --------------------------------------------------------------------------------------------------------- chart makers
 
 
-def row_notes(names: Sequence[str], texts: Sequence[str], tones: Sequence[str]) -> list[Note]:
-    """Words above each row of a plot: its name at the left, its figure at the right."""
+def figures_at_right(texts: Sequence[str], tones: Sequence[str]) -> list[Note]:
+    """The figure of each row, right of the plot, where no bar can lie on it."""
     found = []
-    for place, (name, text, tone) in enumerate(zip(names, texts, tones, strict=True)):
-        for label, side, colour in (
-            (squeeze(name, 34), "left", "ink"),
-            (text, "right", "ink" if tone == "flat" else tone),
-        ):
-            more = {"xref": "paper", "yshift": 17, "xanchor": side}
-            found.append(Note(text=label, x=float(side == "right"), y=place, colour=colour, more=more))
+    for place, (text, tone) in enumerate(zip(texts, tones, strict=True)):
+        colour = "ink" if tone == "flat" else tone
+        more = {"xref": "paper", "xanchor": "left", "xshift": 8}
+        found.append(Note(text=text, x=1.0, y=place, colour=colour, more=more))
     return found
 
 

@@ -31,9 +31,9 @@ from holdfast.reports.charts import (
     Mark,
     Rule,
     Value,
+    figures_at_right,
     narrow,
     radar_layout,
-    row_notes,
     tabulate,
 )
 from holdfast.reports.format import (
@@ -334,13 +334,18 @@ def _what_and_direction(r: ComparisonRow) -> Text:
 
 
 def measures(rows: Sequence[ComparisonRow], title: Text = "", *, relative: bool = False) -> Table:
-    """Comparisons as a page shows them; `relative` adds the gain in percent of before."""
+    """Comparisons as a page shows them, the verdict beside the name and statistics folded away; `relative` adds the
+    gain in percent of before."""
     what = Col("Measure", _what_and_direction, numeric=False)
-    flips = Col("Flips", "flips", numeric=False)
     verdict = Col("Verdict", lambda r: (chip(r.verdict, r.tone), sub(r.power) if r.power else None), numeric=False)
     adjusted = [ADJUSTED] if any(r.adjusted for r in rows) else []
-    held = [what, BEFORE, AFTER, DIFFERENCE, *([RELATIVE] if relative else []), P, *adjusted, N, TEST, flips, verdict]
-    return measure_table(rows, held, title=title, kind="dense compared")
+    flips = [Col("Flips", "flips", numeric=False)] if any(r.flips for r in rows) else []
+    names = dict(zip(map(id, rows), short_names(rows), strict=True))
+    numbers = measure_table(
+        rows, [Col("Measure", lambda r: names[id(r)], numeric=False), P, *adjusted, N, *flips, TEST]
+    )
+    held = [what, verdict, BEFORE, AFTER, DIFFERENCE, *([RELATIVE] if relative else [])]
+    return measure_table(rows, held, title=title, kind="dense compared", numbers=numbers)
 
 
 def by_suite(rows: Sequence[ComparisonRow]) -> list[list[ComparisonRow]]:
@@ -439,8 +444,7 @@ def gain_forest(
         if relative and any(r.raw.failed is not None for r in rows):
             reason += ", or the difference is not a number"
         notes.append(f"Not drawn, because {reason}: {left_out}.")
-    end = (len(found) - 0.4, -0.7 if compact else -0.9)
-    quiet = Axis(range=end, more={"visible": False, "fixedrange": True})
+    end = (len(found) - 0.4, -0.7)
     return Chart(
         title=title,
         rows=found,
@@ -450,11 +454,11 @@ def gain_forest(
             for t in ("flat", "bad", "good")
         ],
         x=Axis(title=f"gain, {unit} → better", zero=True, from_zero=True, more={"nticks": 7}),
-        y=Axis(names=called, length=26, range=end) if compact else quiet,
-        notes=[] if compact else row_notes(called, [f["value"].text for f in found], [f["tone"] for f in found]),
-        narrow=narrow(called) if compact else (),
+        y=Axis(names=called, length=26, range=end),
+        notes=[] if compact else figures_at_right([f["value"].text for f in found], [f["tone"] for f in found]),
+        narrow=narrow(called),
         caption=" ".join(notes),
-        height=66 + (19 if compact else 46) * len(found),
+        height=66 + (19 if compact else 30) * len(found),
     )
 
 

@@ -118,7 +118,7 @@ def comparison_page(result: Result) -> Page:
         blocks=[
             *problems("NaN or infinity: the comparison has failed.", result.not_finite, "bad"),
             *problems("Some files could not be used.", [p for side in sides for p in side.problems]),
-            Tiles(_tiles(primary, flips, averages)) if primary else None,
+            Tiles([*_failed_tile(result), *_tiles(primary, flips, averages)]) if primary else None,
             rules_section(gates, result.decision) if gates else None,
             _differences(rows, primary, None if gates else result.decision),
             _retention(primary, labels, averages),
@@ -193,6 +193,22 @@ def comparison_verdict(
     else:
         first = [f"of {plural(len(gates), 'rule')} {tally(outcomes, list(OUTCOMES))}"]
     return pair_sentence(labels, rows, first)
+
+
+def _failed_tile(result: Result) -> list[Tile]:
+    """What the comparison failed by, the worst first; nothing where it did not."""
+    if result.not_finite:
+        below = f"entries hold NaN or infinity: {shorten(', '.join(result.not_finite), 90)}"
+        return [Tile("Not finite", f"{len(result.not_finite)}", below, "bad", main=True)]
+    order = [o for o in OUTCOMES if o != "passed" and (o != "undecided" or result.settings.strict)]
+    failed = sorted((g for g in result.gates if g.outcome in order), key=lambda g: order.index(g.outcome))
+    if not failed:
+        return []
+    worst = failed[0]
+    more = f"; {plural(len(failed) - 1, 'other rule')} too" if len(failed) > 1 else ""
+    figure_ = f"{number(worst.value, 1, sign=True)} {worst.unit}" if math.isfinite(worst.value) else worst.outcome
+    below = f"{worst.outcome}: {worst.suite}/{worst.name}, {worst.metric}{more}"
+    return [Tile(worst.rule, figure_, below, "bad", main=True)]
 
 
 def _tiles(rows: Sequence[ComparisonRow], flips: Sequence[Flips], averages: Collection[tuple[str, str]]) -> list[Tile]:

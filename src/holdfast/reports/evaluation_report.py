@@ -65,6 +65,7 @@ from holdfast.reports.format import (
     last_part,
     metric_texts,
     plural,
+    shorten,
 )
 from holdfast.reports.measured import Measured, averages_of, names_of, settings_of
 
@@ -124,7 +125,7 @@ def evaluation_page(
             Banner(text if tone == "flat" else Span(text, "strong"), tone) if text else None,
             *problems("NaN or infinity: the figures of these entries mean nothing.", scores.broken, "bad"),
             *problems("Some files could not be used.", [p for m in models for p in m.problems]),
-            Tiles(_tiles(scores)) if done else None,
+            Tiles([*_failed_tile(record, scores), *_tiles(scores)]) if done else None,
             gaps if missing and done else None,
             _scores(record, scores),
             _comparisons([m.label for m in models if m.evaluations], comparisons),
@@ -216,6 +217,16 @@ def _lead_sentence(record: EvaluationRecord, scores: Scores) -> str:
         return f"{found}."
     why = {"running": " yet", "interrupted": ", because it was stopped"}.get(record.status, "")
     return f"{found}; {len(scores.missing):,} of {n * models:,} evaluations are not there{why}."
+
+
+def _failed_tile(record: EvaluationRecord, scores: Scores) -> list[Tile]:
+    """By what the evaluation failed; nothing where it did not."""
+    if scores.broken:
+        below = f"entries hold NaN or infinity: {shorten(', '.join(scores.broken), 90)}"
+        return [Tile("Not finite", f"{len(scores.broken)}", below, "bad", main=True)]
+    if record.status == "failed":
+        return [Tile("Not measured", f"{len(scores.missing):,}", "entries; the evaluation failed", "bad", main=True)]
+    return []
 
 
 def _tiles(scores: Scores) -> list[Tile]:

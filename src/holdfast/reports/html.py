@@ -20,6 +20,7 @@ import importlib.resources
 import itertools
 import json
 import math
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,10 @@ POLICY = (
     " base-uri 'none'; form-action 'none'"
 )
 _VOID = {"meta", "br", "hr", "img", "link", "input"}
+
+
+_JOINT = re.compile(r"(?<=\w)[_/]+(?=\w)|(?<=[^\W\d])\.(?=[^\W\d])")
+"""What joins the words of a name."""
 
 
 class Html(str):
@@ -202,11 +207,11 @@ def _block(x: Any, figures: list[dict[str, Any]]) -> Html:
         case b.Table():
             title = tag("h3", x.title) if x.title else None
             note = tag("p", x.note, cls="note above") if x.note else None
-            return tag("div", title, note, table(x), cls=f"panel {x.kind}".strip(), data_find=x.find or None)
+            return tag("div", title, note, _whole(x), cls=f"panel {x.kind}".strip(), data_find=x.find or None)
         case Chart():
             return _chart(x, figures)
         case b.Fold():
-            inner = [table(y) if isinstance(y, b.Table) and not y.title else _block(y, figures) for y in x.blocks]
+            inner = [_whole(y) if isinstance(y, b.Table) and not y.title else _block(y, figures) for y in x.blocks]
             kinds = {f"{y.kind}" for y in x.blocks if isinstance(y, b.Table)}
             body = tag("div", *inner, cls=" ".join(sorted(kinds)))
             return tag("details", tag("summary", x.title), body, cls="fold", open=x.open)
@@ -224,7 +229,7 @@ def _block(x: Any, figures: list[dict[str, Any]]) -> Html:
 
 def _tile(tile: b.Tile) -> Html:
     parts = (("label", tile.label), (f"figure {tile.tone}".strip(), tile.figure), ("below", tile.below))
-    return tag("div", *(tag("p", text, cls=cls) for cls, text in parts), cls="tile")
+    return tag("div", *(tag("p", text, cls=cls) for cls, text in parts), cls="tile main" if tile.main else "tile")
 
 
 def _bar(name: str, share: float, stands_out: bool, text: str) -> Html:
@@ -249,9 +254,18 @@ def _chart(chart: Chart, figures: list[dict[str, Any]]) -> Html:
         tag("h3", chart.title) if chart.heading else None,
         plot,
         tag("figcaption", chart.caption) if chart.caption else None,
-        tag("details", tag("summary", "Numbers"), table(chart.table), cls="numbers"),
+        _numbers(chart.table),
         cls=f"panel {chart.width}",
     )
+
+
+def _whole(x: b.Table) -> Html:
+    """A table, and its further columns where it has some."""
+    return join(table(x), None if x.numbers is None else _numbers(x.numbers))
+
+
+def _numbers(x: b.Table) -> Html:
+    return tag("details", tag("summary", "Numbers"), table(x), cls="numbers")
 
 
 def table(x: b.Table) -> Html:
@@ -276,4 +290,14 @@ def _cell(place: int, column: b.Column, cell: Any, edge: bool) -> Html:
     kinds = (("edge", edge), ("num", column.numeric), ("wide", column.wide))
     title = b.words(column.title, below=" ").replace("\u200b", "")
     found = {"cls": " ".join(k for k, on in kinds if on), "data_label": title}
-    return tag("td" if place else "th", cell, **found, scope=None if place else "row")
+    inner = cell if place else _breakable(cell)
+    return tag("td" if place else "th", inner, **found, scope=None if place else "row")
+
+
+def _breakable(name: Any) -> Any:
+    """A name that a narrow column may break behind its joints, and nowhere else."""
+    if isinstance(name, (list, tuple)):
+        return [_breakable(part) for part in name]
+    if not isinstance(name, str) or isinstance(name, Html):
+        return name
+    return Html(_JOINT.sub(r"\g<0><wbr>", escape(name)))

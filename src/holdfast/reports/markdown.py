@@ -76,6 +76,8 @@ def _block(x: Any, clean: Callable[[str], str]) -> str:
             return render(parts, clean=clean).rstrip()
         case b.Panel():
             return render(x.blocks, clean=clean).rstrip()
+        case b.Table() if x.numbers is not None:
+            return "\n\n".join([_table(x, clean), _block(b.Fold("Numbers", [x.numbers]), clean)])
         case b.Table():
             return _table(x, clean)
         case b.Fold():

@@ -72,6 +72,7 @@ from holdfast.reports.format import (
     number,
     percent,
     plural,
+    shorten,
     significant,
 )
 from holdfast.reports.html import write_page
@@ -342,7 +343,7 @@ def run_page(run: RunFigures) -> Page:
         ),
         blocks=[
             *_state_banners(run),
-            Tiles(_run_tiles(run)),
+            Tiles([*_failed_tile(run), *_run_tiles(run)]),
             _changes(run),
             Section("What was trained", [Panel([Facts(run.facts)], "card")]),
             _training_section(run),
@@ -372,6 +373,19 @@ def _state_banners(run: RunFigures) -> list[Block]:
     broken = {f"{r.raw.suite}/{r.name}: {r.raw.failed}": None for r in run.rows if r.raw.failed is not None}
     found += problems("NaN or infinity: nothing follows from these comparisons.", list(broken), "bad")
     return found + problems("Some files could not be read.", run.problems)
+
+
+def _failed_tile(run: RunFigures) -> list[Tile]:
+    """By what the run failed; nothing where it did not."""
+    record = run.record
+    broken = [r for r in run.rows if r.raw.failed is not None]
+    if record.status == "failed" and not broken:
+        reason = shorten((record.error or "no reason was recorded").partition("\n")[0], 110)
+        return [Tile("The run failed in stage", record.stage or "not recorded", reason, "bad", main=True)]
+    if broken:
+        names = shorten(", ".join(dict.fromkeys(f"{r.raw.suite}/{r.name}" for r in broken)), 90)
+        return [Tile("Not finite", f"{len(broken)} of {len(run.rows)}", f"measures: {names}", "bad", main=True)]
+    return []
 
 
 def _run_tiles(run: RunFigures) -> list[Tile]:

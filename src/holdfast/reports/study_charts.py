@@ -288,13 +288,15 @@ def place_names(
 ) -> dict[int | str, str]:
     """Trial (or "start") -> where its name goes; trials without room for one are not among them.
 
-    Greedy: the start, direct fine-tuning and the chosen trial first, then along the curves; a name may cover no point
-    and no other name, and an interval bar or a curve only where there is no other place.
+    Greedy: the start, direct fine-tuning and the chosen trial first, then along the curves. A name may cover no point,
+    no other name, no interval bar and no curve; those of the first three may cover a bar or a curve where there is no
+    other place.
     """
     places = {n: frame.place(s.after, g.after) for n, (s, g) in gains.items()} | {"start": frame.place(*start)}
     texts = {t.trial.number: name for c in curves for t in c.members if (name := point_name(c, t))} | {"start": "start"}
     direct = [t.trial.number for c in curves if c.kind == "direct" for t in c.members]
-    order = ["start", *direct, *([chosen] if chosen in texts else []), *([] if many else texts)]
+    first: list[int | str] = ["start", *direct, *([chosen] if chosen in texts else [])]
+    order = [*first, *([] if many else texts)]
     bars = []
     for s, g in gains.values():
         for (left, right), (low, high) in (
@@ -308,7 +310,8 @@ def place_names(
     taken: list[Box] = []
     for key in dict.fromkeys(k for k in order if k in texts):
         others = [_grown((*p, *p), 7) for p in places.values() if p != places[key]]
-        for side, in_the_way in [(s, b) for b in ([*bars, *lines], lines, []) for s in SIDES]:
+        free: list[list[Box]] = [[*bars, *lines], *([lines, []] if key in first else [])]
+        for in_the_way, side in itertools.product(free, SIDES):
             label = label_box(*places[key], texts[key], side, ring=key == chosen)
             within = label[0] >= 0 and label[1] >= 0 and label[2] <= frame.pixels[0] and label[3] <= frame.pixels[1]
             if within and not any(overlap(label, o) for o in (*others, *taken, *in_the_way)):
@@ -330,7 +333,7 @@ def point_name(curve: StudyCurve, t: TrialFigures) -> str:
 
 def label_box(x: float, y: float, text: str, side: str, *, ring: bool) -> Box:
     """Where a name beside a point lies."""
-    width, radius = len(text) * 6.2 + 4, 10 if ring else 5
+    width, radius = len(text) * 6.8 + 4, 10 if ring else 5
     vertical, _, horizontal = side.partition(" ")
     away = 2 * radius if vertical == "middle" else radius
     left = x + {"right": away, "left": -away - width, "center": -width / 2}[horizontal]

@@ -96,12 +96,16 @@ class Printer:
         if self.unbroken:
             lines = plain_table(columns, [[b.words(c) for c in row] for row in x.rows])
             yield from (self._line(text) for text in (b.words(x.title), *lines, ""))
+            if x.numbers is not None:
+                yield from self._table(x.numbers)
             return
         tones = x.tones or [""] * len(x.rows)
         rows = [[self._rich(c, STYLE.get(t, "")) for c in row] for row, t in zip(x.rows, tones, strict=True)]
         for place, chosen in enumerate(self._parts(columns, rows)):
             part = [columns[i] for i in chosen], [[row[i] for i in chosen] for row in rows]
             yield self._made(b.words(x.title) if place == 0 else "", *part)
+        if x.numbers is not None:
+            yield from self._table(x.numbers)
 
     def _rich(self, content: Any, style: str) -> Text:
         """Text with its tones; small print on a line of its own."""
