@@ -263,7 +263,7 @@ def test_a_dry_run_finds_what_a_run_would_stumble_over(chat: Path, capsys: pytes
     rows = Path("pairs.jsonl").read_text() + json.dumps({"prompt": "Q " * 200, "completion": "A."}) + "\n"
     Path("cut.jsonl").write_text(rows)
     said = dry(capsys, "--dataset_name", "cut.jsonl", "--max_length", "32")
-    assert "nothing is trained in 1 of 4 rows that were looked at" in said and said.count("  example ") == 3
+    assert "1 of 4 training examples are not trained at all" in said and said.count("  example ") == 3
     tokenizer = json.loads(Path("model/tokenizer_config.json").read_text())
     for file in Path("model").glob("*.jinja"):
         file.write_text("{% for m in messages %}{{ m['content'] }}{% endfor %}")

@@ -144,8 +144,8 @@ def test_text_that_begins_with_the_token_that_the_tokenizer_adds(tmp_path):
     assert added_bos(words) == "<|bos|>"
     path = tmp_path / "a.jsonl"
     path.write_text('{"text": "<|bos|>one"}\n{"text": "two"}\n')
-    out, _ = standardise(load_rows(path), words)
-    assert out["text"] == ["one", "two"]
+    out, _ = standardise(load_rows(path), words, not_read=(counts := {}))
+    assert out["text"] == ["one", "two"] and counts == {"a second <|bos|> at the beginning": 1}
     assert [ids.count(words.bos_token_id) for ids in prompts_by_name(str(path), words)[0]] == [1, 1]
     assert standardise(load_rows(path), words, one_bos=False)[0]["text"][0] == "<|bos|>one"
     path.write_text('{"prompt": "<|bos|>one", "completion": "two"}\n')

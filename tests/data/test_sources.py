@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from holdfast.data import json_rows, readers, sources
 from holdfast.data.readers import file_tables
-from holdfast.data.sources import content_hash, data_files, is_path, load_rows, locate_rows
+from holdfast.data.sources import content_hash, data_files, is_path, left_out, load_rows, locate_rows
 from holdfast.errors import DataError
 
 ROWS = [{"text": f"row {i}", "n": i, "tags": ["a"] * (i % 3)} for i in range(25)]
@@ -391,3 +391,12 @@ def test_a_saved_dataset_is_left_as_it_is(tmp_path: Path) -> None:
     rows = load_rows(folder)
     rows.map(lambda row: {"text": row["text"] * 2})
     assert sorted(folder.rglob("*")) == before and content_hash(folder) == known, "mapping writes elsewhere"
+
+
+def test_files_of_rows_in_a_folder_that_are_not_read(tmp_path):
+    for name in ("train.jsonl", "test.jsonl", "more.jsonl", "README.md", "old.csv.bz2", "a.png"):
+        (tmp_path / name).write_text('{"text": "a"}\n')
+    files = data_files(tmp_path)
+    assert [file.name for file in files] == ["train.jsonl"]
+    assert left_out(tmp_path, files) == ["more.jsonl", "old.csv.bz2"]
+    assert left_out(tmp_path / "train.jsonl", files) == []

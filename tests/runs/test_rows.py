@@ -102,3 +102,46 @@ def test_messages_that_are_not_to_be_trained(place: Path, more: tuple[str, ...])
     record = RunFolder("out").read()
     assert record.data["trained_tokens"] == 2 * (1 + len(build_tokenizer()("list")["input_ids"]))
     assert record.data["format"] == "chat" and record.data["not_read"] == {}
+
+
+def test_a_dry_run_says_what_is_cut_and_counts_windows_of_whole_documents(
+    place: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    data = written("a.jsonl", *[{"text": "A list is a mutable sequence. " * 10}] * 3)
+    words = ["--dataset_name", data, "--max_length", "32", "--dry_run"]
+    train(*words)
+    shown = capfd.readouterr().out
+    assert "note        3 of 3 training examples are longer than max_length=32" in shown
+    assert "3 rows, 96 tokens an epoch" in shown
+    train(*words, "--packing", "true", "--packing_strategy", "bfd_split")
+    shown = capfd.readouterr().out
+    assert "are cut there" not in shown and "3 rows, 96 tokens" not in shown
+
+
+def test_two_bos_tokens_and_files_that_are_left_out_are_told(place: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    tokenizer = build_tokenizer(bos_token="<|bos|>")
+    build_model(len(tokenizer)).save_pretrained("model")
+    tokenizer.save_pretrained("model")
+    Path("rows").mkdir()
+    written("rows/train.jsonl", {"input_ids": [tokenizer.bos_token_id] * 2 + [5, 6]}, {"input_ids": [5, 6]})
+    written("rows/more.jsonl", {"input_ids": [5, 6]})
+    train("--dataset_name", "rows", "--dry_run")
+    shown = capfd.readouterr().out
+    assert "Not read: the file more.jsonl." in shown and "1 of 2 training examples begin with two <|bos|>" in shown
+
+
+def test_text_entries_say_what_they_do_not_read(place: Path) -> None:
+    turns = [("user", "A list", {}), ("assistant", "is", {"weight": 0}), ("assistant", "list", {})]
+    row = {"messages": [{"role": role, "content": text, **flag} for role, text, flag in turns], "id": 1}
+    train("--dataset_name", written("a.jsonl", {"text": "A list"}), "--source", written("held.jsonl", row))
+    notes = RunFolder("out").read().notes
+    assert any("messages that are not to be trained (weight, train) are scored like the others" in n for n in notes)
+    assert any("Not read of held: id (1 row)." in n for n in notes)
+
+
+def test_held_out_rows_of_the_trainer(place: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    data = written("a.jsonl", {"text": "A list"})
+    held_out = written("held.jsonl", {"text": "A list", "id": 1})
+    words = ["--dataset_name", data, "--eval_strategy", "steps", "--eval_steps", "1", "--eval_dataset_name", held_out]
+    train(*words, "--dry_run")
+    assert "note        Not read of the held-out rows: id (1 row).\n" in capfd.readouterr().out

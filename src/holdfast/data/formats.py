@@ -162,7 +162,10 @@ def standardise(
         convert = _converter_with_one_bos(convert, bos)
     if streamed:
         return _convert_stream(dataset, convert, columns), name
-    if layout is not None and _only_renames(dataset, layout) and not _begin_with(dataset, layout, bos):
+    twice = _beginning_with(dataset, layout, bos) if layout is not None and _only_renames(dataset, layout) else 0
+    if twice and not_read is not None:
+        not_read[f"a second {bos} at the beginning"] = twice
+    if layout is not None and _only_renames(dataset, layout) and not twice:
         _check_texts(dataset, layout, convert, files, never=token)
         return _renamed(dataset, layout), name
     features = _features(dataset, name, layout, kept, has_template)
@@ -292,15 +295,15 @@ def _converter_with_one_bos(convert: Convert, bos: str) -> Convert:
     return one
 
 
-def _begin_with(dataset: datasets.Dataset, layout: Layout, bos: str | None) -> bool:
-    """Whether a text of a data set begins with the token that the tokenizer adds."""
+def _beginning_with(dataset: datasets.Dataset, layout: Layout, bos: str | None) -> int:
+    """How many texts of a data set begin with the token that the tokenizer adds."""
     import pyarrow.compute as pc
 
     if bos is None:
-        return False
+        return 0
     column = layout.columns.get("text") or layout.columns["prompt"]
     tables = dataset.select_columns([column]).with_format("arrow").iter(batch_size=10_000)
-    return any(pc.any(pc.starts_with(table.column(0), bos)).as_py() for table in tables)
+    return sum(pc.sum(pc.starts_with(table.column(0), bos)).as_py() or 0 for table in tables)
 
 
 def _first_with_images(rows: Any, columns: Sequence[str]) -> int | None:

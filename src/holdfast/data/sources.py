@@ -132,6 +132,25 @@ def data_files(name: Source | Sequence[Source], *, split: str = "train") -> list
     return [path]
 
 
+def left_out(name: Source, files: Sequence[Path]) -> list[str]:
+    """The files of rows in a folder that are not read and belong to no other split, by their names below it.
+
+    Args:
+        name: of the data.
+        files: those that are read.
+    """
+    folder = expanded(name)
+    if not folder.is_dir() or _is_saved_dataset(folder):
+        return []
+    found = [file for file in _walk(folder) if file not in files and _split_of(file) is None]
+    rows = [file for file in found if kind_of(file) not in (None, "text") or _OTHER_ROWS & set(file.suffixes)]
+    return [file.relative_to(folder).as_posix() for file in rows]
+
+
+_OTHER_ROWS = {".jsonl", ".json", ".csv", ".tsv", ".parquet", ".arrow", ".xlsx", ".xml"}
+"""Endings of rows, some of which cannot be read, or not in their compression."""
+
+
 def content_hash(paths: Source | Sequence[Source]) -> str:
     """SHA-256 (64 hexadecimal digits) over contents: of one file as `sha256sum` prints it, of a folder over relative
     names and contents.

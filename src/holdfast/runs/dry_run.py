@@ -75,11 +75,8 @@ def look(config: TrainConfig) -> Look:
     found = preview(config, processor or tokenizer, rows)
     if processor is not None:
         notes.append("memory and time of a vision-language model are not counted; tokens are, those of images too")
-    if found.untrained:
-        notes.append(
-            f"nothing is trained in {found.untrained} of {found.looked} rows that were looked at: what is to be learnt "
-            f"is cut away (max_length) or masked (assistant_only_loss, completion_only_loss)"
-        )
+    sample = "" if found.looked == found.of else f"by {found.looked:,} rows: "
+    notes += [f"{sample}{note}" for note in found.notes]
     return Look(preview=found, tokenizer=tokenizer, cost=_cost(config, found), notes=tuple(notes))
 
 

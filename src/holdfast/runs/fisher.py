@@ -245,6 +245,6 @@ def _host(config: TrainConfig, say: Callable[[str], None]) -> tuple[Any, dict[st
         args=args,
         train_dataset=Dataset.from_list([{"input_ids": nothing, "labels": nothing}]),
         processing_class=tokenizer,
-        load_rows=rows_by_name(tokenizer),
+        load_rows=rows_by_name(tokenizer, say=say),
     )
     return TrainerHost(trainer, say), {name: p for name, p in trainer.model.named_parameters() if p.requires_grad}

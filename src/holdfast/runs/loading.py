@@ -387,7 +387,7 @@ def load_training_data(config: TrainConfig, tokenizer: Any, not_read: Counts | N
     from holdfast.data.formats import standardise
     from holdfast.data.layouts import TEMPLATE_COLUMNS
     from holdfast.data.prompts import prompts_alone
-    from holdfast.data.sources import data_files, is_path
+    from holdfast.data.sources import data_files, is_path, left_out
     from holdfast.data.unread import columns_with_values
     from holdfast.runs.on_policy import read_prompts
 
@@ -398,6 +398,8 @@ def load_training_data(config: TrainConfig, tokenizer: Any, not_read: Counts | N
         rows = _split(config, rows)["train"]
     elif whole and name is not None and is_path(name):
         files = data_files(name)  # so that a bad row is named by file and line
+        if not_read is not None:
+            not_read.update({f"the file {file}": None for file in left_out(name, files)})
 
     def read(rows: Any) -> tuple[Any, str]:
         if config.training.completion_only_loss is False and "completion_mask" in (rows.column_names or ()):
@@ -502,8 +504,9 @@ def _templates(config: TrainConfig) -> Any:
     return config.templates
 
 
-def load_eval_data(config: TrainConfig, tokenizer: Any) -> Any:
-    """The rows of TRL's own `eval_strategy`, or None when it is off."""
+def load_eval_data(config: TrainConfig, tokenizer: Any, not_read: Counts | None = None) -> Any:
+    """The rows of TRL's own `eval_strategy`, or None when it is off. `not_read` gets what of them is not read, unless
+    they are a part of the training rows."""
     if str(getattr(config.training.eval_strategy, "value", config.training.eval_strategy)) == "no":
         return None
     from holdfast.data.formats import standardise
@@ -518,7 +521,7 @@ def load_eval_data(config: TrainConfig, tokenizer: Any) -> Any:
         name, split = config.eval_dataset_name, config.eval_dataset_split
         files = data_files(name, split=split) if is_path(name) and not _is_saved(expanded(name)) else None
         rows = load_rows(name, split=split)
-        return standardise(rows, tokenizer, templates=_templates(config), read_from=files)[0]
+        return standardise(rows, tokenizer, templates=_templates(config), read_from=files, not_read=not_read)[0]
     try:
         rows = load_rows(script.dataset_name, split=script.dataset_test_split, config=script.dataset_config)
     except DataError as error:
@@ -526,4 +529,6 @@ def load_eval_data(config: TrainConfig, tokenizer: Any) -> Any:
             f"eval_strategy is on, so a '{script.dataset_test_split}' split is needed: {error} "
             "Or name a file by eval_dataset_name, or turn it off and list held-out files under evaluation:."
         ) from error
-    return standardise(rows, tokenizer, templates=_templates(config), read_from=_read_from(config))[0]
+    return standardise(rows, tokenizer, templates=_templates(config), read_from=_read_from(config), not_read=not_read)[
+        0
+    ]

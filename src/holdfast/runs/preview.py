@@ -51,6 +51,8 @@ class Preview:
     """Rows that were looked at."""
     of: int
     """Rows there are."""
+    notes: tuple[str, ...] = ()
+    """What the trainer says of the rows that were looked at: how many are cut, or not trained at all."""
 
     @property
     def tokens(self) -> int:
@@ -115,6 +117,8 @@ def preview(config: TrainConfig, tokenizer: Any, rows: Any, *, sample: int = SAM
         for name, value in {**plain, "output_dir": place}.items():
             if hasattr(args, name):
                 setattr(args, name, value)
+        if config.training.packing and config.training.packing_strategy in ("bfd_split", "wrapped"):
+            args.max_length = None  # which cut nothing away
         try:
             trainer = SFTRetentionTrainer(
                 model=build_model(max(len(getattr(tokenizer, "tokenizer", tokenizer)), 320)),
@@ -126,7 +130,7 @@ def preview(config: TrainConfig, tokenizer: Any, rows: Any, *, sample: int = SAM
             found = tuple(_prepared(trainer.data_collator([row])) for row in trainer.train_dataset)
         except (ValueError, RuntimeError, KeyError, TypeError, TemplateError) as error:
             raise DataError(f"The training rows cannot be prepared: {first_line(error)}") from error
-    return Preview(rows=found, looked=len(places), of=count)
+    return Preview(rows=found, looked=len(places), of=count, notes=tuple(trainer.data_notes))
 
 
 def _prepared(batch: Any) -> PreparedRow:

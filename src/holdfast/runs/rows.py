@@ -15,7 +15,7 @@ _LOOKED = 500
 
 
 def remarks_on_rows(config: TrainConfig, processing: Any, rows: Any, not_read: Counts) -> list[str]:
-    """Sentences on the training rows and on those that replay mixes in.
+    """Sentences on the training rows, on those that replay mixes in, and on held-out ones of `eval_strategy`.
 
     Args:
         config: of the run.
@@ -25,12 +25,16 @@ def remarks_on_rows(config: TrainConfig, processing: Any, rows: Any, not_read: C
     """
     from holdfast.data import chat_templates, unread
     from holdfast.data.formats import rows_by_name
+    from holdfast.runs.loading import load_eval_data
 
     found = [unread.sentence(not_read)] if not_read else []
     read = rows_by_name(processing, say=found.append)
     for method in config.retention:
         for name in method.named_data() if method.name == "replay" and not method.off else ():
             read(name)
+    held_out: Counts = {}
+    load_eval_data(config, processing, held_out)
+    found += [unread.sentence(held_out, "the held-out rows")] if held_out else []
     sample = list(itertools.islice(_spread(rows), _LOOKED))
     if any(isinstance(value, list) and value and isinstance(value[0], dict) for value in sample[0].values()):
         found += chat_templates.remarks(sample, processing)

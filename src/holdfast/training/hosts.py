@@ -242,6 +242,8 @@ class SFTRetentionTrainer(RetentionMixin, SFTTrainer):
                 f"the window by itself. "
                 "Raise max_length or shorten the prompts."
             )
+        if info.skipped:
+            self.data_notes.append(f"{info.skipped} training examples of fewer than two tokens are left out.")
         if info.wasted > 0.01 and info.windows > 1:
             self.data_notes.append(
                 f"Packing leaves {info.wasted:.1%} of the {info.windows} windows of {info.window} tokens empty: "
@@ -297,6 +299,11 @@ class SFTRetentionTrainer(RetentionMixin, SFTTrainer):
                 f"{untrained} of {len(lengths)} training examples are not trained at all: what is to be learnt of them "
                 f"is cut away (max_length) or masked (labels, assistant_only_loss, completion_only_loss)."
             )
+        if twice := _rows_with_two_bos(tokenised, self._tokenizer.bos_token_id):
+            self.data_notes.append(
+                f"{twice} of {len(lengths)} training examples begin with two {self._tokenizer.bos_token}: their text "
+                f"has one, and another is put before it. Take one out of the data or of the chat template."
+            )
         if args.max_length is not None:
             longer = int((lengths > args.max_length).sum())
             if longer and not whole:
@@ -320,6 +327,18 @@ class SFTRetentionTrainer(RetentionMixin, SFTTrainer):
 def trained_tokens(tokenised: Dataset) -> int:
     """Labels that are not -100, counted in Arrow batches so that a large data set never becomes Python lists."""
     return sum(int(np.count_nonzero(labels != -100)) for labels, _ in _labels(tokenised))
+
+
+def _rows_with_two_bos(tokenised: Dataset, bos: int | None) -> int:
+    """Rows that begin with the same token twice, that of the beginning."""
+    count = 0
+    for table in tokenised.select_columns(["input_ids"]).with_format("arrow").iter(batch_size=10_000):
+        for chunk in table.column(0).chunks:
+            lengths = chunk.value_lengths().to_numpy(zero_copy_only=False)
+            ids = chunk.flatten().to_numpy(zero_copy_only=False)
+            starts = (np.cumsum(lengths) - lengths)[lengths > 1]
+            count += int(np.count_nonzero((ids[starts] == bos) & (ids[starts + 1] == bos))) if bos is not None else 0
+    return count
 
 
 def trained_by_row(tokenised: Dataset, limit: int | None, *, end: bool = False) -> np.ndarray:

@@ -114,7 +114,7 @@ def documents_from(dataset: Iterable[Mapping[str, Any]], *, limit: int | None = 
 
 
 def _with_variables(document: Any, row: Mapping[str, Any]) -> Document:
-    given = {name: row[name] for name in TEMPLATE_COLUMNS if row.get(name) is not None}
+    given = {name: row[name] for name in TEMPLATE_COLUMNS if row.get(name)}
     return ChatDocument(messages=document, **given) if given and not _is_text(document) else document
 
 

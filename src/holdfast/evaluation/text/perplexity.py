@@ -402,6 +402,8 @@ def documents_of(entry: PerplexityEntry, tokenizer: Any, notes: list[str] | None
     dataset, _ = standardise(
         rows, tokenizer, templates=templates, files=files, not_read=None if templates else not_read, one_bos=False
     )
+    if notes is not None and {"messages", "labels"} <= set(dataset.column_names):
+        notes.append(f"{entry.name}: messages that are not to be trained (weight, train) are scored like the others.")
     if not_read and notes is not None:
         notes.append(unread.sentence(not_read, entry.name))
     return documents_from(dataset)
