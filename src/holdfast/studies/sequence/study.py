@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from holdfast.errors import ConfigError, HoldfastError
+from holdfast.errors import HoldfastError
 from holdfast.records.evaluation import EvaluationFolder
 from holdfast.records.sequence import RECORD_FILE, RESIDUAL, SequenceRecord, write_sequence
 from holdfast.studies.engine import session as engine
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 FISHER = "fisher"
 """Folder of a run in which EWC keeps its Fisher diagonal."""
 FISHER_SAMPLES = 64
-BASE = "base.json"
-"""In the study's folder: whose weights all tasks begin with."""
 MEASURED = "evaluations"
 """Beside a merged model: what was measured of it."""
 
@@ -82,7 +80,7 @@ class SequenceStudy(StudyAsked[SequenceConfig]):
 
     config_class: ClassVar[type[SequenceConfig]] = SequenceConfig
     noun: ClassVar[str] = "model"
-    markers: ClassVar[tuple[str, ...]] = (RECORD_FILE, "study.db", "logs", "data", BASE)
+    markers: ClassVar[tuple[str, ...]] = (RECORD_FILE, "study.db", "logs", "data")
 
     def open_folder(self, console: Any) -> None:
         """Looks at the base's files before anything is trained.
@@ -98,40 +96,6 @@ class SequenceStudy(StudyAsked[SequenceConfig]):
         name = self.settings.base
         if os.path.isdir(located(name)) and not (self.settings.output_dir / RECORD_FILE).is_file():
             check_model(name, trust_remote_code=bool(self.settings.asked.train.get("trust_remote_code")))
-
-    def prepare(self, console: Any) -> StudyAsked[SequenceConfig]:
-        """See `StudyAsked.prepare`.
-
-        Raises:
-            ConfigError: with every mistake at once; the base has other weights than when the study began.
-        """
-        if self.settings.resolved["small"] is None:
-            self._check_same_base()
-        return super().prepare(console)
-
-    def _check_same_base(self) -> None:
-        """Models that came from other weights cannot be compared with the next ones."""
-        import os
-
-        from holdfast.checkpoints.named import located
-        from holdfast.checkpoints.reader import checkpoint_hash
-        from holdfast.support.files import read_object, write_json
-
-        config, file = self.settings, self.settings.output_dir / BASE
-        names = dict.fromkeys([config.base, *(m.origin for m in config.models.values() if m.origin)])
-        found = {n: checkpoint_hash(f) for n in names if os.path.isdir(f := located(n))}  # others are a hub's ids
-        begun = read_object(file) if file.is_file() else {}
-        changed = [n for n, digest in found.items() if begun.get(n, digest) != digest]
-        if changed:
-            raise ConfigError(
-                [
-                    f"{name}: its weights have changed since the study began ({str(begun[name])[:12]} then, "
-                    f"{found[name][:12]} now). Put the old ones back, or choose another output_dir."
-                    for name in changed
-                ],
-                source=config.name,
-            )
-        write_json(file, {**begun, **found})
 
     def cells(self, attributes: Mapping[str, Any]) -> list[tuple[str, int]]:
         """A job has one seed."""
