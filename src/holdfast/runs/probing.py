@@ -76,13 +76,16 @@ def probe_models(
         NotFinite: a model as it is has figures that are not finite.
         Interrupted: Ctrl-C or SIGTERM; calling again continues.
     """
+    from holdfast.support.rendering import dates_of
+
     out = Path(output_dir)
     if out.is_dir() and not (out / RECORD_FILE).is_file() and any(not f.name.startswith(".") for f in out.iterdir()):
         raise RunFolderError(
             f"{out} is not empty and holds no probe of holdfast. Expected a new or empty --output_dir, or an earlier "
             f"one."
         )
-    with result_folder(out) as made, quiet_libraries(), terminated_is_interrupted():
+    created = read_probe(out).created if (out / RECORD_FILE).is_file() else now()
+    with result_folder(out) as made, quiet_libraries(), terminated_is_interrupted(), dates_of(created):
         check_probe(models, plan, probe, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
         made.keep()
         before = read_probe(out).models if (out / RECORD_FILE).is_file() else []
@@ -91,7 +94,7 @@ def probe_models(
             settings=dict(settings or {}),
             ladder=bool(tokens),
             confidence=plan.confidence,
-            created=read_probe(out).created if (out / RECORD_FILE).is_file() else now(),
+            created=created,
             versions=versions(),
             hardware=hardware(),
         )

@@ -14,6 +14,7 @@ import pytest
 from holdfast.errors import ConfigError, HoldfastError, Interrupted, TrainingDiverged
 from holdfast.records.evaluation import Metric
 from holdfast.records.study import StudyRecord
+from holdfast.studies.engine import storage as stored
 from holdfast.studies.engine.storage import Storage
 from holdfast.studies.engine.study import LeaseLost
 from holdfast.studies.engine.worker import MOST_DEATHS
@@ -21,6 +22,7 @@ from holdfast.studies.tradeoff.record import gain, metric_problems, objective
 from holdfast.studies.tradeoff.study import Pruning, Wanted, study_config
 from holdfast.studies.tradeoff.trial import Standing, behind, with_shared_teacher
 from holdfast.support.files import to_jsonable
+from holdfast.support.rendering import dates_in
 from studies.tradeoff.stand_in_runs import Ran, a_run, comparison, weight_of
 
 OTHERS = [(1.0, -1.0), (0.8, -0.5), (0.5, -0.1), (0.1, 0.0)]
@@ -77,6 +79,20 @@ def test_every_trial_runs_every_seed_once(study_of):
     assert (record.target.entries, record.target.unit) == ([("target", "code", "nats_per_token")], "nats/token")
     assert "Trial 4: L2, coefficient 0.1" in found.text
     assert found.work() == 0
+
+
+def test_templates_write_the_day_on_which_the_study_was_begun(study_of):
+    """However late a worker joins, all of its models see the same text."""
+    days = []
+
+    def run(settings, seed):
+        days.extend(dates_in("{{ strftime_now('%d %b %Y') }}"))
+        return a_run(seed, 1.0, -0.5)
+
+    found = study_of(run, seeds=[0])
+    found.study.set_user_attr(stored.CREATED, "2001-02-03T00:00:00+00:00")
+    found.work()
+    assert set(days) == {"03 Feb 2001"}
 
 
 def test_an_error_fails_its_trial_and_no_other(ran):

@@ -82,9 +82,9 @@ def execute_study(
             study.open_folder(console)
             storage = Storage(settings.storage, grace=grace)
             opened = Opened(storage=storage, queue=None, study=study)
+            _hold_to_inputs(opened, out, console)
             opened.study = study.prepare(console)
             opened.queue = storage.open_study(settings)
-            _hold_to_inputs(opened, out, console)
             opened.queue.set_user_attr(stored.KIND, kind_name(type(study)))
             opened.queue.set_user_attr("hardware", hardware())
             opened.queue.set_user_attr("versions", {**versions(), "optuna": package_version("optuna")})
@@ -116,8 +116,12 @@ def _hold_to_inputs(opened: Opened, out: Path, console: Any) -> None:
     Raises:
         RunFolderError: inputs are others than those that it began with.
     """
-    inputs = inputs_of(opened.study.settings.resolved, within=out)
-    begun = any(job.state in (COMPLETE, PRUNED) for job in opened.state().latest)
+    settings, storage = opened.study.settings, opened.storage
+    ended: list[str] = []
+    if (queue := storage.find(settings.name)) is not None:
+        ended = [job.state for job in storage.retry(lambda: storage.state(queue)).latest]
+    begun = COMPLETE in ended or PRUNED in ended
+    inputs = inputs_of(settings.resolved, within=out)
     for text in hold_to(out, inputs, begun=begun, what=f"the study in {out}"):
         say(console, f"Note: {text}")
 

@@ -120,7 +120,10 @@ def work(storage: Storage, queue: optuna.Study, study: Study[Any], *, console: A
     """
     from optuna.trial import TrialState
 
+    from holdfast.support.rendering import dates_of
+
     owner, done = stored.this_process(), 0
+    created = str(storage.retry(lambda: queue.user_attrs).get(stored.CREATED, ""))
     while True:
         stop_without_parent()
         lease = storage.retry(lambda: storage.take(queue, owner))
@@ -134,7 +137,8 @@ def work(storage: Storage, queue: optuna.Study, study: Study[Any], *, console: A
                 continue
             time.sleep(POLL_SECONDS)
             continue
-        done += _one(storage, queue, study, lease, console=console, several=several)
+        with dates_of(created):
+            done += _one(storage, queue, study, lease, console=console, several=several)
         _stop_where_all_fail(storage, queue, study)
 
 

@@ -58,6 +58,8 @@ def update(config: ResidualConfig, *, console: Any = None) -> ResidualRecord:
     """
     from rich.console import Console
 
+    from holdfast.support.rendering import dates_of
+
     console = console or Console()
     out = config.output_dir
     record = open_record(config)
@@ -69,7 +71,8 @@ def update(config: ResidualConfig, *, console: Any = None) -> ResidualRecord:
         try:
             workshop = open_workshop(config, record, console)
             made.keep()
-            _update(config, record, workshop, console)
+            with dates_of(record.created):
+                _update(config, record, workshop, console)
         except (Interrupted, KeyboardInterrupt):
             end(record, out, "interrupted")
             raise Interrupted(f"Interrupted; what is done stays in {out}. The same command continues.") from None
