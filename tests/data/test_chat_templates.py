@@ -154,6 +154,16 @@ def test_text_that_begins_with_the_token_that_the_tokenizer_adds(tmp_path):
     assert prompts_by_name(str(path), words)[0][0].count(words.bos_token_id) == 1
 
 
+def test_a_prompt_that_ends_otherwise_once_an_answer_follows():
+    words = tokenizer()
+    words.chat_template += "{% if add_generation_prompt %}<assistant><think>\n{% endif %}"
+    row = {"prompt": turns("q")["messages"], "completion": [{"role": "assistant", "content": "a"}]}
+    assert remarks([row, row], words) == [
+        "The chat template ends the prompt otherwise once an answer follows, in 2 of 2 rows that were looked at: the "
+        "model is asked with '<think>\\n' at its end, and trained without it."
+    ]
+
+
 # ------------------------------------------------------------------------------------- which messages are to be trained
 
 

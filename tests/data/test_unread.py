@@ -84,6 +84,7 @@ def test_the_sentence():
     assert sentence(counts, "a.jsonl") == (
         "Not read of a.jsonl: context (1 row), history (1,200 rows), weight of messages (3)."
     )
+    assert sentence({"a\n\x1b[2J": 1, "b" * 100: 1}) == f"Not read: a\\n\\x1b[2J (1 row), {'b' * 80} (1 row)."
     assert sentence(dict.fromkeys(map(str, range(20)), 1)).endswith("and 8 more.")
 
 
@@ -240,9 +241,13 @@ def test_calls_in_older_forms(tmp_path):
     rows = [
         {"messages": [ASKED, {"role": "assistant", "content": None, "function_call": call}]},
         {"messages": [ASKED, {"role": "assistant", "content": None, "tool_calls": json.dumps([{"function": call}])}]},
+        {"conversations": [ASKED, {"from": "function_call", "value": json.dumps(call)}]},
+        {"conversations": [ASKED, {"from": "function_call", "value": json.dumps([call])}]},
     ]
-    out, counts = read(written(tmp_path / "a.jsonl", *rows))
-    assert [row["messages"][1]["tool_calls"][0]["function"] for row in out] == [call, call] and not counts
+    for row in rows:
+        out, counts = read(written(tmp_path / "a.jsonl", row))
+        assert out[0]["messages"][1]["tool_calls"][0]["function"] == call and not counts
+        assert out[0]["messages"][1]["content"] == ""
 
 
 # ------------------------------------------------------------------------------------------------- masks beside tokens
@@ -267,7 +272,8 @@ def test_masks_go_into_the_labels(tmp_path, beside, ids, labels):
 
 def test_full_masks_leave_the_rows_where_they_are(tmp_path):
     data = load_rows(written(tmp_path / "a.jsonl", {"input_ids": [1, 2], "attention_mask": [1, 1]}))
-    out, _ = standardise(data, PLAIN)
+    out, _ = standardise(data, PLAIN, not_read=(counts := {}))
+    assert not counts
     assert out.to_list() == [{"input_ids": [1, 2]}] and out.cache_files == data.cache_files
 
 

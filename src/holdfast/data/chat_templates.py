@@ -109,7 +109,7 @@ def _stretch(
     other = [*messages[:place], {"role": messages[place]["role"], "content": _REPLY}, *messages[place + 1 :]]
     before, found, behind = _rendered(tokenizer, other, **variables).partition(_REPLY)
     # a template may begin an empty thought where there is none
-    begin = next((n for n, pair in enumerate(zip(before, whole, strict=False)) if pair[0] != pair[1]), len(before))
+    begin = _same(before, whole)
     end = len(whole) - len(behind)
     earlier = _words(str(messages[place - 1]["content"])) if place else ""
     if not found or not whole.endswith(behind) or begin > end or earlier not in _words(whole[:begin]):
@@ -155,7 +155,7 @@ def remarks(rows: Iterable[Mapping[str, Any]], tokenizer: Any) -> list[str]:
         rows: in the columns that `formats.standardise` gives; all of them are rendered.
         tokenizer: with a chat template.
     """
-    looked, lost, affected = 0, Counter[str](), Counter[str]()
+    looked, lost, affected, unlike = 0, Counter[str](), Counter[str](), list[str]()
     for row in rows:
         messages = row.get("messages") or [*(row.get("prompt") or ()), *(row.get("completion") or ())]
         if not messages or isinstance(messages[0], str):
@@ -168,10 +168,25 @@ def remarks(rows: Iterable[Mapping[str, Any]], tokenizer: Any) -> list[str]:
         found = _left_out(messages, variables["tools"], _words(text))
         lost += found
         affected.update(found.keys())
-    if not lost:
-        return []
-    parts = [f"{what} ({lost[what]:,} in {affected[what]:,} rows)" for what in lost]
-    return [f"The chat template leaves out of {looked:,} rows that were looked at: {', '.join(parts)}."]
+        if row.get("prompt"):
+            asked = _rendered(tokenizer, row["prompt"], add_generation_prompt=True, **variables)
+            unlike += [asked[_same(asked, text) :]] if not text.startswith(asked) else []
+    of = f"of {looked:,} row{'s' if looked != 1 else ''} that were looked at"
+    parts = [f"{what} ({lost[what]:,} in {affected[what]:,} row{'s' * (affected[what] != 1)})" for what in lost]
+    sentences = [f"The chat template leaves out {of}: {', '.join(parts)}."] if lost else []
+    if unlike:
+        sentences.append(
+            f"The chat template ends the prompt otherwise once an answer follows, in {len(unlike):,} {of}: the model "
+            f"is asked with '{printable(unlike[0][:80])}' at its end, and trained without it."
+        )
+    return sentences
+
+
+def _same(one: str, other: str) -> int:
+    """How many characters two texts begin with alike."""
+    return next(
+        (n for n, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1]), min(map(len, (one, other)))
+    )
 
 
 def _left_out(messages: list[Mapping[str, Any]], tools: Any, text: str) -> Counter[str]:

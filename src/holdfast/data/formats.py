@@ -141,12 +141,12 @@ def standardise(
             raise DataError(*_NO_CHAT_TEMPLATE)
         chat = messages or (has_template and name in _INTO_MESSAGES)
         layout = layout if chat else layout.as_text()
-        if not streamed:
-            layout = _without_full_masks(dataset, layout)
         kept = [column for column in columns if chat and column in TEMPLATE_COLUMNS]
         by_message = name == "chat" and not streamed and getattr(tokenizer, "is_fast", False)
         read = TRAINED_KEYS if by_message else ()
         _count_unread(not_read, dataset, columns, layout, files, messages=messages, kept=kept, read=read)
+        if not streamed:
+            layout = _without_full_masks(dataset, layout)
         convert = converter(layout, chat_template=has_template, messages=messages)
         if messages and (streamed or any(_varies(dataset.features[c]) for c in layout.columns.values())):
             form = chat_templates.argument_form(tokenizer)

@@ -66,6 +66,7 @@ ROLES = {
     "user": "user",
     "human": "user",
     "assistant": "assistant",
+    "function_call": "assistant",
     "gpt": "assistant",
     "chatgpt": "assistant",
     "bot": "assistant",
@@ -433,6 +434,10 @@ def _message(message: Any, where: str) -> dict[str, Any]:
             f"{where} has the unknown role {role!r}; known: {', '.join(ROLES)}{hint and ';' + hint.rstrip('.').lower()}"
         )
     extras = {key: message[key] for key in MESSAGE_EXTRAS if message.get(key) is not None}
+    if str(role).lower() == "function_call":  # LLaMA-Factory's: the content is a call, or a list of them
+        calls = _parsed(content, where)
+        extras["tool_calls"] = [{"type": "function", "function": call} for call in _listed(calls)]
+        content = ""
     if "tool_calls" not in extras and message.get("function_call") is not None:  # OpenAI's older form
         extras["tool_calls"] = [{"type": "function", "function": _parsed(message["function_call"], where)}]
     if extras.get("tool_calls"):
@@ -444,6 +449,10 @@ def _message(message: Any, where: str) -> dict[str, Any]:
     if not isinstance(content, str):
         raise BadRow(f"{where} ({known}): content is {_described(content)}, expected text")
     return {"role": known, "content": content, **extras}
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
 
 
 def _part(part: Any, where: str) -> str:

@@ -14,14 +14,15 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from holdfast.data.layouts import MESSAGE_KEYS
+from holdfast.printable import printable
 
 Counts = dict[str, int | None]
 """What is not read -> in how many rows or messages; None where rows are streamed."""
 
 _LOOKED = 200
 """Rows by which a share of text is estimated."""
-_SHOWN = 12
-"""Names that a sentence has at most."""
+_SHOWN, _LONGEST = 12, 80
+"""Names that a sentence has at most, and characters of one."""
 
 
 def columns_with_values(dataset: Any, columns: Sequence[str]) -> Counts:
@@ -155,8 +156,9 @@ def sentence(counts: Mapping[str, int | None], name: str = "") -> str:
     """
     parts = []
     for what, count in itertools.islice(counts.items(), _SHOWN):
+        shown = printable(what[:_LONGEST])
         unit = "" if what.endswith(" of messages") else " row" if count == 1 else " rows"
-        parts.append(what if count is None else f"{what} ({count:,}{unit})")
+        parts.append(shown if count is None else f"{shown} ({count:,}{unit})")
     more = f" and {len(counts) - _SHOWN} more" if len(counts) > _SHOWN else ""
-    whose = f" of {name}" if name else ""
+    whose = f" of {printable(name)}" if name else ""
     return f"Not read{whose}: {', '.join(parts)}{more}."
