@@ -53,7 +53,10 @@ def study(place, tmp_path, monkeypatch) -> Path:
             ["--config", "study.yaml", "--storage", "postgresql://me:s3cr3t@127.0.0.1:9/db"],
             "The storage postgresql://127.0.0.1:9/db does not answer",
         ),
-        (["status", "--storage", "sqlite:///nowhere.db", "--study", "x"], "found no study.db"),
+        (
+            ["status", "--storage", "sqlite:///nowhere.db", "--study", "x"],
+            "found no nowhere.db. 'holdfast sweep --config study.yaml' begins one.",
+        ),
         (["status", "--grace", "0", "x"], "--grace: expected a number above 0, got '0'"),
     ],
 )

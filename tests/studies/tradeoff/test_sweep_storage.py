@@ -6,13 +6,18 @@ import sqlite3
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
 from holdfast.errors import ConfigError, DataError, RunFolderError, StorageError
 from holdfast.studies.engine import storage as stored
+from holdfast.studies.engine.session import kind_name, open_existing
 from holdfast.studies.engine.storage import Storage
+from holdfast.studies.sequence.study import SequenceStudy
+from holdfast.studies.tradeoff.session import Tradeoff
 from holdfast.studies.tradeoff.study import study_config
+from holdfast.support.files import write_json
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -239,6 +244,70 @@ def test_a_folder_that_cannot_be_written(tmp_path):
 def test_addresses_are_shown_without_secrets():
     assert stored.shown("postgresql+psycopg://me:s3cr3t@host:5432/db?password=x") == "postgresql://host:5432/db"
     assert stored.shown("sqlite:////tmp/x.db") == "sqlite:////tmp/x.db"
+
+
+@pytest.mark.parametrize(
+    ("url", "recorded"),
+    [
+        ("sqlite:///runs/mine/study.db", "sqlite:///study.db"),
+        ("sqlite:///shared.db", "sqlite:///../../shared.db"),
+        ("sqlite:////data/shared.db", "sqlite:////data/shared.db"),
+        ("postgresql://me:s3cr3t@host/db", "postgresql://host/db"),
+    ],
+)
+def test_a_record_names_the_storage_from_the_studys_folder(url, recorded, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = Path("runs/mine")
+    assert stored.recorded_address(url, folder) == recorded
+    if (file := stored.file_of(url)) is None or file.is_absolute():
+        assert stored.reached_address(recorded, folder) == recorded
+        return
+    file.parent.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    file.touch()
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    for seen in (Path("../runs/mine"), tmp_path / "runs" / "mine"):
+        reached = stored.file_of(stored.reached_address(recorded, seen))
+        assert reached is not None and reached.resolve() == (tmp_path / file).resolve()
+
+
+def test_an_earlier_record_names_it_from_where_the_study_was_started(tmp_path, monkeypatch):
+    folder = tmp_path / "runs" / "mine"
+    folder.mkdir(parents=True)
+    (folder / "study.db").touch()
+    for place, seen in ((tmp_path, Path("runs/mine")), (folder, Path("."))):
+        monkeypatch.chdir(place)
+        assert stored.file_of(stored.reached_address("sqlite:///runs/mine/study.db", seen)).is_file()
+
+
+def test_a_study_is_opened_from_any_directory_and_after_it_was_moved(asked, opened, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    config = study_config({**asked, "output_dir": "runs/mine", "storage": None}, prepared=True)
+    storage = opened(config.storage)
+    storage.open_study(config).set_user_attr(stored.KIND, kind_name(Tradeoff))
+    storage.close()
+    write_json(config.output_dir / "study.json", {"name": config.name, "storage": "sqlite:///study.db"})
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    for folder in (Path("../runs/mine"), tmp_path / "runs" / "mine"):
+        with open_existing(Tradeoff, folder) as found:
+            assert found.study.settings.output_dir == folder
+    with open_existing(Tradeoff, None, storage=f"sqlite:///{tmp_path}/runs/mine/study.db") as found:
+        assert found.study.settings.output_dir == tmp_path / "runs" / "mine"
+    (tmp_path / "runs" / "mine").rename(tmp_path / "moved")
+    with open_existing(Tradeoff, tmp_path / "moved") as found:
+        assert found.queue.study_name == config.name
+    with (
+        pytest.raises(ConfigError, match=r"a study of another kind .Tradeoff.. 'holdfast sweep status'"),
+        open_existing(SequenceStudy, tmp_path / "moved"),
+    ):
+        pass
+    with (
+        pytest.raises(RunFolderError, match=r"study.db. 'holdfast sequence --config study.yaml' begins one"),
+        open_existing(SequenceStudy, tmp_path / "nowhere"),
+    ):
+        pass
 
 
 @pytest.mark.parametrize("damage", ["cut", "zeros in the middle", "another schema"])

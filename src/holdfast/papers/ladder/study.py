@@ -70,6 +70,7 @@ class LadderStudy(StudyAsked[LadderConfig]):
 
     config_class: ClassVar[type[LadderConfig]] = LadderConfig
     noun: ClassVar[str] = "run"
+    begins: ClassVar[str] = "holdfast study run study.yaml"
     markers: ClassVar[tuple[str, ...]] = (RECORD_FILE, "study.db", "logs", "data", "tokens", "tokenizer")
     one_in_process: ClassVar[bool] = True  # a single run then shows how far it is itself
 

@@ -89,6 +89,7 @@ class OvertrainingStudy(StudyAsked[OvertrainingConfig]):
 
     config_class: ClassVar[type[OvertrainingConfig]] = OvertrainingConfig
     noun: ClassVar[str] = "job"
+    begins: ClassVar[str] = "holdfast study run study.yaml"
     one_in_process: ClassVar[bool] = True  # a single one then shows how far it is itself
     markers: ClassVar[tuple[str, ...]] = (RECORD_FILE, "study.db", "logs", "data", "probed", "aligned", "runs")
 

@@ -66,6 +66,7 @@ class ResidualStudy(Study[StudyConfig]):
     """
 
     noun: ClassVar[str] = "model"
+    begins: ClassVar[str] = "holdfast study run study.yaml"
     markers: ClassVar[tuple[str, ...]] = (RECORD_FILE,)
     one_in_process: ClassVar[bool] = True
 

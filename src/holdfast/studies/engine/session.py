@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import os
 import sys
 import time
@@ -129,8 +130,11 @@ def _hold_to_inputs(opened: Opened, out: Path, console: Any) -> None:
 def _refuse_new_storage(url: str, folder: Path) -> None:
     """A new database in the folder of a study that is in another one would have every job done again."""
     _, address = known_study(folder)
-    own = url.startswith("sqlite:///") and not Path(url.removeprefix("sqlite:///")).exists()
-    if own and address not in (None, stored.shown(url)):
+    file = stored.file_of(url)
+    is_new = file is not None and not file.exists()
+    if not is_new or address is None:
+        return
+    if stored.recorded_address(address, folder) != stored.recorded_address(url, folder):
         raise ConfigError(
             f"--storage is missing: {folder} is a study of {address}. Give its address, or set {STORAGE_VARIABLE}."
         )
@@ -287,14 +291,14 @@ def open_existing(
     known, address = known_study(folder)
     own = address if address is not None and address.startswith("sqlite") else None
     url = storage or own or os.environ.get(STORAGE_VARIABLE) or f"sqlite:///{folder}/study.db"
-    if url.startswith("sqlite:///") and not Path(url.removeprefix("sqlite:///")).is_file():
+    file = stored.file_of(url)
+    if file is not None and not file.is_file():
         if address is not None and own is None:
             raise ConfigError(
                 f"--storage is missing: {folder} is a study of {address}. Give its address, or set {STORAGE_VARIABLE}."
             )
-        raise RunFolderError(
-            f"expected a study in {folder}, found no study.db. 'holdfast sweep --config study.yaml' begins one."
-        )
+        begins = f" '{kind.begins}' begins one." if kind.begins else ""
+        raise RunFolderError(f"expected a study in {folder}, found no {file.name}.{begins}")
     opened = Storage(url)
     try:
         names = opened.names()
@@ -306,11 +310,33 @@ def open_existing(
             resolved = queue.user_attrs.get(stored.CONFIG)
         if not isinstance(resolved, dict):
             raise ConfigError(f"'{name}' in {stored.shown(url)} is a study of Optuna's, not one that holdfast began.")
+        _check_kind(kind, str(queue.user_attrs.get(stored.KIND, "")), name)
         values = {"name": name, **{k: v for k, v in resolved.items() if v is not None}}
         place = out if out is not None else Path(str(values.get("output_dir") or f"runs/{name}"))
+        if out is None and file is not None and file.name == "study.db" and file.parent.name == place.name:
+            place = file.parent  # the folder as it is seen from here
         yield Opened(storage=opened, queue=queue, study=kind.load(values, storage=url, output_dir=place))
     finally:
         opened.close()
+
+
+def _check_kind(kind: type[Study[Any]], recorded: str, name: str) -> None:
+    """Refuses a study of another kind.
+
+    Raises:
+        ConfigError: it is one, with the command that it is of.
+    """
+    if not recorded or recorded == kind_name(kind):
+        return
+    try:
+        other = kind_named(recorded)
+    except HoldfastError:
+        return  # a class of the user's own that is not here
+    if issubclass(other, kind):
+        return
+    command = " ".join(itertools.takewhile(lambda word: word not in ("run", "--config"), other.begins.split()))
+    how = f"'{command} status' and '{command} report' are for it" if command else f"Add --kind {recorded}"
+    raise ConfigError(f"'{name}' is a study of another kind ({other.__name__}). {how}.")
 
 
 def known_study(folder: Path) -> tuple[str | None, str | None]:
@@ -322,7 +348,8 @@ def known_study(folder: Path) -> tuple[str | None, str | None]:
         return None, None
     found = read_object(folder / STUDY_FILE)
     name, storage = (found.get(key) for key in ("name", "storage"))
-    return (name if isinstance(name, str) else None, storage if isinstance(storage, str) and storage else None)
+    address = stored.reached_address(storage, folder) if isinstance(storage, str) and storage else None
+    return name if isinstance(name, str) else None, address
 
 
 def recorded_kind(storage: str, name: str | None) -> str:

@@ -76,6 +76,38 @@ def shown(url: str) -> str:
     return f"{parts.scheme.partition('+')[0]}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
+_FILE = "sqlite:///"
+
+
+def file_of(url: str) -> Path | None:
+    """The file of a storage; None where it is no file but a server, or in memory."""
+    name = url.partition("?")[0].removeprefix(_FILE)
+    return Path(name) if url.startswith(_FILE) and name and not name.startswith(":") else None
+
+
+def recorded_address(url: str, folder: Path) -> str:
+    """A storage's address as the record in a study's folder keeps it: without password, and of a file the path from
+    that folder, so that it stays true wherever a command is started and whereto the folder is moved.
+
+    Args:
+        url: as this process reaches it.
+        folder: the study's.
+    """
+    file = file_of(url)
+    if file is None or (file.is_absolute() and not file.is_relative_to(folder.absolute())):
+        return shown(url)
+    return f"{_FILE}{os.path.relpath(file.absolute(), folder.absolute())}"
+
+
+def reached_address(address: str, folder: Path) -> str:
+    """The inverse of `recorded_address`; records of earlier versions have the path from where the study was started."""
+    file = file_of(address)
+    if file is None or file.is_absolute():
+        return address
+    places = [folder / file, file, folder / file.name]
+    return f"{_FILE}{next((place for place in places if place.is_file()), places[0])}"
+
+
 @dataclass(frozen=True)
 class Lease:
     """A trial that this worker has."""

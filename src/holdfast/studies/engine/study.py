@@ -174,6 +174,8 @@ class Study(ABC, Generic[S]):
 
     noun: ClassVar[str] = "job"
     """What a job is called in front of people."""
+    begins: ClassVar[str] = ""
+    """The command that begins one; "": it is not one of holdfast's own."""
     markers: ClassVar[tuple[str, ...]] = ("study.json", "study.db", "data", "logs")
     """Files by which a folder is known to be a study's."""
     one_in_process: ClassVar[bool] = False

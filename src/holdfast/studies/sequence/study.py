@@ -80,6 +80,7 @@ class SequenceStudy(StudyAsked[SequenceConfig]):
 
     config_class: ClassVar[type[SequenceConfig]] = SequenceConfig
     noun: ClassVar[str] = "model"
+    begins: ClassVar[str] = "holdfast sequence --config study.yaml"
     markers: ClassVar[tuple[str, ...]] = (RECORD_FILE, "study.db", "logs", "data")
 
     def open_folder(self, console: Any) -> None:

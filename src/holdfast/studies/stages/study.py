@@ -78,6 +78,7 @@ class StagesStudy(StudyAsked[StagesConfig]):
 
     config_class: ClassVar[type[StagesConfig]] = StagesConfig
     noun: ClassVar[str] = "step"
+    begins: ClassVar[str] = "holdfast diagnose --config study.yaml"
     markers: ClassVar[tuple[str, ...]] = (RECORD_FILE, "study.db", "logs", "data", "texts")
 
     def open_folder(self, console: Any) -> None:

@@ -12,7 +12,7 @@ from holdfast.records.evaluation import Metric
 from holdfast.records.study import FINISHED, Objective, Rung, StudyRecord, TrialRecord, seed_run_from_json
 from holdfast.retention.registry import own_titles
 from holdfast.studies.engine.space import DIRECT_TITLE
-from holdfast.studies.engine.storage import OVERHEAD, REASON
+from holdfast.studies.engine.storage import OVERHEAD, REASON, recorded_address
 from holdfast.studies.engine.study import FAILED, LABEL, PRUNED, RUNS, JobState, StudyState
 from holdfast.studies.tradeoff.study import PARAMS, VALIDATION, StudyConfig, Wanted
 from holdfast.support.files import from_jsonable
@@ -48,7 +48,7 @@ def study_record(state: StudyState, config: StudyConfig) -> StudyRecord:
         selection=config.select,
         validation=None if config.validation is None else objective(VALIDATION, config.validation, comparisons),
         sampler=config.search.sampler,
-        storage=state.storage,
+        storage=recorded_address(state.storage, config.output_dir),
         versions=state.attributes.get("versions", {}),
         hardware=state.attributes.get("hardware", {}),
         notes=list(dict.fromkeys(notes)),

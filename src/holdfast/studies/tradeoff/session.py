@@ -100,6 +100,7 @@ class Tradeoff(Study[StudyConfig]):
     """The trade-off study as the engine runs it."""
 
     noun: ClassVar[str] = "trial"
+    begins: ClassVar[str] = "holdfast sweep --config study.yaml"
 
     @property
     def seeds(self) -> tuple[int, ...]:
