@@ -559,6 +559,7 @@ def radar_layout(names: Sequence[str], top: float) -> dict[str, Any]:
     radial = {"range": [0, top], "ticksuffix": " %", "nticks": 4, "angle": 90, "tickangle": 90, **lines}
     around = {"tickvals": places, "ticktext": [plain(squeeze(n, 14)) for n in names], "direction": "clockwise"}
     polar = {
+        "domain": {"x": [0, 1], "y": [0, 0.9]},  # the first name stands between circle and legend
         "bgcolor": "rgba(0,0,0,0)",
         "radialaxis": {**radial, "tickfont": _font("muted", 10)},
         "angularaxis": {**around, "rotation": 90, "tickfont": _font("ink", 10), **lines},

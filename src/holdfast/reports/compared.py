@@ -458,7 +458,7 @@ def gain_forest(
         notes=[] if compact else figures_at_right([f["value"].text for f in found], [f["tone"] for f in found]),
         narrow=narrow(called),
         caption=" ".join(notes),
-        height=66 + (19 if compact else 30) * len(found),
+        height=66 + (19 if compact else 30) * max(len(found), 2),
     )
 
 
