@@ -335,3 +335,18 @@ def test_a_teacher_sees_the_same_documents(tmp_path):
     trainer.train()
     kls = history(trainer, "kl")
     assert kls and max(map(abs, kls)) < 1e-6, "a student that has not moved is its teacher, document by document"
+
+
+def test_the_dry_run_says_that_documents_are_run_alone(tmp_path):
+    from holdfast.runs.packing import check_packing, packing_notes
+
+    small("bloom").save_pretrained(tmp_path / "bloom")
+    build_model().save_pretrained(tmp_path / "llama")
+    asked = {"packing": True, "model_name_or_path": str(tmp_path / "bloom")}
+    (note,) = packing_notes(asked)
+    assert note.startswith("BloomForCausalLM lets documents that share a row see each other, so each goes through")
+    assert check_packing(asked) == []
+    refused = {**asked, "fsdp": "full_shard"}
+    assert packing_notes(refused) == [] and "expected false" in check_packing(refused)[0]
+    for other in ({"model_name_or_path": str(tmp_path / "llama")}, {"packing": False}):
+        assert packing_notes({**asked, **other}) == [] == check_packing({**asked, **other})

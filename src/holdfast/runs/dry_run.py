@@ -46,10 +46,12 @@ def look(config: TrainConfig) -> Look:
     from holdfast.models import check_causal_lm
     from holdfast.runs.loading import check_files, data_is_here, load_processor, load_tokenizer, load_training_data
     from holdfast.runs.on_policy import check_lengths
+    from holdfast.runs.packing import packing_notes
     from holdfast.runs.preview import preview
     from holdfast.runs.rows import remarks_on_rows
 
     notes = check_files(config)
+    notes += packing_notes({**vars(config.training), **vars(config.model)})
     name = str(config.model.model_name_or_path)
     if not os.path.isdir(located(name)):
         return Look(notes=tuple(notes))

@@ -22,22 +22,47 @@ def packing_key(values: Mapping[str, Any]) -> str | None:
 
 
 def check_packing(values: Mapping[str, Any], config: Any = None, *, here: bool = True) -> list[str]:
-    """What keeps documents from being packed, in one sentence; none where they stay apart, or where it is found out
-    only with the model.
+    """What keeps documents from being packed, in one sentence; none where they stay apart, where each can be run by
+    itself, or where it is found out only with the model.
 
     Args:
         values: a run's settings.
         config: the model's, of transformers; None: it is read where the model is a folder.
         here: whether the run is to be on this machine; of another one it is not known which packages are there.
     """
+    from holdfast.training.document_attention import packing_refusal
+
+    problem = _problem(values, config)
+    if not problem or runs_alone(problem, values) or (not here and problem.endswith("installed")):
+        return []
+    return [packing_refusal(str(packing_key(values)), problem)]
+
+
+def packing_notes(values: Mapping[str, Any]) -> list[str]:
+    """What becomes of documents that would see each other in one row; nothing where they stay apart, or are refused."""
+    from holdfast.training.documents_alone import alone_note
+
+    problem = _problem(values)
+    return [alone_note(problem.partition(" ")[0])] if problem and runs_alone(problem, values) else []
+
+
+def runs_alone(problem: str, values: Mapping[str, Any]) -> bool:
+    """Whether documents with such a problem go through the model one by one."""
+    from holdfast.training.document_attention import is_leak
+    from holdfast.training.documents_alone import may_run_alone
+
+    return is_leak(problem) and may_run_alone(values)
+
+
+def _problem(values: Mapping[str, Any], config: Any = None) -> str | None:
+    """As of `packing_problem`; None where nothing is packed, or where the model's configuration is not here."""
     key, name = packing_key(values), values.get("model_name_or_path")
     if key is None or (config is None and not (isinstance(name, str) and os.path.isdir(located(name)))):
-        return []
+        return None
     from transformers import AutoConfig
 
     from holdfast.support.environment import quiet_transformers
-    from holdfast.training.document_attention import is_leak, packing_problem, packing_refusal
-    from holdfast.training.documents_alone import may_run_alone
+    from holdfast.training.document_attention import packing_problem
 
     if config is None:
         try:
@@ -45,7 +70,7 @@ def check_packing(values: Mapping[str, Any], config: Any = None, *, here: bool =
                 located(str(name)), trust_remote_code=bool(values.get("trust_remote_code"))
             )
         except Exception:  # what absurd values raise has no common base; whoever loads the model says it in words
-            return []
+            return None
     more = values.get("model_init_kwargs")
     asked = values.get("attn_implementation")
     if isinstance(more, Mapping):
@@ -56,7 +81,4 @@ def check_packing(values: Mapping[str, Any], config: Any = None, *, here: bool =
         attn_implementation=asked if asked in ("sdpa", "eager", "flex_attention") else None,
     )
     with quiet_transformers():
-        problem = packing_problem(config, make, attention=asked, own=not values.get("torch_compile"))
-    if not problem or (is_leak(problem) and may_run_alone(values)) or (not here and problem.endswith("installed")):
-        return []
-    return [packing_refusal(key, problem)]
+        return packing_problem(config, make, attention=asked, own=not values.get("torch_compile"))

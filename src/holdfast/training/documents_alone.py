@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.ops.heads import backbone_of
+from holdfast.training.document_attention import LEAK
 from holdfast.training.processes import shards
 
 _OF_ROWS = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "seq_idx", "position_ids")
@@ -27,6 +28,14 @@ _ALONG_TOKENS = {"last_hidden_state": 1, "hidden_states": 1, "router_logits": 0}
 def may_run_alone(settings: Mapping[str, Any]) -> bool:
     """Whether documents can be run one after the other in training with these settings."""
     return not settings.get("torch_compile") and not shards(settings)
+
+
+def alone_note(name: str) -> str:
+    """What a user is told of a model of that class."""
+    return (
+        f"{name} {LEAK}, so each goes through the model by itself: it gets the losses that it gets alone, and packing "
+        f"saves no time"
+    )
 
 
 def run_documents_alone(model: nn.Module) -> None:

@@ -41,13 +41,12 @@ from holdfast.retention.protocol import (
 from holdfast.support.environment import quiet_datasets
 from holdfast.training.data_host import StartModel, TrainerDataHost
 from holdfast.training.document_attention import (
-    LEAK,
     is_leak,
     model_problem,
     packing_refusal,
     use_document_attention,
 )
-from holdfast.training.documents_alone import may_run_alone, run_documents_alone
+from holdfast.training.documents_alone import alone_note, may_run_alone, run_documents_alone
 from holdfast.training.image_batches import COLUMNS, ImageCollator
 from holdfast.training.mixin import RetentionMixin
 from holdfast.training.origins import OriginCollator
@@ -143,10 +142,7 @@ class SFTRetentionTrainer(RetentionMixin, SFTTrainer):
         problem = model_problem(model, own=own)
         if is_leak(problem) and may_run_alone(vars(args)):
             run_documents_alone(model)
-            self.data_notes.append(
-                f"{type(causal_lm(model)).__name__} {LEAK}, so each goes through the model by itself: it gets the "
-                f"losses that it gets alone, and packing saves no time."
-            )
+            self.data_notes.append(f"{alone_note(type(causal_lm(model)).__name__)}.")
             return
         if problem:
             raise ConfigError([packing_refusal("packing" if packed else "padding_free", problem)])
