@@ -14,6 +14,7 @@ import figures
 import gallery as examples
 from gallery import MADE
 from holdfast.cli.main import main
+from what_stays import normalised
 
 STEPS = dict(examples.STEPS)
 READING = {
@@ -46,7 +47,7 @@ def contents(folder: Path) -> dict[str, Any]:
 
 def content(path: Path, root: Path) -> Any:
     if path.suffix == ".json":
-        return examples.normalised(json.loads(path.read_text()), str(root))
+        return normalised(json.loads(path.read_text()), str(root))
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 

@@ -83,7 +83,7 @@ def test_the_real_models_sweep_on_a_tiny_model(
     tokenizer.chat_template = "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}{% endfor %}"
     tokenizer.save_pretrained(folder)
     monkeypatch.setattr(quickstart, "REAL_MODEL", str(folder))
-    monkeypatch.setattr("holdfast.worlds.real_model.get_model", lambda name, console: None)
+    monkeypatch.setattr("holdfast.papers.worlds.real_model.get_model", lambda name, console: None)
     out = tmp_path / "out"
     assert quickstart.run(["--real", "--quick", "--output_dir", str(out)]) == 0
     record = read_study(out)

@@ -32,6 +32,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "questions.jsonl": "{}",
         "utils.py": "def clean(): ...",
         "own.py": "class Own: ...",
+        "seen/rows.jsonl": '{"images": ["a.png"], "text": "b.png"}\n',
+        "seen/a.png": "a picture",
         "out/made.jsonl": "{}",
     }.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -55,6 +57,7 @@ SETTINGS: list[tuple[Any, dict[str, list[str]]]] = [
     ({"retention": ["own.py:Own"]}, {"own.py": [""]}),
     ({"datasets": [{"path": "json", "data_files": "rows.jsonl"}]}, {"rows.jsonl": [""]}),
     ({"data_files": "corpus/**/*.jsonl"}, {"corpus/a.jsonl": [""], "corpus/deep/b.jsonl": [""]}),
+    ({"dataset_name": "seen/rows.jsonl"}, {"seen/rows.jsonl": [""], "seen/a.png": [""]}),
     ({"chat_template_path": Path("chat.jinja")}, {"chat.jinja": [""]}),
     ({"task": "task.yaml"}, {"task.yaml": [""], "questions.jsonl": [""], "utils.py": [""]}),
     ({"output_dir": "corpus", "name": "corpus", "arms": ["corpus"], "max_steps": 3, "loss": "nll"}, {}),

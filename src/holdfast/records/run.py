@@ -2,6 +2,7 @@
 
 ```
 run.json                              RunRecord: what was asked, what it ran on, how it ended
+inputs.json                           what the settings name, with hashes (see `support.inputs`)
 metrics.jsonl                         one line a logged step
 evaluations/start/<suite>.<name>.json           Evaluation of the bare starting model
 evaluations/start/<suite>.<name>.samples.jsonl  its per-sample rows

@@ -7,8 +7,8 @@ later is covered without a line here. A folder of a command keeps the manifest i
 the folder, or finds everything done there, is held to it (`hold_to`).
 
 A model's folder counts by what a loader reads: configuration, generation configuration, tokenizer, templates, weights
-and code, not the page or the checkpoints beside them. An adapter brings its base, a YAML file the files that it names.
-Of what lies on the hub the revision decides, which is not looked at here.
+and code, not the page or the checkpoints beside them. An adapter brings its base, a YAML file the files that it names,
+JSON rows their pictures. Of what lies on the hub the revision decides, which is not looked at here.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ OF_A_MODEL = re.compile(
 """Files of a model's folder that a loader reads."""
 AS_SAVED = ("use_cache", "transformers_version", "dtype", "torch_dtype", "_name_or_path")
 """Of a model's configuration, what saving it again changes."""
+_PICTURE = re.compile(rb'"([^"\\]{1,512}\.(?:png|jpe?g|webp|gif|bmp|tiff?))"', re.IGNORECASE)
 SHOWN = 8
 
 
@@ -191,9 +192,8 @@ def _content(path: str) -> dict[str, Contents]:
     place = expanded(path)
     if place.is_file():
         found = {path: {"": _file_hash(place)}}
-        if place.suffix in (".yaml", ".yml"):
-            found |= {str(file): {"": _file_hash(file)} for file in _named_in_yaml(place)}
-        return found
+        brought = _named_in_yaml(place) if place.suffix in (".yaml", ".yml") else _pictures(place)
+        return found | {str(file): {"": _file_hash(file)} for file in brought}
     if (place / "config.json").is_file() or (place / "adapter_config.json").is_file():
         names = [file.name for file in place.iterdir() if file.is_file() and OF_A_MODEL.fullmatch(file.name)]
         base = _base(place)
@@ -218,6 +218,19 @@ def _named_in_yaml(file: Path) -> list[Path]:
     words |= {f"{module}.py" for module in re.findall(r"!function\s+(\w+)\.", text)}
     places = [place for word in sorted(words) for place in (file.parent / word, expanded(word))]
     return [place for place in places if _is_file(place) and real(place) != real(file)]
+
+
+def _pictures(rows: Path) -> list[Path]:
+    """The files of pictures that JSON rows name, relative to them or to where the command runs; known by their ends."""
+    if rows.suffix not in (".json", ".jsonl"):
+        return []
+    with open(rows, "rb") as file:
+        if not _PICTURE.search(file.read(2**20)):
+            return []
+        file.seek(0)
+        names = sorted({match.decode("utf-8", "replace") for line in file for match in _PICTURE.findall(line)})
+    places = [place for name in names for place in (rows.parent / name, expanded(name))]
+    return [place for place in dict.fromkeys(places) if _is_file(place)]
 
 
 def _visible_files(folder: Path) -> list[str]:
