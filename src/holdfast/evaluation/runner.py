@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast.errors import ConfigError, DataError, NotFinite, UserError
+from holdfast.errors import ConfigError, DataError, NotFinite, RunFolderError, UserError
 from holdfast.evaluation.averages import SUITE, averages_of
 from holdfast.evaluation.circumstances import KEYS as CIRCUMSTANCES
 from holdfast.evaluation.circumstances import circumstances
@@ -204,18 +204,36 @@ def kept_evaluations(
     return [*found, *_with_averages(folder, plan, model_identity)]
 
 
+def check_whole(folder: EvaluationFolder, plan: EvaluationPlan) -> None:
+    """Looks whether every entry and average of a plan is there, once all were measured.
+
+    Raises:
+        RunFolderError: what is gone.
+    """
+    keys = [(e.suite, e.name) for e in plan.entries] + [(SUITE, a.name) for a in plan.averages]
+    gone = [f"{suite}/{name}" for suite, name in keys if folder.find(suite, name) is None]
+    if gone:
+        raise RunFolderError(
+            f"Expected what was measured of {', '.join(gone)} in {folder.path}, found no file of it. It was deleted or "
+            f"moved since: put it back, or measure anew in another output_dir."
+        )
+
+
 def compare_runs(folder: RunFolder, plan: EvaluationPlan, *, resamples: int = 4000) -> list[Comparison]:
-    """Compares start and result of every entry and average that has both, writes `comparisons.json` and returns it.
+    """Compares start and result of every entry and average, writes `comparisons.json` and returns it.
 
     The order is the plan's: source, target, then other suites, then averages; within an entry the primary metric comes
     first.
 
     Raises:
         DataError: start and result did not answer the same samples, or were not measured alike; all of it.
+        RunFolderError: what was measured of an entry is gone.
     """
     from holdfast.evaluation.compare.folders import compare_entries, match_entries
 
     before, after = folder.evaluated("start"), folder.evaluated("result")
+    for side in (before, after):
+        check_whole(side, plan)
     keys = [(e.suite, e.name) for e in plan.entries] + [(SUITE, a.name) for a in plan.averages]
     sides = [[found for key in keys if (found := side.find(*key)) is not None] for side in (before, after)]
     matching = match_entries(*sides)

@@ -293,6 +293,8 @@ class _Session:
 
     def run_main(self, suites: Sequence[str], created: str, *, keep: Callable[[], None]) -> EvaluationRecord:
         """Measures with the others, if there are any, and writes the folder, which was begun then."""
+        from holdfast.evaluation.runner import check_whole
+
         kept = self.kept()
         record = _open(self.out, self.plan, suites, created)
         ended = "failed"
@@ -326,6 +328,8 @@ class _Session:
                 release_memory()
                 self.say(f"{model.label}: {len(self.plan.entries)} entries measured")
             self.processes.broadcast(lambda: record)
+            for model in self.models:
+                check_whole(EvaluationFolder(self.out / model.label), self.plan)
             if broken:
                 raise NotFinite(*broken)
             ended = "finished"

@@ -688,10 +688,13 @@ class _Run:
         self.model.to(self.config.training.device)
 
     def report(self) -> None:
-        from holdfast.evaluation.runner import compare_runs
+        from holdfast.evaluation.runner import check_whole, compare_runs
 
-        if self.main and self.config.evaluation.entries and self.config.evaluation.before:
-            compare_runs(self.folder, self.config.evaluation)
+        plan = self.config.evaluation
+        if self.main and plan.entries and plan.before:
+            compare_runs(self.folder, plan)
+        elif self.main:
+            check_whole(self.folder.evaluated("result"), plan)
         self.track_result()
         self.write()
 

@@ -1,0 +1,59 @@
+"""What was asked for and is not there at the end is an error: of a comparison of a run, and of an evaluation."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from evaluated_folders import write
+from holdfast.errors import RunFolderError
+from holdfast.evaluation.entries import EvaluationPlan, PerplexityEntry
+from holdfast.evaluation.runner import check_whole, compare_runs
+from holdfast.evaluation.session import ModelRequest, evaluate_models
+from holdfast.evaluation.suite import parse_evaluation
+from holdfast.records.run import RunFolder
+from tiny import SENTENCES, build_model, build_tokenizer
+
+ROWS = [{"doc": str(i), "acc": float(i % 2)} for i in range(4)]
+
+
+def _plan() -> EvaluationPlan:
+    names = ("kept", "other")
+    return EvaluationPlan(entries=tuple(PerplexityEntry(suite="source", name=n, data=f"{n}.jsonl") for n in names))
+
+
+@pytest.mark.parametrize("side", ["start", "result"])
+def test_a_run_is_not_compared_without_one_of_its_entries(side: str, tmp_path: Path) -> None:
+    folder, plan = RunFolder(tmp_path / "run"), _plan()
+    for which in ("start", "result"):
+        for name in ("kept", "other"):
+            write(folder.evaluated(which).path, "source", name, ROWS, model=which)
+    compare_runs(folder, plan)
+    (folder.evaluated(side).path / "source.other.json").unlink()
+    with pytest.raises(RunFolderError, match=rf"what was measured of source/other in .*{side}, found no file of it"):
+        compare_runs(folder, plan)
+
+
+def test_nothing_is_missing_where_nothing_was_asked_for(tmp_path: Path) -> None:
+    check_whole(RunFolder(tmp_path).evaluated("result"), EvaluationPlan())
+
+
+def test_an_evaluation_ends_with_everything_that_was_asked_for(tmp_path: Path) -> None:
+    """Files that are deleted while a later model is measured."""
+    build_model().save_pretrained(tmp_path / "base")
+    build_tokenizer().save_pretrained(tmp_path / "base")
+    (tmp_path / "prose.jsonl").write_text("".join(json.dumps({"text": s}) + "\n" for s in SENTENCES))
+    plan, problems = parse_evaluation({"source": [str(tmp_path / "prose.jsonl")]})
+    out, models = tmp_path / "out", [ModelRequest(name=str(tmp_path / "base"), label=label) for label in ("a", "b")]
+
+    def say(line: str) -> None:
+        if line.startswith("a: 1 entries"):
+            (out / "a" / "source.prose.json").unlink()
+
+    assert not problems
+    with pytest.raises(RunFolderError, match=r"source/prose in .*a, found no file"):
+        evaluate_models(models, plan, out, device="cpu", say=say)
+    evaluate_models(models, plan, out, device="cpu")
+    assert (out / "a" / "source.prose.json").is_file()
