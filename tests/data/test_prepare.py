@@ -41,6 +41,11 @@ def test_an_array_lines_and_parquet_give_the_same_rows():
         assert counts.items() <= record["counts"].items(), name
 
 
+def test_columns_with_values_that_are_not_read_are_counted():
+    jsonl("a.jsonl", [{"text": "a", "body": "b", "title": "t", "date": "2024-01-15", "tags": [1], "n": None}])
+    assert prepared("a.jsonl")["counts"]["not_read"] == {"body": 1, "tags": 1}
+
+
 @pytest.mark.parametrize(
     ("text", "explained"),
     [

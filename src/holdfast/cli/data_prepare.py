@@ -91,6 +91,7 @@ def show_prepared(asked: Preparation, found: Prepared) -> None:
     if asked.heldout_path is not None:
         rows.append((counts["heldout"], f"rows in {asked.heldout_path}"))
     rows += [(count, f"skipped: {reason}") for reason, count in counts["skipped"].items()]
+    rows += [(count, f"records with {name}, which is not read") for name, count in counts.get("not_read", {}).items()]
     rows += [(counts["malformed"], "malformed and left out")] if counts["malformed"] else []
     print_counts(out, rows + _documents(counts))
     for place in found.record["malformed_places"]:

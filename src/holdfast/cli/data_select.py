@@ -66,6 +66,7 @@ def show_selected(found: Selected) -> None:
         say(f"Nothing to do: {found.folder} has it, from the same input, options and model.")
     rows = [(counts["records"], "documents read")]
     rows += [(count, f"left out: {reason}") for reason, count in counts["skipped"].items()]
+    rows += [(count, f"documents with {name}, which is not read") for name, count in counts.get("not_read", {}).items()]
     rows += [(counts["malformed"], "malformed and left out")] if counts["malformed"] else []
     rows += [(counts["all"]["passages"], f"passages ranked, {_in_words(counts['all'])}")]
     for path, name in ((found.restoring, "restoring"), (found.probing, "probing")):

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from holdfast.config.declare import Meta
+from holdfast.data import unread
 from holdfast.data.layouts import TEXT_NAMES
 from holdfast.data.prepare import dates
 from holdfast.data.prepare.reading import Malformed, Reading, Records, Skipped, records
@@ -151,6 +152,12 @@ class _Settings:
         self.titles = bool(options.get("titles"))
         self.today = dates.today()
 
+    def read_of(self, record: Mapping[str, Any]) -> set[str]:
+        """The columns of a record that are read, or would be if others were not there."""
+        texts = TEXTS if self.text_column is None else (self.text_column,)
+        text = next((name for name in texts if record.get(name) is not None), "text")
+        return {text, *(DATES if self.date_column is None else (self.date_column,)), *TITLES, *SOURCES}
+
 
 def _kind(name: str) -> str:
     bare, _ = split_name(name)
@@ -225,6 +232,7 @@ def _document(place: str, record: Mapping[str, Any], name: str, reading: Reading
         raise Skipped(f"dated before {settings.after}")
     if day is not None and settings.before is not None and day >= settings.before:
         raise Skipped(f"dated {settings.before} or later")
+    reading.not_read.update(unread.of_row(record, settings.read_of(record)))
     return Document(text=text, title=title, day=day, source=_first(record, SOURCES) or name)
 
 

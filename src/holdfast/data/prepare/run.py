@@ -349,6 +349,7 @@ def _counts(reading: Reading, rows: _Rows, left_out: int) -> dict[str, Any]:
         "train": len(rows.chosen) - held,
         "heldout": held,
         "skipped": skipped,
+        "not_read": dict(reading.not_read),
         "malformed": reading.malformed,
     }
 

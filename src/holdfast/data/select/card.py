@@ -53,6 +53,7 @@ def card(record: Mapping[str, Any]) -> str:
     rows += [f"| {one['name']} | {one['bytes']:,} | {one['sha256']} |" for one in record["inputs"]]
     rows += ["", f"- {counts['records']:,} documents, of which {counts['malformed']:,} malformed and left out"]
     rows += [f"- {number:,} left out: {reason}" for reason, number in counts["skipped"].items()]
+    rows += [f"- {number:,} with {name}, which is not read" for name, number in counts.get("not_read", {}).items()]
     if asked := record.get("questions"):
         rows.append(
             f"- {counts['overlapping']:,} passages share 13 words in a row with one of {asked['count']:,} questions of "

@@ -158,6 +158,7 @@ class DocumentsInFiles:
         reading = self._reading
         return {
             "records": reading.records,
+            "not_read": dict(reading.not_read),
             "malformed": reading.malformed,
             "kinds": dict(sorted(reading.kinds.items())),
         }
