@@ -98,8 +98,11 @@ def theory(seeds: int) -> Theory:
 
 def l2_forgets_less(where: str, share: float, lost: Array) -> Finding:
     """From pre-training errors `[seeds, 2]` at this share of the start's fine-tuning error."""
-    what = f"pre-training error of L2 over label annealing's, {share:.0%} of the start's fine-tuning error left (ours)"
-    return finding(f"L2 forgets less: {where}", what, lost[:, 1] / lost[:, 0])
+    return finding(
+        f"L2 forgets less: {where}",
+        f"pre-training error of L2 over label annealing's, {share:.0%} of the start's fine-tuning error left (ours)",
+        lost[:, 1] / lost[:, 0],
+    )
 
 
 def grids(problem: Problem) -> dict[str, Array]:
@@ -153,8 +156,14 @@ def checks(problem: Problem, apart: Problem) -> list[Check]:
     for method, name in NAMES.items():
         runs = descents(problem, method, weights.get(method, np.zeros(1)))
         ends = [(0, run.distances[-1], run.size) for run in runs]
-        what = "distance of gradient descent's last step to the closed form; at three lambdas where there are any"
-        results.append(check(f"descent: {name}", what, *ends, allowed=TOLERANCE))
+        results.append(
+            check(
+                f"descent: {name}",
+                "distance of gradient descent's last step to the closed form; at three lambdas where there are any",
+                *ends,
+                allowed=TOLERANCE,
+            )
+        )
         steps += [(run.predicted, run.distances, run.size) for run in runs]
 
     def add(name: str, formula: str, *comparisons: Comparison) -> None:

@@ -196,11 +196,14 @@ def matrix_check(tasks: LinearTasks) -> Check:
         first, second = descent_factors(first, second, tasks.matrix(target), rate=rate, steps=steps, weight=pull)
         values = descent_values(values, target, rate=rate, steps=steps, weight=pull)
         comparisons.append((tasks.matrix(values), first @ second, s[0]))
-    what = (
-        "gradient descent on matrices with U and V drawn at random, against D numbers: pre-training until the first "
-        "feature is learnt, then 200 steps of fine-tuning (lemma A.7)"
+    return check(
+        "the network is D numbers",
+        (
+            "gradient descent on matrices with U and V drawn at random, against D numbers: pre-training until the "
+            "first feature is learnt, then 200 steps of fine-tuning (lemma A.7)"
+        ),
+        *comparisons,
     )
-    return check("the network is D numbers", what, *comparisons)
 
 
 def sigmoid_check(tasks: LinearTasks) -> Check:
@@ -213,9 +216,13 @@ def sigmoid_check(tasks: LinearTasks) -> Check:
     paths = [descent_values(start, s, rate=span / 20 / n, steps=20 * n, every=n) for n in (every, 2 * every)]
     misses = [np.abs(path - goal).max() / s[0] for path in paths]
     order = math.log2(misses[0] / misses[1])
-    what = "gradient descent less the sigmoid of gradient flow: halving the step halves it, so its order is 1"
-    note = f"{misses[0]:.1e} at a step of 0.005 / s_1, {misses[1]:.1e} at half of it"
-    return check("every feature is a sigmoid", what, (1, order, 1), allowed=0.05, note=note)
+    return check(
+        "every feature is a sigmoid",
+        "gradient descent less the sigmoid of gradient flow: halving the step halves it, so its order is 1",
+        (1, order, 1),
+        allowed=0.05,
+        note=f"{misses[0]:.1e} at a step of 0.005 / s_1, {misses[1]:.1e} at half of it",
+    )
 
 
 def order_checks(model: Trained) -> list[Check]:
@@ -225,20 +232,28 @@ def order_checks(model: Trained) -> list[Check]:
     every = max(1, round(half_times(s, TAU)[0] / rate / 200))
     steps = math.ceil(1.25 * model.times[-1] / rate)
     path = descent_values(np.full(len(s), start_value(TAU)), s, rate=rate, steps=steps, every=every)
-    predicted = half_times(s, TAU, rate)
     crossed = (path >= s / 2).argmax(0) * rate * every
-    what = "when gradient descent has half of each feature, against log(s / start) / (2 log(1 + 2 eta s)) steps"
-    note = f"{len(s)} features, {'' if (np.diff(crossed) > 0).all() else 'not '}one after another"
-    learnt = check("times of the features", what, (1, crossed / predicted, 1), allowed=0.03, note=note)
     following = np.append(s[1:], 0.0)
     exponent = ((s - following) / (s + following)).min()
-    distance = np.linalg.norm(np.sqrt(model.values) - np.sqrt(ideal), axis=1)[1:]
-    bound = math.sqrt(len(s)) * math.exp(-exponent * TAU) + EXACT
-    what = (
-        "factors at t_n against the ideal ones, allowed sqrt(D) e^(-C tau) with C the least (s_n - s_n+1)/(s_n + s_n+1)"
-    )
-    note = f"C is {exponent:.3g} (theorem A.1)"
-    return [learnt, check("near the ideal model", what, (0, distance, 1), allowed=bound, note=note)]
+    return [
+        check(
+            "times of the features",
+            "when gradient descent has half of each feature, against log(s / start) / (2 log(1 + 2 eta s)) steps",
+            (1, crossed / half_times(s, TAU, rate), 1),
+            allowed=0.03,
+            note=f"{len(s)} features, {'' if (np.diff(crossed) > 0).all() else 'not '}one after another",
+        ),
+        check(
+            "near the ideal model",
+            (
+                "factors at t_n against the ideal ones, allowed sqrt(D) e^(-C tau) with C the least "
+                "(s_n - s_n+1)/(s_n + s_n+1)"
+            ),
+            (0, np.linalg.norm(np.sqrt(model.values) - np.sqrt(ideal), axis=1)[1:], 1),
+            allowed=math.sqrt(len(s)) * math.exp(-exponent * TAU) + EXACT,
+            note=f"C is {exponent:.3g} (theorem A.1)",
+        ),
+    ]
 
 
 def noise_checks(problems: Sequence[LinearTasks]) -> list[Check]:
@@ -251,26 +266,34 @@ def noise_checks(problems: Sequence[LinearTasks]) -> list[Check]:
     for signs in itertools.product((-1.0, 1.0), repeat=8):
         noise = 0.7 * np.array(signs).reshape(2, 2, 2)
         total += (((first + noise[0]) @ (second + noise[1]) - target) ** 2).sum() / 256
-    expected = perturbed_loss(first, second, target, 0.7)
-    what = (
-        "all 256 signs of noise of size gamma on factors of 2 x 2, over the formula: it needs no normal law, and lacks "
-        "no term"
-    )
-    enumerated = check("noise, every sign", what, (1, total / expected, 1))
-
     ideal = perturbed_losses(tasks, gammas)
-    what = "learning feature n changes it by (2 D gamma^2 - s_n) s_n: equal, where (2) and (14) print at least"
-    steps = (2 * tasks.dimension * gammas[:, None] ** 2 - s) * s
-    one_more = check("noise, one more feature", what, (steps, np.diff(ideal), ideal.max()))
-    what = (
-        "features between the turn of the loss and the smallest n with s_n < 2 D gamma^2, and turns that come later at "
-        "a larger gamma; all problems"
-    )
     losses = [perturbed_losses(t, gammas) for t in problems]
     rules = [harmful_in_noise(t, gammas) for t in problems]
-    turns, back = turn_comparisons(losses, rules)
-    inflection = check("inflection against gamma", what, turns, back, allowed=0.0)
-    return [enumerated, drawn_check(tasks, ideal, rng), one_more, inflection]
+    return [
+        check(
+            "noise, every sign",
+            (
+                "all 256 signs of noise of size gamma on factors of 2 x 2, over the formula: it needs no normal law, "
+                "and lacks no term"
+            ),
+            (1, total / perturbed_loss(first, second, target, 0.7), 1),
+        ),
+        drawn_check(tasks, ideal, rng),
+        check(
+            "noise, one more feature",
+            "learning feature n changes it by (2 D gamma^2 - s_n) s_n: equal, where (2) and (14) print at least",
+            ((2 * tasks.dimension * gammas[:, None] ** 2 - s) * s, np.diff(ideal), ideal.max()),
+        ),
+        check(
+            "inflection against gamma",
+            (
+                "features between the turn of the loss and the smallest n with s_n < 2 D gamma^2, and turns that come "
+                "later at a larger gamma; all problems"
+            ),
+            *turn_comparisons(losses, rules),
+            allowed=0.0,
+        ),
+    ]
 
 
 def turn_comparisons(losses: Sequence[Array], rules: Sequence[Array], sign: int = 1) -> tuple[Comparison, Comparison]:
@@ -292,11 +315,16 @@ def drawn_check(tasks: LinearTasks, ideal: Array, rng: np.random.Generator) -> C
             losses = (products**2).sum((1, 2))
             ratios.append(losses.mean() / ideal[place, n])
             allowed.append(float(ERRORS * losses.std(ddof=1) / math.sqrt(DRAWS) / ideal[place, n]))
-    what = (
-        "Monte Carlo of 1000 draws over the formula at every n and gamma, the furthest; 5 standard errors are allowed"
-    )
     furthest = np.argmax(np.abs(np.array(ratios) - 1) / allowed)
-    return check("noise, drawn", what, (1, ratios[furthest], 1), allowed=allowed[furthest])
+    return check(
+        "noise, drawn",
+        (
+            "Monte Carlo of 1000 draws over the formula at every n and gamma, the furthest; 5 standard errors are "
+            "allowed"
+        ),
+        (1, ratios[furthest], 1),
+        allowed=allowed[furthest],
+    )
 
 
 def tuning_checks(problems: Sequence[LinearTasks]) -> list[Check]:
@@ -312,9 +340,14 @@ def tuning_checks(problems: Sequence[LinearTasks]) -> list[Check]:
     goal = minimiser(tasks, weights)
     reached = goal[:, None] * (ideal > 0)
     swapped = np.abs((s + weights[:, None] * f) / (1 + weights[:, None]) - goal).max() / f.max()
-    what = "gradient descent from each ideal model at each lambda, against (f + lambda s) / (1 + lambda) and 0"
-    note = f"A.11 and A.28 print s and f the other way round, {swapped:.2g} away; A.23 as here"
-    results = [check("where fine-tuning ends", what, (reached, np.array(ends), f.max()), note=note)]
+    results = [
+        check(
+            "where fine-tuning ends",
+            "gradient descent from each ideal model at each lambda, against (f + lambda s) / (1 + lambda) and 0",
+            (reached, np.array(ends), f.max()),
+            note=f"A.11 and A.28 print s and f the other way round, {swapped:.2g} away; A.23 as here",
+        )
+    ]
 
     old, new = finetuned_losses(tasks, weights)
     matrices = tasks.matrix(reached)
@@ -322,30 +355,50 @@ def tuning_checks(problems: Sequence[LinearTasks]) -> list[Check]:
     for closed, target in ((old, s), (new, f)):
         numbers = ((matrices - tasks.matrix(target)) ** 2).sum((-2, -1))
         losses.append((closed, numbers, closed.max()))
-    what = "both closed forms against |theta - A|_F^2 of the matrices"
-    results.append(check("losses after fine-tuning", what, *losses))
+    results.append(
+        check("losses after fine-tuning", "both closed forms against |theta - A|_F^2 of the matrices", *losses)
+    )
 
     apart = np.append(0.0, np.cumsum((f - s) ** 2))
     whole = np.sqrt(apart)
     forgotten = old - squared_loss(ideal, s)
     left = new - (squared_loss(ideal, f) - apart)
     line = np.sqrt(np.maximum(forgotten, 0)) + np.sqrt(np.maximum(left, 0))
-    what = "sqrt(forgotten) + sqrt(left to learn) is |f - s| over the learnt features at every lambda (ours)"
-    results.append(check("a straight line between the tasks", what, (whole, line, whole.max()), allowed=1e-6))
-
-    what = (
-        "features between the turn of the loss and the smallest n with |f_n - s_n| > (1 + lambda) s_n, and turns that "
-        "come earlier at a larger lambda; all problems"
+    results.append(
+        check(
+            "a straight line between the tasks",
+            "sqrt(forgotten) + sqrt(left to learn) is |f - s| over the learnt features at every lambda (ours)",
+            (whole, line, whole.max()),
+            allowed=1e-6,
+        )
     )
-    note = "A.25 prints the opposite inequality"
+
     forgetting = [finetuned_losses(t, weights)[0] for t in problems]
     rules = [harmful_in_finetuning(t, weights) for t in problems]
-    turns, back = turn_comparisons(forgetting, rules, sign=-1)
-    results.append(check("inflection against lambda", what, turns, back, allowed=0.0, note=note))
+    results.append(
+        check(
+            "inflection against lambda",
+            (
+                "features between the turn of the loss and the smallest n with |f_n - s_n| > (1 + lambda) s_n, and "
+                "turns that come earlier at a larger lambda; all problems"
+            ),
+            *turn_comparisons(forgetting, rules, sign=-1),
+            allowed=0.0,
+            note="A.25 prints the opposite inequality",
+        )
+    )
 
     start = np.full(tasks.dimension, 1e-3 * min(s.min(), f.min()))
     rate = step_bound(tasks, 1.0)
-    steps = math.ceil(80 / (4 * rate * (f + start).min()))
-    arrived = descent_values(start, f, rate=rate, steps=steps, weight=1.0)
-    what = "from a start that is small, not 0, fine-tuning for long takes every feature to (f + lambda x)/(1 + lambda)"
-    return [*results, check("0 stays 0 only for a while", what, ((f + start) / 2, arrived, f.max()))]
+    arrived = descent_values(start, f, rate=rate, steps=math.ceil(80 / (4 * rate * (f + start).min())), weight=1.0)
+    return [
+        *results,
+        check(
+            "0 stays 0 only for a while",
+            (
+                "from a start that is small, not 0, fine-tuning for long takes every feature to "
+                "(f + lambda x)/(1 + lambda)"
+            ),
+            ((f + start) / 2, arrived, f.max()),
+        ),
+    ]

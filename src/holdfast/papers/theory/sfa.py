@@ -156,14 +156,13 @@ def observations(seeds: int) -> list[Finding]:
     along = np.array([outcome.along_p[:, :-1] for outcome in outcomes])
     old, new, distance = along[:, 0], along[:, 1], along[:, 2]
     both = old + new
-    nearer = (distance[:, 1:] / distance[:, :-1]).max(1)
     small = sfa(P[-1])
     results = [
         finding("smaller p forgets less", "old loss at p = 0.1 over p = 1 (section 6.2)", old[:, -1] / old[:, 0]),
         finding(
             "each smaller p ends nearer",
             "distance to theta_o over that at the next larger p, the worst of them (section 6.3)",
-            nearer,
+            (distance[:, 1:] / distance[:, :-1]).max(1),
         ),
         finding(
             "saves more than it costs",
@@ -177,8 +176,13 @@ def observations(seeds: int) -> list[Finding]:
         ("L2 beats EWC", "l2", "ewc", "figure 1"),
         ("SFA beats EWC", small, "ewc", "figure 1"),
     ):
-        what = f"old loss of {NAMES.get(method, method)} over {NAMES.get(other, other)}, at equal new loss ({source})"
-        results.append(finding(name, what, at_equal_loss(outcomes, method, other)))
+        results.append(
+            finding(
+                name,
+                f"old loss of {NAMES.get(method, method)} over {NAMES.get(other, other)}, at equal new loss ({source})",
+                at_equal_loss(outcomes, method, other),
+            )
+        )
     return results
 
 
@@ -190,9 +194,13 @@ def geometries(seeds: int) -> list[Finding]:
         outcomes = [outcome_of(drawn(seed=seed)) for seed in range(seeds)]
         for method in (sfa(1.0), sfa(P[-1]), "ewc", "both"):
             name = NAMES.get(method, method)
-            ratios = at_equal_loss(outcomes, method, "l2")
-            what = f"old loss of {name} over L2, at equal new loss"
-            results.append(finding(f"{name} beats L2: alignment {alignment:g}, rotation {rotation:g}", what, ratios))
+            results.append(
+                finding(
+                    f"{name} beats L2: alignment {alignment:g}, rotation {rotation:g}",
+                    f"old loss of {name} over L2, at equal new loss",
+                    at_equal_loss(outcomes, method, "l2"),
+                )
+            )
     return results
 
 
@@ -234,8 +242,13 @@ def step_checks(problem: Quadratics) -> list[Check]:
         penalised = partial(penalised_path, gradient, start, old, steps=STEPS)
         pulled = penalised(rate=rate, coefficient=0.6 * curvature)
         alpha, beta = averaging_of(rate, 0.6 * curvature)
-        what = f"SFA after every step and L2 by gradient descent, {task} task, every one of {STEPS} steps (section 4)"
-        results.append(check(f"SFA is L2: {task}", what, against(pulled, averaged(alpha=alpha, beta=beta))))
+        results.append(
+            check(
+                f"SFA is L2: {task}",
+                f"SFA after every step and L2 by gradient descent, {task} task, every one of {STEPS} steps (section 4)",
+                against(pulled, averaged(alpha=alpha, beta=beta)),
+            )
+        )
 
         pull = fisher * curvature
         exact = penalised(rate=rate, coefficient=pull)
@@ -248,17 +261,24 @@ def step_checks(problem: Quadratics) -> list[Check]:
         remainder = merged[1] - exact[1] - rate**2 * pull * gradient(start)
         remainders.append((0, remainder, np.abs(exact).max()))
         orders.append(elastic_order(gradient, start, old, pull, 1 / curvature))
-    merge = (
-        "the penalised steps as merges with alpha = eta / (1 - eta F); as two updates, the penalty's gradient taken "
-        "before the first; and equations 13, 14 as the penalty F / (1 - eta F)"
-    )
-    order = f"{ORDER_STEPS} steps of both: halving eta divides the difference by 4, so its order is 2"
-    note = f"orders {', '.join(f'{order:.3f}' for order in orders)}"
     return [
         *results,
-        check("EWC is a merge", merge, *merges),
+        check(
+            "EWC is a merge",
+            (
+                "the penalised steps as merges with alpha = eta / (1 - eta F); as two updates, the penalty's gradient "
+                "taken before the first; and equations 13, 14 as the penalty F / (1 - eta F)"
+            ),
+            *merges,
+        ),
         check("EWC merge: remainder", "one step of equations 13, 14 less the penalised one is eta^2 F g", *remainders),
-        check("EWC merge: second order", order, (2, np.array(orders), 1), allowed=0.05, note=note),
+        check(
+            "EWC merge: second order",
+            f"{ORDER_STEPS} steps of both: halving eta divides the difference by 4, so its order is 2",
+            (2, np.array(orders), 1),
+            allowed=0.05,
+            note=f"orders {', '.join(f'{order:.3f}' for order in orders)}",
+        ),
     ]
 
 
@@ -281,9 +301,13 @@ def merge_check(problem: Quadratics) -> Check:
     merged = fisher_merge(old, new, ours, theirs, old_weight=2.0)
     slope = 2 * ours * (merged - old) + theirs * (merged - new)
     away = norm(new - old)
-    what = "gradient of both quadratic penalties at the merge (equation 15); the mean where both Fishers vanish"
     mean = (2 * old[0] + new[0]) / 3
-    return check("Fisher merging minimises", what, (0, slope, away), (mean, merged[0], away))
+    return check(
+        "Fisher merging minimises",
+        "gradient of both quadratic penalties at the merge (equation 15); the mean where both Fishers vanish",
+        (0, slope, away),
+        (mean, merged[0], away),
+    )
 
 
 def period_checks(problem: Quadratics) -> list[Check]:
