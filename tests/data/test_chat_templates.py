@@ -193,6 +193,7 @@ ASK, REPLY = ("user", "q", {}), ("assistant", "two", {})
             "two<|end|>",
         ),
         (weighted(ASK, ("assistant", "one", {"weight": 1}), ASK, FORGET), "one<|end|>"),
+        (weighted(ASK, ("assistant", "one", {"loss": False}), ASK, REPLY), "two<|end|>"),
         (weighted(("user", "q", {"train": True}), FORGET), "q<|end|>"),
         (weighted(ASK, FORGET, ASK, REPLY, system="Be a bard."), "two<|end|>"),
         (weighted(ASK, REPLY, ASK, ("assistant", "one", {})), "two<|end|>one<|end|>"),

@@ -60,6 +60,7 @@ def read(path, tokenizer=CHAT, **options):
             {"messages": [ASKED, {**SAYS, "reasoning": "z"}], "chosen": "a"},
             {"chosen": 1, "weight of messages": 1, "score of messages": 1, "reasoning of messages": 1},
         ),
+        (CHAT, {"messages": [ASKED, {**SAYS, "loss": 0.3}]}, {"messages": [ASKED, SAYS]}, {"loss of messages": 1}),
         (CHAT, {"messages": [ASKED, {**SAYS, "refusal": None}]}, {"messages": [ASKED, SAYS]}, {}),
         (CHAT, {"messages": [SYSTEM, ASKED, SAYS], "system": "Else."}, {"messages": [ASKED, SAYS]}, {"system": 1}),
     ],

@@ -44,11 +44,13 @@ def test_what_is_not_read_is_told_before_a_run_in_it_and_in_its_record(
 ) -> None:
     turns = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "<think>why</think>y", "score": 1}]
     data = written("a.jsonl", {"messages": turns, "id": 1}, {"messages": turns, "id": None})
-    old = written("old.jsonl", {"text": "a", "source": "b"})
+    old = written("old.jsonl", {"messages": turns, "source": "b"})
     words = ["--dataset_name", data, "--retention", f"replay:data={old},fraction=0.1"]
     expected = [
         "Not read: id (1 row), score of messages (2).",
-        "Not read of old.jsonl: source (1 row).",
+        "Not read of old.jsonl: source (1 row), score of messages (1).",
+        "old.jsonl: The chat template leaves out of the row that was looked at: "
+        "thoughts of the assistant (1 in 1 row).",
         "The chat template leaves out of 2 rows that were looked at: thoughts of the assistant (2 in 2 rows).",
         "The chat template ends a turn of the assistant with <|end|>, and the model's replies end with <|endoftext|>: "
         "it is trained to write the first and asked until the second. Set eos_token: <|end|>.",
@@ -118,16 +120,20 @@ def test_a_dry_run_says_what_is_cut_and_counts_windows_of_whole_documents(
     assert "are cut there" not in shown and "3 rows, 96 tokens" not in shown
 
 
-def test_two_bos_tokens_and_files_that_are_left_out_are_told(place: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_two_bos_tokens_other_labels_and_files_that_are_left_out_are_told(
+    place: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     tokenizer = build_tokenizer(bos_token="<|bos|>")
     build_model(len(tokenizer)).save_pretrained("model")
     tokenizer.save_pretrained("model")
     Path("rows").mkdir()
-    written("rows/train.jsonl", {"input_ids": [tokenizer.bos_token_id] * 2 + [5, 6]}, {"input_ids": [5, 6]})
+    twice = [tokenizer.bos_token_id] * 2 + [5, 6]
+    written("rows/train.jsonl", {"input_ids": twice, "labels": twice}, {"input_ids": [5, 6], "labels": [6, 7]})
     written("rows/more.jsonl", {"input_ids": [5, 6]})
     train("--dataset_name", "rows", "--dry_run")
     shown = capfd.readouterr().out
     assert "Not read: the file more.jsonl." in shown and "1 of 2 training examples begin with two <|bos|>" in shown
+    assert "1 of 2 training examples have labels that are not their tokens" in shown
 
 
 def test_text_entries_say_what_they_do_not_read(place: Path) -> None:

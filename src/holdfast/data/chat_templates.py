@@ -171,7 +171,7 @@ def remarks(rows: Iterable[Mapping[str, Any]], tokenizer: Any) -> list[str]:
         if row.get("prompt"):
             asked = _rendered(tokenizer, row["prompt"], add_generation_prompt=True, **variables)
             unlike += [asked[_same(asked, text) :]] if not text.startswith(asked) else []
-    of = f"of {looked:,} row{'s' if looked != 1 else ''} that were looked at"
+    of = f"of {looked:,} rows that were looked at" if looked != 1 else "of the row that was looked at"
     parts = [f"{what} ({lost[what]:,} in {affected[what]:,} row{'s' * (affected[what] != 1)})" for what in lost]
     sentences = [f"The chat template leaves out {of}: {', '.join(parts)}."] if lost else []
     if unlike:

@@ -143,8 +143,7 @@ def standardise(
         layout = layout if chat else layout.as_text()
         kept = [column for column in columns if chat and column in TEMPLATE_COLUMNS]
         by_message = name == "chat" and not streamed and getattr(tokenizer, "is_fast", False)
-        read = TRAINED_KEYS if by_message else ()
-        _count_unread(not_read, dataset, columns, layout, files, messages=messages, kept=kept, read=read)
+        _count_unread(not_read, dataset, columns, layout, files, messages=messages, kept=kept, heeded=by_message)
         if not streamed:
             layout = _without_full_masks(dataset, layout)
         convert = converter(layout, chat_template=has_template, messages=messages)
@@ -189,7 +188,7 @@ def _count_unread(
     *,
     messages: bool = False,
     kept: Sequence[str] = (),
-    read: Sequence[str] = (),
+    heeded: bool = False,
 ) -> None:
     """Counts what a layout, or templates of some columns, leave unread.
 
@@ -213,7 +212,7 @@ def _count_unread(
     not_read.update(unread.columns_with_values(dataset, others))
     if messages and isinstance(layout, Layout):
         columns, system = list(layout.columns.values()), layout.beside.get("system")
-        not_read.update(unread.keys_of_messages(dataset, columns, system, read=read))
+        not_read.update(unread.keys_of_messages(dataset, columns, system, heeded=heeded))
 
 
 def _without_full_masks(dataset: datasets.Dataset, layout: Layout) -> Layout:

@@ -82,8 +82,9 @@ MESSAGE_EXTRAS = ("name", "tool_calls", "tool_call_id", "reasoning_content", "th
 dropped, and counted by `unread`."""
 MESSAGE_KEYS = ("role", "from", "content", "value", "function_call", *MESSAGE_EXTRAS)
 """All that is read of a message."""
-TRAINED_KEYS = ("train", "weight")
-"""Keys of a message that say whether it is to be trained: false and 0 where it is not."""
+TRAINED_KEYS = ("train", "weight", "loss")
+"""Keys of a message that say whether it is to be trained: false and 0 where it is not. A `loss` that is a number is a
+figure, and says nothing."""
 TEXT_PARTS = ("text", "input_text", "output_text")
 """Types of the parts of a message that are text."""
 
@@ -382,7 +383,16 @@ def _conversation(value: Any, column: str) -> list[dict[str, Any]]:
 def says_what_is_trained(messages: Any) -> bool:
     """Whether a message says of itself that it is not to be trained, or in part."""
     turns = [message for message in messages or () if isinstance(message, Mapping)]
-    return any(message.get(key) not in (None, True) for message in turns for key in TRAINED_KEYS)
+    return any(flag is not True and flag != 1 for message in turns for flag in _flags(message))
+
+
+def says_trained(key: str, value: Any) -> bool:
+    """Whether a key of a message, with its value, says whether the message is to be trained."""
+    return key in TRAINED_KEYS and value is not None and (key != "loss" or isinstance(value, bool))
+
+
+def _flags(message: Row) -> list[Any]:
+    return [value for key, value in message.items() if says_trained(key, value)]
 
 
 def trained_messages(messages: Sequence[Row], made: Sequence[Row]) -> list[bool]:
@@ -398,7 +408,7 @@ def trained_messages(messages: Sequence[Row], made: Sequence[Row]) -> list[bool]
     """
     found = [False] * (len(made) - len(messages))
     for number, (message, turn) in enumerate(zip(messages, made[len(found) :], strict=True), 1):
-        flags = [message[key] for key in TRAINED_KEYS if message.get(key) is not None]
+        flags = _flags(message)
         if odd := [flag for flag in flags if flag not in (0, 1)]:
             raise BadRow(f"message {number} has the weight {odd[0]!r}, expected 0 or 1")
         found.append(all(flags) if flags else turn["role"] == "assistant")

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from holdfast.data.layouts import MESSAGE_KEYS
+from holdfast.data.layouts import MESSAGE_KEYS, says_trained
 from holdfast.printable import printable
 
 Counts = dict[str, int | None]
@@ -63,7 +63,7 @@ def _values(column: Any) -> int:
     return len(there)
 
 
-def keys_of_messages(dataset: Any, columns: Sequence[str], system: str | None, *, read: Collection[str] = ()) -> Counts:
+def keys_of_messages(dataset: Any, columns: Sequence[str], system: str | None, *, heeded: bool = False) -> Counts:
     """Keys of messages that are not read, as "weight of messages", with the number of messages that have a value there;
     and the system column's name with the number of rows whose messages begin with another system prompt.
 
@@ -71,20 +71,20 @@ def keys_of_messages(dataset: Any, columns: Sequence[str], system: str | None, *
         dataset: the rows; of streamed ones the first says which keys there are.
         columns: those that hold lists of messages.
         system: the column with the system prompt, where there is one.
-        read: further keys that are read.
+        heeded: whether keys that say what is trained are read.
     """
     import datasets
 
     if isinstance(dataset, datasets.IterableDataset):
         first = next(iter(dataset))
         messages = [message for column in columns for message in first[column] or () if isinstance(message, Mapping)]
-        return dict.fromkeys(_keys(messages, read))
-    if system is None and all(_known_keys(dataset.features[column], read) for column in columns):
+        return dict.fromkeys(_keys(messages, heeded=heeded))
+    if system is None and all(_known_keys(dataset.features[column]) for column in columns):
         return {}
     counts = Counter[str]()
     for row in dataset.select_columns([*columns, *([system] if system is not None else [])]):
         messages = [message for column in columns for message in row[column] or () if isinstance(message, Mapping)]
-        counts.update(_keys(messages, read))
+        counts.update(_keys(messages, heeded=heeded))
         if system is not None and messages and row[system]:
             own = messages[0].get("role") or messages[0].get("from")
             content = messages[0].get("content") or messages[0].get("value")
@@ -110,23 +110,23 @@ def of_row(row: Mapping[str, Any], columns: Collection[str]) -> list[str]:
 _NO_VALUES: tuple[Any, ...] = (None, "", [], {})
 
 
-def _keys(messages: Iterable[Mapping[str, Any]], read: Collection[str] = ()) -> list[str]:
+def _keys(messages: Iterable[Mapping[str, Any]], *, heeded: bool = False) -> list[str]:
     """The keys that are not read, once for each message that has a value there."""
     return [
         f"{key} of messages"
         for message in messages
         for key, value in message.items()
-        if key not in (*MESSAGE_KEYS, *read) and value not in _NO_VALUES
+        if key not in MESSAGE_KEYS and value not in _NO_VALUES and not (heeded and says_trained(key, value))
     ]
 
 
-def _known_keys(feature: Any, read: Collection[str]) -> bool:
+def _known_keys(feature: Any) -> bool:
     """Whether messages stored under a feature can have no other keys than those that are read."""
     import datasets
 
     if not isinstance(feature, datasets.List) or not isinstance(feature.feature, dict):
         return False
-    return set(feature.feature) <= {*MESSAGE_KEYS, *read}
+    return set(feature.feature) <= set(MESSAGE_KEYS)
 
 
 def share_of_text(dataset: Any, columns: Sequence[str], others: Sequence[str]) -> float:

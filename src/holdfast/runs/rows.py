@@ -31,11 +31,12 @@ def remarks_on_rows(config: TrainConfig, processing: Any, rows: Any, not_read: C
     read = rows_by_name(processing, say=found.append)
     for method in config.retention:
         for name in method.named_data() if method.name == "replay" and not method.off else ():
-            read(name)
+            old, _ = read(name)
+            found += [f"{name}: {remark}" for remark in chat_templates.remarks(_sample(old), processing)]
     held_out: Counts = {}
     load_eval_data(config, processing, held_out)
     found += [unread.sentence(held_out, "the held-out rows")] if held_out else []
-    sample = list(itertools.islice(_spread(rows), _LOOKED))
+    sample = _sample(rows)
     if any(isinstance(value, list) and value and isinstance(value[0], dict) for value in sample[0].values()):
         found += chat_templates.remarks(sample, processing)
         ends = _ends_of_replies(config, getattr(processing, "tokenizer", processing))
@@ -44,14 +45,14 @@ def remarks_on_rows(config: TrainConfig, processing: Any, rows: Any, not_read: C
     return found
 
 
-def _spread(rows: Any) -> Any:
+def _sample(rows: Any) -> list[dict[str, Any]]:
     """Some rows, evenly over all of them; of a stream the first."""
     if not hasattr(rows, "select"):
-        return rows
+        return list(itertools.islice(rows, _LOOKED))
     rows = rows.select_columns([column for column in rows.column_names if column != "images"])
-    if len(rows) <= _LOOKED:
-        return rows
-    return rows.select([place * len(rows) // _LOOKED for place in range(_LOOKED)])
+    if len(rows) > _LOOKED:
+        rows = rows.select([place * len(rows) // _LOOKED for place in range(_LOOKED)])
+    return list(rows)
 
 
 def _ends_of_replies(config: TrainConfig, tokenizer: Any) -> set[int]:

@@ -300,6 +300,11 @@ class SFTRetentionTrainer(RetentionMixin, SFTTrainer):
                 f"{twice} of {len(lengths)} training examples begin with two {self._tokenizer.bos_token}: their text "
                 f"has one, and another is put before it. Take one out of the data or of the chat template."
             )
+        if others := _rows_with_other_labels(tokenised):
+            self.data_notes.append(
+                f"{others} of {len(lengths)} training examples have labels that are not their tokens. The label of a "
+                f"token is the token itself (the trainer compares it with what is predicted before it) or -100."
+            )
         if args.max_length is not None:
             longer = int((lengths > args.max_length).sum())
             if longer and not whole:
@@ -323,6 +328,18 @@ class SFTRetentionTrainer(RetentionMixin, SFTTrainer):
 def trained_tokens(tokenised: Dataset) -> int:
     """Labels that are not -100, counted in Arrow batches so that a large data set never becomes Python lists."""
     return sum(int(np.count_nonzero(labels != -100)) for labels, _ in _labels(tokenised))
+
+
+def _rows_with_other_labels(tokenised: Dataset) -> int:
+    """Rows with a label that is neither its token nor -100."""
+    count = 0
+    for table in tokenised.select_columns(["input_ids", "labels"]).with_format("arrow").iter(batch_size=10_000):
+        ids, labels = (table.column(name).combine_chunks() for name in ("input_ids", "labels"))
+        tokens, wanted = (values.flatten().to_numpy(zero_copy_only=False) for values in (ids, labels))
+        other = np.flatnonzero((wanted != -100) & (wanted != tokens))
+        ends = np.cumsum(labels.value_lengths().to_numpy(zero_copy_only=False))
+        count += len(np.unique(np.searchsorted(ends, other, side="right")))
+    return count
 
 
 def _rows_with_two_bos(tokenised: Dataset, bos: int | None) -> int:
