@@ -111,7 +111,7 @@ CALL = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name":
             {"messages": [*turns("q")["messages"], {"role": "assistant", "content": "a", "reasoning_content": "why"}]},
             "thoughts of the assistant (1",
         ),
-        (AS_JSON, turns('a "b"\n\tc', "d\\e"), None),
+        (AS_JSON, turns('a "b"\n\tc', "d\\e \\new é"), None),
         (tokenizer(), {"prompt": turns("q")["messages"], "completion": [CALL]}, "calls of tools (1"),
         (tokenizer(), {"prompt": "q", "completion": "a"}, None),
     ],

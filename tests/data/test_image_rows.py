@@ -239,3 +239,18 @@ def test_the_hash_of_images_is_of_their_content(folder, processor):
     before = vision.content_of_images(read(path, processor)[0])
     image("blue").save(folder / "pictures" / "red.png")
     assert vision.content_of_images(read(path, processor)[0]) != before
+
+
+def test_what_is_not_read_of_rows_with_images_is_counted(folder, processor):
+    row = asked([SLOT, WORDS], images=["pictures/red.png"], system="Be brief.", id=3)
+    row["messages"][1]["weight"] = 0
+    rows, counts = load_rows(write(folder, row)), {}
+    out, _ = standardise(rows, processor, read_from=[folder / "train.jsonl"], not_read=counts)
+    assert counts == {"id": 1, "weight of messages": 1}
+    assert [message["role"] for message in out[0]["messages"]] == ["system", "user", "assistant"]
+    text = {"prompt": "<image>Which?", "completion": "Red.", "image": "pictures/red.png", "system": "Be brief."}
+    standardise(load_rows(write(folder, text)), processor, read_from=[folder / "train.jsonl"], not_read=(counts := {}))
+    assert counts == {"system": 1}
+    said = []
+    rows_by_name(processor, say=said.append)(write(folder, asked("Which?", weight=1), name="text.jsonl"))
+    assert said == [f"Not read of {folder / 'text.jsonl'}: weight (1 row)."]

@@ -192,12 +192,18 @@ def test_objects_of_several_files_keep_their_keys(tmp_path):
     assert [row["chat_template_kwargs"] for row in read([one, two])[0]] == [{"a": 1}, {"b": 1}]
 
 
-def test_nulls_that_arrow_put_into_objects_are_taken_out(tmp_path):
+@pytest.mark.parametrize("large", [False, True])
+def test_nulls_that_arrow_put_into_objects_are_taken_out(tmp_path, large):
     rows = [
         {"messages": [ASKED, called(arguments)], "tools": tools, "chat_template_kwargs": variables}
         for arguments, tools, variables in zip(({"a": 1}, {"b": 2}), TOOLS, ({"c": True}, None), strict=True)
     ]
-    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
+    table = pa.Table.from_pylist(rows)
+    if large:
+        table = table.set_column(
+            0, "messages", table.column(0).cast(pa.large_list(table.schema.field(0).type.value_type))
+        )
+    pq.write_table(table, tmp_path / "a.parquet")
     out, _ = read(tmp_path / "a.parquet")
     assert [row["messages"][1]["tool_calls"][0]["function"]["arguments"] for row in out] == [{"a": 1}, {"b": 2}]
     assert [row["tools"] for row in out] == TOOLS

@@ -200,12 +200,12 @@ def _left_out(messages: list[Mapping[str, Any]], tools: Any, text: str) -> Count
     found = Counter[str]()
     for message in messages:
         role, content = message["role"], message["content"]
-        if isinstance(content, str) and _words(content) not in text:
+        if isinstance(content, str) and not _is_in(content, text):
             _, closed, said = content.rpartition("</think>")
-            thought = role == "assistant" and closed and _words(said) in text
+            thought = role == "assistant" and closed and _is_in(said, text)
             found["thoughts of the assistant" if thought else f"contents of role {role}"] += 1
         for key in ("reasoning_content", "thinking"):
-            if _words(str(message.get(key) or "")) not in text:
+            if not _is_in(str(message.get(key) or ""), text):
                 found["thoughts of the assistant"] += 1
         calls = message.get("tool_calls") or ()
         found["calls of tools"] += sum(_words(_function_name(call)) not in text for call in calls)
@@ -214,7 +214,14 @@ def _left_out(messages: list[Mapping[str, Any]], tools: Any, text: str) -> Count
     return +found
 
 
+def _is_in(content: str, text: str) -> bool:
+    """Whether a content is in a text of `_words`, as it is or as JSON."""
+    forms = (content, json.dumps(content, ensure_ascii=False)[1:-1], json.dumps(content)[1:-1])
+    return any(_words(form) in text for form in forms)
+
+
 def _words(text: str) -> str:
+    """Letters and digits alone."""
     return _NO_WORDS.sub("", text)
 
 

@@ -280,7 +280,8 @@ def _is_filled(feature: Any) -> bool:
     """Whether Arrow has given objects stored under this feature the keys of all of them."""
     import datasets
 
-    return isinstance(feature, dict) or (isinstance(feature, datasets.List) and _is_filled(feature.feature))
+    lists = (datasets.List, datasets.LargeList)
+    return isinstance(feature, dict) or (isinstance(feature, lists) and _is_filled(feature.feature))
 
 
 def _converter_with_one_bos(convert: Convert, bos: str) -> Convert:
@@ -599,7 +600,7 @@ def _varies(feature: Any) -> bool:
     """Whether messages stored under this feature may hold more than a role and a content."""
     import datasets
 
-    if isinstance(feature, datasets.List):
+    if isinstance(feature, (datasets.List, datasets.LargeList)):
         return _varies(feature.feature)
     return isinstance(feature, datasets.Json) or (
         isinstance(feature, dict) and any(key in feature for key in MESSAGE_EXTRAS)
