@@ -350,3 +350,21 @@ def test_the_dry_run_says_that_documents_are_run_alone(tmp_path):
     assert packing_notes(refused) == [] and "expected false" in check_packing(refused)[0]
     for other in ({"model_name_or_path": str(tmp_path / "llama")}, {"packing": False}):
         assert packing_notes({**asked, **other}) == [] == check_packing({**asked, **other})
+
+
+def test_a_teacher_runs_the_same_documents_alone(tmp_path):
+    from holdfast.retention.methods.label_annealing import LabelAnnealing
+
+    trainer = make_trainer(
+        tmp_path,
+        [LabelAnnealing(weight=1.0)],
+        model=small("bloom"),
+        data=Dataset.from_dict({"text": SENTENCES[:6]}),
+        packing=True,
+        max_length=512,
+        max_steps=2,
+        learning_rate=0.0,
+    )
+    trainer.train()
+    kls = history(trainer, "kl")
+    assert kls and max(map(abs, kls)) < 1e-6
