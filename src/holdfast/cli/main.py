@@ -9,7 +9,6 @@ output went away.
 from __future__ import annotations
 
 import contextlib
-import errno
 import importlib
 import io
 import os
@@ -19,9 +18,17 @@ from collections.abc import Sequence
 
 from holdfast import __version__
 from holdfast.cli.console import write
-from holdfast.errors import ConfigError, HoldfastError, Interrupted, UserError, check_platform, did_you_mean
+from holdfast.errors import (
+    ConfigError,
+    HoldfastError,
+    Interrupted,
+    StorageError,
+    UserError,
+    check_platform,
+    did_you_mean,
+)
 from holdfast.printable import Lines, lines, printable
-from holdfast.support.resources import chain, is_disk_full, is_out_of_memory
+from holdfast.support.resources import chain, file_trouble, is_out_of_memory
 
 GROUPS: dict[str, dict[str, str]] = {
     "Fine-tune and measure": {
@@ -182,18 +189,6 @@ def _take_debug(words: list[str]) -> bool:
     return found
 
 
-_UNUSABLE = {
-    errno.ENAMETOOLONG: "Choose a shorter name.",
-    errno.EACCES: "Change its permissions, or choose another place.",
-    errno.EPERM: "Change its permissions, or choose another place.",
-    errno.EROFS: "Choose a place that can be written.",
-    errno.ENOTDIR: "One of its folders is a file.",
-    errno.EISDIR: "Give a file in it.",
-    errno.ELOOP: "A link in it leads to itself.",
-}
-"""What is wrong with a path that the system refuses, whoever asked it; by the system's number."""
-
-
 def _explained(error: Exception, *, debug: bool) -> tuple[str, int]:
     """What is said of an error, and the exit code. One that nobody thought of stays what it is, with how to report
     it."""
@@ -202,14 +197,10 @@ def _explained(error: Exception, *, debug: bool) -> tuple[str, int]:
     if isinstance(error, HoldfastError):
         return str(error), error.exit_code
     text = f"{type(error).__name__}: {error}"
-    if is_disk_full(error):
-        return lines(text, "The disk is full. Free some space; the same command continues where it was."), 1
     if is_out_of_memory(error):
         return lines(text, _MEMORY), 1
-    if isinstance(error, OSError) and error.errno in _UNUSABLE and error.filename is not None:
-        name = os.fsdecode(error.filename) if isinstance(error.filename, (str, bytes)) else str(error.filename)
-        name = name if len(name) <= 200 else f"{name[:100]}...{name[-60:]}"
-        return f"{name}: cannot be used ({error.strerror}). {_UNUSABLE[error.errno]}", UserError.exit_code
+    if (trouble := file_trouble(error)) is not None:
+        return lines(text, str(trouble)) if isinstance(trouble, StorageError) else str(trouble), trouble.exit_code
     return text if debug else lines(text, _REPORT), 1
 
 

@@ -27,7 +27,6 @@ from holdfast.errors import (
     Interrupted,
     NotFinite,
     RunFolderError,
-    StorageError,
     TrainingDiverged,
 )
 from holdfast.records.run import LayerDistance, RunFolder, RunRecord
@@ -49,7 +48,7 @@ from holdfast.support.environment import (
 )
 from holdfast.support.files import fingerprint, write_json
 from holdfast.support.inputs import configuration_hash
-from holdfast.support.resources import is_disk_full
+from holdfast.support.resources import file_trouble
 
 if TYPE_CHECKING:
     from transformers import TrainerCallback
@@ -151,12 +150,10 @@ def train(
             if config.processes > 1 and isinstance(error, (TrainingDiverged, NotFinite)) and folder.path.is_dir():
                 # launchers end with their own exit code, and the other processes are stopped wherever they are
                 write_json(folder.path / run_folder.ENDED, {"kind": type(error).__name__, "error": str(error)})
-            if not isinstance(error, StorageError) and is_disk_full(error):
-                raise StorageError(
-                    f"No space left on the disk of {folder.path} (stage '{record.stage}'). What was written before is "
-                    f"whole"
-                    f"{run.last_checkpoint()}; free some space, and the same command continues."
-                ) from error
+            trouble = None if isinstance(error, HoldfastError) else file_trouble(error, folder.path)
+            if trouble is not None and folder.path.is_dir():
+                stage = f"It was in stage '{record.stage}'; what was written before is whole{run.last_checkpoint()}."
+                raise type(trouble)(f"{trouble} {stage}") from error
             raise
     return folder
 

@@ -17,10 +17,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TextIO
 
-from holdfast.errors import FolderBusy, RunFolderError
+from holdfast.errors import FolderBusy, HoldfastError, RunFolderError, StorageError
 from holdfast.printable import printable
 from holdfast.support.leftovers import NewFolder
 from holdfast.support.paths import real
+from holdfast.support.resources import file_trouble
 
 
 def quiet_imports() -> None:
@@ -246,6 +247,7 @@ def lock_folder(path: Path) -> Iterator[None]:
     Raises:
         FolderBusy: another process is at work in the folder.
         RunFolderError: the folder cannot be written.
+        StorageError: it was deleted or moved meanwhile, or the body failed for what the system says of a file.
     """
     with _folder_errors(path):
         while True:
@@ -263,13 +265,31 @@ def lock_folder(path: Path) -> Iterator[None]:
             raise FolderBusy(
                 f"Another holdfast process is at work in {path}. Wait for it, or choose another output_dir."
             )
+        folder = path.parent if path.name.startswith(".") else path
         try:
             yield
+            _check_still_there(handle, path, folder)
+        except HoldfastError:
+            raise
+        except Exception as error:
+            _check_still_there(handle, path, folder)
+            trouble = file_trouble(error, folder)
+            if trouble is None:
+                raise
+            raise trouble from error
         finally:
             if path.name.startswith("."):
                 with contextlib.suppress(OSError):
                     (path / ".lock").unlink()
                     path.rmdir()
+
+
+def _check_still_there(handle: TextIO, path: Path, folder: Path) -> None:
+    if not _is_at(handle, path / ".lock"):
+        raise StorageError(
+            f"{folder} was deleted or moved while it was written to, so that what lies there now is not whole. Put it "
+            f"back, or begin again."
+        )
 
 
 @contextlib.contextmanager

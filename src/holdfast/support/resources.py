@@ -6,14 +6,31 @@ import contextlib
 import ctypes
 import errno
 import gc
+import os
 import re
+import resource
 from collections.abc import Callable, Iterator
 from pathlib import Path
+
+from holdfast.errors import HoldfastError, RunFolderError, StorageError
 
 # safetensors gives the system's words; torch.save says that its writer failed, or that its file's length came out wrong
 _DISK = re.compile(
     r"No space left|Disk quota exceeded|PytorchStreamWriter failed writing|inline_container\.cc.* unexpected pos"
 )
+_OS_ERROR = re.compile(r"\(os error (\d+)\)")
+"""The system's number of an error in the words of libraries written in Rust."""
+_FAILED = (errno.EIO, errno.ESTALE, errno.ENXIO, errno.ENODEV)
+_UNUSABLE = {
+    errno.ENAMETOOLONG: "Choose a shorter name.",
+    errno.EACCES: "Change its permissions, or choose another place.",
+    errno.EPERM: "Change its permissions, or choose another place.",
+    errno.EROFS: "Choose a place that can be written.",
+    errno.ENOTDIR: "One of its folders is a file.",
+    errno.EISDIR: "Give a file in it.",
+    errno.ELOOP: "A link in it leads to itself.",
+}
+"""What is wrong with a path that the system refuses, whoever asked it; by the system's number."""
 _MEMORY = re.compile(
     r"DefaultCPUAllocator: (can't allocate|not enough) memory|std::bad_alloc|Cannot allocate memory"
     r"|can't start new thread|could not create a (primitive|memory)"
@@ -24,6 +41,48 @@ def is_disk_full(error: BaseException | None) -> bool:
     """Whether an error means that there was no room to write. Libraries wrap the system's error, so causes and texts
     are looked at too."""
     return _any(error, lambda e: _system(e, errno.ENOSPC, errno.EDQUOT) or _DISK.search(str(e)) is not None)
+
+
+def file_trouble(error: BaseException, folder: Path | None = None) -> HoldfastError | None:
+    """What the system says of a file or a folder, as an error of ours with its name: no room, a limit, no permission,
+    deleted meanwhile. None where it is something else.
+
+    Args:
+        error: as a library raised it, maybe with the system's words in its text alone.
+        folder: what is written to, for errors that name no file.
+    """
+    number, name = None, None
+    for cause in chain(error):
+        found = _OS_ERROR.search(str(cause))
+        if isinstance(cause, OSError) and cause.errno is not None:
+            number, name = cause.errno, cause.filename
+            break
+        if found is not None:
+            number = int(found[1])
+            break
+    place = str(folder) if name is None and folder is not None else os.fsdecode(name) if name is not None else ""
+    place = place if len(place) <= 200 else f"{place[:100]}...{place[-60:]}"
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+    no_room = is_disk_full(error)
+    if number == errno.EFBIG or (no_room and number is None and limit != resource.RLIM_INFINITY):
+        where = f"{place}: a" if place else "A"
+        allowed = "the file system takes" if limit == resource.RLIM_INFINITY else f"ulimit -f allows ({limit:,} bytes)"
+        return StorageError(
+            f"{where} file would grow beyond what {allowed}. Raise the limit; the same command continues where it was."
+        )
+    if no_room:
+        where = f"No space left on the disk of {place}." if place else "The disk is full."
+        return StorageError(f"{where} Free some space; the same command continues where it was.")
+    if not place or number is None:
+        return None
+    words = os.strerror(number)
+    if number == errno.ENOENT:
+        return StorageError(
+            f"{place}: is not there any more. It was deleted or moved while it was needed; put it back, or begin again."
+        )
+    if number in _UNUSABLE:
+        return RunFolderError(f"{place}: cannot be used ({words}). {_UNUSABLE[number]}")
+    return StorageError(f"{place}: the disk failed ({words}).") if number in _FAILED else None
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:

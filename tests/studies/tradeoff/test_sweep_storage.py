@@ -353,3 +353,17 @@ def test_a_plan_may_get_more_in_any_place():
     assert slots("xab", {0: "a", 1: "grown", 2: "b"}, later=[1]) == [3, 0, 2]
     assert slots("aaa", {0: "a", 1: "a"}) == [0, 1, 2], "what is drawn later is known by its place"
     assert slots("AB", {0: "a", 1: "b"}) == [0, 1], "as another version wrote them"
+
+
+def test_a_file_that_is_gone_is_not_waited_for(asked, opened, tmp_path):
+    config = study_config({**asked, "storage": f"sqlite:///{tmp_path}/study.db"}, prepared=True)
+    storage = opened(config.storage)
+    storage.open_study(config)
+    storage.close()
+    (tmp_path / "study.db").unlink()
+
+    def ask():
+        raise StorageError("it does not answer")
+
+    with pytest.raises(StorageError, match=r"study.db is not there any more"):
+        storage.retry(ask)

@@ -572,7 +572,7 @@ class Storage:
         restart of the server.
 
         Raises:
-            StorageError: it did not answer for so long.
+            StorageError: it did not answer for so long, or its file is gone.
             DataError: it is damaged.
         """
         deadline, wait = time.monotonic() + seconds, 1.0
@@ -581,6 +581,12 @@ class Storage:
                 with answers(self.url):
                     return work()
             except StorageError:
+                file = file_of(self.url)
+                if file is not None and not file.is_file():
+                    raise StorageError(
+                        f"{file} is not there any more: the study's folder was deleted or moved while it ran. Put it "
+                        f"back, and the same command continues."
+                    ) from None
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(wait)
