@@ -113,6 +113,9 @@ def test_models_that_were_not_measured_say_what_to_do(here, tmp_path, capsys):
     assert call("two:base", tuned) == 2
     shown = " ".join(capsys.readouterr().err.split())
     assert "is a model that was not measured" in shown and "'holdfast compare two:base measured:LABEL'" in shown
+    assert call(tuned) == 2
+    shown = " ".join(capsys.readouterr().err.split())
+    assert f"'holdfast evaluate BASE {tuned} --suite" in shown and "then 'holdfast compare measured'" in shown
     assert call("Qwen/Qwen3-0.6B", "two:base") == 2
     assert "measure it first: 'holdfast evaluate Qwen/Qwen3-0.6B'" in " ".join(capsys.readouterr().err.split())
 

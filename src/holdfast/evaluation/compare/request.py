@@ -107,10 +107,11 @@ def find_sides(words: Sequence[str], stages: int = 0) -> tuple[list[Side], list[
     models = [word for word in words if is_unmeasured_model(word)]
     if models:
         verb = "is a model that was" if len(models) == 1 else "are models that were"
+        beside = ["BASE"] if len(words) == 1 else []
         problems.append(
             f"{' and '.join(models)} {verb} not measured, and compare reads what was measured. Measure first: "
-            f"'holdfast evaluate {' '.join(models)} --suite knowledge --output_dir measured', or the entries of your "
-            f"own; then '{_next_command(words, models)}'"
+            f"'holdfast evaluate {' '.join([*beside, *models])} --suite knowledge --output_dir measured', or the "
+            f"entries of your own; then '{_next_command(words, models)}'"
         )
     for word in words:
         if word in models:
@@ -146,7 +147,7 @@ def is_unmeasured_model(word: str) -> bool:
 
 def _next_command(words: Sequence[str], models: Sequence[str]) -> str:
     """What compares once models are measured: all of the words, or the measured one beside the others."""
-    if len(words) == len(models) == 2:
+    if len(words) == len(models) <= 2:
         return "holdfast compare measured"
     return f"holdfast compare {' '.join('measured:LABEL' if word in models else word for word in words)}"
 
