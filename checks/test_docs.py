@@ -24,6 +24,7 @@ from holdfast.config.decode import coerce_all
 from holdfast.records.run import RunFolder, RunRecord
 from preference_trainers import pairs
 from stand_ins import put_data
+from tiny import build_model, build_tokenizer
 
 ROOT = Path(__file__).parents[1]
 PAGES = [
@@ -418,6 +419,10 @@ def check_command(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     if rest[-1] in ("--help", "--list"):
         assert main(rest) == 0
     elif name == "train" or study:
+        model = find_option(rest[1:], "model_name_or_path")
+        if model is not None and not Path(model).exists():  # of the hub
+            build_model().save_pretrained(model)
+            build_tokenizer().save_pretrained(model)
         assert main([*(w for w in rest if w != "--dry_run"), "--dry_run"]) == 0, capsys.readouterr().err
     elif rest[:2] == ["study", "run"]:
         check_study(ROOT / rest[2], rest[3:])

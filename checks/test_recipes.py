@@ -401,7 +401,7 @@ def test_a_stages_study_is_sound(name: str) -> None:
         put_model(values["base"])
     config = stages_config(values, source=name)
     epochs = STAGES[name]
-    assert len(config.steps) == epochs + 3, "the text, the fine-tuning, the control and a step an epoch"
+    assert len(config.steps) == epochs + 4, "the base, the text, the fine-tuning, the control and a step an epoch"
     assert config.name == name and config.output_dir == Path("runs/stages") / name
     assert text.startswith("# ") and f"configs/stages/{name}.yaml" in text
 
@@ -436,6 +436,8 @@ def test_an_overtraining_study_is_sound(name: str, model_folder: Path) -> None:
     if isinstance(values["ladder"], str):  # what the ladder of that name makes
         Path(values["ladder"]).parent.mkdir(parents=True)
         rungs = [{"model": f"rung-{n}", "tokens": 1e6 * n} for n in range(1, OVERTRAINING[name][0] + 1)]
+        for rung in rungs:
+            put_model(str(rung["model"]))
         Path(values["ladder"]).write_text(yaml.safe_dump({"ladder": rungs}))
     else:
         put_data(text)
@@ -475,6 +477,8 @@ def test_what_is_wrong_with_a_run_is_named_before_its_small_setting_is_made(name
     if isinstance(values.get("ladder"), str):
         Path(values["ladder"]).parent.mkdir(parents=True)
         rungs = [{"model": "rung-1", "tokens": 1e6}, {"model": "rung-2", "tokens": 2e6}]
+        for rung in rungs:
+            put_model(str(rung["model"]))
         Path(values["ladder"]).write_text(yaml.safe_dump({"ladder": rungs}))
     read = {"overtraining": overtraining_config, "ladder": ladder_config, "stages": stages_config}[name.split("/")[0]]
     read(values)

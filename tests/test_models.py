@@ -16,6 +16,7 @@ from holdfast.checkpoints.named import name_base
 from holdfast.checkpoints.reader import checkpoint_hash
 from holdfast.errors import ConfigError, ModelError
 from holdfast.models import adapter_base, check_model, load, load_tokenizer, model_folder, usable_device, weights_hash
+from holdfast.support.inputs import configuration_hash
 from tiny import build_model
 
 IDS = torch.arange(2, 22)[None]
@@ -64,6 +65,7 @@ def test_a_folder_is_loaded_as_it_was_saved(copied: Path) -> None:
     assert loaded.identity == {
         "name": "model",
         "hash": checkpoint_hash(copied),
+        "configuration": configuration_hash(copied),
         "architecture": "LlamaForCausalLM",
         "parameters": parameters,
         "dtype": "float32",
