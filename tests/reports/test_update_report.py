@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import types
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from rich.console import Console
 
 import synthetic_residuals as make
 from holdfast.records.residual import ResidualRecord
-from holdfast.reports.update_report import Results, clause, print_update, role_of, write_update_report
+from holdfast.reports.update_report import Results, clause, new_tokens, print_update, role_of, write_update_report
 
 
 @pytest.fixture
@@ -67,10 +68,26 @@ def test_a_loss_is_called_a_loss() -> None:
         ("kept", "average", "average", "", ""),
         ("kept", "target", "mmlu", "accuracy", ""),
         ("kept", "source", "renewal", "accuracy", ""),
+        ("kept", "source", "ag_news", "accuracy", ""),
+        ("kept", "source", "old_news", "nats/token", ""),
+        ("kept", "knowledge", "ag_news", "accuracy", ""),
+        ("new", "target", "new_knowledge", "accuracy", ""),
+        ("new", "new_text", "held_out", "nats/token", ""),
     ],
 )
 def test_roles_follow_names_and_metrics(role, suite, name, unit, metric) -> None:
     assert role_of(suite, name, unit, metric) == role
+
+
+@pytest.mark.parametrize(
+    ("trained", "budget", "corpus", "new"),
+    [(200, None, 100, 100), (90, None, 100, 90), (210, 50, 100, 50), (7, None, 0, 7), (-1, None, 0, 0)],
+)
+def test_new_tokens_are_those_of_the_new_text(trained, budget, corpus, new, updated) -> None:
+    """Each once, whatever the epochs, and without replayed rows."""
+    record = dataclasses.replace(updated, corpus={"tokens": corpus} if corpus else {})
+    model = dataclasses.replace(record.models[-1], tokens=trained, budget=budget)
+    assert new_tokens(model, types.SimpleNamespace(record=record)) == new
 
 
 def test_every_measure_has_a_row_and_every_model_a_column(tmp_path, updated) -> None:

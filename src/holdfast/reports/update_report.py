@@ -217,15 +217,18 @@ def role_of(suite: str, name: str, unit: str = "", metric: str = "") -> str:
     """What an entry says something about: "new" text, "instruction" following, or what is to be "kept". The record has
     no place for it.
 
-    Words of suite and name decide, and metrics of IFEval's kind. Text in the suite "target", what is to be learnt, is
-    new text. Of averages the paper's first is instruction following (its figure 1a).
+    Words of suite and name say what is instruction following, and metrics of IFEval's kind. New text is what is in a
+    suite that is called new, and in the suite "target", what is to be learnt, text and what is called new; a task about
+    news elsewhere is none of it. Of averages the paper's first is instruction following (its figure 1a).
     """
     if suite == "average":
         return "instruction" if name == "sub_average_1" else "kept"
     words = set(re.split(r"[^a-z0-9]+", f"{suite} {name}".lower()))
     if words & INSTRUCTION_WORDS or metric.startswith(INSTRUCTION_METRICS):
         return "instruction"
-    return "new" if words & NEW_WORDS or (suite == "target" and "/" in unit) else "kept"
+    named = f"{suite} {name}" if suite == "target" else suite
+    is_new = bool(set(re.split(r"[^a-z0-9]+", named.lower())) & NEW_WORDS)
+    return "new" if is_new or (suite == "target" and "/" in unit) else "kept"
 
 
 def by_role(pair: ModelPair, role: str) -> list[Comparison]:
@@ -438,9 +441,16 @@ def _answer_tiles(r: Results) -> list[Tile]:
     return found
 
 
+def new_tokens(model: StudiedModel, r: Results) -> int:
+    """Tokens of the new text that a model was continued on: each once, however many epochs there were, and without what
+    a method mixed in; where the corpus is not recorded, what was trained on."""
+    trained, text = max(model.tokens, 0), model.budget or int((r.record.corpus or {}).get("tokens") or 0)
+    return min(trained, text) if trained and text else trained or text
+
+
 def token_tile(r: Results) -> list[Tile]:
     """How much new text was trained on."""
-    tokens = max((m.tokens for m in r.models), default=0)
+    tokens = max((new_tokens(m, r) for m in r.models if m.tokens > 0), default=0)
     below = corpus_text(r).partition(" · ")[0] or "trained on"
     return [Tile("New tokens", count(tokens), below)] if tokens > 0 else []
 
@@ -536,7 +546,7 @@ def made_text(model: StudiedModel, r: Results) -> str:
         start += f" of {model.family}"
     parts = [f"{start}, as given" if model.given else start]
     if model.continued:
-        tokens = model.tokens if model.tokens > 0 else model.budget or 0
+        tokens = new_tokens(model, r)
         parts.append(f"continued on {count(tokens)} new tokens" if tokens else "continued on the new text")
     if model.residual is not None:
         whose = f" of {model.residual}" if several and model.residual else ""

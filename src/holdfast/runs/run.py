@@ -72,6 +72,7 @@ def train(
     console: Any = None,
     evaluation_cache: str | os.PathLike[str] | None = None,
     callbacks: Sequence[TrainerCallback] = (),
+    alone: bool = True,
 ) -> RunFolder:
     """Runs `config` to its end, or continues a run of the same config in the same folder. With stages, one run after
     the other (see `runs.stages`).
@@ -82,6 +83,7 @@ def train(
         evaluation_cache: a folder where evaluations are shared between runs (the same start is then measured once, also
             by runs side by side).
         callbacks: more of the trainer's callbacks, for those who watch a run from outside.
+        alone: whether it is all that was asked for; a part of something larger prints no summary of its own.
 
     Returns:
         The finished run's folder; the last stage's.
@@ -106,7 +108,12 @@ def train(
     if config.stages:
         from holdfast.runs.stages import train_stages
 
-        how: dict[str, Any] = {"console": console, "evaluation_cache": evaluation_cache, "callbacks": callbacks}
+        how: dict[str, Any] = {
+            "console": console,
+            "evaluation_cache": evaluation_cache,
+            "callbacks": callbacks,
+            "alone": alone,
+        }
         return train_stages(config, functools.partial(train, **how), console)
     folder = RunFolder(config.training.output_dir)
     main = int(os.environ.get("RANK", "0")) == 0
@@ -123,15 +130,16 @@ def train(
         if record.status == "finished":
             if run_folder.nothing_left(folder, record, config, evaluated=plan_fingerprint(config.evaluation)):
                 when = f", finished {record.finished}" if record.finished else ""
-                say(
-                    console,
-                    f"{folder.path} holds this run{when}. Nothing to do; give another output_dir for a new run.",
-                )
+                if alone:
+                    say(
+                        console,
+                        f"{folder.path} holds this run{when}. Nothing to do; give another output_dir for a new run.",
+                    )
                 return folder
             record.status = "running"
         run = _Run(
             config=config, folder=folder, record=record, console=console, cache=evaluation_cache, main=main,
-            callbacks=callbacks, made=made,
+            callbacks=callbacks, made=made, alone=alone,
         )  # fmt: skip
         try:
             with dates_of(record.created):
@@ -170,6 +178,7 @@ class _Run:
     main: bool
     """Whether this is the process that evaluates and writes."""
     callbacks: Sequence[TrainerCallback] = ()
+    alone: bool = True
     model: Any = None
     tokenizer: Any = None
     processor: Any = None
@@ -714,7 +723,8 @@ class _Run:
         if self.main:
             write_run_report(self.folder)
             write_model_card(self.folder)
-            print_run_summary(self.folder, self.console)
+            if self.alone:
+                print_run_summary(self.folder, self.console)
 
     def push(self) -> None:
         if self.config.training.push_to_hub and self.trainer is not None:

@@ -301,7 +301,9 @@ def test_a_strange_parent_is_warned_about_with_the_evidence(request_of, tmp_path
     tokenizer.save_pretrained(other)
     console = Console(file=io.StringIO(), width=300)
     record = run(request_of(instruct=str(other)), console)
-    assert "does not look like a fine-tune" in console.file.getvalue()
+    said = console.file.getvalue()
+    assert "does not look like a fine-tune" in said
+    assert "Nothing to do" not in said and "lost is not known" not in said, "its runs are no results of their own"
     assert any("relative norm" in note for note in record.notes)
     assert record.ancestry[0]["total"]["relative"] > 0.3
 

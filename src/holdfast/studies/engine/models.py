@@ -88,7 +88,7 @@ def train_model(settings: Mapping[str, Any], suites: Sequence[str], points: int,
                 entries=tuple(f"{entry.suite}/{entry.name}" for entry in watched),
             )
             wanted = replace(wanted, evaluation=replace(wanted.evaluation, along=along))
-        train(wanted, console=task.console, evaluation_cache=cache, callbacks=[CheckEveryStep(task.check)])
+        train(wanted, console=task.console, evaluation_cache=cache, callbacks=[CheckEveryStep(task.check)], alone=False)
         curves = _curves(run, watched)
     note_entries(run, task)
     tokens = int(run.read().training.get("tokens") or 0)

@@ -125,7 +125,7 @@ def run_seed(
     if wanted.processes > 1:
         train_in_processes(wanted, folder, evaluations=out / "evaluations")
     else:
-        train(wanted, console=console, evaluation_cache=out / "evaluations", callbacks=watch)
+        train(wanted, console=console, evaluation_cache=out / "evaluations", callbacks=watch, alone=False)
     record = run.read()
     with contextlib.suppress(ValueError):
         folder = folder.relative_to(out)

@@ -94,7 +94,7 @@ class Workshop:
             if wanted.processes > 1:
                 train_in_processes(wanted, run.path)
             else:
-                train(wanted, console=self.console)
+                train(wanted, console=self.console, alone=False)
             release_memory()
         record = run.read()
         tokens = int(record.training.get("tokens") or 0)
@@ -124,7 +124,7 @@ class Workshop:
             if wanted.processes > 1:
                 train_in_processes(wanted, run.path)
             else:
-                train(wanted, console=self.console)
+                train(wanted, console=self.console, alone=False)
             release_memory()
         seconds = started.seconds + float(run.read().training.get("seconds") or 0.0)
         return dataclasses.replace(started, path=run.path.relative_to(self.out).as_posix(), seconds=seconds)
