@@ -1,4 +1,4 @@
-"""Which architectures keep packed documents apart: tried once, kept in `docs/outcomes/packed_documents.json`, and
+"""Which architectures keep packed documents apart: tried once, kept in `docs/packed_documents.json`, and
 written into `docs/packing.md`.
 
     python docs/packed_documents.py --try     # tries every architecture of transformers, some minutes
@@ -21,7 +21,7 @@ from pathlib import Path
 from holdfast.support.files import read_json, write_json
 
 DOCS = Path(__file__).parent
-OUTCOMES = DOCS / "outcomes" / "packed_documents.json"
+OUTCOMES = DOCS / "packed_documents.json"
 SECONDS = 120
 """For one architecture."""
 _LIST = re.compile(r"(<!-- architectures -->\n).*?(<!-- /architectures -->)", re.DOTALL)

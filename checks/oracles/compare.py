@@ -68,7 +68,9 @@ def plain(value: Any) -> Any:
     if isinstance(value, float):
         rounded = float(f"{value:.{DIGITS}g}")
         return rounded if abs(rounded) < float("inf") else str(rounded)
-    return value if value is None or isinstance(value, (bool, int, str)) else str(value)
+    if isinstance(value, str):
+        return "".join(value)  # of a class of its own, a text for people is the same text
+    return value if value is None or isinstance(value, (bool, int)) else str(value)
 
 
 def record(folder: Path, values: dict[str, Any]) -> None:
