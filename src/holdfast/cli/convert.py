@@ -69,12 +69,13 @@ def run(argv: list[str]) -> int:
     from holdfast.support.files import write_bytes_atomic
 
     request = COMMAND.read(argv)
-    if request.output is None:
-        write(Lines(as_yaml(request.file, *converted(request)).removesuffix("\n")))
-        return 0
-    if request.output.exists() and not request.overwrite:
+    if request.output is not None and request.output.exists() and not request.overwrite:
         raise ConfigError(f"--output {request.output}: is there already. Add --overwrite, or choose another name.")
-    write_bytes_atomic(request.output, as_yaml(request.file, *converted(request)).encode())
+    text = as_yaml(request.file, *converted(request))
+    if request.output is None:
+        write(Lines(text.removesuffix("\n")))
+        return 0
+    write_bytes_atomic(request.output, text.encode())
     write(
         f"Wrote {request.output}. Its head says what comes out differently; 'holdfast train --config "
         f"{request.output} --dry_run' checks it."
@@ -89,25 +90,21 @@ def converted(request: ConvertRequest) -> tuple[Tool, dict[str, Any]]:
         ConfigError: the file cannot be read, is none of these tools', or asks for what holdfast does not do.
     """
     from holdfast.config.yaml_file import read_yaml
-    from holdfast.runs.foreign.llama_factory import INFO
-    from holdfast.runs.foreign.tools import TOOLS, marks_of
+    from holdfast.runs.foreign.tools import tool_of
     from holdfast.runs.foreign.translation import translate
     from holdfast.runs.settings import known_settings
 
     file = read_yaml(request.file, option="FILE", needs="a model and data")
     file.check()
-    tool = next((tool for tool in TOOLS if tool.title in marks_of(file)), None)
+    tool = tool_of(file)
     if tool is None:
         raise ConfigError(
             f"{request.file}: its keys are neither axolotl's nor LLaMA-Factory's. One of trl sft needs no conversion: "
             f"'holdfast train --config {request.file}'."
         )
     if request.dataset_info is not None:
-        file.values[INFO] = str(request.dataset_info)
-    try:
-        return tool, translate(tool, file.values, known_settings())
-    except ConfigError as error:
-        raise ConfigError(error.problems, source=str(request.file)) from error
+        file.values["dataset_info"] = str(request.dataset_info)
+    return tool, translate(tool, file.values, known_settings(), str(request.file))
 
 
 def as_yaml(source: Path, tool: Tool, settings: dict[str, Any]) -> str:
@@ -120,8 +117,6 @@ def as_yaml(source: Path, tool: Tool, settings: dict[str, Any]) -> str:
     """
     import yaml
 
-    head = lines(
-        f"# {source.name}, a file of {tool.title}, for 'holdfast train'.", *(f"# {note}" for note in tool.notes)
-    )
-    body = yaml.safe_dump(settings, sort_keys=False, allow_unicode=True, width=110)
-    return f"{head}\n\n{body}\n{ADVICE}"
+    notes = [f"# {note}" for note in tool.table["notes"]]
+    head = lines(f"# {source.name}, a file of {tool.table['title']}, for 'holdfast train'.", *notes)
+    return f"{head}\n\n{yaml.safe_dump(settings, sort_keys=False, allow_unicode=True, width=110)}\n{ADVICE}"

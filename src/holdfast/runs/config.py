@@ -49,7 +49,7 @@ from holdfast.errors import ConfigError, ModelError
 from holdfast.retention.protocol import PACKED_WHOLE, packing_problem
 from holdfast.retention.registry import parse_retention
 from holdfast.runs import config_checks, launch, on_policy
-from holdfast.runs.foreign.tools import refuse_foreign
+from holdfast.runs.foreign.tools import marks_in, tool_of
 from holdfast.runs.foreign.trl import modern, old_settings
 from holdfast.runs.identity import deciding, explain_difference, resolve, set_fields
 from holdfast.runs.packages import check_packages, judges_need
@@ -200,7 +200,12 @@ def read_file(path: str | None) -> Given:
     if path is None:
         return Given()
     file = read_yaml(path, needs="'model_name_or_path:' and 'dataset_name:'")
-    refuse_foreign(file)
+    if (tool := tool_of(file)) is not None:
+        marks = ", ".join(marks_in(file, tool)[:4])
+        raise ConfigError(
+            f"{path} was written for {tool.table['title']} ({marks}, ...). 'holdfast convert {path} --output run.yaml' "
+            f"writes the same for holdfast, or names what has no counterpart."
+        )
     for name in file.take("source", "target"):
         file.mistakes.append(Mistake(path=(name,), text="goes under 'evaluation:'."))
     return file

@@ -27,7 +27,7 @@ def converted(name: str, dataset_info: Path | None = None) -> dict[str, Any]:
         dataset_info = dataset_info or INFO
     tool, settings = convert.converted(convert.ConvertRequest(file=FILES / name, dataset_info=dataset_info))
     text = convert.as_yaml(FILES / name, tool, settings)
-    assert yaml.safe_load(text) == settings and all(note in text for note in tool.notes)
+    assert yaml.safe_load(text) == settings and all(note in text for note in tool.table["notes"])
     return settings
 
 
@@ -249,7 +249,10 @@ def test_old_names_are_options_too(tmp_path: Path) -> None:
             "nothing like revision",
         ),
         ({"gptq": True}, "gptq: has no counterpart"),
-        ({"plugins": ["axolotl.integrations.kd.KDPlugin"]}, "plugins: there is nothing like KDPlugin"),
+        (
+            {"plugins": ["axolotl.integrations.kd.KDPlugin"]},
+            "plugins: expected axolotl.integrations.liger",
+        ),
         ({"loraplus_lr_ratio": "many"}, "loraplus_lr_ratio: could not convert string to float"),
         ({"swanlab_api_key": "SECRET"}, "swanlab_api_key: has no counterpart"),
     ],
@@ -346,10 +349,65 @@ def axolotl(tmp_path: Path, **more: Any) -> dict[str, Any]:
     return convert.converted(convert.ConvertRequest(file=tmp_path / "a.yml"))[1]
 
 
+def converted_text(tmp_path: Path, text: str) -> dict[str, Any]:
+    (tmp_path / "theirs.yaml").write_text(text)
+    return convert.converted(convert.ConvertRequest(file=tmp_path / "theirs.yaml", dataset_info=INFO))[1]
+
+
+FULL = "stage: sft\nmodel_name_or_path: a/b\ndataset: identity\ncutoff_len: 64\ntemplate: qwen\n"
+
+
+def test_the_order_of_keys_changes_nothing(tmp_path: Path) -> None:
+    lines = [
+        "finetuning_type: lora",
+        "lora_rank: 4",
+        "lora_dropout: 0.1",
+        "lora_target: q_proj",
+        "train_on_prompt: true",
+    ]
+    found = [converted_text(tmp_path, FULL + "\n".join(some) + "\n") for some in (lines, lines[::-1])]
+    assert found[0] == found[1]
+    assert (found[0]["lora_r"], found[0]["lora_alpha"], found[0]["lora_dropout"]) == (4, 8, 0.1)
+    assert (found[0]["lora_target_modules"], found[0]["completion_only_loss"]) == (["q_proj"], False)
+
+
+def test_settings_of_an_adapter_go_where_there_is_none(tmp_path: Path) -> None:
+    full = converted_text(tmp_path, FULL + "finetuning_type: full\nlora_rank: 4\nlora_alpha: 8\n")
+    assert not [key for key in full if "lora" in key or key == "use_peft"]
+
+
+@pytest.mark.parametrize(
+    ("key", "problem"),
+    [
+        ("flash_attn: fa9", "flash_attn: expected auto or disabled or sdpa or fa2 or fa3, got 'fa9'."),
+        ("quantization_bit: 3", "quantization_bit: expected 4 or 8, got 3."),
+        ("quantization_bit: {a: 1}", "quantization_bit: "),
+        ("lora_ranks: 4", "lora_ranks: has no counterpart; take it out of the file. Did you mean 'lora_r'?"),
+    ],
+)
+def test_other_values_than_the_tables_are_refused(tmp_path: Path, key: str, problem: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        converted_text(tmp_path, FULL + key + "\n")
+    assert problem in str(caught.value)
+
+
+def test_keys_of_parts_are_named_with_them(tmp_path: Path) -> None:
+    text = "model: a/b\nmodel_class: llm\ncutoff_len: 64\npeft_config: {name: lora, dora: true}\n"
+    with pytest.raises(ConfigError, match=r"peft_config.dora: has no counterpart"):
+        converted_text(tmp_path, text)
+
+
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
         ({"adapter": "lora", "lora_r": 8}, {"lora_dropout": 0.0}),
+        ({"adapter": "lora", "lora_target_linear": True, "lora_dropout": 0.2}, {"lora_target_modules": "all-linear"}),
+        ({"lora_r": 8, "lora_target_linear": True}, {"lora_r": None, "lora_target_modules": None}),
+        (
+            {"wandb_project": "p", "wandb_entity": "e"},
+            {"report_to": ["wandb"], "env": {"WANDB_PROJECT": "p", "WANDB_ENTITY": "e"}},
+        ),
+        ({"plugins": ["axolotl.integrations.liger.LigerPlugin"]}, {"use_liger_kernel": True}),
         ({"warmup_steps": 0, "warmup_ratio": 0.2}, {"warmup_steps": 0.2}),
         ({}, {"warmup_steps": 0.03, "bf16": False, "save_strategy": "epoch", "save_total_limit": 4}),
         ({"use_eaft": True, "eaft_k": 20}, {"retention": [{"token_weighting": {"kind": "eaft", "alpha": 1.0}}]}),

@@ -6,34 +6,26 @@ from holdfast.config.decode import Given, plain_key
 from holdfast.errors import ConfigError
 from holdfast.runs.foreign.axolotl import AXOLOTL
 from holdfast.runs.foreign.llama_factory import LLAMA_FACTORY, LLAMA_FACTORY_V1
+from holdfast.runs.foreign.translation import Tool
 
 TOOLS = (AXOLOTL, LLAMA_FACTORY, LLAMA_FACTORY_V1)
 
 
-def marks_of(file: Given) -> dict[str, list[str]]:
-    """By the title of the tool the keys that tell a file as one of its; empty for one of `trl sft`.
+def tool_of(file: Given) -> Tool | None:
+    """Whose file it is: at least three of its keys are the tool's marks. None for one of `trl sft`.
 
     Raises:
         ConfigError: it is a merge request of mergekit's.
     """
-    keys = [plain_key(key) for key in file.values]
-    marks = {tool.title: [key for key in keys if key in tool.marks.split()] for tool in TOOLS}
-    title = max(marks, key=lambda title: len(marks[title]))
-    if len(marks[title]) >= 3:
-        return {title: marks[title]}
-    if {"merge_method", "slices", "modules"} & set(keys):  # axolotl has a merge_method, too
+    tool = max(TOOLS, key=lambda tool: len(marks_in(file, tool)))
+    if len(marks_in(file, tool)) >= 3:
+        return tool
+    if {"merge_method", "slices", "modules"} & set(file.values):  # axolotl has a merge_method, too
         raise ConfigError(f"{file.file} is a merge request: 'holdfast merge --config {file.file}' takes it.")
-    return {}
+    return None
 
 
-def refuse_foreign(file: Given) -> None:
-    """Refuses the file of another tool.
-
-    Raises:
-        ConfigError: whose it is, and how to convert it.
-    """
-    for title, marks in marks_of(file).items():
-        raise ConfigError(
-            f"{file.file} was written for {title} ({', '.join(marks[:4])}, ...). 'holdfast convert {file.file} "
-            f"--output run.yaml' writes the same for holdfast, or names what has no counterpart."
-        )
+def marks_in(file: Given, tool: Tool) -> list[str]:
+    """The keys of a file that are a tool's marks."""
+    marks = tool.table["marks"].split()
+    return [key for key in map(plain_key, file.values) if key in marks]

@@ -1,16 +1,19 @@
 """What a table of another tool's keys makes of one of its files.
 
-A key of the table is a name of ours, or a function of its value and of the whole file that returns settings, and raises
-a ValueError where the value has no counterpart. A key that is not in the table is taken as it is where `holdfast train`
-has it too. Whatever else asks for something is refused: all such keys are named at once, and nothing is dropped in
-silence.
+A table is a YAML file beside this one (see `Tool`): keys with our names of them, switches and cases with the settings
+that they stand for. Where that does not do, a key has a function of its value and of the whole file that returns
+settings, and raises a ValueError where the value has no counterpart. A key that is not in the table is taken as it is
+where `holdfast train` has it too. Whatever else asks for something is refused: all such keys are named at once, and
+nothing is dropped in silence.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from string import Template
 from typing import Any
 
 from holdfast.config.decode import plain_key
@@ -20,59 +23,128 @@ from holdfast.errors import ConfigError
 
 Values = Mapping[str, Any]
 """Keys of a file, or settings of ours, with their values."""
-Rule = str | Callable[[Any, Values], Values]
-"""Our name of a key, or a function of its value and the file's keys. Settings that are None are not set."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Tool:
-    """Whose files they are."""
+    """Whose files they are. Its table, `<name>.yaml`, says:
 
-    title: str
-    marks: str
-    """Keys that its files have and `trl sft` does not know; three of them tell a file as one of its."""
-    table: Mapping[str, Rule]
-    no_effect: str
-    """Keys that change nothing of what is trained, or are read together with another key."""
-    defaults: Values
-    """Our settings that have another default there."""
+    title     of the tool
+    marks     keys that its files have and `trl sft` does not know; three of them tell a file as one of its
+    no_effect keys that change nothing of what is trained, or are read together with another key
+    nested    keys that hold keys, which the table has as `outer.inner`
+    assumed   keys of theirs that stand in every file which does not say otherwise
+    renamed   keys with our names of them
+    switches  keys with the settings that they stand for where they ask for something
+    cases     keys with the settings that each of their values stands for; other values are refused
+    defaults  our settings that have another default there
+    notes     what comes out differently, in every file
+    """
+
+    name: str
+    functions: Mapping[str, Callable[[Any, Values], Values]]
+    """By key what makes settings of its value and the whole file; those that are None are not set."""
     finish: Callable[[Values, dict[str, Any]], None]
     """What follows from several keys together: changes the settings when every key's rule was applied."""
-    notes: Sequence[str]
-    """What comes out differently, in every file."""
+
+    @cached_property
+    def table(self) -> dict[str, Any]:
+        """As its file says."""
+        import yaml
+
+        return dict(yaml.safe_load(Path(__file__).with_name(f"{self.name}.yaml").read_text("utf-8")))
 
 
-def translate(tool: Tool, values: Values, known: Collection[str]) -> dict[str, Any]:
+def translate(tool: Tool, values: Values, known: Collection[str], source: str) -> dict[str, Any]:
     """A file of another tool as settings of a run.
 
     Args:
         tool: whose file it is.
         values: its keys.
         known: keys of `holdfast train` that mean the same under the same name.
+        source: the file's name, for the message.
 
     Raises:
         ConfigError: every key and value that has no counterpart.
     """
-    values = {plain_key(key): value for key, value in values.items() if value is not None and value != ""}
-    settings: dict[str, Any] = {}
-    problems, no_effect = [], tool.no_effect.split()
+    table, flat = tool.table, dict[str, Any]()
     for key, value in values.items():
-        rule = tool.table.get(key)
+        inner = value if key in table["nested"] and isinstance(value, Mapping) else {}
+        flat |= {f"{key}.{name}": part for name, part in inner.items()} or {plain_key(key): value}
+    values = {**table["assumed"], **{key: value for key, value in flat.items() if value not in (None, "")}}
+    settings: dict[str, Any] = {}
+    problems: list[str] = []
+    # what a key says by itself wins over what a function or a case of another key assumes
+    for key in sorted(values, key=lambda key: (key not in tool.functions, key not in table["cases"])):
         try:
-            if callable(rule):
-                settings.update(rule(value, values))
-            elif rule is not None:
-                settings[rule] = value
-            elif key in known and key not in no_effect:
-                settings[key] = value
-            elif is_on(value) and key not in no_effect:
-                problems.append(f"{key}: has no counterpart; take it out of the file.{did_you_mean_key(key, known)}")
-        except (AttributeError, TypeError, ValueError) as error:
+            found = _settings(tool, key, values, known)
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
             problems.append(f"{key}: {error}")
+            continue
+        for name, setting in found.items():
+            settings[name] = _joined(settings.get(name), setting)
     if problems:
-        raise ConfigError(problems)
+        raise ConfigError(problems, source=source)
     tool.finish(values, settings)
-    return {key: value for key, value in {**tool.defaults, **settings}.items() if value is not None}
+    return {
+        key: value
+        for key, value in {**table["defaults"], **settings}.items()
+        if value is not None
+        and (settings.get("use_peft") or not key.startswith("lora_"))  # which do nothing there without an adapter
+    }
+
+
+def _settings(tool: Tool, key: str, values: Values, known: Collection[str]) -> Values:
+    """What a key becomes.
+
+    Raises:
+        ValueError: it has no counterpart, or its value has none.
+    """
+    value, table = values[key], tool.table
+    if key in tool.functions:
+        return tool.functions[key](value, values)
+    if key in table["no_effect"].split():
+        return {}
+    if key in table["renamed"]:
+        return {table["renamed"][key]: value}
+    if key in table["switches"]:
+        return _filled(table["switches"][key], values) if is_on(value) else {}
+    cases = table["cases"].get(key)
+    if cases is None and key in known:
+        return {key: value}
+    if cases is None and is_on(value):
+        raise ValueError(f"has no counterpart; take it out of the file.{did_you_mean_key(key, known)}")
+    settings: dict[str, Any] = {}
+    for part in value if isinstance(value, list) else [value]:
+        if cases and part in cases:
+            settings |= _filled(cases[part], values)
+        elif is_on(part):
+            raise ValueError(f"expected {' or '.join(map(str, cases))}, got {part!r}.")
+    return settings
+
+
+def _filled(template: Any, values: Values) -> Any:
+    """A template with what a file says: `$key` is the value of a key, `$,key` a list of names, and within a text `$key`
+    is a part of it."""
+    if isinstance(template, dict):
+        return {key: _filled(part, values) for key, part in template.items()}
+    if isinstance(template, list):
+        return [_filled(part, values) for part in template]
+    if not isinstance(template, str):
+        return template
+    if template.startswith("$,"):
+        found = values.get(template[2:])
+        if isinstance(found, str):
+            found = [name.strip() for name in found.split(",")]
+        return "all-linear" if found == ["all"] else found  # PEFT's word
+    return values.get(template[1:]) if template.startswith("$") else Template(template).safe_substitute(values)
+
+
+def _joined(before: Any, value: Any) -> Any:
+    """Of two keys' settings of one name the later one; lists and mappings of both."""
+    if isinstance(before, list) and isinstance(value, list):
+        return before + [part for part in value if part not in before]
+    return before | value if isinstance(before, dict) and isinstance(value, dict) else value
 
 
 def is_on(value: Any) -> bool:
@@ -91,25 +163,6 @@ def only(values: Values, keys: str, where: str) -> None:
         raise ValueError(f"{where}: there is nothing like {', '.join(others)}.")
 
 
-# --------------------------------------------------------------------------------------------------------------- rules
-
-
-def switch(**settings: Any) -> Rule:
-    """A switch that stands for settings."""
-    return lambda value, values: settings if is_on(value) else {}
-
-
-def expect(*accepted: Any) -> Rule:
-    """Only these values mean what is done here."""
-
-    def rule(value: Any, values: Values) -> Values:
-        if is_on(value) and value not in accepted:
-            raise ValueError(f"expected {' or '.join(map(str, accepted))}, got {value!r}.")
-        return {}
-
-    return rule
-
-
 def warmup(value: Any, values: Values) -> Values:
     """`warmup_steps` counts where it is above 0, else `warmup_ratio`; ours takes both in one key."""
     return {"warmup_steps": values.get("warmup_steps") or values.get("warmup_ratio", 0)}
@@ -120,10 +173,13 @@ def lora_plus(value: Any, values: Values) -> Values:
     return {"learning_rate_multipliers": {"lora_B": float(value)}}
 
 
-def eaft(value: Any, values: Values) -> Values:
-    """EAFT is our token weighting of that kind."""
-    weighting = {"kind": "eaft", "alpha": values.get("eaft_alpha", 1.0)}
-    return {"retention": [{"token_weighting": weighting}]} if is_on(value) else {}
+def hold_out(values: Values, settings: dict[str, Any]) -> None:
+    """Evaluates along training where a part of the rows is held out, and not at all elsewhere."""
+    if settings.get("test_split_size"):
+        settings.setdefault("eval_strategy", "steps" if is_on(values.get("eval_steps")) else "epoch")
+        return
+    for key in ("eval_strategy", "eval_steps", "eval_packing", "per_device_eval_batch_size"):
+        settings.pop(key, None)
 
 
 def data_settings(data_sets: Sequence[Values]) -> Values:
@@ -131,20 +187,25 @@ def data_settings(data_sets: Sequence[Values]) -> Values:
 
     Args:
         data_sets: `path`, and where they are given `name`, `data_files` and `split`, as `datasets:` takes them;
-            `data`, the templates that make text of a row; `chat`, whether its rows are conversations.
+            `data`, the templates that make text of a row; `chat`, the column of conversations.
 
     Raises:
-        ValueError: they become text in several ways.
+        ValueError: they become text in several ways, or conversations are in another column.
     """
     templates = [data_set.get("data") for data_set in data_sets]
-    if any(other != templates[0] for other in templates):
+    if templates.count(templates[0]) < len(templates):
         raise ValueError("expected data sets that become text in one way, for a run has one 'data:'.")
-    chat = any(data_set.get("chat") for data_set in data_sets)
-    settings = {"data": templates[0], "assistant_only_loss": chat or None}
+    chats = {data_set.get("chat") for data_set in data_sets} - {None}
+    if not chats <= {"messages", "conversations"}:
+        raise ValueError("conversations are read from messages or conversations. Rename the column.")
+    settings = {"data": templates[0], "assistant_only_loss": bool(chats) or None}
     first = data_sets[0]
     if len(data_sets) == 1 and not first.get("data_files"):
-        named = {"dataset_name": "path", "dataset_config": "name", "dataset_train_split": "split"}
-        return settings | {ours: first.get(key) for ours, key in named.items()}
+        return settings | {
+            "dataset_name": first["path"],
+            "dataset_config": first.get("name"),
+            "dataset_train_split": first.get("split"),
+        }
     entries = []
     for data_set in data_sets:
         entry = {key: data_set[key] for key in ("path", "name", "data_files", "split") if data_set.get(key)}
