@@ -15,7 +15,7 @@ import pytest
 
 from evaluation.fake_endpoint import FakeEndpoint, Fault, completion
 from holdfast.errors import HoldfastError
-from holdfast.support.endpoint import Answer, Client, Endpoint, _usage, work_through
+from holdfast.support.endpoint import Answer, Client, Endpoint, work_through
 
 pytest.importorskip("openai", reason="endpoints need the extra 'judge'")
 
@@ -83,14 +83,9 @@ def nested(depth: int, inner: bytes = b"1") -> bytes:
         (endless(code=500), "the answer is longer than 20,000 bytes"),
         (endless(code=307, Location="/v1/chat/completions"), "the answer is longer than 20,000 bytes"),
         (endless(bomb()), "the answer is longer than 20,000 bytes"),
-        (endless(bomb(), Content_Encoding="gzip"), "the answer is longer than 20,000 bytes"),
-        (sent(bomb(), Content_Encoding="gzip"), "the answer is longer than 20,000 bytes once it is unpacked"),
-        (sent(bomb(), Content_Encoding="GZIP "), "the answer is longer than 20,000 bytes once it is unpacked"),
-        (sent(bomb(), code=400, Content_Encoding="gzip"), "the answer is longer than 20,000 bytes once it is unpacked"),
-        (sent(b"no gzip", Content_Encoding="gzip"), "the answer cannot be unpacked"),
-        (sent(zlib.compress(GOOD), Content_Encoding="deflate"), "packed as 'deflate', and gzip alone was asked for"),
-        (sent(gzip.compress(bomb()), Content_Encoding="gzip, gzip"), "packed as 'gzip, gzip'"),
-        (sent(GOOD, Content_Encoding="br"), "packed as 'br', and gzip alone was asked for"),
+        (sent(bomb(), Content_Encoding="gzip"), "packed as 'gzip', which was not asked for"),
+        (sent(bomb(), code=400, Content_Encoding="gzip"), "packed as 'gzip', which was not asked for"),
+        (sent(zlib.compress(GOOD), Content_Encoding="deflate"), "packed as 'deflate', which was not asked for"),
         (sent(zlib.compress(b" " * 9999), Content_Type="text/plain; charset=zlib"), "the answer is no JSON"),
         (sent(nested(9000)), "the answer is nested too deeply"),
         (sent(nested(9000), code=500), "HTTP 500"),
@@ -99,9 +94,8 @@ def nested(depth: int, inner: bytes = b"1") -> bytes:
         (sent(b"9" * 5000), "the answer is no JSON"),
     ],
     ids=[
-        "endless", "endless 500", "endless redirection", "endless bytes", "endless gzip", "bomb", "bomb in capitals",
-        "bomb 400", "no gzip", "deflate", "twice", "brotli", "charset", "nested", "nested 500", "nested 400",
-        "nested parameter", "digits",
+        "endless", "endless 500", "endless redirection", "endless bytes", "bomb", "bomb 400", "deflate", "charset",
+        "nested", "nested 500", "nested 400", "nested parameter", "digits",
     ],
 )  # fmt: skip
 def test_a_hostile_answer_costs_one_request(fault, reason):
@@ -169,32 +163,8 @@ def test_an_attempt_has_its_time_whatever_trickles_in(begin, piece, pause):
         assert time.monotonic() - began < 10
 
 
-def test_an_impossible_count_is_asked_for_again():
-    body = completion("m")
-    body["usage"]["completion_tokens"] = -5
-    with FakeEndpoint(faults=[sent(json.dumps(body).encode())], always=sent(GOOD)) as server:
+def test_nothing_packed_is_asked_for():
+    with FakeEndpoint(always=sent(GOOD)) as server:
         found = ask(server)
-        assert (found.attempts, found.prompt_tokens, found.completion_tokens) == (2, 100, 2)
-        server.always = sent(json.dumps(body).encode())
-        failed = ask(server)
-    assert failed.lost and "expected counts of tokens of at least 0" in str(failed.error)
-    for usage in (None, {}, "many", {"prompt_tokens": None}):
-        assert _usage({"usage": usage}) == (None, None), "an endpoint need not count"
-
-
-def test_the_bound_follows_from_what_was_asked_for():
-    """A reply of many tokens with alternatives is long, and no attack."""
-    body = completion("m")
-    body["choices"][0]["message"]["content"] = "m" * 5 * BOUND
-    with FakeEndpoint(always=sent(json.dumps(body).encode())) as server:
-        assert "longer than 30,240 bytes" in str(ask(server, parameters={"max_tokens": 40}).error)
-        assert ask(server, parameters={"max_tokens": 40, "top_logprobs": 20}).value == body
-        assert ask(server, parameters={"max_tokens": 400}).value == body
-    endless_wish = {"max_tokens": 10**12, "top_logprobs": 20}
-    assert Client(Endpoint(base_url="http://x"), model="m", parameters=endless_wish)._most_bytes() == 2**28
-
-
-def test_gzip_is_asked_for_and_read():
-    with FakeEndpoint(always=sent(gzip.compress(GOOD), Content_Encoding="gzip")) as server:
-        assert ask(server).value == completion("m")
-    assert {asked.headers["accept-encoding"] for asked in server.asked} == {"gzip"}
+        assert (found.value, found.prompt_tokens, found.completion_tokens) == (completion("m"), 100, 2)
+    assert {asked.headers["accept-encoding"] for asked in server.asked} == {"identity"}

@@ -16,7 +16,7 @@ SUBCOMMANDS = {
     "residual": ["extract", "apply"],
     "study": ["worker", "status", "report"],
     "sweep": ["worker", "status", "report"],
-    "data": ["prepare", "synthesise", "select"],
+    "data": ["prepare", "select"],
 }
 
 

@@ -60,9 +60,6 @@ REFUSED: dict[str, str] = {
     "distance": f"inspect base wide --plot {OUT}/page.html",
     "inspect": "inspect damaged/nowhere --verify",
     "data prepare": f"data prepare --input queries.json --output {OUT}/rows.jsonl",
-    "data synthesise": (
-        f"data synthesise --input qa.jsonl --output {OUT}/articles.jsonl --model m --base_url http://127.0.0.1:9/v1"
-    ),
     "world": f"reproduce --world --output_dir {OUT} --layers 0",
     "quickstart": f"quickstart --output_dir {OUT} --workers 0",
     "reproduce": f"reproduce nothing --output_dir {OUT}",

@@ -14,7 +14,7 @@ from holdfast.cli.main import main
 from tiny import build_model, build_tokenizer
 
 LINE = "pip install 'holdfast[judge]'"
-ENDPOINT = ("--base_url", "http://localhost:1/v1")
+BASE_URL = "http://localhost:1/v1"
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def place(tmp_path: Path, model_folder: Path, monkeypatch: pytest.MonkeyPatch) -
         "prompts": {"instruction": "Say something."},
     }.items():
         (tmp_path / f"{name}.jsonl").write_text(json.dumps(row) + "\n")
-    evaluation = {"target": [{"win_rate": "prompts.jsonl", "judge_model": "judge", "base_url": ENDPOINT[1]}]}
+    evaluation = {"target": [{"win_rate": "prompts.jsonl", "judge_model": "judge", "base_url": BASE_URL}]}
     train = {"model_name_or_path": "model", "dataset_name": "train.jsonl", "evaluation": evaluation, "use_cpu": True}
     files: dict[str, Any] = {
         "train": {**train, "output_dir": "out"},
@@ -55,7 +55,6 @@ def place(tmp_path: Path, model_folder: Path, monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize(
     "words",
     [
-        ["data", "synthesise", "--input", "train.jsonl", "--model", "m", *ENDPOINT, "--output", "out.jsonl"],
         ["train", "--config", "train.yaml"],
         ["train", "--config", "train.yaml", "--dry_run"],
         ["evaluate", "model", "--suite", "suite.yaml", "--output_dir", "out"],

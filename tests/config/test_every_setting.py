@@ -178,7 +178,6 @@ def test_a_mistyped_key_is_answered_with_the_right_one(cls: type) -> None:
         (["residual", "apply", "--residual", "./nowhere"], ["--residual: ", "./nowhere"]),
         (["fisher", "./nowhere"], ["model: ", "./nowhere"]),
         (["data", "prepare", "--input", "no.json"], ["--input: ", "no.json"]),
-        (["data", "synthesise", "--input", "no.jsonl"], ["--input: ", "no.jsonl"]),
     ],
     ids=lambda words: words[0] + " " + words[1],
 )

@@ -301,24 +301,3 @@ def test_masks_that_do_not_fit(tmp_path, mask, reason):
 def test_rows_from_a_saved_data_set_count_the_same(tmp_path):
     datasets.Dataset.from_list([{"text": "a", "id": 1}]).save_to_disk(str(tmp_path / "saved"))
     assert read(tmp_path / "saved", PLAIN)[1] == {"id": 1}
-
-
-@pytest.mark.parametrize("ending", ["json", "jsonl"])
-def test_writing_about_rows_names_what_it_does_not_read(tmp_path, ending):
-    from holdfast.data.prepare.reading import Reading
-    from holdfast.data.synthesise import Synthesis, materials
-
-    meta = [{"a": {"b": 1}}, {"c": {"d": 1}}]
-    rows = [
-        {"messages": [ASKED, {**SAYS, "score": 1}], "system": "Be a bard.", "meta": meta[0]},
-        {"messages": [ASKED, SAYS], "meta": meta[1]},
-    ]
-    path = tmp_path / f"a.{ending}"
-    path.write_text(json.dumps(rows) if ending == "json" else "".join(json.dumps(row) + "\n" for row in rows))
-    reading = Reading(files=[path], options={})
-    request = Synthesis(input=(path,), output=tmp_path / "out.jsonl", model="m")
-    assert list(materials(request, reading)) == [
-        "Setting: Be a bard.\n\nQuestion: x\n\nAnswer: y",
-        "Question: x\n\nAnswer: y",
-    ]
-    assert dict(reading.not_read) == {"score of messages": 1, "meta": 2}

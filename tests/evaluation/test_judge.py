@@ -22,7 +22,7 @@ from holdfast.evaluation.judge.judge import (
 )
 from holdfast.evaluation.judge.settings import JudgeSettings
 from holdfast.evaluation.judge.verdict import MalformedReply, letter_of, read_verdict
-from holdfast.support.endpoint import Endpoint
+from holdfast.support.endpoint import Endpoint, find_key
 from holdfast.support.ledger import Ledger, read_ledger
 
 pytest.importorskip("openai", reason="judging needs the extra 'judge'")
@@ -332,6 +332,16 @@ def test_an_echoed_key_is_not_kept(tmp_path):
     content = (tmp_path / JUDGEMENTS).read_text()
     assert len(content.splitlines()) == 6 and content.count("***") == 6 and SECRET not in content
     assert Endpoint(base_url=f"https://me:{SECRET}@host:1/v1?key={SECRET}").shown == "https://host:1/v1"
+
+
+def test_the_key_of_openai_goes_to_its_own_endpoint_alone(monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", SECRET)
+    monkeypatch.setenv("MY_KEY", "mine")
+    assert find_key("https://api.openai.com/v1", None) == ("OPENAI_API_KEY", SECRET, "")
+    assert find_key("http://localhost:1/v1", None)[1] is None
+    assert find_key("http://localhost:1/v1", "MY_KEY")[1] == "mine"
+    _, key, problem = find_key("http://localhost:1/v1", SECRET)
+    assert key is None and "the one given is not set" in problem and SECRET not in problem
 
 
 def test_nobody_there_is_reported_and_not_recorded_as_failures(tmp_path):

@@ -87,7 +87,6 @@ LIGHT = [
     "holdfast.reports.update_report",
     "holdfast.studies.update.plan",
     "holdfast.cli.update",
-    "holdfast.data.synthesise",
     "holdfast.cli.data",
     "holdfast.cli.main",
     "holdfast.retention.registry",

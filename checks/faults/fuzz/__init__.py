@@ -1,4 +1,4 @@
-"""Generated faults in what comes in: requests, data files, weights, folders, caches, endpoints, the machine, and kills.
+"""Generated faults in what comes in: requests, data files, weights, folders, caches, the machine, and kills.
 
 (The faults of `checks/faults/seeded.py` are another thing: they are put into holdfast's own code, to see which of them
 its tests notice.)

@@ -22,7 +22,6 @@ import yaml
 
 from fuzz import kills
 from fuzz.case import GOOD, VERDICTS, Case, randomness
-from fuzz.endpoints import endpoints_case
 from fuzz.folders import caches_case, checkpoints_case, results_case
 from fuzz.machine import machine_case
 from fuzz.requests import words_case, yaml_case
@@ -42,7 +41,6 @@ KINDS: dict[str, tuple[int, Callable[[random.Random], Case]]] = {
     "results": (180, results_case),
     "checkpoints": (50, checkpoints_case),
     "caches": (50, caches_case),
-    "endpoints": (70, endpoints_case),
     "machine": (50, machine_case),
 }
 """Cases of each kind in 2,000, and what makes one."""

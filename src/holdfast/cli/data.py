@@ -1,4 +1,4 @@
-"""`holdfast data`: text to a corpus, rows to articles, and a corpus to passages that a model knows."""
+"""`holdfast data`: text to a corpus, and a corpus to passages that a model knows."""
 
 from __future__ import annotations
 
@@ -8,17 +8,14 @@ from holdfast.cli.console import write
 from holdfast.errors import ConfigError, did_you_mean
 
 HELP = """\
-usage: holdfast data prepare|synthesise|select [options]
+usage: holdfast data prepare|select [options]
 
-  prepare      files and folders of text to one corpus: by date, each document once, a part held out
-  synthesise   rows to textbook articles, written by a language model behind any OpenAI-compatible endpoint
-  select       passages of a corpus that a model knows, ranked by its perplexity, and a sample to probe with
+  prepare   files and folders of text to one corpus: by date, each document once, a part held out
+  select    passages of a corpus that a model knows, ranked by its perplexity, and a sample to probe with
 
 examples
   holdfast data prepare --input news/ --after 2024-01-01 --output new.jsonl --heldout 0.01
-  holdfast data synthesise --input metamath.jsonl --model gpt-4o-mini --base_url https://api.openai.com/v1 \\
-      --budget_usd 50 --output articles.jsonl --dry_run
-  holdfast train --config run.yaml --dataset_name articles.jsonl
+  holdfast train --config run.yaml --dataset_name new.jsonl
   holdfast data select --model base --input corpus/ --tokens 20000000 --output passages
 
 'holdfast data prepare --help', and so on, explains the options. Public data sets need no command: 'holdfast train'
@@ -27,7 +24,6 @@ reads them from the hub by a template of prompt and completion; configs/data/ ha
 
 STEPS = {
     "prepare": "holdfast.cli.data_prepare",
-    "synthesise": "holdfast.cli.data_synthesise",
     "select": "holdfast.cli.data_select",
 }
 """Step: the module that runs it."""

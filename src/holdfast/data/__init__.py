@@ -7,6 +7,5 @@
 | formats, layouts | rows of any known layout -> the columns of TRL's SFTTrainer, every row checked |
 | mixing | replay rows among tokenised train rows |
 | prepare | files and folders of text -> one corpus of dated documents |
-| synthesise, synthesis_prompts | articles written by a language model, kept reply by reply, within a budget |
 | outputs | files of rows that are whole or absent, and the records beside them |
 """

@@ -5,9 +5,8 @@ fails for good is handed back as such; a key, a model or an address that is wron
 everything at once. A parameter that an endpoint refuses (log-probabilities, their number, `max_tokens`, a temperature)
 is left out or replaced from then on. The key is never written, logged or shown.
 
-An answer is not trusted: its body is read, and unpacked, to a bound that follows from what was asked for; one attempt
-ends after `timeout` seconds, whatever trickles in; what is longer, packed in another way, nested too deeply, or counts
-its tokens below 0 fails that attempt, and no other request.
+A body is read to a bound, and one attempt ends after `timeout` seconds, whatever trickles in; what is longer, packed,
+or nested too deeply fails that attempt, and no other request.
 
 Nothing is kept here: whoever asks records the answers, one by one, in a `holdfast.support.ledger.Ledger`. Needs the
 package `openai`, once it asks.
@@ -23,7 +22,6 @@ import os
 import random
 import re
 import time
-import zlib
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
@@ -42,12 +40,6 @@ _REFUSAL = re.compile(
 """How endpoints speak of a parameter that they do not take; without it the name of one may be a word of the prompt."""
 _NO_KEY = "none"
 """Sent where there is no key: the client wants one, a server of one's own takes any."""
-_NOT_SENT = ("ConnectError", "ConnectTimeout", "PoolTimeout")
-"""Failures of the HTTP client before the request was on its way."""
-_BYTES_A_TOKEN = 256
-"""Of a token in an answer, and of each of its alternatives; JSON has names, a number and the bytes of every one."""
-_MOST_BYTES = 2**28
-"""Of a body in any case."""
 _NESTED = "the answer is nested too deeply"
 
 
@@ -72,7 +64,7 @@ class Endpoint:
     longest_wait: float = 120.0
     """Seconds; also of what a server asks for by Retry-After."""
     longest_body: int = 2**22
-    """Bytes of an answer, unpacked, beside what the tokens take that were asked for."""
+    """Bytes of an answer."""
 
     def problems(self) -> list[str]:
         """One sentence a mistake; empty when all is well."""
@@ -138,8 +130,6 @@ class Answer(Generic[T]):
     attempts: int
     error: str | None = None
     """Why it failed."""
-    lost: bool = False
-    """Of a failure: the last attempt may have been answered, and charged for, although no answer arrived."""
     prompt_tokens: int | None = None
     """As the endpoint counts them; None where it does not say."""
     completion_tokens: int | None = None
@@ -152,14 +142,11 @@ class _Again(Exception):
         reason: for the record.
         wait: seconds that the server asked for; None: as the policy has it.
         unreachable: whether nobody answered at all.
-        lost: whether the model may have been at work for it.
     """
 
-    def __init__(
-        self, reason: str, *, wait: float | None = None, unreachable: bool = False, lost: bool = False
-    ) -> None:
+    def __init__(self, reason: str, *, wait: float | None = None, unreachable: bool = False) -> None:
         super().__init__(reason)
-        self.wait, self.unreachable, self.lost = wait, unreachable, lost
+        self.wait, self.unreachable = wait, unreachable
 
 
 class _Failed(Exception):
@@ -167,7 +154,7 @@ class _Failed(Exception):
 
 
 class _Unreadable(Exception):
-    """A body that is too long, or packed in a way that was not asked for."""
+    """A body that is too long, or packed, which was not asked for."""
 
 
 class Client:
@@ -204,7 +191,7 @@ class Client:
             base_url=self.endpoint.base_url,
             timeout=self.endpoint.timeout,
             max_retries=0,
-            default_headers={"Accept-Encoding": "gzip"},
+            default_headers={"Accept-Encoding": "identity"},
             http_client=openai.DefaultAsyncHttpxClient(event_hooks={"response": [self._read_to_a_bound]}),
         )
         return self
@@ -212,37 +199,27 @@ class Client:
     async def __aexit__(self, *_: object) -> None:
         await self._client.close()
 
-    async def ask(
-        self, message: str, read: Callable[[Any], T], *, on_lost: Callable[[], None] | None = None
-    ) -> Answer[T]:
+    async def ask(self, message: str, read: Callable[[Any], T]) -> Answer[T]:
         """Sends one message of the user until there is an answer or no more attempts.
 
         Args:
             message: the whole prompt.
-            read, on_lost: see `_until_answered`.
+            read: see `_until_answered`.
 
         Raises:
             see `_until_answered`.
         """
-        return await self.converse([{"role": "user", "content": message}], read, on_lost=on_lost)
+        return await self.converse([{"role": "user", "content": message}], read)
 
-    async def converse(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        read: Callable[[Any], T],
-        *,
-        on_lost: Callable[[], None] | None = None,
-    ) -> Answer[T]:
+    async def converse(self, messages: Sequence[Mapping[str, Any]], read: Callable[[Any], T]) -> Answer[T]:
         """Sends a conversation, as `ask` sends a message.
 
         Args:
             messages: with role and content.
-            read, on_lost: see `_until_answered`.
+            read: see `_until_answered`.
         """
         create = self._client.chat.completions.with_raw_response.create
-        return await self._until_answered(
-            functools.partial(create, model=self.model, messages=list(messages)), read, on_lost
-        )
+        return await self._until_answered(functools.partial(create, model=self.model, messages=list(messages)), read)
 
     async def complete(self, prompt: list[int] | str, read: Callable[[Any], T], **parameters: Any) -> Answer[T]:
         """Sends a prompt to `/completions`, as `ask` sends a message.
@@ -254,50 +231,51 @@ class Client:
         """
         create = self._client.completions.with_raw_response.create
         return await self._until_answered(
-            functools.partial(create, model=self.model, prompt=prompt, **parameters), read, None
+            functools.partial(create, model=self.model, prompt=prompt, **parameters), read
         )
 
     async def models(self, read: Callable[[Any], T]) -> Answer[T]:
         """The list of what is served; `read`: see `_until_answered`."""
-        return await self._until_answered(self._client.models.with_raw_response.list, read, None)
+        return await self._until_answered(self._client.models.with_raw_response.list, read)
 
-    async def _until_answered(
-        self, send: Callable[..., Awaitable[Any]], read: Callable[[Any], T], on_lost: Callable[[], None] | None
-    ) -> Answer[T]:
+    async def _until_answered(self, send: Callable[..., Awaitable[Any]], read: Callable[[Any], T]) -> Answer[T]:
         """Sends a request until there is an answer or no more attempts.
 
         Args:
             send: the request; takes the parameters that all requests of this client have.
             read: makes a value of the endpoint's body (parsed JSON); raises ValueError where it is no chat completion,
-                which is worth asking again, as is a count of tokens that is none.
-            on_lost: is called before an attempt that follows one whose answer may have been made, and charged for, but
-                did not arrive. What it raises ends the request.
+                which is worth asking again.
 
         Raises:
             ConfigError: the endpoint refuses the key or does not know the model or the address.
             HoldfastError: nobody answers there and never has, or the account has no credit left.
         """
-        attempt, unreachable, lost, reason = 0, False, False, ""
+        attempt, unreachable, reason = 0, False, ""
         while attempt < self.endpoint.attempts:
             attempt += 1
             while (pause := self._not_before - time.monotonic()) > 0:
                 await asyncio.sleep(pause)
-            if lost and on_lost is not None:
-                on_lost()
             wait = None
             try:
                 body = await self._send(send)
-                value, (prompt, completion) = read(body), _usage(body)
+                value = read(body)
             except _Again as error:
-                unreachable, reason, wait, lost = error.unreachable, str(error), error.wait, error.lost
+                unreachable, reason, wait = error.unreachable, str(error), error.wait
             except _Failed as error:
                 return Answer(value=None, attempts=attempt, error=str(error))
             except (ValueError, RecursionError) as error:
                 reason = _NESTED if isinstance(error, RecursionError) else self.clean(str(error))
-                unreachable, lost = False, True
+                unreachable = False
             else:
                 self._answered = True
-                return Answer(value=value, attempts=attempt, prompt_tokens=prompt, completion_tokens=completion)
+                usage = body.get("usage") if isinstance(body, Mapping) else None
+                counts = usage if isinstance(usage, Mapping) else {}
+                return Answer(
+                    value=value,
+                    attempts=attempt,
+                    prompt_tokens=counts.get("prompt_tokens"),
+                    completion_tokens=counts.get("completion_tokens"),
+                )
             if attempt < self.endpoint.attempts:
                 await self._wait(attempt, wait)
         if unreachable and not self._answered:
@@ -306,17 +284,14 @@ class Client:
                 f"{self.options.base_url}, and that the server is up "
                 "and reachable from here; the same command then continues."
             )
-        return Answer(value=None, attempts=attempt, error=reason, lost=lost)
+        return Answer(value=None, attempts=attempt, error=reason)
 
     def clean(self, text: str, length: int = 300) -> str:
         """Text from outside, cut and without the key, should the endpoint have echoed it."""
-        text = self.without_key(text)
-        return text if len(text) <= length else f"{text[:length]}..."
-
-    def without_key(self, text: str) -> str:
-        """Text from outside without the key."""
         key = self.endpoint.api_key
-        return text.replace(key, "***") if key else text
+        if key:
+            text = text.replace(key, "***")
+        return text if len(text) <= length else f"{text[:length]}..."
 
     async def _wait(self, attempt: int, asked: float | None) -> None:
         """Sleeps before the next attempt: what the server asked for, else a pause that doubles, with jitter so that
@@ -344,7 +319,7 @@ class Client:
                     answer = await send(**sent)
                     text = answer.http_response.text
             except (openai.APITimeoutError, TimeoutError):
-                raise _Again(f"no answer within {self.endpoint.timeout:g} s", unreachable=True, lost=True) from None
+                raise _Again(f"no answer within {self.endpoint.timeout:g} s", unreachable=True) from None
             except openai.APIStatusError as error:
                 self._answered = True
                 if not self._adapt(error, sent):
@@ -354,17 +329,16 @@ class Client:
                 raise _Again(
                     self.clean(f"connection failed: {type(cause).__name__ if cause else 'unknown'}: {cause}"),
                     unreachable=True,
-                    lost=type(cause).__name__ not in _NOT_SENT,
                 ) from None
             except _Unreadable as error:
-                raise _Again(str(error), lost=True) from None
+                raise _Again(str(error)) from None
             except openai.OpenAIError as error:
-                raise _Again(self.clean(f"{type(error).__name__}: {error}"), lost=True) from None
+                raise _Again(self.clean(f"{type(error).__name__}: {error}")) from None
             else:
                 try:
                     return json.loads(text)
                 except ValueError:
-                    raise _Again(self.clean(f"the answer is no JSON: {text[:80]!r}"), lost=True) from None
+                    raise _Again(self.clean(f"the answer is no JSON: {text[:80]!r}")) from None
 
     async def _read_to_a_bound(self, response: Any) -> None:
         """Reads a body before the HTTP client does, which reads whatever comes; called for every response, those of
@@ -375,32 +349,19 @@ class Client:
         """
         import httpx2
 
-        most, packed = self._most_bytes(), bytearray()
-        async for part in response.stream:
-            packed += part
-            if len(packed) > most:
-                raise _Unreadable(f"the answer is longer than {most:,} bytes")
+        encoding = response.headers.get("content-encoding", "identity")
+        if encoding.strip().lower() != "identity":  # httpx would unpack a bomb
+            raise _Unreadable(self.clean(f"the answer is packed as {encoding!r}, which was not asked for"))
+        longest = self.endpoint.longest_body
+        body = bytearray()
+        async for piece in response.stream:
+            body += piece
+            if len(body) > longest:
+                raise _Unreadable(f"the answer is longer than {longest:,} bytes")
         await response.stream.aclose()
-        body, encoding = bytes(packed), response.headers.pop("content-encoding", "identity").strip().lower()
-        if encoding not in ("identity", "gzip"):
-            raise _Unreadable(self.clean(f"the answer is packed as {encoding!r}, and gzip alone was asked for"))
-        if encoding == "gzip":
-            try:
-                body = zlib.decompressobj(zlib.MAX_WBITS | 16).decompress(body, most + 1)
-            except zlib.error as error:
-                raise _Unreadable(f"the answer cannot be unpacked ({error})") from None
-            if len(body) > most:
-                raise _Unreadable(f"the answer is longer than {most:,} bytes once it is unpacked")
         # without what the server says of it: some of Python's encodings are no text's, and unpack
         response.headers["content-type"] = "application/json"
-        response.stream = httpx2.ByteStream(body)
-
-    def _most_bytes(self) -> int:
-        """Of a body: what belongs to every answer, and the tokens that were asked for with their alternatives."""
-        asked = self.parameters
-        tokens = int(asked.get("max_tokens") or asked.get("max_completion_tokens") or 0)
-        each = _BYTES_A_TOKEN * (1 + int(asked.get("top_logprobs") or 0))
-        return min(_MOST_BYTES, self.endpoint.longest_body + each * tokens)
+        response.stream = httpx2.ByteStream(bytes(body))
 
     def _refuse(self, error: Any) -> None:
         """Turns an HTTP status into what follows from it; always raises."""
@@ -568,18 +529,3 @@ def _retry_after(headers: Mapping[str, str]) -> float | None:
         if 0 <= seconds < float("inf"):
             return seconds
     return None
-
-
-def _usage(body: Any) -> tuple[int | None, int | None]:
-    """(tokens of the prompt, of the reply) as the endpoint counts them; None where it does not say.
-
-    Raises:
-        ValueError: what is no count, which would be paid for.
-    """
-    usage = body.get("usage") if isinstance(body, Mapping) else None
-    counts = usage if isinstance(usage, Mapping) else {}
-    prompt, completion = (counts.get(name) for name in ("prompt_tokens", "completion_tokens"))
-    for value in (prompt, completion):
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**53):
-            raise ValueError(f"expected counts of tokens of at least 0, got {value!r:.40}")
-    return prompt, completion

@@ -165,32 +165,6 @@ def stream_ledger(path: str | os.PathLike[str], *, key: str = "key") -> Iterator
             yield row
 
 
-def ledger_places(path: str | os.PathLike[str], *, key: str = "key") -> dict[str, int]:
-    """Where the row that counts begins in the file, by key, in bytes: to read single rows of a large ledger in any
-    order.
-
-    Raises:
-        DataError: a line that is no row of a ledger.
-    """
-    places: dict[str, int] = {}
-    start = 0
-    with open(path, "rb") as file:
-        for number, line in enumerate(file, 1):
-            if not line.endswith(b"\n"):
-                break
-            if line.strip():
-                try:
-                    row = json.loads(line)
-                except (ValueError, RecursionError) as error:
-                    raise DataError(
-                        f"{path}, line {number}: expected a JSON object, got {line[:80]!r} ({error})."
-                    ) from error
-                _check(row, path, key)
-                places[row[key]] = start
-            start += len(line)
-    return places
-
-
 def _check(row: Any, path: str | os.PathLike[str], key: str) -> None:
     if not isinstance(row, dict) or not isinstance(row.get(key), str):
         raise DataError(
