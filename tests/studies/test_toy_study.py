@@ -135,12 +135,28 @@ def test_a_job_begins_when_those_before_it_have_ended(tmp_path, monkeypatch, wor
     with pytest.raises(HoldfastError, match="2 of 3 jobs failed") as failed:
         execute_study(ChainedStudy(settings), console=quiet(), workers=workers)
     assert "(speed 3): the ball is gone" in str(failed.value)
+    assert failed.value.exit_code == 2, "a fault of the data is one of the request"
+    assert str(failed.value).endswith("The same command tries them again once the request is changed.")
     assert "(speed 9): there is no throw at 3" in str(failed.value)
     monkeypatch.delenv("HOLDFAST_TOY_FAILS")
     record = execute_study(ChainedStudy(settings), console=quiet(), workers=workers)
     assert [len(throws) for throws in record["throws"].values()] == [1, 1, 1]
     times = [(tmp_path / "toy" / "throws" / f"{v}-earth-0.json").stat().st_mtime_ns for v in (6, 3, 9)]
     assert times == sorted(times)
+
+
+@pytest.mark.parametrize(("error", "exit_code"), [(HoldfastError("it rained"), 1), (DataError("no ball"), 2)])
+def test_where_all_jobs_fail_alike_the_exit_code_is_theirs(tmp_path, monkeypatch, error, exit_code):
+    def make(self, task):
+        raise error
+
+    monkeypatch.setattr(ToyStudy, "make", make)
+    monkeypatch.setattr(ToyStudy, "one_in_process", True)
+    for speeds in ((1.0, 2.0), (1.0, 2.0, 3.0)):  # from three on, the rest is not tried
+        out = tmp_path / f"{len(speeds)}"
+        with pytest.raises(HoldfastError, match=str(error)) as failed:
+            execute_study(toy(out, speeds=speeds), console=quiet(), workers=1)
+        assert failed.value.exit_code == exit_code
 
 
 def test_its_status_from_the_command_line(tmp_path, capsys):

@@ -18,13 +18,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast.errors import ConfigError, HoldfastError, Interrupted, RunFolderError
+from holdfast.errors import ConfigError, HoldfastError, Interrupted, RunFolderError, UserError
 from holdfast.retention.registered import registered_environment
 from holdfast.studies.engine import storage as stored
 from holdfast.studies.engine.progress import Bar
 from holdfast.studies.engine.storage import Storage
 from holdfast.studies.engine.study import COMPLETE, FAILED, PAGE, PRUNED, Study, StudyState, refuse_foreign, write_page
-from holdfast.studies.engine.worker import extended, work
+from holdfast.studies.engine.worker import extended, failure, work
 from holdfast.support.environment import (
     hardware,
     package_version,
@@ -67,7 +67,8 @@ def execute_study(
         StorageError: the storage does not answer.
         RunFolderError: the folder is another's.
         Interrupted: Ctrl-C; the same command continues.
-        HoldfastError: jobs failed (which), after the others ended and the page was written.
+        UserError: jobs failed because of what was asked (which), after the others ended and the page was written.
+        HoldfastError: they failed for another reason.
     """
     from rich.console import Console
 
@@ -103,10 +104,12 @@ def execute_study(
             opened.storage.close()
     failed = [j for j in state.latest if j.state == FAILED]
     if failed:
-        raise HoldfastError(
+        kind = failure(j.attributes for j in failed)
+        again = "The same command tries them again"
+        raise kind(
             f"{len(failed)} of {_count(len(state.latest), study.noun)} failed; the page is {out / PAGE}.",
             *(f"  {study.noun} {j.number} ({j.label}): {j.attributes.get(stored.REASON)}" for j in failed),
-            "The same command tries them again.",
+            f"{again} once the request is changed." if kind is UserError else f"{again}.",
         )
     return record
 

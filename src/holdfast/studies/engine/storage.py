@@ -57,7 +57,8 @@ GRACE_SECONDS = 60.0
 CONFIG, VERSION, CREATED, KIND = "holdfast", "holdfast_version", "created", "kind"
 """Attributes of a study: its settings as resolved, who wrote them and when, and its class (`session.kind_name`)."""
 SLOT, REASON, WORKER, OVERHEAD, ADDED, AFTER = "slot", "reason", "worker", "overhead", "added", "after"
-"""Attributes of a trial that the engine writes. They are plain JSON, so that a dashboard shows them. `ADDED` holds the
+REFUSED = "refused"
+"""Attributes of a trial that the engine writes; `REFUSED` where the request has to change before it can end well. They are plain JSON, so that a dashboard shows them. `ADDED` holds the
 attributes that a job began with which is not in the plan, `AFTER` is `Job.after`."""
 T = TypeVar("T")
 _NO_DRIVER = {

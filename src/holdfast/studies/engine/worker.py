@@ -14,12 +14,12 @@ import functools
 import gc
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from holdfast.errors import FolderBusy, HoldfastError, Interrupted
+from holdfast.errors import FolderBusy, HoldfastError, Interrupted, UserError
 from holdfast.printable import lines
 from holdfast.studies.engine import storage as stored
 from holdfast.studies.engine.storage import Lease, Storage
@@ -195,6 +195,7 @@ def _one(storage: Storage, queue: optuna.Study, study: Study[Any], lease: Lease,
         import traceback
 
         about[stored.REASON] = (f"{error}".strip() or type(error).__name__).split("\n\n")[0][:600]
+        about[stored.REFUSED] = isinstance(error, UserError)
         trace = [] if isinstance(error, HoldfastError) else traceback.format_exc().splitlines()
         say(console, lines(f"{name} failed: {error}", *trace, ""))
     free_memory()
@@ -251,13 +252,21 @@ def _stop_where_all_fail(storage: Storage, queue: optuna.Study, study: Study[Any
 
     trials = storage.retry(lambda: queue.get_trials(deepcopy=False))
     latest = {t.user_attrs[stored.SLOT]: t for t in trials if stored.SLOT in t.user_attrs}.values()
-    reasons = [t.user_attrs.get(stored.REASON) for t in latest if t.state == TrialState.FAIL]
+    failed = [t.user_attrs for t in latest if t.state == TrialState.FAIL]
+    reasons = [attributes.get(stored.REASON) for attributes in failed]
     ended = any(t.state in (TrialState.COMPLETE, TrialState.PRUNED) or study.results(t.user_attrs) for t in latest)
     if not ended and len(reasons) >= SAME_FAILURES and len(set(reasons)) == 1:
-        raise HoldfastError(
-            f"The first {len(reasons)} {study.noun}s failed alike: {reasons[0]}",
-            "The same command tries them again once that is mended.",
-        )
+        text = f"The first {len(reasons)} {study.noun}s failed alike: {reasons[0]}"
+        raise failure(failed)(text, "The same command tries them again once that is mended.")
+
+
+def failure(failed: Iterable[Mapping[str, Any]]) -> type[HoldfastError]:
+    """What jobs that failed come to: a fault of the request where one of them was refused.
+
+    Args:
+        failed: their attributes.
+    """
+    return UserError if any(attributes.get(stored.REFUSED) for attributes in failed) else HoldfastError
 
 
 @functools.cache

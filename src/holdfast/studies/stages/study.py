@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from holdfast.checkpoints.sources import listing
-from holdfast.errors import ConfigError, HoldfastError, ModelError
+from holdfast.errors import ConfigError, HoldfastError, ModelError, UserError
 from holdfast.records.evaluation import EvaluationFolder
 from holdfast.records.run import RunFolder
 from holdfast.records.stages import PROBING, RECORD_FILE, StagesRecord, write_stages
@@ -142,7 +142,7 @@ class StagesStudy(StudyAsked[StagesConfig]):
         """Measures the base on what is judged, before anything is chosen, fine-tuned or restored.
 
         Raises:
-            HoldfastError: it does no better than chance on all of it.
+            UserError: it does no better than chance on all of it.
         """
         config, restore = self.settings, self.settings.filled(self.settings.asked.restore)
         if restore.get("chat_template_path") is not None:
@@ -162,7 +162,7 @@ class StagesStudy(StudyAsked[StagesConfig]):
         names = self._at_chance()
         shown = listing([f"{suite}/{name}" for suite, name in names])
         if self._nothing_to_forget():
-            raise HoldfastError(
+            raise UserError(
                 f"the base is not shown to do better than chance on {shown}, so that there is nothing to forget and "
                 "nothing was fine-tuned or restored. Ask what the base knows, in its own format, or more questions; or "
                 "set even_at_chance: true, to look for gains alone"
