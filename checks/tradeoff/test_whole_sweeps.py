@@ -1,4 +1,4 @@
-"""Real workers: processes of their own, one killed in the middle, on PostgreSQL; rungs; a study by the command line."""
+"""Real workers: processes of their own, one killed in the middle, on PostgreSQL; a study by the command line."""
 
 from __future__ import annotations
 
@@ -166,57 +166,6 @@ def test_a_study_from_its_file_to_its_page(asked, tmp_path, capsys):
     changed = subprocess.run(words, capture_output=True, text=True, timeout=100)
     assert changed.returncode == 2
     assert "seeds: [0] there, [0, 1] now" in changed.stderr
-
-
-def test_rungs_stop_a_trial_in_the_middle(asked):
-    """A learning rate that wrecks the model is stopped at a third of its steps; what was measured there is kept."""
-    asked["train"] |= {"max_steps": 6}
-    asked["vary"] = {"learning_rate": [1e-3, 2e-3, 2.5e-3, 1.5]}
-    asked["pruning"] = {"at": [0.34], "wait_for": 2}
-    with ran(asked) as (config, record, _, text):
-        pass
-    assert [t.state for t in record.trials] == ["complete"] * 4 + ["pruned"], text[-2000:]
-    assert record.trials[4].reason.startswith("seed 0, 34 % of the steps: ")
-    assert record.trials[4].runs == []
-    assert [len(t.rungs) for t in record.trials] == [0, 1, 1, 1, 1]
-    folder = next(config.output_dir.glob("runs/*/seed-0/rungs/step-2"))
-    assert {p.name for p in folder.glob("*.json")} == {"source.prose.json", "target.code.json"}
-    stopped = [json.loads(p.read_text())["status"] for p in config.output_dir.glob("runs/*/seed-0/run.json")]
-    assert sorted(stopped) == ["finished"] * 4 + ["interrupted"]
-
-
-def test_a_rung_measures_what_chooses(asked):
-    """Validation and source; the target is measured at the end, and what there is of it is reported."""
-    target = [{"perplexity": asked["train"]["dataset_name"], "name": "dev"}, *asked["train"]["evaluation"]["target"]]
-    asked["train"] |= {"max_steps": 3, "evaluation": {**asked["train"]["evaluation"], "target": target}}
-    asked |= {"vary": {"learning_rate": [1e-3]}, "pruning": {"at": [0.4]}, "objectives": {"validation": "dev"}}
-    with ran(asked) as (config, record, _, _):
-        pass
-    folder = next(config.output_dir.glob("runs/*/seed-0/rungs/step-*"))
-    assert {p.name for p in folder.glob("*.json")} == {"source.prose.json", "target.dev.json"}
-    assert [t.state for t in record.trials] == ["complete", "complete"]
-    [rung] = record.trials[1].rungs
-    [run] = record.trials[1].runs
-    gains = {c.name: c.gain for c in run.comparisons}
-    assert 0 < rung.target < gains["dev"] != gains["code"]
-    assert record.validation is not None and record.validation.unit == record.target.unit == "nats/token"
-
-
-def test_measuring_at_a_rung_changes_nothing(asked):
-    """The same trial with and without rungs ends with the same figures."""
-    ends = []
-    for name, pruning in (("without", None), ("with", {"at": [0.3, 0.6], "wait_for": 50})):
-        values = {
-            **asked,
-            "name": name,
-            "output_dir": f"{asked['output_dir']}-{name}",
-            "vary": {"learning_rate": [1e-3]},
-            "pruning": pruning,
-        }
-        with ran(values) as (_, record, _, _):
-            ends.append([c.after for c in record.trials[1].runs[0].comparisons])
-        assert len(record.trials[1].rungs) == (2 if pruning else 0)
-    assert ends[0] == ends[1]
 
 
 @pytest.mark.parametrize(("keep", "kept"), [("all", 5), ("none", 0), ("frontier", None)])

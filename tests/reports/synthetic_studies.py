@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from holdfast.records.comparison import Comparison
-from holdfast.records.study import Objective, Rung, SeedRun, StudyRecord, TrialRecord
+from holdfast.records.study import Objective, SeedRun, StudyRecord, TrialRecord
 
 START = {"answers": 3.2145, "quiz": 0.31, "prose": 2.9013, "code": 1.8422, "arc_easy": 0.4912}
 UNITS = {
@@ -199,14 +199,12 @@ def frontier(*, seeds: Sequence[int] = (0, 1, 2), **changes: Any) -> StudyRecord
         )
     add("replay", "replay, fraction 0.1", {"retention.replay.fraction": 0.1}, 0.5, -0.09)
     add("sfa", "SFA, p 0.25", {"retention.sfa.p": 0.25}, 0.41, -0.14)
-    rungs = [Rung(seed=seeds[0], share=0.5, target=-0.01, source=-0.2)]
     add(
         "l2",
         "L2, coefficient 1",
         {"retention.l2.coefficient": 1.0},
         state="pruned",
         runs=[],
-        rungs=rungs,
         reason="at half of seed 0 no better than the start",
     )
     add(
@@ -235,7 +233,6 @@ def frontier(*, seeds: Sequence[int] = (0, 1, 2), **changes: Any) -> StudyRecord
         state="running",
         runs=measured_runs(rng, seeds[:1], 0.3, -0.1, key="run"),
         finished=None,
-        rungs=[Rung(seed=seeds[-1], share=0.5, target=0.29, source=-0.12)],
         started=(BEGAN + datetime.timedelta(minutes=84)).isoformat(),
     )
     add(

@@ -44,7 +44,6 @@ study.yaml
   objectives: {{target: gsm8k, source: [mmlu, humaneval]}}    # entries of its evaluation section; several: their mean
   seeds: [0, 1, 2]                     # every trial is repeated
   search: {{sampler: grid}}              # or random, tpe, nsga2, these with trials: 30
-  pruning: {{at: [0.5]}}                 # stop what falls behind (left out: nothing is stopped)
   select: {{rule: knee}}                 # or target_within (points: 1pt), paper
   keep: frontier                       # whose weights stay on disk: all, frontier, none
   output_dir: runs/my-study

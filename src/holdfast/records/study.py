@@ -74,19 +74,6 @@ class SeedRun:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Rung:
-    """What was measured in the middle of a trial, to decide whether it goes on."""
-
-    seed: int
-    share: float
-    """Of the steps, 0 to 1; 1 is the end of that seed."""
-    target: float
-    """Gain over the start, more is better; on the validation where the study has one."""
-    source: float
-    """The same; negative is forgetting."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class TrialRecord:
     """One combination of the varied settings."""
 
@@ -109,9 +96,8 @@ class TrialRecord:
     trial began."""
     runs: list[SeedRun]
     """By seed, those that are finished."""
-    rungs: list[Rung] = dataclasses.field(default_factory=list)
     reason: str | None = None
-    """Why it was pruned or failed."""
+    """Why it failed."""
     continued_by: int | None = None
     """The number of the trial that took over, for a lost one."""
     worker: str = ""

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.records.study import FINISHED, StudyRecord, TrialRecord
 from holdfast.reports.blocks import Block, Fold, Panel, Paragraph, Table, columns
-from holdfast.reports.format import duration, number, plural
+from holdfast.reports.format import duration, plural
 from holdfast.reports.study_figures import (
     chosen_on,
     counts_text,
@@ -115,7 +115,7 @@ class StudyProgress:
         if unknown and record.status != "finished":
             found.append(Paragraph(f"{plural(unknown, 'trial')} of the {planned(record)} planned not begun"))
         rows = [
-            [worker, str(t.number), t.label, rung_text(t, record), "" if elapsed is None else duration(elapsed)]
+            [worker, str(t.number), t.label, seeds_done(t, record), "" if elapsed is None else duration(elapsed)]
             for worker, t, elapsed in self.running
         ]
         heads = columns("Worker", "#", "Trial", "Last measured", "For", right=(1, 4))
@@ -191,16 +191,8 @@ def planned(record: StudyRecord) -> int:
     return max(known, wanted) if isinstance(wanted, int) and not isinstance(wanted, bool) else known
 
 
-def rung_text(trial: TrialRecord, record: StudyRecord) -> str:
-    """`seed 1 at 50 %: target +0.290, source −0.120`, and how many seeds are done."""
-    done = (
-        f"{len(trial.runs)} of {plural(len(record.seeds), 'seed')} done" if trial.runs or len(record.seeds) > 1 else ""
-    )
-    if not trial.rungs:
-        return done
-    last = trial.rungs[-1]
-    text = (
-        f"seed {last.seed} at {100 * last.share:.0f} %: {record.chooses_by.side} "
-        f"{number(last.target, 3, sign=True)}, source {number(last.source, 3, sign=True)}"
-    )
-    return f"{text}; {done}" if done else text
+def seeds_done(trial: TrialRecord, record: StudyRecord) -> str:
+    """How many seeds are done; "" of a single one that is not."""
+    if not trial.runs and len(record.seeds) == 1:
+        return ""
+    return f"{len(trial.runs)} of {plural(len(record.seeds), 'seed')} done"

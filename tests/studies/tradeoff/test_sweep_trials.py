@@ -1,10 +1,9 @@
-"""When a trial is stopped, what a worker does with failures, and how records are made of what the storage holds. Runs
+"""What a worker does with failures, and how records are made of what the storage holds. Runs
 are stood in for."""
 
 from __future__ import annotations
 
 import dataclasses
-import math
 import threading
 import types
 
@@ -19,43 +18,11 @@ from holdfast.studies.engine.storage import Storage
 from holdfast.studies.engine.study import LeaseLost
 from holdfast.studies.engine.worker import MOST_DEATHS
 from holdfast.studies.tradeoff.record import gain, metric_problems, objective
-from holdfast.studies.tradeoff.study import Pruning, Wanted, study_config
-from holdfast.studies.tradeoff.trial import Standing, behind, with_shared_teacher
+from holdfast.studies.tradeoff.study import Wanted, study_config
+from holdfast.studies.tradeoff.trial import with_shared_teacher
 from holdfast.support.files import to_jsonable
 from holdfast.support.rendering import dates_in
 from studies.tradeoff.stand_in_runs import Ran, a_run, comparison, weight_of
-
-OTHERS = [(1.0, -1.0), (0.8, -0.5), (0.5, -0.1), (0.1, 0.0)]
-"""A frontier: what is learnt is paid for."""
-
-
-def standing(gains=OTHERS) -> Standing:
-    return Standing(seed=0, share=0.5, gains=list(gains))
-
-
-@pytest.mark.parametrize(
-    ("mine", "stopped"),
-    [
-        ((0.6, -0.3), False),  # on the frontier
-        ((0.45, -0.2), False),  # beaten on both sides, but by less than a tenth of the range on one
-        ((0.3, -0.4), True),  # (0.5, -0.1) is better by 0.2 and 0.3
-        ((1.1, -2.0), False),  # forgets most, and learns most
-        ((math.nan, 0.0), True),
-    ],
-)
-def test_a_trial_that_falls_behind_on_both_sides_is_stopped(mine, stopped):
-    reason = behind(mine, standing(), Pruning(margin=0.1, wait_for=4))
-    assert (reason is not None) == stopped
-    if reason:
-        assert reason.startswith("seed 0, 50 % of the steps: ")
-
-
-def test_nobody_is_stopped_before_enough_others_passed():
-    assert behind((-5.0, -5.0), standing(OTHERS[:3]), Pruning(wait_for=4)) is None
-    assert "3 other trials were better on both sides, by more than 10 % of the range" in behind(
-        (-5.0, -5.0), standing(OTHERS[:3]), Pruning(wait_for=3)
-    )
-
 
 # ------------------------------------------------------------------------------------------------------------ workers
 
@@ -175,20 +142,6 @@ def test_a_trial_that_kills_its_workers_is_given_up(study_of):
     assert "3 workers were killed over it" in found.record.trials[0].reason
 
 
-def test_seeds_that_fall_behind_end_a_trial(ran):
-    def run(settings, seed):
-        return a_run(seed, *((0.1, -0.9) if weight_of(settings) == 0.1 else (1 - 0.1 * weight_of(settings), -0.5)))
-
-    found = ran(run, seeds=[0, 1, 2], pruning={"wait_for": 4})
-    assert found.states == ["complete"] * 4 + ["pruned"]
-    assert found.record.status == "finished"
-    assert len(found.record.trials[4].runs) == 1
-    assert found.record.trials[4].reason == (
-        "seed 0, 100 % of the steps: 4 other trials were better on both sides, by more than 10 % of the range"
-    )
-    assert found.study.get_trials()[4].state.name == "PRUNED"
-
-
 def with_dev(asked):
     """The evaluation of a study whose target is chosen by the entry `dev`."""
     texts = {"code": asked["train"]["evaluation"]["target"][0], "dev": asked["train"]["dataset_name"]}
@@ -198,18 +151,18 @@ def with_dev(asked):
 
 
 def test_validation_decides_all_that_is_chosen_while_trials_run(ran, asked):
-    """What a sampler is told and what falls behind; the target, which says the opposite, is recorded."""
+    """What a sampler is told; the target, which says the opposite, is recorded."""
 
     def run(settings, seed):
         found, weight = a_run(seed, weight_of(settings), -weight_of(settings)), weight_of(settings)
         return dataclasses.replace(found, comparisons=[*found.comparisons, comparison("target", "dev", weight)])
 
     vary = {"retention": [{"label_annealing": {"weight": [0.5, 2]}}, {"l2": {"coefficient": [0.01, 5]}}]}
-    found = ran(run, seeds=[0, 1], pruning={"wait_for": 4}, vary=vary, **with_dev(asked))
+    found = ran(run, seeds=[0, 1], vary=vary, **with_dev(asked))
     record = found.record
     assert found.study.metric_names == ["validation gain", "source gain"]
     assert found.study.get_trials()[1].values == pytest.approx([-0.5, -0.5])
-    assert found.states == ["complete"] * 4 + ["pruned"]
+    assert found.states == ["complete"] * 5
     assert record.validation is not None and record.validation.entries == [("target", "dev", "nats_per_token")]
     assert (record.target.label, record.validation.unit) == ("code", "nats/token")
     assert StudyRecord.from_json(to_jsonable(record)) == record

@@ -1,4 +1,4 @@
-"""Real workers: processes of their own, one killed in the middle, on PostgreSQL; rungs; a study by the command line."""
+"""Real workers: processes of their own, one killed in the middle, on PostgreSQL; a study by the command line."""
 
 from __future__ import annotations
 

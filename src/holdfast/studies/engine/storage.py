@@ -57,9 +57,10 @@ GRACE_SECONDS = 60.0
 CONFIG, VERSION, CREATED, KIND = "holdfast", "holdfast_version", "created", "kind"
 """Attributes of a study: its settings as resolved, who wrote them and when, and its class (`session.kind_name`)."""
 SLOT, REASON, WORKER, OVERHEAD, ADDED, AFTER = "slot", "reason", "worker", "overhead", "added", "after"
-REFUSED = "refused"
-"""Attributes of a trial that the engine writes; `REFUSED` where the request has to change before it can end well. They are plain JSON, so that a dashboard shows them. `ADDED` holds the
+"""Attributes of a trial that the engine writes. They are plain JSON, so that a dashboard shows them. `ADDED` holds the
 attributes that a job began with which is not in the plan, `AFTER` is `Job.after`."""
+REFUSED = "refused"
+"""Attribute of a trial that failed: whether the request has to change before it can end well."""
 T = TypeVar("T")
 _NO_DRIVER = {
     "psycopg": "holdfast[postgres]",

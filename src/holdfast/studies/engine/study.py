@@ -32,10 +32,6 @@ PAGE = "report.html"
 WAITING, RUNNING, COMPLETE, PRUNED, FAILED = "waiting", "running", "complete", "pruned", "failed"
 
 
-class Stopped(Interrupted):
-    """A job is not worth finishing, and ends on purpose; the message says why."""
-
-
 class LeaseLost(Interrupted):
     """Another worker has taken the job over."""
 
@@ -244,15 +240,7 @@ class Study(ABC, Generic[S]):
 
         Raises:
             HoldfastError: the job fails with this message; the others go on.
-            Stopped: the job ends here on purpose.
             CannotJudge: the whole study ends.
-        """
-
-    def passed(self, task: Task) -> None:
-        """Called after each (world, seed) with what was made in `task.results`.
-
-        Raises:
-            Stopped: the others are not worth it.
         """
 
     @abstractmethod

@@ -23,7 +23,7 @@ from holdfast.errors import FolderBusy, HoldfastError, Interrupted, UserError
 from holdfast.printable import lines
 from holdfast.studies.engine import storage as stored
 from holdfast.studies.engine.storage import Lease, Storage
-from holdfast.studies.engine.study import CannotJudge, LeaseLost, Stopped, Study
+from holdfast.studies.engine.study import CannotJudge, LeaseLost, Study
 from holdfast.support.environment import say
 from holdfast.support.files import to_jsonable
 from holdfast.support.processes import stop_without_parent
@@ -180,9 +180,6 @@ def _one(storage: Storage, queue: optuna.Study, study: Study[Any], lease: Lease,
     except CannotJudge:
         storage.release(lease, waiting=True)
         raise
-    except Stopped as reason:
-        pruned, about[stored.REASON] = True, str(reason)
-        say(console, f"{name} stopped: {reason}")
     except (Interrupted, KeyboardInterrupt):
         with contextlib.suppress(Exception):
             storage.release(lease, waiting=True)
@@ -228,7 +225,6 @@ def _make(study: Study[Any], task: Task, name: str) -> Any:
         task.check()
         task.set(**study.stored(task.results))
         task.results = study.results(task.attributes)
-        study.passed(task)
     return study.values(task)
 
 

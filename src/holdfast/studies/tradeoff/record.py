@@ -9,7 +9,7 @@ from typing import Any
 from holdfast.errors import ConfigError, did_you_mean
 from holdfast.records.comparison import Comparison
 from holdfast.records.evaluation import Metric
-from holdfast.records.study import FINISHED, Objective, Rung, StudyRecord, TrialRecord, seed_run_from_json
+from holdfast.records.study import FINISHED, Objective, StudyRecord, TrialRecord, seed_run_from_json
 from holdfast.retention.registry import own_titles
 from holdfast.studies.engine.space import DIRECT_TITLE
 from holdfast.studies.engine.storage import OVERHEAD, REASON, recorded_address
@@ -17,7 +17,7 @@ from holdfast.studies.engine.study import FAILED, LABEL, PRUNED, RUNS, JobState,
 from holdfast.studies.tradeoff.study import PARAMS, VALIDATION, StudyConfig, Wanted
 from holdfast.support.files import from_jsonable
 
-DIRECT, SETTINGS, KIND, RUNGS = "direct", "settings", "kind", "rungs"
+DIRECT, SETTINGS, KIND = "direct", "settings", "kind"
 """Attributes of a trial that this study writes beside the engine's."""
 
 
@@ -214,7 +214,6 @@ def _trial(job: JobState, config: StudyConfig) -> TrialRecord:
         params=params,
         settings=about.get(SETTINGS, {}),
         runs=sorted(runs, key=lambda r: r.seed),
-        rungs=[Rung(**r) for r in about.get(RUNGS, [])],
         reason=about.get(REASON) if state in (PRUNED, FAILED) else None,
         continued_by=job.continued_by,
         worker=job.worker,

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from holdfast.errors import ConfigError, HoldfastError
 from holdfast.printable import printable
 from holdfast.records.run import RunFolder
-from holdfast.records.study import STUDY_FILE, Rung, SeedRun, StudyRecord, seed_run_from_json, write_study
+from holdfast.records.study import STUDY_FILE, SeedRun, StudyRecord, seed_run_from_json, write_study
 from holdfast.statistics.pareto import pareto
 from holdfast.statistics.selection import select_all
 from holdfast.studies.engine import session as engine
@@ -32,7 +32,6 @@ from holdfast.studies.engine.study import (
     RUNNING,
     Job,
     JobState,
-    Stopped,
     Study,
     StudyState,
     Writer,
@@ -40,7 +39,7 @@ from holdfast.studies.engine.study import (
 from holdfast.studies.tradeoff import trial as trials
 from holdfast.studies.tradeoff.growing import grown
 from holdfast.studies.tradeoff.names import run_folder_name
-from holdfast.studies.tradeoff.record import DIRECT, KIND, RUNGS, SETTINGS, gain, study_record
+from holdfast.studies.tradeoff.record import DIRECT, KIND, SETTINGS, gain, study_record
 from holdfast.studies.tradeoff.sample_pairs import with_correlations
 from holdfast.studies.tradeoff.study import PARAMS, StudyConfig, check_trials, filled, study_config
 from holdfast.support.environment import say
@@ -173,14 +172,6 @@ class Tradeoff(Study[StudyConfig]):
     def make(self, task: Task) -> SeedRun:
         """One fine-tuning; see `trial.run_seed`."""
         config, settings = self.settings, copy.deepcopy(task.attributes[SETTINGS])
-        rungs = [Rung(**r) for r in task.attributes.get(RUNGS, [])]
-
-        def passed(rung: Rung) -> None:
-            rungs.append(rung)
-            task.set(**{RUNGS: rungs})
-
-        in_processes = bool(settings.get("num_processes") or settings.get("accelerate_config"))
-        watched = config.pruning is not None and not task.attributes.get(DIRECT) and not in_processes
         made = trials.run_seed(
             config,
             from_jsonable(settings),
@@ -189,20 +180,9 @@ class Tradeoff(Study[StudyConfig]):
             out=config.output_dir,
             console=task.console,
             check=task.check,
-            rungs=rungs,
-            others=functools.partial(self._standing, task) if watched else None,
-            passed=passed,
         )
         note_entries(RunFolder(config.output_dir / made.folder), task)
         return made
-
-    def passed(self, task: Task) -> None:
-        """Stops a trial that fell behind after a seed."""
-        if task.attributes.get(DIRECT):
-            return
-        reason = trials.pruned_after_seed(self.settings, _runs(task.results), functools.partial(self._standing, task))
-        if reason is not None:
-            raise Stopped(reason)
 
     def values(self, task: Task) -> Sequence[float] | None:
         """Mean gains on what the target is chosen by and on the source.
@@ -217,20 +197,6 @@ class Tradeoff(Study[StudyConfig]):
         if task.lease.slot == 0 and self.settings.search.sampler == "nsga2":
             return None  # the reference has no parameters, and must not be crossed with those that have
         return [sum(g for g in side if g is not None) / len(side) for side in gains]
-
-    def _standing(self, task: Task, seed: int, share: float) -> trials.Standing:
-        """What all other trials were after a share of the steps of a seed, or after the seed (share 1)."""
-        gains: list[tuple[float, float]] = []
-        for attributes in task.others():
-            if share < 1:
-                at = [r for r in attributes.get(RUNGS, []) if r["seed"] == seed and r["share"] == share]
-                gains += [(r["target"], r["source"]) for r in at]
-                continue
-            for run in _runs([r for r in self.results(attributes) if r["seed"] == seed]):
-                target, source = (gain(run.comparisons, w) for w in self.settings.judged_by)
-                if target is not None and source is not None:
-                    gains.append((target, source))
-        return trials.Standing(seed=seed, share=share, gains=gains)
 
     def clean(self, state: StudyState) -> None:
         """Deletes checkpoints, and the weights that the study was not asked to keep; all else of a run stays."""

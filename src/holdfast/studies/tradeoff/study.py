@@ -13,7 +13,6 @@ objectives:                           # evaluation entries; several: their mean.
   validation: mbpp                    # left out: settings are chosen by the target itself
 seeds: [0, 1, 2]                      # every trial is repeated with each
 search: {sampler: grid}               # grid (extend: 2 lets it grow), random, tpe, nsga2; these three with trials: 30
-pruning: {at: [0.5], margin: 0.1}     # stop trials that fall behind; left out: none is stopped
 select: {rule: knee}                  # knee, paper, target_within (points: 1)
 output_dir: runs/code
 ```
@@ -86,21 +85,6 @@ class Search:
         return [] if text is None else [Mistake(path=("trials",), text=text)]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Pruning:
-    """When a trial is stopped: at a share of the steps, or after a seed, where it is worse than another trial was
-    there, on both sides.
-
-    "Worse" is by more than `margin` of the range that the trials span at that point. A trial is only stopped after
-    `wait_for` others passed.
-    """
-
-    at: Annotated[tuple[float, ...], Meta(gt=0, lt=1)] = ()
-    """Shares of the first seed's steps at which both objectives are measured."""
-    margin: Annotated[float, Meta(ge=0, lt=1)] = 0.1
-    wait_for: Annotated[int, Meta(ge=1)] = 4
-
-
 def _entries_schema() -> dict[str, Any]:
     return {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1}]}
 
@@ -153,21 +137,6 @@ def read_search(value: Any) -> Search:
     if not isinstance(value, Mapping):
         raise ValueError
     return _section(Search, {"sampler": "random" if value.get("trials") else "grid", **value})
-
-
-def read_pruning(value: Any) -> Pruning | None:
-    """True for its defaults, false for none, or a mapping.
-
-    Raises:
-        ValueError: it is neither.
-        Refused: keys or values of the mapping do not fit, each of them named.
-    """
-    if value is False:
-        return None
-    if not isinstance(value, Mapping) and value is not True:
-        raise ValueError
-    found = _section(Pruning, {} if value is True else value)
-    return dataclasses.replace(found, at=tuple(sorted(map(float, found.at))), margin=float(found.margin))
 
 
 def read_rule(value: Any) -> dict[str, Any]:
@@ -224,15 +193,6 @@ class SweepSettings(StudyKeys):
         ),
     ] = Search()
     """{sampler, trials, seed, extend, until}: grid, which may extend; random, tpe, nsga2, with trials."""
-    pruning: Annotated[
-        Pruning | None,
-        Meta(
-            parse=read_pruning,
-            expected="true, false, or a mapping of at, margin, wait_for",
-            json_schema=_or_mapping(Pruning, {"type": "boolean"}),
-        ),
-    ] = None
-    """{at, margin, wait_for}: which trials are stopped early."""
     select: Annotated[
         dict[str, Any],
         Meta(
@@ -299,7 +259,6 @@ class StudyConfig:
     source: Wanted
     seeds: tuple[int, ...]
     search: Search
-    pruning: Pruning | None
     select: dict[str, Any]
     keep: str
     teacher: str
@@ -326,7 +285,7 @@ class StudyConfig:
 
     @property
     def judged_by(self) -> tuple[Wanted, Wanted]:
-        """Both sides as samplers and pruning see them; the target's own figures decide nothing where there is a
+        """Both sides as samplers see them; the target's own figures decide nothing where there is a
         validation."""
         return self.validation or self.target, self.source
 
@@ -373,7 +332,7 @@ class StudyConfig:
         return small_settings.fill(settings, self.names) if self.names else settings
 
     def differences(self, old: Mapping[str, Any]) -> list[str]:
-        """What keeps the study whose `resolved` is `old` from being this one, a line a key. Selection and pruning may
+        """What keeps the study whose `resolved` is `old` from being this one, a line a key. The selection may
         change; trials may be added, and alternatives behind those of a grid."""
         before, now = deciding(old), deciding(self.resolved)
         there, here = before.get(ALTERNATIVES), now.get(ALTERNATIVES)
@@ -497,7 +456,6 @@ def study_config(
         wanted = {side: Wanted(entries=tuple((s, n, m) for s, n, m in e)) for side, e in given_sides.items() if e}
     else:
         wanted = _objectives(sides, train.get("evaluation"), small, found)
-    pruning = asked.pruning
     folder = asked.folder
     select = asked.select or _recorded_selection(folder) or {"rule": DEFAULT_RULE}
     resolved = {
@@ -508,7 +466,6 @@ def study_config(
         "objectives": {side: [list(e) for e in w.entries] for side, w in wanted.items()},
         "seeds": list(asked.seeds),
         "search": {k: v for k, v in dataclasses.asdict(search).items() if k != "extend" or v},
-        "pruning": None if pruning is None else {**dataclasses.asdict(pruning), "at": list(pruning.at)},
         "select": select,
         "keep": asked.keep,
         "teacher": asked.teacher,
@@ -523,7 +480,6 @@ def study_config(
         validation=wanted.get(VALIDATION),
         seeds=asked.seeds,
         search=search,
-        pruning=pruning,
         select=select,
         keep=asked.keep,
         teacher=asked.teacher,

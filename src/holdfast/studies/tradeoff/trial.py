@@ -1,4 +1,4 @@
-"""One trial: a fine-tuning a seed, what each learnt and forgot, and when to stop in the middle.
+"""One trial: a fine-tuning a seed, and what each learnt and forgot.
 
 A run's folder is named by what decides it, so a trial that was taken over, tried again or drawn twice finds what is
 there and goes on. Start and teacher are shared through the caches of `runs.run`: the start is measured once in a
@@ -8,66 +8,22 @@ study, and label annealing's teacher is computed once.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import math
 import os
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from holdfast.evaluation.averages import SUITE
-from holdfast.evaluation.entries import Along, EvaluationPlan
 from holdfast.records.evaluation import Evaluation
 from holdfast.records.run import RunFolder
-from holdfast.records.study import Rung, SeedRun
+from holdfast.records.study import SeedRun
 from holdfast.runs.launched import train_in_processes
-from holdfast.runs.measuring import MeasureAt, Point
-from holdfast.studies.engine.study import CannotJudge, Stopped
+from holdfast.studies.engine.study import CannotJudge
 from holdfast.studies.engine.watching import CheckEveryStep
 from holdfast.studies.tradeoff.names import run_folder_name
-from holdfast.studies.tradeoff.record import gain, metric_problems, select_problems, validation_problems
-from holdfast.studies.tradeoff.study import Pruning, StudyConfig
-
-
-@dataclass(frozen=True, kw_only=True)
-class Standing:
-    """What other trials were at a rung."""
-
-    seed: int
-    share: float
-    gains: list[tuple[float, float]]
-    """(what the target is chosen by, source) of every other trial that passed it."""
-
-
-Others = Callable[[int, float], Standing]
-"""What other trials were at (seed, share), read when it is called."""
-
-
-def behind(mine: tuple[float, float], others: Standing, pruning: Pruning) -> str | None:
-    """Why a trial is stopped at a rung; None where it goes on.
-
-    Args:
-        mine: its gains on target and source.
-        others: those of the other trials.
-        pruning: the rule, see `Pruning`.
-    """
-    if not all(math.isfinite(g) for g in mine):
-        return f"seed {others.seed}, {100 * others.share:.0f} % of the steps: a figure that is not finite"
-    if len(others.gains) < pruning.wait_for:
-        return None
-    spans = []
-    for side in (0, 1):
-        values = [g[side] for g in (*others.gains, mine) if math.isfinite(g[side])]
-        spans.append(max(values) - min(values))
-    better = [g for g in others.gains if all(g[side] > mine[side] + pruning.margin * spans[side] for side in (0, 1))]
-    if not better:
-        return None
-    count = f"{len(better)} other trial{'s were' if len(better) > 1 else ' was'}"
-    where = f"seed {others.seed}, {100 * others.share:.0f} % of the steps"
-    return f"{where}: {count} better on both sides, by more than {100 * pruning.margin:g} % of the range"
+from holdfast.studies.tradeoff.record import metric_problems, select_problems, validation_problems
+from holdfast.studies.tradeoff.study import StudyConfig
 
 
 def run_seed(
@@ -79,9 +35,6 @@ def run_seed(
     out: Path,
     console: Any,
     check: Callable[[], None],
-    rungs: Sequence[Rung] = (),
-    others: Others | None = None,
-    passed: Callable[[Rung], None] | None = None,
 ) -> SeedRun:
     """One fine-tuning, from start to comparison; or what is left of it.
 
@@ -93,12 +46,8 @@ def run_seed(
         out: the study's folder on this machine.
         console: where the run reports to.
         check: raises where the worker has to stop; called at every step.
-        rungs: of this trial that were measured before.
-        others: what to hold a rung against; None: there are no rungs inside the run.
-        passed: called with every rung when it is measured.
 
     Raises:
-        Stopped: the trial fell behind.
         LeaseLost, Interrupted: from `check` or a signal.
         HoldfastError: the run failed.
     """
@@ -109,23 +58,11 @@ def run_seed(
     began = time.monotonic()
     wanted = train_config({**settings, "output_dir": str(folder), "seed": seed})
     run = RunFolder(folder)
-    rung = _Rungs(config, wanted.evaluation, run, seed, rungs=rungs, others=others, passed=passed)
-    shares = config.pruning.at if config.pruning and others is not None and seed == config.seeds[0] else ()
-    watch = [
-        _Check(config, run, check),
-        MeasureAt(
-            along=Along(shares=tuple(shares)),
-            plan=rung.plan,
-            folder=run.path / "rungs",
-            key=f"{wanted.key}-{seed}",
-            reached=rung.reached,
-            start=run.evaluated("start"),
-        ),
-    ]
     if wanted.processes > 1:
         train_in_processes(wanted, folder, evaluations=out / "evaluations")
     else:
-        train(wanted, console=console, evaluation_cache=out / "evaluations", callbacks=watch, alone=False)
+        callbacks = [_Check(config, run, check)]
+        train(wanted, console=console, evaluation_cache=out / "evaluations", callbacks=callbacks, alone=False)
     record = run.read()
     with contextlib.suppress(ValueError):
         folder = folder.relative_to(out)
@@ -163,73 +100,6 @@ class _Check(CheckEveryStep):
         problems += select_problems(config.select, config.source, measured)
         if problems:
             raise CannotJudge(problems)
-
-
-class _Rungs:
-    """What happens at a rung: both objectives are measured, and a trial that fell behind is stopped."""
-
-    def __init__(
-        self,
-        config: StudyConfig,
-        plan: EvaluationPlan,
-        run: RunFolder,
-        seed: int,
-        *,
-        rungs: Sequence[Rung],
-        others: Others | None,
-        passed: Callable[[Rung], None] | None,
-    ) -> None:
-        self.config, self.run, self.seed, self.others, self.passed = config, run, seed, others, passed
-        self.known = {r.share: r for r in rungs if r.seed == seed}
-        names = {(s, n) for w in config.judged_by for s, n, _ in w.entries}
-        averages = tuple(a for a in plan.averages if (SUITE, a.name) in names)
-        names |= {(suite, name) for a in averages for suite, name, _ in a.members}
-        entries = tuple(e for e in plan.entries if (e.suite, e.name) in names)
-        self.plan = dataclasses.replace(plan, entries=entries, averages=averages)
-
-    def reached(self, point: Point) -> None:
-        assert self.config.pruning is not None and self.others is not None
-        rung = self.known.get(point.share)
-        if rung is None:
-            target, source = self._gains(point.measure())
-            rung = Rung(seed=self.seed, share=point.share, target=target, source=source)
-            self.known[point.share] = rung
-            if self.passed is not None:
-                self.passed(rung)
-        reason = behind((rung.target, rung.source), self.others(self.seed, point.share), self.config.pruning)
-        if reason is not None:
-            raise Stopped(reason)
-
-    def _gains(self, found: Sequence[Evaluation]) -> tuple[float, float]:
-        """Over the start, on both objectives."""
-        start = self.run.evaluated("start")
-        gains: list[float] = []
-        for wanted in self.config.judged_by:
-            parts = []
-            for suite, name, metric in wanted.entries:
-                after, before = next(e for e in found if (e.suite, e.name) == (suite, name)), start.find(suite, name)
-                assert before is not None, "the start was measured before training began"
-                one = after.metrics[metric or after.primary]
-                difference = one.value - before.metrics[metric or after.primary].value
-                parts.append(difference if one.higher_is_better else -difference)
-            gains.append(sum(parts) / len(parts))
-        return gains[0], gains[1]
-
-
-def pruned_after_seed(config: StudyConfig, runs: Sequence[SeedRun], others: Others) -> str | None:
-    """Whether the trial fell behind with the seeds it has: the reason, or None.
-
-    Args:
-        config: the study.
-        runs: of the trial, in the order of the seeds.
-        others: what the other trials were after the same seed.
-    """
-    if config.pruning is None or len(runs) >= len(config.seeds):
-        return None
-    target, source = (gain(runs[-1].comparisons, w) for w in config.judged_by)
-    if target is None or source is None:
-        return None
-    return behind((target, source), others(runs[-1].seed, 1.0), config.pruning)
 
 
 # ---------------------------------------------------------------------------------------------------------- one teacher
