@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 from pathlib import Path
 
 import cases
@@ -203,7 +204,7 @@ def test_an_error_on_one_process_is_an_error_on_all(tmp_path):
         processes.together(lambda: (_ for _ in ()).throw(ConfigError("mine")))
 
 
-def test_stale_states_are_found_and_replaced(tmp_path, monkeypatch, forwards):
+def test_stale_states_are_refused_until_their_folder_is_deleted(tmp_path, monkeypatch):
     """The model's code changed under the same weights and configuration: nothing in the key tells."""
     from transformers import LlamaModel
 
@@ -217,17 +218,29 @@ def test_stale_states_are_found_and_replaced(tmp_path, monkeypatch, forwards):
     with monkeypatch.context() as patch:
         patch.setattr(LlamaModel, "forward", forward)
         old.prepare_teacher()
-    said, new = [], make_trainer(tmp_path)
-    new.prepare_teacher(said.append)
-    assert any("computing them again" in text for text in said)
+    folder = tmp_path / "cache" / old.teacher_info["key"]
+    with pytest.raises(ModelError, match=f"delete {folder}"):
+        make_trainer(tmp_path).prepare_teacher()
+    shutil.rmtree(folder)
+    new = make_trainer(tmp_path)
+    new.prepare_teacher()
     assert new.teacher_info["computed"] == len(rows()) and new.teacher_info["key"] == old.teacher_info["key"]
-    new.train()
-    fresh = make_trainer(tmp_path / "fresh")
-    fresh.train()
-    assert largest_difference(weights(new), weights(fresh)) == 0.0
-    forwards.clear()
-    make_trainer(tmp_path).prepare_teacher()
-    assert len(forwards) == 1
+
+
+def test_a_damaged_file_is_removed_and_computed_again(tmp_path):
+    whole = make_trainer(tmp_path)
+    whole.train()
+    files = shards(tmp_path)
+    path = files[0]
+    content = path.read_bytes()
+    path.write_bytes(content[:-200] + b"\xff" + content[-199:])
+    said, again = [], make_trainer(tmp_path)
+    again.prepare_teacher(said.append)
+    assert any(f"removed the damaged shard {path.name}" in text for text in said)
+    assert again.teacher_info["computed"] > 0
+    again.train()
+    assert largest_difference(weights(whole), weights(again)) == 0.0
+    assert shards(tmp_path) == files  # named by their digests, checksums included
 
 
 @pytest.mark.parametrize("adapters", [False, True])
@@ -325,8 +338,7 @@ def test_a_disk_too_small_is_refused_before_anything_is_computed(tmp_path, monke
 # ------------------------------------------------------------------------------------------------------ a smaller dtype
 
 
-def test_a_lossy_dtype_states_its_error(tmp_path, caplog):
-    caplog.set_level(logging.INFO, logger="holdfast")
+def test_a_lossy_dtype_halves_the_size_and_moves_the_teacher(tmp_path):
     annealing = {"cache_dtype": "bfloat16"}
     trainer = make_trainer(tmp_path, annealing=annealing)
     trainer.train()
@@ -334,14 +346,10 @@ def test_a_lossy_dtype_states_its_error(tmp_path, caplog):
     lossless.train()
     assert trainer.teacher_info["key"] != lossless.teacher_info["key"]
     assert trainer.teacher_info["bytes"] * 2 == lossless.teacher_info["bytes"]
-    assert "rounding" not in lossless.teacher_info
-    stated = trainer.teacher_info["rounding"]
-    assert 0 < stated["error at KL 0.02"] < stated["error at KL 0.002"] < stated["error at KL 0.0002"]
-    assert history(trainer, "kl")[0] == pytest.approx(stated["kl"], rel=1.0) and history(trainer, "kl")[0] > 0
-    assert "lossy" in caplog.text
+    assert 0 < history(trainer, "kl")[0] < 1e-4 and history(lossless, "kl")[0] < 2e-6
     again = make_trainer(tmp_path, annealing=annealing)
     again.prepare_teacher()
-    assert again.teacher_info["rounding"] == stated and again.teacher_info["computed"] == 0
+    assert again.teacher_info["computed"] == 0
 
 
 # ----------------------------------------------------------------------------------------------------- the command line
@@ -384,4 +392,4 @@ def test_ctrl_c_while_computing_keeps_what_was_computed(tmp_path, model_folder, 
     assert RunFolder("out").read().status == "interrupted"
     monkeypatch.setattr(StartModel, "hidden", whole)
     assert main(words) == 0
-    assert 20 <= RunFolder("out").read().training["teacher"]["computed"] <= 36 - 10
+    assert RunFolder("out").read().training["teacher"]["computed"] == 36 - 18  # one pass more measured the size

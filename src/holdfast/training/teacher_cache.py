@@ -5,15 +5,14 @@ Before the first step, while the model still is the start model:
 
 1. the teacher's key (`retention.teacher.teacher_states`) names a folder in the cache, shared by all runs from the same
 start;
-2. the documents of the prepared training and evaluation data are hashed, and those that are stored are compared with
-their checksums;
-3. what is missing or damaged is computed and stored: each process of DDP a share, one run at a time (others wait and
-find the work done);
+2. the documents of the prepared training and evaluation data are hashed, and the files that hold them are compared with
+their checksums; a damaged one is deleted;
+3. what is missing is computed and stored: each process of DDP a share, one run at a time (others wait and find the work
+done);
 4. the longest and the shortest row, collated as training collates them, go through the start model once more, and the
-stored states must be the same
-   but for rounding. This finds what the key could not know: states that are stale (code of a model that changed, for
-   example; they are computed again), models whose states depend on neighbours or padding after all, and collators that
-   change tokens (both refused).
+stored states must be the same but for rounding. This finds what the key could not know: states that are stale (code of
+a model that changed, for example), models whose states depend on neighbours or padding after all, and collators that
+change tokens. All are refused.
 
 A run that finds everything computes nothing but step 4. The model is sharded only when training begins, so FSDP runs
 use a cache that is there; they cannot build one. Nor can DeepSpeed under ZeRO 3, or where it casts the model after the
@@ -29,7 +28,6 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -39,25 +37,13 @@ from torch import Tensor
 from holdfast.errors import ConfigError, DataError, ModelError, UserError
 from holdfast.ops.heads import Head, causal_lm, describe_head
 from holdfast.retention.protocol import TeacherSettings
-from holdfast.retention.teacher.cached_teacher import (
-    CachedTeacher,
-    document_key,
-    find_documents,
-)
+from holdfast.retention.teacher.cached_teacher import CachedTeacher, document_key, find_documents
 from holdfast.retention.teacher.state_store import StateStore
 from holdfast.retention.teacher.teacher import AdapterOffTeacher, Teacher
-from holdfast.retention.teacher.teacher_states import (
-    ROUNDING_AT,
-    StartModel,
-    build_states,
-    plan_batches,
-    rounding_error,
-    sample_states,
-    teacher_key,
-)
+from holdfast.retention.teacher.teacher_states import StartModel, build_states, plan_batches, teacher_key
 from holdfast.support.cache import cache_folder
 from holdfast.support.environment import shown_bytes
-from holdfast.support.files import read_object, write_json
+from holdfast.support.files import write_json
 from holdfast.support.leftovers import NewFolder
 from holdfast.support.paths import expanded
 from holdfast.support.progress import progress
@@ -71,29 +57,23 @@ holds."""
 CHECK_TOLERANCE = {"whole": 1e-2, "half": 0.15}
 """Largest relative difference between stored states and those of a training batch. Rounding stays far below, a leaking
 neighbour far above."""
-SLOW_BYTES = 2 * 10**9
-"""Checksums of less are read in about a second: no bar is worth it."""
 
 Say = Callable[[str], None]
 
 
 @dataclass
 class _Rows:
-    """The documents of one data set, and the rows that make the widest batch."""
+    """The documents of one data set, and the lengths of its rows."""
 
     documents: dict[bytes, np.ndarray] = field(default_factory=dict)
-    longest: int = 0
-    shortest: int = 0
-    lengths: tuple[int, int] = (-1, 10**18)
-    """Of the longest and of the shortest row, tokens."""
+    lengths: list[int] = field(default_factory=list)
 
-    def saw_row(self, index: int, length: int) -> None:
-        low, high = self.lengths[1], self.lengths[0]
-        if length > high:
-            self.longest, high = index, length
-        if 0 < length < low:
-            self.shortest, low = index, length
-        self.lengths = (high, low)
+    def extremes(self) -> list[int]:
+        """The longest row and the shortest that has tokens: two indices, or one where all are as long."""
+        filled = [index for index, length in enumerate(self.lengths) if length]
+        longest = max(filled, key=self.lengths.__getitem__)
+        shortest = min(filled, key=self.lengths.__getitem__)
+        return list(dict.fromkeys([longest, shortest]))
 
 
 class TeacherCache:
@@ -116,17 +96,17 @@ class TeacherCache:
         self.source: Teacher = (
             AdapterOffTeacher(trainer.model) if hasattr(trainer.model, "disable_adapter") else StartModel(trainer.model)
         )
-        self.found: CachedTeacher | None = None
+        self.teacher: CachedTeacher | None = None
         """What batches are looked up in; None until `prepare`."""
         self.info: dict[str, Any] = {}
-        """What a run records of it: key, documents, tokens, bytes, dtype, how many were built, and the error of a lossy
-        dtype."""
+        """What a run records of it: key, documents, tokens, bytes, dtype, and how many were built."""
         self.tokens_per_batch = BUILD_TOKENS.get(trainer.args.device.type) or max(BUILD_TOKENS.values())
         self._store: StateStore | None = None
-        self._made: NewFolder | None = None
+        self._new_folder: NewFolder | None = None
         self._facts: dict[str, Any] = {}
         self._known: dict[bytes, int] = {}
         self._processes = Processes(trainer.accelerator.process_index, trainer.accelerator.num_processes)
+        self._main = self._processes.rank == 0
 
     def prepare(self, datasets: Iterable[Any], *, at_start: bool, say: Say) -> CachedTeacher:
         """Makes sure that the states of all documents of these prepared data sets are there, and gives the teacher that
@@ -144,42 +124,38 @@ class TeacherCache:
             ModelError: stored states differ from those in a batch, or are not finite.
             StorageError: the disk.
         """
-        try:
-            return self._prepare(datasets, at_start=at_start, say=say if self._processes.rank == 0 else _silent)
-        except UserError:
-            if self._made is not None and self._store is not None and not len(self._store):
-                handle = self._store.try_lock()
-                if handle is not None:  # else another run is filling it
-                    self._made.remove()
-                    self._store.unlock(handle)
-            raise
-
-    def _prepare(self, datasets: Iterable[Any], *, at_start: bool, say: Say) -> CachedTeacher:
-        found = [(d, read_documents(self.trainer, d)) for d in datasets if d is not None]
-        documents = {k: v for _, rows in found for k, v in rows.documents.items()}
-        wanted = {k: v for k, v in documents.items() if k not in self._known}
+        if not self._main:
+            say = _silent
+        prepared = [(dataset, read_documents(self.trainer, dataset)) for dataset in datasets if dataset is not None]
+        documents: dict[bytes, np.ndarray] = {}
+        for _, rows in prepared:
+            documents.update((k, tokens) for k, tokens in rows.documents.items() if k not in self._known)
         store = self._open()
-        self._verify(store, wanted)
-        missing, computed = max(self._processes.gather(len(store.missing(wanted)))), 0
-        began = time.monotonic()
-        if missing:
-            if not at_start:
+        try:
+            self._verify(store, documents, say)
+            missing = max(self._processes.gather(len(store.missing(documents))))
+            if missing and not at_start:
                 raise DataError(
                     f"label_annealing.teacher: cached has nothing of {missing} document(s), and training has changed "
-                    "the model it "
-                    f"would have to come from. Give all evaluation data as eval_dataset before training, or "
-                    f"use teacher: online."
+                    "the model it would have to come from. Give all evaluation data as eval_dataset before training, "
+                    "or use teacher: online."
                 )
-            computed = self._build(store, wanted, say)
-        self._known.update({k: len(v) for k, v in wanted.items()})
-        if wanted:
-            self._describe(store, computed, time.monotonic() - began, say)
-        if self.found is None:
-            dtype = getattr(torch, store.note().get("forward", "float32"))
-            self.found = CachedTeacher(store, self._head(), dtype=dtype)
+            began = time.monotonic()
+            computed = self._build(store, documents, say) if missing else 0
+            seconds = time.monotonic() - began
+        except UserError:
+            self._clean_up(store)
+            raise
+        self._known.update({k: len(tokens) for k, tokens in documents.items()})
+        if documents:
+            self._describe(store, computed, seconds, say)
+        if self.teacher is None:
+            self.teacher = CachedTeacher(store, self._head(), dtype=getattr(torch, store.forward() or "float32"))
         if at_start and not self._sharded:
-            self._check(found, wanted, fresh=computed > 0, say=say)
-        return self.found
+            for dataset, rows in prepared:
+                if rows.documents:
+                    self._check(store, self.teacher, dataset, rows)
+        return self.teacher
 
     # ------------------------------------------------------------------------------------------------------ the store
 
@@ -190,92 +166,94 @@ class TeacherCache:
         return bool(trainer.is_fsdp_enabled or (trainer.is_deepspeed_enabled and not whole))
 
     def _open(self) -> StateStore:
-        if self._store is None:
-            import transformers
-
-            def key() -> tuple[str, dict[str, Any]] | None:
-                if self._processes.rank != 0:  # under FSDP only the first process may hold the weights
-                    return None
-                library = "transformers " + ".".join(transformers.__version__.split(".")[:2])
-                with self.trainer.accelerator.autocast():
-                    return teacher_key(
-                        self.trainer.model,
-                        device=self.trainer.args.device,
-                        stored=self.stored,
-                        library=library,
-                    )
-
-            try:
-                name, self._facts = self._processes.gather(self._processes.together(key))[0]
-            except ModelError as error:
-                raise ConfigError(
-                    f"label_annealing.teacher: cached cannot tell whose states to look for. {error} Instead, "
-                    f"use teacher: online."
-                ) from error
-            self._store = self._processes.together(lambda: self._open_store(name))
+        if self._store is not None:
+            return self._store
+        try:
+            key, self._facts = self._processes.gather(self._processes.together(self._key))[0]
+        except ModelError as error:
+            raise ConfigError(
+                f"label_annealing.teacher: cached cannot tell whose states to look for. {error} Instead, "
+                f"use teacher: online."
+            ) from error
+        folder = self.root / key
+        if self._main:
+            with contextlib.suppress(OSError):  # the store says what is wrong
+                self._new_folder = NewFolder(folder)
+        self._store = self._processes.together(lambda: StateStore(folder, teacher=key))
         return self._store
 
-    def _open_store(self, name: str) -> StateStore:
-        folder = self.root / name
-        if self._processes.rank == 0:
-            with contextlib.suppress(OSError):  # the store says what is wrong
-                self._made = NewFolder(folder)
-        return StateStore(folder, teacher=name)
+    def _key(self) -> tuple[str, dict[str, Any]] | None:
+        """The teacher's key and what it was made of; on the first process, because under FSDP only that may hold the
+        weights."""
+        import transformers
 
-    def _verify(self, store: StateStore, wanted: dict[bytes, Any]) -> None:
-        """Checks the stored documents, each process a share, and lets all leave out what any found damaged."""
-        keys = sorted(k for k in wanted if k in store)
-        size = store.documents_bytes(keys)
-        with self._bar(
-            "Checking the teacher's states", size / self._processes.world, show=size > SLOW_BYTES
-        ) as advance:
-            store.verify(keys[self._processes.rank :: self._processes.world], advance=advance)
-        store.leave_out(
-            {n: why for damaged in self._processes.gather(dict(store.damaged)) for n, why in damaged.items()}
-        )
+        if not self._main:
+            return None
+        library = "transformers " + ".".join(transformers.__version__.split(".")[:2])
+        device = self.trainer.args.device
+        with self.trainer.accelerator.autocast():
+            return teacher_key(self.trainer.model, device=device, stored=self.stored, library=library)
 
-    def _build(self, store: StateStore, wanted: dict[bytes, np.ndarray], say: Say, *, anew: bool = False) -> int:
+    def _clean_up(self, store: StateStore) -> None:
+        """Takes away the folder that a refused request made; not what another run is filling."""
+        if self._new_folder is None:
+            return
+        handle = store.try_lock()
+        if handle is None:
+            return
+        store.scan()
+        if not len(store):
+            self._new_folder.remove()
+        store.unlock(handle)
+
+    def _verify(self, store: StateStore, documents: dict[bytes, Any], say: Say) -> None:
+        """Compares the shards that hold these documents with their checksums, each process a share, and deletes what is
+        damaged."""
+        names = store.shards_of(documents)[self._processes.rank :: self._processes.world]
+        with self._bar("Checking the teacher's states", store.shard_bytes(names)) as advance:
+            damaged = store.damaged(names, advance=advance)
+        reasons = dict(store.unreadable)
+        for share in self._processes.gather(damaged):
+            reasons.update(dict.fromkeys(share, "its states differ from their checksums"))
+        for name, reason in sorted(reasons.items()):
+            if self._main:
+                store.remove(name)
+            say(f"Teacher cache: removed the damaged shard {name} ({reason}); its documents are computed again.")
+        self._processes.gather(None)  # the first process has deleted them
+        store.scan()
+
+    def _build(self, store: StateStore, documents: dict[bytes, np.ndarray], say: Say) -> int:
         """Computes what is missing; returns how many documents all processes of this run computed (another run may have
-        been first).
-
-        Args:
-            anew: what is there is not the teacher's: delete it first.
-        """
+        been first)."""
         if self._sharded:
             raise ConfigError(
-                f"label_annealing.teacher: cached has nothing of {len(store.missing(wanted))} of {len(wanted)} "
-                "documents in "
-                f"{store.folder}, and a model that FSDP or DeepSpeed shards cannot compute it. Build it first in a run "
-                f"of one process (the same model, data, precision and attention; it may be stopped after its first "
-                f"step), or use teacher: online."
+                f"label_annealing.teacher: cached has nothing of {len(store.missing(documents))} of {len(documents)} "
+                f"documents in {store.folder}, and a model that FSDP or DeepSpeed shards cannot compute it. Build it "
+                f"first in a run of one process (the same model, data, precision and attention; it may be stopped "
+                f"after its first step), or use teacher: online."
             )
         handle = self._lock(store, say)
         try:
-            self._processes.together(lambda: self._clear_damaged(store, say) if self._processes.rank == 0 else None)
-            if anew:
-                self._processes.together(lambda: store.discard(wanted))
-            store.damaged.clear()  # another run may have put sound shards in their place, which get the same names
             store.scan()
-            left = {k: wanted[k] for k in store.missing(wanted)}
-            computed = max(self._processes.gather(len(left)))
+            missing = set(store.missing(documents))
+            computed = max(self._processes.gather(len(missing)))
             if computed:
-                self._processes.together(
-                    lambda: self._announce(store, left, say) if self._processes.rank == 0 else None
-                )
-                batches = [b for b in plan_batches(wanted, tokens=self.tokens_per_batch) if any(k in left for k in b)]
-                self._processes.together(
-                    lambda: self._compute(store, wanted, batches[self._processes.rank :: self._processes.world])
-                )
+                left = {key: documents[key] for key in missing}
+                self._processes.together(lambda: self._announce(store, left, say) if self._main else None)
+                batches = [
+                    b for b in plan_batches(documents, tokens=self.tokens_per_batch) if not missing.isdisjoint(b)
+                ]
+                share = batches[self._processes.rank :: self._processes.world]
+                self._processes.together(lambda: self._compute(store, documents, share))
         finally:
             if handle is not None:
                 store.unlock(handle)
         store.scan()
-        still = max(self._processes.gather(len(store.missing(wanted))))
+        still = max(self._processes.gather(len(store.missing(documents))))
         if still:
             raise ConfigError(
                 f"label_annealing.cache_dir: {still} document(s) that one process stored are not in {store.folder} "
-                f"for another. Give a folder that "
-                "all processes share."
+                f"for another. Give a folder that all processes share."
             )
         return computed
 
@@ -284,7 +262,7 @@ class TeacherCache:
         times out meanwhile."""
         announced = False
         while True:
-            handle = store.try_lock() if self._processes.rank == 0 else None
+            handle = store.try_lock() if self._main else None
             if self._processes.gather(handle is not None)[0]:
                 return handle
             if not announced:
@@ -292,151 +270,93 @@ class TeacherCache:
                 announced = True
             time.sleep(0.5)
 
-    def _clear_damaged(self, store: StateStore, say: Say) -> None:
-        why = dict(store.damaged)
-        for name in store.remove_damaged():
-            say(f"Teacher cache: removed the damaged shard {name} ({why[name]}); its documents are computed again.")
-
-    def _announce(self, store: StateStore, left: dict[bytes, np.ndarray], say: Say) -> None:
-        """States the size, refuses what will not fit, writes down whose states they are, and measures what a lossy
-        dtype costs."""
+    def _announce(self, store: StateStore, missing: dict[bytes, np.ndarray], say: Say) -> None:
+        """States the size, refuses what will not fit, and writes down whose states they are."""
+        shortest = torch.as_tensor(min(missing.values(), key=len), dtype=torch.int64, device=self.trainer.args.device)
         with self.trainer.accelerator.autocast():
-            states_NK, head = sample_states(
-                self.source, sorted(left.values(), key=len), device=self.trainer.args.device
-            )
-        tokens = sum(map(len, left.values()))
-        stored = self.stored or states_NK.dtype
-        size = tokens * states_NK.shape[1] * stored.itemsize
+            states_1NK, _ = self.source.hidden({"input_ids": shortest[None]})
+        width = states_1NK.shape[-1]
+        tokens = sum(map(len, missing.values()))
+        stored = self.stored or states_1NK.dtype
+        size = tokens * width * stored.itemsize
         free = shutil.disk_usage(store.folder).free
         text = (
-            f"{len(left)} documents, {tokens} tokens of {states_NK.shape[1]} x "
-            f"{str(stored).removeprefix('torch.')}, {shown_bytes(size)}"
+            f"{len(missing)} documents, {tokens} tokens of {width} x {str(stored).removeprefix('torch.')}, "
+            f"{shown_bytes(size)}"
         )
         if size > free:
             raise ConfigError(
                 f"label_annealing.cache_dir: the teacher's states ({text}) do not fit in {store.folder}, where "
                 f"{shown_bytes(free)} are free. Free some space, choose another cache_dir, store them in a smaller "
-                f"dtype (cache_dtype; its error is measured), or use teacher: online."
+                f"dtype (cache_dtype), or use teacher: online."
             )
         say(f"Teacher cache: computing {text}, into {store.folder}")
-        record: dict[str, Any] = {
-            "teacher": self._facts,
-            "width": states_NK.shape[1],
-            "forward": str(states_NK.dtype).removeprefix("torch."),
-        }
-        if torch.promote_types(stored, states_NK.dtype) != stored:  # it cannot hold every value of the other
-            record["rounding"] = rounding_error(states_NK, head, stored)
-        write_json(store.folder / "teacher.json", record)
+        forward = str(states_1NK.dtype).removeprefix("torch.")
+        write_json(store.folder / "teacher.json", {"teacher": self._facts, "width": width, "forward": forward})
 
     def _compute(self, store: StateStore, documents: dict[bytes, np.ndarray], batches: list[list[bytes]]) -> None:
-        device, tokens = self.trainer.args.device, sum(len(documents[k]) for batch in batches for k in batch)
+        tokens = sum(len(documents[k]) for batch in batches for k in batch)
+        device = self.trainer.args.device
         with self._bar("Computing the teacher's states", tokens) as advance, self.trainer.accelerator.autocast():
             build_states(store, documents, batches, self.source, device=device, stored=self.stored, advance=advance)
 
-    def _bar(self, text: str, total: float, *, show: bool = True) -> Any:
+    def _bar(self, text: str, total: float) -> contextlib.AbstractContextManager[Callable[[float], None]]:
         """A progress bar on the first process: its own share stands for all."""
-        return progress(text, total=total) if show and self._processes.rank == 0 else _NoBar()
+        return progress(text, total=total) if self._main else contextlib.nullcontext(lambda amount: None)
 
     def _describe(self, store: StateStore, computed: int, seconds: float, say: Say) -> None:
         size = store.documents_bytes(self._known)
-        dtype = str(store.dtype()).removeprefix("torch.")
-        rounding = self._rounding(store)
         self.info = {
             "name": "cached",
             "key": store.teacher,
             "documents": len(self._known),
             "tokens": sum(self._known.values()),
             "bytes": size,
-            "dtype": dtype,
+            "dtype": str(store.dtype()).removeprefix("torch."),
             "computed": computed + self.info.get("computed", 0),
-            **({"rounding": rounding} if rounding else {}),
         }
         how = f"computed {computed} of them in {seconds:.1f} s" if computed else "found"
         say(f"Teacher cache: {len(self._known)} documents, {shown_bytes(size)}, {how} in {store.folder}")
-        if rounding:
-            errors = ", ".join(
-                f"{rounding[f'error at KL {k:g}']:.1%} at KL {k:g}"
-                for k in ROUNDING_AT
-                if f"error at KL {k:g}" in rounding
-            )
-            say(
-                f"Teacher cache: stored as {dtype}, which is lossy. Measured error of the KL's gradient: {errors} "
-                f"(nats per token)."
-            )
         for name in store.foreign:
             say(f"Teacher cache: {name} in {store.folder} is not one of its shards and is not used.")
 
-    def _rounding(self, store: StateStore) -> dict[str, float] | None:
-        """The measured error of a lossy dtype, from the record that its builder left."""
-        try:
-            found = read_object(store.folder / "teacher.json").get("rounding") if self.stored is not None else None
-        except DataError:
-            return None
-        return found if isinstance(found, dict) else None
-
     # --------------------------------------------------------------------------------------------------- head and check
 
-    def _check(self, found: list[tuple[Any, _Rows]], wanted: dict[bytes, np.ndarray], *, fresh: bool, say: Say) -> None:
-        """Compares stored states with the start model's own in a batch of each data set; what an earlier run stored and
-        does not fit is replaced.
+    def _check(self, store: StateStore, teacher: CachedTeacher, dataset: Any, rows: _Rows) -> None:
+        """Compares stored states with the start model's own in a batch of a data set.
 
         Raises:
             DataError: a document of the batch is not stored.
-            ModelError: the states differ although they have just been computed.
+            ModelError: the states differ.
         """
-        assert self._store is not None and self.found is not None
-        half = (
-            self.trainer.accelerator.mixed_precision != "no"
-            or self.stored is not None
-            or self.found.dtype not in (torch.float32, torch.float64)
-        )
+        mixed = self.trainer.accelerator.mixed_precision != "no" or self.stored is not None
+        half = mixed or teacher.dtype not in (torch.float32, torch.float64)
         tolerance = CHECK_TOLERANCE["half" if half else "whole"]
-        for dataset, rows in found:
-            if not rows.documents:
-                continue
-            difference = self._processes.gather(
-                self._processes.together(partial(self._difference_on_batch, dataset, rows))
-            )[0]
-            if difference <= tolerance:
-                continue
-            if not fresh:
-                say(
-                    f"Teacher cache: the stored states differ from the model's by {difference:.2g} of their "
-                    f"size; computing them again."
-                )
-                computed = self._build(self._store, wanted, say, anew=True)
-                self._describe(self._store, computed, 0.0, _silent)
-                self._check(found, wanted, fresh=True, say=say)
-                return
+        difference = self._processes.together(
+            lambda: self._difference_on_batch(teacher, dataset, rows) if self._main else 0.0
+        )
+        difference = self._processes.gather(difference)[0]
+        if not difference <= tolerance:
             raise ModelError(
                 "label_annealing.teacher: cached expects states that depend on their document's tokens only, but in "
-                "a batch "
-                f"of training those of {type(causal_lm(self.trainer.model)).__name__} differ from the stored ones by "
-                f"{difference:.2g} of their size (rounding explains {tolerance:g}). The model looks at padding or at "
-                f"neighbours in a packed row, or scales positions by the longest row. Instead, use teacher: online."
+                f"a batch of training those of {type(causal_lm(self.trainer.model)).__name__} differ from the stored "
+                f"ones by {difference:.2g} of their size (rounding explains {tolerance:g}). If the model's code has "
+                f"changed since they were stored, delete {store.folder}. Otherwise the model looks at padding or at "
+                f"neighbours in a packed row, or scales positions by the longest row: use teacher: online."
             )
 
     @torch.no_grad()
-    def _difference_on_batch(self, dataset: Any, rows: _Rows) -> float:
-        """Relative difference for the longest and the shortest row, collated as in training; on the first process, 0 on
-        others."""
-        if self._processes.rank != 0:
-            return 0.0
-        assert self.found is not None
-        inputs = self._collate(dataset, list(dict.fromkeys([rows.longest, rows.shortest])))
-        found = find_documents(inputs)
+    def _difference_on_batch(self, teacher: CachedTeacher, dataset: Any, rows: _Rows) -> float:
+        """Relative difference for the longest and the shortest row, collated as in training."""
+        inputs = self._collate(dataset, rows.extremes())
         with self.trainer.accelerator.autocast():
-            stored_BTK = self.found.of(inputs)
+            stored_BTK = teacher.of(inputs)
             own_BTK, _ = self.source.hidden(inputs)
-        spans = [
-            s
-            for s, k in zip(zip(found.row, found.start, found.length, strict=True), found.keys, strict=True)
-            if k in self.found.store
-        ]
-        ours = torch.cat([stored_BTK[b, s : s + n] for b, s, n in spans]).double()
-        own = torch.cat([own_BTK[b, s : s + n] for b, s, n in spans]).double()
-        difference = float((ours - own).norm() / own.norm())
-        return difference if difference == difference else float("inf")
+        compared_BT = torch.zeros(stored_BTK.shape[:2], dtype=torch.bool, device=stored_BTK.device)
+        for key, row, start, length in find_documents(inputs):
+            compared_BT[row, start : start + length] = key in teacher.store
+        stored_NK, own_NK = stored_BTK[compared_BT].double(), own_BTK[compared_BT].double()
+        return float((stored_NK - own_NK).norm() / own_NK.norm())
 
     def _collate(self, dataset: Any, indices: list[int]) -> dict[str, Any]:
         """A batch of these rows as the trainer's data loader makes it, on the device, without labels; leaves random
@@ -459,36 +379,23 @@ class TeacherCache:
     def _head(self) -> Head:
         """The start model's head, copied where training will move it."""
         model = self.trainer.model
-        if hasattr(model, "disable_adapter"):
-            with model.disable_adapter():
-                head = describe_head(model)
-        else:
+        with model.disable_adapter() if hasattr(model, "disable_adapter") else contextlib.nullcontext():
             head = describe_head(model)
-        if (
-            not self._sharded
-            and not head.weight_VH.requires_grad
-            and not (head.bias_V is not None and head.bias_V.requires_grad)
-        ):
-            return head.detached()
         frozen = head.detached()
-        return replace(
-            frozen,
-            weight_VH=self._copied(frozen.weight_VH),
-            bias_V=None if frozen.bias_V is None else self._copied(frozen.bias_V),
-        )
+        trained = any(tensor is not None and tensor.requires_grad for tensor in (head.weight_VH, head.bias_V))
+        if not trained and not self._sharded:
+            return frozen
+        bias_V = None if frozen.bias_V is None else self._copied(frozen.bias_V)
+        return replace(frozen, weight_VH=self._copied(frozen.weight_VH), bias_V=bias_V)
 
     def _copied(self, tensor: Tensor) -> Tensor:
         if not self._sharded:
             return tensor.clone()
         device = self.trainer.args.device
-        held = (
-            torch.empty(tensor.shape, dtype=tensor.dtype, device=device)
-            if tensor.is_meta
-            else tensor.to(device, copy=True)
-        )
+        copy = torch.empty_like(tensor, device=device) if tensor.is_meta else tensor.to(device, copy=True)
         if self._processes.world > 1:
-            torch.distributed.broadcast(held, src=0)  # only the first process may have loaded the weights
-        return held
+            torch.distributed.broadcast(copy, src=0)  # only the first process may have loaded the weights
+        return copy
 
 
 # ------------------------------------------------------------------------------------------------------- the documents
@@ -507,88 +414,57 @@ def read_documents(trainer: Any, dataset: Any) -> _Rows:
     if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
         raise ConfigError(
             "label_annealing.teacher: cached has to see the whole data before training, got "
-            f"{type(dataset).__name__}, which has no "
-            f"length. Turn streaming off, or use teacher: online."
+            f"{type(dataset).__name__}, which has no length. Turn streaming off, or use teacher: online."
         )
-    if _is_arrow(dataset):
-        dataset = trainer._remove_unused_columns(dataset, description="training")
-        if (
-            "input_ids" in dataset.column_names
-            and dataset.format["type"] != "custom"
-            and not {"attention_mask", "position_ids"} & {*dataset.column_names}
-        ):
-            return _read_arrow(dataset)
-    found = _Rows()
-    for index in range(len(dataset)):
-        row = dataset[index]
+    rows = _Rows()
+    for row in _rows(trainer, dataset):
         if "input_ids" not in row:
             raise ConfigError(
                 f"label_annealing.teacher: cached expects rows with input_ids, got the columns {', '.join(row)}. "
-                "Instead, "
-                f"use teacher: online."
+                "Instead, use teacher: online."
             )
-        inputs = {
-            k: torch.as_tensor(row[k])[None]
-            for k in ("input_ids", "attention_mask", "position_ids")
-            if row.get(k) is not None
+        tokens = np.asarray(row["input_ids"]).astype("<i4")
+        rows.lengths.append(len(tokens))
+        layout = {
+            k: torch.as_tensor(row[k])[None] for k in ("attention_mask", "position_ids") if row.get(k) is not None
         }
-        tokens = inputs["input_ids"][0].to(torch.int32).contiguous().numpy().astype("<i4", copy=False)
-        found.saw_row(index, len(tokens))
-        if len(tokens):
-            spans = find_documents(inputs)
-            for key, start, length in zip(spans.keys, spans.start, spans.length, strict=True):
-                found.documents.setdefault(key, tokens[start : start + length])
-    return found
+        if not len(tokens):
+            continue
+        if layout:
+            for key, _, start, length in find_documents({"input_ids": torch.as_tensor(tokens)[None], **layout}):
+                rows.documents.setdefault(key, tokens[start : start + length])
+            continue
+        lengths = row.get("seq_lengths")
+        for document in [tokens] if lengths is None else np.split(tokens, np.cumsum(lengths)[:-1]):
+            if len(document):
+                rows.documents.setdefault(document_key(document), document)
+    return rows
+
+
+def _rows(trainer: Any, dataset: Any) -> Iterator[dict[str, Any]]:
+    if _is_arrow(dataset):
+        dataset = trainer._remove_unused_columns(dataset, description="training")
+        if "input_ids" in dataset.column_names and dataset.format["type"] != "custom":
+            yield from _arrow_rows(dataset)
+            return
+    for index in range(len(dataset)):
+        yield dataset[index]
+
+
+def _arrow_rows(dataset: Any) -> Iterator[dict[str, Any]]:
+    """Rows as arrays, never Python lists of tokens."""
+    lists = ("input_ids", "seq_lengths", "attention_mask", "position_ids")
+    columns = [name for name in lists if name in dataset.column_names]
+    for table in dataset.select_columns(columns).with_format("arrow").iter(batch_size=1000):
+        for cells in zip(*table.select(columns), strict=True):
+            arrays = [cell.values.to_numpy() if cell.is_valid else None for cell in cells]
+            yield dict(zip(columns, arrays, strict=True))
 
 
 def _is_arrow(dataset: Any) -> bool:
     """Whether it is a `datasets.Dataset`; a plain trainer works without that library."""
     library = sys.modules.get("datasets")
     return library is not None and isinstance(dataset, library.Dataset)
-
-
-def _read_arrow(dataset: Any) -> _Rows:
-    """Columns in batches, never as Python lists of tokens."""
-    found = _Rows()
-    packed = "seq_lengths" in dataset.column_names
-    row = 0
-    for table in dataset.with_format("arrow").iter(batch_size=1000):
-        for tokens, lengths in zip(
-            _lists(table, "input_ids"), _lists(table, "seq_lengths") if packed else _nothing(), strict=False
-        ):
-            found.saw_row(row, len(tokens))
-            row += 1
-            start = 0
-            for length in lengths.tolist() if lengths is not None else [len(tokens)]:
-                piece = tokens[start : start + length]
-                if length:
-                    found.documents.setdefault(document_key(piece), piece)
-                start += length
-    return found
-
-
-def _lists(table: Any, column: str) -> Iterator[np.ndarray]:
-    """The lists of an Arrow column, as views of one int32 array a chunk."""
-    import pyarrow.compute as pc
-
-    for chunk in table.column(column).chunks:
-        values = chunk.flatten().to_numpy(zero_copy_only=False).astype("<i4")
-        lengths = pc.list_value_length(chunk).to_numpy(zero_copy_only=False)
-        ends = lengths.cumsum()
-        for start, end in zip((ends - lengths).tolist(), ends.tolist(), strict=True):
-            yield values[start:end]
-
-
-def _nothing() -> Iterator[None]:
-    while True:
-        yield None
-
-
-class _NoBar:
-    def __enter__(self) -> Callable[[float], None]:
-        return lambda amount: None
-
-    def __exit__(self, *_: object) -> None: ...
 
 
 def _silent(text: str) -> None: ...

@@ -20,8 +20,7 @@ Shape suffixes: B batch, T positions, D documents of a batch, K teacher width.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -31,29 +30,31 @@ from holdfast.ops.heads import Head
 from holdfast.retention.teacher.state_store import KEY_BYTES, StateStore
 
 KNOWN_INPUTS = {
-    *("input_ids", "attention_mask", "position_ids", "labels", "use_cache"),
-    *(
-        "cu_seq_lens_q",
-        "cu_seq_lens_k",
-        "max_length_q",
-        "max_length_k",
-        "seq_idx",
-    ),  # where packed documents end, once more
+    "input_ids",
+    "attention_mask",
+    "position_ids",
+    "labels",
+    "use_cache",
+    "cu_seq_lens_q",
+    "cu_seq_lens_k",
+    "max_length_q",
+    "max_length_k",
+    "seq_idx",
 }
-"""Inputs that a state either depends on through its document's tokens or does not depend on."""
+"""Inputs that a state either depends on through its document's tokens or does not depend on. The last five say where
+packed documents end, once more."""
 
 
-@dataclass(frozen=True)
-class Documents:
-    """The documents of one batch, in the order of their rows and starts."""
+class Document(NamedTuple):
+    """One document of a batch."""
 
-    keys: list[bytes]
-    """Hashes of their token ids."""
-    row: list[int]
-    start: list[int]
-    """First position of each within its row."""
-    length: list[int]
-    """Tokens of each, 1 or more."""
+    key: bytes
+    """Hash of its token ids."""
+    row: int
+    start: int
+    """First position within its row."""
+    length: int
+    """Tokens, 1 or more."""
 
 
 def document_key(tokens: Any) -> bytes:
@@ -61,8 +62,8 @@ def document_key(tokens: Any) -> bytes:
     return hashlib.blake2b(tokens, digest_size=KEY_BYTES).digest()
 
 
-def find_documents(inputs: dict[str, Any]) -> Documents:
-    """The documents of a batch with their keys.
+def find_documents(inputs: dict[str, Any]) -> list[Document]:
+    """The documents of a batch, in the order of their rows and starts.
 
     Args:
         inputs: `input_ids [B, T]`, and `position_ids [B, T]` or `[1, T]` that restart at 0 (packing), `attention_mask
@@ -113,14 +114,12 @@ def find_documents(inputs: dict[str, Any]) -> Documents:
                 "others. Instead, "
                 "use teacher: online."
             )
-    starts, counts = first.tolist(), lengths.tolist()
     array = flat.numpy().astype("<i4", copy=False)
-    return Documents(
-        keys=[document_key(array[s : s + n]) for s, n in zip(starts, counts, strict=True)],
-        row=[s // positions for s in starts],
-        start=[s % positions for s in starts],
-        length=counts,
-    )
+    documents = []
+    for start, length in zip(first.tolist(), lengths.tolist(), strict=True):
+        key = document_key(array[start : start + length])
+        documents.append(Document(key, start // positions, start % positions, length))
+    return documents
 
 
 class CachedTeacher:
@@ -150,39 +149,26 @@ class CachedTeacher:
 
         Raises:
             DataError: a document that is not stored, or inputs that `find_documents` refuses.
-            StorageError: what differs from its checksum.
         """
-        found = find_documents(inputs)
+        documents = find_documents(inputs)
         ids_BT: Tensor = inputs["input_ids"]
-        device = ids_BT.device
-        rows, positions = ids_BT.shape
-        states: list[Tensor | float] = []
-        for number, key in enumerate(found.keys):
-            if key in self.store:
-                states.append(self.store.read(key))
-            elif found.length[number] == 1:
-                states.append(float("nan"))
-            else:
-                raise self._unknown(found, number, ids_BT)
-        pinned = device.type == "cuda"
-        shape = (rows, positions, self.width)
-        whole = sum(found.length) == rows * positions
+        pinned = ids_BT.is_cuda
         # Pinned memory goes back to a pool that waits for copies under way, so a fresh buffer a batch is cheap and
         # never overwritten too early.
-        buffer_BTK = (torch.empty if whole else torch.zeros)(
-            shape, dtype=self.store.dtype() or self.dtype, pin_memory=pinned
-        )
-        for piece, row, start, length in zip(states, found.row, found.start, found.length, strict=True):
-            buffer_BTK[row, start : start + length] = piece
-        return buffer_BTK.to(device, non_blocking=pinned).to(self.dtype)
-
-    def _unknown(self, found: Documents, number: int, ids_BT: Tensor) -> DataError:
-        row, start, length = found.row[number], found.start[number], found.length[number]
-        tokens = ids_BT[row, start : start + length].tolist()
-        shown = ", ".join(map(str, tokens[:8])) + (", ..." if length > 8 else "")
-        return DataError(
-            f"label_annealing.teacher: cached has nothing of a document of {length} tokens ({shown}): it is not one "
-            "of the "
-            f"prepared training or evaluation data. Where the collator changes or cuts tokens as it goes, "
-            f"use teacher: online; data given to evaluate() later has to be given as eval_dataset before training."
-        )
+        shape = (*ids_BT.shape, self.width)
+        buffer_BTK = torch.zeros(shape, dtype=self.store.dtype() or self.dtype, pin_memory=pinned)
+        for key, row, start, length in documents:
+            states_NK = buffer_BTK[row, start : start + length]
+            if key in self.store:
+                states_NK.copy_(self.store.read(key))
+            elif length == 1:
+                states_NK.fill_(float("nan"))
+            else:
+                tokens = ids_BT[row, start : start + min(length, 8)].tolist()
+                raise DataError(
+                    f"label_annealing.teacher: cached has nothing of a document of {length} tokens that begins with "
+                    f"{tokens}: it is not one of the prepared training or evaluation data. Where the collator changes "
+                    f"or cuts tokens as it goes, use teacher: online; data given to evaluate() later has to be given "
+                    f"as eval_dataset before training."
+                )
+        return buffer_BTK.to(ids_BT.device, non_blocking=pinned).to(self.dtype)

@@ -18,7 +18,9 @@ head takes there during the op.
 
 from __future__ import annotations
 
+import contextlib
 import copy
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -142,15 +144,20 @@ class AdapterOffTeacher:
 
     @torch.no_grad()
     def hidden(self, inputs: dict[str, Any]) -> tuple[Tensor, Head]:
-        # Dropout of the base model has to be off too, and the student's mode has to come back exactly.
-        training = [m for m in self.model.modules() if m.training]
-        self.model.eval()
-        try:
-            with self.model.disable_adapter():  # type: ignore[operator]
-                return run_outside(self.model, **inputs), self._head.get()
-        finally:
-            for module in training:
-                module.training = True
+        with without_dropout(self.model), self.model.disable_adapter():  # type: ignore[operator]
+            return run_outside(self.model, **inputs), self._head.get()
+
+
+@contextlib.contextmanager
+def without_dropout(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode inside; every module's own mode comes back exactly."""
+    training = [m for m in model.modules() if m.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
 
 
 class _FrozenHead:

@@ -15,10 +15,9 @@ the difference of two nearly equal distributions:
 
     relative error of the gradient  ~  sqrt(KL(teacher || rounded teacher) / KL(teacher || student))
 
-`rounding_error` measures both sides on states of the data. The error falls as the student moves away and never
-vanishes.
+The error falls as the student moves away and never vanishes.
 
-Shape suffixes: N tokens, K width, V vocabulary.
+Shape suffixes: B batch, T positions, N tokens of a document, K width.
 """
 
 from __future__ import annotations
@@ -31,43 +30,38 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
 from holdfast.errors import ModelError
 from holdfast.ops.document_attention import IMPLEMENTATION
-from holdfast.ops.heads import Head, causal_lm, describe_head, project, run_outside
+from holdfast.ops.heads import Head, causal_lm, describe_head, run_outside
 from holdfast.retention.teacher.state_store import FORMAT, SHARD_BYTES, ShardWriter, StateStore
-from holdfast.retention.teacher.teacher import Teacher
+from holdfast.retention.teacher.teacher import Teacher, without_dropout
 from holdfast.support.files import fingerprint
 
 _NO_EFFECT = {
-    *(
-        "_name_or_path",
-        "name_or_path",
-        "transformers_version",
-        "architectures",
-        "dtype",
-        "torch_dtype",
-        "use_cache",
-        "return_dict",
-    ),
-    *(
-        "output_hidden_states",
-        "output_attentions",
-        "output_router_logits",
-        "id2label",
-        "label2id",
-        "problem_type",
-        "chunk_size_feed_forward",
-    ),
-    *(
-        "bos_token_id",
-        "eos_token_id",
-        "pad_token_id",
-        "sep_token_id",
-        "decoder_start_token_id",
-        "is_encoder_decoder",
-        "auto_map",
-    ),
+    "_name_or_path",
+    "name_or_path",
+    "transformers_version",
+    "architectures",
+    "dtype",
+    "torch_dtype",
+    "use_cache",
+    "return_dict",
+    "output_hidden_states",
+    "output_attentions",
+    "output_router_logits",
+    "id2label",
+    "label2id",
+    "problem_type",
+    "chunk_size_feed_forward",
+    "bos_token_id",
+    "eos_token_id",
+    "pad_token_id",
+    "sep_token_id",
+    "decoder_start_token_id",
+    "is_encoder_decoder",
+    "auto_map",
 }
 """Entries of a model's configuration that leave its hidden states alone. dtypes are hashed with the weights."""
 _LEARNT = {"modules_to_save", "trainable_tokens_delta", "trainable_tokens_original"}
@@ -90,13 +84,8 @@ class StartModel:
 
     @torch.no_grad()
     def hidden(self, inputs: dict[str, Any]) -> tuple[Tensor, Head]:
-        training = [m for m in self.model.modules() if m.training]
-        self.model.eval()
-        try:
+        with without_dropout(self.model):
             return run_outside(self.model, **inputs), describe_head(self.model).detached()
-        finally:
-            for module in training:
-                module.training = True
 
 
 # ---------------------------------------------------------------------------------------------------------------- whose
@@ -141,15 +130,13 @@ def teacher_key(
 
 def forward_configuration(lm: nn.Module) -> dict[str, Any]:
     """All of a causal LM's configuration but what no forward pass depends on, as plain JSON."""
-    found: dict[str, Any] = json.loads(
-        json.dumps(_without(lm.config.to_dict(), _NO_EFFECT), default=str, sort_keys=True)
-    )
-    return found
+    configuration: dict[str, Any] = json.loads(json.dumps(_effective(lm.config.to_dict()), default=str, sort_keys=True))
+    return configuration
 
 
-def _without(value: Any, names: set[str]) -> Any:
+def _effective(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {str(k): _without(v, names) for k, v in value.items() if k not in names}
+        return {str(k): _effective(v) for k, v in value.items() if k not in _NO_EFFECT}
     return value
 
 
@@ -244,107 +231,23 @@ def build_states(
                     raise
                 todo += [batch[len(batch) // 2 :], batch[: len(batch) // 2]]
                 continue
-            writer.note.setdefault("forward", str(hidden_BTK.dtype).removeprefix("torch."))
-            hidden_BTK = hidden_BTK.to("cpu", stored or hidden_BTK.dtype)
+            forward = hidden_BTK.dtype
+            hidden_BTK = hidden_BTK.to("cpu", stored or forward)
             for key, states_TK in zip(batch, hidden_BTK, strict=True):
                 states_NK = states_TK[: len(documents[key])]
-                if not bool(torch.isfinite(states_NK).all()):
-                    raise ModelError(_not_finite(documents[key], stored))
+                if not torch.isfinite(states_NK).all():
+                    raise ModelError(
+                        f"Expected finite numbers from the start model, got NaN or infinity in a document of "
+                        f"{len(states_NK)} tokens. If they do not fit in {states_NK.dtype}, use another cache_dtype."
+                    )
                 if key not in store:
-                    writer.add(key, states_NK)
+                    writer.add(key, states_NK, forward)
             advance(float(sum(len(documents[k]) for k in batch)))
 
 
 def _run(source: Teacher, documents: Sequence[Any], device: torch.device) -> Tensor:
     """States `[B, T, K]` of documents padded to the right."""
-    longest = max(len(d) for d in documents)
-    ids_BT = torch.zeros(len(documents), longest, dtype=torch.int64)
-    mask_BT = torch.zeros(len(documents), longest, dtype=torch.int64)
-    for row, tokens in enumerate(documents):
-        ids_BT[row, : len(tokens)] = torch.as_tensor(tokens, dtype=torch.int64)
-        mask_BT[row, : len(tokens)] = 1
+    rows = [torch.as_tensor(tokens, dtype=torch.int64) for tokens in documents]
+    ids_BT = pad_sequence(rows, batch_first=True)
+    mask_BT = pad_sequence([torch.ones_like(row) for row in rows], batch_first=True)
     return source.hidden({"input_ids": ids_BT.to(device), "attention_mask": mask_BT.to(device)})[0]
-
-
-def _not_finite(tokens: Any, stored: torch.dtype | None) -> str:
-    shown = ", ".join(map(str, tokens[:8].tolist())) + (", ..." if len(tokens) > 8 else "")
-    advice = (
-        f" Use another cache_dtype if they do not fit in {str(stored).removeprefix('torch.')}."
-        if stored is not None
-        else ""
-    )
-    return (
-        f"Expected finite numbers from the start model, got NaN or infinity in a document of {len(tokens)} "
-        f"tokens ({shown}).{advice}"
-    )
-
-
-# ------------------------------------------------------------------------------------------------------ a smaller dtype
-
-
-ROUNDING_AT = (0.0002, 0.002, 0.02)
-"""KL of the student to the teacher, nats per token, at which the error of rounded states is stated."""
-
-
-@torch.no_grad()
-def rounding_error(
-    states_NK: Tensor, head: Head, stored: torch.dtype, *, at: Sequence[float] = ROUNDING_AT, seed: int = 0
-) -> dict[str, float]:
-    """What storing states in a smaller dtype does to the gradient of the forward KL at temperature 1.
-
-    The student is the teacher with its states moved in a random direction, far enough that the mean KL is the one
-    stated. Error: norm of the difference between the gradients with respect to the student's states, with rounded and
-    with whole teacher states, over the norm of the latter.
-
-    Args:
-        states_NK: `[N, K]` whole states of some tokens of the data; a hundred suffice.
-        head: the teacher's.
-        stored: the smaller dtype.
-        at: KL of the student, nats per token.
-        seed: of the random direction.
-
-    Returns:
-        `kl`: mean KL(teacher || rounded teacher), nats per token; `error at KL 0.002` and so on: relative errors.
-    """
-    whole_NK = states_NK.float()
-    log_p = project(whole_NK, head).double().log_softmax(-1)
-    log_r = project(states_NK.to(stored).float(), head).double().log_softmax(-1)
-    generator = torch.Generator().manual_seed(seed)
-    direction_NK = torch.randn(whole_NK.shape, generator=generator).to(whole_NK.device) * whole_NK.std()
-
-    def student(size: float) -> tuple[Tensor, float]:
-        log_q = project(whole_NK + size * direction_NK, head).double().log_softmax(-1)
-        return log_q, _mean_kl(log_p, log_q)
-
-    found = {"kl": _mean_kl(log_p, log_r)}
-    for target in at:
-        size = 1e-3
-        for _ in range(12):  # the KL grows with the square of the distance, nearly
-            log_q, kl = student(size)
-            if abs(kl / target - 1) < 0.01:
-                break
-            size *= (target / max(kl, 1e-12)) ** 0.5
-        weight_VH = head.weight_VH.float()
-        gradient = (log_q.exp() - log_p.exp()).float() @ weight_VH
-        difference = (log_p.exp() - log_r.exp()).float() @ weight_VH
-        found[f"error at KL {target:g}"] = float(difference.norm() / gradient.norm())
-    return found
-
-
-def _mean_kl(log_p: Tensor, log_q: Tensor) -> float:
-    """Mean of KL(p || q) over rows, nats; summed so that nearly equal distributions do not cancel."""
-    return float((log_p.exp() * (log_p - log_q) + log_q.exp() - log_p.exp()).sum(-1).mean())
-
-
-def sample_states(
-    source: Teacher, documents: Sequence[Any], *, device: torch.device, rows: int = 128
-) -> tuple[Tensor, Head]:
-    """States `[N, K]` of up to `rows` tokens, evenly out of up to 8 documents, and the head: what `rounding_error`
-    measures on."""
-    chosen = [documents[i * len(documents) // 8] for i in range(8)] if len(documents) > 8 else list(documents)
-    pieces: list[Tensor] = []
-    for tokens in chosen:
-        hidden, head = source.hidden({"input_ids": torch.as_tensor(tokens, dtype=torch.int64)[None].to(device)})
-        step = max(1, len(tokens) * len(chosen) // rows)
-        pieces.append(hidden[0, ::step])
-    return torch.cat(pieces)[:rows], head
