@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from holdfast.statistics.intervals import (
-    basic_interval,
     expanded_interval,
     rescaled,
     seeds_and_samples,
@@ -52,8 +51,6 @@ def test_seeds_and_samples():
 
 def test_bootstrap_intervals_by_hand():
     draws = np.arange(101.0)
-    assert basic_interval(40.0, draws, confidence=0.9) == pytest.approx((80 - 95, 80 - 5))
-    assert all(map(math.isnan, basic_interval(1.0, np.ones(9))))
     level = statistics.NormalDist().cdf(math.sqrt(3 / 2) * -4.302652729749464)  # n = 3
     assert expanded_interval(draws, n=3) == pytest.approx((100 * level, 100 * (1 - level)))
     assert expanded_interval(np.append(draws, math.nan), n=3) == expanded_interval(draws, n=3)

@@ -56,7 +56,7 @@ class WhatSettings:
     tasks: Annotated[tuple[str, ...], Meta(repeatable=True, metavar="TASK")] = ()
     """Tasks and groups of lm-evaluation-harness, or task YAMLs."""
     answers: Annotated[tuple[str, ...], Meta(repeatable=True, metavar="TASK")] = ()
-    """Tasks of which the distribution at the answer position is measured: mass on the options, entropy, calibration."""
+    """Tasks of which the distribution at the answer position is measured: mass on the options, entropy."""
     perplexity: Annotated[tuple[str, ...], Meta(repeatable=True, metavar="FILE")] = ()
     """Held-out text, in any format that 'holdfast train' reads."""
     memorisation: Annotated[tuple[str, ...], Meta(repeatable=True, metavar="FILE")] = ()

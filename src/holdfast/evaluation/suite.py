@@ -11,7 +11,7 @@ evaluation:
       data: arc.jsonl           # replaces the data set that the task would fetch from the hub
       num_fewshot: 0
       limit: 200
-    - answers: mmlu             # the distribution at the answer position: mass on the options, entropy, calibration
+    - answers: mmlu             # the distribution at the answer position: mass on the options, entropy
       data: mmlu.jsonl
   target:                       # what is learnt
     - perplexity: answers.jsonl

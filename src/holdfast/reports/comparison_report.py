@@ -1,7 +1,7 @@
 """One page on two models that answered the same questions: what was kept, what was lost, and which questions those are.
 
 Figures, intervals and tests come from the comparisons given; the page reads the two folders for what a figure cannot
-say: the questions that flipped, the subjects of a group, calibration and entropies, the documents that moved most.
+say: the questions that flipped, the subjects of a group, entropies, the documents that moved most.
 Nothing is drawn for kinds that are not there, and what could not be read or compared is named.
 
 What it does not do: decide. Rules and their outcomes are given (`GateOutcome`); the page shows them first.
@@ -18,7 +18,7 @@ from holdfast.errors import DataError
 from holdfast.records.comparison import NOT_FINITE, NOT_MEASURED, Decision, GateOutcome, StageMatrix
 from holdfast.records.evaluation import Evaluation
 from holdfast.records.metrics import is_share
-from holdfast.reports.answers import CONFIDENT, Answered, answers_section, ece_cell
+from holdfast.reports.answers import CONFIDENT, Answered, answers_section
 from holdfast.reports.blocks import (
     Facts,
     Page,
@@ -36,7 +36,6 @@ from holdfast.reports.blocks import (
     problems,
     sub,
 )
-from holdfast.reports.calibration import calibration_change, confidences
 from holdfast.reports.charts import Axis, Chart, Col, Mark, Series, finite, quantile_chart
 from holdfast.reports.compared import (
     ComparisonRow,
@@ -394,22 +393,11 @@ def subject_names(tasks: Sequence[str]) -> list[str]:
 
 def _answers(pairs: Sequence[_Pair], labels: tuple[str, str]) -> Section | None:
     entries: list[Answered] = []
-    cells: list[list[Any]] = []
     for p in pairs:
-        before, after = confidences(p.before_rows), confidences(p.after_rows)
-        if p.before.kind not in CONFIDENT or not p.before_rows or before is None or after is None:
-            continue
-        entries.append((p.name, list(zip(labels, ("flat", "accent"), (p.before_rows, p.after_rows), strict=True))))
-        level = p.shown.raw.confidence
-        change, interval = calibration_change(before, after, level=level)
-        means = zip(*([100 * sum(v) / len(v) for v in side] for side in (before, after)), strict=True)
-        moved = [f"{first:.1f} → {second:.1f} %" for first, second in means]
-        shift = figure(points(change, 1), interval_text(in_percent(interval), 1, sign=True))
-        errors = [ece_cell(side, level) for side in (before, after)]
-        cells.append([p.name, *errors, shift, *moved, f"{len(p.before_rows):,}"])
-    heads = columns("Entry", "ECE before", "ECE after", "Change", "Confidence", "Right", "n")
-    table = Table(columns=heads, rows=cells, kind="dense")
-    return answers_section(entries, table, paired=", paired for the change")
+        if p.before.kind in CONFIDENT:
+            models = zip(labels, ("flat", "accent"), (p.before_rows, p.after_rows), strict=True)
+            entries.append((p.name, list(models)))
+    return answers_section(entries)
 
 
 def _flips(found: Sequence[Flips]) -> Section | None:

@@ -17,7 +17,7 @@ from holdfast.errors import ConfigError
 from holdfast.records.comparison import NOT_FINITE, Comparison
 from holdfast.records.evaluation import Evaluation, EvaluationFolder, EvaluationRecord, Metric
 from holdfast.records.metrics import is_share, readings
-from holdfast.reports.answers import CONFIDENT, Answered, answers_section, ece_cell
+from holdfast.reports.answers import CONFIDENT, Answered, answers_section
 from holdfast.reports.blocks import (
     Banner,
     Block,
@@ -42,7 +42,6 @@ from holdfast.reports.blocks import (
     problems,
     sub,
 )
-from holdfast.reports.calibration import confidences
 from holdfast.reports.charts import Axis, Chart, Col, Mark, Value, colour_of, narrow, tabulate
 from holdfast.reports.compared import (
     difference_note,
@@ -460,23 +459,15 @@ def _subject(lead: Metric | None, name: str, rows: Sequence[Mapping[str, Any]]) 
 
 def _answers(scores: Scores, rows: Rows) -> Section | None:
     entries: list[Answered] = []
-    cells: list[list[Any]] = []
     for key in scores.entries:
         held = [
-            (m, colour_of(place, len(scores.models)), found)
+            (m.label, colour_of(place, len(scores.models)), found)
             for place, m in enumerate(scores.models)
             if key in m.evaluations and m.evaluations[key].kind in CONFIDENT and (found := rows.get((m.label, key)))
         ]
-        for m, _, found in held:
-            side = confidences(found)
-            if side is not None:
-                level = m.evaluations[key].metrics[scores.lead(key)].confidence
-                means = [f"{100 * sum(v) / len(v):.1f} %" for v in side]
-                cells.append([(key[1], sub(m.label)), ece_cell(side, level), *means, f"{len(found):,}"])
         if held:
-            entries.append((key[1], [(m.label, colour, found) for m, colour, found in held]))
-    heads = columns("Entry", "ECE", "Confidence", "Right", "n")
-    return answers_section(entries, Table(columns=heads, rows=cells, kind="dense") if cells else None)
+            entries.append((key[1], held))
+    return answers_section(entries)
 
 
 def _origins(record: EvaluationRecord) -> list[str]:

@@ -1,12 +1,9 @@
-"""Intervals: Student's t over seeds, two kinds of bootstrap over samples, and how parts of noise go together.
+"""Intervals: Student's t over seeds, the bootstrap over samples, and how parts of noise go together.
 
 - *Seeds.* A mean of n values has the half-width t_{n-1} s / sqrt(n).
 - *Samples.* Bootstrap figures give the *expanded* percentile interval (Hesterberg 2015, "What Teachers Should Know
   About the Bootstrap", section 4.3): the plain percentile interval is too narrow by sqrt((n - 1) / n) and by normal
   against t quantiles, which matters for a few dozen samples and vanishes for thousands.
-- *Samples, of a figure that resampling itself moves* (a mean of absolute values grows with noise): the *basic*
-  interval, which takes the same bias off (Davison and Hinkley 1997, "Bootstrap Methods and their Application", section
-  5.2).
 - *Both.* Seeds share their samples, so more seeds do not shrink the samples' part: half^2 = seeds^2 + samples^2.
 
 scipy.special is imported where it is used: scipy.stats gives the same numbers and takes a second to load.
@@ -122,23 +119,6 @@ def expanded_interval(values: np.ndarray, *, n: int, confidence: float = CONFIDE
 def known_interval(interval: tuple[float, float]) -> tuple[float, float] | None:
     """The interval, None where it could not be had (NaN)."""
     return None if math.isnan(interval[0]) else interval
-
-
-def basic_interval(value: float, draws: np.ndarray, *, confidence: float = CONFIDENCE) -> tuple[float, float]:
-    """`(2 value - upper, 2 value - lower)` of the percentiles.
-
-    Args:
-        value: the figure of the sample.
-        draws: `[B]` bootstrap figures.
-        confidence: level of the interval, in (0, 1).
-
-    Returns:
-        (low, high); NaNs where all draws are equal, as for a single sample.
-    """
-    if len(np.unique(draws)) < 2:
-        return (math.nan, math.nan)
-    low, high = np.quantile(draws, [(1 - confidence) / 2, (1 + confidence) / 2])
-    return float(2 * value - high), float(2 * value - low)
 
 
 def clopper_pearson(successes: int, trials: int, level: float) -> tuple[float, float]:

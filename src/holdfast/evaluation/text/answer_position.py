@@ -8,7 +8,7 @@ say option i ("A" and " A", as the tokenizer has them):
   more.
 - entropy = -sum_v p_v log p_v in nats, over the vocabulary, and option_entropy of p(O_i) / mass over the options. A
   steady decline after the format is learnt is over-confidence.
-- the answer is the option with the largest p(O_i); probabilities are p(O_i) / mass, from which calibration is read.
+- the answer is the option with the largest p(O_i); probabilities are p(O_i) / mass.
 
 Every option must be one token: letters, yes / no. One forward a question, shared beginnings computed once
 (`shared_prefix`); logits and their logarithms are float32.
