@@ -27,20 +27,14 @@ from holdfast.reports import markdown
 from holdfast.reports.charts import plotly_figure
 from holdfast.reports.html import render
 from holdfast.reports.study_charts import (
-    Frame,
     frontier_chart,
-    label_box,
-    overlap,
     parameter_charts,
-    place_names,
-    point_name,
     time_chart,
     varied_numbers,
 )
 from holdfast.reports.study_figures import (
     gain_text,
     read_trials,
-    study_curves,
 )
 from holdfast.reports.study_report import study_page, study_tiles
 from holdfast.statistics.selection import select_all
@@ -157,23 +151,11 @@ def test_points_stand_where_the_metric_is_and_the_arrow_points_to_better():
     assert plotly_figure(up)["layout"]["annotations"][0]["ax"] < 0
 
 
-def test_names_beside_points_cover_neither_points_nor_each_other():
-    trials = [t for t in read_trials(finished_frontier()) if t.whole]
-    gains = {t.trial.number: (t.source, t.target) for t in trials}
-    start = (trials[0].source.before, trials[0].target.before)
-    frame = Frame.around(start, gains, set(gains), wide=True)
-    curves = study_curves(trials)
-    texts = {t.trial.number: point_name(c, t) for c in curves for t in c.members} | {"start": "start"}
-    found = place_names(curves, gains, start, frame, 12, many=False)
-    assert len(found) >= 15
-    assert {"start", 0, 12} <= set(found)
-    places = {n: frame.place(s.after, g.after) for n, (s, g) in gains.items()} | {"start": frame.place(*start)}
-    labels = {k: label_box(*places[k], texts[k], side, ring=k == 12) for k, side in found.items()}
-    assert all(box[0] >= 0 and box[2] <= frame.pixels[0] for box in labels.values())
-    points = {k: (x - 7, y - 7, x + 7, y + 7) for k, (x, y) in places.items()}
-    for key, box in labels.items():
-        assert not any(overlap(box, other) for k, other in labels.items() if k != key)
-        assert not any(overlap(box, other) for k, other in points.items() if k != key)
+def test_the_start_direct_fine_tuning_and_the_chosen_trial_have_their_names_beside_them():
+    study = finished_frontier()
+    [chosen, *_] = select_all(study)
+    texts = [t for d in plotly_figure(drawn(study, chosen))["data"] for t in d.get("text") or ()]
+    assert sorted(filter(None, texts)) == ["30", "direct", "start"]
 
 
 def test_what_lies_far_off_does_not_stretch_the_plot():

@@ -64,7 +64,6 @@ from holdfast.reports.flips import (
     paired,
 )
 from holdfast.reports.format import (
-    in_percent,
     interval_text,
     joined,
     last_part,

@@ -2,16 +2,14 @@
 on what when.
 
 A frontier plot has the source across and the target up, both the metric itself in its unit; an arrow says where better
-lies. Bars are the intervals of the paired change (seeds and samples), drawn around the trial's value. Names beside
-points are placed here, so that none covers another: a name for which there is no room is left to the hover text and the
-table.
+lies. Bars are the intervals of the paired change (seeds and samples), drawn around the trial's value. Named are the
+start, direct fine-tuning and the chosen trial, so that no name covers another; the others have theirs in the hover text
+and the table.
 """
 
 from __future__ import annotations
 
 import collections
-import dataclasses
-import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -51,7 +49,7 @@ from holdfast.statistics.selection import Selection
 Gains = dict[int, tuple[Gain, Gain]]
 """Trial -> (source gain, target gain)."""
 MANY = 60
-"""With more points than this, bars are faint and curves unnamed."""
+"""With more points than this, bars are faint."""
 MOST_PARAMETERS = 6
 """Varied numbers that get panels."""
 MOST_LANES = 40
@@ -130,31 +128,31 @@ def frontier_chart(
     start = (first[0].before, first[1].before)
     front = [[*gains, None][i] for i in pareto([*((s.value, g.value) for s, g in gains.values()), (0.0, 0.0)])]
     core = {n for n in front if n is not None} | {t.trial.number for t in drawn if t.trial.kind == "direct"}
-    frame = Frame.around(start, gains, core, wide=wide)
+    x, y, outside = ranges(start, gains, core)
     ring = chosen.chosen if chosen is not None and chosen.chosen in gains else None
     faint = len(drawn) > MANY
     curves = study_curves(drawn)
-    named = place_names(curves, gains, start, frame, ring, many=faint or not wide)
     before = [
         Value(value=v, text=number(v, max(4, decimals_for(g.interval)))) for v, g in zip(start, first, strict=True)
     ]
     rows: list[dict[str, Any]] = [
         {"label": "start", "trial": "", "order": 0, "x": before[0], "y": before[1], "name": "start"}
-        | {"kind": "start", "side": named.get("start", "top center")}
+        | {"kind": "start", "side": "top center"}
     ]
     for place, curve in enumerate(curves):
         for t in curve.members:
             n, name = t.trial.number, point_name(curve, t)
             source, target = gains[n]
             row = {"label": t.trial.label, "trial": str(n), "order": 1 + drawn.index(t), "settings": settings_text(t)}
-            row |= {"x": _around(source), "y": _around(target), "curve": place, "side": named.get(n, "top right")}
+            row |= {"x": _around(source), "y": _around(target), "curve": place, "side": "bottom right"}
             row |= {"source gain": covered(*gain_texts(source)), "target gain": covered(*gain_texts(target))}
-            rows.append(row | {"name": name if n in named and n != ring else "", "ring": name if n == ring else None})
+            is_named = curve.kind == "direct" and n != ring
+            rows.append(row | {"name": name if is_named else "", "ring": name if n == ring else None})
     marks = _curve_marks(kind_styles([t.trial.kind for t in trials]), curves, rows, faint=faint)
     if len(front) > 1:
         at = [start if n is None else tuple(g.after for g in gains[n]) for n in front]
         broad: dict[str, Any] = {"opacity": 0.22, "width": 7.0, "markers": False, "colour": "muted"}
-        marks[:0] = [Mark(kind="line", rows=[{"x": x, "y": y} for x, y in at], name="Pareto frontier", **broad)]
+        marks[:0] = [Mark(kind="line", rows=[{"x": a, "y": b} for a, b in at], name="Pareto frontier", **broad)]
     if ring is not None and chosen is not None:
         # It has the trial's name too, since plotly keeps names clear of the marker they belong to.
         held = [r | {"x": r["x"].value, "y": r["y"].value} for r in rows if r.get("ring")]
@@ -183,10 +181,10 @@ def frontier_chart(
             Col("Source gain", "source gain"),
         ],
         marks=marks,
-        x=Axis(title=_axis_title(across, "\n", wide=wide), range=frame.x),
-        y=Axis(title=_axis_title(up, " ", wide=wide), range=frame.y),
+        x=Axis(title=_axis_title(across, "\n", wide=wide), range=x),
+        y=Axis(title=_axis_title(up, " ", wide=wide), range=y),
         notes=[_arrow(right=across.higher_is_better, up=up.higher_is_better)],
-        caption=f"{how} {_outside(frame.outside)}".rstrip(),
+        caption=f"{how} {_outside(outside)}".rstrip(),
         height=540 if wide else 340,
         width="full" if wide else "half",
         legend=wide,  # the plots beside the first one have its colours
@@ -241,84 +239,20 @@ def _size(*, faint: bool, size: int) -> dict[str, Any]:
     return {"size": size - 2, "bars": 0.6} if faint else {"size": size, "bars": 1.2}
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Frame:
-    """The ranges of both axes, and how many pixels they have."""
-
-    x: tuple[float, float]
-    y: tuple[float, float]
-    outside: list[int]
-    """Trials that lie far off."""
-    pixels: tuple[float, float]
-
-    @classmethod
-    def around(cls, start: tuple[float, float], gains: Gains, core: set[int], *, wide: bool) -> Frame:
-        """Around the start, direct fine-tuning and the frontier."""
-
-        def side(i: int, numbers: Iterable[int]) -> tuple[tuple[float, float], list[int]]:
-            seen = [start[i], *(gains[n][i].after for n in core)]
-            return window(seen, {n: (gains[n][i].after, gains[n][i].interval_after) for n in numbers})
-
-        outside = sorted({n for i in (0, 1) for n in side(i, gains)[1]})
-        (x, _), (y, _) = (side(i, [n for n in gains if n not in outside]) for i in (0, 1))
-        return cls(x=x, y=y, outside=outside, pixels=(960.0, 390.0) if wide else (420.0, 260.0))
-
-    def place(self, x: float, y: float) -> tuple[float, float]:
-        """In pixels from the lower left corner."""
-        (left, right), (low, high), (width, height) = self.x, self.y, self.pixels
-        return (x - left) / (right - left) * width, (y - low) / (high - low) * height
+Range = tuple[float, float]
 
 
-SIDES = (
-    *("top right", "top left", "bottom right", "bottom left"),
-    *("top center", "bottom center", "middle right", "middle left"),
-)
-Box = tuple[float, float, float, float]
-"""(left, bottom, right, top) in pixels."""
+def ranges(start: tuple[float, float], gains: Gains, core: set[int]) -> tuple[Range, Range, list[int]]:
+    """The ranges of both axes around the start, direct fine-tuning and the frontier, and the trials that lie far
+    off."""
 
+    def side(i: int, numbers: Iterable[int]) -> tuple[Range, list[int]]:
+        seen = [start[i], *(gains[n][i].after for n in core)]
+        return window(seen, {n: (gains[n][i].after, gains[n][i].interval_after) for n in numbers})
 
-def place_names(
-    curves: Sequence[StudyCurve],
-    gains: Gains,
-    start: tuple[float, float],
-    frame: Frame,
-    chosen: int | None,
-    *,
-    many: bool,
-) -> dict[int | str, str]:
-    """Trial (or "start") -> where its name goes; trials without room for one are not among them.
-
-    Greedy: the start, direct fine-tuning and the chosen trial first, then along the curves. A name may cover no point,
-    no other name, no interval bar and no curve; those of the first three may cover a bar or a curve where there is no
-    other place.
-    """
-    places = {n: frame.place(s.after, g.after) for n, (s, g) in gains.items()} | {"start": frame.place(*start)}
-    texts = {t.trial.number: name for c in curves for t in c.members if (name := point_name(c, t))} | {"start": "start"}
-    direct = [t.trial.number for c in curves if c.kind == "direct" for t in c.members]
-    first: list[int | str] = ["start", *direct, *([chosen] if chosen in texts else [])]
-    order = [*first, *([] if many else texts)]
-    bars = []
-    for s, g in gains.values():
-        for (left, right), (low, high) in (
-            (s.interval_after or (s.after, s.after), (g.after, g.after)),
-            ((s.after, s.after), g.interval_after or (g.after, g.after)),
-        ):
-            bars.append(_grown((*frame.place(left, low), *frame.place(right, high)), 1))
-    joined = [[places[t.trial.number] for t in c.members if t.trial.number in places] for c in curves if c.joined]
-    lines = [box for points in joined for box in along_line(points)]
-    found: dict[int | str, str] = {}
-    taken: list[Box] = []
-    for key in dict.fromkeys(k for k in order if k in texts):
-        others = [_grown((*p, *p), 7) for p in places.values() if p != places[key]]
-        free: list[list[Box]] = [[*bars, *lines], *([lines, []] if key in first else [])]
-        for in_the_way, side in itertools.product(free, SIDES):
-            label = label_box(*places[key], texts[key], side, ring=key == chosen)
-            within = label[0] >= 0 and label[1] >= 0 and label[2] <= frame.pixels[0] and label[3] <= frame.pixels[1]
-            if within and not any(overlap(label, o) for o in (*others, *taken, *in_the_way)):
-                found[key] = side
-                taken.append(label)
-                break
-    return found
+    outside = sorted({n for i in (0, 1) for n in side(i, gains)[1]})
+    within = [n for n in gains if n not in outside]
+    return side(0, within)[0], side(1, within)[0], outside
 
 
 def point_name(curve: StudyCurve, t: TrialFigures) -> str:
@@ -329,35 +263,6 @@ def point_name(curve: StudyCurve, t: TrialFigures) -> str:
     if curve.joined:
         return curve.short(t.trial)
     return t.trial.label if len(t.trial.label) <= 24 else f"trial {t.trial.number}"
-
-
-def label_box(x: float, y: float, text: str, side: str, *, ring: bool) -> Box:
-    """Where a name beside a point lies."""
-    width, radius = len(text) * 6.8 + 4, 10 if ring else 5
-    vertical, _, horizontal = side.partition(" ")
-    away = 2 * radius if vertical == "middle" else radius
-    left = x + {"right": away, "left": -away - width, "center": -width / 2}[horizontal]
-    bottom = y + {"top": radius, "bottom": -14 - radius, "middle": -7}[vertical]
-    return (left, bottom, left + width, bottom + 14)
-
-
-def along_line(points: Sequence[tuple[float, float]], step: float = 6.0) -> list[Box]:
-    """Small boxes along the line through points, in pixels."""
-    found = []
-    for (x, y), (to_x, to_y) in itertools.pairwise(points):
-        pieces = max(1, math.ceil(math.hypot(to_x - x, to_y - y) / step))
-        for at in (piece / pieces for piece in range(pieces + 1)):
-            place = x + at * (to_x - x), y + at * (to_y - y)
-            found.append(_grown((*place, *place), 2))
-    return found
-
-
-def _grown(box: Box, by: float) -> Box:
-    return (box[0] - by, box[1] - by, box[2] + by, box[3] + by)
-
-
-def overlap(a: Box, b: Box) -> bool:
-    return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
 
 
 def settings_text(t: TrialFigures) -> str:
