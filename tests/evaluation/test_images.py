@@ -121,37 +121,14 @@ def test_an_image_is_read_once_a_question_and_one_text_a_row_says_the_same(
     states = Scorer.states
     monkeypatch.setattr(Scorer, "states", lambda scorer, row: [rows.append(row), states(scorer, row)][1])
     together = measure(choices(), on(loaded)).rows
-    # three to find out that branches stay apart, five that questions do, and all six questions
-    assert [len(row.paths) for row in rows] == [2, 2, 1, 8, 4, 4, 8, 8, 24]
+    # three to find out that branches stay apart, then a row a question
+    assert [len(row.paths) for row in rows] == [2, 2, 1, *[4] * 6]
     rows.clear()
     monkeypatch.setattr("holdfast.evaluation.text.perplexity.takes_positions", lambda model: False)
     apart = measure(choices(), on(loaded)).rows
     assert len(rows) == 6 * 4
     for one, other in zip(together, apart, strict=True):
         assert one["loglikelihoods"] == pytest.approx(other["loglikelihoods"], abs=2e-5)
-
-
-def test_questions_share_a_row_only_where_their_images_stay_apart(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from holdfast.evaluation import images
-
-    loaded, beside = load("whole"), images.beside
-    expected = [row["loglikelihoods"] for row in measure(choices(), on(loaded)).rows]
-    rows, states = [], Scorer.states
-    monkeypatch.setattr(Scorer, "states", lambda scorer, row: [rows.append(row), states(scorer, row)][1])
-
-    def swapped(questions: Any, of: Any, **how: Any) -> Any:  # each sees the other's image
-        return beside([*questions[1:], questions[0]], of, **how)
-
-    def blind(questions: Any, of: Any, **how: Any) -> Any:  # all see the first one's
-        return beside([questions[0]] * len(questions), of, **how)
-
-    for wrong in (swapped, blind):
-        rows.clear()
-        monkeypatch.setattr(images, "beside", wrong)
-        found = measure(choices(), on(loaded)).rows
-        assert max(len(row.paths) for row in rows[-6:]) == 4
-        for row, nats in zip(found, expected, strict=True):
-            assert row["loglikelihoods"] == pytest.approx(nats, abs=2e-5)
 
 
 def test_a_question_that_is_not_finite_or_refused_leaves_its_neighbours_alone(

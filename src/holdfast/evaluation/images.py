@@ -3,7 +3,7 @@
 A prompt's text has the processor's token where an image belongs; the processor makes as many of it as the image has
 states, and the pixels. What follows a prompt is text, so its tokens are those of a text's continuation (see
 `text.documents`), and all that is asked after one prompt goes through the model in one row (`text.shared_prefix`): the
-images are read once a question. Short questions share a row, where a trial finds that each sees its own images only.
+images are read once a question.
 Where a model cannot share beginnings, or has positions of its own for images (Qwen-VL), each text is a row with its
 images.
 
@@ -12,12 +12,9 @@ Pixels are made when a question is asked and not kept, so a file of any number o
 
 from __future__ import annotations
 
-import dataclasses
-import functools
 import hashlib
 import itertools
 import json
-import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -33,10 +30,7 @@ from holdfast.evaluation.text.shared_prefix import (
     branches_stay_apart,
     branching_pair,
     row_of,
-    same_states,
-    side_by_side,
 )
-from holdfast.records.evaluation import all_finite
 from holdfast.support.files import fingerprint
 from holdfast.support.resources import is_out_of_memory
 
@@ -46,8 +40,6 @@ if TYPE_CHECKING:
     from holdfast.evaluation.entries import DataEntry
     from holdfast.evaluation.measures import Report, Subject
     from holdfast.evaluation.text.shared_prefix import PackedRow, Scorer
-
-logger = logging.getLogger(__name__)
 
 Processor = Callable[[], Any]
 """Loads a vision-language model's processor, or finds it loaded. Where one is expected, None means that the model takes
@@ -197,65 +189,6 @@ class Encoded:
         return {**self.of_images, **more}
 
 
-def beside(questions: Sequence[Encoded], rows: Sequence[PackedRow], *, axis: int) -> PackedRow | None:
-    """The rows of several prompts as one; None where their images do not fit beside each other.
-
-    Args:
-        questions: the prompts.
-        rows: theirs, in the same order.
-        axis: that counts images in what the processor makes: 0 for most, 1 where the first is the rows of a batch.
-    """
-    import torch
-
-    parts = [one.along(len(row.ids)) for one, row in zip(questions, rows, strict=True)]
-    names, of_tokens = parts[0].keys(), questions[0].of_tokens.keys()
-    if any(part.keys() != names for part in parts):
-        return None
-    try:
-        joined = {n: torch.cat([part[n] for part in parts], dim=1 if n in of_tokens else axis) for n in names}
-    except (RuntimeError, IndexError):
-        return None
-    return side_by_side(rows, lambda tokens: joined)
-
-
-def questions_stay_apart(scorer: Scorer, questions: Sequence[Encoded], rows: Sequence[PackedRow], *, axis: int) -> bool:
-    """True where two prompts in one row have the states of rows of their own, whatever the other's images show.
-
-    The tests are those of `shared_prefix.branches_stay_apart`: other images of the other leave the same kernels the
-    same shapes, so that any difference is a leak.
-
-    Args:
-        scorer: of the model.
-        questions, rows, axis: as of `beside`, two of them.
-    """
-    import torch
-
-    def negative(one: Encoded) -> Encoded:
-        pixels = {n: 1 - value if value.is_floating_point() else value for n, value in one.of_images.items()}
-        return dataclasses.replace(one, of_images=pixels)
-
-    def states(row: PackedRow | None) -> tuple[torch.Tensor, torch.Tensor]:
-        if row is None:
-            raise ValueError("images of different shapes")
-        found = scorer.states(row)
-        return found[: len(rows[0].ids)], found[len(rows[0].ids) :]
-
-    try:
-        with torch.no_grad():
-            together = states(beside(questions, rows, axis=axis))
-            alone = [scorer.states(row) for row in rows]
-            first, second = questions
-            others = (
-                states(beside([first, negative(second)], rows, axis=axis))[0],
-                states(beside([negative(first), second], rows, axis=axis))[1],
-            )
-    except (TypeError, ValueError, RuntimeError, IndexError) as error:
-        logger.debug("a row of several questions is refused: %s: %s", type(error).__name__, error)
-        return False
-    pairs = zip(together, others, alone, strict=True)
-    return all(same_states(behind, other, own) for behind, other, own in pairs)
-
-
 def encode(prompt: ImagePrompt, processor: Any) -> Encoded:
     """A prompt through the processor.
 
@@ -335,16 +268,28 @@ def answers_with_images(
     Raises:
         DataError: the processor or the model refuses a prompt, or it is longer than the model's context.
     """
-    if not prompts:
-        return []
     from holdfast.ops.heads import backbone_of
 
     assert on.processor is not None, "rows with images are refused where there is none"
     processor = on.processor()
     ends = list(itertools.accumulate(map(len, asked)))
     numbers = [range(end - len(held), end) for end, held in zip(ends, asked, strict=True)]
+    # positions of images in three dimensions are not those of a row that branches
+    may_share = scorer.shares and not hasattr(backbone_of(on.model), "get_rope_index")
+    tried: list[bool] = []
 
-    def paths_of(i: int) -> tuple[Encoded, list[TokenPath]]:
+    def shares(encoded: Encoded, paths: Sequence[TokenPath]) -> bool:
+        """Whether what is asked behind a prompt may stand in one row; tried on the first prompt where it parts."""
+        longest = max(len(path.ids) for path in paths)
+        if not may_share or (scorer.window is not None and longest > scorer.window):
+            return False  # a mask of our own would not respect a sliding window
+        pair = branching_pair(paths, tokens=length)
+        if pair is not None and not tried:
+            token = processor.tokenizer.convert_tokens_to_ids(vision.image_token(processor))
+            tried.append(branches_stay_apart(scorer, *pair, images=encoded.along, reserved=(token,)))
+        return pair is None or tried[0]
+
+    def answers_to(i: int) -> list[Any]:
         encoded = encode(prompts[i], processor)
         texts = [(*encoded.ids[: len(encoded.ids) - taken], *ids) for taken, ids in asked[i]]
         longest = max(map(len, texts)) - 1
@@ -353,99 +298,21 @@ def answers_with_images(
                 f"{prompts[i].place}: has {longest} tokens with its images, more than the model's context of {length}, "
                 f"and an image is never cut. Have the processor make smaller images, or take the row out."
             )
-        return encoded, [
+        paths = [
             TokenPath(index=number, ids=text[:-1], targets=ids)
             for number, text, (_, ids) in zip(numbers[i], texts, asked[i], strict=True)
         ]
+        by_number: dict[int, Any] = {}
+        with vision.reading_images(lambda: prompts[i].place):
+            together = [sorted(paths, key=lambda path: path.ids)] if shares(encoded, paths) else [[p] for p in paths]
+            for held in together:
+                answers = scorer.answers_of(row_of(held, encoded.along), find)
+                by_number |= zip((path.index for path in held), answers, strict=True)
+        return [by_number[number] for number in numbers[i]]
 
-    @functools.cache
-    def shares() -> bool:
-        """Whether what is asked behind one prompt may stand in one row; tried on the first prompt where it parts."""
-        if not scorer.shares or hasattr(backbone_of(on.model), "get_rope_index"):
-            return False  # positions of images in three dimensions, which a row that branches would not have
-        first = next((i for i in range(len(prompts)) if _parts(prompts[i], asked[i], processor.tokenizer)), None)
-        if first is None:
-            return True
-        encoded, paths = paths_of(first)
-        pair = branching_pair(paths, tokens=length)
-        assert pair is not None, "texts that part behind a prompt part behind its images"
-        token = processor.tokenizer.convert_tokens_to_ids(vision.image_token(processor))
-        return branches_stay_apart(scorer, *pair, images=encoded.along, reserved=(token,))
-
-    def question(i: int) -> _Question:
-        encoded, paths = paths_of(i)
-        within = scorer.window is None or max(len(path.ids) for path in paths) <= scorer.window
-        share = within and shares()  # a mask of our own would not respect a sliding window
-        together = [sorted(paths, key=lambda path: path.ids)] if share else [[path] for path in paths]
-        rows = [row_of(held, encoded.along) for held in together]
-        return _Question(prompt=prompts[i], encoded=encoded, rows=rows, shares=share)
-
-    @functools.cache
-    def at_once() -> tuple[int, int]:
-        """(questions a row, axis of their images), tried on the first two."""
-        if len(prompts) < 2:
-            return 1, 0
-        pair = [question(i) for i in range(2)]
-        rows, both = [one.rows[0] for one in pair], [one.encoded for one in pair]
-        most = scorer.least // max(len(row.ids) for row in rows)
-        if most < 2 or not all(one.shares for one in pair):
-            return 1, 0
-        axis = next((axis for axis in (0, 1) if questions_stay_apart(scorer, both, rows, axis=axis)), None)
-        return (1, 0) if axis is None else (most, axis)
-
-    refused: list[Exception] = []
-
-    def answers_to(group: Sequence[int]) -> list[Any]:
-        """Of some questions: in one row where they fit, else, or where that row's answers are not finite, each in rows
-        of its own."""
-        held, found = [question(i) for i in group], list[tuple[TokenPath, Any]]()
-        rows = [row for one in held for row in one.rows]
-        joined = None
-        if (
-            not refused
-            and len(held) > 1
-            and all(one.shares for one in held)
-            and sum(len(row.ids) for row in rows) <= scorer.most
-        ):
-            joined = beside([one.encoded for one in held], rows, axis=at_once()[1])
-        if joined is not None:
-            try:
-                answers = list((find or scorer.score_row)(joined))
-                found = list(zip(joined.paths, answers, strict=True)) if all_finite(answers) else []
-            except (ValueError, TypeError, IndexError, RuntimeError) as error:  # out of memory among them
-                logger.debug("questions go one by one from here on: %s: %s", type(error).__name__, error)
-                refused.append(error)
-        for one in () if found else held:
-            for row in one.rows:
-                with vision.reading_images(functools.partial(str, one.prompt.place)):
-                    found += zip(row.paths, scorer.answers_of(row, find), strict=True)
-        by_number = {path.index: answer for path, answer in found}
-        return [by_number[number] for i in group for number in numbers[i]]
-
-    size = at_once()[0]
-    groups = (range(start, min(start + size, len(prompts))) for start in range(0, len(prompts), size))
-    batches = (([n for i in group for n in numbers[i]], group) for group in groups)
-    flat = on.partial.resumed(name, batches, answers_to, total=ends[-1], report=report)
+    batches = zip(numbers, range(len(prompts)), strict=True)
+    flat = on.partial.resumed(name, batches, answers_to, total=sum(map(len, asked)), report=report)
     return [[flat[number] for number in held] for held in numbers]
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Question:
-    prompt: ImagePrompt
-    encoded: Encoded
-    rows: list[PackedRow]
-    """One where what is asked shares it."""
-    shares: bool
-
-
-def _parts(prompt: ImagePrompt, asked: Sequence[Continuation], tokenizer: Any) -> bool:
-    """Whether the texts that are asked behind a prompt part before they end, so that a row of them branches."""
-    if len(asked) < 2:
-        return False
-    given = prompt_ids(prompt.text, tokenizer, chat=prompt.chat)
-    texts = [(*given[: len(given) - taken], *ids)[:-1] for taken, ids in asked]
-    paths = [TokenPath(index=n, ids=text, targets=(0,)) for n, text in enumerate(texts)]
-    return branching_pair(paths, tokens=max(map(len, texts))) is not None
 
 
 def _bytes(image: Mapping[str, Any]) -> bytes:

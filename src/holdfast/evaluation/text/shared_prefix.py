@@ -203,24 +203,6 @@ def row_of(paths: Sequence[Path], images: Images | None = None) -> PackedRow:
     )
 
 
-def side_by_side(rows: Sequence[PackedRow], images: Images | None = None) -> PackedRow:
-    """Rows as one, of which none sees another, whether they begin alike or not.
-
-    Args:
-        rows: at least one.
-        images: of all of them together, as of `PackedRow`.
-    """
-    starts = [0, *itertools.accumulate(len(row.ids) for row in rows)]
-    return PackedRow(
-        ids=np.concatenate([row.ids for row in rows]),
-        depths=np.concatenate([row.depths for row in rows]),
-        ends=np.concatenate([row.ends + start for row, start in zip(rows, starts, strict=False)]),
-        paths=[path for row in rows for path in row.paths],
-        where=[places + start for row, start in zip(rows, starts, strict=False) for places in row.where],
-        images=images,
-    )
-
-
 def _common(a: Sequence[int], b: Sequence[int]) -> int:
     """Length of the longest common beginning, by halving: comparing slices is done in C."""
     low, high = 0, min(len(a), len(b))
