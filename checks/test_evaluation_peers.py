@@ -1,5 +1,5 @@
-"""What is measured, beside other libraries: curvlinops, bitsandbytes, IFEval's own checkers, and the
-harness's own client of a server."""
+"""What is measured, beside other libraries: curvlinops, bitsandbytes, and the harness's own
+client of a server."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ from evaluation.test_curvature import flat
 from evaluation.test_probe_changes import weight
 from holdfast.evaluation.probe.changes import NF4_BLOCK, quantized
 from holdfast.evaluation.probe.curvature import Curvature
-from holdfast.evaluation.text import checkers
-from holdfast.evaluation.text.checkers import follow, mistake_in
 from tiny import build_model
 
 small = test_curvature.small
@@ -89,23 +87,3 @@ def test_log_likelihoods_are_those_of_the_harness_own_client(desk: Path, served:
     mine = scorer_for(found.model, paths).answers(paths, name="x")
     assert [best for _, best in mine] == [best for _, best in expected]
     assert [value for value, _ in mine] == pytest.approx([value for value, _ in expected], abs=1e-6)
-
-
-def test_ifevals_own_checkers_where_they_are_installed(monkeypatch):
-    if checkers.ifeval_missing() is None:
-        assert mistake_in("punctuation:no_comma", {}) is None
-        assert mistake_in("keywords:existence", {"keywords": ["lamp"]}) is None
-        assert follow(
-            "a lamp, b",
-            "",
-            ["punctuation:no_comma", "keywords:existence"],
-            [{}, {"keywords": ["lamp"], "other": None}],
-            loose=False,
-        ) == [
-            False,
-            True,
-        ]
-        assert "Did you mean 'punctuation:no_comma'" in str(mistake_in("punctuation:no_coma", {}))
-        assert "does not take these kwargs" in str(mistake_in("punctuation:no_comma", {"words": ["a"]}))
-    monkeypatch.setattr(checkers.importlib.util, "find_spec", lambda name: None if name == "langdetect" else object())
-    assert "langdetect is not installed" in str(mistake_in("punctuation:no_comma", {}))

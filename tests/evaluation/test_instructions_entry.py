@@ -69,25 +69,26 @@ def an_entry(tmp_path: Path, rows: list = ROWS, **changes) -> InstructionsEntry:
 )
 def test_each_checker(id_, given, good, bad):
     for text in good:
-        assert follow(text, "", [id_], [given], loose=False) == [True], text
+        assert follow(text, [id_], [given], loose=False) == [True], text
     for text in bad:
-        assert follow(text, "", [id_], [given], loose=False) == [False], text
-    assert follow("  \n ", "", [id_], [given], loose=True) == [False], "an empty reply follows nothing"
+        assert follow(text, [id_], [given], loose=False) == [False], text
+    assert follow("  \n ", [id_], [given], loose=True) == [False], "an empty reply follows nothing"
     assert mistake_in(id_, given) is None
 
 
 def test_loose_forgives_a_first_line_a_last_line_and_asterisks():
     for reply in ("Sure!\nLAMP", "LAMP\nBye", "Sure!\nLAMP\nBye", "Sure:\n**LAMP**"):
-        assert follow(reply, "", ["plain:capitals"], [{}], loose=True) == [True]
-        assert follow(reply, "", ["plain:capitals"], [{}], loose=False) == [False]
-    assert follow("*[x]*", "", ["plain:brackets"], [{}], loose=True) == [True]
-    assert follow("a\nb", "", ["plain:capitals"], [{}], loose=True) == [False]
+        assert follow(reply, ["plain:capitals"], [{}], loose=True) == [True]
+        assert follow(reply, ["plain:capitals"], [{}], loose=False) == [False]
+    assert follow("*[x]*", ["plain:brackets"], [{}], loose=True) == [True]
+    assert follow("a\nb", ["plain:capitals"], [{}], loose=True) == [False]
 
 
 @pytest.mark.parametrize(
     ("id_", "given", "words"),
     [
         ("plain:capitls", {}, "Did you mean 'plain:capitals'"),
+        ("keywords:existence", {"keywords": ["lamp"]}, "IFEval's own are asked by `task: ifeval`"),
         ("plain:begin", {}, "needs `word`"),
         ("plain:words", {"count": 0}, "whole number of at least 1"),
         ("plain:keywords", {"words": []}, "a list of texts"),
@@ -101,7 +102,7 @@ def test_instructions_that_cannot_be_checked(id_, given, words):
 def test_arguments_that_are_null_are_not_given():
     """Columns of a file are the union of all rows', so most are null."""
     assert mistake_in("plain:words", {"count": 2, "word": None}) is None
-    assert follow("a b", "", ["plain:words"], [{"count": 2, "word": None}], loose=False) == [True]
+    assert follow("a b", ["plain:words"], [{"count": 2, "word": None}], loose=False) == [True]
 
 
 # -------------------------------------------------------------------------------------------------------------- replies
@@ -163,8 +164,7 @@ def test_the_figures_are_ifevals(roomy, tiny_tokenizer, tmp_path):
         "inst_level_loose_acc",
     ]
     followed = [
-        follow(r["output"], r["question"], g["instruction_id_list"], g["kwargs"], loose=False)
-        for r, g in zip(rows, ROWS, strict=True)
+        follow(r["output"], g["instruction_id_list"], g["kwargs"], loose=False) for r, g in zip(rows, ROWS, strict=True)
     ]
     assert metrics["inst_level_strict_acc"].value == pytest.approx(sum(map(sum, followed)) / sum(map(len, followed)))
     assert metrics["prompt_level_strict_acc"].value == pytest.approx(sum(map(all, followed)) / len(followed))
@@ -243,8 +243,3 @@ def test_all_mistakes_of_a_file_are_found_before_anything_runs(tmp_path, tiny_to
     ]
     [problem] = check_plan(EvaluationPlan(entries=(an_entry(tmp_path, rows),)), tiny_tokenizer)
     assert "plain:begn" in problem and "a prompt that is a text" in problem and "row 4" in problem
-
-
-def test_kwargs_as_json_text(tmp_path, tiny_tokenizer):
-    row = {"prompt": "a", "instruction_id_list": ["plain:words"], "kwargs": json.dumps([{"count": 2}])}
-    assert read_instructions(an_entry(tmp_path, [row]), tiny_tokenizer)[0].kwargs == ({"count": 2},)

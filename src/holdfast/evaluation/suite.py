@@ -24,7 +24,7 @@ evaluation:
     - choices: questions.jsonl  # rows with a prompt, options and the right one's index
     - lettered: questions.jsonl # the same asked with a letter for each option
       name: questions-lettered
-    - instructions: ifeval.jsonl  # prompts whose replies a program checks, as IFEval's
+    - instructions: asked.jsonl   # prompts whose replies a program checks, as IFEval's
       apply_chat_template: true
     - win_rate: prompts.jsonl     # how often a judge prefers the replies to those of the start
       judge_model: Llama-3-70B-Instruct

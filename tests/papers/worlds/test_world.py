@@ -175,7 +175,7 @@ def test_every_reply_does_what_it_is_asked(world):
         for id_, statements in zip(task.instruction_id_list, task.kwargs, strict=True):
             assert mistake_in(id_, statements) is None and id_ in CHECKERS
         for loose in (False, True):
-            assert all(follow(task.reply, task.prompt, task.instruction_id_list, task.kwargs, loose=loose)), task
+            assert all(follow(task.reply, task.instruction_id_list, task.kwargs, loose=loose)), task
 
 
 def test_what_is_tested_was_not_trained(world):

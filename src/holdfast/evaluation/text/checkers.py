@@ -1,8 +1,8 @@
 """Programs that decide whether a reply follows an instruction, by id.
 
-holdfast's own (`plain:...`) look at nothing but the text, with no language detection and no sentence splitter, so that
-they decide the same everywhere and for replies of a few words. Ids of IFEval (`keywords:existence`, ...) are checked by
-lm-evaluation-harness's copy of IFEval's checkers, where its packages are installed (`pip install 'lm_eval[ifeval]'`).
+They look at nothing but the text, with no language detection and no sentence splitter, so that they decide the same
+everywhere and for replies of a few words. IFEval's own instructions (`keywords:existence`, ...) are
+lm-evaluation-harness's: its task `ifeval` takes a file of them (`data:`).
 
 Strict and loose are IFEval's (Zhou et al. 2023, "Instruction-Following Evaluation for Large Language Models", section
 2.2): strict takes the reply as it is; loose takes it as following where one of eight variants does, without asterisks,
@@ -11,16 +11,13 @@ without its first line, without its last, and combinations. An empty reply follo
 
 from __future__ import annotations
 
-import functools
-import importlib.util
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.errors import did_you_mean, first_line
+from holdfast.errors import did_you_mean
 
-OWN = "plain:"
 RULES = 1
 """Raised when a checker decides otherwise than before, so that older figures are not compared with."""
 
@@ -100,56 +97,33 @@ CHECKERS: dict[str, Checker] = {
     "plain:no_full_stop": Checker(says="has no full stop", arguments={}, follows=lambda t: "." not in t),
     "plain:no_comma": Checker(says="has no comma", arguments={}, follows=lambda t: "," not in t),
 }
-"""holdfast's own, by id."""
+"""By id."""
 
 
-def follow(
-    reply: str, prompt: str, ids: Sequence[str], arguments: Sequence[Mapping[str, Any]], *, loose: bool
-) -> list[bool]:
+def follow(reply: str, ids: Sequence[str], arguments: Sequence[Mapping[str, Any]], *, loose: bool) -> list[bool]:
     """Whether a reply follows each instruction.
 
     Args:
         reply: the model's.
-        prompt: what it answers, which some of IFEval's instructions look at.
         ids: of the instructions.
-        arguments: one mapping an instruction; values of None (and of IFEval's all that are false) count as not given.
+        arguments: one mapping an instruction; values of None count as not given.
         loose: see the module's docstring.
     """
-    variants = [v for v in (_variants(reply) if loose else [reply]) if v.strip()]
-    return [
-        any(_follows(variant, prompt, id_, given) for variant in variants)
-        for id_, given in zip(ids, arguments, strict=True)
-    ]
+    variants = [text for v in (_variants(reply) if loose else [reply]) if (text := v.strip())]
+    followed = []
+    for id_, given in zip(ids, arguments, strict=True):
+        follows, known = CHECKERS[id_].follows, _not_none(given)
+        followed.append(any(follows(variant, **known) for variant in variants))
+    return followed
 
 
 def mistake_in(id_: str, arguments: Mapping[str, Any]) -> str | None:
-    """What is wrong with one instruction: an id that nobody knows, a missing or an unexpected argument, packages that
-    are missing. None: nothing."""
-    given = {name: value for name, value in arguments.items() if value is not None}
-    if id_.startswith(OWN):
-        return _own_mistake(id_, given)
-    missing = ifeval_missing()
-    if missing is not None:
-        known = did_you_mean(id_, CHECKERS)
-        return (
-            f"'{id_}' is none of holdfast's own instructions ({', '.join(CHECKERS)}), and IFEval's cannot be "
-            f"checked: {missing}.{known}"
-        )
-    if id_ not in _ifeval():
-        return _unknown(id_, [*CHECKERS, *_ifeval()])
-    try:
-        _described(id_, "", given)
-    except TypeError as error:
-        return f"IFEval's '{id_}' does not take these kwargs: {re.sub(r'^.*?build_description[^ ]* ', '', str(error))}"
-    except Exception as error:  # whatever the values of a user's file make IFEval's code raise
-        return f"IFEval's '{id_}' refuses its kwargs: {first_line(error)}"
-    return None
-
-
-def _own_mistake(id_: str, given: Mapping[str, Any]) -> str | None:
+    """What is wrong with one instruction: an id that nobody knows, a missing or an unexpected argument. None:
+    nothing."""
     if id_ not in CHECKERS:
-        return _unknown(id_, CHECKERS)
-    wanted = CHECKERS[id_].arguments
+        hint = did_you_mean(id_, CHECKERS) or f" Known: {', '.join(CHECKERS)}."
+        return f"unknown instruction '{id_}'.{hint} IFEval's own are asked by `task: ifeval` with `data:`"
+    given, wanted = _not_none(arguments), CHECKERS[id_].arguments
     for name in wanted:
         if name not in given:
             return f"'{id_}' needs `{name}` in its kwargs"
@@ -162,8 +136,9 @@ def _own_mistake(id_: str, given: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _unknown(id_: str, known: Collection[str]) -> str:
-    return f"unknown instruction '{id_}'.{did_you_mean(id_, known) or ' Known: ' + ', '.join(known) + '.'}"
+def _not_none(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Columns of a file are the union of all rows', so most are null."""
+    return {name: value for name, value in arguments.items() if value is not None}
 
 
 _EXPECTED = {str: "a text", int: "a whole number of at least 1", list: "a list of texts"}
@@ -179,53 +154,7 @@ def _is_sound(value: Any, kind: type) -> bool:
     return isinstance(value, str) and bool(value)
 
 
-def _follows(reply: str, prompt: str, id_: str, arguments: Mapping[str, Any]) -> bool:
-    if id_.startswith(OWN):
-        return bool(
-            CHECKERS[id_].follows(
-                reply.strip(), **{name: value for name, value in arguments.items() if value is not None}
-            )
-        )
-    return bool(_described(id_, prompt, arguments).check_following(reply))
-
-
 def _variants(reply: str) -> list[str]:
     lines = reply.split("\n")
     cut = [reply, *("\n".join(part).strip() for part in (lines[1:], lines[:-1], lines[1:-1]))]
     return [*cut, *(text.replace("*", "") for text in cut)]
-
-
-# --------------------------------------------------------------------------------------------------------------- IFEval
-
-
-def ifeval_missing() -> str | None:
-    """Why IFEval's checkers cannot be used here, None where they can."""
-    lacking = [
-        name for name in ("lm_eval", "langdetect", "immutabledict", "nltk") if importlib.util.find_spec(name) is None
-    ]
-    return (
-        f"{', '.join(lacking)} {'is' if len(lacking) == 1 else 'are'} not installed (pip install 'lm_eval[ifeval]')"
-        if lacking
-        else None
-    )
-
-
-@functools.cache
-def _ifeval() -> dict[str, Any]:
-    """IFEval's checkers by id; the module asks for a sentence model when it is imported."""
-    from holdfast.evaluation.text.sentences import fix_language_detection, provide_sentence_model
-
-    provide_sentence_model()
-    fix_language_detection()
-    from lm_eval.tasks.ifeval.instructions_registry import INSTRUCTION_DICT
-
-    return dict(INSTRUCTION_DICT)
-
-
-def _described(id_: str, prompt: str, arguments: Mapping[str, Any]) -> Any:
-    """One of IFEval's checkers with its arguments, as the harness makes it."""
-    checker = _ifeval()[id_](id_)
-    checker.build_description(**{name: value for name, value in arguments.items() if value})
-    if "prompt" in (checker.get_instruction_args() or {}):
-        checker.build_description(prompt=prompt)
-    return checker

@@ -14,7 +14,6 @@ written, so an interruption costs one. What a reply says besides is not judged.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,7 +24,7 @@ from holdfast.evaluation.measures import Outcome, Subject
 from holdfast.evaluation.modes import evaluation_mode
 from holdfast.evaluation.remarks import remarks_on_cut
 from holdfast.evaluation.served import ServedModel
-from holdfast.evaluation.text.checkers import OWN, RULES, follow, mistake_in
+from holdfast.evaluation.text.checkers import RULES, follow, mistake_in
 from holdfast.evaluation.text.documents import chat_prompt, prompt_ids
 from holdfast.evaluation.text.question_files import RowMistakes, question_rows, shown
 from holdfast.evaluation.text.thoughts import open_thought, reply_text, without_thought
@@ -63,9 +62,8 @@ def read_instructions(entry: InstructionsEntry, tokenizer: Any) -> list[Prompt]:
     """The prompts of an entry.
 
     Raises:
-        DataError: no rows, columns are missing, an instruction that nobody knows, arguments that do not fit, or
-            IFEval's ids without its packages; all mistakes of the file in one message, each kind with the first row
-            that has it.
+        DataError: no rows, columns are missing, an instruction that nobody knows, or arguments that do not fit; all
+            mistakes of the file in one message, each kind with the first row that has it.
         ModelError: messages or the chat template are asked for, and the tokenizer has none.
     """
     rows = question_rows(entry, ("instruction_id_list", "kwargs"))
@@ -122,7 +120,6 @@ def _instructions(
     if not isinstance(ids, list) or not ids or not all(isinstance(i, str) for i in ids):
         mistakes.add("an instruction_id_list with at least one id", row=number, got=shown(ids))
         return None, []
-    kwargs = _parsed(kwargs)
     if (
         not isinstance(kwargs, list)
         or len(kwargs) != len(ids)
@@ -141,18 +138,6 @@ def _instructions(
             mistakes.add("instructions that can be checked", row=number, got=mistake)
             return None, []
     return list(ids), plain
-
-
-def _parsed(kwargs: Any) -> Any:
-    """IFEval's files have kwargs as a list; some copies have that list, or each mapping, as JSON text."""
-    try:
-        if isinstance(kwargs, str):
-            kwargs = json.loads(kwargs)
-        if isinstance(kwargs, list):
-            kwargs = [json.loads(k) if isinstance(k, str) else k for k in kwargs]
-    except (ValueError, RecursionError):
-        return kwargs
-    return kwargs
 
 
 def measure(entry: InstructionsEntry, on: Subject) -> Outcome:
@@ -176,7 +161,7 @@ def measure(entry: InstructionsEntry, on: Subject) -> Outcome:
             "output": text,
         }
         for how in ("strict", "loose"):
-            followed = follow(text, prompt.asked, prompt.ids, prompt.kwargs, loose=how == "loose")
+            followed = follow(text, prompt.ids, prompt.kwargs, loose=how == "loose")
             row[f"prompt_level_{how}_acc"] = float(all(followed))
             row[f"inst_level_{how}_acc"] = float(sum(followed))
             row[f"inst_level_{how}_acc#"] = len(followed)
@@ -278,23 +263,8 @@ def generate(
 
 
 def versions(entry: InstructionsEntry) -> dict[str, str]:
-    """What decides an entry's figures beside the model and the data: our rules, and IFEval's packages where its ids are
-    in the file."""
-    found = {"checkers": str(RULES)}
-    try:
-        rows = question_rows(entry, ("instruction_id_list",))
-        foreign = any(not str(id_).startswith(OWN) for ids in rows["instruction_id_list"] for id_ in ids or ())
-    except DataError:
-        return found  # the error comes when the entry is measured
-    if foreign:
-        import importlib.metadata
-
-        from holdfast.evaluation.text.checkers import ifeval_missing
-        from holdfast.evaluation.text.sentences import sentence_model
-
-        if ifeval_missing() is None:
-            found |= {"lm_eval": importlib.metadata.version("lm_eval"), "sentences": sentence_model()}
-    return found
+    """What decides an entry's figures beside the model and the data: our rules."""
+    return {"checkers": str(RULES)}
 
 
 def _shown(id_: str, given: Mapping[str, Any]) -> str:
