@@ -268,6 +268,8 @@ def answers_with_images(
     Raises:
         DataError: the processor or the model refuses a prompt, or it is longer than the model's context.
     """
+    if not prompts:
+        return []
     from holdfast.ops.heads import backbone_of
 
     assert on.processor is not None, "rows with images are refused where there is none"
@@ -311,7 +313,7 @@ def answers_with_images(
         return [by_number[number] for number in numbers[i]]
 
     batches = zip(numbers, range(len(prompts)), strict=True)
-    flat = on.partial.resumed(name, batches, answers_to, total=sum(map(len, asked)), report=report)
+    flat = on.partial.resumed(name, batches, answers_to, total=ends[-1], report=report)
     return [[flat[number] for number in held] for held in numbers]
 
 
