@@ -1,11 +1,10 @@
 """A paper's studies run, or found finished, and its claims held against what came out.
 
-A study file is the thorough size. What a smaller size changes of it is declared beside the reproduction as mappings
-like the file's own, which `changed` lays over it:
+A study file is the thorough size. What a smaller size changes of it stands in `sizes.yaml` as mappings like the file's
+own, which `changed` lays over it:
 
 ```python
-CHANGES = {"thorough": {}, "look": {"seeds": [0, 1], "train": {"max_steps": 100}}, "quick": {...}}
-settings = study_config(changed(yaml.safe_load(file), CHANGES[size]))
+settings = study_config(changed(yaml.safe_load(file), size_changes()[study][size]))
 ```
 
 A paper whose studies are small twins declares them as `Twins`: a file and its changes for each, and what they have in
@@ -20,6 +19,7 @@ output_dir/
 from __future__ import annotations
 
 import copy
+import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -76,6 +76,17 @@ def changed(values: Any, changes: Any) -> Any:
         key: changed(value, changes[key]) if key in changes else copy.deepcopy(value) for key, value in values.items()
     }
     return {**joined, **{key: copy.deepcopy(value) for key, value in changes.items() if key not in values}}
+
+
+@functools.cache
+def size_changes() -> dict[str, dict[str, Any]]:
+    """What each size changes of a study's file, by study and size: `sizes.yaml`."""
+    import yaml
+
+    changes: dict[str, dict[str, Any]] = yaml.safe_load(
+        Path(__file__).with_name("sizes.yaml").read_text(encoding="utf-8")
+    )
+    return changes
 
 
 def known_size(size: str) -> str:

@@ -1,9 +1,9 @@
 """Memory Retaining Finetuning: its recipes run as studies, and its claims held against what came out
 (`holdfast.papers.label_annealing.claims`).
 
-Small twins (`recipes/*-tiny.yaml`) run offline on two CPU cores: in whole (`thorough`), with what `LOOK_CHANGES` leaves
-of them (`look`), or in seconds (`quick`). `full` runs the recipes of the paper's own size, for which the model and the
-data have to be there; what is missing is listed before anything starts.
+Small twins (`recipes/*-tiny.yaml`) run offline on two CPU cores: in whole (`thorough`), with what `claims/sizes.yaml`
+leaves of them (`look`), or in seconds (`quick`). `full` runs the recipes of the paper's own size, for which the model
+and the data have to be there; what is missing is listed before anything starts.
 """
 
 from __future__ import annotations
@@ -27,20 +27,6 @@ from holdfast.support.paths import expanded
 if TYPE_CHECKING:
     from holdfast.studies.tradeoff.study import StudyConfig
 
-_OWN_TEXT: dict[str, Any] = {"replay": {"data": "${replay}", "fraction": 0.1}}
-_WEIGHTS: dict[str, Any] = {"label_annealing": {"weight": [0.1, 1, 10, 100]}}
-_L2: dict[str, Any] = {"l2": {"coefficient": [0.0001, 0.01, 1]}}
-_SHORTER: dict[str, Any] = {"train": {"max_steps": 200}, "seeds": [0, 1]}
-LOOK_CHANGES: dict[str, dict[str, Any]] = {
-    "math": {
-        **_SHORTER,
-        "vary": {"retention": [_WEIGHTS, _L2, _OWN_TEXT, [_OWN_TEXT, {"label_annealing": {"weight": 1}}]]},
-    },
-    "code": {**_SHORTER, "vary": {"retention": [_WEIGHTS, _L2]}},
-    "alignment_tax": {**_SHORTER, "vary": {"retention": [_WEIGHTS]}},
-    "niche_knowledge": {**_SHORTER, "vary": {"retention": [_WEIGHTS]}},
-}
-"""By recipe: what a look changes in its study file; chosen for the time it takes, before any method was run."""
 QUICK_STEPS = 4
 QUICK_DOCUMENTS = 12
 
@@ -142,7 +128,7 @@ def _config(recipe: str, out: Path, *, size: str, console: Any) -> StudyConfig:
     if size == "quick":
         return _quick_config(path, recipe, folder, console)
     if size == LOOK:
-        return _changed_config(path, LOOK_CHANGES[recipe], folder)
+        return _changed_config(path, reproduction.size_changes()[recipe][LOOK], folder)
     return load_study(path, {"output_dir": folder})
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.errors import ConfigError
-from holdfast.papers.claims.reproduction import Twin, Twins, changed
+from holdfast.papers.claims.reproduction import Twin, Twins, changed, size_changes
 from holdfast.papers.ladder.plan import LadderConfig, ladder_config
 from holdfast.papers.ladder.study import run_ladder
 from holdfast.papers.overtraining.claims import LANGUAGE, PICTURES, READING, check_claims
@@ -23,71 +23,6 @@ PRETRAINING = "pretraining"
 """Key of a twin: which ladder (a file below `papers/recipes`), which of its sizes, and what differs from the file."""
 LADDER = f"{LANGUAGE}-ladder"
 """Folder of the one ladder that the studies share, beside theirs."""
-_SHORT: dict[str, Any] = {"small": "pretraining_tiny"}
-LADDERS: dict[str, dict[str, Any]] = {
-    "quick": {**_SHORT, "sizes": {"1M": {"layers": 1, "width": 32, "heads": 1, "budgets": [40_000, 80_000, 160_000]}}},
-    "look": {**_SHORT, "sizes": {"1M": {"budgets": [500_000, 1_000_000, 2_000_000, 4_000_000]}}},
-    "thorough": {},
-}
-"""By size, what differs from the file of the ladder."""
-_FEW = {"probe": {"noise_seeds": 3}, "direction": None, "seeds": [0, 1]}
-SIZES: dict[str, dict[str, Any]] = {
-    "quick": {
-        "probe": {"noise": [0.1, 0.3], "noise_seeds": 2, "prune": []},
-        "curvature": 2,
-        "direction": None,
-        "tasks": {"problems": {"train": {"dataset_train_split": "train[:40]"}}},
-        "train": {"num_train_epochs": 1},
-        "vary": {"learning_rate": [1.0e-3, 1.0e-2], "retention": ["direct", {"label_annealing": {"weight": 1}}]},
-        "seeds": [0],
-    },
-    "look": {
-        **_FEW,
-        "small": "overtraining_tiny",
-        "tasks": {"problems": {"train": {"dataset_train_split": "train[:200]"}}},
-        "generalist": [
-            {"perplexity": "${people_heldout}", "name": "people"},
-            {"choices": "${facts}", "name": "facts", "max_documents": 300},
-            {"perplexity": "${code_heldout}", "name": "code"},
-        ],
-        "vary": {
-            # validation took 3e-3 or 1e-2 at every budget; at 1e-1 nothing is left to compare
-            "learning_rate": [1.0e-3, 3.0e-3, 1.0e-2, 3.0e-2],
-            "retention": ["direct", {"label_annealing": {"weight": 1}}],
-        },
-    },
-    "thorough": {},
-}
-"""By size, what differs from the study's file; chosen for the time it takes."""
-SEEING: dict[str, dict[str, Any]] = {
-    "quick": {
-        "tasks": {"pictures": {"align": {"train": {"warmup_steps": 1}}}},
-        "train": {"num_train_epochs": 1},
-        "vary": {"learning_rate": [1.0e-3, 1.0e-2], "retention": ["direct", {"label_annealing": {"weight": 1}}]},
-        "seeds": [0],
-    },
-    "look": {
-        "small": "pictures_tiny",
-        "generalist": [
-            {"perplexity": "${people_heldout}", "name": "people"},
-            {"choices": "${facts}", "name": "old_knowledge", "max_documents": 200},
-            {"perplexity": "${prose_heldout}", "name": "prose"},
-        ],
-        "train": {"num_train_epochs": 1},
-        "vary": {
-            # around the rate that validation took at every budget; the others have it, LoRA ten times as much
-            "learning_rate": [3.0e-4, 1.0e-3, 3.0e-3],
-            "retention": [
-                "direct",
-                [{"label_annealing": {"weight": 1}}, {"train": {"learning_rate": 1.0e-3}}],
-                ["sfa", {"train": {"learning_rate": 1.0e-3}}],
-                [{"train": {"use_peft": True, "lora_r": 16, "learning_rate": 1.0e-2}}, {"label": "LoRA"}],
-            ],
-        },
-    },
-    "thorough": {},
-}
-"""The same of the study whose models see."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,21 +82,17 @@ def _summary(record: OvertrainingRecord | None) -> dict[str, Any]:
     }
 
 
+def _twin(name: str, file: str) -> Twin:
+    sizes = {}
+    for size, changes in size_changes()[name].items():
+        ladder = {"file": "ladder/world.yaml", "size": "1M", "changes": size_changes()[LADDER][size]}
+        sizes[size] = {**changes, PRETRAINING: ladder}
+    return Twin(file=f"overtraining/{file}", sizes=sizes)
+
+
 TWINS = Twins(
     paper=PAPER,
-    studies={
-        name: Twin(
-            file=f"overtraining/{file}",
-            sizes={
-                size: {**own, PRETRAINING: {"file": "ladder/world.yaml", "size": "1M", "changes": LADDERS[size]}}
-                for size, own in sizes.items()
-            },
-        )
-        for name, file, sizes in (
-            (LANGUAGE, "world.yaml", SIZES),
-            (PICTURES, "pictures.yaml", SEEING),
-        )
-    },
+    studies={LANGUAGE: _twin(LANGUAGE, "world.yaml"), PICTURES: _twin(PICTURES, "pictures.yaml")},
     config=twin_config,
     run=run_twin,
     read=read_overtraining,

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.papers.claims.reproduction import Twin, Twins
+from holdfast.papers.claims.reproduction import Twin, Twins, size_changes
 from holdfast.papers.stages.claims import NARROW, READING, WIDE, check_claims
 from holdfast.papers.stages.paper import PAPER
 from holdfast.records.stages import StagesRecord, read_stages
@@ -14,25 +14,12 @@ from holdfast.studies.stages.study import run_stages
 
 SMALL = {WIDE: "stages", NARROW: "stages_narrow"}
 """Small settings by what a study's name begins with; the rest of the name is the world."""
-QUICK: dict[str, Any] = {
-    "train": {"num_train_epochs": 2},
-    "along": {"steps": [1], "entries": ["old_lettered"]},
-    "tokens": 4000,
-    "probing_passages": 8,
-    "curve": 2,
-}
-"""A study of a minute that only shows that everything works."""
-SIZES: dict[str, dict[str, dict[str, Any]]] = {
-    "world-0": {"quick": QUICK, "look": {}, "thorough": {}},
-    "narrow-0": {"quick": QUICK, "thorough": {}},
-}
-"""By study: what differs from the study file; of the others, the thorough size alone."""
 
 
 def _twin(name: str) -> Twin:
     kind = next(k for k in SMALL if name.startswith(k))
     own = {"small": SMALL[kind], "seed": int(name.removeprefix(kind))}
-    return Twin(file="stages/tiny.yaml", own=own, sizes=SIZES.get(name, {"thorough": {}}))
+    return Twin(file="stages/tiny.yaml", own=own, sizes=size_changes().get(name, {"thorough": {}}))
 
 
 def _summary(record: StagesRecord | None) -> dict[str, Any]:

@@ -56,10 +56,6 @@ class SmallSetting:
     """One small setting."""
 
     name: str
-    sentence: str
-    """What it is, for people."""
-    stands_for: str
-    """The recipe that it has the shape of."""
     placeholders: dict[str, str]
     """What `make_setting` returns a path for, and what lies there."""
     make: Callable[[_Making], dict[str, Path]]
@@ -528,268 +524,39 @@ def _niche_knowledge(making: _Making) -> dict[str, Path]:
     }
 
 
-_KNOWN = {
-    "prose_heldout": "held-out prose, which the base knows",
-    "code_heldout": "held-out Python source",
-    "facts_heldout": "facts about people whom the base knows, in a wording that it never read about them: prompt and "
-    "completion",
-    "problems_heldout": "other word problems of one step: prompt, completion (the worked solution), label (the "
-    "operation it takes)",
-}
-_REPLAYED = {
-    "replay": "texts of the base's own pre-training",
-    "replay_unseen": "other text of the kinds that it was trained on",
-    "replay_other": "text of another kind: what the library's documentation says, as question and answer",
+_MAKERS: dict[str, Callable[[_Making], dict[str, Path]]] = {
+    "code": _code,
+    "math": _math,
+    "alignment_tax": _alignment_tax,
+    "tasks": _tasks,
+    "months": _months,
+    "groups": _groups,
+    "stages": _stages,
+    "pretraining": _pretraining,
+    "overtraining": _overtraining,
+    "pictures": _pictures,
+    "niche_knowledge": _niche_knowledge,
 }
 
 
-def _of(table: Mapping[str, str], *names: str) -> dict[str, str]:
-    return {f"{name}_heldout": table[f"{name}_heldout"] for name in names}
+def _read_settings() -> dict[str, SmallSetting]:
+    """The settings of `small_settings.yaml`."""
+    import yaml
+
+    values = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
+    settings = {}
+    for name, about in values.items():
+        settings[name] = SmallSetting(
+            name=name,
+            placeholders=about["files"],
+            make=_MAKERS[about["make"]],
+            start=about.get("start", "model"),
+            base=about.get("base", {}),
+        )
+    return settings
 
 
-PRETRAINING: dict[str, Any] = {
-    "people": 3940,
-    "new_people": 60,
-    "tellings": 205,
-    "popular": 0.1,
-    "list_rounds": 10,
-    "code_share": 0.1,
-    "prose_share": 0.005,
-}
-"""Of the world that a ladder is pre-trained on, what is not the shared base's: 64 million tokens, in which each of some
-16,000 facts is told a few hundred times, and source, which there is only so much of, stands ten times at most."""
-_OF_PRETRAINING = {
-    "people_heldout": "the same people told of once more, in an order and in wordings of its own",
-    **_of(_KNOWN, "prose", "code"),
-    "facts": "multiple choice about some of these people, in a wording that was never told of them",
-}
-_PRETRAINING = {
-    "text": "text about people, of whom some are told of more often, with source, prose and word problems",
-    "tokenizer": "a byte-level BPE of 2,048 entries and the facts' values",
-    **_OF_PRETRAINING,
-}
-_OVERTRAINING = {
-    "problems_train": "articles of worked word problems of two steps",
-    "problems_valid": "other such problems, to choose settings by: prompt, completion",
-    "problems_heldout": "other such problems, to report",
-    "functions_train": "instructions to write a function, with the function",
-    "functions_valid": "other functions, to choose settings by: prompt, completion",
-    "functions_heldout": "other functions, to report",
-    **_OF_PRETRAINING,
-}
-_PICTURES = {
-    "tower": "a small vision tower that reads digits, to be left as it is",
-    "captions": "pictures of digits, and what is in them",
-    "instructions": "questions of five families about pictures, and the right answers",
-    "vision_valid": "other questions, as many of each family, about pictures in handwritings of their own: to choose "
-    "settings by",
-    "vision_heldout": "others again, to report: family, prompt, options, answer, images",
-    **_OF_PRETRAINING,
-}
-_STAGES = {
-    "base": "the start, whose tokenizer has a chat template",
-    "train": "conversations: users' questions about new people, and lettered ones about half A",
-    "corpus": "text of the base's own kind, in which nobody of half B is named",
-    "old_facts": "multiple choice about half B, in a wording that was never told of them",
-    "old_lettered": "users' questions about half B with lettered options",
-}
-SETTINGS: dict[str, SmallSetting] = {
-    setting.name: setting
-    for setting in (
-        SmallSetting(
-            name="code",
-            sentence="A base that knows source, people, problems and prose learns to write functions as it is told.",
-            stands_for="code instructions on a base model",
-            placeholders={
-                "base": "the start",
-                "train": "instructions to write a function, with the function",
-                **_REPLAYED,
-                "functions_valid": "other functions, to choose settings by: prompt, completion",
-                "functions_heldout": "other functions, to report",
-                **_of(_KNOWN, "prose", "facts", "problems"),
-            },
-            make=_code,
-        ),
-        SmallSetting(
-            name="math",
-            sentence="A base that knows word problems of one step learns textbook-like articles of problems of two.",
-            stands_for="synthetic mathematics articles on a base model",
-            placeholders={
-                "base": "the start",
-                "train": "articles of worked word problems of two steps",
-                **_REPLAYED,
-                "problems_valid": "other such problems, to choose settings by: prompt, completion (the worked "
-                "solution), label (the operations it takes)",
-                "problems_heldout": "other such problems, to report",
-                "three_steps_heldout": "problems of three steps, which nothing was trained on: a related skill",
-                **_of(_KNOWN, "prose", "code", "facts"),
-            },
-            make=_math,
-        ),
-        SmallSetting(
-            name="alignment_tax",
-            sentence="A base learns to answer as an assistant that follows instructions.",
-            stands_for="instruction tuning of a base model",
-            placeholders={
-                "base": "the start, whose tokenizer has a chat template",
-                "train": "conversations with instructions about how the reply has to look",
-                "conversations_valid": "other conversations, to choose settings by",
-                "conversations_heldout": "other conversations, to report",
-                **_of(_KNOWN, "prose", "code", "facts", "problems"),
-            },
-            make=_alignment_tax,
-        ),
-        SmallSetting(
-            name="tasks",
-            sentence="A base learns problems of two steps, functions and conversations one after another.",
-            stands_for="mathematics, law and code one after another",
-            placeholders={
-                "base": "the start, whose tokenizer has a chat template",
-                "problems_train": "articles of worked word problems of two steps",
-                "problems_valid": "other such problems, to choose settings by",
-                "problems_heldout": "other such problems, to report: prompt, completion",
-                "functions_train": "instructions to write a function, with the function",
-                "functions_valid": "other functions, to choose settings by",
-                "functions_heldout": "other functions, to report: prompt, completion",
-                "conversations_train": "conversations with instructions about how the reply has to look",
-                "conversations_valid": "other conversations, to choose settings by",
-                "conversations_heldout": "other conversations, to report",
-                **_of(_KNOWN, "prose", "facts"),
-            },
-            make=_tasks,
-        ),
-        SmallSetting(
-            name="months",
-            sentence="Articles of twelve months, each about people whom nobody knew, keep an instruct model current.",
-            stands_for="an instruct model that is updated month after month",
-            placeholders={
-                "base": "the start: an instruct model",
-                "origin": "the base that it was tuned from",
-                "conversations": "what it was tuned on",
-                "instructions": "prompts whose replies a program checks, in IFEval's layout",
-                "old_chat": "users' questions about people whom the base knows: prompt, options, answer",
-                "prose_heldout": "held-out prose",
-                **{
-                    f"month_{number:02}_{part}": what
-                    for number in range(1, MONTHS + 1)
-                    for part, what in (
-                        ("train", f"articles of month {number}: title, date, text"),
-                        ("facts", "users' questions about its new people, and the fact that three questions share"),
-                    )
-                },
-            },
-            make=_months,
-        ),
-        SmallSetting(
-            name="groups",
-            sentence="A base learns of three groups of people, and two skills of a conversation between them.",
-            stands_for="five tasks one after another, some of knowledge and some of ability",
-            placeholders={
-                "base": "the start, whose tokenizer has a chat template",
-                **{
-                    f"group_{number}_{part}": what
-                    for number in range(1, GROUPS + 1)
-                    for part, what in (
-                        ("train", f"articles about the people of group {number}: title, date, text"),
-                        ("facts", "multiple choice about them, in a wording that no article has"),
-                    )
-                },
-                **{
-                    f"{name}_{part}": what
-                    for name, about in (("wording", "what the reply has to say"), ("form", "how the reply has to look"))
-                    for part, what in (
-                        ("train", f"conversations with instructions about {about}"),
-                        ("prompts", "other such prompts, whose replies a program checks, in IFEval's layout"),
-                    )
-                },
-                **_of(_KNOWN, "prose", "facts"),
-            },
-            make=_groups,
-        ),
-        SmallSetting(
-            name="stages",
-            sentence="A base learns to answer questions about new people, and forgets those whom it knew.",
-            stands_for="instruction tuning for many epochs, after which benchmarks of knowledge fall",
-            placeholders=_STAGES,
-            make=_stages,
-        ),
-        SmallSetting(
-            name="stages_narrow",
-            sentence="The same with a base of half the width.",
-            stands_for="the same of a smaller model",
-            placeholders=_STAGES,
-            make=_stages,
-            base={"width": 64},
-        ),
-        SmallSetting(
-            name="pretraining",
-            sentence="64 million tokens about 3,940 people, and what is held out of them: for a ladder of budgets.",
-            stands_for="a web corpus that longer and longer pre-training reads",
-            placeholders=_PRETRAINING,
-            make=_pretraining,
-            start="text",
-            base=PRETRAINING,
-        ),
-        SmallSetting(
-            name="pretraining_tiny",
-            sentence="The same of five million tokens about 120 people.",
-            stands_for="the same of a smaller corpus",
-            placeholders=_PRETRAINING,
-            make=_pretraining,
-            start="text",
-        ),
-        SmallSetting(
-            name="overtraining",
-            sentence="Word problems of two steps and functions to learn, for the ladder that `pretraining` is for.",
-            stands_for="the fine-tunings that longer and longer pre-trained checkpoints are put through",
-            placeholders=_OVERTRAINING,
-            make=_overtraining,
-            start="tasks",
-            base=PRETRAINING,
-        ),
-        SmallSetting(
-            name="overtraining_tiny",
-            sentence="The same for the ladder that `pretraining_tiny` is for.",
-            stands_for="the same of a smaller ladder",
-            placeholders=_OVERTRAINING,
-            make=_overtraining,
-            start="tasks",
-        ),
-        SmallSetting(
-            name="pictures",
-            sentence="Pictures of digits with captions and questions, for the ladder that `pretraining` is for.",
-            stands_for="LLaVA's two stages, which longer and longer pre-trained checkpoints go through",
-            placeholders=_PICTURES,
-            make=_pictures,
-            start="tasks",
-            base=PRETRAINING,
-        ),
-        SmallSetting(
-            name="pictures_tiny",
-            sentence="The same for the ladder that `pretraining_tiny` is for.",
-            stands_for="the same of a smaller ladder",
-            placeholders=_PICTURES,
-            make=_pictures,
-            start="tasks",
-        ),
-        SmallSetting(
-            name="niche_knowledge",
-            sentence="An instruct model learns from articles facts about people whom it does not know.",
-            stands_for="synthetic articles about obscure books on an instruct model",
-            placeholders={
-                "base": "the start: the base tuned on conversations with instructions",
-                "train": "articles about new people: title, date, text",
-                "replay": "the conversations that the start was tuned on",
-                "new_chat_valid": "users' questions about a third of the new people, to choose settings by: prompt, "
-                "options, answer, and the fact that three questions share",
-                "new_chat_heldout": "the same about the others, to report",
-                "instructions": "prompts whose replies a program checks, in IFEval's layout",
-                "old_chat": "users' questions about people whom the base knows: prompt, options, answer",
-            },
-            make=_niche_knowledge,
-        ),
-    )
-}
+SETTINGS = _read_settings()
 """The settings by name."""
 
 
