@@ -109,6 +109,11 @@ def test_the_verdict_is_one_sentence(outcomes, words) -> None:
     assert comparison_verdict(("a", "b"), rows[1:]).endswith(
         "the largest loss is prose +1.000 nats/token [+0.900, +1.100]."
     )
+    mean = comparison(
+        **SHARES, suite="average", name="all", before=0.7, after=0.4, difference=-0.3, interval=(-0.4, -0.2)
+    )
+    assert comparison_verdict(("a", "b"), [*rows, ComparisonRow(mean)], gates) == text_of, "its entries are counted"
+    assert ", of 1 measure: 1 lost" in comparison_verdict(("a", "b"), [ComparisonRow(mean)])
 
 
 # ------------------------------------------------------------------------------------------------------------- figures

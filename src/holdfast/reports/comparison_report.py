@@ -40,6 +40,7 @@ from holdfast.reports.charts import Axis, Chart, Col, Mark, Series, finite, quan
 from holdfast.reports.compared import (
     ComparisonRow,
     count_tile,
+    counted,
     decision_note,
     difference_note,
     gain_forest,
@@ -103,7 +104,7 @@ def comparison_page(result: Result) -> Page:
     averages = averages_of(sides)
     outcome = next((o for o in OUTCOMES if any(g.outcome == o for g in gates)), None)
     outcome = NOT_FINITE if result.not_finite else outcome
-    samples = sum({(r.raw.suite, r.raw.name): r.raw.n for r in primary}.values())
+    samples = sum({(r.raw.suite, r.raw.name): r.raw.n for r in counted(primary)}.values())
     return Page(
         tab=f"{labels[0]} → {labels[1]}: holdfast comparison",
         eyebrow="holdfast comparison",

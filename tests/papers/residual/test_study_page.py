@@ -53,8 +53,9 @@ def test_a_study_leads_with_its_pairs(tmp_path, studied) -> None:
     bring, instruct = "What does a sibling's residual bring to the base?", "Is it as good as the instruct model?"
     gained, lost = (make.compared("ifeval", 0.3, after, suite="target") for after in (0.5, 0.1))
     besides = dataclasses.replace(lost, metric="inst_level_loose_acc", primary=False)
+    mean, choice = (dataclasses.replace(gained, suite="average", name=name) for name in ("average", "scale_choice"))
     pairs = [
-        ModelPair(before="l3-base", after="l3-base-31", question=bring, comparisons=[gained, besides]),
+        ModelPair(before="l3-base", after="l3-base-31", question=bring, comparisons=[gained, besides, mean, choice]),
         ModelPair(before="l31-base", after="l31-base-3", question=bring, comparisons=[gained, lost]),
         ModelPair(before="l3-instruct", after="l3-base-31", question=instruct, comparisons=[lost]),
     ]
