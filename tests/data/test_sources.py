@@ -3,6 +3,7 @@
 import gzip
 import io
 import json
+import math
 import os
 from pathlib import Path
 
@@ -14,7 +15,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from holdfast.data import json_rows, readers, sources
-from holdfast.data.readers import file_tables
 from holdfast.data.sources import content_hash, data_files, is_path, left_out, load_rows, locate_rows
 from holdfast.errors import DataError
 
@@ -185,10 +185,23 @@ json_values = st.recursive(
 @example([{"a": 1}, {"a": True}])
 @example([{"a": "2020-01-01"}, {"a": None}])
 @given(st.lists(st.dictionaries(st.sampled_from(["a", "b", "c"]), json_values, min_size=1), min_size=1, max_size=6))
-def test_fast_path_equals_the_reference(rows):
-    content = jsonl(rows)
-    fast, slow = (list(json_rows.json_tables(io.BytesIO(content), "f", fast=f)) for f in (True, False))
-    assert [t.to_pylist() for t in fast] == [t.to_pylist() for t in slow]
+def test_values_of_any_kind_come_back_as_written(rows):
+    stream = io.BufferedReader(io.BytesIO(jsonl(rows)))
+    loaded = [row for table in json_rows.json_tables(stream, "f") for row in readers.plain_rows(table)]
+    assert all(covers(got.get(key), value) for got, row in zip(loaded, rows, strict=True) for key, value in row.items())
+
+
+def covers(got, wanted) -> bool:
+    """Equal, but for whole numbers in a column of fractions, and those beyond 64 bits, which are their digits."""
+    if isinstance(got, str) and isinstance(wanted, int) and not -(2**63) <= wanted < 2**64:
+        return got == str(wanted)
+    if isinstance(wanted, dict) and isinstance(got, dict):
+        return list(got) == list(wanted) and all(covers(got[key], value) for key, value in wanted.items())
+    if isinstance(wanted, list) and isinstance(got, list):
+        return len(got) == len(wanted) and all(map(covers, got, wanted))
+    if isinstance(got, float) and isinstance(wanted, int) and not isinstance(wanted, bool):
+        return math.isclose(got, wanted, rel_tol=1e-15)
+    return got == wanted
 
 
 # ------------------------------------------------------------------------------------------------------------ bad input
@@ -227,18 +240,18 @@ def test_malformed_line_is_named(tmp_path, line, parts, pack):
         (
             "a.json",
             b'{\n "version": 1,\n "data": [\n  {"a": 1}\n ]\n}\n',
-            ["one object over several lines", "'version', 'data'", "under 'data'"],
+            ["line 1:", "one JSON object a line", "one array of them"],
         ),
         ("a.json", b"[]", ["no rows"]),
         ("a.jsonl", '{"a": 1}\n'.encode("utf-16"), ["line 1:", "looks like UTF-16"]),
         ("a.jsonl.gz", first_half(gzip.compress(jsonl(ROWS * 200))), ["cut short or damaged"]),
         ("a.jsonl.zst", jsonl(ROWS), ["cut short or damaged"]),
         ("a.parquet", parquet(ROWS)[:-20], ["not a readable parquet file"]),
-        ("a.csv", b"question,answer\n", ["holds no rows", "header"]),
+        ("a.csv", b"question,answer\n", ["holds no rows"]),
         ("a.csv", b"q,a\n1,2\n\n1,2,3\n", ["line 4:", "expected 2 cells (q, a), got 3", "'1,2,3'"]),
         ("a.csv", b"q,a\n1,\xff\n", ["line 2:", "UTF-8", "0xff"]),
         ("a.csv", b"q,q\n1,2\n", ["line 1:", "'q' appears twice"]),
-        ("a.txt", b" \n\t\n", ["holds no rows", "white space"]),
+        ("a.txt", b" \n\t\n", ["holds no rows"]),
         ("a.txt", b"good\nbad \xe9\n", ["line 2:", "0xe9"]),
     ],
 )
@@ -365,21 +378,6 @@ def test_content_hash(tmp_path):
     assert content_hash(tmp_path / "d") != folder
     with pytest.raises(DataError, match="No file or folder"):
         content_hash(tmp_path / "nope")
-
-
-@pytest.mark.parametrize("suffix", [".gz", ".zst"])
-@pytest.mark.parametrize("name", ["line.jsonl", "rows.jsonl", "cells.csv", "words.txt"])
-def test_a_stream_that_unpacks_without_end_is_refused_in_time(tmp_path, monkeypatch, name, suffix):
-    monkeypatch.setattr(readers, "BOMB_BYTES", 10_000_000)
-    piece = {"line.jsonl": b" " * 1000, "rows.jsonl": b'{"text": "a"}\n', "cells.csv": b"text\n", "words.txt": b"fox "}[
-        name
-    ]
-    path = tmp_path / f"{name}{suffix}"
-    content = (b"text\n" if name == "cells.csv" else b"") + piece * (12_000_000 // len(piece))
-    path.write_bytes(gzip.compress(content) if suffix == ".gz" else zstd(content))
-    message = f"{name}{suffix}: expected rows, got a stream that unpacks to more than 200 times its size"
-    with pytest.raises(DataError, match=message):
-        list(file_tables(path))
 
 
 def test_a_saved_dataset_is_left_as_it_is(tmp_path: Path) -> None:

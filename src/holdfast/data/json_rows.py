@@ -1,29 +1,13 @@
-"""JSON Lines and JSON arrays as Arrow tables: fast where the file is sound, exact about where it is not.
+"""JSON Lines and JSON arrays as Arrow tables, read by Python's own parser: every value comes back as it was written.
 
-Every chunk of lines goes through pyarrow's parser first (the fast path). What that parser lets through although it
-should not, or changes without a word, is caught and sent to the reference reader, which is `json.loads` line by line:
-
-- several objects on a line, or one object over several lines (it accepts both; the row number would no longer be the
-  line number)
-- invalid UTF-8 (it keeps the bytes; reading the string fails much later)
-- strings that look like dates (it makes them timestamps; "2020-01-01" would come back as something else)
-- integers beyond 64 bits (it rounds them to floats)
-- nulls at the start of a list (pyarrow 26 loses one and shifts the values after it; the list then ends past its values,
-  which `validate` sees)
-- objects with different keys (it gives each the keys of all, null where it had none), objects within objects (their
-  keys would come back in one order for all rows) and whole numbers beside fractions in them (7 would be 7.0): a chat
-  template would write them so into the training text
-
-The reference reader raises `DataError` with the line for anything that is not one object a line, and keeps a column
-whose values have several types (a number here, a string there) as `datasets.Json`: every value comes back as it was
-written, nothing is converted. (A whole number beyond 64 bits comes back as its digits, since `datasets.Json` knows no
-number for it.)
+What is no object a line raises `DataError` with the line. A column whose values have several types (a number here, a
+string there), or whose objects Arrow would change (it gives each the keys of all), is kept as `datasets.Json`. (A whole
+number beyond 64 bits comes back as its digits, since `datasets.Json` knows no number for it.)
 """
 
 from __future__ import annotations
 
 import io
-import itertools
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -35,116 +19,64 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-CHUNK_BYTES = 8 << 20
+TABLE_BYTES = 8 << 20
 ROWS_PER_TABLE = 10_000
 
-BRACKETS = 1000
-"""A line with more of them than this is looked at for its depth before pyarrow is: its parser crashes the process on
-deep nesting."""
-MAX_DEPTH = 500
-"""Objects and arrays within each other that a row may have at most."""
 _LONG = re.compile(r"\d{19}")
 """A whole number that may be beyond 64 bits."""
 MAX_COLUMN_DEPTH = 30
 """Arrow files end at 64 levels of types; deeper columns become `datasets.Json` well before."""
+_KINDS = {type(None): "null", bool: "a boolean", int: "a number", float: "a number", str: "a string", list: "an array"}
 
 
 # ------------------------------------------------------------------------------------------------------------ reading
 
 
-def json_tables(stream: BinaryIO, name: str, *, fast: bool = True) -> Iterator[pa.Table]:
+def json_tables(stream: io.BufferedReader, name: str) -> Iterator[pa.Table]:
     """Tables of the rows in file order, from one object a line or from one array of objects.
 
     Args:
-        stream: the (decompressed) bytes.
+        stream: the (decompressed) bytes, from their beginning.
         name: the file's name for messages.
-        fast: False reads everything with the reference reader (tests compare the two).
 
     Raises:
         DataError: a line or element that is not an object, is malformed, or is not UTF-8; names the line.
     """
-    chunks = _line_chunks(stream)
-    for first_line, chunk in chunks:
-        if first_line == 1:
-            chunk = chunk.removeprefix(BYTE_ORDER_MARK)
-            if chunk.lstrip()[:1] == b"[":
-                rest = [chunk, *(c for _, c in chunks)]
-                yield from _array_tables(b"".join(rest), name)
-                return
-            _refuse_single_document(chunk, name)
-        lines = [(first_line + i, line) for i, line in enumerate(chunk.split(b"\n")) if line.strip()]
-        if not lines:
-            continue
-        table = _fast_table(chunk, [line for _, line in lines]) if fast else None
-        yield table if table is not None else rows_table([json_row(line, number, name) for number, line in lines])
+    if holds_array(stream):
+        yield from _array_tables(stream.read(), name)
+        return
+    rows: list[dict[str, Any]] = []
+    size = 0
+    for number, line in json_lines(stream):
+        rows.append(json_row(line, number, name))
+        size += len(line)
+        if size > TABLE_BYTES:
+            yield rows_table(rows)
+            rows, size = [], 0
+    if rows:
+        yield rows_table(rows)
 
 
-def nonblank_lines(stream: BinaryIO) -> Iterator[int]:
-    """The line number (from 1) of each non-blank line, which is to say of each row."""
-    for first_line, chunk in _line_chunks(stream):
-        yield from (first_line + i for i, line in enumerate(chunk.split(b"\n")) if line.strip())
+def holds_array(stream: io.BufferedReader) -> bool:
+    """Whether a stream of JSON that was not read from yet begins with an array."""
+    return stream.peek(1).removeprefix(BYTE_ORDER_MARK).lstrip()[:1] == b"["
 
 
-def _line_chunks(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
-    """(number of its first line, whole lines), about `CHUNK_BYTES` each; a longer line makes a longer chunk."""
-    first_line, waiting, pending = 1, b"", [b""]
-    while block := stream.read(CHUNK_BYTES):
-        head, newline, tail = block.rpartition(b"\n")
-        if not newline:
-            pending.append(tail)
-            continue
-        if waiting:
-            yield first_line, waiting
-            first_line += waiting.count(b"\n")
-        waiting, pending = b"".join([*pending, head, newline]), [tail]
-    # A last line without a newline joins the chunk before it: by itself, its few keys would make a schema of their own.
-    last = waiting + b"".join(pending)
-    if last:
-        yield first_line, last
+def json_lines(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
+    """Every line that is not blank, which is to say every row, with its number from 1."""
+    for number, line in enumerate(stream, 1):
+        if number == 1:
+            line = line.removeprefix(BYTE_ORDER_MARK)
+        if line.strip():
+            yield number, line.rstrip(b"\n")
 
 
-# ---------------------------------------------------------------------------------------------- fast path and reference
-
-
-def _fast_table(chunk: bytes, lines: Sequence[bytes]) -> pa.Table | None:
-    """pyarrow's reading of the chunk, or None where it cannot be trusted to equal the reference reader's."""
-    import pyarrow as pa
-    import pyarrow.json as pj
-
-    # One object a line, exactly: a line that starts with { and ends with } can only share an object with its neighbour
-    # if a comma stood at their border, so these two checks and the row count below leave no other reading.
-    for line in lines:
-        bare = line.strip()
-        if not (bare.startswith(b"{") and bare.endswith(b"}")) or (len(bare) < 16 and not bare[1:-1].strip()):
-            return None
-        if len(bare) > BRACKETS and bare.count(b"[") + bare.count(b"{") > BRACKETS:
-            return None
-    options = pj.ReadOptions(use_threads=False, block_size=len(chunk) + 1)
-    try:
-        chunk.decode("utf-8")
-        table = pj.read_json(io.BytesIO(chunk), read_options=options)
-        schema = pa.schema([pa.field(f.name, _times_as_text(f.type)) for f in table.schema])
-        if schema != table.schema:
-            table = pj.read_json(
-                io.BytesIO(chunk), read_options=options, parse_options=pj.ParseOptions(explicit_schema=schema)
-            )
-        table.validate()
-    except (UnicodeDecodeError, pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        return None
-    if table.num_rows != len(lines) or table.num_columns == 0:
-        return None
-    if any(_holds(f.type, pa.types.is_floating) for f in table.schema) and re.search(rb"\d{19}", chunk):
-        return None
-    if not all(_storable(f.type) for f in table.schema):
-        return None
-    if any(changes_objects(column.combine_chunks()) for column in table.columns):
-        return None
-    return table
+# ------------------------------------------------------------------------------------------------------------- tables
 
 
 def rows_table(rows: Sequence[dict[str, Any]]) -> pa.Table:
-    """The reference: plain rows as a table; a missing column is null, and a column of several types, or of objects that
-    Arrow would change, becomes `datasets.Json`."""
+    """Plain rows as a table; a missing column is null, and a column of several types, or of objects that Arrow would
+    change, becomes `datasets.Json`."""
     import pyarrow as pa
 
     names = dict.fromkeys(name for row in rows for name in row)
@@ -215,18 +147,6 @@ def changes_objects(column: pa.Array) -> bool:
     return any(holds_objects(value.type) or _holds(value.type, pa.types.is_floating) for value in values)
 
 
-def _times_as_text(kind: pa.DataType) -> pa.DataType:
-    import pyarrow as pa
-
-    if pa.types.is_temporal(kind):
-        return pa.string()
-    if pa.types.is_struct(kind):
-        return pa.struct([pa.field(f.name, _times_as_text(f.type)) for f in kind])
-    if pa.types.is_list(kind):
-        return pa.list_(_times_as_text(kind.value_type))
-    return kind
-
-
 def _holds(kind: pa.DataType, test: Callable[[pa.DataType], bool]) -> bool:
     import pyarrow as pa
 
@@ -237,122 +157,77 @@ def _holds(kind: pa.DataType, test: Callable[[pa.DataType], bool]) -> bool:
     return pa.types.is_list(kind) and _holds(kind.value_type, test)
 
 
-# ---------------------------------------------------------------------------------------------------------- single rows
+# -------------------------------------------------------------------------------------------------------- single rows
 
 
 def json_row(line: bytes, number: int, name: str) -> dict[str, Any]:
     """One line as a row, or a `DataError` that says what is wrong with it."""
     where = f"{name}, line {number}: "
-    expected = f'{where}expected one JSON object, such as {{"text": "..."}}, '
     try:
         text = line.decode("utf-8")
+        value = json.loads(text, object_pairs_hook=_object)
     except UnicodeDecodeError as error:
+        utf16 = "; the file looks like UTF-16, save it as UTF-8" if line[:2] in (b"\xff\xfe", b"\xfe\xff") else ""
         raise DataError(
             f"{where}expected UTF-8, got byte 0x{line[error.start]:02x} at position {error.start + 1} of the "
-            f"line{_utf16(line)}."
+            f"line{utf16}."
         ) from None
-    if _depth(text) > MAX_DEPTH:
-        raise DataError(f"{where}nested too deeply to be read (more than {MAX_DEPTH} levels): {beginning(text)}.")
-    try:
-        value = json.loads(text, object_pairs_hook=_object)
-    except _RepeatedKey as error:
-        raise DataError(f"{where}the key '{error}' appears twice in one object. Keep one of them.") from None
+    except RecursionError:
+        raise DataError(f"{where}nested too deeply to be read: {beginning(text)}.") from None
     except ValueError as error:
-        raise DataError(f"{expected}got {beginning(text)} ({_reason(error)}). Correct or remove the line.") from None
-    if not isinstance(value, dict):
-        raise DataError(f"{expected}got {_kind(value)}: {beginning(text)}. Correct or remove the line.")
-    if not value:
-        raise DataError(f"{expected}got an object without any key: {beginning(text)}. Correct or remove the line.")
+        raise DataError(
+            f'{where}expected one JSON object a line, such as {{"text": "..."}}, or a file that is one array of them; '
+            f"got {beginning(text)} ({_reason(error)}). Correct or remove the line."
+        ) from None
+    _check_object(value, where, " Correct or remove the line.")
     if "\\u" in text:
         _refuse_surrogates(value, where)
-    return value
+    return dict(value)
 
 
 def _array_tables(content: bytes, name: str) -> Iterator[pa.Table]:
-    """A file that starts with `[`: one array of objects; or JSON Lines whose first line is an array, which is an
-    error."""
+    """A file that is one array of objects."""
     try:
-        text = content.decode("utf-8")
-        if _depth(text) > MAX_DEPTH:
-            raise DataError(f"{name}: nested too deeply to be read (more than {MAX_DEPTH} levels).")
+        text = content.decode("utf-8-sig")
         values = json.loads(text, object_pairs_hook=_object)
-    except _RepeatedKey as error:
-        raise DataError(f"{name}: the key '{error}' appears twice in one object. Keep one of them.") from None
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise DataError(f"{name}, line {line}: expected UTF-8, got byte 0x{content[error.start]:02x}.") from None
+    except RecursionError:
+        raise DataError(f"{name}: nested too deeply to be read.") from None
     except json.JSONDecodeError as error:
-        if error.msg == "Extra data":  # a complete array, then more: one array a line
-            json_row(
-                content.lstrip().split(b"\n", 1)[0],
-                content[: len(content) - len(content.lstrip())].count(b"\n") + 1,
-                name,
-            )
-        lines = text.split("\n")
-        got = (
-            beginning(lines[error.lineno - 1])
-            if error.lineno <= len(lines) and lines[error.lineno - 1].strip()
-            else "the end of the file"
-        )
+        line = text.split("\n")[error.lineno - 1]
         raise DataError(
-            f"{name}, line {error.lineno}: expected an array of JSON objects, got {got} ({_reason(error)})."
+            f"{name}, line {error.lineno}: expected an array of JSON objects, got {beginning(line)} ({_reason(error)})."
         ) from None
+    except ValueError as error:
+        raise DataError(f"{name}: {error}.") from None
     for index, value in enumerate(values, 1):
-        if not isinstance(value, dict) or not value:
-            got = (
-                "an object without any key"
-                if value == {}
-                else f"{_kind(value)}: {beginning(json.dumps(value, ensure_ascii=False))}"
-            )
-            raise DataError(
-                f'{name}, element {index} of the array: expected a JSON object, such as {{"text": "..."}}, got {got}.'
-            )
-        _refuse_surrogates(value, f"{name}, element {index} of the array: ")
+        where = f"{name}, element {index} of the array: "
+        _check_object(value, where, "")
+        _refuse_surrogates(value, where)
     for start in range(0, len(values), ROWS_PER_TABLE):
         yield rows_table(values[start : start + ROWS_PER_TABLE])
-
-
-def _refuse_single_document(chunk: bytes, name: str) -> None:
-    """A pretty-printed object spread over many lines deserves a better message than "line 1 is malformed"."""
-    first = chunk.lstrip().split(b"\n", 1)[0].strip()
-    if not first.startswith(b"{") or first.endswith(b"}"):
-        return
-    try:
-        text = chunk.decode("utf-8")
-        if _depth(text) > MAX_DEPTH:
-            return
-        value = json.loads(text)
-    except ValueError:
-        return
-    lists = [key for key, v in value.items() if isinstance(v, list)]
-    hint = f" The rows may be the list under '{lists[0]}': save that list by itself." if lists else ""
-    keys = ", ".join(f"'{k}'" for k in list(value)[:8])
-    raise DataError(
-        f"{name}: expected one JSON object a line or an array of objects, got one object over several lines (keys: "
-        f"{keys}).{hint}"
-    )
-
-
-def _depth(text: str) -> int:
-    """How many arrays and objects are open at once at most; 0 where there are too few brackets to matter. Text in
-    quotes does not count."""
-    if text.count("[") + text.count("{") <= BRACKETS:
-        return 0
-    bare = re.sub(r'"(?:[^"\\]|\\.)*"?', "", text)
-    steps = (1 if bracket in "[{" else -1 for bracket in re.findall(r"[\[\]{}]", bare))
-    return max(itertools.accumulate(steps), default=0)
-
-
-class _RepeatedKey(Exception):
-    pass
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     value = dict(pairs)
     if len(value) != len(pairs):
         keys = [key for key, _ in pairs]
-        raise _RepeatedKey(next(key for key in keys if keys.count(key) > 1))
+        repeated = next(key for key in keys if keys.count(key) > 1)
+        raise ValueError(f"the key '{repeated}' appears twice in one object")
     return value
+
+
+def _check_object(value: Any, where: str, advice: str) -> None:
+    """
+    Raises:
+        DataError: the value makes no row.
+    """
+    if not isinstance(value, dict) or not value:
+        kind = "an object without any key" if value == {} else _KINDS[type(value)]
+        text = beginning(json.dumps(value, ensure_ascii=False))
+        raise DataError(f'{where}expected one JSON object, such as {{"text": "..."}}, got {kind}: {text}.{advice}')
 
 
 def _refuse_surrogates(value: Any, where: str) -> None:
@@ -376,17 +251,3 @@ def _reason(error: ValueError) -> str:
     if isinstance(error, json.JSONDecodeError):
         return f"{error.msg}, column {error.colno}"
     return str(error)
-
-
-def _kind(value: Any) -> str:
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "a boolean"
-    if isinstance(value, (int, float)):
-        return "a number"
-    return "a string" if isinstance(value, str) else "an array" if isinstance(value, list) else "an object"
-
-
-def _utf16(line: bytes) -> str:
-    return "; the file looks like UTF-16, save it as UTF-8" if line[:2] in (b"\xff\xfe", b"\xfe\xff") else ""

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from holdfast.data.json_rows import BYTE_ORDER_MARK, json_row
-from holdfast.data.readers import file_tables, holds_array, kind_of, open_bytes, plain_rows
+from holdfast.data.json_rows import holds_array, json_lines, json_row
+from holdfast.data.readers import file_tables, kind_of, open_bytes, plain_rows
 from holdfast.errors import DataError
 
 SHOWN = 10
@@ -134,10 +134,7 @@ def _table_rows(file: Path, unit: str, reading: Reading) -> Records:
 
 
 def _lines(stream: BinaryIO, file: Path, reading: Reading) -> Records:
-    for number, line in enumerate(stream, 1):
-        line = line.removeprefix(BYTE_ORDER_MARK) if number == 1 else line
-        if not line.strip():
-            continue
+    for number, line in json_lines(stream):
         reading.records += 1
         place = f"{file}, line {number}"
         try:
