@@ -30,7 +30,7 @@ examples
 OUTPUT
   restoring.jsonl   text, nats_per_token, tokens, source; perplexity low to high
   probing.jsonl     the same columns; a random sample
-  selection.json    the request, hashes, counts, quantiles, histogram
+  selection.json    the request, hashes, counts, quantiles
   README.md         the data card
 """
 

@@ -91,7 +91,7 @@ def select(request: Selection, *, loaded: Loaded | None = None) -> Selected:
 
 
 def scorer_of(loaded: Loaded, *, max_length: int, batch_tokens: int | None = None) -> Scorer:
-    """What ranks passages by a model's perplexity, for `data.select.run.select_passages`.
+    """What ranks passages by a model's perplexity, for `data.select.run.select_from_files`.
 
     Args:
         loaded: a model with its tokenizer; its identity is what its scores are known by.

@@ -14,7 +14,7 @@ from data_files import jsonl, rows_of, text
 from holdfast.data.select.overlap import Questions
 from holdfast.data.select.passages import Passages, cut
 from holdfast.data.select.request import LEDGER, PROBING, RESTORING, Choice, CorpusFiles
-from holdfast.data.select.run import DUPLICATE, OVERLAPPING, select_from_files, select_passages
+from holdfast.data.select.run import DUPLICATE, OVERLAPPING, select_from_files
 from holdfast.data.select.scores import Scorer, batches
 from holdfast.errors import ConfigError, DataError, NotFinite
 from holdfast.support.files import read_json
@@ -79,8 +79,14 @@ def choice(**more: Any) -> Choice:
 
 
 def selected(scorer: Scorer, documents: Any = None, output: str = "out", **more: Any) -> dict[str, Any]:
+    return select(scorer, documents, output, **more).record
+
+
+def select(scorer: Scorer, documents: Any = None, output: str = "out", scores: Path | None = None, **more: Any) -> Any:
     documents = [(document(n), f"d{n}") for n in range(60)] if documents is None else documents
-    return select_passages(documents, choice=choice(**more), scorer=scorer, output=Path(output)).record
+    jsonl("documents.jsonl", [{"text": text, "source": source} for text, source in documents])
+    files = CorpusFiles(input=(Path("documents.jsonl"),), output=Path(output))
+    return select_from_files(files, choice(**more), scorer, scores=scores)
 
 
 # -------------------------------------------------------------------------------------------------------------- cutting
@@ -222,10 +228,7 @@ def test_what_was_scored_is_not_scored_again_and_the_bytes_are_the_same(scorer):
     assert sorted(first.seen + second.seen) == sorted(scorer.score.seen)
     assert not [p for p in Path("two").iterdir() if p.name.startswith(".")]
     third = Counted()
-    assert select_passages(
-        [(document(n), f"d{n}") for n in range(60)],
-        choice=choice(), scorer=dataclasses.replace(scorer, score=third), output=Path("two"),
-    ).done_before and not third.seen  # fmt: skip
+    assert select(dataclasses.replace(scorer, score=third), output="two").done_before and not third.seen
 
 
 def test_scores_are_shared_by_requests_but_not_by_models(scorer):
@@ -233,10 +236,8 @@ def test_scores_are_shared_by_requests_but_not_by_models(scorer):
 
     def count(output: str, identity: str, own: Any, **more: Any) -> int:
         score = Counted()
-        select_passages(
-            own, choice=choice(**more), scorer=dataclasses.replace(scorer, score=score, identity={"hash": identity}),
-            output=Path(output), scores=Path("scores.jsonl"),
-        )  # fmt: skip
+        other = dataclasses.replace(scorer, score=score, identity={"hash": identity})
+        select(other, own, output, Path("scores.jsonl"), **more)
         return len(score.seen)
 
     every = count("a", "1", documents)

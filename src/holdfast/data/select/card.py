@@ -8,8 +8,6 @@ from typing import Any
 
 from holdfast.printable import lines
 
-_BAR = 40
-
 
 def card(record: Mapping[str, Any]) -> str:
     """Markdown, with the front matter by which `datasets` finds the sets.
@@ -48,8 +46,7 @@ def card(record: Mapping[str, Any]) -> str:
             f"{_perplexity(mean)} | {_perplexity(median)} | {_perplexity(high)} |"
         )
     rows += ["", "Columns: `text`, `nats_per_token` (mean over predicted tokens), `tokens`, `source`.", ""]
-    rows += ["## Nats a token", "", "```", *_bars(record["histogram"]), "```", "", "## What was read", ""]
-    rows += ["| input | bytes | SHA-256 |", "|---|---|---|"]
+    rows += ["## What was read", "", "| input | bytes | SHA-256 |", "|---|---|---|"]
     rows += [f"| {one['name']} | {one['bytes']:,} | {one['sha256']} |" for one in record["inputs"]]
     rows += ["", f"- {counts['records']:,} documents, of which {counts['malformed']:,} malformed and left out"]
     rows += [f"- {number:,} left out: {reason}" for reason, number in counts["skipped"].items()]
@@ -68,12 +65,3 @@ def card(record: Mapping[str, Any]) -> str:
 
 def _perplexity(nats: float) -> str:
     return f"{math.exp(nats):,.1f}" if nats < 100 else f"e^{nats:.0f}"
-
-
-def _bars(histogram: Mapping[str, Any]) -> list[str]:
-    edges, every = histogram["edges"], histogram["all"]
-    most = max(every)
-    return [
-        f"{low:7.3f} {'#' * round(_BAR * count / most):<{_BAR}} {count:,} ({taken:,} taken to restore)"
-        for low, count, taken in zip(edges[:-1], every, histogram["restoring"], strict=True)
-    ]

@@ -15,7 +15,6 @@ from holdfast.data.select.passages import Passages
 from holdfast.errors import DataError
 
 QUANTILES = (0.0, 0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0)
-BINS = 20
 
 
 def draw_probing(passages: Passages, count: int) -> np.ndarray:
@@ -103,13 +102,3 @@ def described(passages: Passages, indices: np.ndarray, nats: np.ndarray, *, bos:
         "nats_per_token": round(mean, 6) if mean is not None else None,
         "quantiles": {f"{q:g}": level for q, level in zip(QUANTILES, levels, strict=False)},
     }
-
-
-def histogram(nats: np.ndarray, **sets: np.ndarray) -> dict[str, Any]:
-    """Passages by nats a token: `{"edges": [BINS + 1], name: counts [BINS]}`. The last bin begins at the 99th
-    percentile of all and takes what is above: a few odd passages would leave the others a bin."""
-    every = nats[np.concatenate(list(sets.values()))]
-    low, high = float(every.min()), float(np.quantile(every, 0.99))
-    edges = np.append(np.linspace(low, max(high, low + 1e-6), BINS), max(float(every.max()), high + 1e-6))
-    counts = {name: np.histogram(nats[own], edges)[0].tolist() for name, own in sets.items()}
-    return {"edges": [round(float(edge), 6) for edge in edges], **counts}

@@ -99,7 +99,6 @@ class Passages:
         self._ids = open(folder / "passages.ids", "w+b")  # noqa: SIM115
         self._starts, self._id_starts = array("Q"), array("Q")
         self._seen: set[bytes] = set()
-        self._digest = hashlib.sha256()
         self.tokens = array("I")
         """Of each passage."""
         self.documents = array("I")
@@ -134,18 +133,12 @@ class Passages:
         line = _encoded(json.dumps({"text": passage.text, "source": source}, ensure_ascii=False)) + b"\n"
         self._texts.write(line)
         self._ids.write(np.array(passage.ids, dtype="<u4").tobytes())
-        self._digest.update(line)
         self.tokens.append(len(passage.ids))
         self.documents.append(document)
         self.content.append(int.from_bytes(digest[:8]))
         self.draw.append(int.from_bytes(hashlib.blake2b(self._seed + digest, digest_size=8).digest()))
         self.overlapping.append(overlapping)
         return True
-
-    @property
-    def digest(self) -> str:
-        """Of all that was added, in order."""
-        return self._digest.hexdigest()
 
     def forget_texts(self) -> None:
         """Frees what tells equal passages apart: all are in."""

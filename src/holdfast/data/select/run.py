@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ from holdfast.data.prepare import corpus
 from holdfast.data.prepare.inputs import Inputs, hashed_inputs
 from holdfast.data.prepare.reading import Reading
 from holdfast.data.select.card import card
-from holdfast.data.select.choosing import candidates, choose_restoring, described, draw_probing, histogram
+from holdfast.data.select.choosing import candidates, choose_restoring, described, draw_probing
 from holdfast.data.select.overlap import Questions
 from holdfast.data.select.passages import Passages, cut
 from holdfast.data.select.request import LEDGER, PROBING, RESTORING, Choice, CorpusFiles
@@ -84,67 +83,64 @@ def select_from_files(files: CorpusFiles, choice: Choice, scorer: Scorer, *, sco
         NotFinite: the model gives a passage NaN.
         StorageError: the disk is full; nothing is half written, and what was scored is kept.
     """
-    if problems := files.problems():
+    problems = files.problems() + choice.problems()
+    problems += [mistake.sentence() for mistake in field_mistakes(part_of(choice, Choice))]
+    if problems:
         raise ConfigError(problems)
     found = files.found_inputs()
-    return _select(
-        choice,
-        scorer,
-        output=files.output,
-        scores=scores,
-        inputs=hashed_inputs(found),
-        source=DocumentsInFiles(files, found),
+    inputs = hashed_inputs(found)
+    output = files.output
+    options = {s.name: to_jsonable(getattr(choice, s.name)) for s in settings_of(Choice)}
+    options["questions"] = [path.name for path in choice.questions]
+    key = fingerprint(
+        {
+            "options": options,
+            "questions": [one["sha256"] for one in hashed_inputs(Inputs(files=list(choice.questions)))],
+            "scorer": {**scorer.identity, "bos": scorer.bos},
+            "rules": _RULES,
+            "content": [[one["name"], one["sha256"]] for one in inputs],
+        }
     )
-
-
-def select_passages(
-    documents: Iterable[tuple[str | Sequence[str], str]],
-    *,
-    choice: Choice,
-    scorer: Scorer,
-    output: Path,
-    scores: Path | None = None,
-) -> Selected:
-    """Selects passages of documents that come from anywhere.
-
-    Args:
-        documents: (text, source) of each, read once. In place of a text may be a list of its passages.
-        choice: which passages.
-        scorer: what ranks them.
-        output: the folder to write.
-        scores: the ledger of scores; None: one in the folder.
-
-    Raises:
-        ConfigError, DataError, RunFolderError, NotFinite, StorageError: as `select_from_files`.
-    """
-    return _select(choice, scorer, output=output, scores=scores, inputs=None, source=DocumentsInMemory(documents))
+    known = _standing(output, choice, key)
+    if known is not None:
+        return Selected(folder=output, record=known, done_before=True)
+    record: dict[str, Any] = {
+        "command": "data select",
+        "status": "scoring",
+        "key": key,
+        "model": dict(scorer.identity),
+        "inputs": inputs,
+        "options": options,
+        "created": now(),
+        "versions": versions(),
+        "schema": SCHEMA,
+    }
+    questions = Questions(choice.questions, needed=choice.overlap == "drop")
+    if choice.questions:
+        record["questions"] = {"files": options["questions"], "count": questions.count, "short": questions.short}
+    try:
+        with (
+            NewFolder(output, content=False),
+            scratch_folder(output, ".scratch-") as scratch,
+            Passages(scratch, seed=choice.seed) as passages,
+        ):
+            source = Documents(files, found)
+            record["counts"] = {"overlapping": gather(source, choice, scorer, questions, passages)}
+            _refuse_nothing(passages, source)
+            _choose_and_write(passages, source, choice, scorer, output, scores or output / LEDGER, record)
+    except OSError as error:
+        raise StorageError(
+            f"Could not write {output} ({error.strerror or error}). Free some space or choose another folder; what was "
+            f"scored is kept."
+        ) from error
+    return Selected(folder=output, record=record, done_before=False)
 
 
 # -------------------------------------------------------------------------------------------------------------- reading
 
 
-class DocumentsInMemory:
-    """Documents of an iterable; see `select_passages`."""
-
-    def __init__(self, documents: Iterable[tuple[str | Sequence[str], str]]) -> None:
-        self._documents = documents
-        self.counts: dict[str, Any] = {"records": 0, "malformed": 0}
-        self.places: list[str] = []
-        self.skipped: Counter[str] = Counter()
-
-    def documents(self) -> Iterator[tuple[list[str], str]]:
-        """Texts and source of each."""
-        for text, source in self._documents:
-            self.counts["records"] += 1
-            parts = [part for part in map(str.strip, [text] if isinstance(text, str) else text) if part]
-            if parts:
-                yield parts, source
-            else:
-                self.skipped[corpus.NOTHING] += 1
-
-
-class DocumentsInFiles:
-    """Documents of files."""
+class Documents:
+    """Documents of files, and what was counted of them."""
 
     def __init__(self, files: CorpusFiles, found: Inputs) -> None:
         self._most = files.most_malformed
@@ -163,8 +159,8 @@ class DocumentsInFiles:
             "kinds": dict(sorted(reading.kinds.items())),
         }
 
-    def documents(self) -> Iterator[tuple[list[str], str]]:
-        """Text and source of each.
+    def documents(self) -> Iterator[corpus.Document]:
+        """All of them, in order.
 
         Raises:
             DataError: a file that cannot be read, or too many malformed records.
@@ -175,8 +171,7 @@ class DocumentsInFiles:
             progress("Reading", total=total, unit="bytes") as reading.advance,
             contextlib.closing(corpus.read(reading)) as documents,  # type: ignore[type-var]
         ):
-            for document in documents:
-                yield [document.text], document.source
+            yield from documents
         if reading.malformed > self._most * max(1, reading.records):
             raise reading.error(
                 f"{reading.malformed} of {reading.records} records are malformed, more than --most_malformed "
@@ -184,24 +179,11 @@ class DocumentsInFiles:
             )
 
 
-@dataclass(kw_only=True)
-class Gathered:
-    """All passages of a corpus."""
-
-    passages: Passages
-    source: DocumentsInFiles | DocumentsInMemory
-    overlapping: int
-    """Passages that share words with a question, dropped ones too."""
-
-
-def gather(
-    source: DocumentsInFiles | DocumentsInMemory,
-    choice: Choice,
-    scorer: Scorer,
-    questions: Questions,
-    passages: Passages,
-) -> Gathered:
+def gather(source: Documents, choice: Choice, scorer: Scorer, questions: Questions, passages: Passages) -> int:
     """Cuts all documents into passages and sets them down, equal ones once.
+
+    Returns:
+        Passages that share words with a question, dropped ones too.
 
     Raises:
         DataError: a file that cannot be read, or too many malformed records.
@@ -209,9 +191,9 @@ def gather(
     limit = choice.max_length - scorer.bos
     number = overlapping = 0
     for batch in _batches(source.documents()):
-        cuts = iter(cut([text for texts, _ in batch for text in texts], scorer.tokenizer, limit))
-        for texts, name in batch:
-            for passage in [passage for _ in texts for passage in next(cuts)]:
+        cuts = cut([document.text for document in batch], scorer.tokenizer, limit)
+        for document, pieces in zip(batch, cuts, strict=True):
+            for passage in pieces:
                 if len(passage.ids) < choice.minimum_tokens:
                     source.skipped[f"a passage of fewer than {choice.minimum_tokens} tokens"] += 1
                     continue
@@ -219,19 +201,19 @@ def gather(
                 overlapping += overlaps
                 if overlaps and choice.overlap == "drop":
                     source.skipped[OVERLAPPING] += 1
-                elif not passages.add(passage, source=name, document=number, overlapping=overlaps):
+                elif not passages.add(passage, source=document.source, document=number, overlapping=overlaps):
                     source.skipped[DUPLICATE] += 1
             number += 1
     passages.forget_texts()
-    return Gathered(passages=passages, source=source, overlapping=overlapping)
+    return overlapping
 
 
-def _batches(documents: Iterable[tuple[list[str], str]]) -> Iterator[list[tuple[list[str], str]]]:
-    batch: list[tuple[list[str], str]] = []
+def _batches(documents: Iterable[corpus.Document]) -> Iterator[list[corpus.Document]]:
+    batch: list[corpus.Document] = []
     size = 0
-    for one in documents:
-        batch.append(one)
-        size += sum(map(len, one[0]))
+    for document in documents:
+        batch.append(document)
+        size += len(document.text)
         if size >= _AT_ONCE:
             yield batch
             batch, size = [], 0
@@ -242,71 +224,16 @@ def _batches(documents: Iterable[tuple[list[str], str]]) -> Iterator[list[tuple[
 # ------------------------------------------------------------------------------------------------------------ selecting
 
 
-def _select(
+def _choose_and_write(
+    passages: Passages,
+    source: Documents,
     choice: Choice,
     scorer: Scorer,
-    *,
     output: Path,
-    scores: Path | None,
-    inputs: list[dict[str, Any]] | None,
-    source: DocumentsInFiles | DocumentsInMemory,
-) -> Selected:
-    if problems := [*choice.problems(), *(m.sentence() for m in field_mistakes(part_of(choice, Choice)))]:
-        raise ConfigError(problems)
-    options = {s.name: to_jsonable(getattr(choice, s.name)) for s in settings_of(Choice)}
-    options["questions"] = [path.name for path in choice.questions]
-    asked_for = {
-        "options": options,
-        "questions": [one["sha256"] for one in hashed_inputs(Inputs(files=list(choice.questions)))],
-        "scorer": {**scorer.identity, "bos": scorer.bos},
-        "rules": _RULES,
-    }
-    record: dict[str, Any] = {
-        "command": "data select",
-        "status": "scoring",
-        "key": "",
-        "model": dict(scorer.identity),
-        "inputs": inputs or [],
-        "options": options,
-        "created": now(),
-        "versions": versions(),
-        "schema": SCHEMA,
-    }
-
-    def done_before(content: Any) -> Selected | None:
-        record["key"] = fingerprint({**asked_for, "content": content})
-        known = _standing(output, choice, record["key"])
-        return Selected(folder=output, record=known, done_before=True) if known is not None else None
-
-    if inputs is not None and (found := done_before([[one["name"], one["sha256"]] for one in inputs])):
-        return found
-    questions = Questions(choice.questions, needed=choice.overlap == "drop")
-    if choice.questions:
-        record["questions"] = {"files": options["questions"], "count": questions.count, "short": questions.short}
-    try:
-        with (
-            NewFolder(output, content=False),
-            scratch_folder(output, ".scratch-") as scratch,
-            Passages(scratch, seed=choice.seed) as passages,
-        ):
-            gathered = gather(source, choice, scorer, questions, passages)
-            if inputs is None and (found := done_before(passages.digest)):
-                return found
-            _refuse_nothing(passages, gathered.source)
-            _choose_and_write(gathered, choice, scorer, output, scores or output / LEDGER, record)
-    except OSError as error:
-        raise StorageError(
-            f"Could not write {output} ({error.strerror or error}). Free some space or choose another folder; what was "
-            f"scored is kept."
-        ) from error
-    return Selected(folder=output, record=record, done_before=False)
-
-
-def _choose_and_write(
-    gathered: Gathered, choice: Choice, scorer: Scorer, output: Path, ledger: Path, record: dict[str, Any]
+    ledger: Path,
+    record: dict[str, Any],
 ) -> None:
     """Scores what was gathered, writes the folder, and completes the record."""
-    passages, source = gathered.passages, gathered.source
     probing = draw_probing(passages, choice.probing)
     left = candidates(passages, probing, budget=choice.tokens, disjoint=choice.disjoint)
     write_json(record_path(output / _NAME), record)
@@ -317,12 +244,11 @@ def _choose_and_write(
     record |= {
         "outputs": [write_rows(output / name, own, passages, nats) for name, own in written.items()],
         "counts": {
+            **record["counts"],
             **source.counts,
             **{name: described(passages, own, nats, bos=scorer.bos) for name, own in sets.items()},
             "skipped": dict(sorted(source.skipped.items(), key=lambda item: -item[1])),
-            "overlapping": gathered.overlapping,
         },
-        "histogram": histogram(nats, **sets),
         "malformed_places": source.places,
     }
     write_bytes_atomic(output / "README.md", card(record).encode())
@@ -344,7 +270,7 @@ def _standing(output: Path, choice: Choice, key: str) -> dict[str, Any] | None:
     return record if are_whole(record, files if choice.probing else files[:1]) else None
 
 
-def _refuse_nothing(passages: Passages, source: DocumentsInFiles | DocumentsInMemory) -> None:
+def _refuse_nothing(passages: Passages, source: Documents) -> None:
     """Refuses a corpus without a passage.
 
     Raises:
