@@ -26,7 +26,7 @@ from holdfast.checkpoints.fit import (
     unbuildable,
 )
 from holdfast.checkpoints.named import PACKAGED, at_revision, located, near_revision, origin
-from holdfast.checkpoints.reader import CheckpointReader, checkpoint_hash, weight_files
+from holdfast.checkpoints.reader import CheckpointReader, checkpoint_hash
 from holdfast.checkpoints.sources import listing, read_config
 from holdfast.errors import ConfigError, ModelError, did_you_mean, first_line
 from holdfast.support.environment import shown_name
@@ -243,7 +243,7 @@ def load_tokenizer(name: str, *, revision: str = "main", trust_remote_code: bool
     """
     from transformers import AutoTokenizer
 
-    from holdfast.support.rendering import guard_models, is_panic, problem_of_rules
+    from holdfast.support.rendering import guard_models, is_panic
 
     guard_models()
     base = adapter_base(name)
@@ -256,8 +256,7 @@ def load_tokenizer(name: str, *, revision: str = "main", trust_remote_code: bool
             continue
         try:
             tokenizer = AutoTokenizer.from_pretrained(place, revision=version, trust_remote_code=trust_remote_code)
-            if problem := problem_of_rules(tokenizer):
-                raise ValueError(f"its rules cannot be used ({problem})")
+            tokenizer("What is it?")  # what is damaged may show at the first use alone
             if tokenizer.chat_template is None and (folder := model_folder(place, version)) is not None:
                 tokenizer.chat_template = template_of(folder)  # older processors have it in a file of their own
         except (ImportError, MemoryError):
@@ -287,9 +286,7 @@ def with_plain_messages(tokenizer: Any) -> Any:
     def writes(content: Any) -> bool:
         try:
             return probe in tokenizer.apply_chat_template([{"role": "user", "content": content}], tokenize=False)
-        except ModelError as error:  # whoever uses the template meets it, unless it takes all time
-            if isinstance(error.__cause__, (TimeoutError, MemoryError)):
-                raise
+        except ModelError:  # whoever uses the template meets it
             return False
 
     if not writes(probe) and writes([{"type": "text", "text": probe}]):
@@ -351,7 +348,7 @@ def weights_hash(name: str, *, revision: str = "main", dtype: str = "auto") -> s
         raise ModelError(
             f"Expected the weights of {name} on disk (a folder, or the hub's cache after it was loaded), found none."
         )
-    parts = [_adapter_hash(folder), weights_hash(base)] if base is not None else [_folder_hash(folder)]
+    parts = [_adapter_hash(folder), weights_hash(base)] if base is not None else [checkpoint_hash(folder)]
     return parts[0] if dtype == "auto" and len(parts) == 1 else fingerprint([*parts, dtype])
 
 
@@ -367,19 +364,6 @@ def configuration_of(name: str, *, revision: str = "main") -> str:
         raise ModelError(f"Expected {name} on disk (a folder, or the hub's cache after it was loaded), found none.")
     own = configuration_hash(folder)
     return own if base is None else fingerprint([own, configuration_of(base)])
-
-
-def _folder_hash(folder: Path) -> str:
-    """`checkpoint_hash`, read once a process while the files are the same: a model is identified before it is loaded
-    and after."""
-    return _hash_of(
-        str(folder), tuple((file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in weight_files(folder))
-    )
-
-
-@functools.cache
-def _hash_of(folder: str, files: tuple[tuple[str, int, int], ...]) -> str:
-    return checkpoint_hash(folder)
 
 
 def _adapter_hash(folder: Path) -> str:

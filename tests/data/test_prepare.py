@@ -51,7 +51,7 @@ def test_columns_with_values_that_are_not_read_are_counted():
     [
         ('[{"text": "a"}', "a.json, line 1: expected an array of JSON objects, got "),
         ('[{"text": "a"},\n{"text": "a', "line 2"),
-        ('[{"text": "a"},\n 3]', "element 2 of the array: expected a JSON object"),
+        ('[{"text": "a"},\n 3]', "element 2 of the array: expected one JSON object"),
         ("[" + '{"a":' * 100_000, "nested too deeply"),
     ],
 )

@@ -38,8 +38,6 @@ READERS: dict[str, tuple[list[str], list[str]]] = {
     "update": (["update", "--config", "update.yaml", "--dry_run", "--corpus"], []),
 }
 """Commands that read rows: the words before and after the file's name."""
-ENDLESS = 400_000_000
-"""Bytes of what a bomb holds: a line of so many characters, or so many rows."""
 
 
 def lines(rows: list[Any]) -> bytes:
@@ -71,14 +69,14 @@ def rows_case(rng: random.Random) -> Case:
 
     def prepare(folder: Path) -> None:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(content() if callable(content) else content)
+        (folder / name).write_bytes(content)
 
     return Case(
         what=f"{reader} reads {what}", words=[*before, name, *after], valid=valid, names=(name,), prepare=prepare
     )
 
 
-Made = tuple[str, str, bytes | Callable[[], bytes], bool | None]
+Made = tuple[str, str, bytes, bool | None]
 
 
 def _bad_line(rng: random.Random) -> Made:
@@ -155,8 +153,6 @@ def _compressed(rng: random.Random) -> Made:
             "sound",
             "twice in a row",
             "twice packed",
-            "a long line",
-            "many rows",
         )
     )
     name = f"data.jsonl{packed}"
@@ -173,16 +169,7 @@ def _compressed(rng: random.Random) -> Made:
         return f"{packed}, {what}", name, pack(good), True
     if what == "twice in a row":
         return f"{packed} {what}", name, pack(good) + pack(good), True if packed == ".gz" else None
-    if what == "twice packed":
-        return f"{packed} {what}", name, pack(pack(good)), False
-    if what == "a long line":
-        return f"a bomb in {packed}: {what}", name, lambda: bomb(pack, b" "), False
-    return f"a bomb in {packed}: {what}", name, lambda: bomb(pack, lines(GOOD[:1])), False
-
-
-def bomb(pack: Callable[[bytes], bytes], piece: bytes) -> bytes:
-    """Some hundred kilobytes that unpack to `ENDLESS` bytes."""
-    return pack(piece * (ENDLESS // len(piece)))
+    return f"{packed} {what}", name, pack(pack(good)), False
 
 
 def _parquet(rng: random.Random) -> Made:

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.checkpoints.sources import Entry, listing, read_object
 from holdfast.errors import ModelError
+from holdfast.support.inputs import file_hash
 
 if TYPE_CHECKING:
     import numpy as np
@@ -384,15 +385,11 @@ def read_index(index: Path) -> dict[str, str]:
 
 
 def checkpoint_hash(folder: str | os.PathLike[str]) -> str:
-    """SHA-256 over the names, sizes and contents of the weight files (hex). Reads the files once, several at a time."""
+    """SHA-256 over the names, sizes and contents of the weight files (hex). Reads each file once a process while it is
+    the same, several at a time."""
     files = weight_files(folder)
-
-    def digest(file: Path) -> str:
-        with open(file, "rb") as stream:
-            return hashlib.file_digest(stream, "sha256").hexdigest()
-
     with ThreadPoolExecutor(max_workers=min(8, len(files))) as pool:
-        parts = list(pool.map(digest, files))
+        parts = list(pool.map(file_hash, files))
     return hashlib.sha256(
         "".join(f"{f.name} {f.stat().st_size} {d}\n" for f, d in zip(files, parts, strict=True)).encode()
     ).hexdigest()

@@ -283,7 +283,6 @@ class _Run:
         with self.status(f"Loading {model.model_name_or_path}"):
             self.tokenizer, self.processor = load_tokenizer(self.config), load_processor(self.config)
             data_hash = run_folder.data_hash(self.config)
-            run_folder.refuse_changed_data(self.folder, self.record, self.config, data_hash)
             if self.main:
                 for text in run_folder.hold_to_inputs(self.folder, self.record, self.config):
                     self.note(text)

@@ -174,15 +174,6 @@ def data_hash(config: TrainConfig) -> str | None:
     return content_hash([name, *choosing] if choosing else name)
 
 
-def refuse_changed_data(folder: RunFolder, record: RunRecord, config: TrainConfig, found: str | None) -> None:
-    if found is not None and record.data.get("hash") not in (None, found) and began_training(folder, record):
-        raise RunFolderError(
-            f"{config.script.dataset_name} changed since the run in {folder.path} began. Expected the data that the "
-            f"run was trained on: "
-            "put the old data back, or choose a new output_dir."
-        )
-
-
 def refuse_changed_samples(folder: RunFolder, record: RunRecord, found: dict[str, Any]) -> None:
     """Of data that the start model wrote: the very rows that the run began with have to be there again.
 
@@ -253,7 +244,6 @@ def nothing_left(folder: RunFolder, record: RunRecord, config: TrainConfig, *, e
     Raises:
         RunFolderError: the start model or the training data is another than the one the run was made from.
     """
-    refuse_changed_data(folder, record, config, data_hash(config))
     hold_to_inputs(folder, record, config)
     if record.data.get("images") is not None:
         refuse_changed_images(folder, record, _images_now(config))

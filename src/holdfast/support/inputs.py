@@ -132,7 +132,7 @@ def configuration_hash(folder: str | os.PathLike[str]) -> str:
     names = ("config.json", "generation_config.json", "adapter_config.json")
     here = Path(folder)
     files = [*(here / name for name in names if (here / name).is_file()), *sorted(here.glob("*.py"))]
-    return fingerprint({file.name: _file_hash(file) for file in files})
+    return fingerprint({file.name: file_hash(file) for file in files})
 
 
 # ------------------------------------------------------------------------------------------------------ what is named
@@ -191,14 +191,14 @@ def _is_file(path: Path) -> bool:
 def _content(path: str) -> dict[str, Contents]:
     place = expanded(path)
     if place.is_file():
-        found = {path: {"": _file_hash(place)}}
+        found = {path: {"": file_hash(place)}}
         brought = _named_in_yaml(place) if place.suffix in (".yaml", ".yml") else _pictures(place)
-        return found | {str(file): {"": _file_hash(file)} for file in brought}
+        return found | {str(file): {"": file_hash(file)} for file in brought}
     if (place / "config.json").is_file() or (place / "adapter_config.json").is_file():
         names = [file.name for file in place.iterdir() if file.is_file() and OF_A_MODEL.fullmatch(file.name)]
         base = _base(place)
-        return {path: {name: _file_hash(place / name) for name in sorted(names)}, **(_content(base) if base else {})}
-    return {path: {name: _file_hash(place / name) for name in _visible_files(place)}}
+        return {path: {name: file_hash(place / name) for name in sorted(names)}, **(_content(base) if base else {})}
+    return {path: {name: file_hash(place / name) for name in _visible_files(place)}}
 
 
 def _base(adapter: Path) -> str | None:
@@ -242,14 +242,15 @@ def _visible_files(folder: Path) -> list[str]:
     return sorted(found)
 
 
-def _file_hash(file: Path) -> str:
+def file_hash(file: Path) -> str:
+    """SHA-256 (hexadecimal) of a file, read once a process while the file is the same; of a `config.json` without what
+    saving a model again changes."""
     stat = file.stat()
     return _hash_of(str(real(file)), stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
 
 
 @functools.lru_cache(maxsize=4096)
 def _hash_of(file: str, *_stat: int) -> str:
-    """Read once a process while the file is the same."""
     if os.path.basename(file) == "config.json":
         content = _json(Path(file))
         if content:

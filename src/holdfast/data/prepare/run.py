@@ -77,9 +77,7 @@ class Rows:
     seed: int | None = None
     """Shuffle; the same rows come out in the same order whatever the input's (order of the files)."""
     heldout: Annotated[float, Meta(ge=0, lt=1, metavar="SHARE")] = 0.0
-    """Share of the documents, such as 0.01, that go to a file of their own."""
-    heldout_output: Annotated[Path | None, Meta(metavar="FILE.jsonl")] = None
-    """Where these go (OUTPUT's name with .heldout before .jsonl)."""
+    """Share of the documents, such as 0.01, that go to OUTPUT's name with .heldout before .jsonl."""
     most_malformed: Annotated[float, Meta(ge=0, le=1, metavar="SHARE")] = 0.0
     """Share of the records that may be malformed, and are left out then (0: any is an error)."""
 
@@ -100,7 +98,7 @@ class Preparation(Rows):
         """Where held-out rows go; None where nothing is held out."""
         if not self.heldout:
             return None
-        return self.heldout_output or self.output.with_name(f"{self.output.stem}.heldout.jsonl")
+        return self.output.with_name(f"{self.output.stem}.heldout.jsonl")
 
     @property
     def outputs(self) -> list[Path]:
@@ -122,21 +120,14 @@ class Preparation(Rows):
         found = [mistake.sentence() for mistake in coerce_all(declared, self.given)[1]]
         found += dates.range_problems(self.given.get("after"), self.given.get("before"))
         found += self._input_problems()
-        for name, output in (("output", self.output), ("heldout_output", self.heldout_output)):
-            if output is None:
-                continue
-            found += output_problems(name, output, self.inputs)
-            place = real(output)
-            folder = next((path for path in self.inputs if path.is_dir() and real(path) in place.parents), None)
-            if folder is not None:
-                found.append(
-                    f"{name}: {output} lies in the input {folder}, so that it would be read as input next time. "
-                    f"Choose another folder"
-                )
-        if self.heldout_output is not None and real(self.heldout_output) == real(self.output):
-            found.append(f"heldout_output: expected another file than the output, got {self.heldout_output} for both")
-        if self.heldout_output is not None and not self.heldout:
-            found.append("heldout_output: says where held-out rows go, but heldout is 0")
+        found += output_problems("output", self.output, self.inputs)
+        place = real(self.output)
+        folder = next((path for path in self.inputs if path.is_dir() and real(path) in place.parents), None)
+        if folder is not None:
+            found.append(
+                f"output: {self.output} lies in the input {folder}, so that it would be read as input next time. "
+                f"Choose another folder"
+            )
         return found + [m.sentence() for m in field_mistakes(part_of(self, Rows))]
 
     def _input_problems(self) -> list[str]:
