@@ -11,7 +11,7 @@ import pytest
 from holdfast.config.yaml_file import from_yaml, parse_yaml, read_yaml
 from holdfast.errors import ConfigError
 
-DEEP = "[" * 3000 + "]" * 3000
+DEEP = "[" * 1000 + "]" * 1000
 
 
 @pytest.mark.parametrize(
