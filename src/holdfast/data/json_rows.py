@@ -196,9 +196,9 @@ def _array_tables(content: bytes, name: str) -> Iterator[pa.Table]:
     except RecursionError:
         raise DataError(f"{name}: nested too deeply to be read.") from None
     except json.JSONDecodeError as error:
-        line = text.split("\n")[error.lineno - 1]
+        rest = text.split("\n")[error.lineno - 1]
         raise DataError(
-            f"{name}, line {error.lineno}: expected an array of JSON objects, got {beginning(line)} ({_reason(error)})."
+            f"{name}, line {error.lineno}: expected an array of JSON objects, got {beginning(rest)} ({_reason(error)})."
         ) from None
     except ValueError as error:
         raise DataError(f"{name}: {error}.") from None
