@@ -165,7 +165,8 @@ class ResidualStudy(Study[StudyConfig]):
         if record.finished is not None and self.settings.keep == "none":
             for model in (m for m in whole if not m.given):
                 drop_weights(out, model)
-        return dataclasses.replace(record, pairs=pairs_of(whole, out, confidence=0.95))
+        pairs, left_out = pairs_of(whole, out, confidence=0.95)
+        return dataclasses.replace(record, pairs=pairs, notes=list(dict.fromkeys([*record.notes, *left_out])))
 
     def write(self, record: ResidualRecord) -> None:
         """Writes update.json."""

@@ -51,10 +51,15 @@ SIBLINGS = "Which sibling's instruct model is the better one?"
 """The question between instruct models of two families."""
 
 
-def pairs_of(models: Sequence[StudiedModel], out: Path, *, confidence: float) -> list[ModelPair]:
-    """Every pair that answers one of the paper's questions (`QUESTIONS`), of the models that were measured."""
+def pairs_of(models: Sequence[StudiedModel], out: Path, *, confidence: float) -> tuple[list[ModelPair], list[str]]:
+    """Every pair that answers one of the paper's questions (`QUESTIONS`), of the models that were measured.
+
+    Returns:
+        The pairs, and a sentence for each entry of a pair that was not compared.
+    """
     measured = [m for m in models if m.evaluations and m.state == "complete"]
     found: list[ModelPair] = []
+    left_out: list[str] = []
     for model in measured:
         near = [m for m in measured if m.place == model.place]
         own = [m for m in near if m.family == model.family]
@@ -69,15 +74,16 @@ def pairs_of(models: Sequence[StudiedModel], out: Path, *, confidence: float) ->
             first = next(m for m in near if _kind(m) == _kind(model))
             asked += [(first, SIBLINGS)] if first.family != model.family else []
         for before, question in asked:
-            comparisons, _ = compare_folders(
+            comparisons, reasons = compare_folders(
                 before.measured(out), model.measured(out), confidence=confidence, metrics="all"
             )
+            left_out += [f"{model.name} against {before.name}: {reason}" for reason in reasons]
             comparisons = [c for c in comparisons if (c.suite, c.name) != (AVERAGES, CHOICE)]
             if comparisons:
                 found.append(
                     ModelPair(before=before.name, after=model.name, question=question, comparisons=comparisons)
                 )
-    return found
+    return found, left_out
 
 
 def _kind(model: StudiedModel) -> Kind:

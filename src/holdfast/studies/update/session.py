@@ -98,7 +98,9 @@ def _update(config: ResidualConfig, record: ResidualRecord, workshop: Workshop, 
         chosen = next(m for m in results if m.scale == record.scale.chosen)
         say(console, f"Scale {record.scale.chosen:g}: {record.scale.reason}.")
     record.result = chosen.name
-    record.pairs = pairs_of([m for m in record.models if m not in results or m is chosen], out, confidence=confidence)
+    compared = [m for m in record.models if m not in results or m is chosen]
+    record.pairs, left_out = pairs_of(compared, out, confidence=confidence)
+    record.notes = list(dict.fromkeys([*record.notes, *left_out]))
     for model in record.models:
         kept = config.keep != "none" if model is chosen else config.keep == "all" and model not in results
         if model.continued and not kept:
