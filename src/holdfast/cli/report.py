@@ -17,8 +17,8 @@ from holdfast.records.run import RunFolder
 from holdfast.support.paths import expanded
 
 DESCRIPTION = (
-    "Prints the summary of a run, an evaluation, a probe or a study (finished or not) and writes its report.html "
-    "again from what the folder holds."
+    "Prints the summary of a run, an evaluation, a probe, an update or a study (finished or not) and writes its "
+    "report.html again from what the folder holds."
 )
 EPILOG = """\
 examples
@@ -34,7 +34,8 @@ class ReportRequest:
     """`holdfast report`."""
 
     folder: Annotated[Path, Meta(positional=True, metavar="FOLDER")]
-    """The output folder of 'holdfast train', 'evaluate', 'probe', 'sweep', 'sequence', 'diagnose' or 'study'."""
+    """The output folder of 'holdfast train', 'evaluate', 'probe', 'sweep', 'sequence', 'diagnose', 'update' or
+    'study'."""
 
 
 COMMAND = Command(
@@ -76,12 +77,30 @@ def run(argv: list[str]) -> int:
         if (given / record).is_file():
             found_command = importlib.import_module(f"holdfast.cli.{command}")
             return int(found_command.run(["report", str(given)]))
+    if (given / "update.json").is_file():
+        return _study_or_update(given)
     folder = find_run(given)
 
     from holdfast.reports.run_report import print_run_summary, write_run_report
 
     write_run_report(folder)  # first: the summary names the page where there is one
     print_run_summary(folder, stdout_console())
+    return 0
+
+
+def _study_or_update(folder: Path) -> int:
+    """The record of both is update.json; only an update is of one base and one instruct model."""
+    from holdfast.records.residual import read_update
+
+    record = read_update(folder)
+    if "instruct" not in record.config:
+        from holdfast.cli import study
+
+        return study.run(["report", str(folder)])
+    from holdfast.reports.update_report import print_update, write_update_report
+
+    write_update_report(folder, record)
+    print_update(record, folder, stdout_console())
     return 0
 
 

@@ -11,6 +11,7 @@ import torch
 from rich.console import Console
 from safetensors.torch import load_file
 
+from holdfast.cli.main import main
 from holdfast.errors import ConfigError, DataError, Interrupted, ModelError, RunFolderError, ShapeError
 from holdfast.records.evaluation import EvaluationFolder
 from holdfast.records.residual import read_update
@@ -153,8 +154,12 @@ def test_held_out_documents_are_not_trained_on(finished):
 def test_the_page_and_the_record_are_there(finished):
     _, out, record = finished
     assert read_update(out).result == record.result
-    page = (out / "report.html").read_text()
-    assert "base-600-residual" in page or "residual" in page
+    page = out / "report.html"
+    text = page.read_text()
+    assert "base-600-residual" in text or "residual" in text
+    page.unlink()
+    assert main(["report", str(out)]) == 0
+    assert page.read_text() == text, "the same page, from what lies in the folder"
 
 
 def test_the_same_command_does_nothing_twice(finished, monkeypatch):

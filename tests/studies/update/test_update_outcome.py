@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from synthetic_residuals import evaluation, nats, write_evaluation
-
 from holdfast.records.residual import BASE, StudiedModel
 from holdfast.studies.update.outcome import pairs_of
+from synthetic_residuals import evaluation, nats, write_evaluation
 
 
 def test_pairs_of_names_an_entry_that_only_one_model_has(tmp_path: Path) -> None:
