@@ -377,7 +377,7 @@ def through_the_trainer(out: Path, everything: bool) -> None:
             )
             if label != SHARDED:
                 trainer.prepare_teacher()  # a cached one: a sharded model cannot, so its states are there from before
-            if name in ("ewc", "budget", "wise_ft", "token_weighting"):
+            if name in ("ewc", "budget", "token_weighting"):
                 # the same with the Fisher information; reading data makes accelerate look at its state anew
                 trainer.prepare_methods()
             make_sharded(trainer)

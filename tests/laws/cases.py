@@ -25,8 +25,6 @@ from vision_models import (
 
 REPLAY = "<replay>"
 """Stands for the path of the replay file, which only exists inside a test."""
-UNLIKE = "<unlike>"
-"""Stands for held-out text that training makes the model worse at."""
 CACHE = "<cache>"
 """Stands for a folder of the test's own."""
 
@@ -56,7 +54,6 @@ CASES: dict[str, dict[str, dict[str, Any]]] = {
     "sfa": {"p=0.4": {"p": 0.4, "beta": 0.3}, "every 2, reset": {"every": 2, "reset_optimizer": True}},
     "wise_ft": {
         "alpha=0.7": {"alpha": 0.7},
-        "alpha found": {"alpha": "auto", "limit": 1e-3, "data": UNLIKE, "tries": 4},
     },
     "ema": {"every 2": {"decay": 0.5, "every": 2}},
     "replay": {"10 %": {"data": REPLAY, "fraction": 0.1}},
@@ -160,21 +157,13 @@ def write_replay(folder: Path) -> Path:
     return path
 
 
-def write_unlike(folder: Path) -> Path:
-    """Text of characters that the training data does not have."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "unlike.jsonl"
-    path.write_text("".join('{"text": "%s"}\n' % ("@#~^%&|{}$*<>QXZ"[i:] * 3) for i in range(4)))
-    return path
-
-
 def methods(spec: dict[str, dict[str, Any]], folder: Path) -> list[Any]:
     from holdfast.retention.registry import retention
 
     folder.mkdir(parents=True, exist_ok=True)
     file = f"method{os.environ.get('RANK', '')}.py"  # ranks write side by side
     names = {OWN: f"{write_method(folder, name=file)}:Dropback"}
-    inside = {REPLAY: str(write_replay(folder)), UNLIKE: str(write_unlike(folder)), CACHE: str(folder / "cache")}
+    inside = {REPLAY: str(write_replay(folder)), CACHE: str(folder / "cache")}
     return retention(
         [
             {names.get(name, name): {k: inside.get(v, v) if isinstance(v, str) else v for k, v in values.items()}}
@@ -276,7 +265,6 @@ __all__ = [
     "SEEING_ALL",
     "SEEING_TOO",
     "TRAINED",
-    "UNLIKE",
     "history",
     "largest_difference",
     "lora",
@@ -286,5 +274,4 @@ __all__ = [
     "seeing",
     "spec",
     "weights",
-    "write_unlike",
 ]
