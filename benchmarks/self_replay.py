@@ -8,7 +8,6 @@
 bare     `model.generate`, sampling at temperature 1 in batches of the same size, nothing kept
 drawn    `self_replay` from beginning to end: the weights' hash, sampling, filters, the file, the mixture; bar: 0.9 of
          the bare rate
-scored   the same with a perplexity filter, which takes a forward pass over each sample
 found    the same samples again, as a second run of a sweep finds them; bar: a tenth of the time of drawing them
 
 Rates are tokens that were written a second; on a CPU a second of the process's own time, which neighbours on the
@@ -88,21 +87,19 @@ def measured(
     model = build(size, device).eval()
     model.generation_config.eos_token_id = None  # samples of one length, in all arms
     samples = batches * at_once
-    seconds: dict[str, list[float]] = {"bare": [], "drawn": [], "scored": [], "found": []}
+    seconds: dict[str, list[float]] = {"bare": [], "drawn": [], "found": []}
     with tempfile.TemporaryDirectory() as folder:
         rows = new_rows(samples * (length + 1))
         for number in range(rounds + 1):
             ways = {"max_new_tokens": length, "batch_size": at_once, "samples": samples, "fraction": 0.5}
             plain = SelfReplay(**ways, seed=number, cache_dir=f"{folder}/{number}")
-            scored = SelfReplay(**ways, seed=number, cache_dir=f"{folder}/{number}s", max_perplexity=1e9)
             arms = {
                 "bare": lambda: bare(model, batches, at_once, length),
                 "drawn": lambda m=plain: m.make_data(rows, host_of(model, folder)),
-                "scored": lambda m=scored: m.make_data(rows, host_of(model, folder)),
                 "found": lambda m=plain: m.make_data(rows, host_of(model, folder)),  # after it was drawn
             }
-            turn = number % 3
-            first = ["bare", "drawn", "scored"]
+            turn = number % 2
+            first = ["bare", "drawn"]
             for name in [*first[turn:], *first[:turn], "found"]:
                 clock = time.process_time if device == "cpu" else time.perf_counter
                 began = clock()

@@ -18,7 +18,6 @@ def test_what_falls_short_is_named(bench, monkeypatch, tmp_path, capsys, drawn, 
     rows = [
         {**one, "arm": "bare", "ratio": 1.0, "bar": None},
         {**one, "arm": "drawn", "ratio": drawn, "bar": bench.RATE},
-        {**one, "arm": "scored", "ratio": 0.5, "bar": None},
         {**one, "arm": "found", "ratio": 30.0, "bar": bench.RATE / bench.FOUND},
     ]
     monkeypatch.setattr(bench, "measured", lambda *a, **k: rows)
@@ -32,5 +31,5 @@ def test_all_arms_write_the_same_number_of_tokens(bench):
     """Smallest case: every arm runs, and `found` draws nothing."""
     size = {"width": 64, "layers": 1, "vocabulary": 64}
     found = bench.measured(size, "cpu", batches=2, length=4, at_once=2, rounds=1)
-    assert [row["arm"] for row in found] == ["bare", "drawn", "scored", "found"]
+    assert [row["arm"] for row in found] == ["bare", "drawn", "found"]
     assert all(row["tokens_per_second"] > 0 for row in found) and found[0]["ratio"] == 1.0

@@ -196,14 +196,6 @@ def test_what_no_logit_forbids_is_no_failure(tiny_tokenizer):
     assert math.isnan(float(entropies(torch.tensor([[0.25, NAN, 0.0]]).log())[0]))
 
 
-def test_the_scores_of_a_budget_are_not_those_of_nan(files, tiny_tokenizer):
-    plan = planned({"source": [KINDS["task"]]}, files)
-    scores = runner.scorer(plan.entries[0], plan, tiny_tokenizer)
-    assert set(scores(make_model())) <= {0.0, 1.0}
-    with pytest.raises(NotFinite, match="source/colours"):
-        scores(broken_model(tiny_tokenizer))
-
-
 def test_a_metric_that_a_question_does_not_have_is_no_failure(files, tiny_tokenizer):
     """The harness's nanmean: NaN stands for "not asked here"; of what no question has there is no figure."""
     (files / "utils.py").write_text(

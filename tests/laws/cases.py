@@ -19,7 +19,6 @@ from vision_models import (
     WITH_VIDEOS,
     build_processor,
     build_vision_model,
-    build_vision_tokenizer,
     vision_rows,
 )
 
@@ -64,7 +63,6 @@ CASES: dict[str, dict[str, dict[str, Any]]] = {
             "fraction": 0.2,
             "max_new_tokens": 12,
             "batch_size": 3,
-            "max_perplexity": 1000.0,
             "cache_dir": CACHE,
         },
     },
@@ -72,7 +70,6 @@ CASES: dict[str, dict[str, dict[str, Any]]] = {
     "budget": {
         "kl": {"kl": 0.01},
         "held out": {"kl": 0.01, "data": REPLAY, "every": 2},
-        "metric": {"metric_drop": "1 point", "task": "words", "every": 2},
     },
     "mofo": {"a fifth": {"fraction": 0.2}},
 }
@@ -172,16 +169,6 @@ def methods(spec: dict[str, dict[str, Any]], folder: Path) -> list[Any]:
     )
 
 
-def words(model: Any) -> list[float]:
-    """A task for methods that measure one: the probability of the next token of old sentences, token by token."""
-    import torch
-
-    tokenizer = build_tokenizer() if len(model.get_input_embeddings().weight) == 320 else build_vision_tokenizer()
-    ids = torch.tensor(tokenizer([f"Old knowledge number {i} stays where it is." for i in range(10, 14)])["input_ids"])
-    log_probabilities = model(input_ids=ids).logits[:, :-1].log_softmax(-1)
-    return [float(v) for v in log_probabilities.gather(-1, ids[:, 1:, None]).flatten().exp()]
-
-
 def lora(**changes: Any) -> Any:
     from peft import LoraConfig
 
@@ -198,7 +185,6 @@ def make_trainer(
     evaluated: Any = None,
     collator: Any = None,
     peft: Any = None,
-    scorers: Any = None,
     multipliers: Mapping[str, float] | None = None,
     images: str | None = None,
     train_only: Sequence[str] = (),
@@ -238,7 +224,6 @@ def make_trainer(
         peft_config=lora() if peft is True else peft or None,
         retain=methods(retain, folder) if isinstance(retain, Mapping) else list(retain),
         load_rows=rows_by_name(tokenizer),
-        scorers={"words": words} if scorers is None else scorers,
         learning_rate_multipliers=multipliers,
         train_only=train_only,
     )

@@ -422,7 +422,6 @@ def test_a_bf16_model_is_trained_as_a_float32_one(name, label, tmp_path):
             processing_class=trainer.processing_class,
             retain=[m for m in trainer.retain if m.place != "data"],
             load_rows=trainer._load_rows,
-            scorers=trainer.scorers,
         )
         start = weights(again)
         again.train()

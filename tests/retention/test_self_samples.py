@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from holdfast.errors import ModelError
-from holdfast.retention.self_samples import Drawing, Drawn, Filters, Stream, perplexity, repetition
+from holdfast.retention.self_samples import Drawing, Drawn, Filters, Stream, repetition
 from holdfast.retention.services import Sample
 
 PROMPTS = [[i, i + 1, *range(i % 5)] for i in range(10)]
@@ -32,7 +32,6 @@ class FakeHost:
     rank: int = 0
     said: list[str] = field(default_factory=list)
     tokenizer: Any = field(default_factory=Decoder)
-    scored: int = 0
 
     def gather(self, value: Any) -> list[Any]:
         return [value]
@@ -42,10 +41,6 @@ class FakeHost:
 
     def say(self, text: str) -> None:
         self.said.append(text)
-
-    def log_likelihoods(self, rows: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[list[float]]:
-        self.scored += len(rows)
-        return [[-0.1 * (ids[0] % 10)] * len(ids) for _, ids in rows]
 
 
 def writes(prompts: Sequence[Sequence[int]], tokens: int, seed: int) -> list[Sample]:
@@ -176,13 +171,9 @@ def test_what_is_left_out_is_counted_and_draws_nothing_again(tmp_path: Path) -> 
 
     found = drawn(tmp_path, 100, draw=mixed, of=stream([[1]], batch_size=8), max_dropped=0.9)
     assert dict(found.dropped) == {"empty": 4} and found.repeating == 2 and found.drawn == 16
-    strict, again, host = Filters(max_repetition=0.5, max_perplexity=2.0, least_tokens=3), Counting(), FakeHost()
-    kept = drawn(tmp_path, 30, draw=again, host=host, of=stream([[1]], batch_size=8), max_dropped=0.9, filters=strict)
-    assert not again.asked and host.scored == 8 and kept.dropped["repeats itself"] == 1
-    assert all(perplexity([-0.1 * (one.ids[0] % 10)]) <= 2.0 for one in kept.kept)
-    host.scored = 0
-    drawn(tmp_path, 30, draw=again, host=host, of=stream([[1]], batch_size=8), max_dropped=0.9, filters=strict)
-    assert host.scored == 0, "the scores are kept beside the samples"
+    strict, again = Filters(max_repetition=0.5, least_tokens=3), Counting()
+    kept = drawn(tmp_path, 30, draw=again, of=stream([[1]], batch_size=8), max_dropped=0.9, filters=strict)
+    assert not again.asked and kept.dropped["repeats itself"] == 1
 
 
 @pytest.mark.parametrize(

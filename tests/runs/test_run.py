@@ -284,38 +284,6 @@ def test_a_local_harness_task_before_and_after(place: Path) -> None:
     assert (place / "out" / "run.json").stat().st_mtime_ns == stamp
 
 
-def test_a_budget_for_the_metric_of_a_task(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_colour_task(place)
-    budget = (
-        "--retention",
-        "label_annealing:weight=1",
-        "--retention",
-        "budget:metric_drop=20 points,task=colour_task,every=2",
-    )
-    run("--source", "colour_task.yaml", *budget)
-    (found,) = [c for c in RunFolder("out").comparisons() if c.name == "colour_task" and c.primary]
-    logged = [row for row in RunFolder("out").metrics() if "budget_constraint" in row]
-    assert logged[-1]["budget_limit"] == 20.0
-    assert logged[-1]["budget_constraint"] == pytest.approx(100 * (found.before - found.after), abs=1e-6)
-    assert (
-        main(
-            words(
-                "train.jsonl",
-                "again",
-                "--source",
-                "colour_task.yaml",
-                *budget[:3],
-                "budget:metric_drop=20 points,task=color_task",
-            )
-        )
-        == 2
-    )
-    assert "budget.task: expected a task under evaluation:, which has colour_task, got 'color_task'" in " ".join(
-        capsys.readouterr().err.split()
-    )
-    assert not Path("again").exists()
-
-
 def test_trained_tokens_are_the_labels_that_count():
     from datasets import Dataset
 

@@ -634,10 +634,3 @@ class EvaluationPlan(PlanSettings):
     def suites(self) -> tuple[str, ...]:
         """Names of the suites in order."""
         return tuple(dict.fromkeys(e.suite for e in self.entries))
-
-    @property
-    def tasks(self) -> dict[str, TaskEntry]:
-        """The tasks by name, and by "suite/name" where two suites have one of the same name."""
-        tasks = [e for e in self.entries if isinstance(e, TaskEntry)]
-        names = [t.name for t in tasks]
-        return {t.name if names.count(t.name) == 1 else f"{t.suite}/{t.name}": t for t in tasks}

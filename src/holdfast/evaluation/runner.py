@@ -23,11 +23,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast.errors import ConfigError, DataError, NotFinite, RunFolderError, UserError
+from holdfast.errors import DataError, NotFinite, RunFolderError, UserError
 from holdfast.evaluation.averages import SUITE, averages_of
 from holdfast.evaluation.circumstances import KEYS as CIRCUMSTANCES
 from holdfast.evaluation.circumstances import circumstances
-from holdfast.evaluation.entries import KINDS, DataEntry, Entry, EvaluationPlan, TaskEntry
+from holdfast.evaluation.entries import KINDS, DataEntry, Entry, EvaluationPlan
 from holdfast.evaluation.images import processor_fingerprint
 from holdfast.evaluation.measures import Subject, check, measure, versions
 from holdfast.evaluation.partial import Partial
@@ -245,32 +245,6 @@ def compare_runs(folder: RunFolder, plan: EvaluationPlan, *, resamples: int = 40
     comparisons = sorted(compared.comparisons, key=lambda c: places[c.suite, c.name])
     folder.write_comparisons(comparisons)
     return comparisons
-
-
-def scorer(
-    entry: TaskEntry, plan: EvaluationPlan, tokenizer: Any, processor: Callable[[], Any] | None = None
-) -> Callable[[Any], list[float]]:
-    """A function of the model that gives the entry's primary metric of each question, with the sign that makes higher
-    better: what `evaluate` measures, for those who measure again and again while the model changes.
-
-    The function raises ConfigError where the metric is no mean over questions, NotFinite where a sample is not finite,
-    and what `measures.measure` raises.
-    """
-
-    def scores(model: Any) -> list[float]:
-        outcome = measure(entry, Subject(model=model, tokenizer=tokenizer, processor=processor, plan=plan))
-        figure = outcome.figures[outcome.primary]
-        if outcome.failed is not None:
-            raise NotFinite(f"{entry.suite}/{entry.name}: expected finite scores of the model, got: {outcome.failed}")
-        if any(outcome.primary not in row for row in outcome.rows):
-            raise ConfigError(
-                f"{entry.suite}/{entry.name}: expected a metric that is a mean over questions, got {outcome.primary}. "
-                f"Choose another by `metric:`."
-            )
-        sign = 1.0 if figure.higher_is_better else -1.0
-        return [sign * float(row[outcome.primary]) for row in outcome.rows]
-
-    return scores
 
 
 def check_plan(plan: EvaluationPlan, tokenizer: Any, processor: Callable[[], Any] | None = None) -> list[str]:

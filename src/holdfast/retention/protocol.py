@@ -103,8 +103,9 @@ ORIGINS = ("new", "replayed", "generated")
 
 
 FORMERLY: Mapping[str, Mapping[str, Any]] = {
+    "budget": {"metric_drop": None, "task": ""},
     "label_annealing": {"teacher_bits": None, "teacher_on_cpu": False},
-    "self_replay": {"refresh": None, "server": ""},
+    "self_replay": {"max_perplexity": None, "refresh": None, "server": ""},
     "token_weighting": {"threshold": 2.5, "mask_end": False, "temperature": None, "normalise": False},
 }
 """Parameters that methods no longer have, at their defaults. They stay in `RetentionMethod.identity`, so that the keys

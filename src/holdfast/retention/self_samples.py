@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import math
 import random
 import time
 from collections import Counter
@@ -44,7 +43,7 @@ JUDGED = 48
 TOGETHER = 8
 """Batches whose prompts are sorted by length together."""
 
-EMPTY, BRIEF, REPEATED, UNLIKELY = "empty", "too short", "repeats itself", "perplexity"
+EMPTY, BRIEF, REPEATED = "empty", "too short", "repeats itself"
 """Why a sample is left out."""
 
 Draw = Callable[[Sequence[Sequence[int]], int, int], list[Sample]]
@@ -59,10 +58,8 @@ class Filters:
     """Without the token that ends them."""
     max_repetition: float | None = None
     """Share of repeated stretches of four tokens; None: not looked at."""
-    max_perplexity: float | None = None
-    """Under the start model, of what it wrote; None: not looked at."""
 
-    def reason(self, sample: Sample, text: Callable[[Sequence[int]], str], log_likelihoods: Sequence[float]) -> str:
+    def reason(self, sample: Sample, text: Callable[[Sequence[int]], str]) -> str:
         """Why a sample is left out; "" where it is kept."""
         said = sample.said
         if not said or (len(said) <= SHORT and not text(said).strip()):
@@ -71,8 +68,6 @@ class Filters:
             return BRIEF
         if self.max_repetition is not None and repetition(said) > self.max_repetition:
             return REPEATED
-        if self.max_perplexity is not None and perplexity(log_likelihoods) > self.max_perplexity:
-            return UNLIKELY
         return ""
 
 
@@ -82,12 +77,6 @@ def repetition(ids: Sequence[int]) -> float:
     if count < 2 * NGRAM:
         return 0.0
     return 1.0 - len({tuple(ids[i : i + NGRAM]) for i in range(count)}) / count
-
-
-def perplexity(log_likelihoods: Sequence[float]) -> float:
-    """exp of the mean negative log-likelihood a token."""
-    mean = -math.fsum(log_likelihoods) / max(1, len(log_likelihoods))
-    return math.exp(mean) if mean < 700 else math.inf
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +123,6 @@ _WORDS = {
     EMPTY: "are empty",
     BRIEF: "are too short",
     REPEATED: "repeat themselves",
-    UNLIKELY: "have too large a perplexity",
 }
 
 
@@ -368,33 +356,24 @@ class Drawing:
         found: list[int] = []
         number = self._next
         while len(found) < self.host.world and (self.stream.batches is None or number < self.stream.batches):
-            if not self._whole(number):
+            if number not in self._batches:
                 found.append(number)
             number += 1
         return found
 
-    def _whole(self, number: int) -> bool:
-        row = self._batches.get(number)
-        return row is not None and (self.filters.max_perplexity is None or "log_likelihoods" in row)
-
     def _batch(self, number: int | None) -> dict[str, Any] | None:
-        """A row of the file; of one that is there, with the log-likelihoods that it lacks."""
+        """A row of the file."""
         if number is None:
             return None
         prompts = self.stream.batch(number)
-        row = dict(self._batches.get(number, {}))
-        if not row:
-            began = time.monotonic()
-            samples = self.draw(prompts, self.stream.room(prompts), self.stream.seed_of(number))
-            row = {
-                "key": str(number),
-                "ids": [list(s.ids) for s in samples],
-                "ended": [s.ended for s in samples],
-                "seconds": round(time.monotonic() - began, 3),
-            }
-        if self.filters.max_perplexity is not None:
-            found = self.host.log_likelihoods(list(zip(prompts, row["ids"], strict=True)))
-            row["log_likelihoods"] = [[round(v, 4) for v in values] for values in found]
+        began = time.monotonic()
+        samples = self.draw(prompts, self.stream.room(prompts), self.stream.seed_of(number))
+        row = {
+            "key": str(number),
+            "ids": [list(s.ids) for s in samples],
+            "ended": [s.ended for s in samples],
+            "seconds": round(time.monotonic() - began, 3),
+        }
         return {**row, "sha256": _checksum(row)}
 
     # -------------------------------------------------------------------------------------------------------- counting
@@ -402,21 +381,20 @@ class Drawing:
     def _count(self, needed: Callable[[Drawn], float]) -> None:
         """Goes on through the batches that are there, in order, until enough are kept."""
         found = self._found
-        while self._lacking(needed) and self._whole(self._next):
+        while self._lacking(needed) and self._next in self._batches:
             row, prompts = self._batches[self._next], self.stream.batch(self._next)
-            scores = row.get("log_likelihoods") or [[]] * len(prompts)
-            for prompt, ids, ended, likely in zip(prompts, row["ids"], row["ended"], scores, strict=True):
+            for prompt, ids, ended in zip(prompts, row["ids"], row["ended"], strict=True):
                 if self.most is not None and found.drawn >= self.most:
                     break
-                self._count_one(prompt, Sample(ids=tuple(ids), ended=ended), likely)
+                self._count_one(prompt, Sample(ids=tuple(ids), ended=ended))
             self._next += 1
             if found.drawn >= JUDGED:
                 self._refuse(least=JUDGED)
 
-    def _count_one(self, prompt: Sequence[int], sample: Sample, likely: Sequence[float]) -> None:
+    def _count_one(self, prompt: Sequence[int], sample: Sample) -> None:
         found = self._found
         found.drawn += 1
-        reason = self.filters.reason(sample, self._text, likely)
+        reason = self.filters.reason(sample, self._text)
         bound = REPEATS if self.filters.max_repetition is None else self.filters.max_repetition
         if reason in ("", REPEATED) and repetition(sample.said) > bound:
             found.repeating += 1

@@ -115,10 +115,6 @@ class DataHost(Protocol):
         """Token ids of the prompts in a file, folder or hub data set, up to where an answer begins; and how many of its
         rows hold none."""
 
-    def log_likelihoods(self, rows: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[list[float]]:
-        """Of each row (a prompt, and what follows): the start's log-probability of each token that follows, in nats, at
-        temperature 1."""
-
     def say(self, text: str) -> None:
         """One line for the user, on the first process."""
 
@@ -135,10 +131,6 @@ class Host(Protocol):
 
     def mean_loss(self, rows: Dataset) -> StepFigures:
         """Means over the trained tokens of rows, without dropout, over all ranks; all ranks have to call it."""
-
-    def scores(self, task: str) -> Sequence[float]:
-        """One score a question of a task that the run knows by name, higher is better, in the same order each time;
-        without dropout, the same on all ranks; all ranks have to call it."""
 
     def sample_gradients(self, rows: Dataset, *, sampled: bool, seed: int) -> Iterator[tuple[int, NamedParams]]:
         """One row after the other: its number of trained tokens, and the gradients of the SUM of its tokens' negative

@@ -295,7 +295,7 @@ def checked(given: Given, machine: Machine | None = None) -> TrainConfig:
     if not refused & {"dataset_name", "datasets"}:
         add(config_checks.check_data(values, beside=source))
     for method in methods:
-        problems = config_checks.check_method(method) + config_checks.check_task(method, plan.tasks)
+        problems = config_checks.check_method(method)
         problems += config_checks.check_best(method, values, bool(rules))
         if isinstance(values.get("max_steps"), int) and values["max_steps"] > 0 and not method.off:
             problems += method.check_run(total_steps=values["max_steps"])

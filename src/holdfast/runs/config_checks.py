@@ -343,22 +343,6 @@ def check_method(method: RetentionMethod) -> list[str]:
     return problems
 
 
-def check_task(method: RetentionMethod, tasks: Collection[str]) -> list[str]:
-    """A task that a method measures during the run is one of the evaluation's.
-
-    Args:
-        method: a run's.
-        tasks: names of the evaluation's tasks.
-    """
-    name = getattr(method, "task", "")
-    if not name or method.off or name in tasks:
-        return []
-    listed = f"which has {', '.join(tasks)}" if tasks else "which lists none"
-    return [
-        f"{method.name}.task: expected a task under evaluation:, {listed}, got {name!r}.{did_you_mean(name, tasks)}"
-    ]
-
-
 def check_along(launching: Mapping[str, Any]) -> list[str]:
     """Measuring along training needs the whole model in one process.
 

@@ -436,7 +436,6 @@ class _Run:
 
     def fit(self) -> None:
         from holdfast.data.formats import rows_by_name
-        from holdfast.evaluation.runner import scorer
         from holdfast.ops.layers import why_not
         from holdfast.runs.tracking import AtStart, Trackers
         from holdfast.training.adapters import adapter_config
@@ -467,10 +466,6 @@ class _Run:
                     "learning_rate_multipliers": config.learning_rate_multipliers,
                     "train_only": config.train_only,
                     "fused_layers": config.fused_layers and not args.torch_compile,  # which does so itself
-                    "scorers": {
-                        name: scorer(task, config.evaluation, self.tokenizer, self.reads_images)
-                        for name, task in config.evaluation.tasks.items()
-                    },
                     "callbacks": [
                         metrics,
                         *self.stops_early(),

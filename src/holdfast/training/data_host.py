@@ -10,7 +10,6 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import nn
 
 from holdfast.errors import ConfigError, ModelError
@@ -29,8 +28,6 @@ if TYPE_CHECKING:
 
 BATCH_SIZES = {"cpu": 32, "cuda": 256}
 """Prompts of a generation batch, by kind of device."""
-SCORED = 2**22
-"""Elements of the logits that are held at a time while texts are scored (rows x tokens x vocabulary)."""
 
 
 class StartModel:
@@ -175,31 +172,6 @@ class TrainerDataHost:
                 "self_replay: the start model's logits are NaN or infinite. Look at its weights and dtype."
             )
         return [Sample(ids=tuple(answer.ids), ended=answer.ended) for answer in answers]
-
-    def log_likelihoods(self, rows: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[list[float]]:
-        """See `DataHost.log_likelihoods`."""
-        found: list[list[float]] = [[] for _ in rows]
-        order = sorted((i for i in range(len(rows)) if len(rows[i][1])), key=lambda i: -sum(map(len, rows[i])))
-        with self._ready() as model, torch.no_grad():
-            device = model.get_input_embeddings().weight.device
-            vocabulary = int(model.get_output_embeddings().weight.shape[0])
-            while order:
-                count = max(1, SCORED // (sum(map(len, rows[order[0]])) * vocabulary))
-                batch, order = order[:count], order[count:]
-                width = sum(map(len, rows[batch[0]]))
-                ids_BT = torch.zeros(len(batch), width, dtype=torch.long)
-                mask_BT = torch.zeros(len(batch), width, dtype=torch.long)
-                for place, i in enumerate(batch):
-                    text = [*rows[i][0], *rows[i][1]]
-                    ids_BT[place, : len(text)] = torch.tensor(text)
-                    mask_BT[place, : len(text)] = 1
-                ids_BT = ids_BT.to(device)
-                logits = model(input_ids=ids_BT, attention_mask=mask_BT.to(device), use_cache=False).logits[:, :-1]
-                scores = logits.float().log_softmax(-1).gather(-1, ids_BT[:, 1:, None])[..., 0].cpu()
-                for place, i in enumerate(batch):
-                    first = len(rows[i][0]) - 1
-                    found[i] = scores[place, first : first + len(rows[i][1])].tolist()
-        return found
 
     def say(self, text: str) -> None:
         """See `DataHost.say`."""

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.data.mixing import token_lengths
-from holdfast.errors import ConfigError, did_you_mean
+from holdfast.errors import ConfigError
 from holdfast.ops.annealing import IGNORE
 from holdfast.retention.protocol import ActiveMethod
 from holdfast.retention.services import StepFigures
@@ -75,45 +75,6 @@ class TrainerHost:
         if "images" in rows.column_names or int(token_lengths(rows).max(initial=0)) <= window:
             return rows
         return rows.map(lambda row: {name: row[name][:window] for name in ("input_ids", "labels")})
-
-    @torch.no_grad()
-    def scores(self, task: str) -> Sequence[float]:
-        """See `Host.scores`: by the trainer's scorer of that name. Every rank computes all scores, which a sharded
-        model needs and which takes no longer than one rank that the others wait for; their mean over ranks makes them
-        the same where rounding differs.
-
-        Raises:
-            ConfigError: the trainer has no scorer of that name, or it returned none or other than finite scores.
-        """
-        trainer = self._trainer
-        scorer = trainer.scorers.get(task)
-        if scorer is None:
-            known = ", ".join(trainer.scorers) or "none"
-            raise ConfigError(
-                f"task: expected one that the run can score ({known}), got "
-                f"{task!r}.{did_you_mean(task, trainer.scorers)} With holdfast train these "
-                "are the tasks under evaluation:, in Python the trainer's scorers={name: function of the model}."
-            )
-        trainer.publish_weights()
-        training = trainer.model.training
-        trainer.model.eval()
-        try:
-            with trainer.accelerator.autocast():
-                values = torch.as_tensor(
-                    list(scorer(trainer.accelerator.unwrap_model(trainer.model))), dtype=torch.float64
-                )
-        finally:
-            trainer.model.train(training)
-            _reshard(trainer.model)
-        if values.ndim != 1 or not len(values) or not bool(torch.isfinite(values).all()):
-            raise ConfigError(
-                f"task {task}: expected one finite score a question, got shape {tuple(values.shape)}, or nan among "
-                f"them."
-            )
-        values = values.to(trainer.args.device if trainer.args.device.type != "mps" else "cpu")
-        if trainer.args.world_size > 1:
-            values = trainer.accelerator.reduce(values, "mean")
-        return [float(v) for v in values.tolist()]
 
     @torch.no_grad()
     def mean_loss(self, rows: Dataset) -> StepFigures:

@@ -79,11 +79,6 @@ from holdfast.training.zero import ZeroParts, engine_dtype, is_partitioned, prob
 
 logger = logging.getLogger(__name__)
 
-Scorer = Callable[[nn.Module], Sequence[float]]
-"""One score a question, higher is better, in the same order each time. The model comes in evaluation mode; the call
-must draw no random numbers."""
-
-
 WEIGHTLESS = 10
 """Steps from the beginning after which weights that were all 0 end a run."""
 
@@ -93,7 +88,6 @@ class RetentionMixin(WholeCheckpoints):
 
     Args:
         retain: the methods; those that are off (coefficient 0) are left out, which is direct fine-tuning bit for bit.
-        scorers: tasks by name that a method may measure during the run (`budget` with `metric_drop`).
         learning_rate_multipliers: factors of the learning rate by pattern, see `training.learning_rates`.
         train_only: patterns of what is trained, see `training.frozen`; none: all of the model, or of its adapter.
         fused_layers: whether small layers are computed in one pass each on CPUs, see `training.fused_layers`.
@@ -117,13 +111,11 @@ class RetentionMixin(WholeCheckpoints):
         self,
         *args: Any,
         retain: Sequence[RetentionMethod] = (),
-        scorers: Mapping[str, Scorer] | None = None,
         learning_rate_multipliers: Mapping[str, float] | None = None,
         train_only: Sequence[str] = (),
         fused_layers: bool = False,
         **kwargs: Any,
     ) -> None:
-        self.scorers = dict(scorers or {})
         self.learning_rate_multipliers = dict(learning_rate_multipliers or {})
         self.retain: tuple[RetentionMethod, ...] = tuple(m for m in retain if not m.off)
         terms = [t for t in (m.token_loss() for m in self.retain) if t is not None]

@@ -26,9 +26,7 @@ by share of the run.
 What is measured: with only `kl`, the mean over the step's own trained tokens before the step, which costs nothing; it
 is noisy, so a short average is taken. With `data`, held-out rows every `every` steps. KL is label annealing's own (its
 direction, temperature and tokens); with its defaults it is KL(start || current) in nats per token.
-`perplexity_increase` x is CE(now) - CE(start) <= log(1 + x) on the rows of `data`. `metric_drop` is mean score(start) -
-mean score(now) over the questions of a task, in points (hundredths). The same questions are asked each time, so the
-drop's standard error comes from the pairs; an error that such noise alone could make counts less (see `_Controller`).
+`perplexity_increase` x is CE(now) - CE(start) <= log(1 + x) on the rows of `data`.
 
 What it does not do: make the run spend a budget that direct fine-tuning stays below (the strength then falls to its
 lower bound), or look ahead at averages (`sfa`, `wise_ft`) that act after the last step.
@@ -46,7 +44,6 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from holdfast.config.declare import Meta
 from holdfast.errors import ConfigError, TrainingDiverged
-from holdfast.retention.held_out import DROP, check_questions, paired_drop, points
 from holdfast.retention.paths import data_problems
 from holdfast.retention.protocol import ActiveMethod, NamedParams, Passive, RetentionMethod, StepInfo
 from holdfast.retention.services import Host, StepFigures
@@ -130,69 +127,49 @@ class Budget(RetentionMethod):
     """Largest KL to the start at the end, nats per token; inf: no constraint."""
     perplexity_increase: Annotated[str | float | None, _RISE] = None
     """Largest rise of the perplexity of `data`, such as 2% or 0.02; inf: no constraint."""
-    metric_drop: Annotated[str | None, DROP] = None
-    """Largest drop of a task's metric, in points (hundredths), such as '1 point'; inf: no constraint."""
     data: str = ""
     """Held-out text that is measured: file, folder or hub id; empty with kl: the training tokens of each step."""
-    task: str = ""
-    """With metric_drop: the task that is measured, one of those under `evaluation:`, by its name."""
     every: Annotated[int | None, Meta(ge=1)] = None
-    """Optimiser steps between measurements of `data` (default 10) or `task` (a twentieth of the run)."""
+    """Optimiser steps between measurements of `data`; empty: 10."""
     rate: Annotated[float, Meta(gt=0)] = 1.0
     """Factor on the speed at which the strength is adapted."""
 
     @property
     def off(self) -> bool:
-        return math.inf in (self.kl, _share(self.perplexity_increase), points(self.metric_drop))
+        return math.inf in (self.kl, _share(self.perplexity_increase))
 
     def problems(self) -> list[str]:
-        given = {k: v for k in ("kl", "perplexity_increase", "metric_drop") if (v := getattr(self, k)) is not None}
-        found = []
-        if len(given) != 1:
-            came = " and ".join(f"{k}={v}" for k, v in given.items()) or "none"
-            found.append(
-                f"budget: expected one of kl, perplexity_increase and metric_drop, got {came}; write for example "
-                f"budget: {{kl: 0.02}}"
+        problems = []
+        if self.kl is None and self.perplexity_increase is None:
+            problems.append(
+                "budget: expected kl or perplexity_increase, got none; write for example budget: {kl: 0.02}"
+            )
+        if self.kl is not None and self.perplexity_increase is not None:
+            problems.append(
+                f"budget: expected kl or perplexity_increase, got kl={self.kl} and "
+                f"perplexity_increase={self.perplexity_increase}"
             )
         if self.perplexity_increase is not None and not self.data:
-            found.append(
+            problems.append(
                 "budget.data: expected the held-out text whose perplexity may rise, got nothing; give a file, folder "
                 "or hub id"
             )
-        if self.metric_drop is not None:
-            if not self.task:
-                found.append(
-                    "budget.task: expected the task whose metric may drop, by its name under evaluation:, got nothing"
-                )
-            if self.data:
-                found.append(
-                    "budget.data: belongs to kl and perplexity_increase; the questions of metric_drop are those of "
-                    "`task`. Leave it out"
-                )
-        elif self.task:
-            found.append("budget.task: belongs to metric_drop; give data with kl or perplexity_increase")
-        return found + data_problems("budget.data", self.data)
+        return problems + data_problems("budget.data", self.data)
 
     def check_run(self, *, total_steps: int | None) -> list[str]:
-        if (self.data or self.task) and total_steps is not None and self.every is not None and self.every > total_steps:
+        if self.data and total_steps is not None and self.every is not None and self.every > total_steps:
             return [f"budget.every: expected at most the run's {total_steps} steps, got {self.every}"]
         return []
 
     @property
     def limit(self) -> float:
-        """The budget in its `unit`: of KL, of held-out cross-entropy, or of a metric's drop."""
-        if self.metric_drop is not None:
-            return points(self.metric_drop) or 0.0
+        """The budget: of KL, or of held-out cross-entropy, nats per token."""
         return self.kl if self.kl is not None else math.log1p(_share(self.perplexity_increase) or 0.0)
 
     @property
-    def unit(self) -> str:
-        """What `limit` is counted in."""
-        return "points" if self.metric_drop is not None else "nats per token"
-
-    def period(self, total_steps: int) -> int:
-        """Steps between measurements of `data` or `task`, at least 1."""
-        return self.every or (max(1, total_steps // 20) if self.task else 10)
+    def period(self) -> int:
+        """Steps between measurements of `data`."""
+        return self.every or 10
 
     def start(self, anchors: Anchors) -> ActiveMethod:
         return _Active(self)
@@ -243,9 +220,6 @@ class _Controller:
         log s   = log s_0 + I + PROPORTIONAL e
                 I, and s itself, within the bounds
 
-    A measurement with standard error n has its e multiplied by ceiling / (ceiling + n): with noise as large as the
-    budget, half of the gain.
-
     All plain floats: equal measurements give equal strengths on every rank and after a resume.
 
     Args:
@@ -263,9 +237,8 @@ class _Controller:
         self.integral = 0.0
         self.last = 0
 
-    def strength(self, constraint: float, *, step: int, total: int, noise: float = 0.0) -> float:
-        """The strength for the steps to come, after `step` of `total` (from 1) was taken; `noise` is the constraint's
-        standard error."""
+    def strength(self, constraint: float, *, step: int, total: int) -> float:
+        """The strength for the steps to come, after `step` of `total` (from 1) was taken."""
         done = step / total
         weight = self.start * math.exp(self.integral) if self.relative else 0.0
         ceiling = self.limit * (1 + HEADROOM * min(weight, HEADROOM_UP_TO) * max(0.0, 1 - done / SUNK))
@@ -277,7 +250,6 @@ class _Controller:
         )
         if done < GRACE:
             error = max(0.0, error)
-        error *= ceiling / (ceiling + noise)
         moved = self.integral + self.rate * INTEGRAL * error * (step - self.last) / total
         lowest, highest = self.bounds
         self.integral = min(math.log(highest / self.start), max(math.log(lowest / self.start), moved))
@@ -300,8 +272,6 @@ class _Active(Passive):
         self._adapted: ActiveMethod | None = None
         self._controller: _Controller | None = None
         self._start_ce = 0.0
-        self._start_scores: list[float] | None = None
-        self._noise = 0.0
         self._mean = self._weight = 0.0
         self._constraint: float | None = None
 
@@ -322,15 +292,8 @@ class _Active(Passive):
             # Of the start, and with a cached teacher the pass that computes its states of these rows.
             self._start_ce = host.mean_loss(self._rows).ce
         where = self.method.data or "the training tokens"
-        if self.method.task:
-            self._start_scores = list(host.scores(self.method.task))
-            where = f"{len(self._start_scores)} questions of {self.method.task}"
-            count, task = len(self._start_scores), self.method.task
-            check_questions("budget.metric_drop", self.method.limit, count, task=task)
         if self.method.kl is not None:
             what = f"KL to the start {self.method.limit:g} nats per token"
-        elif self.method.task:
-            what = f"a drop of {self.method.limit:g} points"
         else:
             what = f"perplexity +{self.method.perplexity_increase}"
         host.say(f"budget: {what}, on {where}; the strength of {name} is adapted from {self._controller.start:g}.")
@@ -338,39 +301,28 @@ class _Active(Passive):
     def after_step(self, named: NamedParams, step: StepInfo) -> None:
         assert self._controller is not None and self._adapted is not None and self._host is not None  # prepared
         last = step.step == step.total_steps
-        due = last or step.step % self.method.period(step.total_steps) == 0
-        if self.method.task:
-            if not due:
-                return
-            assert self._start_scores is not None  # prepared
-            scores = self._host.scores(self.method.task)
-            self._constraint, self._noise = paired_drop(self._start_scores, scores, task=self.method.task)
-        elif self._rows is None:
+        if self._rows is None:
             if step.figures is None or step.figures.kl is None:
                 return
             self._average(step.figures.kl, 1 / max(1.0, WINDOW * step.total_steps))
-        elif due:
+        elif last or step.step % self.method.period == 0:
             self._constraint = self._of_rows(self._host.mean_loss(self._rows))
         else:
             return
         assert self._constraint is not None
-        if not math.isfinite(self._constraint + self._noise):
+        if not math.isfinite(self._constraint):
             # every comparison with a NaN is false: the strength would go down to its least without a word
             raise TrainingDiverged(
-                f"budget: expected a finite constraint after step {step.step}, got {self._constraint:g} "
-                f"{self.method.unit} (standard error {self._noise:g}); the strength cannot follow it. Lower the "
-                f"learning rate, or check the data that the budget is measured on."
+                f"budget: expected a finite constraint after step {step.step}, got {self._constraint:g} nats per "
+                f"token, which the strength cannot follow. Lower the learning rate, or check the data that the budget "
+                f"is measured on."
             )
         if last:
             where = "held out" if self._rows is not None else "on the training tokens"
-            if self.method.task:
-                where = f"standard error {self._noise:.2g}, {self.method.task}"
-            ended = f"{self._constraint:.4g} of {self.method.limit:.4g} {self.method.unit} ({where})"
+            ended = f"{self._constraint:.4g} of {self.method.limit:.4g} nats per token ({where})"
             self._host.say(f"budget: ended at {ended}, strength {self._strength():.4g}.")
             return
-        self._adapted.strength = self._controller.strength(
-            self._constraint, step=step.step, total=step.total_steps, noise=self._noise
-        )
+        self._adapted.strength = self._controller.strength(self._constraint, step=step.step, total=step.total_steps)
 
     def metrics(self, named: NamedParams) -> dict[str, float]:
         figures = {"budget_limit": self.method.limit, "budget_strength": self._strength()}

@@ -85,8 +85,6 @@ class SelfReplay(RetentionMethod):
     max_repetition: Annotated[float | None, Meta(ge=0, le=1)] = None
     """Samples of which a larger share of the stretches of four tokens were there before are left out; empty: 0.5 after
     prompts, none from start."""
-    max_perplexity: Annotated[float | None, Meta(gt=1)] = None
-    """Samples of a larger perplexity under the start model are left out; empty: not looked at."""
     max_dropped: Annotated[float, Meta(ge=0, le=1)] = 0.5
     """Largest share of samples that may be empty, only repeat themselves, or be left out, before the start model is
     refused."""
@@ -134,7 +132,6 @@ class SelfReplay(RetentionMethod):
         return Filters(
             least_tokens=self.least_tokens,
             max_repetition=default if self.max_repetition is None else self.max_repetition,
-            max_perplexity=self.max_perplexity,
         )
 
     def draws(self, *, rows: int, tokens: float, window: int, at_once: int) -> Draws:
