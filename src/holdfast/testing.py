@@ -29,8 +29,8 @@ def check_method(method: RetentionMethod | str | Mapping[str, Any]) -> list[str]
     if len(methods) != 1:
         raise ConfigError(f"expected one method, got {len(methods)}")
     results = check_laws(methods[0])
-    broken = [f"{result.law}: {result.reason}" for result in results if not result.holds]
+    broken = [f"{law}: {reason}" for law, reason in results.items() if reason is not None]
     if broken:
         title = f"{methods[0].label()} breaks {len(broken)} of {len(results)} laws:"
         raise LawBroken("\n".join([title, *(f"  {line}" for line in broken)]))
-    return [result.law for result in results]
+    return list(results)

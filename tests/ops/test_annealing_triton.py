@@ -26,7 +26,7 @@ from torch import Tensor
 from exact_loss import LABELS, SETTINGS, exact, extreme_logits
 from holdfast.ops import annealing_triton
 from holdfast.ops.annealing import annealed_loss
-from holdfast.ops.annealing_rows import FIGURES, Terms
+from holdfast.ops.annealing_terms import FIGURES, Terms
 from holdfast.ops.annealing_triton import is_available, rows_triton
 from holdfast.ops.heads import Head
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from pathlib import Path
@@ -12,8 +11,6 @@ from typing import Any
 import pytest
 
 from holdfast.errors import ConfigError, HoldfastError
-from holdfast.retention.registered import VARIABLE
-from holdfast.retention.registry import METHODS
 from holdfast.runs import launch
 
 
@@ -93,15 +90,12 @@ def test_a_run_for_several_processes_is_not_trained_by_one(monkeypatch: pytest.M
         launch.check_started(asked, has_accelerator=there, environ=environ)
 
 
-def test_start_replaces_the_process_and_hands_registered_methods_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_start_replaces_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[tuple[str, list[str]]] = []
     monkeypatch.setattr("os.environ", {})
-    gentle = type("Gentle", (METHODS["l2"],), {"name": "gentle", "__module__": __name__})
-    monkeypatch.setitem(METHODS, "gentle", gentle)
     monkeypatch.setattr("os.execv", lambda path, words: started.append((path, words)))
     launch.start({"num_processes": 2}, ["--seed", "1"], has_accelerator=False)
     ((path, words),) = started
     assert path == words[0] == sys.executable
     assert words[-4:] == ["holdfast", "train", "--seed", "1"]
     assert os.environ[launch.LAUNCHED] == "2"
-    assert json.loads(os.environ[VARIABLE]) == {"gentle": [str(Path(__file__).resolve()), "Gentle"]}

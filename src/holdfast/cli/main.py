@@ -169,10 +169,6 @@ def _dispatch(words: list[str]) -> int:
             f"unknown command '{name}'.{did_you_mean(name, COMMANDS) or ' Known: ' + ', '.join(COMMANDS) + '.'} See "
             f"'holdfast --help'."
         )
-    if os.environ.get("HOLDFAST_METHODS"):  # started by a process that registered methods of its own
-        from holdfast.retention.registered import load_registered
-
-        load_registered()
     code = importlib.import_module(f"holdfast.cli.{name}").run(rest)
     return int(code or 0)
 

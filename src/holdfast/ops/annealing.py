@@ -30,7 +30,6 @@ vocabulary, U teacher vocabulary.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -39,7 +38,8 @@ from torch import Tensor
 
 from holdfast.errors import HoldfastError, ShapeError
 from holdfast.ops.annealing_chunked import STAGES, ChunkedLoss, Plan, choose_stage, default_chunk_rows
-from holdfast.ops.annealing_rows import FIGURES, GATES, Terms, bounded, gates
+from holdfast.ops.annealing_rows import bounded, gates
+from holdfast.ops.annealing_terms import FIGURES, GATES, Terms
 from holdfast.ops.heads import Head
 from holdfast.ops.products import choose_product
 
@@ -417,57 +417,57 @@ def _check_arguments(
 ) -> None:
     problems: list[str] = []
 
-    def expect(condition: Callable[[], bool], message: str) -> None:
-        if not condition():
+    def expect(condition: bool, message: str) -> None:
+        if not condition:
             problems.append(message)
 
     shape = tuple
     expect(
-        lambda: hidden.dim() == 2 and hidden.is_floating_point(),
+        hidden.dim() == 2 and hidden.is_floating_point(),
         f"hidden: expected float [N, H], got {hidden.dtype} {shape(hidden.shape)}",
     )
     expect(
-        lambda: head.weight_VH.dim() == 2 and head.weight_VH.shape[1] == hidden.shape[-1],
+        head.weight_VH.dim() == 2 and head.weight_VH.shape[1] == hidden.shape[-1],
         f"head weight {shape(head.weight_VH.shape)} does not fit hidden states {shape(hidden.shape)}: expected [V, "
         f"{hidden.shape[-1]}]",
     )
     expect(
-        lambda: head.bias_V is None or head.bias_V.shape == head.weight_VH.shape[:1],
+        head.bias_V is None or head.bias_V.shape == head.weight_VH.shape[:1],
         f"head bias {shape(head.bias_V.shape) if head.bias_V is not None else ()} does not fit a vocabulary of "
         f"{head.weight_VH.shape[0]}",
     )
     expect(
-        lambda: labels.shape == hidden.shape[:1] and not labels.is_floating_point(),
+        labels.shape == hidden.shape[:1] and not labels.is_floating_point(),
         f"labels: expected int64 [{hidden.shape[0]}], got {labels.dtype} {shape(labels.shape)}",
     )
     expect(
-        lambda: (teacher_hidden is None) == (teacher_head is None),
+        (teacher_hidden is None) == (teacher_head is None),
         "teacher: hidden states and head come together; one of them is None",
     )
     if teacher_hidden is not None and teacher_head is not None:
         expect(
-            lambda: teacher_hidden.dim() == 2 and teacher_hidden.shape[0] == hidden.shape[0],
+            teacher_hidden.dim() == 2 and teacher_hidden.shape[0] == hidden.shape[0],
             f"teacher hidden states {shape(teacher_hidden.shape)} do not fit {hidden.shape[0]} student rows",
         )
         expect(
-            lambda: teacher_head.weight_VH.dim() == 2 and teacher_head.weight_VH.shape[1] == teacher_hidden.shape[-1],
+            teacher_head.weight_VH.dim() == 2 and teacher_head.weight_VH.shape[1] == teacher_hidden.shape[-1],
             f"teacher head {shape(teacher_head.weight_VH.shape)} does not fit teacher hidden states "
             f"{shape(teacher_hidden.shape)}",
         )
     expect(
-        lambda: kl_mask is None or kl_mask.shape == labels.shape,
+        kl_mask is None or kl_mask.shape == labels.shape,
         f"kl_mask: expected bool {shape(labels.shape)}, got {shape(kl_mask.shape) if kl_mask is not None else ()}",
     )
-    expect(lambda: temperature > 0, f"temperature: expected T > 0, got {temperature}")
+    expect(temperature > 0, f"temperature: expected T > 0, got {temperature}")
     expect(
-        lambda: direction in ("forward", "reverse", "jsd"),
+        direction in ("forward", "reverse", "jsd"),
         f"direction: expected 'forward', 'reverse' or 'jsd', got {direction!r}",
     )
     expect(
-        lambda: direction != "jsd" or 0 < beta < 1,
+        direction != "jsd" or 0 < beta < 1,
         f"beta: expected 0 < beta < 1 (0 is direction='forward', 1 'reverse'), got {beta}",
     )
-    expect(lambda: chunk_rows is None or chunk_rows >= 1, f"chunk_rows: expected at least 1, got {chunk_rows}")
+    expect(chunk_rows is None or chunk_rows >= 1, f"chunk_rows: expected at least 1, got {chunk_rows}")
     if problems:
         raise ShapeError("annealed_loss cannot run:", *(f"  - {p}" for p in problems))
 

@@ -21,7 +21,8 @@ import torch
 from torch import Tensor
 
 from holdfast.ops import native
-from holdfast.ops.annealing_rows import FIGURES, EagerRows, NativeRows, RowStage, Terms
+from holdfast.ops.annealing_rows import EagerRows, NativeRows, RowStage
+from holdfast.ops.annealing_terms import FIGURES, Terms
 from holdfast.ops.heads import Head
 from holdfast.ops.products import Product, choose_product
 
@@ -66,7 +67,7 @@ def default_chunk_rows(vocabulary: int, rows: int, *, device: str = "cpu") -> in
 class ChunkedLoss(torch.autograd.Function):
     """`loss, figures` of the selected rows: differentiable in hidden states, head weight and head bias.
 
-    `figures` is `[N, 7]` as in `annealing_rows.FIGURES`.
+    `figures` is `[N, 7]` as in `annealing_terms.FIGURES`.
     """
 
     @staticmethod

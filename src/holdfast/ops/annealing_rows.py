@@ -30,43 +30,18 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from holdfast.ops import native
+from holdfast.ops.annealing_terms import Terms
 
-FIGURES = ("ce", "kl", "entropy", "correct", "bad_student", "bad_teacher", "weight")
-"""Columns of the figures a row stage writes."""
-GATES = ("none", "probability", "entropy")
-"""What a row's cross-entropy may be weighted by."""
 LARGEST = 20
 """Logits that the gate "entropy" looks at."""
 MOST_ENTROPY = 3.0
 """Nats that it divides by: the EAFT paper's and its code's, for log 20 = 2.996."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Terms:
-    """What stays the same over all rows of a call."""
-
-    logit_scale: float = 1.0
-    softcap: float | None = None
-    teacher_logit_scale: float = 1.0
-    teacher_softcap: float | None = None
-    temperature: float = 1.0
-    direction: str = "forward"
-    """"forward", "reverse" or "jsd"."""
-    beta: float = 0.5
-    """Weight of the teacher in the mixture of the generalised Jensen-Shannon divergence, 0 < beta < 1."""
-    gate: str = "none"
-    """One of `GATES`."""
-    floor: float = 0.0
-    """Least value of gate^power."""
-    gate_strength: float = 1.0
-    """s of 1 - s + s gate^power."""
 
 
 class RowStage(Protocol):
@@ -381,17 +356,10 @@ class NativeRows:
             kl_rows_C=None if kl_rows_C is None else kl_rows_C.contiguous(),
             ce_weights_C=None if ce_weights_C is None else ce_weights_C.contiguous(),
             kl_weights_C=None if kl_weights_C is None else kl_weights_C.contiguous(),
+            gate_power=1.0 if gate_power is None else float(gate_power),
             ce_scale=float(ce_scale),
             kl_scale=float(kl_scale),
-            logit_scale=terms.logit_scale,
-            softcap=terms.softcap,
-            temperature=terms.temperature,
-            direction=terms.direction,
-            beta=terms.beta,
-            gate=GATES.index(terms.gate),
-            gate_power=1.0 if gate_power is None else float(gate_power),
-            floor=terms.floor,
-            gate_strength=terms.gate_strength,
+            terms=terms,
             gradient_CV=gradient_CV,
             figures_CF=figures_CF,
         )

@@ -36,7 +36,7 @@ from contextlib import nullcontext
 import torch
 from torch import Tensor
 
-from holdfast.ops.annealing_rows import FIGURES, Terms
+from holdfast.ops.annealing_terms import FIGURES, Terms
 
 try:
     import triton

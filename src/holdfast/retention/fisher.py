@@ -36,13 +36,12 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import shutil
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from holdfast.errors import DataError, ModelError, StorageError
 from holdfast.support.files import fingerprint, read_json, write_json
-from holdfast.support.leftovers import NewFolder
+from holdfast.support.leftovers import NewFolder, scratch_folder
 from holdfast.support.paths import expanded
 from holdfast.support.progress import progress
 
@@ -314,11 +313,7 @@ class SavedFisher:
         Raises:
             ModelError: parameters are missing or have other shapes; all of them are named.
         """
-        from holdfast.checkpoints.live import counterparts
-
-        counterparts(
-            named, self.reader, header=f"The Fisher information {self.folder} does not fit the model being trained"
-        )
+        self._pairs(named)
 
     def other_model(self, weights: Mapping[str, str]) -> list[str]:
         """A sentence where it was computed of other weights.
@@ -383,15 +378,13 @@ def save_fisher(folder: str | os.PathLike[str], values: NamedParams, record: Map
     from holdfast.checkpoints.writer import disk_errors, fsync_path, replace_folder, restore_replaced
 
     folder = expanded(folder)
-    staging = folder.with_name(f".{folder.name}.staging")
+    stored = {checkpoint_names(name)[0]: tensor.detach().float().cpu().contiguous() for name, tensor in values.items()}
+    described = {"kind": KIND, **record, "values": {name: _digest(tensor) for name, tensor in stored.items()}}
     with disk_errors(folder), NewFolder(folder.parent, content=False):
-        shutil.rmtree(staging, ignore_errors=True)
-        staging.mkdir()
         restore_replaced(folder)
-        try:
-            stored = {
-                checkpoint_names(name)[0]: tensor.detach().float().cpu().contiguous() for name, tensor in values.items()
-            }
+        with scratch_folder(folder.parent, f".{folder.name}-") as scratch:
+            staging = scratch / folder.name
+            staging.mkdir()
             try:
                 save_file(stored, str(staging / FILE), metadata={"format": "pt"})
             except SafetensorError as error:  # the system's error, as text
@@ -399,14 +392,9 @@ def save_fisher(folder: str | os.PathLike[str], values: NamedParams, record: Map
                     f"Could not write {folder} ({error}). Free some space or choose another folder."
                 ) from error
             fsync_path(staging / FILE)
-            write_json(
-                staging / RECORD,
-                {"kind": KIND, **record, "values": {name: _digest(tensor) for name, tensor in stored.items()}},
-            )
+            write_json(staging / RECORD, described)
             replace_folder(staging, folder)
-            fsync_path(folder.parent)
-        finally:
-            shutil.rmtree(staging, ignore_errors=True)
+        fsync_path(folder.parent)
 
 
 def fisher_folder_problems(folder: str) -> list[str]:

@@ -160,10 +160,6 @@ class ActiveMethod(Protocol):
     def metrics(self, named: NamedParams) -> dict[str, float]:
         """Figures to log, computed only when a step is logged."""
 
-    def outcome(self) -> dict[str, Any]:
-        """What the run's record keeps of it once training is over, plain JSON values; a sentence under "note" is one of
-        the run's notes, too."""
-
     def state_dict(self) -> dict[str, Any]:
         """What cannot be had again from the config and the start model; plain values and tensors."""
 
@@ -189,9 +185,6 @@ class Passive:
     def saw_losses(self, inputs: dict[str, Any], labels_BT: torch.Tensor, ce_BS: torch.Tensor) -> None: ...
 
     def metrics(self, named: NamedParams) -> dict[str, float]:
-        return {}
-
-    def outcome(self) -> dict[str, Any]:
         return {}
 
     def state_dict(self) -> dict[str, Any]:

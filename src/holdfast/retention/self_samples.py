@@ -311,7 +311,7 @@ class Drawing:
     def _draw(self, ledger: Ledger | None, needed: Callable[[Drawn], float]) -> None:
         if not self._lacking(needed):
             return
-        host, began, said = self.host, time.monotonic(), False
+        host, began = self.host, time.monotonic()
         host.say(f"Self-replay: drawing the start model's own text into {self.folder}")
         with self._bar(needed(self._found)) as advance:
             while self._lacking(needed):
@@ -326,12 +326,8 @@ class Drawing:
                     if int(made["key"]) not in self._batches:
                         self._found.new += len(made["ids"])
                     self._batches[int(made["key"])] = made
-                self._found.seconds = time.monotonic() - began
                 self._count(needed)
                 advance(before - needed(self._found))
-                if not said:
-                    said = True
-                    self._announce(before, needed)
             self._found.seconds = time.monotonic() - began
 
     def _bar(self, total: float) -> Any:
@@ -339,17 +335,6 @@ class Drawing:
         if self.host.rank != 0:
             return contextlib.nullcontext(lambda amount: None)
         return progress("Drawing the start model's own text", total=total)
-
-    def _announce(self, before: float, needed: Callable[[Drawn], float]) -> None:
-        left = needed(self._found)
-        done = before - left
-        if left <= 0 or done <= 0:
-            return
-        seconds = self._found.seconds / done * left
-        if self.most is not None and self._found.new:
-            seconds = min(seconds, self._found.seconds / self._found.new * max(0, self.most - self._found.drawn))
-        if seconds >= 10:
-            self.host.say(f"Self-replay: about {_duration(seconds)} more.")
 
     def _wanted(self) -> list[int]:
         """The next batches that are not there, at most one a rank."""
@@ -420,7 +405,3 @@ class Drawing:
 
 def _checksum(row: Mapping[str, Any]) -> str:
     return fingerprint({k: v for k, v in row.items() if k != "sha256"}, length=16)
-
-
-def _duration(seconds: float) -> str:
-    return f"{seconds / 60:.0f} min" if seconds >= 90 else f"{seconds:.0f} s"

@@ -19,7 +19,6 @@ from holdfast.config.declare import Meta, settings_of
 from holdfast.config.decode import decode
 from holdfast.config.yaml_file import read_yaml
 from holdfast.errors import ConfigError, HoldfastError
-from holdfast.retention.registered import registered_environment
 from holdfast.support.paths import expanded
 
 LAUNCHED = "HOLDFAST_LAUNCHED"
@@ -135,22 +134,9 @@ def _config_file(launch: Mapping[str, Any]) -> Path:
     return Path(str(resources.files("trl.accelerate_configs").joinpath(f"{name}.yaml")))
 
 
-def environment(count: int) -> dict[str, str]:
-    """What `count` launched processes need in their environment beside this one's.
-
-    Raises:
-        ConfigError: a registered method that no other process can load.
-    """
-    return {LAUNCHED: str(count), **registered_environment()}
-
-
 def start(launch: Mapping[str, Any], argv: Sequence[str], *, has_accelerator: bool) -> None:
-    """Replaces this process by the launcher; does not return. Methods that were registered here are handed on.
-
-    Raises:
-        ConfigError: a registered method that no other process can load.
-    """
-    os.environ.update(environment(processes(launch)))
+    """Replaces this process by the launcher; does not return."""
+    os.environ[LAUNCHED] = str(processes(launch))
     words = command(launch, argv, has_accelerator=has_accelerator)
     sys.stdout.flush()
     sys.stderr.flush()

@@ -28,7 +28,6 @@ def train_in_processes(wanted: TrainConfig, folder: Path, *, evaluations: Path |
     Raises:
         TrainingDiverged, NotFinite: one of the processes ended so.
         HoldfastError: it failed.
-        ConfigError: a method that was registered here and that no other process can load.
         Interrupted: it was interrupted; the same call continues.
     """
     import yaml
@@ -42,7 +41,7 @@ def train_in_processes(wanted: TrainConfig, folder: Path, *, evaluations: Path |
     (folder / ENDED).unlink(missing_ok=True)
     write_bytes_atomic(request, yaml.safe_dump(wanted.resolved, sort_keys=False).encode())
     words = launch.command(wanted.launch, ["--config", str(request)], has_accelerator=has_accelerator())
-    environment = {**os.environ, **launch.environment(wanted.processes)}
+    environment = {**os.environ, launch.LAUNCHED: str(wanted.processes)}
     if evaluations is not None:
         environment[EVALUATION_CACHE] = str(evaluations)
     process = subprocess.Popen(words, env=environment)

@@ -551,10 +551,6 @@ class _Run:
             "tokens_per_second": round(tokens / seconds, 1) if seconds > 0 else 0.0,
             "final": {k: v for k, v in (logged[-1] if logged else {}).items() if k != "seconds"},
         }
-        for name, outcome in self.trainer.outcomes().items():
-            if note := outcome.pop("note", ""):
-                self.note(note)
-            self.record.training.setdefault("methods", {})[name] = outcome
         if self.trainer.state.global_step < self.trainer.state.max_steps and stop.stopped:
             again = "continues"
             if args.save_only_model:

@@ -16,6 +16,7 @@ from holdfast.errors import ConfigError, ModelError
 from holdfast.generation import Sampling, continued, end_tokens
 from holdfast.ops.heads import causal_lm
 from holdfast.retention.services import PrepareData, Sample
+from holdfast.retention.teacher.teacher import without_dropout
 from holdfast.retention.teacher.teacher_states import forward_configuration, weights_digest
 from holdfast.support.files import fingerprint
 from holdfast.training.adapters import new_adapters_off
@@ -190,16 +191,5 @@ class TrainerDataHost:
             )
         if next(model.parameters()).device.type == "cpu" and self._args.device.type != "cpu":
             model.to(self._args.device)  # where the trainer takes it anyway
-        with _evaluating(model), new_adapters_off(model, self._start.adapter):
+        with without_dropout(model), new_adapters_off(model, self._start.adapter):
             yield model
-
-
-@contextlib.contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    training = [module for module in model.modules() if module.training]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True

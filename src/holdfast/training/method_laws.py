@@ -204,22 +204,11 @@ def _tensors(value: Any, depth: int = 4) -> list[Tensor]:
 # ------------------------------------------------------------------------------------------------------ a user's method
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class LawResult:
-    """One law, on one method."""
-
-    law: str
-    """In a few words."""
-    reason: str | None
-    """Why it is broken; None where it holds."""
-
-    @property
-    def holds(self) -> bool:
-        return self.reason is None
-
-
-def check_laws(method: RetentionMethod) -> list[LawResult]:
+def check_laws(method: RetentionMethod) -> dict[str, str | None]:
     """All laws on one configured method, on a model built in memory; some ten seconds.
+
+    Returns:
+        By law, in a few words: why it is broken; None where it holds.
 
     Raises nothing of the method's own: an error in its code is the reason of the law that met it.
     """
@@ -240,15 +229,13 @@ def check_laws(method: RetentionMethod) -> list[LawResult]:
             ("gradient accumulation changes nothing but rounding", lambda: accumulates(make, [method])),
             ("keeps what it declares", lambda: keeps_what_it_declares(make, [method])),
         ]
-        return [LawResult(law=name, reason=_reason(law)) for name, law in laws]
+        return {name: _reason(law) for name, law in laws}
 
 
 def _reason(law: Callable[[], None]) -> str | None:
     try:
         law()
-    except LawBroken as error:
-        return str(error)
-    except HoldfastError as error:
+    except (LawBroken, HoldfastError) as error:
         return str(error)
     except Exception as error:  # the user's code may raise anything
         import traceback

@@ -612,10 +612,6 @@ class RetentionMixin(WholeCheckpoints):
             self._zero.publish(self._published)
             self._published = self._zero.versions()
 
-    def outcomes(self) -> dict[str, dict[str, Any]]:
-        """By method what a run's record keeps of it (`ActiveMethod.outcome`); those without are left out."""
-        return {m.name: found for m, a in zip(self.retain, self.active, strict=True) if (found := a.outcome())}
-
     def _meet_engine(self) -> None:
         """Called when training begins: DeepSpeed has made its engine, if it trains the model."""
         if self.is_deepspeed_enabled and self.zero_stage() < 3:
@@ -650,16 +646,11 @@ class RetentionMixin(WholeCheckpoints):
         mode = "train" if self.model.training else "eval"
         device = tokens.device if result is None else result.loss.device
         none = tokens.new_zeros(())
-        values = [
-            none if result is None else result.ce_sum,
-            none if result is None else result.kl_sum,
-            none if result is None else result.ce_count,
-            none if result is None else result.kl_count,
-            none if result is None else result.correct,
-            tokens.to(device),
-            none if result is None else result.entropy_sum,
-            none if result is None else result.weight_sum,
-        ]
+        if result is None:
+            values = [none, none, none, none, none, tokens, none, none]
+        else:
+            counts = [result.ce_count, result.kl_count, result.correct]
+            values = [result.ce_sum, result.kl_sum, *counts, tokens.to(device), result.entropy_sum, result.weight_sum]
         row = torch.stack([v.detach().to(torch.float64 if device.type != "mps" else torch.float32) for v in values])
         self._sums[mode] = self._sums[mode] + row if mode in self._sums else row
         if mode == "train" and any(a.wants_figures for a in self.active):

@@ -125,8 +125,7 @@ class DPORetentionTrainer(OwnLoss, DPOTrainer):
         **kwargs: Any,
     ) -> None:
         _check_pairs(kwargs.get("train_dataset"))
-        _refuse_cached(retain, "beside preferences", "and the reference model is the teacher anyway")
-        _refuse_origins(retain, "beside preferences")
+        _refuse_terms(retain, "beside preferences", "and the reference model is the teacher anyway")
         arguments = DPOConfig("dpo") if args is None else args
         wrapped = kwargs.get("peft_config") is not None or hasattr(model, "disable_adapter")
         self._shared: nn.Module | None = None
@@ -248,8 +247,7 @@ class OnPolicyTrainer(OnSamples, DistillationTrainer):
                 "retention: expected no budget in on-policy distillation, got one: it adapts the weight of "
                 "label_annealing, whose divergence is the whole loss. Leave it out."
             )
-        _refuse_cached(retain, "on sampled text", "which is new in every step")
-        _refuse_origins(retain, "on sampled text")
+        _refuse_terms(retain, "on sampled text", "which is new in every step")
         super().__init__(model=model, retain=retain, **kwargs)
         self.data_info: dict[str, Any] = {"examples": len(data) if isinstance(data, Dataset) else None, "packed": False}
         """What a run records of its data."""
@@ -359,7 +357,12 @@ def _check_pairs(data: Any) -> None:
         )
 
 
-def _refuse_cached(retain: Sequence[RetentionMethod], where: str, why: str) -> None:
+def _refuse_terms(retain: Sequence[RetentionMethod], where: str, why: str) -> None:
+    """What label annealing has beside rows of text.
+
+    Raises:
+        ConfigError: a cached teacher, or weights by origin, although nothing is mixed in here.
+    """
     for method in retain:
         term = None if method.off else method.token_loss()
         if term is not None and term.teacher.kind == "cached":
@@ -367,12 +370,6 @@ def _refuse_cached(retain: Sequence[RetentionMethod], where: str, why: str) -> N
                 f"label_annealing.teacher: expected online or adapter_off {where}, got cached: states are kept of "
                 f"rows of text, {why}."
             )
-
-
-def _refuse_origins(retain: Sequence[RetentionMethod], where: str) -> None:
-    """Nothing is mixed in here, and no row says where it is from."""
-    for method in retain:
-        term = None if method.off else method.token_loss()
         if term is not None and term.by_origin:
             raise ConfigError(
                 f"label_annealing: expected one weight {where}, where no rows are replayed or generated, got others at "

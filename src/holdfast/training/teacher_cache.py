@@ -54,9 +54,9 @@ from holdfast.training.zero import engine_dtype
 BUILD_TOKENS = {"cpu": 4096, "cuda": 32768}
 """Tokens of one batch while building, by kind of device; there is no graph, so it is more than a training step
 holds."""
-CHECK_TOLERANCE = {"whole": 1e-2, "half": 0.15}
-"""Largest relative difference between stored states and those of a training batch. Rounding stays far below, a leaking
-neighbour far above."""
+TOLERANCE, HALF_TOLERANCE = 1e-2, 0.15
+"""Largest relative difference between stored states and those of a training batch, in full and in half precision.
+Rounding stays far below, a leaking neighbour far above."""
 
 Say = Callable[[str], None]
 
@@ -330,8 +330,8 @@ class TeacherCache:
             ModelError: the states differ.
         """
         mixed = self.trainer.accelerator.mixed_precision != "no" or self.stored is not None
-        half = mixed or teacher.dtype not in (torch.float32, torch.float64)
-        tolerance = CHECK_TOLERANCE["half" if half else "whole"]
+        half = mixed or teacher.dtype.itemsize < 4
+        tolerance = HALF_TOLERANCE if half else TOLERANCE
         difference = self._processes.together(
             lambda: self._difference_on_batch(teacher, dataset, rows) if self._main else 0.0
         )

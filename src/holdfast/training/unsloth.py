@@ -8,11 +8,12 @@ method would compute there is not known, so nothing is computed.
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
-from holdfast.errors import ModelError
+from torch import nn
 
-_NAME = "unsloth"
+from holdfast.errors import ModelError
 
 
 def refuse_unsloth(trainer: type, model: Any) -> None:
@@ -25,13 +26,14 @@ def refuse_unsloth(trainer: type, model: Any) -> None:
     Raises:
         ModelError: Unsloth has replaced the forward pass of one of the model's modules, or a base of the trainer.
     """
-    place = next((f"{c.__name__} ({c.__module__})" for c in trainer.__mro__ if _is_unsloths(c)), None)
-    what = f"the trainer is {place}" if place else None
-    modules = getattr(model, "modules", None)
-    for module in () if what or not callable(modules) else modules():
-        if _is_unsloths(type(module)) or _is_unsloths(module.forward):
-            what = f"the forward pass of {type(module).__name__} is Unsloth's"
-            break
+    what = None
+    for base in trainer.__mro__:
+        if _is_unsloths(base):
+            what = f"the trainer is {base.__name__} ({base.__module__})"
+    if isinstance(model, nn.Module):
+        for module in model.modules():
+            if _is_unsloths(type(module)) or _is_unsloths(inspect.unwrap(module.forward)):
+                what = f"the forward pass of {type(module).__name__} is Unsloth's"
     if what is not None:
         raise ModelError(
             f"Expected a model as transformers loads it, but {what}: its passes give no hidden states that the "
@@ -42,7 +44,4 @@ def refuse_unsloth(trainer: type, model: Any) -> None:
 
 
 def _is_unsloths(value: Any) -> bool:
-    function = getattr(value, "__func__", getattr(value, "func", value))
-    function = getattr(function, "__wrapped__", function)
-    name = str(getattr(function, "__module__", "") or "")
-    return name.split(".")[0].startswith(_NAME)
+    return str(getattr(value, "__module__", "")).startswith("unsloth")

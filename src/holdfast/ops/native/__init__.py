@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from holdfast.ops.annealing_terms import GATES, Terms
 from holdfast.support.native import Settings, build, settings
 
 SOURCE = Path(__file__).with_name("annealing.c")
@@ -78,19 +79,12 @@ class Native:
         *,
         labels_C: Tensor,
         kl_rows_C: Tensor | None,
-        ce_weights_C: Tensor | None = None,
-        kl_weights_C: Tensor | None = None,
+        ce_weights_C: Tensor | None,
+        kl_weights_C: Tensor | None,
+        gate_power: float,
         ce_scale: float,
         kl_scale: float,
-        logit_scale: float,
-        softcap: float | None,
-        temperature: float,
-        direction: str,
-        beta: float,
-        gate: int = 0,
-        gate_power: float = 1.0,
-        floor: float = 0.0,
-        gate_strength: float = 1.0,
+        terms: Terms,
         gradient_CV: Tensor | None,
         figures_CF: Tensor,
     ) -> None:
@@ -99,10 +93,9 @@ class Native:
         Args:
             z_CV, w_CU: `[C, V]`, `[C, U]` float32, rows contiguous; `w_CU` is destroyed.
             ce_weights_C, kl_weights_C: `[C]` float32, or None.
-            logit_scale, softcap: what the logits went through, for the gradient's slope.
             gradient_CV: float32 (may be `z_CV`) or bfloat16, rows contiguous, or None.
             figures_CF: `[C, 7]` float32.
-            gate, gate_power, floor, gate_strength: as in `Terms`, the gate by its place in `GATES`.
+            terms: scale and cap are what the logits went through, for the gradient's slope.
         """
         for tensor, dtype in (
             (z_CV, torch.float32),
@@ -118,21 +111,21 @@ class Native:
         assert (gradient_CV is None or gradient_CV.stride(-1) == 1) and (
             kl_rows_C is None or kl_rows_C.is_contiguous()
         ), "native row stage"
-        terms = _Terms(
+        numbers = _Terms(
             z_CV.shape[1],
             0 if w_CU is None else w_CU.shape[1],
-            logit_scale,
-            softcap or 0.0,
-            temperature,
-            beta,
+            terms.logit_scale,
+            terms.softcap or 0.0,
+            terms.temperature,
+            terms.beta,
             ce_scale,
             kl_scale,
             gate_power,
-            floor,
-            gate_strength,
-            _DIRECTIONS[direction],
+            terms.floor,
+            terms.gate_strength,
+            _DIRECTIONS[terms.direction],
             _KINDS[None if gradient_CV is None else gradient_CV.dtype],
-            gate,
+            GATES.index(terms.gate),
         )
         failed = self.library.holdfast_rows(
             z_CV.shape[0],
@@ -144,7 +137,7 @@ class Native:
             _at(kl_rows_C),
             _at(ce_weights_C),
             _at(kl_weights_C),
-            ctypes.byref(terms),
+            ctypes.byref(numbers),
             _at(gradient_CV),
             0 if gradient_CV is None else gradient_CV.stride(0),
             _at(figures_CF),
@@ -266,45 +259,19 @@ def _load(wanted: Settings) -> tuple[Native | None, str | None]:
 
 def _declare(library: Any) -> None:
     pointer, whole = ctypes.c_void_p, ctypes.c_int64
-    library.holdfast_rows.argtypes = [
-        *(whole, pointer, whole, pointer, whole),
-        *(pointer, pointer, pointer, pointer, pointer),
-        *(pointer, whole, pointer, whole),
-    ]
+    library.holdfast_rows.argtypes = [whole, pointer, whole, pointer, whole, *[pointer] * 6, whole, pointer, whole]
     library.holdfast_pack.argtypes = [whole, whole, pointer, whole, pointer]
     library.holdfast_pack.restype = None
     library.holdfast_logits.argtypes = [pointer, pointer, whole, whole, whole, pointer, whole, pointer, pointer, whole]
     library.holdfast_logits.restype = None
     library.holdfast_pack_pairs.argtypes = library.holdfast_pack.argtypes
     library.holdfast_pack_pairs.restype = None
-    library.holdfast_hidden_gradient.argtypes = [
-        pointer,
-        pointer,
-        whole,
-        whole,
-        whole,
-        pointer,
-        whole,
-        pointer,
-        pointer,
-        whole,
-    ]
+    library.holdfast_hidden_gradient.argtypes = library.holdfast_logits.argtypes
     library.holdfast_hidden_gradient.restype = None
     library.holdfast_large_pages.argtypes = [pointer, whole]
     library.holdfast_large_pages.restype = None
-    library.holdfast_weight_gradient.argtypes = [
-        pointer,
-        pointer,
-        whole,
-        whole,
-        whole,
-        pointer,
-        whole,
-        pointer,
-        whole,
-        pointer,
-        ctypes.c_int,
-    ]
+    sizes = [pointer, pointer, whole, whole, whole]
+    library.holdfast_weight_gradient.argtypes = [*sizes, pointer, whole, pointer, whole, pointer, ctypes.c_int]
 
 
 def _torch_product() -> tuple[int | None, int | None]:
@@ -341,13 +308,10 @@ def _rows_are_right(native: Native) -> bool:
         kl_rows_C=kept,
         ce_weights_C=ce_weights,
         kl_weights_C=kl_weights,
+        gate_power=1.0,
         ce_scale=0.5,
         kl_scale=0.25,
-        logit_scale=1.0,
-        softcap=None,
-        temperature=1.0,
-        direction="forward",
-        beta=0.5,
+        terms=Terms(),
         gradient_CV=z,
         figures_CF=figures,
     )

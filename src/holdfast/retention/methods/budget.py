@@ -320,12 +320,12 @@ class _Active(Passive):
         if last:
             where = "held out" if self._rows is not None else "on the training tokens"
             ended = f"{self._constraint:.4g} of {self.method.limit:.4g} nats per token ({where})"
-            self._host.say(f"budget: ended at {ended}, strength {self._strength():.4g}.")
+            self._host.say(f"budget: ended at {ended}, strength {_strength(self._adapted):.4g}.")
             return
         self._adapted.strength = self._controller.strength(self._constraint, step=step.step, total=step.total_steps)
 
     def metrics(self, named: NamedParams) -> dict[str, float]:
-        figures = {"budget_limit": self.method.limit, "budget_strength": self._strength()}
+        figures = {"budget_limit": self.method.limit, "budget_strength": _strength(self._adapted)}
         return figures if self._constraint is None else {"budget_constraint": self._constraint, **figures}
 
     def state_dict(self) -> dict[str, Any]:
@@ -346,9 +346,6 @@ class _Active(Passive):
         self._start_ce, self._mean, self._weight, self._constraint = (
             state[k] for k in ("start_ce", "mean", "weight", "constraint")
         )
-
-    def _strength(self) -> float:
-        return _strength(self._adapted)
 
     def _of_rows(self, figures: StepFigures) -> float:
         if self.method.kl is None:

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import ConfigError, HoldfastError, Interrupted, RunFolderError, UserError
-from holdfast.retention.registered import registered_environment
 from holdfast.studies.engine import storage as stored
 from holdfast.studies.engine.progress import Bar
 from holdfast.studies.engine.storage import Storage
@@ -228,7 +227,7 @@ def _processes(opened: Opened, workers: int) -> Workers:
         ),
         count=workers,
         logs=out / "logs",
-        environment={STORAGE_VARIABLE: settings.storage, **offline, **registered_environment()},
+        environment={STORAGE_VARIABLE: settings.storage, **offline},
     )
 
 
