@@ -23,7 +23,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from holdfast.records.comparison import Comparison
 from holdfast.records.metrics import is_share
-from holdfast.records.study import FINISHED, Objective, SampleCorrelation, SeedRun, StudyRecord, TrialRecord
+from holdfast.records.study import FINISHED, Entry, Objective, SampleCorrelation, StudyRecord, TrialRecord
 from holdfast.statistics.intervals import CONFIDENCE, rescaled, seeds_and_samples
 from holdfast.statistics.samples_part import SamplesPart, part_of, total
 
@@ -136,63 +136,59 @@ def mean_gain(
     Returns:
         None where a seed is not finished, or one of its measures is missing or not finite.
     """
-    runs = {run.seed: run for run in trial.runs}
-    wanted = list(dict.fromkeys(runs if seeds is None else seeds))
-    found = [measures(runs[s], objective) for s in wanted if s in runs]
-    measured = [m for m in found if m is not None]
-    if not wanted or len(measured) < len(wanted):
+    runs = {run.seed: run.comparisons for run in trial.runs}
+    seeds = list(runs) if seeds is None else list(seeds)
+    if not set(seeds) <= set(runs):
         return None
-    by_seed = [statistics.fmean(c.gain for c in one) for one in measured]
-    count, entries = len(wanted), len(objective.entries)
-    halves = [[half_width(c) for c in one] for one in measured]  # seed, entry
-    means = [statistics.fmean(column) / entries for column in zip(*halves, strict=True)]
-    samples_half = _finite_or_zero(math.sqrt(sum(half**2 for half in means)))
-    covers = parts_of_noise(count, samples_half)
-    first = measured[0]
-    return Gain(
-        value=statistics.fmean(by_seed),
-        interval=seeds_and_samples(by_seed, samples_half),
-        covers=covers,
-        by_seed=dict(zip(wanted, by_seed, strict=True)),
-        before=statistics.fmean(c.before for one in measured for c in one),
-        after=statistics.fmean(c.after for one in measured for c in one),
-        unit=objective.unit,
-        higher_is_better=objective.higher_is_better,
-        samples=sum(c.n for c in first),
-        samples_half=samples_half,
-        samples_part=part_of(trial.number, dict(zip(objective.entries, means, strict=True)), correlations),
-    )
+    compared = {seed: runs[seed] for seed in seeds}
+    return gain_over_seeds(compared, objective.entries, trial=trial.number, correlations=correlations)
 
 
 def gain_over_seeds(
-    comparisons: Mapping[int, Sequence[Comparison]], entries: Sequence[tuple[str, str, str]]
+    comparisons: Mapping[int, Sequence[Comparison]],
+    entries: Sequence[Entry],
+    *,
+    trial: int = 0,
+    correlations: Sequence[SampleCorrelation] = (),
 ) -> Gain | None:
-    """`mean_gain` of what was compared anyhow: the comparisons of one pair of models by the training seed of the pair.
+    """`mean_gain` of comparisons of one pair of models by the training seed of the pair.
 
     Args:
         comparisons: seed -> what was compared.
         entries: (suite, name, metric) of the measures, of one unit, that are averaged.
+        trial: number by which the correlations know the pair.
+        correlations: as of `mean_gain`.
     """
-    held = (c for found in comparisons.values() for c in found)
-    first = next((c for c in held if (c.suite, c.name, c.metric) in entries), None)
-    if first is None:
+    found = [measures(held, entries) for held in comparisons.values()]
+    measured = [m for m in found if m is not None]
+    if not measured or len(measured) < len(found):
         return None
-    objective = Objective(
-        side="target", entries=list(entries), label="", unit=first.unit, higher_is_better=first.higher_is_better
-    )
-    runs = [
-        SeedRun(seed=s, folder="", host="", seconds=0.0, training_seconds=0.0, comparisons=list(found))
-        for s, found in comparisons.items()
-    ]
-    return mean_gain(
-        TrialRecord(number=0, state=FINISHED, kind="", label="", params={}, settings={}, runs=runs), objective
+    first = measured[0]
+    by_seed = [statistics.fmean(c.gain for c in one) for one in measured]
+    halves = [[half_width(c) for c in one] for one in measured]  # seed, entry
+    means = [statistics.fmean(column) / len(entries) for column in zip(*halves, strict=True)]
+    samples_half = math.sqrt(sum(half**2 for half in means))
+    if not math.isfinite(samples_half):
+        samples_half = 0.0
+    return Gain(
+        value=statistics.fmean(by_seed),
+        interval=seeds_and_samples(by_seed, samples_half),
+        covers=parts_of_noise(len(by_seed), samples_half),
+        by_seed=dict(zip(comparisons, by_seed, strict=True)),
+        before=statistics.fmean(c.before for one in measured for c in one),
+        after=statistics.fmean(c.after for one in measured for c in one),
+        unit=first[0].unit,
+        higher_is_better=first[0].higher_is_better,
+        samples=sum(c.n for c in first),
+        samples_half=samples_half,
+        samples_part=part_of(trial, dict(zip(entries, means, strict=True)), correlations),
     )
 
 
-def measures(run: SeedRun, objective: Objective) -> list[Comparison] | None:
-    """The comparisons of the objective's entries, in order; None where one is missing or not finite."""
-    by_key = {(c.suite, c.name, c.metric): c for c in run.comparisons}
-    found = [by_key.get(entry) for entry in objective.entries]
+def measures(comparisons: Iterable[Comparison], entries: Sequence[Entry]) -> list[Comparison] | None:
+    """The comparisons of entries, in order; None where one is missing or not finite."""
+    by_key = {(c.suite, c.name, c.metric): c for c in comparisons}
+    found = [by_key.get(entry) for entry in entries]
     known = [c for c in found if c is not None and c.failed is None]
     return known if known and len(known) == len(found) else None
 
@@ -201,10 +197,6 @@ def half_width(comparison: Comparison) -> float:
     """At `CONFIDENCE`, whatever the comparison's own; NaN without an interval."""
     low, high = comparison.interval
     return rescaled(CONFIDENCE, known=comparison.confidence) * (high - low) / 2
-
-
-def _finite_or_zero(value: float) -> float:
-    return value if math.isfinite(value) else 0.0
 
 
 def incomplete(trial: TrialRecord, record: StudyRecord) -> str | None:

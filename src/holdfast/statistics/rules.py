@@ -184,7 +184,7 @@ def table_of(record: StudyRecord, trials: list[TrialRecord]) -> Table:
         for column, trial in enumerate(trials):
             runs = {run.seed: run for run in trial.runs}
             for row, seed in enumerate(record.seeds):
-                found = measures(runs[seed], objective) or []
+                found = measures(runs[seed].comparisons, objective.entries) or []
                 gains[row, column] = statistics.fmean(c.gain for c in found)
                 halves[:, row, column] = [half_width(c) for c in found]
         return Side(gains=gains, halves=halves)
