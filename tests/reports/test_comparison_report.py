@@ -26,7 +26,7 @@ from test_report_pages import figures_of
 from holdfast.records.evaluation import EvaluationFolder
 from holdfast.reports.blocks import Tiles, words
 from holdfast.reports.charts import Chart, Series, plotly_figure, quantile_chart
-from holdfast.reports.compared import ComparisonRow, gain_forest, gains, ordered, retention_radar
+from holdfast.reports.compared import ComparisonRow, gain_forest, gains, ordered
 from holdfast.reports.comparison_report import comparison_page, comparison_verdict, subject_names
 from holdfast.reports.flips import MOST_FLIPS, answer_of, fair_shares, flips_of, flips_panel
 from holdfast.reports.format import squeeze
@@ -74,7 +74,7 @@ def test_nothing_is_drawn_for_what_is_not_there(tmp_path) -> None:
     assert "Nothing was compared between base and tuned." in empty and 'id="figures"' not in empty
     pair = small(tmp_path / "a")
     pair.before = pair.after = EvaluationFolder(tmp_path / "nowhere")
-    assert titles(write(pair, tmp_path)) == ["Before and after", "Retention", "What was compared"]
+    assert titles(write(pair, tmp_path)) == ["Before and after", "What was compared"]
 
 
 def test_rules_come_with_outcome_and_numbers(tmp_path) -> None:
@@ -149,17 +149,6 @@ def test_forests_of_other_units_are_relative_where_these_differ() -> None:
     [noise] = plotly_figure(shares)["data"]
     assert noise["x"] == pytest.approx([-0.52]) and noise["marker"]["color"] == "var(--surface)"  # hollow
     assert [d["x"] for d in plotly_figure(others)["data"]] == [[-0.0863], [0.4124]]
-
-
-@pytest.mark.parametrize(("n", "drawn"), [(2, False), (3, True), (12, True), (13, False)])
-def test_the_radar_is_drawn_for_three_to_twelve_tasks(n, drawn) -> None:
-    figures = {"before": 0.5, "after": 0.4, "difference": -0.1, "interval": (-0.2, 0.0)}
-    rows = [ComparisonRow(comparison(**SHARES, **figures, name=f"task {i}")) for i in range(n)]
-    chart = retention_radar(rows, ("a", "b"))
-    assert (chart is not None) == drawn
-    if chart is not None:
-        found = plotly_figure(chart)["data"][1]
-        assert found["r"] == pytest.approx([80.0] * (n + 1)) and len(set(found["theta"])) == n
 
 
 def test_the_heat_map_has_the_matrix_and_outlines_what_was_trained(tmp_path) -> None:
@@ -341,7 +330,7 @@ def test_the_verdict_stands_beside_the_name_and_statistics_are_folded_away(tmp_p
     assert panel is not None
     table, numbers = panel[0].split('<details class="numbers">')
     heads = [re.findall(r'<th scope="col"[^>]*>(.*?)</th>', part) for part in (table, numbers)]
-    assert heads[0] == ["Measure", "Verdict", "Before", "After", "Difference"]
+    assert heads[0] == ["Measure", "Verdict", "Before", "After", "Difference", "Relative gain"]
     assert heads[1] == ["Measure", "p", "n", "Flips", "Test"]
     assert "<summary>Numbers</summary>" in numbers
     assert "a_<wbr>long_<wbr>name/<wbr>of.<wbr>two" in table, "a name breaks behind its joints"

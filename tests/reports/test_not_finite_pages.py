@@ -10,7 +10,7 @@ from synthetic_runs import SOURCE_NOISE, comparison, shown
 from holdfast.papers.claims.rules import FAILS, HOLDS, UNKNOWN, Figure, above, against, below
 from holdfast.records.comparison import Comparison
 from holdfast.records.metrics import is_share
-from holdfast.reports.compared import ComparisonRow, count_tile, gains, headline, pair_sentence, retained
+from holdfast.reports.compared import ComparisonRow, count_tile, gains, headline, pair_sentence
 from holdfast.reports.format import tally
 from holdfast.reports.html import render
 from holdfast.reports.run_report import print_run_summary, read_run, run_page
@@ -45,7 +45,6 @@ def test_a_sentence_never_takes_it_for_noise():
 
 def test_nothing_is_drawn_of_it():
     rows = [ComparisonRow(broken(**{**SOURCE_NOISE, **HIDDEN})), ComparisonRow(comparison())]
-    assert retained(rows) == [], "an accuracy after is a number, but of nothing"
     [chart] = gains(rows)[1:] or gains(rows)
     assert len(chart.rows) == 1
     assert gains([rows[0]]) == []

@@ -104,7 +104,7 @@ class Mark:
 
     kind: str = "points"
     """"points"; "line" through them; "curves", a row each with lists; "bars" across, "columns" upright; "spans" from a
-    `base`; "band" between the ends of y; "heat", a row of cells each; "radar"."""
+    `base`; "band" between the ends of y; "heat", a row of cells each."""
     x: str = "x"
     y: str = "y"
     where: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -381,12 +381,8 @@ def _traces(mark: Mark, chart: Chart) -> list[dict[str, Any]]:
         rows = [r for r in rows if r.get(mark.x) is not None and r.get(mark.y) is not None]
     if not rows:
         return []
-    found = {
-        "curves": _curves,
-        "heat": _heat,
-        "radar": _radar,
-        "band": _band,
-    }.get(mark.kind, _cartesian)(mark, chart, rows)
+    draw = {"curves": _curves, "heat": _heat, "band": _band}.get(mark.kind, _cartesian)
+    found = draw(mark, chart, rows)
     for trace in found:
         if mark.name and "name" not in trace:
             trace["name"] = plain(squeeze(mark.name, 34))
@@ -531,40 +527,6 @@ def _heat(mark: Mark, chart: Chart, rows: Sequence[Row]) -> list[dict[str, Any]]
         "ygap": 2,
     }
     return [trace]
-
-
-def _radar(mark: Mark, chart: Chart, rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """Values around a circle; places are angles, so that two names that read alike shortened stay apart."""
-    turn = [round(place * 360 / len(rows), 3) for place in (*range(len(rows)), 0)]
-    values = [_plotted(r[mark.y]) for r in (*rows, rows[0])]
-    solid = mark.dash == "solid"
-    return [
-        {
-            "type": "scatterpolar",
-            "r": values,
-            "theta": turn,
-            "mode": "lines+markers" if solid else "lines",
-            "line": {"color": f"var(--{mark.colour})", "width": 2, "dash": mark.dash},
-            "marker": {"size": 6},
-            "fill": "toself" if solid else "none",
-            **_hover(mark, chart, [*rows, rows[0]]),
-        }
-    ]
-
-
-def radar_layout(names: Sequence[str], top: float) -> dict[str, Any]:
-    """The circle under a radar."""
-    lines = {"gridcolor": "var(--grid)", "linecolor": "var(--line)"}
-    places = [round(place * 360 / len(names), 3) for place in range(len(names))]
-    radial = {"range": [0, top], "ticksuffix": " %", "nticks": 4, "angle": 90, "tickangle": 90, **lines}
-    around = {"tickvals": places, "ticktext": [plain(squeeze(n, 14)) for n in names], "direction": "clockwise"}
-    polar = {
-        "domain": {"x": [0, 1], "y": [0, 0.9]},  # the first name stands between circle and legend
-        "bgcolor": "rgba(0,0,0,0)",
-        "radialaxis": {**radial, "tickfont": _font("muted", 10)},
-        "angularaxis": {**around, "rotation": 90, "tickfont": _font("ink", 10), **lines},
-    }
-    return {"polar": polar, "margin": {"l": 78, "r": 78, "t": 64, "b": 34}}
 
 
 # --------------------------------------------------------------------------------------------------------- chart makers

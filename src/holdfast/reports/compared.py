@@ -1,5 +1,5 @@
-"""Paired comparisons as every page shows them: a row of text, the table, the forest of gains, what was kept, and the
-verdict in one sentence.
+"""Paired comparisons as every page shows them: a row of text, the table, the forest of gains, and the verdict in one
+sentence.
 
 A *gain* is a difference with its sign turned so that more is better; a *relative* gain is `100 · gain / |before|` in
 percent, which is what puts nats, accuracies and bits on one axis. It does not exist where `before` is 0. Tests,
@@ -29,11 +29,9 @@ from holdfast.reports.charts import (
     Chart,
     Col,
     Mark,
-    Rule,
     Value,
     figures_at_right,
     narrow,
-    radar_layout,
     tabulate,
 )
 from holdfast.reports.format import (
@@ -387,18 +385,6 @@ def gains(rows: Sequence[ComparisonRow]) -> list[Chart]:
     return [c for c in found if c is not None]
 
 
-def _drawn(rows: Sequence[tuple[ComparisonRow, str, Value]]) -> list[dict[str, Any]]:
-    """Rows of a chart out of (comparison, name, value): the lowest value first, each with its place."""
-    return [
-        {"place": place, "name": name, "value": value, "tone": r.tone, "verdict": r.verdict, "row": r}
-        | {"before": r.before, "after": r.after, "p": r.p, "n": r.n}
-        for place, (r, name, value) in enumerate(sorted(rows, key=lambda found: found[2].value))
-    ]
-
-
-_NAME = Col("Measure", "name", numeric=False)
-
-
 def gain_forest(
     rows: Sequence[ComparisonRow], *, title: str, names: Sequence[str] | None = None, caption: str = ""
 ) -> Chart | None:
@@ -436,9 +422,14 @@ def gain_forest(
 
     named = list(zip(rows, short_names(rows) if names is None else names, strict=True))
     fit = [r.raw.failed is None and (not relative or r.to_relative(1.0) is not None) for r in rows]
-    found = _drawn([(r, name, gain(r)) for (r, name), fits in zip(named, fit, strict=True) if fits])
-    if not found:
+    values = [(gain(r), name, r) for (r, name), fits in zip(named, fit, strict=True) if fits]
+    if not values:
         return None
+    found: list[dict[str, Any]] = [
+        {"place": place, "name": name, "value": value, "tone": r.tone, "verdict": r.verdict}
+        | {"before": r.before, "after": r.after, "p": r.p, "n": r.n}
+        for place, (value, name, r) in enumerate(sorted(values, key=lambda drawn: drawn[0].value))
+    ]
     compact = len(found) >= COMPACT_FROM
     called = [f["name"] for f in found]
     notes = [caption] if caption else []
@@ -456,7 +447,15 @@ def gain_forest(
     return Chart(
         title=title,
         rows=found,
-        columns=[_NAME, Col(f"Gain, {unit}", "value"), BEFORE, AFTER, P, N, Col("Verdict", "verdict", numeric=False)],
+        columns=[
+            Col("Measure", "name", numeric=False),
+            Col(f"Gain, {unit}", "value"),
+            BEFORE,
+            AFTER,
+            P,
+            N,
+            Col("Verdict", "verdict", numeric=False),
+        ],
         marks=[
             Mark(x="value", y="place", where={"tone": t}, colour=t, hollow=t == "flat", size=8 if compact else 11)
             for t in ("flat", "bad", "good")
@@ -467,72 +466,4 @@ def gain_forest(
         narrow=narrow(called),
         caption=" ".join(notes),
         height=66 + (19 if compact else 30) * max(len(found), 2),
-    )
-
-
-# ------------------------------------------------------------------------------------------------------------ retention
-
-
-def retained(rows: Sequence[ComparisonRow]) -> list[dict[str, Any]]:
-    """The rows of which a share can be kept (more is better, and there was something before), least kept first."""
-    held = [r for r in rows if r.raw.higher_is_better and r.raw.before > 0 and r.raw.failed is None]
-
-    def kept(r: ComparisonRow) -> Value:
-        value = 100 * r.raw.after / r.raw.before
-        low, high = (100 + (r.to_relative(v) or 0.0) if math.isfinite(v) else value for v in r.raw.interval)
-        interval = f"[{number(low, 1)}, {number(high, 1)}] %"
-        return Value(value=value, low=low, high=high, text=f"{number(value, 1)} %", interval=interval)
-
-    return _drawn([(r, name, kept(r)) for r, name in zip(held, short_names(held), strict=True)])
-
-
-_KEPT = [_NAME, Col("Kept", "value")]
-
-
-def retention_bars(rows: Sequence[ComparisonRow], width: str = "full") -> Chart | None:
-    """After in percent of before, a bar an entry, with a line at 100 %; None where no figure has a meaning as a share
-    kept."""
-    found = retained(rows)
-    if not found:
-        return None
-    caption = (
-        "Left of the line: less than before. Bars: the interval of the paired difference over the value before, which "
-        "is taken as it is. A task at chance level keeps a high share even where all that was known is gone."
-    )
-    if len(found) < len(rows):
-        caption += f" Not drawn, because less is better or nothing was there before: {len(rows) - len(found)}."
-    return Chart(
-        title="Kept of the value before",
-        rows=found,
-        columns=[*_KEPT, BEFORE, AFTER],
-        marks=[Mark(kind="bars", x="value", y="place", colour="@tone", bars=1.2)],
-        x=Axis(title="after in % of before", from_zero=True),
-        y=Axis(names=[f["name"] for f in found], more={"showgrid": False}),
-        rules=[Rule(x=100, colour="ink")],
-        caption=caption,
-        height=76 + (20 if len(found) >= COMPACT_FROM else 30) * len(found),
-        width=width,
-        layout={"bargap": 0.3},
-    )
-
-
-def retention_radar(
-    rows: Sequence[ComparisonRow], labels: tuple[str, str], *, fewest: int = 3, most: int = 12
-) -> Chart | None:
-    """After in percent of before as a radar chart; None unless `fewest` to `most` accuracies can be compared."""
-    held = [r for r in rows if r.share]
-    found = sorted(retained(held), key=lambda f: held.index(f["row"]))
-    if not fewest <= len(found) <= most:
-        return None
-    radar = Mark(kind="radar", y="value", name=labels[1], opacity=0.85)
-    ring = [{"value": 100.0}] * len(found)
-    return Chart(
-        title="Kept, all tasks at a glance",
-        rows=found,
-        columns=_KEPT,
-        marks=[dataclasses.replace(radar, rows=ring, name=labels[0], colour="muted", dash="dot"), radar],
-        caption="Each task in percent of its value before; the dotted ring is 100 %.",
-        height=380,
-        width="half",
-        layout=radar_layout([f["name"] for f in found], 1.05 * max(100.0, *(f["value"].value for f in found))),
     )

@@ -51,8 +51,6 @@ from holdfast.reports.compared import (
     ordered,
     pair_sentence,
     primary_of,
-    retention_bars,
-    retention_radar,
     short_names,
 )
 from holdfast.reports.flips import (
@@ -120,7 +118,6 @@ def comparison_page(result: Result) -> Page:
             Tiles([*_failed_tile(result), *_tiles(primary, flips, averages)]) if primary else None,
             rules_section(gates, result.decision) if gates else None,
             _differences(rows, primary, None if gates else result.decision),
-            _retention(primary, labels, averages),
             _stages(matrix) if matrix is not None and matrix.tasks else None,
             _subjects(pairs),
             _answers(pairs, labels),
@@ -269,16 +266,8 @@ def _differences(rows: Sequence[ComparisonRow], primary: Sequence[ComparisonRow]
     if not rows:
         text = "No entry of the one model could be compared with one of the other."
         return Section("Before and after", [Paragraph(text, "note")])
-    tables = measures_by_suite(rows)
+    tables = measures_by_suite(rows, relative=True)
     return Section("Before and after", [decision_note(decision), *gains(primary), *tables, difference_note(primary)])
-
-
-def _retention(
-    rows: Sequence[ComparisonRow], labels: tuple[str, str], averages: Collection[tuple[str, str]]
-) -> Section | None:
-    radar = retention_radar([r for r in rows if (r.raw.suite, r.raw.name) not in averages], labels)
-    bars = retention_bars(rows, "full" if radar is None else "half")
-    return Section("Retention", [bars, radar]) if bars is not None else None
 
 
 STAGE_MEASURES = {
