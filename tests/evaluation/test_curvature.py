@@ -96,13 +96,6 @@ def test_hutchinsons_trace_and_that_of_noise(small) -> None:
         assert error < 0.5 * abs(float(exact)), "the test would see another trace"
 
 
-def test_eigenvalues(small) -> None:
-    model, documents, _, _, hessian = small
-    exact = torch.linalg.eigvalsh(hessian).flip(0)[:4]
-    found = Curvature(model, documents).eigenvalues(4)
-    assert np.allclose(found, exact.numpy(), rtol=5e-3)
-
-
 def test_the_model_is_left_as_it_came(small) -> None:
     model, documents, *_ = small
     model.train()

@@ -40,7 +40,7 @@ examples
   holdfast probe base --corpus prose.jsonl --noise 0.01 0.03 --noise_seeds 5 --quantize int4
   holdfast probe base --corpus prose.jsonl --toward tuned       # along the fine-tuning direction, and past it
   holdfast probe base --corpus prose.jsonl --tasks arc_easy --limit 200 --quantize int8 nf4
-  holdfast probe base --corpus prose.jsonl --curvature 32 --eigenvalues 5 --dtype float32
+  holdfast probe base --corpus prose.jsonl --curvature 32 --dtype float32
   holdfast probe base --noise 0.01 --noise_seed 1 --write noisy # a checkpoint with that noise; measures nothing
 
   # a ladder: one model at rising budgets

@@ -225,8 +225,6 @@ class ProbedCheckpoint:
         stds = self.material.stds
         trace, interval = self._trace(kept_products, None)
         noise = (None, None) if stds is None else self._trace(kept_products, stds)
-        count = asked.eigenvalues
-        largest = kept_products(f"{count} eigenvalues", partial(_eigenvalues, count)) if count else []
         lines = []
         for label, change in self._directions():
             place = f"{change.name} direction {self._hash_under(change)}"
@@ -244,7 +242,6 @@ class ProbedCheckpoint:
             noise_trace=noise[0],
             noise_trace_interval=noise[1],
             probes=asked.probes,
-            eigenvalues=largest,
             lines=lines,
         )
 
@@ -307,10 +304,6 @@ def _random(seed: int, stds: Mapping[str, float] | None, curvature: Curvature, r
     """v.Hv for random signs v, times standard deviations where given."""
     by_name = None if stds is None else _by_parameter(curvature.model, stds)
     return curvature.along(curvature.signs(seed, by_name), report).curvature
-
-
-def _eigenvalues(count: int, curvature: Curvature, report: Report) -> list[float]:
-    return curvature.eigenvalues(min(count, curvature.size - 1), report=report)
 
 
 def _along(change: Change, material: Material, curvature: Curvature, report: Report) -> dict[str, float]:

@@ -6,8 +6,8 @@ With the loss L (nats a scored token over all of them) and its Hessian H at the 
     E L(theta + gamma std z) = L(theta) + gamma^2 / 2 Tr(S H) + ...   noise, S = diag(std^2)
 
 (Overtrained Language Models, appendix D). Nothing but products H v is formed, by differentiating g.v once more; traces
-are Hutchinson's estimate `v.Hv` over random signs v (times std for S); the largest eigenvalues are ARPACK's (Lanczos
-with restarts).
+are Hutchinson's estimate `v.Hv` over random signs v (times std for S). Eigenvalues are curvlinops' business, whose
+Hessians are scipy's linear operators.
 
 Needs float32: a product of half-precision gradients is noise. Attention is computed by torch's plain kernel, since the
 fused ones have no second derivative, and logits as the model has them: 4 to 6 times a training step's time a product,
@@ -22,7 +22,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -31,11 +30,8 @@ from holdfast.evaluation.modes import evaluation_mode
 from holdfast.evaluation.text.documents import EncodedDocument
 from holdfast.evaluation.text.perplexity import Piece, cut, documents_stay_apart, pack, resolve_window, score_row
 from holdfast.ops.heads import describe_head
-from holdfast.support.resources import available_memory
 
 Report = Callable[[int, int], None]
-TOLERANCE = 1e-3
-"""Relative, of eigenvalues."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,54 +145,6 @@ class Curvature:
             signs = torch.randint(0, 2, p.shape, generator=generator, dtype=torch.float32).mul_(2).sub_(1)
             found.append((signs if stds is None else signs * stds[names[id(p)]]).to(p.device))
         return found
-
-    def eigenvalues(self, count: int, *, seed: int = 0, report: Report | None = None) -> list[float]:
-        """The largest eigenvalues of H, descending.
-
-        Args:
-            count: how many, below the number of parameters.
-            seed: of the vector that Lanczos begins with.
-            report: called with (products done, products expected).
-
-        Raises:
-            ModelError: not enough memory for the vectors, or ARPACK did not converge.
-        """
-        from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
-
-        vectors = min(self.size, max(2 * count + 1, 20))
-        needed, free = 4 * self.size * (vectors + 4), available_memory()
-        if free is not None and needed > free:
-            raise ModelError(
-                f"Expected {needed / 1e9:.1f} GB of memory for {count} eigenvalues of {self.size:,} parameters "
-                f"({vectors} vectors), {free / 1e9:.1f} GB are free. Ask for none (--eigenvalues 0): the trace needs "
-                f"no such vectors."
-            )
-        done = 0
-
-        def matvec(flat: np.ndarray) -> np.ndarray:
-            nonlocal done
-            parts = torch.from_numpy(np.ascontiguousarray(flat, dtype=np.float32)).to(self.device)
-            vector = [
-                part.view(p.shape)
-                for part, p in zip(parts.split([p.numel() for p in self.parameters]), self.parameters, strict=True)
-            ]
-            products = self.product(vector)[2]
-            done += 1
-            if report is not None:
-                report(done, max(done, 2 * vectors))
-            return torch.cat([h.flatten() for h in products]).cpu().numpy()
-
-        operator = LinearOperator((self.size, self.size), matvec=matvec, dtype=np.float32)
-        start = np.random.default_rng(seed).standard_normal(self.size).astype(np.float32)
-        try:
-            found = eigsh(
-                operator, k=count, which="LA", ncv=vectors, v0=start, tol=TOLERANCE, return_eigenvectors=False
-            )
-        except ArpackNoConvergence as error:
-            raise ModelError(
-                f"Expected {count} eigenvalues, but Lanczos iterations did not converge: {error}. Ask for fewer."
-            ) from None
-        return sorted(map(float, found), reverse=True)
 
     @contextlib.contextmanager
     def _ready(self) -> Iterator[None]:

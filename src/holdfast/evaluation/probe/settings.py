@@ -64,8 +64,6 @@ class CurvatureSettings:
     """Documents of the first corpus that it is measured on (none)."""
     probes: Annotated[int, Meta(ge=2)] = 16
     """Random vectors behind each trace."""
-    eigenvalues: Annotated[int, Meta(ge=0)] = 0
-    """How many of the largest eigenvalues."""
 
 
 def named_models(names: Sequence[str]) -> dict[str, str]:
