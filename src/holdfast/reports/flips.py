@@ -27,7 +27,7 @@ from holdfast.reports.format import number, plural, shorten
 from holdfast.reports.html import Html, join, tag
 
 MOST_FLIPS = 300
-"""Questions that one page shows."""
+"""Questions that one page shows, as many of each entry."""
 
 FOLDED_FROM = 320
 """Characters from which on a text is folded."""
@@ -108,47 +108,21 @@ def flips_of(entry: str, file: str, metric: str, before: Rows, after: Rows) -> F
     return Flips(entry=entry, file=file, found=found)
 
 
-def chosen(groups: Sequence[Flips], most: int = MOST_FLIPS) -> list[list[Flip]]:
-    """Which flips the page shows of each group, lost and gained in turn: both get equal room, so do entries; what one
-    does not need others have."""
-    room = fair_shares([len(g.found) for g in groups], most)
-    shown = []
-    for group, places in zip(groups, room, strict=True):
-        sides = [[f for f in group.found if f.lost], [f for f in group.found if not f.lost]]
-        parts = fair_shares([len(s) for s in sides], places)
-        lost, gained = (spread(side, n) for side, n in zip(sides, parts, strict=True))
-        shown.append([f for pair in itertools.zip_longest(lost, gained) for f in pair if f is not None])
-    return shown
-
-
-def fair_shares(wanted: Sequence[int], most: int) -> list[int]:
-    """How `most` places are divided: nobody gets more than wanted, and nobody less than another unless it wants less
-    (by one at most)."""
-    shares = [0] * len(wanted)
-    open_places = [i for i, w in enumerate(wanted) if w]
-    while open_places and most > 0:
-        each = max(1, most // len(open_places))
-        for i in open_places:
-            take = min(each, wanted[i] - shares[i], most)
-            shares[i] += take
-            most -= take
-        open_places = [i for i in open_places if shares[i] < wanted[i]]
-    return shares
-
-
-def spread(items: Sequence[Any], n: int) -> list[Any]:
-    """`n` items, evenly from the first to the last."""
-    return [items[i * len(items) // n] for i in range(min(n, len(items)))] if n else []
+def spread(items: Sequence[Any], most: int) -> list[Any]:
+    """At most so many items, evenly from the first to the last."""
+    count = min(most, len(items))
+    return [items[i * len(items) // count] for i in range(count)]
 
 
 # --------------------------------------------------------------------------------------------------------------- cards
 
 
-def flips_panel(groups: Sequence[Flips], most: int = MOST_FLIPS) -> list[Block]:
+def flips_panel(groups: Sequence[Flips]) -> list[Block]:
     """The questions as cards; page.js adds the box that filters them and the lost / gained switch. Empty where nothing
     flipped."""
     groups = [g for g in groups if g.found]
-    shown = chosen(groups, most)
+    room = max(1, MOST_FLIPS // max(1, len(groups)))
+    shown = [spread(group.found, room) for group in groups]
     # Entries in turn: the first questions that a reader sees are not all of one kind.
     cards = [_card(flip) for turn in itertools.zip_longest(*shown) for flip in turn if flip is not None]
     if not cards:
