@@ -25,7 +25,7 @@ from test_report_pages import figures_of
 
 from holdfast.records.evaluation import EvaluationFolder
 from holdfast.reports.blocks import Tiles, words
-from holdfast.reports.charts import Chart, Series, plotly_figure, quantile_chart
+from holdfast.reports.charts import Chart, plotly_figure
 from holdfast.reports.compared import ComparisonRow, gain_forest, gains, ordered
 from holdfast.reports.comparison_report import comparison_page, comparison_verdict, subject_names
 from holdfast.reports.flips import MOST_FLIPS, answer_of, flips_of, flips_panel
@@ -161,17 +161,6 @@ def test_the_heat_map_has_the_matrix_and_outlines_what_was_trained(tmp_path) -> 
     assert all(part in words for part in ("Backward transfer", "−0.090", "[−0.111, −0.069]"))
     nothing = dataclasses.replace(matrix, tasks=[], stages=["start"], scores=[[]])
     assert "Stages of training" not in titles(write(small(tmp_path / "b"), tmp_path, matrix=nothing))
-
-
-def test_curves_are_the_quantiles() -> None:
-    def curve(*values: float) -> Chart | None:
-        series = [Series(label="a", colour="accent", values=values)]
-        return quantile_chart(series, title="t", unit="nats", caption="")
-
-    chart = curve(*(float(v) for v in reversed(range(101))), math.nan)
-    xs, ys = (plotly_figure(chart)["data"][0][k] for k in "xy")
-    assert ys == pytest.approx(xs) and len(xs) == 101 and cells_of(chart)[0][2:] == ["50", "90", "50", "101"]
-    assert curve(math.nan) is None
 
 
 # --------------------------------------------------------------------------------------------------------------- flips

@@ -95,7 +95,8 @@ def test_nothing_measured_yet_is_a_page_too(tmp_path, status) -> None:
 
 
 def test_unreadable_files_are_said_first(tmp_path) -> None:
-    pair = Pair(tmp_path / "p").add("k", "qa", "answers", answers("qa", 60, 0.5, 0.5), ACCURACY)
+    groups = multiple_choice("qa", 60, 0.5, 0.5, tasks=("one", "two"))
+    pair = Pair(tmp_path / "p").add("k", "qa", "task", groups, ACCURACY)
     (pair.after.path / "k.bad.json").write_text("[1, 2]")
     (pair.before.path / "k.qa.samples.jsonl").write_text('{"doc": 1}\nnot json\n{"doc": 2}\n')
     page = write(pair, tmp_path)

@@ -8,7 +8,7 @@
     study_report, study_text        a trade-off study: page, terminal (arms: runs of one's own, as such a study)
     evaluation_report, comparison_report    models side by side; two models question by question
     evaluation_text, comparison_text                what evaluate and compare print
-    answers, flips                  entropies at the answer position, and the questions whose answers changed
+    flips                           the questions whose answers changed
     update_report                   an update: what was gained, what was kept
     sequence_report                 tasks one after another: the plane of the tasks, forgetting curves
     distance_report                 how far one checkpoint lies from another

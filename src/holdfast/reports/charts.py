@@ -609,56 +609,6 @@ def logged_curves(
     )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Series:
-    """Values of one model, one a sample."""
-
-    label: str
-    colour: str
-    values: Sequence[float]
-
-
-def quantile_chart(
-    series: Sequence[Series], *, title: str, unit: str, caption: str, height: int = 300, zero: bool = False
-) -> Chart | None:
-    """Each model's values sorted, smallest first, against the share of samples below: the whole distribution in one
-    line. Values that are not finite are left out; None where none is finite."""
-    import numpy as np
-
-    rows = []
-    for s in series:
-        values = np.asarray(s.values, dtype=np.float64)
-        values = values[np.isfinite(values)]
-        if values.size:
-            levels = np.linspace(0, 1, min(160, max(2, values.size)))
-            curve = {
-                "x": [rounded(100 * v, 5) for v in levels],
-                "y": [rounded(v, 5) for v in np.quantile(values, levels)],
-            }
-            rows.append({"name": s.label, "colour": s.colour, "values": values, **curve})
-
-    def quantile(level: float) -> Callable[[Row], str]:
-        return lambda r: significant(float(np.quantile(r["values"], level)))
-
-    columns = [Col("Model", "name", numeric=False), Col("10 % below", quantile(0.1)), Col("Median", quantile(0.5))]
-    columns += [Col("90 % below", quantile(0.9)), Col("Mean", lambda r: significant(float(r["values"].mean())))]
-    return (
-        Chart(
-            title=title,
-            rows=rows,
-            columns=[*columns, Col("Samples", lambda r: r["values"].size)],
-            marks=[Mark(kind="curves", width=2.2)],
-            x=Axis(title="samples, sorted, %", range=(0, 100)),
-            y=Axis(title=unit, zero=zero),
-            caption=caption,
-            height=height,
-            layout={"hovermode": "x unified"},
-        )
-        if rows
-        else None
-    )
-
-
 def moved(relative: float) -> str:
     """A relative distance in percent with three significant digits: moves of a millionth are as common as moves of a
     tenth."""

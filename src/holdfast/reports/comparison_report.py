@@ -1,7 +1,7 @@
 """One page on two models that answered the same questions: what was kept, what was lost, and which questions those are.
 
 Figures, intervals and tests come from the comparisons given; the page reads the two folders for what a figure cannot
-say: the questions that flipped, the subjects of a group, entropies, the documents that moved most.
+say: the questions that flipped, the subjects of a group, the documents that moved most.
 Nothing is drawn for kinds that are not there, and what could not be read or compared is named.
 
 What it does not do: decide. Rules and their outcomes are given (`GateOutcome`); the page shows them first.
@@ -18,7 +18,6 @@ from holdfast.errors import DataError
 from holdfast.records.comparison import NOT_FINITE, NOT_MEASURED, Decision, GateOutcome, StageMatrix
 from holdfast.records.evaluation import Evaluation
 from holdfast.records.metrics import is_share
-from holdfast.reports.answers import CONFIDENT, Answered, answers_section
 from holdfast.reports.blocks import (
     Facts,
     Page,
@@ -36,7 +35,7 @@ from holdfast.reports.blocks import (
     problems,
     sub,
 )
-from holdfast.reports.charts import Axis, Chart, Col, Mark, Series, finite, quantile_chart
+from holdfast.reports.charts import Axis, Chart, Col, Mark, finite
 from holdfast.reports.compared import (
     ComparisonRow,
     count_tile,
@@ -55,7 +54,6 @@ from holdfast.reports.compared import (
 )
 from holdfast.reports.flips import (
     Flips,
-    document_changes,
     documents_panel,
     flips_of,
     flips_panel,
@@ -120,9 +118,8 @@ def comparison_page(result: Result) -> Page:
             _differences(rows, primary, None if gates else result.decision),
             _stages(matrix) if matrix is not None and matrix.tasks else None,
             _subjects(pairs),
-            _answers(pairs, labels),
             _flips(flips),
-            _documents(pairs, labels),
+            _documents(pairs),
             notes(list(unmatched), "Not compared"),
             _small_print(sides, pairs),
         ],
@@ -380,15 +377,6 @@ def subject_names(tasks: Sequence[str]) -> list[str]:
     return [t[cut:].replace("_", " ") or t for t in tasks]
 
 
-def _answers(pairs: Sequence[_Pair], labels: tuple[str, str]) -> Section | None:
-    entries: list[Answered] = []
-    for p in pairs:
-        if p.before.kind in CONFIDENT:
-            models = zip(labels, ("flat", "accent"), (p.before_rows, p.after_rows), strict=True)
-            entries.append((p.name, list(models)))
-    return answers_section(entries)
-
-
 def _flips(found: Sequence[Flips]) -> Section | None:
     lost = sum(f.lost for f in found)
     gained = sum(len(f.found) for f in found) - lost
@@ -396,21 +384,12 @@ def _flips(found: Sequence[Flips]) -> Section | None:
     return Section("Questions whose answers flipped", flips_panel(found), intro=intro) if found else None
 
 
-def _documents(pairs: Sequence[_Pair], labels: tuple[str, str]) -> Section | None:
+def _documents(pairs: Sequence[_Pair]) -> Section | None:
     parts: list[Any] = []
     for pair in pairs:
         if not (has_documents(pair.before, pair.before_rows) and has_documents(pair.after, pair.after_rows)):
             continue
-        values = document_changes(pair.before_rows, pair.after_rows)
-        chart = quantile_chart(
-            [Series(label=f"{labels[1]} \u2212 {labels[0]}", colour="accent", values=values)],
-            title=f"{pair.name}: change of each document",
-            unit="nats/token",
-            caption="Documents sorted by their change. Above zero the text became less likely.",
-            height=240,
-            zero=True,
-        )
-        parts += [chart, documents_panel(pair.before_rows, pair.after_rows)]
+        parts.append(documents_panel(pair.before_rows, pair.after_rows))
     return Section("Documents that changed most", parts) if parts else None
 
 

@@ -17,7 +17,6 @@ from holdfast.errors import ConfigError
 from holdfast.records.comparison import NOT_FINITE, Comparison
 from holdfast.records.evaluation import Evaluation, EvaluationFolder, EvaluationRecord, Metric
 from holdfast.records.metrics import is_share, readings
-from holdfast.reports.answers import CONFIDENT, Answered, answers_section
 from holdfast.reports.blocks import (
     Banner,
     Block,
@@ -102,7 +101,7 @@ def evaluation_page(
         )
     scores = Scores(record, folders)
     models, labels, missing = scores.models, [m.label for m in scores.models], scores.missing
-    rows = {(m.label, key): m.rows(e) for m in models for key, e in _with_curves(m)}
+    rows = {(m.label, key): m.rows(e) for m in models for key, e in _with_subjects(m)}
     done = any(m.evaluations for m in models)
     seconds = sum(e.seconds for m in models for e in m.evaluations.values())
     text, tone = BANNERS.get(record.status, ("", "flat"))
@@ -129,7 +128,6 @@ def evaluation_page(
             _scores(record, scores),
             _comparisons([m.label for m in models if m.evaluations], comparisons),
             _subjects(scores, rows),
-            _answers(scores, rows),
             notes([f"{m.label}: {note}" for m in models for e in m.evaluations.values() for note in e.notes]),
             _small_print(record, models),
         ],
@@ -189,13 +187,9 @@ class Scores:
         return [(m.label, list(found)) for m, found in zip(self.models, held, strict=True)]
 
 
-def _with_curves(model: Measured) -> list[tuple[Key, Evaluation]]:
-    """Entries whose rows the page draws: answers, classes, choices, lettered, and groups of several subtasks."""
-    return [
-        (key, e)
-        for key, e in model.evaluations.items()
-        if e.failed is None and (e.kind in CONFIDENT or (e.kind == "task" and e.settings.get("subtasks")))
-    ]
+def _with_subjects(model: Measured) -> list[tuple[Key, Evaluation]]:
+    """Entries whose rows the page draws: groups of several subtasks."""
+    return [(key, e) for key, e in model.evaluations.items() if e.failed is None and e.settings.get("subtasks")]
 
 
 def _shots(evaluation: Evaluation) -> str:
@@ -455,19 +449,6 @@ def _subject(lead: Metric | None, name: str, rows: Sequence[Mapping[str, Any]]) 
         return None
     value, interval = estimate(ratio, rows, confidence=lead.confidence, resamples=1000)
     return dataclasses.replace(lead, value=value, n=len(rows), unit=ratio.unit, interval=interval)
-
-
-def _answers(scores: Scores, rows: Rows) -> Section | None:
-    entries: list[Answered] = []
-    for key in scores.entries:
-        held = [
-            (m.label, colour_of(place, len(scores.models)), found)
-            for place, m in enumerate(scores.models)
-            if key in m.evaluations and m.evaluations[key].kind in CONFIDENT and (found := rows.get((m.label, key)))
-        ]
-        if held:
-            entries.append((key[1], held))
-    return answers_section(entries)
 
 
 def _origins(record: EvaluationRecord) -> list[str]:

@@ -285,14 +285,6 @@ def _cut(text: str) -> str:
 # ----------------------------------------------------------------------------------------------------------- documents
 
 
-def document_changes(before: Rows, after: Rows) -> list[float]:
-    """Change of each document in nats per token, after - before; NaN for documents without a token."""
-    return [
-        (float(b["nats"]) - float(a["nats"])) / float(a["tokens"]) if float(a.get("tokens") or 0) > 0 else math.nan
-        for a, b in zip(before, after, strict=True)
-    ]
-
-
 def documents_panel(before: Rows, after: Rows, *, most: int = MOST_DOCUMENTS) -> Block:
     """The documents whose nats changed most, in both directions, with their place in the file of rows."""
     moves = [(float(y["nats"]) - float(x["nats"]), i) for i, (x, y) in enumerate(zip(before, after, strict=True))]
