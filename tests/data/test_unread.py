@@ -78,6 +78,9 @@ def test_streamed_rows_are_not_counted_but_named(tmp_path):
     path, counts = written(tmp_path / "a.jsonl", {"text": "a", "id": 1}), {}
     standardise(load_rows(path, streaming=True), PLAIN, not_read=counts)
     assert counts == {"id": None} and sentence(counts) == "Not read: id."
+    later = written(tmp_path / "b.jsonl", {"messages": [ASKED, SAYS]}, {"messages": [ASKED, {**SAYS, "weight": 0}]})
+    standardise(load_rows(later, streaming=True), CHAT, not_read=(counts := {}))
+    assert counts == {"weight of messages": None}
 
 
 def test_the_sentence():

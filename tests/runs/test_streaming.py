@@ -17,6 +17,7 @@ from transformers import TrainerCallback
 from holdfast.errors import ConfigError, DataError, Interrupted
 from holdfast.records.run import RunFolder
 from holdfast.runs.config import train_config
+from holdfast.runs.dry_run import look
 from holdfast.runs.run import train
 from tiny import SENTENCES
 
@@ -60,6 +61,13 @@ def same(one: RunFolder, two: RunFolder) -> bool:
 
 def logged(run: RunFolder) -> list[dict[str, Any]]:
     return [{k: v for k, v in row.items() if k != "seconds"} for row in run.metrics()]
+
+
+def test_a_dry_run_names_what_of_a_stream_is_not_read(settings: dict[str, Any]) -> None:
+    Path("train.jsonl").write_text(json.dumps({"text": "a cat", "weight": 0.5}) + "\n")
+    notes = look(train_config(settings)).notes
+    assert "Not read: weight." in notes
+    assert any(note.startswith("rows are streamed: the first ones were looked at") for note in notes)
 
 
 class Crash(TrainerCallback):

@@ -21,6 +21,8 @@ Counts = dict[str, int | None]
 
 _LOOKED = 200
 """Rows by which a share of text is estimated."""
+_FIRST = 1000
+"""Streamed rows that are looked at."""
 _SHOWN, _LONGEST = 12, 80
 """Names that a sentence has at most, and characters of one."""
 
@@ -68,7 +70,7 @@ def keys_of_messages(dataset: Any, columns: Sequence[str], system: str | None, *
     and the system column's name with the number of rows whose messages begin with another system prompt.
 
     Args:
-        dataset: the rows; of streamed ones the first says which keys there are.
+        dataset: the rows; of streamed ones the first thousand say which keys there are.
         columns: those that hold lists of messages.
         system: the column with the system prompt, where there is one.
         heeded: whether keys that say what is trained are read.
@@ -76,8 +78,9 @@ def keys_of_messages(dataset: Any, columns: Sequence[str], system: str | None, *
     import datasets
 
     if isinstance(dataset, datasets.IterableDataset):
-        first = next(iter(dataset))
-        messages = [message for column in columns for message in first[column] or () if isinstance(message, Mapping)]
+        first = list(itertools.islice(dataset, _FIRST))
+        lists = [row[column] or () for row in first for column in columns]
+        messages = [message for messages in lists for message in messages if isinstance(message, Mapping)]
         return dict.fromkeys(_keys(messages, heeded=heeded))
     if system is None and all(_known_keys(dataset.features[column]) for column in columns):
         return {}

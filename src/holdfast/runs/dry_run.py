@@ -61,12 +61,15 @@ def look(config: TrainConfig) -> Look:
     limit = getattr(shape.get_text_config(), "max_position_embeddings", None)
     if limit and config.training.max_length is not None and config.training.max_length > limit:
         notes.append(f"max_length {config.training.max_length} is more than the model's context; {limit} is used")
-    if config.script.dataset_streaming or config.mixture.streaming or not data_is_here(config):
+    if not data_is_here(config):
         return Look(notes=tuple(notes))
     tokenizer, processor = load_tokenizer(config), load_processor(config)
     not_read: Counts = {}
     rows, _ = load_training_data(config, processor or tokenizer, not_read)
     notes += remarks_on_rows(config, processor or tokenizer, rows, not_read)
+    if config.script.dataset_streaming or config.mixture.streaming:
+        notes.append("rows are streamed: the first ones were looked at, and how many tokens there are is not known")
+        return Look(tokenizer=tokenizer, notes=tuple(notes))
     if config.on_policy is not None:
         longest, room = check_lengths(config, rows, tokenizer, limit), config.on_policy.max_completion_length
         notes.append(
