@@ -151,11 +151,13 @@ def test_points_stand_where_the_metric_is_and_the_arrow_points_to_better():
     assert plotly_figure(up)["layout"]["annotations"][0]["ax"] < 0
 
 
-def test_the_start_direct_fine_tuning_and_the_chosen_trial_have_their_names_beside_them():
+def test_the_chosen_trial_has_a_ring_and_no_name_covers_a_point():
     study = finished_frontier()
     [chosen, *_] = select_all(study)
-    texts = [t for d in plotly_figure(drawn(study, chosen))["data"] for t in d.get("text") or ()]
-    assert sorted(filter(None, texts)) == ["30", "direct", "start"]
+    chart = drawn(study, chosen)
+    [ring] = named(chart, f"chosen ({chosen.rule})")
+    assert ring["marker"]["symbol"] == "circle-open" and len(ring["x"]) == 1
+    assert not any("text" in trace for trace in plotly_figure(chart)["data"])
 
 
 def test_what_lies_far_off_does_not_stretch_the_plot():

@@ -2,9 +2,9 @@
 on what when.
 
 A frontier plot has the source across and the target up, both the metric itself in its unit; an arrow says where better
-lies. Bars are the intervals of the paired change (seeds and samples), drawn around the trial's value. Named are the
-start, direct fine-tuning and the chosen trial, so that no name covers another; the others have theirs in the hover text
-and the table.
+lies. Bars are the intervals of the paired change (seeds and samples), drawn around the trial's value. No name stands
+beside a point, where it would cover others: the legend says method, start and choice, the hover text and the table the
+rest.
 """
 
 from __future__ import annotations
@@ -136,29 +136,27 @@ def frontier_chart(
         Value(value=v, text=number(v, max(4, decimals_for(g.interval)))) for v, g in zip(start, first, strict=True)
     ]
     rows: list[dict[str, Any]] = [
-        {"label": "start", "trial": "", "order": 0, "x": before[0], "y": before[1], "name": "start"}
-        | {"kind": "start", "side": "top center"}
+        {"label": "start", "trial": "", "order": 0, "x": before[0], "y": before[1], "kind": "start"}
     ]
     for place, curve in enumerate(curves):
         for t in curve.members:
-            n, name = t.trial.number, point_name(curve, t)
+            n = t.trial.number
             source, target = gains[n]
             row = {"label": t.trial.label, "trial": str(n), "order": 1 + drawn.index(t), "settings": settings_text(t)}
-            row |= {"x": _around(source), "y": _around(target), "curve": place, "side": "bottom right"}
-            row |= {"source gain": covered(*gain_texts(source)), "target gain": covered(*gain_texts(target))}
-            is_named = curve.kind == "direct" and n != ring
-            rows.append(row | {"name": name if is_named else "", "ring": name if n == ring else None})
+            row |= {"x": _around(source), "y": _around(target), "curve": place, "ring": n == ring}
+            rows.append(
+                row | {"source gain": covered(*gain_texts(source)), "target gain": covered(*gain_texts(target))}
+            )
     marks = _curve_marks(kind_styles([t.trial.kind for t in trials]), curves, rows, faint=faint)
     if len(front) > 1:
         at = [start if n is None else tuple(g.after for g in gains[n]) for n in front]
         broad: dict[str, Any] = {"opacity": 0.22, "width": 7.0, "markers": False, "colour": "muted"}
         marks[:0] = [Mark(kind="line", rows=[{"x": a, "y": b} for a, b in at], name="Pareto frontier", **broad)]
     if ring is not None and chosen is not None:
-        # It has the trial's name too, since plotly keeps names clear of the marker they belong to.
         held = [r | {"x": r["x"].value, "y": r["y"].value} for r in rows if r.get("ring")]
         circle: dict[str, Any] = {"symbol": "circle-open", "colour": "ink", "size": 22.0}
-        marks.append(Mark(rows=held, name=f"chosen ({chosen.rule})", text="ring", **circle))
-    marks.append(Mark(where={"kind": "start"}, name="start", colour="ink", symbol="star", size=15, text="name"))
+        marks.append(Mark(rows=held, name=f"chosen ({chosen.rule})", **circle))
+    marks.append(Mark(where={"kind": "start"}, name="start", colour="ink", symbol="star", size=15))
     how = "Points and bars as above."
     if wide:
         how = (
@@ -226,7 +224,6 @@ def _curve_marks(
                 colour=colour,
                 symbol=symbol,
                 dash=DASHES[lines[curve.kind] % 4],
-                text="name" if any(r.get("curve") == place and r["name"] for r in rows) else "",
                 more={"legendgroup": plain(name)},
                 **_size(faint=faint, size=10),
             )
@@ -253,16 +250,6 @@ def ranges(start: tuple[float, float], gains: Gains, core: set[int]) -> tuple[Ra
     outside = sorted({n for i in (0, 1) for n in side(i, gains)[1]})
     within = [n for n in gains if n not in outside]
     return side(0, within)[0], side(1, within)[0], outside
-
-
-def point_name(curve: StudyCurve, t: TrialFigures) -> str:
-    """What stands beside a point: the strength where a legend names the rest, "direct" for that, the label of a trial
-    that no line joins, or its number."""
-    if curve.kind == "direct":
-        return t.trial.label.removeprefix("direct fine-tuning, ").replace("direct fine-tuning", "direct")
-    if curve.joined:
-        return curve.short(t.trial)
-    return t.trial.label if len(t.trial.label) <= 24 else f"trial {t.trial.number}"
 
 
 def settings_text(t: TrialFigures) -> str:

@@ -49,16 +49,6 @@ class Printer:
         value = printable(value)
         return value if self.fancy else ascii_only(value)
 
-    def line(self, value: str = "", style: str | None = None) -> None:
-        self.console.print(self._line(value, style), soft_wrap=self.unbroken)
-
-    def table(self, title: str, columns: Sequence[tuple[str, bool]], rows: Sequence[Sequence[tuple[str, str]]]) -> None:
-        """Columns as (title, is a figure); cells as (text, style)."""
-        from rich.text import Text
-
-        made = [[Text(self.text(cell), style=style) for cell, style in cells] for cells in rows]
-        self.console.print(self._made(title, columns, made))
-
     def show(self, blocks: Iterable[b.Block]) -> None:
         """Prints blocks one after the other."""
         for x in self.rendered(blocks):
