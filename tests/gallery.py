@@ -151,7 +151,7 @@ STEPS: list[tuple[str, list[str]]] = [
     ),
     ("probe-write", ["probe", "base", "--noise", "0.5", "--noise_seed", "1", "--write", "perturbed"]),
     ("inspect", ["inspect", "merged/ties", "--verify"]),
-    ("inspect-two", ["inspect", "base", "math", "--per", "tensor", *WITHIN]),
+    ("inspect-two", ["inspect", "base", "math", "--per", "tensor", "--plot", "distances/page.html", *WITHIN]),
     ("theory", ["reproduce", "label-annealing", "--theory", "--quick"]),
     (
         "corpus",

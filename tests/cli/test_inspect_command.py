@@ -63,14 +63,16 @@ def test_json_is_the_inspection(desk: Path, capsys: pytest.CaptureFixture[str]) 
     assert json.loads(capsys.readouterr().out)["sound"] is False
 
 
-def test_two_tensor_by_tensor_and_as_json(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_tensor_by_tensor_as_json_and_as_a_page(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["inspect", "base", "math", "--per", "tensor"]) == 0
     shown = capsys.readouterr().out
     names = [tensor.name for tensor in distance("base", "math").tensors]
     assert [line.split()[0] for line in shown.splitlines() if line.startswith(("model.", "lm_head."))] == names
-    assert main(["inspect", "base", "math", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    assert main(["inspect", "base", "math", "--json", "--plot", "a.html"]) == 0
+    captured = capsys.readouterr()
+    found = json.loads(captured.out)
     assert [tensor["name"] for tensor in found["tensors"]] == names and found["layers"][-1]["layer"] == "total"
+    assert "plot: a.html" in captured.err and "heatmap" in Path("a.html").read_text()
 
 
 @pytest.mark.parametrize(
@@ -82,6 +84,7 @@ def test_two_tensor_by_tensor_and_as_json(desk: Path, capsys: pytest.CaptureFixt
         ),
         (["./bas"], ["checkpoints: Expected a checkpoint folder at ./bas, found none. Did you mean 'base'?"]),
         (["base", "math", "--verify"], ["--verify: is of one checkpoint"]),
+        (["base", "--plot", "a.html"], ["--plot: is of two checkpoints"]),
         (["."], ["found 6 in folders inside it. Choose one:\n  adapter\n  base\n"]),
     ],
     ids=lambda v: " ".join(v)[:50] if isinstance(v, list) else "",

@@ -57,6 +57,7 @@ REFUSED: dict[str, str] = {
     "residual apply": f"residual apply --instruct math --old_base base --base wide --output_dir {OUT}",
     "probe, a copy": f"probe damaged --noise 0.1 --write {OUT}",
     "fisher": f"fisher base --data numbers.jsonl --output_dir {OUT}",
+    "distance": f"inspect base wide --plot {OUT}/page.html",
     "inspect": "inspect damaged/nowhere --verify",
     "data prepare": f"data prepare --input queries.json --output {OUT}/rows.jsonl",
     "world": f"reproduce --world --output_dir {OUT} --layers 0",

@@ -11,6 +11,7 @@ import dataclasses
 import html
 import io
 import json
+import math
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from synthetic_distances import checkpoint, llama, tensor
 from synthetic_evaluations import (
     ACCURACY,
     GATES,
@@ -55,6 +57,7 @@ from holdfast.reports import blocks, markdown
 from holdfast.reports.blocks import Page, words
 from holdfast.reports.charts import Chart, Value, plain, plotly_figure
 from holdfast.reports.comparison_report import comparison_page
+from holdfast.reports.distance_report import distance_page
 from holdfast.reports.evaluation_report import evaluation_page
 from holdfast.reports.html import render
 from holdfast.reports.probe_report import probe_page
@@ -214,6 +217,12 @@ def nothing_evaluated(folder: Path, text: str) -> Page:
     return evaluation_page(evaluation_record([text], status="running"), [EvaluationFolder(folder / "none")])
 
 
+def distances_of(folder: Path, text: str) -> Page:
+    tensors = [*llama(2), tensor(text, dtypes=(text, text)), tensor(f"h.0.{text}", relative=math.inf, cosine=math.nan)]
+    found = checkpoint(tensors, start=text, result=f"{text} 2", notes=(text,))
+    return distance_page(found)
+
+
 def in_sequence(folder: Path, text: str) -> Page:
     record = read_sequence(committed(folder, "real_sequence/sequence.json", math=text, code=f"{text} 2"))
     models = [dataclasses.replace(record.models[0], label=text, state="failed", reason=text), *record.models[1:]]
@@ -288,6 +297,7 @@ PAGES: dict[str, Callable[[Path, str], Page]] = {
     "comparison, nothing compared": nothing_compared,
     "evaluation": evaluated,
     "evaluation, nothing measured": nothing_evaluated,
+    "distance": distances_of,
 }
 
 

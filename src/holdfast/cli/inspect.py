@@ -38,6 +38,7 @@ examples
 
   holdfast inspect base tuned               # layer by layer
   holdfast inspect base tuned --per tensor
+  holdfast inspect base tuned --plot distance.html    # a page with a heat map of layers and modules
 """
 
 
@@ -51,6 +52,8 @@ class InspectRequest:
     """Read all bytes: NaN, infinities, fingerprints (of one checkpoint)."""
     per: Literal["layer", "tensor"] = "layer"
     """Rows of the table (of two checkpoints)."""
+    plot: Annotated[str | None, Meta(metavar="FILE.html")] = None
+    """A page with a heat map, to be opened in a browser (of two checkpoints)."""
     json: bool = False
     """Print everything as JSON on stdout."""
     workers: Workers = None
@@ -65,6 +68,10 @@ class InspectRequest:
             mistakes.append(Mistake(path=("checkpoints",), text=text))
         if two and self.verify:
             mistakes.append(Mistake(path=("verify",), text="is of one checkpoint; name one of the two"))
+        if self.plot is not None and not two:
+            mistakes.append(Mistake(path=("plot",), text="is of two checkpoints; name the other one, too"))
+        if self.plot is not None and not self.plot.endswith(".html"):
+            mistakes.append(Mistake(path=("plot",), text=f"expected a file that ends with .html, got {self.plot}"))
         return mistakes
 
 
@@ -99,7 +106,7 @@ def run(argv: list[str]) -> int:
 def compare(request: InspectRequest) -> int:
     """Shows how far the second checkpoint is from the first."""
     from holdfast.checkpoints.distance import distance
-    from holdfast.reports.distance_report import distance_blocks
+    from holdfast.reports.distance_report import distance_blocks, write_distance_report
     from holdfast.reports.terminal import Printer
 
     start, result = request.checkpoints
@@ -111,6 +118,8 @@ def compare(request: InspectRequest) -> int:
     else:
         Printer(target).show(distance_blocks(found, per=request.per))
         print_line(target, seconds_text(found.seconds))
+    if request.plot is not None:
+        print_line(target, f"plot: {write_distance_report(found, request.plot)}")
     return 0
 
 

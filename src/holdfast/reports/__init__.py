@@ -24,16 +24,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from holdfast.reports.card import write_model_card
+    from holdfast.reports.distance_report import write_distance_report
     from holdfast.reports.run_report import print_run_summary, write_run_report
 
 _HOMES = {
     "print_run_summary": "run_report",
+    "write_distance_report": "distance_report",
     "write_model_card": "card",
     "write_run_report": "run_report",
 }
 
 __all__ = [
     "print_run_summary",
+    "write_distance_report",
     "write_model_card",
     "write_run_report",
 ]
