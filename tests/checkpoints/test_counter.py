@@ -1,18 +1,21 @@
-"""Random numbers by position: the published test vectors of Philox, the normal distribution, one set of bits in C
-and NumPy."""
+"""Random numbers by position: the published test vectors of Philox, the normal distribution, one set of bits in C,
+PyTorch and NumPy."""
 
 from __future__ import annotations
 
+import counter_reference as reference
 import numpy as np
 import pytest
+import torch
+from counter_reference import philox, words
 from elements import needs_compiler, same_bits
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 from scipy.special import ndtri
 
-from holdfast.checkpoints import counter, native
-from holdfast.checkpoints.counter import inverse_normal, normal, philox, stream_key, uniform, words
+from holdfast.checkpoints import counter_torch, native
+from holdfast.checkpoints.counter import normal, stream_key, uniform
 
 KEYS = st.integers(0, 2**64 - 1)
 STARTS = st.one_of(st.integers(0, 40), st.integers(0, 2**62))
@@ -38,11 +41,22 @@ def test_philox_gives_the_published_vectors(counters, key, expected):
 @needs_compiler
 @settings(max_examples=60, deadline=None, derandomize=True, database=None)
 @given(key=KEYS, start=STARTS, n=st.sampled_from([0, 1, 3, 4, 5, 1021, 1023, 1024, 1025, 3001]))
-def test_c_and_numpy_give_the_same_bits(key, start, n):
+def test_c_and_pytorch_give_the_bits_of_numpy(key, start, n):
     assert native.load() is not None, native.why_not()
-    assert same_bits(words(key, start, n), counter.words_numpy(key, start, n))
-    assert same_bits(uniform(key, start, n), counter.uniform_numpy(key, start, n))
-    assert same_bits(normal(key, start, n), counter.normal_numpy(key, start, n))
+    for expected, compiled, plain in (
+        (reference.uniform(key, start, n), uniform(key, start, n), counter_torch.uniform(key, start, n, "cpu")),
+        (reference.normal(key, start, n), normal(key, start, n), counter_torch.normal(key, start, n, "cpu")),
+    ):
+        assert same_bits(compiled, expected)
+        assert same_bits(plain.numpy(), expected)
+
+
+def test_without_a_compiler_the_numbers_are_the_same(monkeypatch):
+    monkeypatch.setenv("HOLDFAST_NATIVE", "0")
+    assert same_bits(uniform(5, 1021, 3001), reference.uniform(5, 1021, 3001))
+    out = np.empty(3001, np.float32)
+    assert normal(5, 1021, 3001, out) is out
+    assert same_bits(out, reference.normal(5, 1021, 3001))
 
 
 @settings(max_examples=30, deadline=None, derandomize=True, database=None)
@@ -79,10 +93,10 @@ def test_the_inverse_is_accurate_everywhere():
         ]
     )
     u = (w + 0.5) * 2.0**-32
-    z, expected = inverse_normal(u), ndtri(u)
+    z, expected = counter_torch.inverse_normal(torch.from_numpy(u)).numpy(), ndtri(u)
     assert np.abs(z - expected).max() < 1e-14
     assert np.abs(z.astype(np.float32) - expected).max() < 2.5e-7, "half a unit in the last place of 6.34"
-    assert np.all(np.diff(inverse_normal(np.sort(u))) >= 0)
+    assert np.all(np.diff(z[np.argsort(u)]) >= 0)
 
 
 def test_the_distribution():

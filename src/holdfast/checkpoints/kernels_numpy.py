@@ -1,4 +1,5 @@
-"""The elementwise passes in NumPy: what `kernels` documents, in the plainest form that is still fast.
+"""The elementwise passes in NumPy, for float64 and where there is no C: what `kernels` documents, in the plainest form
+that is still fast.
 
 They define the results; the C forms reproduce their bits. Work goes in blocks whose temporaries stay in the
 second-level cache. Flags are `(nonfinite, overflow)` as in `kernels.Flags`.
@@ -128,9 +129,7 @@ def perturb(x: Operand, noise_key: int, start: int, sigma: float, out: Operand) 
 
     def pieces() -> Iterator[Array]:
         for piece in _slices(out):
-            noise = counter.normal_numpy(noise_key, start + piece.start, len(out.raw[piece])).astype(
-                compute, copy=False
-            )
+            noise = counter.normal(noise_key, start + piece.start, len(out.raw[piece])).astype(compute, copy=False)
             noise *= factor
             yield _decoded(x, piece, compute) + noise
 

@@ -64,6 +64,8 @@ _TORCH = {
     "F8_E5M2": torch.float8_e5m2,
 }
 _INTEGER = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_WITH_FLOAT64 = ("cuda", "xpu")
+"""Accelerators that make the numbers of `counter` themselves; for all others the CPU makes them."""
 _NATIVE = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 """Types that `torch.lerp` takes; it computes on the short ones in float32 with one rounding."""
 
@@ -281,18 +283,18 @@ class _Block:
 def _noise(target: LiveTensor, key: int, start: int, stop: int, device: torch.device) -> Tensor:
     """`[stop - start]` float32 standard normal numbers on the device, by the elements' places in the whole tensor."""
     spans = list(target.spans(start, stop))
-    if device.type == "cpu":
+    if device.type not in _WITH_FLOAT64:
         out = np.empty(stop - start, np.float32)
         done = 0
         for first, count in spans:
             counter.normal(key, first, count, out=out[done : done + count])
             done += count
-        return torch.from_numpy(out)
+        return torch.from_numpy(out).to(device)
     return _noise_there(key, spans, device)
 
 
 def _noise_there(key: int, spans: list[tuple[int, int]], device: torch.device) -> Tensor:
-    """The same, made on an accelerator."""
+    """The same, made on an accelerator that has float64."""
     if len(spans) == 1:
         return counter_torch.normal(key, *spans[0], device)
     first, counts = (torch.tensor(column, device=device) for column in zip(*spans, strict=True))

@@ -813,15 +813,6 @@ static void normal(uint64_t key, uint64_t start, int64_t n, float *restrict z)
         z[tails[i]] = (float)t[i];
 }
 
-void holdfast_words(uint64_t key, uint64_t start, int64_t n, uint32_t *out)
-{
-    uint32_t memory[4 * CHUNK + 64];
-    for (int64_t done = 0; done < n; done += 4 * CHUNK) {
-        int64_t k = LEAST(4 * CHUNK, n - done);
-        memcpy(out + done, stream(key, start + (uint64_t)done, k, memory), 4 * k);
-    }
-}
-
 void holdfast_uniform(uint64_t key, uint64_t start, int64_t n, double *out)
 {
     uint32_t memory[4 * CHUNK + 64];
@@ -865,8 +856,8 @@ void holdfast_perturb(int64_t n, const operand *operands, uint64_t key, uint64_t
 
 /* --------------------------------------------------------------------------------------------------------------- stream */
 
-/* XXH3-128 of inputs of more than 240 bytes (Collet, XXH3 specification, default secret, seed 0), fed in pieces. native/check.py compares with the
- * library; shorter inputs are the library's. */
+/* XXH3-128 of inputs of more than 240 bytes (Collet, XXH3 specification, default secret, seed 0), fed in pieces. checks/checkpoints/test_streams.py
+ * compares with the library; shorter inputs are the library's. */
 static const uint8_t SECRET[192] = {
     0xb8, 0xfe, 0x6c, 0x39, 0x23, 0xa4, 0x4b, 0xbe, 0x7c, 0x01, 0x81, 0x2c, 0xf7, 0x21, 0xad, 0x1c, 0xde, 0xd4, 0x6d, 0xe9, 0x83, 0x90, 0x97, 0xdb,
     0x72, 0x40, 0xa4, 0xa4, 0xb7, 0xb3, 0x67, 0x1f, 0xcb, 0x79, 0xe6, 0x4e, 0xcc, 0xc0, 0xe5, 0x78, 0x82, 0x5a, 0xd0, 0x7d, 0xcc, 0xff, 0x72, 0x21,
