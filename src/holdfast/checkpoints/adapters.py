@@ -3,18 +3,18 @@
     W' = W + s B A                          s = alpha / r, with rsLoRA alpha / sqrt(r)
     W' = m (W + s B A) / |W + s B A|        DoRA; m and the norm per output of the layer
 
-Linear and convolution layers, Conv1D (GPT-2, stored [in, out]), embeddings, `lora_bias`, trained modules and biases
-saved beside the factors, and single trained tokens are merged as PEFT's `merge_and_unload` does, in float32. The
-product of a row depends on nothing but its tensor, so any stretch gives the same bits. Only the factors of a few
-tensors are in memory at a time.
+Linear layers, trained modules and biases saved beside the factors, and single trained tokens are merged as PEFT's
+`merge_and_unload` does, in float32. The product of a row depends on nothing but its tensor, so any stretch gives the
+same bits. Only the factors of a few tensors are in memory at a time.
 
 Where the base ties its head to its embeddings and the adapter trained only one of them, the result gets a head of its
-own, which is what was trained; PEFT adds the product of either to the shared tensor, which changes both (it warns
+own, which is what was trained; PEFT adds the product of a head to the shared tensor, which changes both (it warns
 then).
 
 Other adapters are refused by name: those that are no LoRA, that change the base when they are made (PiSSA, CorDA,
-OLoRA, LoRA-GA, LoftQ, KaSA), that depend on the input (aLoRA, Arrow), and LoRA on bare parameters (`target_parameters`,
-fused experts). Merge those once with PEFT.
+OLoRA, LoRA-GA, LoftQ, KaSA), that depend on the input (aLoRA, Arrow), and LoRA on anything but linear layers
+(embeddings, convolutions, GPT-2's Conv1D, bare parameters as of fused experts, `lora_bias`). Merge those once with
+PEFT.
 
 Source: Hu et al. (2021), "LoRA: Low-Rank Adaptation of Large Language Models", section 4.1; Kalajdzievski (2023), "A
 Rank Stabilization Scaling Factor for Fine-Tuning with LoRA"; Liu et al. (2024), "DoRA: Weight-Decomposed Low-Rank
@@ -61,6 +61,8 @@ _REFUSED = {
     "use_bdlora": "block-diagonal LoRA",
     "arrow_config": "Arrow, which routes between adapters",
     "kasa_config": "KaSA, which changes the base",
+    "lora_bias": "factors with a bias",
+    "fan_in_fan_out": "layers that are stored [in, out], as GPT-2's Conv1D",
 }
 _CHANGES_BASE = ("pissa", "corda", "olora", "lora_ga", "loftq")
 """Initialisations that leave a base other than the stored one."""
@@ -76,8 +78,6 @@ _READ = frozenset(
         "alpha_pattern",
         "use_rslora",
         "use_dora",
-        "lora_bias",
-        "fan_in_fan_out",
         "bias",
         "modules_to_save",
         "target_modules",
@@ -104,8 +104,8 @@ _READ = frozenset(
     }
 )
 _PART = re.compile(
-    r"(?P<module>.+?)(?:\.(?P<factor>lora_[AB])\.weight|\.(?P<other>lora_embedding_[AB]|lora_B\.bias)"
-    r"|\.(?P<magnitude>lora_magnitude_vector)(?:\.weight)?|\.token_adapter\.(?P<tokens>trainable_tokens_delta))"
+    r"(?P<module>.+?)(?:\.(?P<factor>lora_[AB])\.weight|\.(?P<magnitude>lora_magnitude_vector)(?:\.weight)?"
+    r"|\.token_adapter\.(?P<tokens>trainable_tokens_delta))"
 )
 _WRAPPERS = re.compile(r"\.(?:token_adapter\.base_layer|base_layer|modules_to_save)(?=\.)")
 _HEAD = re.compile(r"(?:^|\.)(?:lm_head|embed_out|output_layer)\.weight$")
@@ -192,17 +192,14 @@ def scale_of(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _Factors(NamedTuple):
-    """Names and numbers of a low-rank change. `left @ right` has the shape of the stored tensor, flattened to two
-    dimensions."""
+    """Names and numbers of a low-rank change `scaling * left @ right`."""
 
     left: str
+    """B."""
     right: str
-    swapped: bool
-    """The adapter stores both transposed: left is A, right is B."""
+    """A."""
     scaling: float
     magnitude: str | None
-    by_column: bool
-    """DoRA's norms are of the stored tensor's columns."""
 
 
 @dataclass(frozen=True)
@@ -212,8 +209,6 @@ class _Change:
     source: Source
     name: str
     factors: _Factors | None = None
-    shift: tuple[str, float] | None = None
-    """A bias to be added and its scaling."""
     tokens: tuple[tuple[int, ...], str] | None = None
     """Rows that are replaced and the tensor that holds them."""
 
@@ -222,7 +217,7 @@ class _Loaded(NamedTuple):
     left: NDArray[np.float32]
     right: NDArray[np.float32]
     gain: NDArray[Any] | None
-    """DoRA's m / norm, a row or a column each."""
+    """DoRA's m / norm, one a row."""
 
 
 class AdaptedSource:
@@ -249,8 +244,7 @@ class AdaptedSource:
         self.label = f"{folder} on {base.label}"
         self._notes: list[str] = []
         self._settings = adapter_config(folder)
-        _refuse(self.folder, self._settings)
-        self.adapter = CheckpointReader(folder)
+        self.adapter = _opened(self.folder, self._settings)
         base_config = config_of(base)
         changes, problems = _changes(self._settings, base, self.adapter)
         problems += lacking(self._settings, self.adapter.names(), base.entries)
@@ -303,7 +297,7 @@ class AdaptedSource:
             return self.base.read(name, start, stop, buffer)
         entry = self.entries[name]
         stored = change.source.read(change.name, start, stop, self._room(change, stop - start, buffer))
-        if change.factors is None and change.shift is None and change.tokens is None and stored.dtype is entry.dtype:
+        if change.factors is None and change.tokens is None and stored.dtype is entry.dtype:
             return stored
         wide = compute_dtype(stored.dtype)
         values = decode(stored.raw, stored.dtype, np.empty(stop - start, wide))
@@ -311,10 +305,7 @@ class AdaptedSource:
         if change.factors is not None and stop > start:
             loaded = self._load(name, change.factors)
             _add_product(values, loaded, change.factors.scaling, start, columns)
-            _multiply(values, loaded.gain, change.factors.by_column, start, columns)
-        if change.shift is not None:
-            shift, scaling = change.shift
-            values += (self._whole(shift)[start:stop] * np.float32(scaling)).astype(wide)
+            _multiply(values, loaded.gain, start, columns)
         if change.tokens is not None:
             indices, trained = change.tokens
             here = [
@@ -349,8 +340,7 @@ class AdaptedSource:
         with self._lock:
             found = self._loaded.get(name)
             if found is None:
-                left, right = self._pair(factors)
-                found = _Loaded(left, right, None)
+                found = _Loaded(self._whole(factors.left), self._whole(factors.right), None)
                 if factors.magnitude is not None:
                     found = found._replace(gain=self._gain(name, factors, found))
                 self._loaded[name] = found
@@ -359,17 +349,11 @@ class AdaptedSource:
             self._loaded.move_to_end(name)
             return found
 
-    def _pair(self, factors: _Factors) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        left, right = self._whole(factors.left), self._whole(factors.right)
-        if factors.swapped:
-            return np.ascontiguousarray(left.T), np.ascontiguousarray(right.T)
-        return left.reshape(len(left), -1), right.reshape(len(right), -1)
-
     def _gain(self, name: str, factors: _Factors, loaded: _Loaded) -> NDArray[Any]:
         """m / |W + s B A|, the norms summed in float64."""
         change = self._changes[name]
         columns, size = loaded.right.shape[1], len(loaded.left) * loaded.right.shape[1]
-        squares = np.zeros(columns if factors.by_column else len(loaded.left))
+        squares = np.zeros(len(loaded.left))
         step = max(_ROWS, _BLOCK // max(1, columns) // _ROWS * _ROWS) * columns
         for start, stop in stretches(size, step):
             stored = change.source.read(
@@ -378,10 +362,7 @@ class AdaptedSource:
             values = decode(stored.raw, stored.dtype)
             _add_product(values, loaded, factors.scaling, start, columns)
             block = np.square(values, out=values).reshape(-1, columns)
-            if factors.by_column:
-                squares += block.sum(0, dtype=np.float64)
-            else:
-                squares[start // columns : stop // columns] = block.sum(1, dtype=np.float64)
+            squares[start // columns : stop // columns] = block.sum(1, dtype=np.float64)
         norms = np.sqrt(squares).astype(compute_dtype(change.source.entries[change.name].dtype))
         return self._whole(str(factors.magnitude)).reshape(-1) / norms
 
@@ -397,10 +378,7 @@ class AdaptedSource:
         trained = changes.get(embedding)
         if head is None and trained is not None and _predicts_tokens(config):
             same_shape = trained.source.entries[trained.name].shape == self.base.entries[embedding].shape
-            if trained.factors is not None:
-                head = _head_name(embedding)
-                changes[head] = replace(trained, factors=None)
-            elif trained.source is self.adapter and same_shape and not self._settings.get("ensure_weight_tying"):
+            if trained.source is self.adapter and same_shape and not self._settings.get("ensure_weight_tying"):
                 head = _head_name(embedding)
                 changes[head] = _Change(self.base, embedding)
         if head is None:
@@ -414,19 +392,10 @@ class AdaptedSource:
             f"own ({head})."
         )
 
-    def _same(self, one: _Change, other: _Change) -> bool:
-        if (one.factors is None) != (other.factors is None) or one.tokens != other.tokens:
+    def _same(self, head: _Change, embedding: _Change) -> bool:
+        if head.factors is not None or head.tokens != embedding.tokens:
             return False
-        if one.factors is not None and other.factors is not None:
-            if one.factors.magnitude or other.factors.magnitude or one.factors.scaling != other.factors.scaling:
-                return False
-            if not all(
-                np.array_equal(a, b) for a, b in zip(self._pair(one.factors), self._pair(other.factors), strict=True)
-            ):
-                return False
-        if one.source is other.source and one.name == other.name:
-            return True
-        return same_values(one.source, one.name, other.source, other.name)
+        return same_values(head.source, head.name, embedding.source, embedding.name)
 
 
 def _add_product(values: NDArray[Any], loaded: _Loaded, scaling: float, start: int, columns: int) -> None:
@@ -447,27 +416,30 @@ def _add_product(values: NDArray[Any], loaded: _Loaded, scaling: float, start: i
     values += product
 
 
-def _multiply(values: NDArray[Any], gain: NDArray[Any] | None, by_column: bool, start: int, columns: int) -> None:
-    """Multiplies elements from `start` on by their row's or column's gain."""
+def _multiply(values: NDArray[Any], gain: NDArray[Any] | None, start: int, columns: int) -> None:
+    """Multiplies elements from `start` on by their row's gain."""
     if gain is None:
         return
     first, last = start // columns, -(-(start + len(values)) // columns)
-    rows = (
-        np.broadcast_to(gain, (last - first, columns))
-        if by_column
-        else np.broadcast_to(gain[first:last, None], (last - first, columns))
-    )
-    values *= rows.reshape(-1)[start - first * columns :][: len(values)]
+    values *= np.repeat(gain[first:last], columns)[start - first * columns :][: len(values)]
 
 
 # ------------------------------------------------------------------------------------------------ what the adapter says
 
 
-def _refuse(folder: Path, settings: Mapping[str, Any]) -> None:
+def _opened(folder: Path, settings: Mapping[str, Any]) -> CheckpointReader:
+    """The adapter's tensors.
+
+    Raises:
+        ModelError: it cannot be merged here.
+    """
+    if not any(folder.glob("*.safetensors")) and (folder / "adapter_model.bin").is_file():
+        raise only_pickles(folder, "adapter_model.bin", "peft import AutoPeftModelForCausalLM")
+    adapter = CheckpointReader(folder)
+    reasons = []
     kind = settings.get("peft_type")
-    reasons = (
-        [] if kind == "LORA" else [f"peft_type is {kind!r}; LoRA adapters are merged while reading, others are not"]
-    )
+    if kind != "LORA":
+        reasons.append(f"peft_type is {kind!r}; LoRA adapters are merged while reading, others are not")
     reasons += [f"{key}: {what}" for key, what in _REFUSED.items() if settings.get(key)]
     start = settings.get("init_lora_weights")
     if isinstance(start, str) and start.lower().startswith(_CHANGES_BASE):
@@ -475,6 +447,12 @@ def _refuse(folder: Path, settings: Mapping[str, Any]) -> None:
             f"init_lora_weights is {start!r}, which changes the base when the adapter is made, so that the stored "
             f"base is not the one it belongs to"
         )
+    if name := next((name for name in adapter.entries if ".lora_embedding_" in name), None):
+        reasons.append(f"{name}: LoRA on embeddings")
+    if name := next(
+        (name for name, entry in adapter.entries.items() if ".lora_" in name and len(entry.shape) > 2), None
+    ):
+        reasons.append(f"{name}: LoRA on a convolution")
     if reasons:
         raise ModelError(
             f"The adapter {folder} cannot be merged while reading:",
@@ -482,8 +460,7 @@ def _refuse(folder: Path, settings: Mapping[str, Any]) -> None:
             f'Merge it once with: python -c "from peft import AutoPeftModelForCausalLM as M; '
             f"M.from_pretrained('{folder}').merge_and_unload().save_pretrained('{folder}-merged')\"",
         )
-    if not any(folder.glob("*.safetensors")) and (folder / "adapter_model.bin").is_file():
-        raise only_pickles(folder, "adapter_model.bin", "peft import AutoPeftModelForCausalLM")
+    return adapter
 
 
 def lacking(settings: Mapping[str, Any], names: Sequence[str], base: Iterable[str]) -> list[str]:
@@ -538,20 +515,12 @@ def _changes(
         else:
             trained[_WRAPPERS.sub("", plain)] = name
     weights = {module: f"{module}.weight" for module in modules}
-    biases = {module: f"{module}.bias" for module, parts in modules.items() if "lora_B.bias" in parts}
-    places = _places([*dict.fromkeys([*weights.values(), *biases.values(), *trained])], base.entries)
+    places = _places([*dict.fromkeys([*weights.values(), *trained])], base.entries)
     for name, place in places.items():
         if place is None:
-            held = [trained[name]] if name in trained else []
-            held += [
-                n
-                for module, parts in modules.items()
-                if name in (weights[module], biases.get(module))
-                for n in parts.values()
-            ]
-            problems.append(
-                f"{', '.join(dict.fromkeys(held))}: the base has no {name}, or several tensors that could be meant"
-            )
+            tensors = [trained[name]] if name in trained else []
+            tensors += modules.get(name.removesuffix(".weight"), {}).values()
+            problems.append(f"{', '.join(tensors)}: the base has no {name}, or several tensors that could be meant")
     changes: dict[str, _Change] = {}
     for name, stored in trained.items():
         place = places[name]
@@ -570,14 +539,9 @@ def _changes(
             )
             continue
         try:
-            changes[place] = _with_parts(change, module, parts, settings, adapter, base)
+            changes[place] = _with_parts(change, module, parts, settings, adapter)
         except _Misfit as misfit:
             problems.append(str(misfit))
-        bias = places.get(biases.get(module, ""))
-        if bias is not None:
-            problems += _misfit(bias, adapter.entries[parts["lora_B.bias"]], base.entries)
-            scaling = _scaling(module, settings)[1]
-            changes[bias] = replace(changes.get(bias) or _Change(base, bias), shift=(parts["lora_B.bias"], scaling))
     return changes, problems
 
 
@@ -586,62 +550,44 @@ class _Misfit(Exception):
 
 
 def _with_parts(
-    change: _Change,
-    module: str,
-    parts: Mapping[str, str],
-    settings: Mapping[str, Any],
-    adapter: CheckpointReader,
-    base: Source,
+    change: _Change, module: str, parts: Mapping[str, str], settings: Mapping[str, Any], adapter: CheckpointReader
 ) -> _Change:
     entry = change.source.entries[change.name]
     if tokens := parts.get("trainable_tokens_delta"):
-        change = replace(change, tokens=(_token_indices(module, settings), tokens))
-        expected = (len(change.tokens[0]) if change.tokens else 0, *entry.shape[1:])
-        if adapter.entries[tokens].shape != expected or max(change.tokens[0], default=0) >= entry.shape[0]:  # type: ignore[index]
+        indices = _token_indices(module, settings)
+        expected = (len(indices), *entry.shape[1:])
+        if adapter.entries[tokens].shape != expected or max(indices, default=0) >= entry.shape[0]:
             raise _Misfit(
                 f"{tokens}: expected {list(expected)} for rows of {entry.name} {list(entry.shape)}, got "
                 f"{list(adapter.entries[tokens].shape)}"
             )
+        change = replace(change, tokens=(indices, tokens))
         if set(parts) == {"trainable_tokens_delta"}:
             return change
-    embedding = "lora_embedding_A" in parts or "lora_embedding_B" in parts
-    a, b = (parts.get(f"lora_embedding_{x}" if embedding else f"lora_{x}") for x in "AB")
+    a, b = parts.get("lora_A"), parts.get("lora_B")
     if a is None or b is None:
         raise _Misfit(f"{', '.join(parts.values())}: expected both factors A and B of {module}")
     rank, scaling = _scaling(module, settings)
     down, up = adapter.entries[a].shape, adapter.entries[b].shape
-    if len(down) < 2 or len(up) < 2 or down[0] != rank or math.prod(up[1:]) != rank:
+    if down[:1] != (rank,) or up[1:] != (rank,):
         raise _Misfit(
             f"{a} {list(down)} and {b} {list(up)}: expected rank {rank} between them, as the adapter's configuration "
             f"says"
         )
-    rows, columns = entry.shape[0] if entry.shape else 0, math.prod(entry.shape[1:])
-    straight, turned = (
-        (up[0], math.prod(down[1:])) == (rows, columns),
-        (math.prod(down[1:]), up[0]) == (rows, columns) and len(entry.shape) == 2,
-    )
-    if embedding:
-        swapped, fits = True, turned
-    else:
-        swapped = turned and (
-            not straight or _stored_by_input(change.name, base.entries, bool(settings.get("fan_in_fan_out")))
-        )
-        fits = straight or turned
-    if not fits or len(entry.shape) < 2:
+    if (*up[:1], *down[1:]) != entry.shape:
         raise _Misfit(
             f"{a} {list(down)} and {b} {list(up)}: their product does not have the shape of {entry.name} "
             f"{list(entry.shape)}"
         )
     magnitude = parts.get("lora_magnitude_vector")
-    if magnitude is not None and math.prod(adapter.entries[magnitude].shape) != (columns if swapped else rows):
+    if magnitude is not None and math.prod(adapter.entries[magnitude].shape) != entry.shape[0]:
         raise _Misfit(
             f"{magnitude} {list(adapter.entries[magnitude].shape)}: expected one number for each output of "
             f"{entry.name} {list(entry.shape)}"
         )
     if magnitude is None and settings.get("use_dora"):
         raise _Misfit(f"{a}: expected a lora_magnitude_vector beside it, as the adapter's configuration says use_dora")
-    left, right = (a, b) if swapped else (b, a)
-    return replace(change, factors=_Factors(left, right, swapped, scaling, magnitude, swapped))
+    return replace(change, factors=_Factors(b, a, scaling, magnitude))
 
 
 def _scaling(module: str, settings: Mapping[str, Any]) -> tuple[int, float]:
@@ -667,24 +613,6 @@ def _token_indices(module: str, settings: Mapping[str, Any]) -> tuple[int, ...]:
     if not isinstance(stated, list):
         raise _Misfit(f"{module}: trained tokens are stored, but trainable_token_indices does not say which")
     return tuple(int(i) for i in stated)
-
-
-def _stored_by_input(name: str, entries: Mapping[str, Entry], flag: bool) -> bool:
-    """Whether a square weight is stored [in, out] (Conv1D): as its layer's other weights, as their biases show; else as
-    the adapter says."""
-    block = re.match(r".*?\.\d+\.", name)
-    for other, entry in entries.items():
-        if (
-            block
-            and other.startswith(block.group())
-            and other.endswith(".weight")
-            and len(entry.shape) == 2
-            and entry.shape[0] != entry.shape[1]
-        ):
-            bias = entries.get(f"{other.removesuffix('.weight')}.bias")
-            if bias is not None and len(bias.shape) == 1 and bias.shape[0] in entry.shape:
-                return bias.shape[0] == entry.shape[1]
-    return flag
 
 
 def _misfit(place: str, stored: Entry, entries: Mapping[str, Entry]) -> list[str]:
