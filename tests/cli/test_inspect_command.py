@@ -21,11 +21,11 @@ def test_a_model(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for part in (
         "base: model, LlamaForCausalLM\n",
         "  parameters  41,120 in 21 tensors; 2 layers\n",
-        "  dtypes      F32: 41,120 parameters in 21 tensors, 164 kB\n",
+        "  dtypes      F32: 41,120 parameters\n",
+        "  files       1, 164 kB: model.safetensors\n",
         "  ok      vocabulary fits: 320 rows, ",
         "  ok      files, headers and index are sound: 21 tensors in 1 file",
         "  -       values are finite: not looked at; --verify reads all bytes\n",
-        "headers read in ",
     ):
         assert part in shown, part
     assert "FAILED" not in shown
@@ -54,7 +54,7 @@ def test_json_is_the_inspection(desk: Path, capsys: pytest.CaptureFixture[str]) 
     assert main(["inspect", "adapter", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     expected = to_jsonable(inspect_checkpoint("adapter"))
-    assert {**found, "seconds": 0} == {**expected, "seconds": 0, "sound": True}
+    assert found == {**expected, "sound": True}
     assert found["kind"] == "adapter"
     assert found["architecture"] == "LORA r=4 alpha=8 of base"
     file = Path("adapter/adapter_model.safetensors")

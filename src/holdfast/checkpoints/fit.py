@@ -3,7 +3,7 @@
 transformers fills what a checkpoint lacks with random numbers and passes over what its model has no place for. Here
 both are found, in two depths:
 
-- `suspicions` compares names and shapes with config.json, and the layers with each other: milliseconds, no torch.
+- `looks_whole` compares names and shapes with config.json, and the layers with each other: milliseconds, no torch.
 - `fit_of` builds the model on torch's meta device and lets transformers match names and shapes as it does when it loads
   them: tied heads, keys that were renamed or that it ignores, experts that it stacks are what they will be. No weight
   is read; a second or two for any size, once torch and transformers are there.
@@ -149,9 +149,8 @@ def refuse_suspicious(reader: CheckpointReader) -> None:
     Raises:
         ModelError: they are not; the tensors are named.
     """
-    if all(file.name.startswith("model") for file in reader.files) and suspicions(
-        read_config(reader.folder), reader.entries
-    ):
+    is_model = all(file.name.startswith("model") for file in reader.files)
+    if is_model and not looks_whole(read_config(reader.folder), reader.entries):
         refuse_misfit(reader.folder)
 
 
@@ -194,8 +193,7 @@ def _fit_of(folder: str, files: tuple[tuple[str, int, int], ...], trust_remote_c
     except Exception as error:  # what an absurd value makes of a model's code has no common base
         if isinstance(error, ImportError) or is_out_of_memory(error):  # this machine's fault, not the model's
             return Fit(unknown=f"the model cannot be built here ({unbuildable(error)})")
-        unlike = suspicions(config, entries)
-        return Fit(problem="; ".join([f"no model can be built of them ({unbuildable(error)})", *unlike]))
+        return Fit(problem=f"no model can be built of them ({unbuildable(error)})")
 
 
 def _matched(folder: str, entries: Mapping[str, Entry], trust_remote_code: bool) -> Fit:
@@ -260,64 +258,59 @@ def unbuildable(error: BaseException) -> str:
     return line if known and line else f"{type(error).__name__}: {line}".removesuffix(": ")
 
 
-def suspicions(config: Mapping[str, Any], entries: Mapping[str, Entry]) -> list[str]:
-    """What in names and shapes speaks against a model's being whole. Some architectures are so on purpose (layers
-    beyond the stated ones, layers that share weights): `fit_of` decides.
+def looks_whole(config: Mapping[str, Any], entries: Mapping[str, Entry]) -> bool:
+    """Whether nothing in names and shapes speaks against a model's being whole. Some architectures look otherwise on
+    purpose (layers beyond the stated ones, layers that share weights): `fit_of` decides.
 
     Args:
         config: config.json; empty: there is nothing to compare with.
         entries: the tensors.
     """
     if not config:
-        return []
-    if not entries:
-        return ["no tensor is there"]
-    if damage := absurd(config):
-        return [damage]
-    found = []
-    layers = sorted({int(layer) for name in entries if (layer := layer_of(name)).isdigit()})
+        return True
+    if not entries or absurd(config):
+        return False
+    layers = {layer_of(name) for name in entries}
+    numbers = sorted(int(layer) for layer in layers if layer.isdigit())
     count = _stated(config, _LAYERS)
-    if count is not None and layers != list(range(count)):
-        found.append(f"config.json says {count} layers, the tensors are of {len(layers)}")
-    outside = {(["", *name.split(".")])[-2]: name for name in entries if not layer_of(name).isdigit()}
-    strange = sorted(name for module, name in outside.items() if module not in _OUTSIDE)
-    if strange:
-        found.append(f"an unusual place for a tensor: {listing(strange, _NAMED)}")
-    if not outside.keys() & {*_EMBEDDINGS}:
-        found.append("no embeddings are there")
-    if not outside.keys() & {*_NORMS}:
-        found.append("no norm is there beside the layers' own")
-    if not outside.keys() & {*_HEADS} and tied_head(config) is False:
-        found.append("no head is there, and config.json does not tie it to the embeddings")
+    if count is not None and numbers != list(range(count)):
+        return False
+    outside = {["", *name.split(".")][-2] for name in entries if not layer_of(name).isdigit()}
+    if not outside <= {*_OUTSIDE}:
+        return False
+    if outside.isdisjoint(_EMBEDDINGS) or outside.isdisjoint(_NORMS):
+        return False
+    if outside.isdisjoint(_HEADS) and tied_head(config) is False:
+        return False
     width, rows = _stated(config, _WIDTHS), config_value(config, "vocab_size")
     for name, entry in entries.items():
         if layer_of(name) == "embed" and name.endswith(("embed_tokens.weight", "wte.weight")):
             if width is not None and entry.shape[1:] != (width,):
-                found.append(f"config.json says a width of {width}, {name} is {list(entry.shape)}")
+                return False
             if isinstance(rows, int) and entry.shape[:1] != (rows,):
-                found.append(f"config.json says {rows} tokens, {name} is {list(entry.shape)}")
-    return found + _uneven(entries)
+                return False
+    return _even(entries)
 
 
-def _uneven(entries: Mapping[str, Entry]) -> list[str]:
-    """Modules that lack in some layers what the same module has in others; tensors whose shape differs from layer to
-    layer."""
+def _even(entries: Mapping[str, Entry]) -> bool:
+    """Whether no module lacks in a layer what the same module has in another, and no tensor has another shape there."""
     modules: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
-    shapes: dict[str, dict[tuple[int, ...], str]] = defaultdict(dict)
+    shapes: dict[str, set[tuple[int, ...]]] = defaultdict(set)
     for name, entry in entries.items():
         layer = layer_of(name)
         if layer.isdigit():
             before, _, after = name.partition(f".{layer}.")
             module, _, rest = after.partition(".")
             modules[f"{before}.N.{module}"][layer].add(rest)
-            shapes[f"{before}.N.{after}"].setdefault(entry.shape, name)
-    found = []
-    for module, layers in modules.items():
-        for layer, names in layers.items():
-            fuller = next((other for other in layers.values() if names < other), set())
-            found += [f"{module.replace('N', layer)}.{rest} is missing" for rest in sorted(fuller - names)]
-    found += [f"{' and '.join(list(by.values())[:2])} differ in shape" for by in shapes.values() if len(by) > 1]
-    return found
+            shapes[f"{before}.N.{after}"].add(entry.shape)
+    if any(len(different) > 1 for different in shapes.values()):
+        return False
+    for layers in modules.values():
+        variants = {frozenset(names) for names in layers.values()}
+        for names in variants:
+            if any(names < fuller for fuller in variants):
+                return False
+    return True
 
 
 def absurd(config: Mapping[str, Any]) -> str:

@@ -5,49 +5,38 @@ every byte is: NaN and infinities are counted, and the content is compared with 
 tensor by tensor.
 
 What is wrong with a folder is in `checks`. The weights are never loaded as a model and no code of the folder is run.
+Whether an adapter fits its base shows when the two are opened together, as `holdfast inspect BASE ADAPTER` does.
 """
 
 from __future__ import annotations
 
 import os
-import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from holdfast.checkpoints.adapters import FILE as ADAPTER
-from holdfast.checkpoints.adapters import adapter_config, base_of, is_adapter, lacking, trained_otherwise
+from holdfast.checkpoints.adapters import adapter_config
 from holdfast.checkpoints.companions import config_value
 from holdfast.checkpoints.distance import layer_of
 from holdfast.checkpoints.dtypes import count_nonfinite
 from holdfast.checkpoints.engine import Job, Scratch, job_of, map_blocks
-from holdfast.checkpoints.fit import fit_of, suspicions
+from holdfast.checkpoints.fit import fit_of, looks_whole
 from holdfast.checkpoints.locate import local_folder
 from holdfast.checkpoints.manifest import FILE as MANIFEST
 from holdfast.checkpoints.manifest import damage, read_manifest
-from holdfast.checkpoints.named import located
 from holdfast.checkpoints.provenance import FILE, Digests, fingerprint_of
-from holdfast.checkpoints.reader import STEMS, CheckpointReader, index_file, read_index
+from holdfast.checkpoints.reader import STEMS, CheckpointReader, index_file
 from holdfast.checkpoints.sources import Entry, listing, read_config
 from holdfast.checkpoints.vocabulary import vocabulary, vocabulary_tensors
 from holdfast.errors import DataError, ModelError
 from holdfast.support.files import read_object
-from holdfast.support.paths import expanded
 from holdfast.support.progress import progress
 
 _NAMED = 6
 """Names that a message lists at most."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class DtypeShare:
-    """What is stored in one dtype."""
-
-    dtype: str
-    tensors: int
-    parameters: int
-    bytes: int
+_UNREAD = "not looked at; --verify reads all bytes"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,8 +64,8 @@ class Inspection:
     layers: int
     bytes: int
     """Of tensors."""
-    dtypes: tuple[DtypeShare, ...]
-    """Most bytes first."""
+    dtypes: dict[str, int]
+    """Parameters stored in each dtype, most first."""
     files: tuple[str, ...]
     """Names of the weight files."""
     provenance: dict[str, Any]
@@ -85,7 +74,6 @@ class Inspection:
     """Of the content as read; None without `verify`."""
     checks: tuple[Check, ...]
     verified: bool
-    seconds: float
 
     @property
     def sound(self) -> bool:
@@ -105,46 +93,49 @@ def inspect_checkpoint(name: str | os.PathLike[str], *, verify: bool = False, wo
         ModelError: no such folder, or no safetensors in it (where checkpoints lie in folders inside it, they are
             named).
     """
-    began = time.perf_counter()
     folder = local_folder(name)
-    record, record_check = _record(folder)
     reader, checks = _opened(folder)
+    record: dict[str, Any] = {}
+    try:
+        if (folder / FILE).is_file():
+            record = read_object(folder / FILE)
+    except DataError as error:
+        checks.append(_check(f"{FILE} can be read", [f"{error}"]))
     entries = reader.entries if reader is not None else {}
     files = [file.name for file in reader.files] if reader is not None else []
     kind = _kind(files or sorted(path.name for path in folder.glob("*.safetensors")))
-    config, configuration_checks = _configuration(folder, kind, entries)
-    checks += [*configuration_checks, *record_check]
-    fingerprint = None
-    if reader is not None:
-        checks += _names_check(record, entries)
-        checks += _fit_check(folder, kind, config, entries, verify=verify)
+    config, problem = _configuration(folder, kind)
+    checks.append(_check("configuration can be read", [problem] if problem else []))
+    if kind == "model" and config and reader is not None:
+        checks += _vocabulary_check(folder, config, entries)
+        checks.append(_fit_check(folder, config, entries, verify=verify))
     checks += _manifest_check(folder, verify=verify)
-    if verify and is_adapter(folder):
-        checks += _base_check(folder)
-    if verify and reader is not None:
+    fingerprint = None
+    if reader is not None and verify:
         fingerprint, content_checks = _read_all(reader, record, workers)
         checks += content_checks
     else:
-        unread = "not looked at: the folder is damaged" if verify else "not looked at; --verify reads all bytes"
-        checks.append(Check(name="values are finite", passed=None, detail=unread))
+        checks.append(Check(name="values are finite", passed=None, detail=_UNREAD))
         if record.get("tensors"):
-            checks.append(Check(name="content is as recorded", passed=None, detail=unread))
+            checks.append(Check(name="content is as recorded", passed=None, detail=_UNREAD))
+    parameters: Counter[str] = Counter()
+    for entry in entries.values():
+        parameters[entry.dtype.name] += entry.size
     layers = {layer_of(name) for name in entries}
     return Inspection(
         folder=str(name),
         kind=kind,
         architecture=_architecture(kind, config),
         tensors=len(entries),
-        parameters=sum(entry.size for entry in entries.values()),
+        parameters=parameters.total(),
         layers=sum(layer.isdigit() for layer in layers),
         bytes=sum(entry.nbytes for entry in entries.values()),
-        dtypes=_by_dtype(list(entries.values())),
+        dtypes=dict(parameters.most_common()),
         files=tuple(files),
         provenance={key: value for key, value in record.items() if key != "tensors"},
         fingerprint=fingerprint,
         checks=tuple(checks),
         verified=verify,
-        seconds=time.perf_counter() - began,
     )
 
 
@@ -155,8 +146,7 @@ def _opened(folder: Path) -> tuple[CheckpointReader | None, list[Check]]:
         ModelError: there are no safetensors in it.
     """
     title = "files, headers and index are sound"
-    index = index_file(folder)
-    here = index is not None or any(folder.glob("*.safetensors"))
+    here = index_file(folder) is not None or any(folder.glob("*.safetensors"))
     inside = sorted({path.parent.name for stem in STEMS for path in folder.glob(f"*/{stem}*.safetensors")})
     if inside and not here:
         raise ModelError(
@@ -169,12 +159,8 @@ def _opened(folder: Path) -> tuple[CheckpointReader | None, list[Check]]:
         if not here:
             raise
         return None, [_check(title, [f"{error}"])]
-    names = read_index(index) if index is not None else reader.entries
-    unlisted = [name for name in reader.entries if name not in names]
-    problem = f"{len(unlisted)} tensors are in the shards and not in the index: {listing(unlisted, _NAMED)}"
     count = len(reader.files)
-    fine = f"{len(reader.entries)} tensors in {count} file{'s' if count > 1 else ''}"
-    return reader, [_check(title, [problem] if unlisted else [], fine)]
+    return reader, [_check(title, [], f"{len(reader.entries)} tensors in {count} file{'s' if count > 1 else ''}")]
 
 
 def _kind(files: Sequence[str]) -> str:
@@ -184,30 +170,18 @@ def _kind(files: Sequence[str]) -> str:
     return next((kind for kind in ("residual", "adapter") if any(name.startswith(kind) for name in files)), "model")
 
 
-def _record(folder: Path) -> tuple[dict[str, Any], list[Check]]:
-    """provenance.json, empty where there is none."""
-    try:
-        return (read_object(folder / FILE) if (folder / FILE).is_file() else {}), []
-    except DataError as error:
-        return {}, [Check(name=f"{FILE} can be read", passed=None, detail=f"{error}")]
-
-
-def _configuration(folder: Path, kind: str, entries: Mapping[str, Entry]) -> tuple[dict[str, Any], list[Check]]:
-    """config.json, whether it can be read, and whether it has as many tokens as the embeddings have rows."""
-    title = "configuration can be read"
+def _configuration(folder: Path, kind: str) -> tuple[dict[str, Any], str]:
+    """The configuration, and what is wrong with it."""
     try:
         config = adapter_config(folder) if kind == "adapter" else read_config(folder)
     except ModelError as error:
-        return {}, [_check(title, [f"{error}"])]
-    if kind == "adapter":
-        return config, [_check(title, [], ADAPTER)]
-    if not config:
-        absent = [_check(title, ["there is no config.json: nothing can load this as a model"])]
-        return config, absent if kind == "model" else []
-    return config, [_check(title, [], "config.json"), *_vocabulary_check(folder, config, entries)]
+        return {}, f"{error}"
+    missing = kind == "model" and not config
+    return config, "there is no config.json: nothing can load this as a model" if missing else ""
 
 
 def _vocabulary_check(folder: Path, config: Mapping[str, Any], entries: Mapping[str, Entry]) -> list[Check]:
+    """config.json has as many tokens as the embeddings have rows, and the tokenizer no more."""
     names = vocabulary_tensors(config, entries)
     if not names:
         return []
@@ -228,52 +202,19 @@ def _vocabulary_check(folder: Path, config: Mapping[str, Any], entries: Mapping[
     return [_check("vocabulary fits", problems, fine)]
 
 
-def _names_check(record: Mapping[str, Any], entries: Mapping[str, Entry]) -> list[Check]:
-    """The tensors are those that the record lists."""
-    listed = record.get("tensors")
-    if not isinstance(listed, dict):
-        return []
-    lost, new = [n for n in listed if n not in entries], [n for n in entries if n not in listed]
-    wrong = (("lost", lost), ("new", new))
-    problems = [f"{len(names)} {what}: {listing(names, _NAMED)}" for what, names in wrong if names]
-    return [_check("tensors are as recorded", problems, f"{len(listed)} tensors")]
-
-
-def _fit_check(
-    folder: Path, kind: str, config: Mapping[str, Any], entries: Mapping[str, Entry], *, verify: bool
-) -> list[Check]:
+def _fit_check(folder: Path, config: Mapping[str, Any], entries: Mapping[str, Entry], *, verify: bool) -> Check:
     """The tensors are those that the model of config.json takes. Without `verify` transformers is asked only where
     names and shapes are suspicious."""
-    if kind == "adapter" and config:
-        return [_adapter_check(config, entries)]
-    if kind != "model" or not config:
-        return []
-    title, unlike = "weights fit config.json", suspicions(config, entries)
-    if not verify and not unlike:
-        return [_check(title, [], "names and shapes agree; --verify builds the model and compares all")]
+    title = "weights fit config.json"
+    if not verify and looks_whole(config, entries):
+        return _check(title, [], "names and shapes agree; --verify builds the model and compares all")
     try:
         fit = fit_of(folder)
     except ModelError as error:
-        return [_check(title, [f"{error}"])]
+        return _check(title, [f"{error}"])
     if fit.unknown:
-        seen = f"; what names and shapes say: {'; '.join(unlike[:_NAMED])}" if unlike else ""
-        return [Check(name=title, passed=None, detail=f"cannot tell: {fit.unknown}{seen}")]
-    return [_check(title, [fit.problem] if fit.problem else [], f"{len(entries)} tensors, as the model takes")]
-
-
-def _adapter_check(config: Mapping[str, Any], entries: Mapping[str, Entry]) -> Check:
-    title = "modules are those of adapter_config.json"
-    try:
-        base = expanded(located(str(config.get("base_model_name_or_path") or "")))
-    except ModelError as error:
-        return Check(name=title, passed=None, detail=f"not looked at: {error}")
-    if not (base / "config.json").is_file():
-        return Check(name=title, passed=None, detail=f"not looked at: its base, {base}, is no folder here")
-    try:
-        problems = lacking(config, list(entries), CheckpointReader(base).entries)
-    except ModelError as error:
-        problems = [f"{error}"]
-    return _check(title, [listing(problems, _NAMED)] if problems else [], f"on {base}")
+        return Check(name=title, passed=None, detail=f"cannot tell: {fit.unknown}")
+    return _check(title, [fit.problem] if fit.problem else [], f"{len(entries)} tensors, as the model takes")
 
 
 def _architecture(kind: str, config: Mapping[str, Any]) -> str | None:
@@ -341,26 +282,5 @@ def _manifest_check(folder: Path, *, verify: bool) -> list[Check]:
     if files is None:
         return []
     if not verify:
-        return [Check(name=name, passed=None, detail="not looked at; --verify reads all bytes")]
+        return [Check(name=name, passed=None, detail=_UNREAD)]
     return [_check(name, damage(folder, files), f"{len(files)} files of {MANIFEST}")]
-
-
-def _base_check(folder: Path) -> list[Check]:
-    """An adapter's base, where it lies here, is the one that its run says it was trained on."""
-    try:
-        base = expanded(located(base_of(folder)))
-    except ModelError:  # said by another check
-        return []
-    problems = trained_otherwise(folder, base if base.is_dir() else None)
-    return [_check("base is as in training", problems, "as far as a record of the run says")]
-
-
-def _by_dtype(entries: Sequence[Entry]) -> tuple[DtypeShare, ...]:
-    groups: dict[str, list[Entry]] = {}
-    for entry in entries:
-        groups.setdefault(entry.dtype.name, []).append(entry)
-    shares = [
-        DtypeShare(dtype=n, tensors=len(es), parameters=sum(e.size for e in es), bytes=sum(e.nbytes for e in es))
-        for n, es in groups.items()
-    ]
-    return tuple(sorted(shares, key=lambda s: (-s.bytes, s.dtype)))

@@ -133,20 +133,17 @@ def show(found: Inspection) -> None:
     say(lines("", "  checks"))
     for check in found.checks:
         mark, style = {True: ("ok", "green"), False: ("FAILED", "bold red"), None: ("-", "dim")}[check.passed]
-        say(f"  {mark:<8}{check.name}: {check.detail}", style=style if check.passed is not True else None)
-    read = "all bytes read" if found.verified else "headers read"
-    say(lines("", f"{read} in {seconds_text(found.seconds)}"))
+        detail = f": {check.detail}" if check.detail else ""
+        say(f"  {mark:<8}{check.name}{detail}", style=style if check.passed is not True else None)
 
 
 def _contents(found: Inspection) -> list[tuple[str, str]]:
     layers = f"; {found.layers} layers" if found.layers else ""
-    dtypes = [
-        f"{s.dtype}: {s.parameters:,} parameters in {s.tensors} tensors, {size_text(s.bytes)}" for s in found.dtypes
-    ]
+    dtypes = [f"{dtype}: {parameters:,} parameters" for dtype, parameters in found.dtypes.items()]
     return [
         ("parameters", f"{found.parameters:,} in {found.tensors} tensors{layers}"),
-        *_many("dtypes", dtypes),
-        ("files", f"{len(found.files)}: {listing(list(found.files), 4)}"),
+        ("dtypes", ", ".join(dtypes)),
+        ("files", f"{len(found.files)}, {size_text(found.bytes)}: {listing(list(found.files), 4)}"),
     ]
 
 
@@ -155,29 +152,14 @@ def _origin(record: dict[str, Any]) -> list[tuple[str, str]]:
     if not record:
         return []
     versions = ", ".join(f"{name} {version}" for name, version in (record.get("versions") or {}).items())
-    return [
-        ("made by", f"holdfast {record.get('command')}: {method_text(record.get('method') or {})}"),
-        *_many("from", [_parent(parent) for parent in record.get("parents") or []]),
-        ("when", f"{record.get('created')}, {versions}"),
-        ("fingerprint", str(record.get("fingerprint"))),
-        ("weights", _weights(record.get("origin"))),
-        *(("exactness", text) for text in exactness(record)),
-    ]
-
-
-def _weights(origin: Any) -> str:
-    """What is to be said of the weights beyond how they were made: "dequantised from 4 bits (Q4_1), licence
-    Apache-2.0"; empty for most."""
-    if not isinstance(origin, dict):
-        return ""
-    licence = f"licence {origin['license']}" if origin.get("license") else ""
-    return ", ".join(str(part) for part in (origin.get("note"), licence) if part)
-
-
-def _parent(parent: dict[str, Any]) -> str:
-    fingerprint = f" ({parent['fingerprint']})" if parent.get("fingerprint") else ""
-    return f"{parent.get('role')}: {parent.get('name')}{fingerprint}"
-
-
-def _many(name: str, values: list[str]) -> list[tuple[str, str]]:
-    return [(name if i == 0 else "", value) for i, value in enumerate(values)]
+    rows = [("made by", f"holdfast {record.get('command')}: {method_text(record.get('method') or {})}")]
+    for parent in record.get("parents") or []:
+        fingerprint = parent.get("fingerprint") or "fingerprint not known"
+        rows.append(("from", f"{parent.get('role')}: {parent.get('name')} ({fingerprint})"))
+    rows.append(("when", f"{record.get('created')}, {versions}"))
+    rows.append(("fingerprint", str(record.get("fingerprint"))))
+    origin = record.get("origin")
+    if isinstance(origin, dict):  # "dequantised from 4 bits (Q4_1)"
+        rows += [("weights", str(origin.get("note") or "")), ("licence", str(origin.get("license") or ""))]
+    rows += [("exactness", text) for text in exactness(record)]
+    return rows
