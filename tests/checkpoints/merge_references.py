@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import numpy as np
 
-from checkpoint_folders import llama_shapes
 from holdfast.checkpoints.counter import stream_key, uniform
 
 Vectors = dict[str, np.ndarray]
@@ -14,7 +13,6 @@ Reference = Callable[[Vectors, list[Vectors], list[Vectors]], Vectors]
 """Of a base, the models and their Fisher diagonals."""
 
 WEIGHTS = (0.5, 1.5, 1.0)
-ROWS = {name: shape[0] for name, shape in (llama_shapes() | {"model.over": (13, 5)}).items() if len(shape) > 1}
 """Rows of the matrices that the tests merge."""
 
 
@@ -113,19 +111,13 @@ def reference_fisher(base: Vectors, tuned: list[Vectors], diagonals: list[Vector
     return found
 
 
-def reference_model_stock(rows: dict[str, int] | None = None) -> Reference:
-    def run(name: str, b: np.ndarray, ms: list[np.ndarray]) -> np.ndarray:
-        count, parts = len(ms), np.split(np.arange(b.size), rows[name] if rows and rows.get(name) and b.size else 1)
-        result = b.copy()
-        for part in parts:
-            offsets = [(m - b)[part] for m in ms]
-            pairs = [(x, y) for i, x in enumerate(offsets) for y in offsets[i + 1 :]]
-            cos = np.mean([x @ y / (np.linalg.norm(x) * np.linalg.norm(y) or 1.0) for x, y in pairs])
-            t = max(0.0, count * cos / (1 + (count - 1) * cos)) if cos > 0 else 0.0
-            result[part] = t * sum(m[part] for m in ms) / count + (1 - t) * b[part]
-        return result
-
-    return by_tensor(run)
+@by_tensor
+def reference_model_stock(_: str, b: np.ndarray, ms: list[np.ndarray]) -> np.ndarray:
+    count, offsets = len(ms), [m - b for m in ms]
+    pairs = [(x, y) for i, x in enumerate(offsets) for y in offsets[i + 1 :]]
+    cos = np.mean([x @ y / (np.linalg.norm(x) * np.linalg.norm(y) or 1.0) for x, y in pairs])
+    t = max(0.0, count * cos / (1 + (count - 1) * cos)) if cos > 0 else 0.0
+    return t * sum(ms) / count + (1 - t) * b
 
 
 CASES: dict[str, tuple[str, dict, int, Reference]] = {
@@ -174,7 +166,6 @@ CASES: dict[str, tuple[str, dict, int, Reference]] = {
         reference_dare(0.6, "l1", elected=True),
     ),
     "fisher": ("fisher", {"weights": WEIGHTS[:2]}, 2, reference_fisher),
-    "model_stock": ("model_stock", {}, 3, reference_model_stock()),
-    "model_stock_rows": ("model_stock", {"filter_wise": True}, 2, reference_model_stock(ROWS)),
+    "model_stock": ("model_stock", {}, 3, reference_model_stock),
 }
 """Case: method, parameters, models beside the base, reference."""

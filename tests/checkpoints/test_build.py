@@ -45,7 +45,6 @@ METHODS_TABLE: list[tuple[str, int, dict[str, Any]]] = [
     ("dare_ties", 2, {"p": 0.5}),
     ("fisher", 2, {}),
     ("model_stock", 3, {}),
-    ("model_stock", 2, {"filter_wise": True}),
 ]
 IDS = [f"{name}-{parameters.get('semantics', 'original')}" for name, _, parameters in METHODS_TABLE]
 SHAPES = llama_shapes(layers=4) | {"model.scalar": (), "model.empty": (0, 7)}

@@ -165,7 +165,6 @@ def test_dry_run_shows_the_plan_and_writes_nothing(desk: Path, tree, capsys: pyt
         "  policies    vocabulary: error, tied_heads: error, unmatched: error, architecture: error\n",
         "in 3 passes",
         " free\n",
-        "  time        about ",
     ):
         assert part in shown, part
     assert tree(desk) == before
@@ -422,7 +421,6 @@ def mergekit(text: str) -> tuple[dict, list[str]]:
                 "method": "model_stock",
                 "base": "base",
                 "models": ["math", "code"],
-                "filter_wise": False,
                 "dtype": "bfloat16",
             },
         ),

@@ -46,10 +46,6 @@ from holdfast.support.files import fingerprint, write_json
 from holdfast.support.paths import expanded
 from holdfast.support.progress import progress
 
-WRITING = 1e9
-"""Bytes a second that an estimate takes for writing."""
-PROBES = 4
-"""Tensors that an estimate tries."""
 STREAMED = 4096
 """Elements from which on a block goes from file to file in one call (see `_Work._stream`); for fewer it saves
 nothing, and under 241 the digest's kernel reads in front of them."""
@@ -238,26 +234,6 @@ def build(
     return Built(folder=output, record=record, seconds=seconds, resumed=resumed)
 
 
-def estimate(plan: Plan, recipe: Recipe, slots: Slots, *, workers: int | None = None) -> float:
-    """Seconds that `build` will take, from the time that the largest tensors' first blocks take in one thread.
-
-    Reading is part of the probe (from the page cache or the disk, whichever holds them); writing is counted at
-    `WRITING` bytes a second.
-    """
-    largest = sorted((j for j in plan.jobs if j.action == "combine" and j.size), key=lambda j: -j.size)[:PROBES]
-    work = _Work(plan, recipe, slots, Reader(plan.sources), workers or workers_here())
-    scratch = Scratch(len(plan.sources))
-    spent = done = 0.0
-    for job in largest:
-        for _ in range(2):  # the first is for pages and caches
-            began, count = time.perf_counter(), min(job.size, UNIT)
-            work.try_block(job, count, scratch)
-            took = time.perf_counter() - began
-        spent, done = spent + took, done + count
-    computing = spent / done * sum(j.size for j in plan.jobs) / work.workers if done else 0.0
-    return computing + plan.bytes_written / WRITING
-
-
 class _Work:
     """The passes over the data of one build."""
 
@@ -284,14 +260,6 @@ class _Work:
 
         combined = [job for job in self.plan.jobs if job.action == "combine"]
         return sorted({compared_in(stored(job, 0), stored(job, 1), job.dtype).name for job in combined})
-
-    def try_block(self, job: Job, count: int, scratch: Scratch) -> None:
-        """All passes over the first `count` elements of a tensor, for the time that they take."""
-        state: Any = None
-        recipe = self.recipe
-        for number in range(recipe.rounds()):
-            state = recipe.settle(number, recipe.measure(number, self._block(job, 0, count, scratch), state), state)
-        recipe.combine(self._block(job, 0, count, scratch), state, scratch.out(job.dtype, count))
 
     def run(
         self, writer: CheckpointWriter, written: Digests, seconds: dict[str, float], advance: Callable[[float], None]

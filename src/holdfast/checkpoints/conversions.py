@@ -1,9 +1,9 @@
-"""Stored elements to numbers and back by PyTorch, for float64 and where there is no C: the same bits as in C. `dtypes`
+"""Stored elements to numbers and back without C: the definition that the C forms reproduce bit for bit. `dtypes`
 documents what each function does.
 
-PyTorch rounds to the nearest, ties to even. A float64 is rounded to float32 "to odd" before it is rounded to a smaller
-type: the last bit says whether anything was lost, so that the second rounding is right (Boldo and Melquiond,
-"Emulation of FMA and correctly rounded sums", IEEE Trans. Computers 57, 2008).
+Everything rounds to the nearest, ties to even; 8-bit floats are PyTorch's. A float64 is rounded to float32 "to odd"
+before it is rounded to a smaller type: the last bit says whether anything was lost, so that the second rounding is
+right (Boldo and Melquiond, "Emulation of FMA and correctly rounded sums", IEEE Trans. Computers 57, 2008).
 """
 
 from __future__ import annotations
@@ -26,20 +26,28 @@ _LARGEST_E4M3 = 464.0
 
 def decode(raw: Array, dtype: DType, out: Array) -> Array:
     """See `dtypes.decode`."""
-    _tensor(out).copy_(_stored(raw, dtype))
+    with np.errstate(invalid="ignore"):  # NumPy warns of NaN that was never computed with
+        if dtype.name == "BF16":
+            out[:] = (raw.astype(np.uint32) << np.uint32(16)).view(np.float32)
+        elif dtype.itemsize == 1:
+            out[:] = _bytes(raw, dtype).float().numpy()
+        else:
+            out[:] = raw
     return out
 
 
 def encode(values: Array, dtype: DType, out: Array) -> int:
     """See `dtypes.encode`."""
-    finite = np.isfinite(values)
-    nan = np.isnan(values)
-    narrow = dtype.itemsize < 4 and values.dtype == np.float64
-    _stored(out, dtype).copy_(_tensor(_rounded_to_odd(values) if narrow else values))
+    finite, nan = np.isfinite(values), np.isnan(values)
     bits = out.view(dtype.bits)
-    if dtype.name == "F8_E4M3":
-        bits[values > _LARGEST_E4M3] = 0x7F
-        bits[values < -_LARGEST_E4M3] = 0xFF
+    with np.errstate(over="ignore", invalid="ignore"):
+        if dtype.name == "BF16":
+            wide = _single(values).view(np.uint32)
+            bits[:] = (wide + (np.uint32(0x7FFF) + (wide >> np.uint32(16) & np.uint32(1)))) >> np.uint32(16)
+        elif dtype.itemsize == 1:
+            _encode_bytes(_single(values), dtype, out)
+        else:
+            out[:] = values
     bits[nan] = dtype.nan
     return int(np.count_nonzero(finite & _unusual(bits, dtype)))
 
@@ -55,22 +63,24 @@ def _unusual(bits: Array, dtype: DType) -> Array:
     return magnitude >= dtype.bits.type(dtype.first_nonfinite)
 
 
-def _tensor(array: Array) -> Tensor:
-    """A tensor in the memory of an array."""
+def _bytes(raw: Array, dtype: DType) -> Tensor:
+    """8-bit floats as PyTorch has them."""
     import torch
 
-    writable = array if array.flags.writeable else array.copy()
-    return torch.from_numpy(writable)
+    return torch.from_numpy(raw.copy()).view(torch.float8_e4m3fn if dtype.name == "F8_E4M3" else torch.float8_e5m2)
 
 
-def _stored(raw: Array, dtype: DType) -> Tensor:
-    """A tensor of the type's own kind in the memory of its stored elements."""
+def _encode_bytes(values: Array, dtype: DType, out: Array) -> None:
     import torch
 
-    kind = {"BF16": torch.bfloat16, "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2}.get(dtype.name)
-    if kind is None:
-        return _tensor(raw)
-    return _tensor(raw.view(f"i{dtype.itemsize}")).view(kind)
+    out[:] = torch.from_numpy(values).to(_bytes(out, dtype).dtype).view(torch.uint8).numpy()
+    if dtype.name == "F8_E4M3":
+        out[values > _LARGEST_E4M3] = 0x7F
+        out[values < -_LARGEST_E4M3] = 0xFF
+
+
+def _single(values: Array) -> Array:
+    return values if values.dtype == np.float32 else _rounded_to_odd(values)
 
 
 def _rounded_to_odd(values: Array) -> Array:

@@ -5,7 +5,7 @@ is one rounding to the nearest, ties to even, whatever lies between (float64 to 
 float32). Values beyond the largest number become infinite, or NaN in F8_E4M3, which has no infinity (PyTorch clamps to
 448 there); every NaN is written as the one quiet NaN of its type.
 
-Conversions run in C (`native`) or PyTorch (`conversions`), with the same bits; `kernels` has the passes that compute in
+Conversions run in C (`native`) or without (`conversions`), with the same bits; `kernels` has the passes that compute in
 between. Types of less than a byte and complex numbers are not known here.
 
 Source: OCP 8-bit Floating Point Specification 1.0 for the two F8 types (E4M3 is what PyTorch calls float8_e4m3fn).

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from holdfast.checkpoints.build import Built, Recipe, Slots, build, estimate
+from holdfast.checkpoints.build import Built, Recipe, Slots, build
 from holdfast.checkpoints.chat_template import asked_template
 from holdfast.checkpoints.locate import open_source
 from holdfast.checkpoints.methods.protocol import MergeMethod
@@ -38,11 +38,6 @@ class Prepared:
     """In place of the companions'."""
     finish: Callable[[Path], None] | None = None
     """As of `build.build`."""
-
-    def estimate(self) -> float:
-        """Seconds that `write` will take on this machine, from a few blocks that are computed and thrown away. A guess:
-        disks differ."""
-        return estimate(self.plan, self.recipe, self.slots)
 
     def write(
         self, output_dir: Name, *, overwrite: bool = False, sync: bool = True, workers: int | None = None

@@ -13,12 +13,10 @@ sharded, with an index.
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 import json
 import os
 import re
-import resource
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -168,25 +166,11 @@ class CheckpointReader:
                 found = self._descriptors.get(file)
                 if found is None:
                     try:
-                        found = open_descriptor(file, os.O_RDONLY)
+                        found = os.open(file, os.O_RDONLY)
                     except OSError as error:
                         raise ModelError(f"{file} cannot be opened: {error.strerror or error}.") from error
                     self._descriptors[file] = found
         return found
-
-
-def open_descriptor(file: Path, flags: int) -> int:
-    """Opens a file. Large models come in more shards than a process may have open by default: the limit is raised as
-    far as the system lets it."""
-    flags |= getattr(os, "O_CLOEXEC", 0)
-    try:
-        return os.open(file, flags, 0o644)
-    except OSError as error:
-        if error.errno != errno.EMFILE:
-            raise
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard if hard != resource.RLIM_INFINITY else max(soft, 65_536), hard))
-    return os.open(file, flags, 0o644)
 
 
 def _stat(file: Path) -> tuple[int, int, int] | None:

@@ -5,7 +5,6 @@ every byte is: NaN and infinities are counted, and the content is compared with 
 tensor by tensor.
 
 What is wrong with a folder is in `checks`. The weights are never loaded as a model and no code of the folder is run.
-Whether an adapter fits its base shows when the two are opened together, as `holdfast inspect BASE ADAPTER` does.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from holdfast.checkpoints.adapters import adapter_config
+from holdfast.checkpoints.adapters import adapter_config, base_of, lacking
 from holdfast.checkpoints.companions import config_value
 from holdfast.checkpoints.distance import layer_of
 from holdfast.checkpoints.dtypes import count_nonfinite
@@ -26,12 +25,14 @@ from holdfast.checkpoints.fit import fit_of, looks_whole
 from holdfast.checkpoints.locate import local_folder
 from holdfast.checkpoints.manifest import FILE as MANIFEST
 from holdfast.checkpoints.manifest import damage, read_manifest
+from holdfast.checkpoints.named import located
 from holdfast.checkpoints.provenance import FILE, Digests, fingerprint_of
 from holdfast.checkpoints.reader import STEMS, CheckpointReader, index_file
 from holdfast.checkpoints.sources import Entry, listing, read_config
 from holdfast.checkpoints.vocabulary import vocabulary, vocabulary_tensors
 from holdfast.errors import DataError, ModelError
 from holdfast.support.files import read_object
+from holdfast.support.paths import expanded
 from holdfast.support.progress import progress
 
 _NAMED = 6
@@ -109,6 +110,8 @@ def inspect_checkpoint(name: str | os.PathLike[str], *, verify: bool = False, wo
     if kind == "model" and config and reader is not None:
         checks += _vocabulary_check(folder, config, entries)
         checks.append(_fit_check(folder, config, entries, verify=verify))
+    if kind == "adapter" and config and reader is not None:
+        checks.append(_adapter_check(folder, config, entries))
     checks += _manifest_check(folder, verify=verify)
     fingerprint = None
     if reader is not None and verify:
@@ -215,6 +218,16 @@ def _fit_check(folder: Path, config: Mapping[str, Any], entries: Mapping[str, En
     if fit.unknown:
         return Check(name=title, passed=None, detail=f"cannot tell: {fit.unknown}")
     return _check(title, [fit.problem] if fit.problem else [], f"{len(entries)} tensors, as the model takes")
+
+
+def _adapter_check(folder: Path, config: Mapping[str, Any], entries: Mapping[str, Entry]) -> Check:
+    """Every module that the configuration names has its factors."""
+    title = "modules are those of adapter_config.json"
+    try:
+        base = CheckpointReader(expanded(located(base_of(folder))))
+    except ModelError as error:
+        return Check(name=title, passed=None, detail=f"not looked at: {error}")
+    return _check(title, lacking(config, list(entries), base.entries), f"on {base.folder}")
 
 
 def _architecture(kind: str, config: Mapping[str, Any]) -> str | None:

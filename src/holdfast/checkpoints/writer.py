@@ -26,7 +26,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.checkpoints.provenance import FILE
-from holdfast.checkpoints.reader import open_descriptor
 from holdfast.errors import RunFolderError, StorageError
 from holdfast.support.files import write_json
 from holdfast.support.leftovers import NewFolder
@@ -243,7 +242,7 @@ class CheckpointWriter:
         for shard in self._shards:
             if shard.file in self.finished:
                 continue
-            shard.descriptor = open_descriptor(self.staging / f"{shard.file}.part", os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+            shard.descriptor = os.open(self.staging / f"{shard.file}.part", os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
             os.ftruncate(shard.descriptor, shard.size)
             _put(shard.descriptor, memoryview(shard.header), 0)
             if shard.left == 0:
@@ -368,7 +367,7 @@ def _locked(staging: Path, folder: Path) -> int:
     Raises:
         RunFolderError: another process holds it.
     """
-    descriptor = os.open(staging / ".lock", os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o644)
+    descriptor = os.open(staging / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

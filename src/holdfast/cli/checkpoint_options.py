@@ -126,14 +126,13 @@ def carry_out(prepared: Prepared, output: Output, notes: Sequence[str] = ()) -> 
 
 def _dry_run(prepared: Prepared, folder: Path, notes: Sequence[str], *, as_json: bool) -> int:
     target = stderr_console() if as_json else stdout_console()
-    estimate = prepared.estimate()
     print_line(target, lines("Dry run: the request is sound; nothing was written.", ""))
-    for key, value in plan_rows(prepared, folder, notes, estimate):
+    for key, value in plan_rows(prepared, folder, notes):
         print_line(target, f"  {key:<12}{value}")
     if prepared.plan.ancestry:
         print_ancestry(prepared.plan.ancestry, target)
     if as_json:
-        print_json(plan_record(prepared, folder, notes, estimate))
+        print_json(plan_record(prepared, folder, notes))
     needed, free = prepared.plan.bytes_written, free_bytes(folder)
     if free < needed:
         raise StorageError(
@@ -144,13 +143,12 @@ def _dry_run(prepared: Prepared, folder: Path, notes: Sequence[str], *, as_json:
 
 
 def announcement(prepared: Prepared, notes: Sequence[str]) -> list[str]:
-    """A few lines before the work: what is made of what, how much, how long, and what is worth knowing."""
+    """A few lines before the work: what is made of what, how much, and what is worth knowing."""
     plan = prepared.plan
     inputs = ", ".join(f"{role} {source.label}" for role, source in zip(plan.roles, plan.sources, strict=True))
     lines = [
         f"{prepared.command}: {method_text(prepared.recipe.identity())} of {inputs}",
-        f"  {contents(plan)}; reads {size_text(plan.bytes_read)}{_passes(plan)}; about "
-        f"{seconds_text(prepared.estimate())}",
+        f"  {contents(plan)}; reads {size_text(plan.bytes_read)}{_passes(plan)}",
     ]
     return lines + [f"  {_note(n)}" for n in (*notes, *plan.notes)]
 
@@ -197,7 +195,7 @@ def exactness(record: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def plan_rows(prepared: Prepared, folder: Path, notes: Sequence[str], estimate: float) -> list[tuple[str, str]]:
+def plan_rows(prepared: Prepared, folder: Path, notes: Sequence[str]) -> list[tuple[str, str]]:
     """What will be done, as keys and values for people."""
     plan, summary = prepared.plan, prepared.plan.summary()
     needed, free = plan.bytes_written, free_bytes(folder)
@@ -215,11 +213,10 @@ def plan_rows(prepared: Prepared, folder: Path, notes: Sequence[str], estimate: 
     rows.append(
         ("disk", f"needs {size_text(needed)}, {size_text(free)} free" + ("" if needed <= free else ": NOT ENOUGH"))
     )
-    rows.append(("time", f"about {seconds_text(estimate)}"))
     return [row for row in rows if row[1]]
 
 
-def plan_record(prepared: Prepared, folder: Path, notes: Sequence[str], estimate: float) -> dict[str, Any]:
+def plan_record(prepared: Prepared, folder: Path, notes: Sequence[str]) -> dict[str, Any]:
     """What will be done, for programs."""
     plan = prepared.plan
     return {
@@ -235,7 +232,6 @@ def plan_record(prepared: Prepared, folder: Path, notes: Sequence[str], estimate
         "output_dir": folder,
         "plan": {**plan.summary(), "notes": [*notes, *plan.notes]},
         "ancestry": plan.ancestry,
-        "estimated_seconds": estimate,
         "free_bytes": free_bytes(folder),
     }
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 from holdfast.checkpoints.methods.registry import ALIASES, METHODS, find_method, parse_merge_method
 from holdfast.checkpoints.policies import Policies
 from holdfast.cli.checkpoint_options import DTYPE, Output, carry_out, missing_folders
-from holdfast.cli.console import stdout_console, stoppable
+from holdfast.cli.console import stoppable
 from holdfast.cli.mergekit_yaml import is_mergekit, translate
-from holdfast.config.command_line import Command, find_option, switch_is_on
+from holdfast.config.command_line import Command, find_option
 from holdfast.config.declare import Meta, Setting, bounds_in_words, part_of, settings_of
 from holdfast.config.decode import Given, as_mistake, decode
 from holdfast.config.help import default_text
@@ -98,8 +98,6 @@ class _Merge:
     """Checkpoint folders, adapters (or BASE+ADAPTER) or hub ids, in the order of the weights."""
     method: Annotated[str, Meta(json_schema=method_schema)] = "linear"
     """One of those below, or a class of your own, as my_method.py:Name."""
-    list: bool = False
-    """Show the methods as a table."""
     base: Annotated[str | None, Meta(metavar="BASE")] = None
     """What the models were tuned from, for methods that work on changes."""
     adapter_base: Annotated[str | None, Meta(metavar="MODEL")] = None
@@ -158,9 +156,6 @@ def run(argv: list[str]) -> int:
     notes: list[str] = []
     asked = command(_own_method(argv), notes=notes)
     given = asked.given(argv)
-    if switch_is_on(given, next(s for s in asked.settings if s.name == "list")):
-        _print_methods()
-        return 0
     request, method = read_request(asked, given)
 
     from holdfast.checkpoints.merge import prepare_merge
@@ -296,16 +291,3 @@ def _takes(cls: type[MergeMethod]) -> str:
     fewest, most = cls.models
     count = f"{fewest} or more models" if most is None else f"{fewest} model{'s' if fewest > 1 else ''}"
     return count + (" and a base" if cls.needs_base else "") + (f" and a {cls.extras} each" if cls.extras else "")
-
-
-def _print_methods() -> None:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 1, 0))
-    table.add_column("method", no_wrap=True)
-    table.add_column("what it does, and its source", ratio=3)
-    table.add_column("what it takes, and its options", ratio=2)
-    for name, cls in METHODS.items():
-        options = " ".join(f"--{s.name}" for s in settings_of(cls))
-        table.add_row(name, f"{cls.summary}\n[dim]{cls.source}[/dim]", f"{_takes(cls)}\n{options}")
-    stdout_console().print(table)

@@ -53,7 +53,7 @@ METHODS = {
     "ties": _Method("ties", _SHARES, {"lambda": 1.0, "normalize": True}, _THEIRS),
     "dare_linear": _Method("dare", _SHARES, _DARE, _THEIRS),
     "dare_ties": _Method("dare_ties", _SHARES, _DARE, _THEIRS),
-    "model_stock": _Method("model_stock", {}, {"filter_wise": False}, ignored=()),
+    "model_stock": _Method("model_stock", {}, {}, ignored=()),
 }
 """By mergekit's name."""
 _OURS = {"weight": "weights", "lambda": "scale"}
@@ -213,7 +213,7 @@ def _parameters(
             mistakes.append(Mistake(path=(*path, key), text=text))
         else:
             plain[key] = value
-    switches = ("normalize", "rescale", "filter_wise")
+    switches = ("normalize", "rescale")
     settings = {name: Setting(name=name, types=(bool if name in switches else float,)) for name in known}
     coerced, wrong = coerce_all(settings, plain)
     mistakes += [Mistake(path=(*path, *m.path), text=m.text, key=m.key) for m in wrong]

@@ -29,7 +29,6 @@ VARIANTS: dict[str, MergeMethod] = {
     "dare_ties_mergekit": merge_method("dare_ties", p=0.4, semantics="mergekit"),
     "fisher": merge_method("fisher", weights=(1, 2)),
     "model_stock": merge_method("model_stock"),
-    "model_stock_rows": merge_method("model_stock", filter_wise=True),
 }
 
 

@@ -9,17 +9,15 @@ The paper takes fine-tunes that differ by their seed, whose changes are of one s
 the point in the plane (N = 2) or hyperplane of base and models that lies nearest to the centre of all such fine-tunes.
 Changes at right angles share nothing (t = 0, the base); equal ones share all (t = 1, the models).
 
-Three departures from mergekit 0.1.5. Where the mean cosine is negative the formula leaves the stretch between base and
+Two departures from mergekit 0.1.5. Where the mean cosine is negative the formula leaves the stretch between base and
 mean: it extrapolates away from the models and has a pole at cos = -1 / (N - 1). There t is 0 here. And cosines are
 those of the changes whatever their size, where mergekit lowers those of changes whose norms multiply to less than 1e-6.
-With `filter_wise` a filter is a row with all its further dimensions, where mergekit takes the last dimension alone. A
-change of 0 has no angle; its cosines count as 0.
+A change of 0 has no angle; its cosines count as 0. Angles of single filters are not here.
 """
 
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -27,11 +25,10 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.checkpoints.dtypes import DType, Operand
-from holdfast.checkpoints.kernels import Flags, moments
-from holdfast.checkpoints.memory import zeros
+from holdfast.checkpoints.dtypes import DType
+from holdfast.checkpoints.kernels import moments
 from holdfast.checkpoints.methods.linear import mean_as_sum
-from holdfast.checkpoints.methods.protocol import Block, MergeMethod, Sum, computed, pieces
+from holdfast.checkpoints.methods.protocol import Block, MergeMethod, Sum
 
 
 def stock_ratio(products: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -54,21 +51,21 @@ def stock_ratio(products: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(count * mean / (1 + (count - 1) * mean))
 
 
-def model_stock(base: np.ndarray, models: Sequence[np.ndarray], *, filter_wise: bool = False) -> np.ndarray:
+def model_stock(base: np.ndarray, models: Sequence[np.ndarray]) -> np.ndarray:
     """Model Stock of one tensor.
 
     Args:
         base: float32 or float64 array.
         models: arrays of the base's shape and dtype, two or more.
-        filter_wise: an angle for every row (index of the first dimension) of a tensor with two dimensions or more.
 
     References: Jang et al., Model Stock: All we need is just a few fine-tuned models, ECCV 2024 (arXiv:2403.19522).
     """
-    rows = base.shape[0] if filter_wise and base.ndim > 1 else 1
-    changes_NRC = np.stack([(m - base).reshape(rows, -1).astype(np.float64) for m in models])
-    t_R = stock_ratio(np.einsum("irc,jrc->rij", changes_NRC, changes_NRC))
-    t = t_R.astype(base.dtype).reshape(rows, *[1] * (base.ndim - 1)) if rows > 1 else base.dtype.type(t_R[0])
-    return base + t * _mean_change(base, models)
+    changes_NC = np.stack([(m - base).reshape(-1).astype(np.float64) for m in models])
+    ratio = base.dtype.type(stock_ratio(changes_NC @ changes_NC.T))
+    change = models[0] - base
+    for model in models[1:]:
+        change = change + (model - base)
+    return base + ratio * (change / base.dtype.type(len(models)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,9 +81,6 @@ class ModelStock(MergeMethod):
     needs_base: ClassVar[bool] = True
     models: ClassVar[tuple[int, int | None]] = (2, None)
 
-    filter_wise: bool = False
-    """An angle for every row of a matrix (every filter of a convolution), not one for the whole tensor."""
-
     @property
     def scope(self) -> str:
         return "tensor"
@@ -95,64 +89,21 @@ class ModelStock(MergeMethod):
         return 1
 
     def measure(self, round: int, block: Block, state: Any) -> np.ndarray:
-        """Squared distances between base and models: float64 `[rows, N + 1, N + 1]`, of which the part above the
-        diagonal is filled."""
+        """Squared distances between base and models: float64 `[N + 1, N + 1]`, of which the part above the diagonal is
+        filled."""
         assert block.base is not None
         points = [block.base, *block.models]
-        pairs = list(itertools.combinations(range(len(points)), 2))
-        rows = self._rows(block)
-        total = zeros((rows, len(points), len(points)), np.float64)
-        if rows == 1:
-            for i, j in pairs:
-                total[0, i, j] = moments(points[i], points[j])[1]
-            return total
-        columns = block.size // rows
-        for piece, values in pieces(block):
-            # NaN and infinities are named in the last pass
-            first, starts = _row_starts(block.start + piece.start, piece.stop - piece.start, columns)
-            for i, j in pairs:
-                with np.errstate(over="ignore", invalid="ignore"):
-                    square = np.square(np.subtract(values[j], values[i], dtype=np.float64))
-                total[first : first + len(starts), i, j] += np.add.reduceat(square, starts)
+        total = np.zeros((len(points), len(points)))
+        for i, j in itertools.combinations(range(len(points)), 2):
+            total[i, j] = moments(points[i], points[j])[1]
         return total
 
-    def settle(self, round: int, total: np.ndarray, state: Any) -> np.ndarray:
-        """t for every row, `[rows]`: inner products of changes follow from distances."""
-        to_base = total[:, 0, 1:]
-        between = total[:, 1:, 1:] + np.swapaxes(total[:, 1:, 1:], 1, 2)
-        return stock_ratio((to_base[:, :, None] + to_base[:, None, :] - between) / 2)
+    def settle(self, round: int, total: np.ndarray, state: Any) -> float:
+        """t: inner products of changes follow from distances."""
+        to_base = total[0, 1:]
+        between = total[1:, 1:] + total[1:, 1:].T
+        return float(stock_ratio((to_base[:, None] + to_base[None, :] - between) / 2))
 
-    def as_sum(self, models: Sequence[DType], state: np.ndarray) -> Sum | None:
-        if len(state) > 1:
-            return None
-        t, count = float(state[0]), len(models)
-        return mean_as_sum((1 - t, *[t / count] * count), range(count + 1))
-
-    def combine(self, block: Block, state: np.ndarray, out: Operand) -> Flags:
-        if len(state) == 1:
-            return super().combine(block, state, out)
-        columns = block.size // len(state)
-
-        def merged(piece: slice, values: list[np.ndarray]) -> np.ndarray:
-            base, *models = values
-            start = block.start + piece.start
-            row = np.arange(start, start + len(base)) // columns
-            return base + state[row].astype(base.dtype) * _mean_change(base, models)
-
-        return computed(block, out, merged)
-
-    def _rows(self, block: Block) -> int:
-        return block.shape[0] if self.filter_wise and len(block.shape) > 1 and block.size else 1
-
-
-def _mean_change(base: np.ndarray, models: Sequence[np.ndarray]) -> np.ndarray:
-    total = models[0] - base
-    for model in models[1:]:
-        total = total + (model - base)
-    return total / base.dtype.type(len(models))
-
-
-def _row_starts(start: int, count: int, columns: int) -> tuple[int, NDArray[np.int64]]:
-    """The first row that elements [start, start + count) touch, and where each row begins among them."""
-    first, last = start // columns, math.ceil((start + count) / columns)
-    return first, np.maximum(np.arange(first, last) * columns - start, 0)
+    def as_sum(self, models: Sequence[DType], state: float) -> Sum:
+        count = len(models)
+        return mean_as_sum((1 - state, *[state / count] * count), range(count + 1))

@@ -3,8 +3,8 @@ keeps the library.
 
 Before anything uses it, a small problem that holds NaN, infinities and subnormal numbers has to give known bits.
 Without a compiler, with HOLDFAST_NATIVE=0, or where the check fails, `load()` gives None and `why_not()` the reason;
-the callers (`dtypes`, `counter`, `kernels`, which document every function) then use NumPy and PyTorch, as they always
-do for float64 elements.
+the callers (`dtypes`, `counter`, `kernels`, which document every function) then use NumPy and PyTorch. float64
+elements are always NumPy's.
 """
 
 from __future__ import annotations
