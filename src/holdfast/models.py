@@ -25,7 +25,7 @@ from holdfast.checkpoints.fit import (
     refuse_misfit,
     unbuildable,
 )
-from holdfast.checkpoints.named import PACKAGED, at_revision, located, near_revision, origin
+from holdfast.checkpoints.named import PACKAGED, at_revision, located, origin
 from holdfast.checkpoints.reader import CheckpointReader, checkpoint_hash
 from holdfast.checkpoints.sources import listing, read_config
 from holdfast.errors import ConfigError, ModelError, did_you_mean, first_line
@@ -399,11 +399,10 @@ def check_causal_lm(name: str, *, revision: str = "main", trust_remote_code: boo
         if is_out_of_memory(error):
             raise
         where = "this folder" if local else "a local folder or, with a network, the hub"
-        at, near = name, _near_name(asked)
-        if revision != "main" and not local:
-            at, near = f"{name}@{revision}", near_revision(name, revision) or near
+        at = name if revision == "main" or local else f"{name}@{revision}"
         raise ModelError(
-            f"Expected a model at {at} ({where}), but its config cannot be read: {unbuildable(error)}{near}"
+            f"Expected a model at {at} ({where}), but its config cannot be read: {unbuildable(error)}"
+            f"{_near_name(asked)}"
         ) from error
     if not trust_remote_code and (kernels := list(_hub_kernels(config))):
         raise ModelError(

@@ -285,7 +285,6 @@ OUTLETS = {
     "reports/terminal.py": "blocks",
     "config/command_line.py": "the text of --help",
     "cli/schema.py": "a JSON Schema, made of names of ours",
-    "cli/merge.py": "the table of our own methods",
     "cli/checkpoint_options.py": "a table whose cells are printable",
     "cli/train_dry_run.py": "examples in colour, whose pieces are printable",
     "cli/quickstart.py": "a text of ours with markup",

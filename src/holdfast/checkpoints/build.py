@@ -216,18 +216,15 @@ def build(
         writer.close(add)
         seconds["close"] = time.perf_counter() - began
     except KeyboardInterrupt:
-        work.abandon()
         if writer.placed:
             writer.abandon(keep_finished=False)
             raise Interrupted(f"Stopped. {output} was written and is complete.") from None
         again = "continues with the files that are finished" if writer.abandon(keep_finished=True) else "begins anew"
         raise Interrupted(f"Stopped. {output} was not written. The same command {again}.") from None
     except StorageError:
-        work.abandon()
         writer.abandon(keep_finished=True)
         raise
     except BaseException:
-        work.abandon()
         writer.abandon(keep_finished=False)
         raise
     seconds["total"] = time.perf_counter() - started
@@ -246,11 +243,6 @@ class _Work:
         self.remainders: RemainderFiles | None = None
         self.inexact = 0
         """Elements that the output does not give back, remainders included; of what this run has written."""
-
-    def abandon(self) -> None:
-        """Closes what is open."""
-        if self.remainders is not None:
-            self.remainders.abandon()
 
     def comparison_dtypes(self) -> list[str]:
         """The dtypes in which base and output together were compared with the first model."""

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from holdfast.checkpoints.sources import Source, folders_of, read_object
-from holdfast.errors import ConfigError, ModelError, StorageError
+from holdfast.errors import ConfigError, ModelError
 from holdfast.support.paths import expanded
 
 FILE = "chat_template.jinja"
@@ -82,15 +82,11 @@ def write_template(folder: Path, text: str) -> None:
 
     Raises:
         ModelError: the tokenizer's settings cannot be read.
-        StorageError: the disk is full or failed.
     """
     settings = folder / "tokenizer_config.json"
     held = read_object(settings, "a tokenizer's settings") if settings.is_file() else {}
-    try:
-        (folder / FILE).write_text(text, encoding="utf-8")
-        (folder / LEGACY).unlink(missing_ok=True)
-        shutil.rmtree(folder / "additional_chat_templates", ignore_errors=True)
-        if held.pop("chat_template", None) is not None:
-            settings.write_text(json.dumps(held, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise StorageError(f"Could not write {folder / FILE} ({error.strerror or error}). Free some space.") from error
+    (folder / FILE).write_text(text, encoding="utf-8")
+    (folder / LEGACY).unlink(missing_ok=True)
+    shutil.rmtree(folder / "additional_chat_templates", ignore_errors=True)
+    if held.pop("chat_template", None) is not None:
+        settings.write_text(json.dumps(held, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

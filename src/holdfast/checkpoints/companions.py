@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.checkpoints.sources import read_object
-from holdfast.errors import StorageError
 
 TOKENIZER = (
     "tokenizer.json",
@@ -77,25 +76,16 @@ def copy_companions(from_folder: str | os.PathLike[str], to_folder: str | os.Pat
 
     Files of the same name are replaced. A tokenizer that already lies in `to_folder` leaves as a whole when
     `from_folder` has one, so that no file of one tokenizer is read with the files of another.
-
-    Raises:
-        StorageError: the disk is full or failed.
     """
     source, target = Path(from_folder), Path(to_folder)
     names = companions(source)
-    try:
-        target.mkdir(parents=True, exist_ok=True)
-        if any(_matches(path, _IDENTIFYING) for path in names):
-            for path in [p for p in _files(target) if _matches(p, TOKENIZER)]:
-                (target / path).unlink()
-        for path in names:
-            (target / path).parent.mkdir(exist_ok=True)
-            shutil.copyfile(source / path, target / path)
-    except OSError as error:
-        raise StorageError(
-            f"Could not copy {source} to {target} ({error.strerror or error}). Free some space or choose another "
-            f"folder."
-        ) from error
+    target.mkdir(parents=True, exist_ok=True)
+    if any(_matches(path, _IDENTIFYING) for path in names):
+        for path in [p for p in _files(target) if _matches(p, TOKENIZER)]:
+            (target / path).unlink()
+    for path in names:
+        (target / path).parent.mkdir(exist_ok=True)
+        shutil.copyfile(source / path, target / path)
     return [path.as_posix() for path in names]
 
 
@@ -147,7 +137,6 @@ def write_config(
 
     Raises:
         ModelError: no config.json there, or it cannot be read.
-        StorageError: the disk is full or failed.
     """
     source = Path(from_folder) / "config.json"
     config = read_object(source, "a model's configuration", again="")
@@ -155,13 +144,8 @@ def write_config(
     result = changed_config(config, changes)
     if result != config:
         text = json.dumps(result, indent=2, ensure_ascii=False) + "\n"
-    try:
-        Path(to_folder).mkdir(parents=True, exist_ok=True)
-        (Path(to_folder) / "config.json").write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise StorageError(
-            f"Could not write {Path(to_folder) / 'config.json'} ({error.strerror or error}). Free some space."
-        ) from error
+    Path(to_folder).mkdir(parents=True, exist_ok=True)
+    (Path(to_folder) / "config.json").write_text(text, encoding="utf-8")
     return result
 
 

@@ -76,10 +76,7 @@ def combine(anchor: Operand | None, terms: Sequence[Term], out: Operand) -> Flag
         nonfinite = sum(1 << bit for bit, o in enumerate(operands) if o is not None and count_nonfinite(*o))
         out.raw[:] = copied.raw
         return Flags(nonfinite)
-    library = fit.library()
-    if library is None:
-        return Flags(*kernels_numpy.combine(anchor, terms, out))
-    return Flags(*library.combine(operands, weights, out))
+    return Flags(*fit.form().combine(operands, weights, out))
 
 
 def delta_histogram(base: Operand, model: Operand, counts: Array, *, level: int, prefix: int = 0) -> Flags:
@@ -109,10 +106,7 @@ def delta_histogram(base: Operand, model: Operand, counts: Array, *, level: int,
             f"delta_histogram: expected int64 counts [{size}] at level {level}, got {counts.dtype} "
             f"{list(counts.shape)}."
         )
-    library = fit.library()
-    if library is None:
-        return Flags(*kernels_numpy.delta_histogram(base, model, counts, level=level, prefix=prefix))
-    return Flags(*library.delta_histogram(base, model, counts, level, prefix))
+    return Flags(*fit.form().delta_histogram(base, model, counts, level, prefix))
 
 
 def ties(
@@ -156,14 +150,7 @@ def ties(
             f"ties: expected a threshold and a weight for each of {len(models)} models, got {len(thresholds)} "
             f"thresholds" + ("." if weights is None else f" and {len(weights)} weights.")
         )
-    library = fit.library()
-    if library is None:
-        return Flags(
-            *kernels_numpy.ties(
-                base, models, thresholds, weights, scale, by_count=original, normalize=normalize, out=out
-            )
-        )
-    return Flags(*library.ties([base, *models], thresholds, weights, scale, original, normalize, out))
+    return Flags(*fit.form().ties([base, *models], thresholds, weights, scale, original, normalize, out))
 
 
 def moments(a: Operand, b: Operand) -> Array:
@@ -179,9 +166,7 @@ def moments(a: Operand, b: Operand) -> Array:
     Raises:
         ShapeError: as `combine`.
     """
-    fit = _check("moments", a, b)
-    library = fit.library()
-    return kernels_numpy.moments(a, b) if library is None else library.moments(a, b)
+    return _check("moments", a, b).form().moments(a, b)
 
 
 def perturb(x: Operand, noise_key: int, start: int, sigma: float, out: Operand) -> Flags:
@@ -201,10 +186,7 @@ def perturb(x: Operand, noise_key: int, start: int, sigma: float, out: Operand) 
         ShapeError: as `combine`.
     """
     fit = _check("perturb", x, out)
-    library = fit.library()
-    if library is None:
-        return Flags(*kernels_numpy.perturb(x, noise_key, start, sigma, out))
-    return Flags(*library.perturb(x, noise_key, start, sigma, out))
+    return Flags(*fit.form().perturb(x, noise_key, start, sigma, out))
 
 
 def describe() -> str:
@@ -227,43 +209,25 @@ class _Fit(NamedTuple):
     plain: bool
     """Whether C handles them: no float64, aligned, no more than the mask has bits for."""
 
-    def library(self) -> native.Kernels | None:
-        return native.load() if self.plain else None
+    def form(self) -> Any:
+        """What computes: the library, or `kernels_numpy`, which has functions of the same names and arguments."""
+        return (native.load() if self.plain else None) or kernels_numpy
 
 
 def _check(kernel: str, *operands: Operand | None) -> _Fit:
     """Lengths, types and layout; what C relies on."""
-    shape = None
+    present = [operand for operand in operands if operand is not None]
+    length = len(present[0].raw)
     double, plain = False, len(operands) <= native.MOST_OPERANDS
-    for operand in operands:
-        if operand is None:
-            continue
-        raw, dtype = operand
+    for raw, dtype in present:
         flags = raw.flags
-        if shape is None:
-            shape = raw.shape
-        if (
-            raw.shape != shape
-            or raw.dtype != dtype.storage
-            or raw.ndim != 1
-            or dtype.kind != "float"
-            or not flags.c_contiguous
-        ):
+        if dtype.kind != "float":
+            raise ShapeError(f"{kernel}: integers and booleans can be copied, not computed with; got {dtype.name}.")
+        if raw.shape != (length,) or raw.dtype != dtype.storage or not flags.c_contiguous:
             raise ShapeError(
-                f"{kernel}: expected contiguous float elements of one length, got "
-                f"{', '.join(_said(o) for o in operands if o is not None)}. "
-                "Integers and booleans can be copied, not computed with."
+                f"{kernel}: expected {length} contiguous elements of {dtype.storage} for {dtype.name}, got "
+                f"{list(raw.shape)} of {raw.dtype} with strides {raw.strides}."
             )
         double |= dtype.name == "F64"
         plain &= flags.aligned
     return _Fit(double, plain and not double)
-
-
-def _said(operand: Any) -> str:
-    raw, dtype = operand
-    layout = (
-        ""
-        if raw.dtype == dtype.storage and raw.flags.c_contiguous
-        else f" stored as {raw.dtype}, strides {raw.strides}"
-    )
-    return f"{dtype.name} {list(raw.shape)}{layout}"

@@ -19,20 +19,20 @@ from holdfast.checkpoints.dtypes import DTYPES, Array, Operand, compute_dtype
 _BLOCK = 16384
 
 
-def combine(anchor: Operand | None, terms: Sequence[Any], out: Operand) -> tuple[int, int]:
-    """See `kernels.combine`."""
-    operands = [anchor, *(o for term in terms for o in (term.plus, term.minus))]
+def combine(operands: Sequence[Operand | None], weights: Sequence[float], out: Operand) -> tuple[int, int]:
+    """See `kernels.combine`; operands are the anchor, plus_0, minus_0, plus_1 ..."""
+    anchor = operands[0]
     compute = compute_dtype(*(o.dtype for o in (*operands, out) if o is not None))
-    weights = [compute.type(term.weight) for term in terms]
-    used = [(w, t) for w, t in zip(weights, terms, strict=True) if w != 0]
+    terms = zip(map(compute.type, weights), operands[1::2], operands[2::2], strict=True)
+    used = [(weight, plus, minus) for weight, plus, minus in terms if weight != 0 and plus is not None]
 
     def pieces() -> Iterator[Array]:
         for piece in _slices(out):
             total = None if anchor is None else _decoded(anchor, piece, compute)
-            for weight, term in used:
-                value = _decoded(term.plus, piece, compute)
-                if term.minus is not None:
-                    value -= _decoded(term.minus, piece, compute)
+            for weight, plus, minus in used:
+                value = _decoded(plus, piece, compute)
+                if minus is not None:
+                    value -= _decoded(minus, piece, compute)
                 if weight != 1:
                     value *= weight
                 total = value if total is None else np.add(total, value, out=total)
@@ -41,7 +41,7 @@ def combine(anchor: Operand | None, terms: Sequence[Any], out: Operand) -> tuple
     return _stored(pieces(), operands, out)
 
 
-def delta_histogram(base: Operand, model: Operand, counts: Array, *, level: int, prefix: int) -> tuple[int, int]:
+def delta_histogram(base: Operand, model: Operand, counts: Array, level: int, prefix: int) -> tuple[int, int]:
     """See `kernels.delta_histogram`."""
     compute = compute_dtype(base.dtype, model.dtype)
     unusual = 0
@@ -61,18 +61,16 @@ def delta_histogram(base: Operand, model: Operand, counts: Array, *, level: int,
 
 
 def ties(
-    base: Operand,
-    models: Sequence[Operand],
+    operands: Sequence[Operand],
     thresholds: Sequence[float],
     weights: Sequence[float] | None,
     scale: float,
-    *,
     by_count: bool,
     normalize: bool,
     out: Operand,
 ) -> tuple[int, int]:
-    """See `kernels.ties`; `by_count` is its `original`."""
-    operands = [base, *models]
+    """See `kernels.ties`; operands are the base and the models, `by_count` is its `original`."""
+    base, *models = operands
     compute = compute_dtype(*(o.dtype for o in (*operands, out)))
     factors = None if weights is None else [compute.type(w) for w in weights]
     factor, least = compute.type(scale), [np.float32(t) for t in thresholds]

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast.checkpoints.fit import refuse_suspicious
-from holdfast.checkpoints.named import at_revision, folder_without_revision, located, near_revision
+from holdfast.checkpoints.named import at_revision, located, near_model
 from holdfast.checkpoints.reader import CheckpointReader
-from holdfast.errors import ModelError, did_you_mean
+from holdfast.errors import ModelError
 from holdfast.support.paths import expanded
 
 if TYPE_CHECKING:
@@ -77,9 +77,7 @@ def local_folder(name: str | os.PathLike[str]) -> Path:
     if path.is_file():
         raise ModelError(f"Expected a checkpoint folder at {name}, found a file. Name the folder that it lies in.")
     text = os.fspath(name)
-    parent = path.parent
-    beside = [p.name for p in parent.iterdir() if p.is_dir()] if parent.is_dir() else []
-    near = folder_without_revision(text) or did_you_mean(path.name, beside)
+    near = near_model(text)
     if not _HUB_ID.fullmatch(text) or text.startswith("."):
         raise ModelError(f"Expected a checkpoint folder at {name}, found none.{near}")
     return _from_hub(text, near)
@@ -93,8 +91,6 @@ def _from_hub(text: str, near: str) -> Path:
         return Path(snapshot_download(name, revision=revision, allow_patterns=_WANTED))
     except Exception as error:  # its errors have no common base: no network, no such model, a gated one, a bad name
         reason = str(error).strip().partition("\n")[0]
-        if revision != "main":
-            near = near_revision(name, revision) or near
         raise ModelError(
             f"Expected a checkpoint folder at {text}, found none.{near} As a model of the hub it could not be had "
             f"either: {reason}"

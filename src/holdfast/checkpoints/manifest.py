@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from holdfast.errors import DataError
@@ -92,8 +92,6 @@ def read_manifest(folder: Path) -> dict[str, Written] | None:
         if found["format"] != FORMAT or found["fingerprint"] != fingerprint(found["files"]):
             raise ValueError
         files = {name: Written(entry["bytes"], entry[DIGEST]) for name, entry in found["files"].items()}
-        if not all(_plain(name) and type(n) is int and type(d) is str for name, (n, d) in files.items()):
-            raise ValueError
     except (OSError, AttributeError, KeyError, TypeError, ValueError):
         raise DataError(f"Expected a manifest in {path} ({FORMAT}), as it was written, got something else.") from None
     return files
@@ -121,10 +119,3 @@ def damage(folder: Path, files: Mapping[str, Written], *, read: Callable[[str], 
     except OSError as error:
         return [f"{error.filename or 'a file'} cannot be read ({error.strerror or error})"]
     return [f"{name} is not as it was written" for name, written in now.items() if written != files[name]]
-
-
-def _plain(name: Any) -> bool:
-    """Whether a name is that of a file inside the folder."""
-    return (
-        isinstance(name, str) and name != "" and not PurePosixPath(name).is_absolute() and ".." not in name.split("/")
-    )

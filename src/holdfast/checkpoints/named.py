@@ -6,7 +6,6 @@ first; nothing is made or downloaded here.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 from dataclasses import dataclass
@@ -181,20 +180,6 @@ def folder_without_revision(name: str | os.PathLike[str]) -> str:
     if not at or expanded(name).is_dir() or not expanded(bare).is_dir():
         return ""
     return f" {bare} is a local folder, and local folders have no revisions: leave out @{revision}."
-
-
-def near_revision(name: str, revision: str) -> str:
-    """What may have been meant by a revision that a model of the hub does not have, as a sentence: its branches and
-    tags, of the cache where the hub cannot be asked. Empty where nothing is near."""
-    from huggingface_hub import HfApi
-    from huggingface_hub import constants as hub
-
-    cached = Path(hub.HF_HUB_CACHE) / f"models--{name.replace('/', '--')}" / "refs"
-    known = [p.relative_to(cached).as_posix() for p in cached.rglob("*") if p.is_file()]
-    with contextlib.suppress(Exception):  # its errors have no common base: no network, offline by choice, no such model
-        refs = HfApi().list_repo_refs(name)
-        known += [ref.name for ref in (*refs.branches, *refs.tags)]
-    return did_you_mean(revision, sorted({*known}))
 
 
 def name_base(adapter: Path, name: str, revision: str = "main") -> None:

@@ -8,6 +8,7 @@ protection against someone who wants two to look alike.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
@@ -111,19 +112,13 @@ def parent_record(role: str, source: Source, fingerprint: str | None) -> dict[st
     return record | ({"sha256": digests} if digests else {})
 
 
+@functools.cache
 def versions() -> dict[str, str]:
     """Versions of what had a part in the numbers."""
-    return dict(_versions())
-
-
-@functools.cache
-def _versions() -> dict[str, str]:
     found = {"python": platform.python_version()}
     for name in ("holdfast", "numpy", "safetensors", "xxhash"):
-        try:
+        with contextlib.suppress(PackageNotFoundError):
             found[name] = version(name)
-        except PackageNotFoundError:
-            continue
     return found
 
 

@@ -17,14 +17,12 @@ residual of 16 bits rounds away: remainders are kept for float32 and wider only.
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
 
 import numpy as np
+from safetensors.numpy import save
 
 from holdfast.checkpoints.dtypes import DTYPES, DType, Operand, decode, encode
 from holdfast.checkpoints.engine import Job
@@ -32,7 +30,7 @@ from holdfast.checkpoints.kernels import Term, combine
 from holdfast.checkpoints.methods.protocol import Block
 from holdfast.checkpoints.reader import CheckpointReader, read_header
 from holdfast.checkpoints.sources import Entry
-from holdfast.checkpoints.writer import disk_errors
+from holdfast.checkpoints.writer import disk_errors, fsync_path
 
 SUFFIX = ".remainder.safetensors"
 
@@ -98,8 +96,8 @@ def _stored_as(operand: Operand, dtype: DType) -> Operand:
 
 
 class RemainderFiles:
-    """Collects remainders while a residual is written: one file beside each of its files, built from pieces that come
-    in order.
+    """Collects remainders while a residual is written: one file beside each of its files, written with its last block.
+    Until then they are in memory, 12 bytes each.
 
     Args:
         folder: where the residual is being written.
@@ -109,79 +107,42 @@ class RemainderFiles:
     def __init__(self, folder: Path, left: Mapping[str, int]) -> None:
         self.folder = folder
         self._left = dict(left)
-        self._parts: dict[str, tuple[BinaryIO, BinaryIO]] = {}
-        self._counts: dict[str, dict[str, int]] = {}
+        self._parts: dict[str, dict[str, list[tuple[np.ndarray, np.ndarray]]]] = {file: {} for file in left}
         for file, blocks in self._left.items():
             if not blocks:
                 self._finish(file)
 
     def add(self, job: Job, start: int, places: np.ndarray, values: np.ndarray) -> None:
         """One block's remainders; blocks of a file come tensor after tensor, each from its start to its end."""
-        with disk_errors(self.folder):
-            if len(places):
-                index, value = self._open(job.file)
-                index.write((places + start).astype("<i8").tobytes())
-                value.write(values.astype("<f4").tobytes())
-                counts = self._counts.setdefault(job.file, {})
-                counts[job.name] = counts.get(job.name, 0) + len(places)
-            self._left[job.file] -= 1
-            if not self._left[job.file]:
-                self._finish(job.file)
+        if len(places):
+            self._parts[job.file].setdefault(job.name, []).append((places + start, values))
+        self._left[job.file] -= 1
+        if not self._left[job.file]:
+            self._finish(job.file)
 
     def close(self) -> int:
         """Removes the files in which there is nothing; gives the number of elements that the others hold."""
         total = 0
         for path in self.folder.glob(f"*{SUFFIX}"):
             _, entries = read_header(path)
-            held = sum(e.size for e in entries if e.name.endswith(".index"))
-            total += held
-            if not held:
+            count = sum(entry.size for entry in entries if entry.name.endswith(".index"))
+            total += count
+            if not count:
                 path.unlink()
         return total
 
-    def abandon(self) -> None:
-        """Closes and removes what is not finished."""
-        for file, pieces in self._parts.items():
-            for piece, kind in zip(pieces, ("index", "value"), strict=True):
-                piece.close()
-                self._part(file, kind).unlink(missing_ok=True)
-        self._parts = {}
-
-    def _open(self, file: str) -> tuple[BinaryIO, BinaryIO]:
-        if file not in self._parts:
-            self._parts[file] = tuple(open(self._part(file, kind), "w+b") for kind in ("index", "value"))  # type: ignore[assignment]  # noqa: SIM115
-        return self._parts[file]
-
-    def _part(self, file: str, kind: str) -> Path:
-        return self.folder / f"{file}.{kind}.part"
-
     def _finish(self, file: str) -> None:
-        counts = self._counts.pop(file, {})
-        header: dict[str, Any] = {"__metadata__": {"format": "holdfast remainders"}}
-        position = 0
-        for kind, dtype, size in (("index", "I64", 8), ("value", "F32", 4)):
-            for name, count in counts.items():
-                header[f"{name}.{kind}"] = {
-                    "dtype": dtype,
-                    "shape": [count],
-                    "data_offsets": [position, position + count * size],
-                }
-                position += count * size
-        text = json.dumps(header, separators=(",", ":")).encode()
-        text += b" " * (-len(text) % 8)
+        tensors = {}
+        for name, parts in self._parts.pop(file).items():
+            indices, values = zip(*parts, strict=True)
+            tensors[f"{name}.index"] = np.concatenate(indices).astype(np.int64)
+            tensors[f"{name}.value"] = np.concatenate(values).astype(np.float32)
         target = self.folder / remainder_name(file)
         part = target.with_name(target.name + ".part")
-        with open(part, "wb") as stream:
-            stream.write(len(text).to_bytes(8, "little") + text)
-            for piece in self._parts.pop(file, ()):
-                piece.seek(0)
-                shutil.copyfileobj(piece, stream)
-                piece.close()
-            stream.flush()
-            os.fsync(stream.fileno())
-        for kind in ("index", "value"):
-            self._part(file, kind).unlink(missing_ok=True)
-        os.rename(part, target)
+        with disk_errors(self.folder):
+            part.write_bytes(save(tensors, metadata={"format": "holdfast remainders"}))
+            fsync_path(part)
+            os.rename(part, target)
 
 
 def remainder_name(file: str) -> str:

@@ -277,15 +277,10 @@ def check_destination(folder: Path, *, overwrite: bool) -> None:
     """Refuses a destination that holds something already.
 
     Raises:
-        RunFolderError: it is a file, a mount point (which cannot be renamed), a folder that is not empty and
-            `overwrite` was not asked for, or with `overwrite` one that this engine did not write.
+        RunFolderError: it is a file, a folder that is not empty and `overwrite` was not asked for, or with `overwrite`
+            one that this engine did not write.
     """
     if folder.is_dir():
-        if folder.is_mount():
-            raise RunFolderError(
-                f"{folder} is where a disk is mounted, which cannot be replaced by a new folder. Name a folder inside "
-                f"it."
-            )
         held = sorted(path.name for path in folder.iterdir())
         if held and not overwrite:
             raise RunFolderError(

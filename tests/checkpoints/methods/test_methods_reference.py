@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from merge_driver import Model, joined, merge, models, numbers, operand
 from merge_references import CASES, Vectors, reference_model_stock
+from plain_methods import linear, model_stock, slerp, task_arithmetic, threshold, ties, wise_ft
 
 from checkpoint_folders import (
     assert_rounded,
@@ -22,11 +23,10 @@ from checkpoint_folders import (
 )
 from holdfast.checkpoints.merge import merge as merge_folders
 from holdfast.checkpoints.methods.fisher import fisher
-from holdfast.checkpoints.methods.linear import linear, task_arithmetic, wise_ft
-from holdfast.checkpoints.methods.model_stock import model_stock, stock_ratio
+from holdfast.checkpoints.methods.model_stock import stock_ratio
 from holdfast.checkpoints.methods.registry import METHODS, find_method, merge_method
-from holdfast.checkpoints.methods.slerp import slerp, slerp_weights
-from holdfast.checkpoints.methods.ties import elect, threshold, ties
+from holdfast.checkpoints.methods.slerp import slerp_weights
+from holdfast.checkpoints.methods.ties import elect
 
 STORAGE = {
     "bf16": (["BF16"] * 4, None),

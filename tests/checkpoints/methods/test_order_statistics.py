@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from merge_driver import operand
+from plain_methods import threshold
 
 from holdfast.checkpoints.methods.order_statistics import Found, measure, settle
 from holdfast.checkpoints.methods.protocol import Block
-from holdfast.checkpoints.methods.ties import kept, threshold
+from holdfast.checkpoints.methods.ties import kept
 
 
 def search(

@@ -16,58 +16,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
-import numpy as np
-
 from holdfast.checkpoints.dtypes import DType
 from holdfast.checkpoints.methods.protocol import MergeMethod, Sum, WeightedMethod
 from holdfast.config.declare import Meta
-
-
-def linear(
-    models: Sequence[np.ndarray], weights: Sequence[float] | None = None, *, normalize: bool = True
-) -> np.ndarray:
-    """Weighted mean of models, or their weighted sum.
-
-    Args:
-        models: float32 or float64 arrays of one shape and dtype, one or more.
-        weights: one a model; None: 1 each.
-        normalize: divide by the sum of the weights.
-
-    References: Wortsman et al., Model soups, ICML 2022 (arXiv:2203.05482).
-    """
-    weights = [1.0] * len(models) if weights is None else weights
-    if not normalize:
-        return _accumulated(None, [(w, model, None) for w, model in zip(weights, models, strict=True)])
-    heaviest, shares = mean_shares(weights)
-    anchor = models[heaviest]
-    return _accumulated(
-        anchor, [(s, m, anchor) for i, (s, m) in enumerate(zip(shares, models, strict=True)) if i != heaviest]
-    )
-
-
-def wise_ft(base: np.ndarray, model: np.ndarray, alpha: float) -> np.ndarray:
-    """`(1 - alpha) base + alpha model`; float32 or float64 arrays of one shape and dtype, alpha in [0, 1].
-
-    References: Wortsman et al., Robust fine-tuning of zero-shot models (arXiv:2109.01903), Eq. 1.
-    """
-    return linear([base, model], [1.0 - alpha, alpha])
-
-
-def task_arithmetic(
-    base: np.ndarray, models: Sequence[np.ndarray], weights: Sequence[float] | None = None, scale: float = 1.0
-) -> np.ndarray:
-    """`base + scale * sum_i weights_i * (models_i - base)`.
-
-    Args:
-        base: float32 or float64 array.
-        models: arrays of the base's shape and dtype.
-        weights: one a model; None: 1 each.
-        scale: the paper's lambda; negative values take a task away.
-
-    References: Ilharco et al., Editing models with task arithmetic, ICLR 2023 (arXiv:2212.04089), Section 2.
-    """
-    weights = [1.0] * len(models) if weights is None else weights
-    return _accumulated(base, [(scale * w, model, base) for w, model in zip(weights, models, strict=True)])
 
 
 def mean_shares(weights: Sequence[float]) -> tuple[int, list[float]]:
@@ -84,17 +35,6 @@ def mean_as_sum(weights: Sequence[float], operands: Sequence[int]) -> Sum:
     return Sum(
         anchor, [(share, index, anchor) for share, index in zip(shares, operands, strict=True) if index != anchor]
     )
-
-
-def _accumulated(anchor: np.ndarray | None, terms: Sequence[tuple[float, np.ndarray, np.ndarray | None]]) -> np.ndarray:
-    total = anchor
-    for weight, plus, minus in terms:
-        if weight == 0:
-            continue
-        difference = plus if minus is None else plus - minus
-        product = difference if weight == 1 else difference * difference.dtype.type(weight)
-        total = product if total is None else total + product
-    return np.zeros_like(terms[0][1]) if total is None else total
 
 
 @dataclass(frozen=True, kw_only=True)

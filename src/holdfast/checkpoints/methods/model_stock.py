@@ -51,23 +51,6 @@ def stock_ratio(products: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(count * mean / (1 + (count - 1) * mean))
 
 
-def model_stock(base: np.ndarray, models: Sequence[np.ndarray]) -> np.ndarray:
-    """Model Stock of one tensor.
-
-    Args:
-        base: float32 or float64 array.
-        models: arrays of the base's shape and dtype, two or more.
-
-    References: Jang et al., Model Stock: All we need is just a few fine-tuned models, ECCV 2024 (arXiv:2403.19522).
-    """
-    changes_NC = np.stack([(m - base).reshape(-1).astype(np.float64) for m in models])
-    ratio = base.dtype.type(stock_ratio(changes_NC @ changes_NC.T))
-    change = models[0] - base
-    for model in models[1:]:
-        change = change + (model - base)
-    return base + ratio * (change / base.dtype.type(len(models)))
-
-
 @dataclass(frozen=True, kw_only=True)
 class ModelStock(MergeMethod):
     """The base moved towards the mean of the models, as far as their changes agree.

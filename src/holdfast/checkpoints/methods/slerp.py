@@ -44,16 +44,6 @@ def slerp_weights(t: float, dot: float, norm_a: float, norm_b: float) -> tuple[f
     return math.sin((1 - t) * omega) / math.sin(omega), math.sin(t * omega) / math.sin(omega)
 
 
-def slerp(a: np.ndarray, b: np.ndarray, t: float) -> np.ndarray:
-    """Spherical interpolation from a (t = 0) to b (t = 1); float32 or float64 arrays of one shape and dtype.
-
-    References: Shoemake, Animating rotation with quaternion curves, SIGGRAPH 1985.
-    """
-    x, y = a.ravel().astype(np.float64), b.ravel().astype(np.float64)
-    weights = slerp_weights(t, float(x @ y), math.sqrt(float(x @ x)), math.sqrt(float(y @ y))) or (1 - t, t)
-    return a * a.dtype.type(weights[0]) + b * a.dtype.type(weights[1])
-
-
 @dataclass(frozen=True, kw_only=True)
 class Slerp(MergeMethod):
     """Spherical interpolation between two models.

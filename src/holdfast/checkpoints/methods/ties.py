@@ -42,13 +42,6 @@ def kept(density: float, n: int) -> int:
     return min(n, max(1, int(density * n)))
 
 
-def threshold(delta: np.ndarray, density: float) -> float:
-    """The k-th largest |delta|, k = `kept(density, n)`; 0 for an empty array. |delta| in float32."""
-    magnitude = np.abs(delta.ravel().astype(np.float32))
-    k = kept(density, magnitude.size)
-    return float(np.partition(magnitude, magnitude.size - k)[magnitude.size - k]) if k else 0.0
-
-
 def elect(
     deltas: Sequence[np.ndarray],
     weights: Sequence[float] | None = None,
@@ -86,38 +79,6 @@ def elect(
         divisor += divisor == 0
         merged /= divisor
     return merged
-
-
-def ties(
-    base: np.ndarray,
-    models: Sequence[np.ndarray],
-    thresholds: Sequence[float],
-    weights: Sequence[float] | None = None,
-    scale: float = 1.0,
-    *,
-    semantics: str = "original",
-    normalize: bool = True,
-) -> np.ndarray:
-    """Merges arrays with TIES, given the thresholds.
-
-    Args:
-        base: float32 or float64 array.
-        models: arrays of the base's shape and dtype.
-        thresholds: one a model: changes below it in magnitude (in float32) are left out.
-        weights: one a model; None: 1 each.
-        scale: the paper's lambda.
-        semantics: "original" or "mergekit".
-        normalize: mean over the agreeing, or their sum.
-
-    References: Yadav et al., TIES-Merging: Resolving Interference When Merging Models, NeurIPS 2023 (arXiv:2306.01708),
-    Algorithm 1.
-    """
-    trimmed = []
-    for model, least in zip(models, thresholds, strict=True):
-        delta = model - base
-        trimmed.append(np.where(np.abs(delta.astype(np.float32)) >= np.float32(least), delta, base.dtype.type(0)))
-    merged = elect(trimmed, weights, semantics=semantics, normalize=normalize)
-    return base + (merged if scale == 1 else merged * base.dtype.type(scale))
 
 
 @dataclass(frozen=True, kw_only=True)
