@@ -36,12 +36,13 @@ from holdfast.checkpoints.methods.protocol import Block, Sum
 from holdfast.checkpoints.named import origin
 from holdfast.checkpoints.native import Streamed
 from holdfast.checkpoints.plan import Plan
-from holdfast.checkpoints.provenance import FILE, UNIT, Digests, content_fingerprint, now, parent_record, versions
+from holdfast.checkpoints.provenance import FILE, UNIT, Digests, content_fingerprint, parent_record, versions
 from holdfast.checkpoints.reader import CheckpointReader, stretches
 from holdfast.checkpoints.remainders import RemainderFiles, compared_in, remainder_name
 from holdfast.checkpoints.sources import Source, config_of, folders_of, inner_sources
 from holdfast.checkpoints.writer import CheckpointWriter, Slot, check_destination
 from holdfast.errors import ConfigError, Interrupted, ModelError, RunFolderError, ShapeError, StorageError
+from holdfast.support.environment import now
 from holdfast.support.files import fingerprint, write_json
 from holdfast.support.paths import expanded
 from holdfast.support.progress import progress

@@ -13,7 +13,6 @@ run can go on."""
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -30,6 +29,7 @@ from holdfast.checkpoints.provenance import UNIT, Digests
 from holdfast.checkpoints.reader import CheckpointReader, stretches
 from holdfast.checkpoints.sources import Entry, Source
 from holdfast.errors import ModelError
+from holdfast.support.environment import cores
 
 OPEN_FILES = 4
 """Output files in work at a time."""
@@ -95,8 +95,7 @@ class Reader:
 
 def workers_here() -> int:
     """Threads that this process may use, at most 16."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(cores, 16)
+    return min(cores(), 16)
 
 
 def map_blocks(

@@ -8,20 +8,17 @@ protection against someone who wants two to look alike.
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import json
 import os
 import platform
 import threading
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.checkpoints.reader import stretches
+from holdfast.support.environment import package_version
 
 if TYPE_CHECKING:
     import numpy as np
@@ -112,16 +109,7 @@ def parent_record(role: str, source: Source, fingerprint: str | None) -> dict[st
     return record | ({"sha256": digests} if digests else {})
 
 
-@functools.cache
 def versions() -> dict[str, str]:
     """Versions of what had a part in the numbers."""
-    found = {"python": platform.python_version()}
-    for name in ("holdfast", "numpy", "safetensors", "xxhash"):
-        with contextlib.suppress(PackageNotFoundError):
-            found[name] = version(name)
-    return found
-
-
-def now() -> str:
-    """The present time, ISO 8601, UTC, to the second."""
-    return datetime.now(UTC).isoformat(timespec="seconds")
+    packages = {name: package_version(name) for name in ("holdfast", "numpy", "safetensors", "xxhash")}
+    return {"python": platform.python_version(), **{name: found for name, found in packages.items() if found}}

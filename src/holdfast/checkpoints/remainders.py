@@ -22,7 +22,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
-from safetensors.numpy import save
 
 from holdfast.checkpoints.dtypes import DTYPES, DType, Operand, decode, encode
 from holdfast.checkpoints.engine import Job
@@ -30,7 +29,7 @@ from holdfast.checkpoints.kernels import Term, combine
 from holdfast.checkpoints.methods.protocol import Block
 from holdfast.checkpoints.reader import CheckpointReader, read_header
 from holdfast.checkpoints.sources import Entry
-from holdfast.checkpoints.writer import disk_errors, fsync_path
+from holdfast.checkpoints.writer import Slot, disk_errors, fsync_path, lay_out
 
 SUFFIX = ".remainder.safetensors"
 
@@ -132,15 +131,20 @@ class RemainderFiles:
         return total
 
     def _finish(self, file: str) -> None:
-        tensors = {}
+        tensors: dict[str, np.ndarray] = {}
         for name, parts in self._parts.pop(file).items():
             indices, values = zip(*parts, strict=True)
             tensors[f"{name}.index"] = np.concatenate(indices).astype(np.int64)
             tensors[f"{name}.value"] = np.concatenate(values).astype(np.float32)
+        slots = [
+            Slot(name, DTYPES["I64" if array.dtype == np.int64 else "F32"], array.shape, array.nbytes)
+            for name, array in tensors.items()
+        ]
         target = self.folder / remainder_name(file)
         part = target.with_name(target.name + ".part")
+        shard = lay_out(target.name, slots, {"format": "holdfast remainders"})
         with disk_errors(self.folder):
-            part.write_bytes(save(tensors, metadata={"format": "holdfast remainders"}))
+            part.write_bytes(shard.header + b"".join(tensors[name].tobytes() for name in shard.offsets))
             fsync_path(part)
             os.rename(part, target)
 

@@ -51,7 +51,9 @@ class Slot(NamedTuple):
 
 
 @dataclass
-class _Shard:
+class Shard:
+    """One file while it is written."""
+
     file: str
     header: bytes
     size: int
@@ -96,7 +98,7 @@ class CheckpointWriter:
         self.sync, self._key, self._overwrite, self._beside = sync, key, overwrite, beside
         self.placed = False
         """Whether the folder has its name."""
-        self._shards = [_lay_out(file, slots, metadata or {"format": "pt"}) for file, slots in shards]
+        self._shards = [lay_out(file, slots, metadata or {"format": "pt"}) for file, slots in shards]
         self._of = {name: shard for shard in self._shards for name in shard.offsets}
         self.finished: set[str] = set()
         """Files that an earlier, killed run of the same request had finished."""
@@ -248,7 +250,7 @@ class CheckpointWriter:
             if shard.left == 0:
                 self._complete(shard)
 
-    def _complete(self, shard: _Shard) -> None:
+    def _complete(self, shard: Shard) -> None:
         if self.sync:
             os.fsync(shard.descriptor)
         os.close(shard.descriptor)
@@ -304,7 +306,8 @@ def shard_names(stem: str, count: int) -> list[str]:
     )
 
 
-def _lay_out(file: str, slots: Sequence[Slot], metadata: Mapping[str, str]) -> _Shard:
+def lay_out(file: str, slots: Sequence[Slot], metadata: Mapping[str, str]) -> Shard:
+    """Header and places of a file's tensors, wide elements first."""
     header: dict[str, object] = {"__metadata__": dict(metadata)}
     position, offsets = 0, {}
     # wide elements first, so that every tensor begins at a multiple of its element size
@@ -319,7 +322,7 @@ def _lay_out(file: str, slots: Sequence[Slot], metadata: Mapping[str, str]) -> _
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     content = len(text).to_bytes(8, "little") + text
-    return _Shard(
+    return Shard(
         file,
         content,
         len(content) + position,

@@ -210,9 +210,7 @@ def plan_rows(prepared: Prepared, folder: Path, notes: Sequence[str]) -> list[tu
     rows.append(("policies", _policies(prepared)))
     rows += [("note" if i == 0 else "", _note(note)) for i, note in enumerate((*notes, *plan.notes))]
     rows.append(("reads", f"{size_text(plan.bytes_read)}{_passes(plan)}"))
-    rows.append(
-        ("disk", f"needs {size_text(needed)}, {size_text(free)} free" + ("" if needed <= free else ": NOT ENOUGH"))
-    )
+    rows.append(("disk", f"needs {size_text(needed)}, {size_text(free)} free"))
     return [row for row in rows if row[1]]
 
 

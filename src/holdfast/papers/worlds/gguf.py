@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.checkpoints import manifest
-from holdfast.checkpoints.provenance import FILE, Digests, content_fingerprint, now, versions
+from holdfast.checkpoints.provenance import FILE, Digests, content_fingerprint, versions
 from holdfast.checkpoints.reader import CheckpointReader
 from holdfast.checkpoints.writer import fsync_path
 from holdfast.errors import ModelError, RunFolderError, StorageError
 from holdfast.models import check_model, from_pretrained, load_tokenizer
-from holdfast.support.environment import quiet_libraries, quiet_transformers
+from holdfast.support.environment import now, quiet_libraries, quiet_transformers
 from holdfast.support.files import write_json
 from holdfast.support.leftovers import NewFolder, scratch_folder
 from holdfast.support.resources import is_disk_full
