@@ -92,10 +92,9 @@ def test_text_documents(tmp_path):
     path = tmp_path / "a.txt"
     path.write_bytes(b"\xef\xbb\xbfone\r\ntwo\r\n\r\n \t\nthree\n")
     assert load_rows(path)["text"][:] == ["one\ntwo\n\n \t\nthree\n"]
-    assert load_rows(path, documents="paragraph")["text"][:] == ["one\ntwo", "three"]
     assert load_rows(path, documents="line")["text"][:] == ["one", "two", "three"]
-    with pytest.raises(DataError, match="Did you mean 'paragraph'"):
-        load_rows(path, documents="paragraphs")
+    with pytest.raises(DataError, match="Did you mean 'line'"):
+        load_rows(path, documents="lines")
 
 
 def test_folder_with_split_names_never_mixes_train_and_test(tmp_path):

@@ -5,7 +5,7 @@
 | json | .jsonl .ndjson .json | a line holding one object, or an element of one array of objects |
 | csv | .csv .tsv | a record under a header line; every cell is text, nothing is guessed (007 stays 007) |
 | parquet | .parquet | a row |
-| text | .txt .md | the whole file, a paragraph or a line, see `Documents` |
+| text | .txt .md | the whole file, or a line, see `Documents` |
 
 All but parquet may be compressed (`.gz`, `.zst`). Other encodings than UTF-8 are refused, a byte order mark is dropped.
 """
@@ -16,7 +16,6 @@ import contextlib
 import csv
 import io
 import json
-import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -28,9 +27,8 @@ from holdfast.errors import DataError, first_line
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Documents = Literal["file", "paragraph", "line"]
-"""How a text file becomes rows: "file" is one document a file, "paragraph" splits at blank lines, "line" takes each
-non-blank line."""
+Documents = Literal["file", "line"]
+"""How a text file becomes rows: one document a file, or each line that is not blank."""
 
 KINDS = {
     ".jsonl": "json",
@@ -233,13 +231,8 @@ def _text_tables(stream: BinaryIO, path: Path, documents: Documents) -> Iterator
         text = read_text(stream, path).replace("\r\n", "\n")
     except NotText as error:
         raise DataError(f"{error.place}: {error}. Save the file as UTF-8.") from None
-    if documents == "file":
-        rows = [text]
-    elif documents == "paragraph":
-        rows = re.split(r"\n[ \t]*\n\s*", text)
-    else:
-        rows = text.split("\n")
-    kept = [row if documents == "file" else row.strip("\n") for row in rows if row.strip()]
+    rows = [text] if documents == "file" else text.split("\n")
+    kept = [row for row in rows if row.strip()]
     for start in range(0, len(kept), _ROWS_PER_TABLE):
         yield pa.table({"text": pa.array(kept[start : start + _ROWS_PER_TABLE], pa.string())})
 

@@ -63,7 +63,7 @@ def load_rows(
         config: the hub data set's configuration; meaningless for local files and refused there.
         streaming: gives an `IterableDataset` that reads while it is used and caches nothing; errors in the data then
             appear on the way.
-        documents: how text files (.txt, .md) become rows: "file", "paragraph" or "line".
+        documents: how text files (.txt, .md) become rows: "file" or "line".
 
     Returns:
         The rows in file order; every row of a local file was parsed and validated.

@@ -31,7 +31,6 @@ Relative paths start from the working directory, as in TRL. Nothing heavy is imp
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import re
 import warnings
@@ -231,6 +230,23 @@ def train_config(settings: Mapping[str, Any] | None = None, /, **more: Any) -> T
 # ----------------------------------------------------------------------------------------------------------- assembling
 
 
+_PLAIN = (
+    "data",
+    "env",
+    "chat_template",
+    "learning_rate_multipliers",
+    "train_only",
+    "fused_layers",
+    "stages",
+    "on_policy",
+    "eval_dataset_name",
+    "eval_dataset_split",
+    "early_stopping_patience",
+    "early_stopping",
+)
+"""holdfast's own keys beside methods and measurements, in the order in which `resolved` has them."""
+
+
 def checked(given: Given, machine: Machine | None = None) -> TrainConfig:
     """The configuration out of what a file and a command line say.
 
@@ -245,28 +261,10 @@ def checked(given: Given, machine: Machine | None = None) -> TrainConfig:
     given, notes = modern(given)
     raw = dict(given.values)
     own = {name: raw.pop(name) for name in OWN if name in raw}
-    plain = (
-        "data",
-        "env",
-        "chat_template",
-        "learning_rate_multipliers",
-        "train_only",
-        "fused_layers",
-        "stages",
-        "on_policy",
-        "eval_dataset_name",
-        "eval_dataset_split",
-        "early_stopping_patience",
-        "early_stopping",
-    )
-    found, mistakes = coerce_all({name: OWN[name] for name in plain}, _only(own, *plain))
-    templates, environment = found.get("data"), found.get("env") or {}
-    multipliers = found.get("learning_rate_multipliers") or {}
-    rules = rules_of(found.get("early_stopping"))
-    patterns, stages = tuple(found.get("train_only") or ()), tuple(found.get("stages") or ())
-    fused = bool(found.get("fused_layers"))
-    held_out, patience = found.get("eval_dataset_name"), found.get("early_stopping_patience")
-    part = found.get("eval_dataset_split") or "train"
+    found, mistakes = coerce_all({name: OWN[name] for name in _PLAIN}, _only(own, *_PLAIN))
+    settings = {name: OWN[name].default if found.get(name) is None else found[name] for name in _PLAIN}
+    templates, held_out, stages = settings["data"], settings["eval_dataset_name"], settings["stages"]
+    patience, rules = settings["early_stopping_patience"], rules_of(settings["early_stopping"])
     methods, mistaken = parse_retention(own.get("retention"))
     mistakes = mistaken + mistakes
     keys = {*known, *OWN}
@@ -304,7 +302,7 @@ def checked(given: Given, machine: Machine | None = None) -> TrainConfig:
         add(config_checks.check_path("eval_dataset_name", held_out, beside=source))
     if isinstance(values.get("deepspeed"), str) and not values["deepspeed"].lstrip().startswith("{"):
         add(config_checks.check_path("deepspeed", values["deepspeed"], beside=source))
-    add(config_checks.check_chat_template(found.get("chat_template"), values))
+    add(config_checks.check_chat_template(settings["chat_template"], values))
     add(config_checks.check_split_off(values, held_out))
     if values.get("test_split_size") and str(values.get("eval_strategy") or "no") == "no":
         notes.append("test_split_size: nothing reads the rows that it takes out. Add eval_strategy: epoch.")
@@ -313,8 +311,8 @@ def checked(given: Given, machine: Machine | None = None) -> TrainConfig:
         strategy = str(values.get("packing_strategy") or PACKED_WHOLE[0])  # TRL's default
         add(packing_problem(methods, "bfd_split" if strategy == "bfd-requeue" else strategy))
     add(check_packing(values, here=machine.here))
-    if found.get("on_policy") is not None and not mistaken:
-        add(on_policy.problems(methods, {**values, **found}, given.values))
+    if settings["on_policy"] is not None and not mistaken:
+        add(on_policy.problems(methods, {**values, **settings}, given.values))
     add(config_checks.check_early_stopping(patience, held_out, found.get("eval_dataset_split"), values))
     add(check_rules(rules, plan))
     add(config_checks.check_stopping(rules, patience, values))
@@ -353,7 +351,7 @@ def checked(given: Given, machine: Machine | None = None) -> TrainConfig:
         parts[name] = _construct(cls, mine, mistakes, notes, given=raw, doubtful=left_out and name == "training")
         for key, value in there.items() if parts[name] is not None else ():
             setattr(parts[name], key, value)
-    if patterns and values.get("use_peft"):
+    if settings["train_only"] and values.get("use_peft"):
         add(["train_only: with use_peft an adapter decides what is trained (lora_target_modules). Leave one out."])
     mistakes += _wrong_stages(given, stages, machine)
     given.check(mistakes)
@@ -366,23 +364,14 @@ def checked(given: Given, machine: Machine | None = None) -> TrainConfig:
     resolved["retention"] = [m.setting() for m in methods]
     if suites:
         resolved["evaluation"] = to_jsonable(suites)
-    public = {k: str(v) for k, v in environment.items() if not is_secret(k, v)}
-    asked = {
+    written = {
+        **settings,
         "data": set_fields(templates) if templates else None,
-        "env": public,
-        "chat_template": found.get("chat_template"),
-        "learning_rate_multipliers": multipliers,
-        "train_only": list(patterns),
-        "fused_layers": fused,
-        "stages": list(stages),
-        "on_policy": None if (asked_on := found.get("on_policy")) is None else dataclasses.asdict(asked_on),
-        "eval_dataset_name": held_out,
-        "eval_dataset_split": part if part != "train" else None,
-        "early_stopping_patience": patience,
+        "env": {name: str(value) for name, value in settings["env"].items() if not is_secret(name, value)},
         "early_stopping": [set_fields(rule) for rule in rules],
     }
-    for name, value in (*asked.items(), *launching.items()):
-        if value and name not in SECRET:
+    for name, value in (*written.items(), *launching.items()):
+        if value and name not in SECRET and (name not in OWN or value != OWN[name].default):
             resolved[name] = to_jsonable(value)
     if launch.processes(launching) != 1:
         resolved["num_processes"] = launch.processes(launching)
@@ -391,15 +380,7 @@ def checked(given: Given, machine: Machine | None = None) -> TrainConfig:
         retention=methods,
         evaluation=plan,
         templates=templates,
-        chat_template=found.get("chat_template"),
-        learning_rate_multipliers=multipliers,
-        train_only=patterns,
-        fused_layers=fused,
-        stages=stages,
-        on_policy=found.get("on_policy"),
-        eval_dataset_name=held_out,
-        eval_dataset_split=part,
-        early_stopping_patience=patience,
+        **{name: value for name, value in settings.items() if name not in ("data", "env", "early_stopping")},
         early_stopping=rules,
         launch=launching,
         notes=notes,

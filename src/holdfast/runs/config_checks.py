@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.checkpoints.named import folder_without_revision, is_no_model, located, near_model
-from holdfast.config.values import impossible_path, show
+from holdfast.config.values import show
 from holdfast.config.yaml_file import nearest_sibling
 from holdfast.errors import ConfigError, ModelError, did_you_mean
 from holdfast.printable import lines
@@ -429,9 +429,7 @@ def check_combinations(values: Mapping[str, Any], given: Collection[str], *, has
         )
     if isinstance(output, str):
         path = Path(os.path.expanduser(output))
-        if advice := impossible_path(path):
-            problems.append(f"output_dir: expected a folder, got {show(output)}. {advice}")
-        elif path.exists() and not path.is_dir():
+        if path.exists() and not path.is_dir():
             problems.append(f"output_dir: expected a folder, but {output} is a file.")
         elif isinstance(model, str) and path.is_dir() and real(path) == real(expanded(model)):
             problems.append(

@@ -1,7 +1,7 @@
 """The files that a request reads: those named, and those in the folders named, in the order of their paths.
 
-In folders, what is hidden is left out, and so are the records and ledgers that holdfast writes beside its own outputs
-(`x.jsonl.json`, `x.jsonl.ledger.jsonl`). Files of other kinds are counted by their endings. Links to folders are not
+In folders, what is hidden is left out, and so are the records that holdfast writes beside its own outputs
+(`x.jsonl.json`). Files of other kinds are counted by their endings. Links to folders are not
 followed, so no folder comes twice.
 """
 
@@ -20,7 +20,6 @@ from holdfast.support.paths import real
 from holdfast.support.progress import progress
 
 OWN_RECORDS = "records of holdfast"
-_OWN = (".json", ".ledger.jsonl")
 
 
 @dataclass(kw_only=True)
@@ -101,7 +100,7 @@ def _in_folder(folder: Path, accept: Callable[[str], bool], found: Inputs) -> li
             file = Path(place, name)
             if name.startswith("."):
                 continue
-            if any(name.endswith(f".jsonl{own}") and name.removesuffix(own) in there for own in _OWN):
+            if name.endswith(".jsonl.json") and name.removesuffix(".json") in there:
                 found.others[OWN_RECORDS] += 1
             elif not accept(name):
                 found.others[file.suffix.lower() or "without an ending"] += 1
