@@ -127,7 +127,7 @@ def test_what_yaml_and_shells_give_becomes_what_is_declared(key: str, given: Any
         ("rate", 10**400, "rate: expected a number above 0 and below 1, got "),
         ("tokens", "[" * 3000, "tokens: expected tokens"),
         ("seeds", "[" * 3000 + "]" * 3000, "seeds: expected a list of whole numbers"),
-        ("folder", "/dev/null/x/y", "folder: expected a path, got '/dev/null/x/y' (text). /dev/null is a file, so"),
+        ("model", "{kind: !!int foo}", "model: expected a mapping"),
         ("folder", [1, 2], "folder: expected a path, got [1, 2] (list)."),
     ],
 )

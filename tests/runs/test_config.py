@@ -268,10 +268,6 @@ MISTAKES = {
     "datasets: [{path: json}]": "line 2: dataset_name: expected one of this and datasets, got both.",
     "use_peft: true\nbnb_4bit_quant_type: nf4": "line 4: bnb_4bit_quant_type: belongs to 4-bit weights",
     "resume_from_checkpoint: false": "line 3: resume_from_checkpoint: expected true or nothing, got false",
-    "stages: [{lora_r: 8}, {learning_rate: 1e-5}]": "line 3: stages[0]: lora_r: belongs to LoRA",
-    "stages: [{num_processes: 4}, {}]": "line 3: stages[0].num_processes: belongs to the whole request",
-    "stages: [{dataset_config: en, datasets: [{path: json, data_files: train.jsonl}]}, {}]": "line 3: stages[0]: "
-    "dataset_config: belongs to dataset_name",
     "retention: [{replay: {data: nowhere.jsonl}}]": "replay.data: no such file or folder: nowhere.jsonl",
     "evaluation: {sources: 3}": "Did you mean 'source'?",
     "data: {prompt: 'Q: {q}'}": "line 3: data: expected a template of either text, or prompt and completion "
@@ -331,7 +327,6 @@ def test_a_switch_may_be_off_beside_its_settings() -> None:
         "use_peft: false\nlora_r: 8\nuse_dora: true\n",
         "use_peft: true\nload_in_4bit: false\nbnb_4bit_quant_type: fp4\n",
         "use_dora: false\nuse_bnb_nested_quant: false\n",
-        "lora_r: 8\nstages: [{}, {use_peft: true}]\n",
     ):
         config = load(text)
         assert train_config(config.resolved).resolved == config.resolved, "what is written down is a request, too"

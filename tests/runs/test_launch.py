@@ -78,7 +78,7 @@ def test_a_launcher_that_did_not_distribute_is_found_out() -> None:
 def test_a_run_for_several_processes_is_not_trained_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     from holdfast.runs.run import train
 
-    config: Any = SimpleNamespace(launch={"num_processes": 4}, stages=())
+    config: Any = SimpleNamespace(launch={"num_processes": 4})
     monkeypatch.setattr("holdfast.runs.config.has_accelerator", lambda: False)
     with pytest.raises(ConfigError, match=r"expected 4 processes, got this one.*holdfast train --config.*torchrun"):
         train(config)

@@ -134,11 +134,9 @@ def run(argv: list[str]) -> int:
     config, accelerator = load_train_config(words, machine=machine), machine.accelerator
     relaunch = launch.is_needed(config.launch, has_accelerator=accelerator)
     if "__dry_run" in given:
-        from holdfast.cli.train_dry_run import dry_run, dry_run_stages
+        from holdfast.cli.train_dry_run import dry_run
 
         command = launch.command(config.launch, words, has_accelerator=accelerator) if relaunch else None
-        if config.stages:
-            return dry_run_stages(config, command, machine=machine, flops_per_second=flops_per_second)
         return dry_run(config, command, machine=machine, flops_per_second=flops_per_second)
     if relaunch:
         launch.start(config.launch, words, has_accelerator=accelerator)

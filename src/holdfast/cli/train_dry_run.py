@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 from holdfast.checkpoints.named import check_on_hub
 from holdfast.cli.checkpoint_options import size_text
 from holdfast.cli.console import print_line, stdout_console, write
-from holdfast.config.decode import Given
 from holdfast.printable import lines, printable
 
 if TYPE_CHECKING:
@@ -28,17 +27,16 @@ def dry_run(
     *,
     machine: Machine,
     flops_per_second: float | None = None,
-    continues: bool = True,
 ) -> int:
-    """Prints the plan, once the output folder (free, empty, or with this very run; unless `continues` is False) and all
-    files are seen to be sound."""
+    """Prints the plan, once the output folder (free, empty, or with this very run) and all files are seen to be
+    sound."""
     from holdfast.records.run import RunFolder
     from holdfast.runs.dry_run import look
     from holdfast.runs.run_folder import run_to_continue
     from holdfast.support.environment import quiet_datasets, quiet_libraries
 
     folder = config.training.output_dir
-    record = run_to_continue(RunFolder(folder), config) if continues else None
+    record = run_to_continue(RunFolder(folder), config)
     with quiet_libraries(), quiet_datasets():
         if machine.here:
             check_on_hub(str(config.model.model_name_or_path))
@@ -49,26 +47,6 @@ def dry_run(
         write(f"  {'continues':<11} the run in {folder} (status {record.status}, stage '{record.stage}')")
     if found.preview is not None:
         print_examples(found, stdout_console())
-    return 0
-
-
-def dry_run_stages(
-    config: TrainConfig, command: list[str] | None, *, machine: Machine, flops_per_second: float | None = None
-) -> int:
-    """Each stage's plan, looked at on the request's own model: those of later stages begin with a result that is not
-    there yet."""
-    from holdfast.runs.config import checked
-    from holdfast.runs.stages import stage_settings
-
-    start = {name: config.resolved.get(name) for name in ("model_name_or_path", "model_revision")}
-    start = {name: value for name, value in start.items() if value is not None}
-    for number in range(len(config.stages)):
-        settings = stage_settings(config.resolved, config.stages, number)
-        stage = checked(Given(values={**settings, **start}), machine)
-        if number:
-            stage.notes.append(f"begins with the result of stage {number}, {settings['model_name_or_path']}")
-        write(*([""] if number else []), f"Stage {number + 1} of {len(config.stages)}")
-        dry_run(stage, command, machine=machine, flops_per_second=flops_per_second, continues=False)
     return 0
 
 

@@ -35,7 +35,7 @@ import os
 import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,7 +54,6 @@ from holdfast.runs.identity import deciding, explain_difference, resolve, set_fi
 from holdfast.runs.packages import check_packages, judges_need
 from holdfast.runs.packing import check_packing
 from holdfast.runs.settings import OWN, known_settings, sources
-from holdfast.runs.stages import over_request
 from holdfast.runs.stopping import Rules, check_rules, rules_of
 from holdfast.support.environment import has_fast_bfloat16
 from holdfast.support.files import fingerprint, to_jsonable
@@ -95,8 +94,6 @@ class TrainConfig:
     """Patterns of parameters' names; what none matches is not trained. Empty: all are, or what an adapter adds."""
     fused_layers: bool = False
     """Whether small layers are computed in one pass each, see `training.fused_layers`."""
-    stages: tuple[dict[str, Any], ...] = ()
-    """What each of several runs sets over this request, see `runs.stages`; empty: this is one run."""
     templates: Templates | None = None
     """How columns become text; None leaves it to the formats that are recognised."""
     chat_template: str | None = None
@@ -237,7 +234,6 @@ _PLAIN = (
     "learning_rate_multipliers",
     "train_only",
     "fused_layers",
-    "stages",
     "on_policy",
     "eval_dataset_name",
     "eval_dataset_split",
@@ -263,7 +259,7 @@ def checked(given: Given, machine: Machine | None = None) -> TrainConfig:
     own = {name: raw.pop(name) for name in OWN if name in raw}
     found, mistakes = coerce_all({name: OWN[name] for name in _PLAIN}, _only(own, *_PLAIN))
     settings = {name: OWN[name].default if found.get(name) is None else found[name] for name in _PLAIN}
-    templates, held_out, stages = settings["data"], settings["eval_dataset_name"], settings["stages"]
+    templates, held_out = settings["data"], settings["eval_dataset_name"]
     patience, rules = settings["early_stopping_patience"], rules_of(settings["early_stopping"])
     methods, mistaken = parse_retention(own.get("retention"))
     mistakes = mistaken + mistakes
@@ -317,8 +313,7 @@ def checked(given: Given, machine: Machine | None = None) -> TrainConfig:
     add(check_rules(rules, plan))
     add(config_checks.check_stopping(rules, patience, values))
     add(config_checks.check_ranges(values))
-    set_keys = {plain_key(key) for settings in (raw, *stages) for key in settings}
-    add(config_checks.check_combinations(values, set_keys, has_accelerator=machine.accelerator))
+    add(config_checks.check_combinations(values, {plain_key(key) for key in raw}, has_accelerator=machine.accelerator))
     packages = check_packages(values, here=machine.here)
     if machine.here:
         add([*packages, *judges_need(plan)])
@@ -353,7 +348,6 @@ def checked(given: Given, machine: Machine | None = None) -> TrainConfig:
             setattr(parts[name], key, value)
     if settings["train_only"] and values.get("use_peft"):
         add(["train_only: with use_peft an adapter decides what is trained (lora_target_modules). Leave one out."])
-    mistakes += _wrong_stages(given, stages, machine)
     given.check(mistakes)
     if "dataloader_pin_memory" not in raw and not machine.accelerator:
         parts["training"].dataloader_pin_memory = False  # nothing to copy to; torch warns at every loader otherwise
@@ -388,35 +382,6 @@ def checked(given: Given, machine: Machine | None = None) -> TrainConfig:
         resolved=resolved,
         key=fingerprint(deciding(resolved)),
     )
-
-
-def _wrong_stages(given: Given, stages: Sequence[Mapping[str, Any]], machine: Machine) -> Iterator[Mistake]:
-    """What is wrong with the stages' own settings: with each over the request's, beside what is wrong without them."""
-    if not stages:
-        return
-    whole = {name: value for name, value in given.values.items() if name != "stages"}
-
-    def problems(stage: Mapping[str, Any]) -> list[str]:
-        from_line = given.from_line - {*stage, "stages"}
-        over = replace(given, values=over_request(whole, stage), from_line=from_line, mistakes=[], lines={})
-        try:
-            checked(over, machine)
-        except ConfigError as error:
-            return error.problems
-        return []
-
-    known, settings = problems({}), known_settings()
-    for number, stage in enumerate(stages):
-        for name in stage:
-            if plain_key(name) in settings and settings[plain_key(name)].source == "launch":
-                text = "belongs to the whole request, whose stages are trained by the same processes."
-                yield Mistake(path=("stages", number, name), text=text)
-        if stage.get("use_peft", whole.get("use_peft")) and number < len(stages) - 1:
-            text = "expected an adapter in the last stage only: the next one begins with whole weights."
-            yield Mistake(path=("stages", number, "use_peft"), text=text)
-        for problem in problems(stage):
-            if problem not in known:
-                yield Mistake(path=("stages", number), text=problem)
 
 
 def _split_revision(values: dict[str, Any]) -> Iterator[str]:

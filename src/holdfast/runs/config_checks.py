@@ -386,7 +386,7 @@ def check_combinations(values: Mapping[str, Any], given: Collection[str], *, has
 
     Args:
         values: a run's settings.
-        given: keys that the user set, in a stage too.
+        given: keys that the user set.
         has_accelerator: whether the machine has one.
     """
     on, output, model = values.get, values.get("output_dir"), values.get("model_name_or_path")
@@ -481,7 +481,7 @@ def _check_switches(values: Mapping[str, Any], given: Collection[str]) -> list[s
     word: sweeps vary it.
 
     Args:
-        given: keys that the user set, in a stage too.
+        given: keys that the user set.
     """
     found = []
     if "use_peft" not in given and values.get("peft_method") != "osf":  # which says so of every key of LoRA's

@@ -74,8 +74,7 @@ def train(
     callbacks: Sequence[TrainerCallback] = (),
     alone: bool = True,
 ) -> RunFolder:
-    """Runs `config` to its end, or continues a run of the same config in the same folder. With stages, one run after
-    the other (see `runs.stages`).
+    """Runs `config` to its end, or continues a run of the same config in the same folder.
 
     Args:
         config: see `holdfast.runs.config.train_config`.
@@ -86,7 +85,7 @@ def train(
         alone: whether it is all that was asked for; a part of something larger prints no summary of its own.
 
     Returns:
-        The finished run's folder; the last stage's.
+        The finished run's folder.
 
     Raises:
         UserError: something in the request has to change (see `holdfast.errors`), or it asks for more processes than
@@ -105,16 +104,6 @@ def train(
 
     launch.check_started(config.launch, has_accelerator=has_accelerator())
     console = console or Console()
-    if config.stages:
-        from holdfast.runs.stages import train_stages
-
-        how: dict[str, Any] = {
-            "console": console,
-            "evaluation_cache": evaluation_cache,
-            "callbacks": callbacks,
-            "alone": alone,
-        }
-        return train_stages(config, functools.partial(train, **how), console)
     folder = RunFolder(config.training.output_dir)
     main = int(os.environ.get("RANK", "0")) == 0
     run_folder.refuse_foreign(folder)

@@ -171,26 +171,6 @@ def _patterns(value: Any) -> tuple[str, ...]:
     return tuple(values)
 
 
-NOT_OF_A_STAGE = ("stages", "output_dir", "model_name_or_path", "model_revision", "env")
-"""Settings of the whole request."""
-
-
-def _stages(value: Any) -> tuple[dict[str, Any], ...]:
-    if not isinstance(value, (list, tuple)) or not all(isinstance(stage, Mapping) for stage in value):
-        raise ValueError
-    if len(value) == 1:
-        raise Refused(Mistake(path=(), text="expected at least two stages, got one: set its settings themselves."))
-    mistakes = [
-        Mistake(path=(number, name), text="belongs to the whole request, not to a stage.")
-        for number, stage in enumerate(value)
-        for name in stage
-        if name in NOT_OF_A_STAGE
-    ]
-    if mistakes:
-        raise Refused(*mistakes)
-    return tuple(dict(stage) for stage in value)
-
-
 def _retention_schema() -> dict[str, Any]:
     from holdfast.retention.registry import retention_schema
 
@@ -249,16 +229,6 @@ class OwnSettings:
     fused_layers: bool = False
     """RMSNorms and gated feed-forward layers in one pass each where training is in float32 on CPUs: a small model's
     step in nine tenths of the time; results differ by rounding."""
-    stages: Annotated[
-        tuple[dict[str, Any], ...],
-        Meta(
-            parse=_stages,
-            expected="a list of mappings of settings",
-            metavar="'[{train_only: [projector], learning_rate: 1e-3}, {learning_rate: 2e-5}]'",
-            json_schema=lambda: {"type": "array", "items": {"type": "object"}},
-        ),
-    ] = ()
-    """Runs one after the other, each from the result of the one before: what each of them sets over this request."""
     on_policy: Annotated[OnPolicySettings | None, Meta(metavar="'{max_completion_length: 256}'")] = None
     """Trains on the model's own answers to prompts, held to the teacher of label_annealing; without labels."""
     eval_dataset_name: Annotated[str | None, Meta(metavar="FILE")] = None
@@ -330,9 +300,8 @@ def known_settings() -> dict[str, Setting]:
 
 def training_keys() -> list[str]:
     """Keys of a training configuration that a study may set for all its runs: those of TRL and accelerate, and
-    holdfast's own but for what decides the environment, and stages, which are runs themselves. Imports TRL
-    (seconds)."""
-    own = [setting.name for setting in OWN.values() if setting.meta.yaml and setting.name not in ("env", "stages")]
+    holdfast's own but for what decides the environment. Imports TRL (seconds)."""
+    own = [setting.name for setting in OWN.values() if setting.meta.yaml and setting.name != "env"]
     return [*known_settings(), *own]
 
 
