@@ -429,8 +429,9 @@ def check_combinations(values: Mapping[str, Any], given: Collection[str], *, has
         )
     if isinstance(output, str):
         path = Path(os.path.expanduser(output))
-        if path.exists() and not path.is_dir():
-            problems.append(f"output_dir: expected a folder, but {output} is a file.")
+        file = next((place for place in (path, *path.parents) if place.is_file()), None)
+        if file is not None:
+            problems.append(f"output_dir: expected a folder, but {file} is a file.")
         elif isinstance(model, str) and path.is_dir() and real(path) == real(expanded(model)):
             problems.append(
                 f"output_dir: {output} is the folder of the starting model, which would be overwritten. Choose another "
