@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import importlib.abc
+import importlib.util
 import inspect
 import re
 import sys
@@ -120,6 +122,19 @@ def origin(cls: type) -> dict[str, Any]:
     return {"code": f"{file.name}:{cls.__qualname__}", "code_sha256": code}
 
 
+class _Contents(importlib.abc.SourceLoader):
+    """Loads the very bytes that were hashed; no bytecode is kept, so an edit within the clock's resolution counts."""
+
+    def __init__(self, path: str, code: bytes) -> None:
+        self.path, self.code = path, code
+
+    def get_filename(self, fullname: str) -> str:
+        return self.path
+
+    def get_data(self, path: Any) -> bytes:
+        return self.code
+
+
 def _run_file(place: str, base: Path | None) -> tuple[ModuleType, bytes]:
     path = expanded(place)
     candidates = [path] if path.is_absolute() or base is None else [base / path, path]
@@ -132,11 +147,13 @@ def _run_file(place: str, base: Path | None) -> tuple[ModuleType, bytes]:
     code = found.read_bytes()
     name = f"holdfast_own_{found.stem}_{hashlib.sha256(str(found).encode() + code).hexdigest()[:16]}"
     if name not in sys.modules:
-        module = ModuleType(name)
-        module.__file__ = str(found)
+        loader = _Contents(str(found), code)
+        spec = importlib.util.spec_from_loader(name, loader)
+        assert spec is not None
+        module = importlib.util.module_from_spec(spec)
         sys.modules[name] = module  # dataclasses look their module up there while it runs
         try:
-            exec(compile(code, str(found), "exec"), vars(module))  # the very bytes that are hashed
+            loader.exec_module(module)
         except Exception as error:
             del sys.modules[name]
             raise ConfigError(f"{place}: the code cannot be loaded: {_raised(error, str(found))}") from error
