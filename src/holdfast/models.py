@@ -243,7 +243,7 @@ def load_tokenizer(name: str, *, revision: str = "main", trust_remote_code: bool
     """
     from transformers import AutoTokenizer
 
-    from holdfast.support.rendering import guard_models, is_panic
+    from holdfast.support.rendering import guard_models, is_panic, problem_of_rules
 
     guard_models()
     base = adapter_base(name)
@@ -256,7 +256,8 @@ def load_tokenizer(name: str, *, revision: str = "main", trust_remote_code: bool
             continue
         try:
             tokenizer = AutoTokenizer.from_pretrained(place, revision=version, trust_remote_code=trust_remote_code)
-            tokenizer("What is it?")  # what is damaged may show at the first use alone
+            if problem := problem_of_rules(tokenizer):
+                raise ValueError(f"its rules cannot be used ({problem})")
             if tokenizer.chat_template is None and (folder := model_folder(place, version)) is not None:
                 tokenizer.chat_template = template_of(folder)  # older processors have it in a file of their own
         except (ImportError, MemoryError):
@@ -286,7 +287,9 @@ def with_plain_messages(tokenizer: Any) -> Any:
     def writes(content: Any) -> bool:
         try:
             return probe in tokenizer.apply_chat_template([{"role": "user", "content": content}], tokenize=False)
-        except ModelError:  # whoever uses the template meets it
+        except ModelError as error:  # whoever uses the template meets it, unless it takes all time
+            if isinstance(error.__cause__, (TimeoutError, MemoryError)):
+                raise
             return False
 
     if not writes(probe) and writes([{"type": "text", "text": probe}]):

@@ -1,13 +1,17 @@
-"""Chat templates and tokenizers that cannot be used are named, and dates are those of the folder."""
+"""Chat templates and rules of tokenizers that cannot be used: each is named, and none runs for ever."""
 
 from __future__ import annotations
 
 import copy
+import json
+import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
 from transformers.utils import chat_template_utils
 
+from holdfast import models
 from holdfast.errors import ModelError
 from holdfast.evaluation.runner import tokenizer_fingerprint
 from holdfast.support import rendering
@@ -29,6 +33,8 @@ def with_template(tokenizer: Any, template: str) -> Any:
         ("{% import 'os' as os %}{{ os }}", "TypeError"),
         ("{{ raise_exception('no system role') }}", "no system role"),
         ("{{ range(1000000)|random }}", "OverflowError"),
+        ("{{ 'a' * 3000000000 }}", "MiB of memory"),
+        ("{{ messages[0].content * 300000000 }}", "MiB of memory"),
         ("{% if %}", "TemplateSyntaxError"),
         ("{{ 1 // 0 }}", "ZeroDivisionError"),
         ("{% for m in messages recursive %}{{ loop(messages) }}{% endfor %}", "RecursionError"),
@@ -41,6 +47,37 @@ def test_a_template_that_fails_is_named(tokenizer: Any, template: str, reason: s
         made.apply_chat_template(ASKED, tokenize=False)
 
 
+def test_a_template_without_an_end_is_stopped(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rendering, "SECONDS", 0.05)
+    made = with_template(tokenizer, "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}")
+    with pytest.raises(ModelError, match=r"more than 0\.1 seconds"):
+        made.apply_chat_template(ASKED, tokenize=False)
+
+
+def test_limits_leave_nothing_behind(tokenizer: Any) -> None:
+    before = rendering.resource.getrlimit(rendering.resource.RLIMIT_AS)
+    made = with_template(tokenizer, "{{ messages[0].content }}")
+    assert made.apply_chat_template(ASKED, tokenize=False) == "What is it?"
+    assert rendering.resource.getrlimit(rendering.resource.RLIMIT_AS) == before
+    assert rendering.signal.getitimer(rendering.signal.ITIMER_VIRTUAL) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("part", "rule"),
+    [
+        ("pre_tokenizer", {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated", "invert": False}),
+        ("normalizer", {"type": "Replace", "pattern": {"Regex": "(a|aa)+\\!$|(.*a){20}b"}, "content": "b"}),
+    ],
+)
+def test_rules_that_backtrack_are_refused(model_folder: Path, tmp_path: Path, part: str, rule: dict[str, Any]) -> None:
+    folder = shutil.copytree(model_folder, tmp_path / "model")
+    rules = json.loads((folder / "tokenizer.json").read_text())
+    rules[part] = rule
+    (folder / "tokenizer.json").write_text(json.dumps(rules))
+    with pytest.raises(ModelError, match=f"{folder}.*its rules cannot be used"):
+        models.load_tokenizer(str(folder))
+
+
 def test_a_panic_on_one_text_names_the_tokenizer(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     class PanicException(BaseException):
         pass
@@ -51,6 +88,12 @@ def test_a_panic_on_one_text_names_the_tokenizer(tokenizer: Any, monkeypatch: py
     guarded = rendering._tokenizer_named(encode)
     with pytest.raises(ModelError, match="cannot read this text: retry-limit-in-match over"):
         guarded(tokenizer, "a")
+
+
+def test_what_is_tried_says_why_it_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert rendering.tried(lambda: None) == ""
+    assert rendering.tried(lambda: 1 // 0).startswith("integer division")
+    assert "Memory" in rendering.tried(lambda: "a" * (3 * rendering.BYTES))
 
 
 def test_a_date_is_that_of_the_folder(tokenizer: Any) -> None:
