@@ -151,13 +151,19 @@ def test_points_stand_where_the_metric_is_and_the_arrow_points_to_better():
     assert plotly_figure(up)["layout"]["annotations"][0]["ax"] < 0
 
 
-def test_the_chosen_trial_has_a_ring_and_no_name_covers_a_point():
+def test_the_chosen_trial_has_a_ring():
     study = finished_frontier()
     [chosen, *_] = select_all(study)
-    chart = drawn(study, chosen)
-    [ring] = named(chart, f"chosen ({chosen.rule})")
+    [ring] = named(drawn(study, chosen), f"chosen ({chosen.rule})")
     assert ring["marker"]["symbol"] == "circle-open" and len(ring["x"]) == 1
-    assert not any("text" in trace for trace in plotly_figure(chart)["data"])
+
+
+def test_names_stand_beside_points_while_these_are_few():
+    study = finished_frontier()
+    assert not any("text" in trace for trace in plotly_figure(drawn(study))["data"])
+    few = dataclasses.replace(study, trials=study.trials[:6])
+    names = {text for trace in plotly_figure(drawn(few))["data"] for text in trace.get("text") or ()}
+    assert {"direct", "0.1"} <= names
 
 
 def test_what_lies_far_off_does_not_stretch_the_plot():

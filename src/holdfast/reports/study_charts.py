@@ -2,9 +2,8 @@
 on what when.
 
 A frontier plot has the source across and the target up, both the metric itself in its unit; an arrow says where better
-lies. Bars are the intervals of the paired change (seeds and samples), drawn around the trial's value. No name stands
-beside a point, where it would cover others: the legend says method, start and choice, the hover text and the table the
-rest.
+lies. Bars are the intervals of the paired change (seeds and samples), drawn around the trial's value. Names stand
+beside points while these are few; of more the legend, the hover text and the table say what each is.
 """
 
 from __future__ import annotations
@@ -50,6 +49,8 @@ Gains = dict[int, tuple[Gain, Gain]]
 """Trial -> (source gain, target gain)."""
 MANY = 60
 """With more points than this, bars are faint."""
+FEW = 16
+"""So many points have names beside them."""
 MOST_PARAMETERS = 6
 """Varied numbers that get panels."""
 MOST_LANES = 40
@@ -130,7 +131,7 @@ def frontier_chart(
     core = {n for n in front if n is not None} | {t.trial.number for t in drawn if t.trial.kind == "direct"}
     x, y, outside = ranges(start, gains, core)
     ring = chosen.chosen if chosen is not None and chosen.chosen in gains else None
-    faint = len(drawn) > MANY
+    faint, few = len(drawn) > MANY, wide and len(drawn) <= FEW
     curves = study_curves(drawn)
     before = [
         Value(value=v, text=number(v, max(4, decimals_for(g.interval)))) for v, g in zip(start, first, strict=True)
@@ -144,6 +145,7 @@ def frontier_chart(
             source, target = gains[n]
             row = {"label": t.trial.label, "trial": str(n), "order": 1 + drawn.index(t), "settings": settings_text(t)}
             row |= {"x": _around(source), "y": _around(target), "curve": place, "ring": n == ring}
+            row |= {"name": point_name(curve, t), "side": "top right"} if few else {}
             rows.append(
                 row | {"source gain": covered(*gain_texts(source)), "target gain": covered(*gain_texts(target))}
             )
@@ -224,6 +226,7 @@ def _curve_marks(
                 colour=colour,
                 symbol=symbol,
                 dash=DASHES[lines[curve.kind] % 4],
+                text="name" if any("name" in r for r in rows) else "",
                 more={"legendgroup": plain(name)},
                 **_size(faint=faint, size=10),
             )
@@ -250,6 +253,14 @@ def ranges(start: tuple[float, float], gains: Gains, core: set[int]) -> tuple[Ra
     outside = sorted({n for i in (0, 1) for n in side(i, gains)[1]})
     within = [n for n in gains if n not in outside]
     return side(0, within)[0], side(1, within)[0], outside
+
+
+def point_name(curve: StudyCurve, t: TrialFigures) -> str:
+    """What stands beside a point: the strength where a legend names the rest, else what tells the trial from others of
+    its method."""
+    if curve.joined:
+        return curve.short(t.trial)
+    return shorten(t.trial.label.removeprefix("direct fine-tuning, ").replace("direct fine-tuning", "direct"), 24)
 
 
 def settings_text(t: TrialFigures) -> str:

@@ -286,6 +286,14 @@ class StudyCurve:
     joined: bool
     """Whether a line goes through them."""
 
+    def short(self, trial: TrialRecord) -> str:
+        """What stands beside a point."""
+        return (
+            setting(value)
+            if self.strength is not None and (value := known(trial.params.get(self.strength))) is not None
+            else ""
+        )
+
 
 def study_curves(trials: Sequence[TrialFigures]) -> list[StudyCurve]:
     """Trials by method, then by all they have in common but the strength, each in the order of it; a trial alone in
