@@ -39,7 +39,7 @@ from holdfast.checkpoints.plan import Plan
 from holdfast.checkpoints.provenance import FILE, UNIT, Digests, content_fingerprint, parent_record, versions
 from holdfast.checkpoints.reader import CheckpointReader, stretches
 from holdfast.checkpoints.remainders import RemainderFiles, compared_in, remainder_name
-from holdfast.checkpoints.sources import Source, config_of, folders_of, inner_sources
+from holdfast.checkpoints.sources import Source, config_of, folders_of, inner_source
 from holdfast.checkpoints.writer import CheckpointWriter, Slot, check_destination
 from holdfast.errors import ConfigError, Interrupted, ModelError, RunFolderError, ShapeError, StorageError
 from holdfast.support.environment import now
@@ -335,7 +335,6 @@ class _Work:
                 out, flags = read, None
             else:
                 flags = combine(None, [Term(1.0, read, None)], out)
-                out = read if read.dtype == job.dtype else out
         if flags is not None:
             self._check(job, flags.nonfinite, flags.overflow)
         self.written.add(job.name, start, out.raw)
@@ -582,19 +581,15 @@ def _origins(parents: Iterable[CheckpointReader]) -> list[str]:
 def _roots(plan: Plan, reader: Reader) -> list[tuple[str, CheckpointReader, Digests]]:
     """Role, folder and digests of each parent: views are recorded by the folders that they look at."""
     found: list[tuple[str, CheckpointReader, Digests]] = []
-
-    def look(role: str, held: Source, known: Digests | None) -> None:
-        adapter = getattr(held, "adapter", None)
-        if isinstance(adapter, CheckpointReader):
-            found.append((f"{role} (adapter)", adapter, Digests()))
-        if isinstance(held, CheckpointReader):
-            found.append((role, held, known or Digests()))
-        inner = inner_sources(held)
-        for number, one in enumerate(inner, 1):
-            look(f"{role} (part {number})" if len(inner) > 1 else role, one, None)
-
     for role, source, digests in zip(plan.roles, plan.sources, reader.digests, strict=True):
-        look(role, source, digests if isinstance(source, CheckpointReader) else None)
+        view: Source | None = source
+        while view is not None:
+            adapter = getattr(view, "adapter", None)
+            if isinstance(adapter, CheckpointReader):
+                found.append((f"{role} (adapter)", adapter, Digests()))
+            if isinstance(view, CheckpointReader):
+                found.append((role, view, digests if view is source and digests else Digests()))
+            view = inner_source(view)
     return found
 
 

@@ -94,12 +94,7 @@ class Copy(Passless):
     """Model 1, bit for bit."""
 
     def combine(self, block: Block, state: Any, out: Operand) -> Flags:
-        held = block.models[0]
-        assert held is not None
-        flags = combine(None, [Term(1.0, held)], out)
-        if held.dtype == out.dtype:
-            out.raw[:] = held.raw  # float64 too
-        return flags
+        return combine(None, [Term(1.0, block.models[0])], out)
 
     def identity(self) -> dict[str, Any]:
         return {"method": "extract-language"}

@@ -63,7 +63,8 @@ _TORCH = {
     "F8_E4M3": torch.float8_e4m3fn,
     "F8_E5M2": torch.float8_e5m2,
 }
-_INTEGER = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+INTEGER = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""The integers of as many bytes as a float has."""
 _WITH_FLOAT64 = ("cuda", "xpu")
 """Accelerators that make the numbers of `counter` themselves; for all others the CPU makes them."""
 _NATIVE = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
@@ -317,7 +318,7 @@ class _Perturbed:
 
     def disturb(self, number: int, part: Tensor, noise: Tensor) -> int:
         """Adds the noise to one block and records what subtracting it would miss; gives how many elements that is."""
-        compute, integer = _compute(part.dtype), _INTEGER[part.itemsize]
+        compute, integer = _compute(part.dtype), INTEGER[part.itemsize]
         noise = noise.to(compute).mul_(self.sigma)
         moved = (part.to(compute) + noise).to(part.dtype)
         bits = part.view(integer)
@@ -342,7 +343,7 @@ class _Perturbed:
         if isinstance(kept, Tensor):
             part.copy_(kept)
             return 0
-        compute, integer = _compute(part.dtype), _INTEGER[part.itemsize]
+        compute, integer = _compute(part.dtype), INTEGER[part.itemsize]
         back = (part.to(compute) - noise.to(compute).mul_(self.sigma)).to(part.dtype)
         if kept is not None:
             held, jumps = corrections.unpack(kept, len(part))
@@ -420,7 +421,7 @@ def _sum_of_bits(flat: Tensor) -> int:
     head, tail = flat[:whole], flat[whole:]
     if head.storage_offset() % width:
         head = head.clone()
-    total = int(head.view(torch.int64).sum()) + int(tail.view(_INTEGER[flat.itemsize]).sum(dtype=torch.int64))
+    total = int(head.view(torch.int64).sum()) + int(tail.view(INTEGER[flat.itemsize]).sum(dtype=torch.int64))
     return total & 0xFFFFFFFFFFFFFFFF
 
 

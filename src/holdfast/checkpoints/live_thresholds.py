@@ -12,9 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from holdfast.checkpoints.live import INTEGER
 from holdfast.checkpoints.live_tensors import LiveTensor, as_part, gathered, is_sharded, part_in
-
-_INTEGER = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def thresholds(targets: Sequence[LiveTensor], values: Sequence[Tensor], fraction: float) -> list[Tensor]:
@@ -47,6 +46,6 @@ def _whole(target: LiveTensor, value: Tensor) -> Tensor:
 
 
 def _by_partition(magnitudes: Tensor, count: int) -> Tensor:
-    bits = magnitudes.view(_INTEGER[magnitudes.itemsize]).numpy()
+    bits = magnitudes.view(INTEGER[magnitudes.itemsize]).numpy()
     place = len(bits) - count
     return torch.from_numpy(np.partition(bits, place)[place : place + 1].copy()).view(magnitudes.dtype)[0]

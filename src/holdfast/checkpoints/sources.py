@@ -122,8 +122,8 @@ def config_of(source: Source) -> dict[str, Any]:
     own = getattr(source, "config", None)
     if isinstance(own, dict):
         return own
-    found = read_config(source.folder)
-    return found or next((config_of(inner) for inner in inner_sources(source)), {})
+    found, inner = read_config(source.folder), inner_source(source)
+    return config_of(inner) if not found and inner is not None else found
 
 
 def tied_head(config: Mapping[str, Any]) -> bool | None:
@@ -149,26 +149,27 @@ def same_values(one: Source, name: str, other: Source, other_name: str) -> bool:
     )
 
 
+def inner_source(source: Source) -> Source | None:
+    """What a view looks at; None for a folder."""
+    return getattr(source, "source", None) or getattr(source, "base", None)
+
+
 def changes_of(source: Source) -> dict[str, Any]:
     """Keys of config.json in which a view differs from the file that it comes from."""
-    below = next((changes_of(inner) for inner in inner_sources(source)), {})
+    inner = inner_source(source)
+    below = {} if inner is None else changes_of(inner)
     return below | dict(getattr(source, "config_changes", None) or {})
 
 
 def notes_of(source: Source) -> list[str]:
     """What views have to say about themselves."""
-    below = [note for inner in inner_sources(source) for note in notes_of(inner)]
+    inner = inner_source(source)
+    below = [] if inner is None else notes_of(inner)
     return [*below, *getattr(source, "notes", ())]
-
-
-def inner_sources(source: Source) -> list[Source]:
-    """What a view looks at; nothing for a folder."""
-    inner: Source | None = getattr(source, "source", None) or getattr(source, "base", None)
-    return [] if inner is None else [inner]
 
 
 def folders_of(source: Source) -> list[Path]:
     """Folders that files beside the weights come from, the most important last: an adapter's own after its base's."""
-    below = [folder for inner in reversed(inner_sources(source)) for folder in folders_of(inner)]
-    below = list(dict.fromkeys(reversed(below)))[::-1]  # a folder counts where it is most important
+    inner = inner_source(source)
+    below = [] if inner is None else folders_of(inner)
     return below if source.folder in below else [*below, source.folder]

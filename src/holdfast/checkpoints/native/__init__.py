@@ -38,6 +38,21 @@ _SAMPLE = 1061
 _SAMPLE_DIGEST = "2fa644dae55c9a3f46e5569374804104"
 
 
+_ARGUMENTS = {"i": ctypes.c_int64, "k": ctypes.c_uint64, "f": ctypes.c_float, "p": ctypes.c_void_p}
+_SIGNATURES = {
+    "count_nonfinite": "ip",
+    "decode": "ipp",
+    "encode": "ipp",
+    "combine": "iipppp",
+    "ties": "iipppfiipp",
+    "delta_histogram": "ippiip",
+    "moments": "ipp",
+    "uniform": "kkip",
+    "normal": "kkip",
+    "perturb": "ipkkfpp",
+    "stream": "iiipipppppp",
+}
+"""The functions' arguments: integers, keys of streams, floats, pointers."""
 _Flags = ctypes.c_int64 * 2
 _Results = ctypes.c_int64 * 5
 
@@ -80,26 +95,10 @@ class Kernels:
         self.compiler = compiler
         """The compiler's first line about itself."""
         self._library: Any = library
-        whole, pointer, key = ctypes.c_int64, ctypes.c_void_p, ctypes.c_uint64
-        signatures: dict[str, tuple[Any, list[Any]]] = {
-            "count_nonfinite": (whole, [whole, pointer]),
-            "decode": (None, [whole, pointer, pointer]),
-            "encode": (whole, [whole, pointer, pointer]),
-            "combine": (None, [whole, whole, pointer, pointer, pointer, pointer]),
-            "ties": (None, [whole, whole, pointer, pointer, pointer, ctypes.c_float, whole, whole, pointer, pointer]),
-            "delta_histogram": (None, [whole, pointer, pointer, whole, whole, pointer]),
-            "moments": (None, [whole, pointer, pointer]),
-            "uniform": (None, [key, key, whole, pointer]),
-            "normal": (None, [key, key, whole, pointer]),
-            "perturb": (None, [whole, pointer, key, key, ctypes.c_float, pointer, pointer]),
-            "stream": (
-                None,
-                [whole, whole, whole, pointer, whole, pointer, pointer, pointer, pointer, pointer, pointer],
-            ),
-        }
-        for name, (result, arguments) in signatures.items():
+        for name, arguments in _SIGNATURES.items():
             function = getattr(library, f"holdfast_{name}")
-            function.restype, function.argtypes = result, arguments
+            function.restype = ctypes.c_int64
+            function.argtypes = [_ARGUMENTS[letter] for letter in arguments]
 
     def count_nonfinite(self, raw: NDArray[Any], dtype: str) -> int:
         """As `dtypes.count_nonfinite`; the type by its safetensors name."""
