@@ -7,7 +7,6 @@ followed, so no folder comes twice.
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -15,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from holdfast.errors import DataError
+from holdfast.data.sources import content_hash
 from holdfast.support.paths import real
 from holdfast.support.progress import progress
 
@@ -60,25 +59,13 @@ def found_inputs(paths: Iterable[Path], accept: Callable[[str], bool]) -> Inputs
 
 
 def hashed_inputs(inputs: Inputs) -> list[dict[str, Any]]:
-    """Name, size and SHA-256 of every file.
-
-    Raises:
-        DataError: a file that cannot be opened.
-    """
+    """Name, size and SHA-256 of every file."""
     found = []
     with progress("Hashing the input", total=sum(f.stat().st_size for f in inputs.files), unit="bytes") as advance:
         for path in inputs.files:
-            digest = hashlib.sha256()
-            try:
-                with open(path, "rb") as file:
-                    while block := file.read(1 << 20):
-                        digest.update(block)
-                        advance(len(block))
-            except OSError as error:
-                raise DataError(
-                    f"{path} cannot be read ({error.strerror or error}). Correct that, or leave it out."
-                ) from error
-            found.append({"name": inputs.name(path), "bytes": path.stat().st_size, "sha256": digest.hexdigest()})
+            size = path.stat().st_size
+            found.append({"name": inputs.name(path), "bytes": size, "sha256": content_hash(path)})
+            advance(size)
     return found
 
 
