@@ -408,7 +408,7 @@ def test_model_folder_mistakes() -> None:
         "expected a model folder with config.json in other, found notes.txt."
         in problems(model("other", "notes.txt"))[0]
     )
-    assert "has config.json but no weights" in problems(model("bare", "config.json"))[0]
+    assert "Expected model.safetensors" in problems(model("bare", "config.json"))[0]
     assert "is a LoRA adapter, not a model" in problems(model("adapter", "adapter_config.json"))[0]
     assert (
         "no such folder: ./tinny. Did you mean 'tiny'?"
@@ -420,7 +420,7 @@ def test_model_folder_mistakes() -> None:
     )
     Path("broken").mkdir()
     Path("broken/config.json").write_text("{")
-    assert "cannot be read as JSON" in problems(model("broken"))[0]
+    assert "a model's configuration in broken/config.json, but it cannot be read" in problems(model("broken"))[0]
 
 
 def test_pickled_weights_come_with_the_conversion() -> None:

@@ -8,7 +8,6 @@ missing folder is reported as missing here.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -16,10 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.checkpoints.named import folder_without_revision, is_no_model, located, near_model
+from holdfast.checkpoints.sources import read_config, read_object
 from holdfast.config.values import show
 from holdfast.config.yaml_file import nearest_sibling
 from holdfast.errors import ConfigError, ModelError, did_you_mean
-from holdfast.printable import lines
 from holdfast.retention.protocol import changes_data
 from holdfast.support.paths import expanded, real
 
@@ -76,7 +75,7 @@ def check_model(name: str | None, *, key: str = "model_name_or_path") -> list[st
     except ModelError as error:
         return [f"{key}: {error}"]
     if path.is_dir():
-        return [f"{key}: {problem}" for problem in _check_model_folder(path, key)]
+        return [f"{key}: {problem}" for problem in _check_model_folder(path)]
     if path.is_file():
         return [
             f"{key}: expected a folder with config.json and *.safetensors, got the file {name}. Give its folder: "
@@ -90,7 +89,9 @@ def check_model(name: str | None, *, key: str = "model_name_or_path") -> list[st
     return []
 
 
-def _check_model_folder(path: Path, key: str) -> list[str]:
+def _check_model_folder(path: Path) -> list[str]:
+    from holdfast.checkpoints.reader import weight_files
+
     names = sorted(p.name for p in path.iterdir())
     if "config.json" not in names:
         if "adapter_config.json" in names:
@@ -101,29 +102,17 @@ def _check_model_folder(path: Path, key: str) -> list[str]:
         found = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "") if names else "nothing"
         return [f"expected a model folder with config.json in {path}, found {found}."]
     try:
-        if not isinstance(json.loads((path / "config.json").read_text(encoding="utf-8")), dict):
-            raise ValueError("not a JSON object")
-    except (OSError, ValueError, RecursionError) as error:
-        return [f"{path / 'config.json'} cannot be read as JSON ({error}). Copy the model again."]
-    if any(n.endswith(".safetensors") for n in names):
-        return []
-    if any(n.endswith((".bin", ".pt", ".pth", ".ckpt")) for n in names):
-        target = f"{os.path.normpath(path)}-safetensors"
-        said = lines(
-            f"{path} holds only pickled weights (*.bin), which can run code when loaded; holdfast reads safetensors. "
-            f"Convert once:",
-            f'      python -c "from transformers import AutoModelForCausalLM as M, AutoTokenizer as T; '
-            f"[c.from_pretrained('{path}').save_pretrained('{target}') for c in (M, T)]\"",
-            f"    and then use {key}: {target}",
-        )
-        return [said]
-    return [f"{path} has config.json but no weights (*.safetensors). Was the download or the copy interrupted?"]
+        read_config(path)
+        weight_files(path)
+    except ModelError as error:
+        return [str(error)]
+    return []
 
 
 def _base_of_adapter(path: Path) -> str:
     try:
-        base = json.loads((path / "adapter_config.json").read_text(encoding="utf-8")).get("base_model_name_or_path")
-    except (OSError, ValueError, AttributeError, RecursionError):
+        base = read_object(path / "adapter_config.json", "an adapter's configuration").get("base_model_name_or_path")
+    except ModelError:
         base = None
     return (
         f"Its base model is {base}: start from that, or merge the adapter into it first."
