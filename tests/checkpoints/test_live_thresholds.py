@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from holdfast.checkpoints.live_tensors import FlatPart, as_part, live_tensors
 from holdfast.checkpoints.live_thresholds import thresholds
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.float64]
@@ -24,13 +23,12 @@ def by_sorting(value: torch.Tensor, fraction: float) -> torch.Tensor:
 @pytest.mark.parametrize("fraction", [1e-9, 0.15, 0.5, 1.0])
 def test_it_is_the_element_that_sorting_finds(dtype, fraction):
     values = [draw(dtype, 37, 11), draw(dtype, 3, 2), torch.zeros(4, 4, dtype=dtype), draw(dtype, 64, 1)[::2]]
-    targets, _ = live_tensors({f"w{i}": torch.empty(v.shape, dtype=dtype) for i, v in enumerate(values)})
     wanted = [by_sorting(v, fraction) for v in values]
-    assert thresholds(targets, values, fraction) == wanted
+    assert thresholds(values, fraction) == wanted
 
 
 def test_shards_count_together(tmp_path):
-    """Over a process group of one: a DTensor and a part go the way of shards, and come to the same."""
+    """Over a process group of one: a DTensor is gathered, and comes to the same."""
     import torch.distributed as dist
     from torch.distributed.tensor import Shard, distribute_tensor, init_device_mesh
 
@@ -38,9 +36,7 @@ def test_shards_count_together(tmp_path):
     try:
         mesh = init_device_mesh("cpu", (1,))
         whole = draw(torch.float32, 40, 5)
-        part = as_part(whole.flatten().clone(), FlatPart((40, 5), 0))
-        named = {"a": whole.clone(), "b": distribute_tensor(whole, mesh, [Shard(0)]), "c": part}
-        targets, _ = live_tensors(named)
-        assert thresholds(targets, list(named.values()), 0.3) == [by_sorting(whole, 0.3)] * 3
+        values = [whole.clone(), distribute_tensor(whole, mesh, [Shard(0)])]
+        assert thresholds(values, 0.3) == [by_sorting(whole, 0.3)] * 2
     finally:
         dist.destroy_process_group()

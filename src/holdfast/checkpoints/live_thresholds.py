@@ -13,36 +13,28 @@ import torch
 from torch import Tensor
 
 from holdfast.checkpoints.live import INTEGER
-from holdfast.checkpoints.live_tensors import LiveTensor, as_part, gathered, is_sharded, part_in
+from holdfast.checkpoints.live_tensors import gathered
 
 
-def thresholds(targets: Sequence[LiveTensor], values: Sequence[Tensor], fraction: float) -> list[Tensor]:
+def thresholds(values: Sequence[Tensor], fraction: float) -> list[Tensor]:
     """Of each tensor the smallest magnitude among the largest `fraction` of its elements, of one element at least.
 
     Args:
-        targets: where the tensors lie; all ranks have to call it where they are sharded, and get the same.
-        values: one a target, of its whole shape, in any float dtype; laid out like it or whole.
+        values: in any float dtype, plain or DTensors, of which all ranks have to call it, and get the same.
         fraction: above 0 and at most 1.
 
     Returns:
-        Scalars of the values' dtypes, on the targets' devices.
+        Scalars of the values' dtypes, on their devices.
     """
     found = []
-    for target, value in zip(targets, values, strict=True):
-        magnitudes = _whole(target, value).abs().flatten()
+    for value in values:
+        magnitudes = gathered(value).abs().flatten()
         count = max(1, round(fraction * len(magnitudes)))
         if magnitudes.device.type == "cpu":
             found.append(_by_partition(magnitudes, count))
         else:
             found.append(magnitudes.topk(count, sorted=False).values.min())
     return found
-
-
-def _whole(target: LiveTensor, value: Tensor) -> Tensor:
-    part = part_in(target.parameter)
-    if part is not None:
-        return gathered(as_part(target.part_of(value).clone(), part))
-    return gathered(value) if is_sharded(value) else value
 
 
 def _by_partition(magnitudes: Tensor, count: int) -> Tensor:

@@ -91,7 +91,7 @@ class _Filter(Passive):
         counts = _steps_taken(targets, step)
         moved = [t for t in targets if counts[t.name] != self._counts[t.name]]
         momenta = [_of_adam(t.name, step)["exp_avg"] for t in moved]
-        for target, momentum, limit in zip(moved, momenta, thresholds(moved, momenta, self.fraction), strict=True):
+        for target, momentum, limit in zip(moved, momenta, thresholds(momenta, self.fraction), strict=True):
             decay = float(_of_adam(target.name, step)["weight_decay"])
             _take_back(
                 target,
