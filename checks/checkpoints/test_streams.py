@@ -16,7 +16,8 @@ import xxhash
 
 from checkpoint_folders import Model, contents, random_model, stored, write_folder
 from holdfast.checkpoints import build, native
-from holdfast.checkpoints.merge import Prepared, prepare_merge
+from holdfast.checkpoints.build import Prepared
+from holdfast.checkpoints.merge import prepare_merge
 from holdfast.checkpoints.policies import Policies
 from holdfast.checkpoints.residual import prepare_apply, prepare_extract, prepare_transfer
 from holdfast.errors import ModelError, StorageError

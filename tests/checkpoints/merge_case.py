@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from checkpoint_folders import contents, llama_shapes, random_model, write_folder
-from holdfast.checkpoints.merge import Prepared, merge, prepare_merge
+from holdfast.checkpoints.build import Prepared
+from holdfast.checkpoints.merge import merge, prepare_merge
 
 
 class Case:

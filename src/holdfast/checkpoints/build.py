@@ -11,7 +11,7 @@ import contextlib
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -96,34 +96,51 @@ class Slots:
     extras: tuple[int, ...] = ()
 
 
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """A request that has been checked: everything is known, nothing is written."""
+
+    command: str
+    """"merge", "residual extract", ...; for the record."""
+    plan: Plan
+    recipe: Recipe
+    """The arithmetic."""
+    slots: Slots
+    request: dict[str, Any] = field(default_factory=dict)
+    """Further settings for the record."""
+    companions: tuple[Source, ...] = ()
+    """Sources whose tokenizer, chat template, generation configuration and code travel along, the most important last;
+    their configuration is the layout's. Without any: the layout."""
+    chat_template: str | None = None
+    """In place of the companions'."""
+    finish: Callable[[Path], None] | None = None
+    """Called with the folder, which has another name yet, when everything but its record is in it."""
+
+    def write(
+        self,
+        output_dir: str | os.PathLike[str],
+        *,
+        overwrite: bool = False,
+        sync: bool = True,
+        workers: int | None = None,
+    ) -> Built:
+        """Does it; see `build` for arguments and errors."""
+        return build(self, output_dir, overwrite=overwrite, sync=sync, workers=workers)
+
+
 def build(
-    plan: Plan,
-    recipe: Recipe,
-    slots: Slots,
+    prepared: Prepared,
     output: str | os.PathLike[str],
     *,
-    command: str,
-    request: Mapping[str, Any] | None = None,
-    companions: Sequence[Source] = (),
-    chat_template: str | None = None,
-    finish: Callable[[Path], None] | None = None,
     overwrite: bool = False,
     sync: bool = True,
     workers: int | None = None,
 ) -> Built:
-    """Runs a plan.
+    """Carries out a request.
 
     Args:
-        plan: what `make_plan` found.
-        recipe: the arithmetic.
-        slots: which source is what.
+        prepared: the request.
         output: the folder to write; neither one of the inputs nor around or inside one.
-        command: "merge", "residual extract", ...; for the record.
-        request: further settings for the record.
-        companions: sources whose tokenizer, chat template, generation configuration and code travel along, the most
-            important last; their configuration is the layout's. Default: the layout.
-        chat_template: takes the place of the companions'.
-        finish: called with the folder, which has another name yet, when everything but its record is in it.
         overwrite: replace a folder that is there.
         sync: put everything on the disk before the folder gets its name.
         workers: threads; None: all cores.
@@ -138,6 +155,7 @@ def build(
         Interrupted: Ctrl-C; the same request continues with the first unfinished file.
     """
     started = time.perf_counter()
+    plan, recipe, slots = prepared.plan, prepared.recipe, prepared.slots
     if workers is not None and workers < 1:
         raise ConfigError(f"workers: expected at least 1, got {workers}")
     output = check_output(plan, output, overwrite=overwrite)
@@ -146,7 +164,7 @@ def build(
         (file, [Slot(j.name, j.dtype, j.shape, j.size * j.dtype.itemsize) for j in plan.jobs if j.file == file])
         for file in plan.files
     ]
-    key = fingerprint(_identity(plan, recipe, slots, command, request))
+    key = fingerprint(_identity(prepared))
     reader = Reader(plan.sources, [Digests() for _ in plan.sources])
     written = Digests()
     seconds = {"measure": 0.0, "merge": 0.0, "close": 0.0}
@@ -156,7 +174,7 @@ def build(
     except KeyboardInterrupt:
         raise Interrupted(f"Stopped. {output} was not written.") from None
     resumed = tuple(sorted(writer.finished))
-    work = _Work(plan, recipe, slots, reader, workers)
+    work = _Work(prepared, reader, workers)
     try:
         with progress(
             f"Writing {output.name}", total=plan.bytes_written * (1 + recipe.rounds()), unit="bytes"
@@ -179,9 +197,9 @@ def build(
                 owners = ", ".join(plan.roles[slots.models[i]] for i in job.owners(slots.models))
                 averaged.setdefault(owners, []).append(job.name)
         record: dict[str, Any] = {
-            "command": command,
+            "command": prepared.command,
             "method": recipe.identity(),
-            "request": dict(request or {}),
+            "request": prepared.request,
             "parents": parents,
             "layout": plan.roles[plan.layout],
             "plan": plan.summary(),
@@ -194,11 +212,11 @@ def build(
         }
 
         def add(folder: Path) -> None:
-            _add_files(folder, plan, companions or [plan.sources[plan.layout]])
-            if chat_template is not None:
-                write_template(folder, chat_template)
-            if finish is not None:
-                finish(folder)
+            _add_files(folder, plan, prepared.companions or [plan.sources[plan.layout]])
+            if prepared.chat_template is not None:
+                write_template(folder, prepared.chat_template)
+            if prepared.finish is not None:
+                prepared.finish(folder)
             result = CheckpointReader(folder)
             record["fingerprint"] = content_fingerprint(result, known=written, workers=workers)
             record["tensors"] = {
@@ -235,8 +253,8 @@ def build(
 class _Work:
     """The passes over the data of one build."""
 
-    def __init__(self, plan: Plan, recipe: Recipe, slots: Slots, reader: Reader, workers: int) -> None:
-        self.plan, self.recipe, self.slots = plan, recipe, slots
+    def __init__(self, prepared: Prepared, reader: Reader, workers: int) -> None:
+        self.plan, self.recipe, self.slots = prepared.plan, prepared.recipe, prepared.slots
         self.reader, self.workers = reader, workers
         self.states: dict[str, Any] = {}
         self.partial: dict[tuple[int, ...], Recipe] = {}
@@ -546,9 +564,10 @@ def check_output(plan: Plan, output: str | os.PathLike[str], *, overwrite: bool)
     return output
 
 
-def _identity(plan: Plan, recipe: Recipe, slots: Slots, command: str, request: Mapping[str, Any] | None) -> list[Any]:
+def _identity(prepared: Prepared) -> list[Any]:
     """Everything that decides the output's bytes: the request, what it was resolved to, the code, the inputs with their
     tokenizers and settings."""
+    plan = prepared.plan
     jobs = [[j.name, j.dtype.name, list(j.shape), j.file, list(j.has), j.action, j.origin] for j in plan.jobs]
     folders = sorted({os.path.realpath(folder) for source in plan.sources for folder in folders_of(source)})
     files = [
@@ -559,14 +578,14 @@ def _identity(plan: Plan, recipe: Recipe, slots: Slots, command: str, request: M
     ]
     order = [[os.fspath(folder) for folder in folders_of(source)] for source in plan.sources]
     return [
-        command,
-        recipe.identity(),
-        dict(request or {}),
+        prepared.command,
+        prepared.recipe.identity(),
+        prepared.request,
         jobs,
         plan.layout,
         list(plan.notes),
         dict(plan.config),
-        slots,
+        prepared.slots,
         order,
         files,
         versions(),

@@ -18,12 +18,12 @@ from typing import Any
 
 import numpy as np
 
-from holdfast.checkpoints.build import Built, Slots
+from holdfast.checkpoints.build import Built, Prepared, Slots
 from holdfast.checkpoints.dtypes import Operand
 from holdfast.checkpoints.fit import VISION, language_config, refuse_misfit
 from holdfast.checkpoints.kernels import Flags, Term, combine
 from holdfast.checkpoints.locate import open_source
-from holdfast.checkpoints.merge import Name, Prepared, companions_of
+from holdfast.checkpoints.merge import Name, companions_of
 from holdfast.checkpoints.methods.protocol import Block
 from holdfast.checkpoints.plan import make_plan
 from holdfast.checkpoints.residual import Passless

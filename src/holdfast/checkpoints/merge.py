@@ -7,12 +7,11 @@ The method is a value (`methods.registry.merge_method`), the policies say what h
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from holdfast.checkpoints.build import Built, Recipe, Slots, build
+from holdfast.checkpoints.build import Built, Prepared, Slots
 from holdfast.checkpoints.chat_template import asked_template
 from holdfast.checkpoints.locate import open_source
 from holdfast.checkpoints.methods.protocol import MergeMethod
@@ -22,41 +21,6 @@ from holdfast.checkpoints.sources import Source, listing
 from holdfast.errors import ConfigError, ShapeError
 
 Name = str | os.PathLike[str]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Prepared:
-    """A request that has been checked: everything is known, nothing is written."""
-
-    command: str
-    plan: Plan
-    recipe: Recipe
-    slots: Slots
-    request: dict[str, Any] = field(default_factory=dict)
-    companions: tuple[Source, ...] = ()
-    chat_template: str | None = None
-    """In place of the companions'."""
-    finish: Callable[[Path], None] | None = None
-    """As of `build.build`."""
-
-    def write(
-        self, output_dir: Name, *, overwrite: bool = False, sync: bool = True, workers: int | None = None
-    ) -> Built:
-        """Does it; see `build.build` for arguments and errors."""
-        return build(
-            self.plan,
-            self.recipe,
-            self.slots,
-            output_dir,
-            command=self.command,
-            request=self.request,
-            companions=self.companions,
-            chat_template=self.chat_template,
-            finish=self.finish,
-            overwrite=overwrite,
-            sync=sync,
-            workers=workers,
-        )
 
 
 def prepare_merge(

@@ -20,13 +20,13 @@ from typing import Any
 import numpy as np
 
 from holdfast.checkpoints import kernels
-from holdfast.checkpoints.build import Built, Slots
+from holdfast.checkpoints.build import Built, Prepared, Slots
 from holdfast.checkpoints.counter import stream_key
 from holdfast.checkpoints.dtypes import Operand, count_nonfinite, decode
 from holdfast.checkpoints.engine import Job, Scratch, job_of, map_blocks, nonfinite_error
 from holdfast.checkpoints.kernels import Flags, Term
 from holdfast.checkpoints.locate import open_source
-from holdfast.checkpoints.merge import Name, Prepared, companions_of
+from holdfast.checkpoints.merge import Name, companions_of
 from holdfast.checkpoints.methods.protocol import Block
 from holdfast.checkpoints.plan import make_plan
 from holdfast.checkpoints.residual import Passless

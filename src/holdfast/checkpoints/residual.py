@@ -32,11 +32,11 @@ from typing import Any
 import numpy as np
 
 from holdfast.checkpoints.ancestry import ancestry, warnings_of
-from holdfast.checkpoints.build import Built, Slots
+from holdfast.checkpoints.build import Built, Prepared, Slots
 from holdfast.checkpoints.dtypes import DTYPES, DType, Operand
 from holdfast.checkpoints.kernels import Flags, Term, combine
 from holdfast.checkpoints.locate import local_folder, open_source
-from holdfast.checkpoints.merge import Name, Prepared, companions_of
+from holdfast.checkpoints.merge import Name, companions_of
 from holdfast.checkpoints.methods.protocol import Block, Sum, weighted_sum
 from holdfast.checkpoints.plan import Alias, Plan, Policies, make_plan
 from holdfast.checkpoints.provenance import FILE

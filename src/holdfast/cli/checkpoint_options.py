@@ -20,8 +20,7 @@ from holdfast.support.paths import expanded
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from holdfast.checkpoints.build import Built
-    from holdfast.checkpoints.merge import Prepared
+    from holdfast.checkpoints.build import Built, Prepared
     from holdfast.checkpoints.plan import Plan
     from holdfast.checkpoints.sources import Source
     from holdfast.records.run import LayerDistance

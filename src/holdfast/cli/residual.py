@@ -16,7 +16,7 @@ from holdfast.config.values import Mistake
 from holdfast.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:
-    from holdfast.checkpoints.merge import Prepared
+    from holdfast.checkpoints.build import Prepared
 
 HELP = """\
 usage: holdfast residual extract|apply [options]

@@ -26,7 +26,7 @@ from holdfast.studies.stages.plan import BASE_MEASURED, MEASURE, STEP, TEXTS, TU
 from holdfast.support.files import read_object
 
 if TYPE_CHECKING:
-    from holdfast.checkpoints.merge import Prepared
+    from holdfast.checkpoints.build import Prepared
     from holdfast.studies.engine.worker import Task
 
 MERGED = "merged"
