@@ -16,7 +16,6 @@ from holdfast.support.files import write_jsonl
     [
         ({"instruction": " Do it. ", "output": " Done. ", "generator": "x"}, "Do it.", "Done."),
         ({"instruction": "Sum.", "input": "1 2", "output": "3"}, "Sum.\n\n1 2", "3"),
-        ({"instruction": "Sum.", "instances": [{"input": "1 2", "output": "3"}]}, "Sum.\n\n1 2", None),
         ({"prompt": "Q", "completion": "A"}, "Q", "A"),
         ({"turns": ["one", "two"]}, "one", None),
         (
@@ -41,9 +40,10 @@ def test_files_that_do_not_fit(tmp_path, monkeypatch):
     write_jsonl("no_prompt.jsonl", [{"id": 1}])
     with pytest.raises(DataError, match="expected a prompt in every row"):
         read_prompts("no_prompt.jsonl")
-    Path("x.txt").write_text("hello")
-    with pytest.raises(DataError, match=r"got '\.txt'"):
-        read_prompts("x.txt")
+    Path("x.txt").write_text("hello\nagain\n")
+    assert read_prompts("x.txt") == ["hello", "again"]
+    with pytest.raises(DataError, match="x.txt: expected a prompt .* and an answer"):
+        read_answers("x.txt")
     write_jsonl("twice.jsonl", [{"prompt": "a", "answer": "1"}, {"prompt": "a", "answer": "2"}])
     assert read_answers("twice.jsonl") == {"a": "1"}
     assert read_prompts("twice.jsonl") == ["a"]

@@ -1,19 +1,18 @@
 """Prompts, and what a model answered to them, read from a file.
 
-Prompts and answers are rows of a file (JSON Lines, CSV, Parquet). The prompt is the first of the columns
-`PROMPT_COLUMNS` that a row has, with an Alpaca row's `input` (or a self-instruct row's first instance) below it; of
-several turns the first counts. The answer is the first of `ANSWER_COLUMNS`. AlpacaEval's own form, {"instruction",
-"output", "generator"}, is one of these.
+Prompts and answers are rows of a file (JSON Lines, CSV, Parquet; of a text file its lines are prompts). The prompt is
+the first of the columns `PROMPT_COLUMNS` that a row has, with an Alpaca row's `input` below it; of several turns the
+first counts. The answer is the first of `ANSWER_COLUMNS`. AlpacaEval's own form, {"instruction", "output",
+"generator"}, is one of these.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from holdfast.errors import DataError, did_you_mean
-from holdfast.support.paths import expanded
+from holdfast.errors import DataError
 
 T = TypeVar("T")
 
@@ -27,9 +26,6 @@ def prompt_of(row: Mapping[str, Any]) -> str | None:
         text = _turn(row.get(column), role="user")
         if text:
             extra = row.get("input")
-            instances = row.get("instances")
-            if extra is None and isinstance(instances, list) and instances and isinstance(instances[0], Mapping):
-                extra = instances[0].get("input")
             return f"{text}\n\n{extra.strip()}" if isinstance(extra, str) and extra.strip() else text
     return None
 
@@ -82,7 +78,9 @@ def _found_in(path: str | Path, find: Callable[[Mapping[str, Any]], T | None], e
     Raises:
         DataError: no such file, or rows in which nothing is found.
     """
-    found = [find(row) for row in _rows(path)]
+    from holdfast.data.sources import load_rows
+
+    found = [find(row) for row in load_rows(path, documents="line")]
     bad = [number for number, value in enumerate(found, 1) if value is None]
     if bad:
         raise DataError(
@@ -110,20 +108,6 @@ def answers_to(prompts: Sequence[str], answers: Mapping[str, str], name: str) ->
             f"{missing[0][:80]!r}). Answer the same prompts with both models, or take these prompts out."
         )
     return [answers[prompt] for prompt in prompts]
-
-
-def _rows(path: str | Path) -> Iterator[dict[str, Any]]:
-    from holdfast.data.readers import KINDS, file_tables, kind_of, plain_rows
-
-    file = expanded(path)
-    if not file.is_file():
-        beside = [p.name for p in file.parent.iterdir() if p.is_file()] if file.parent.is_dir() else []
-        raise DataError(f"no such file: {path}.{did_you_mean(file.name, beside)}")
-    if kind_of(file) in (None, "text"):
-        kinds = ", ".join(suffix for suffix, kind in KINDS.items() if kind != "text")
-        raise DataError(f"{path}: expected a file of rows with columns ({kinds}), got '{file.suffix}'.")
-    for table in file_tables(file):
-        yield from plain_rows(table)
 
 
 def _turn(value: Any, *, role: str) -> str | None:
