@@ -42,7 +42,7 @@ def test_files_that_do_not_fit(tmp_path, monkeypatch):
         read_prompts("no_prompt.jsonl")
     Path("x.txt").write_text("hello\nagain\n")
     assert read_prompts("x.txt") == ["hello", "again"]
-    with pytest.raises(DataError, match="x.txt: expected a prompt .* and an answer"):
+    with pytest.raises(DataError, match=r"x\.txt: expected a prompt .* and an answer"):
         read_answers("x.txt")
     write_jsonl("twice.jsonl", [{"prompt": "a", "answer": "1"}, {"prompt": "a", "answer": "2"}])
     assert read_answers("twice.jsonl") == {"a": "1"}
