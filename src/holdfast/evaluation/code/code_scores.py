@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from holdfast.errors import ConfigError, DataError, did_you_mean
 from holdfast.evaluation.code.sandbox import Limits, Outcome, run_all
 
 DEFAULT_LIMITS = {"humaneval": Limits(), "mbpp": Limits(cpu_seconds=15, wall_seconds=40.0)}
@@ -33,21 +32,8 @@ def pass_at_k(n: int, c: int, k: int) -> float:
         n: completions that were run, at least k.
         c: those that passed.
         k: completions that a user of the model would try, at least 1.
-
-    Raises:
-        DataError: k > n, which has no unbiased estimate, or counts that cannot be.
     """
-    problems = []
-    if k < 1:
-        problems.append(f"k: expected at least 1, got {k}")
-    if not 0 <= c <= n:
-        problems.append(f"c: expected between 0 and n = {n}, got {c}")
-    if k > n:
-        problems.append(
-            f"pass@{k} needs at least {k} completions of a problem, got {n}: make more, or ask for a smaller k"
-        )
-    if problems:
-        raise DataError("; ".join(problems) + ".")
+    assert 1 <= k <= n and 0 <= c <= n, "fewer completions than k have no unbiased estimate"
     none_passes = 1.0
     for i in range(n - c + 1, n + 1):
         none_passes *= max(0.0, 1.0 - k / i)  # 0 at i = k, from where on every draw of k holds one that passes
@@ -77,12 +63,10 @@ def mbpp_program(doc: Mapping[str, Any], completion: str) -> str:
     return "\n".join([completion, setup, *doc["test_list"]])
 
 
-_PROGRAMS: dict[str, tuple[Callable[[Mapping[str, Any], str], str], tuple[str, ...]]] = {
-    "humaneval": (humaneval_program, ("task_id", "prompt", "test", "entry_point")),
-    "mbpp": (mbpp_program, ("task_id", "test_list")),
+_PROGRAMS: dict[str, Callable[[Mapping[str, Any], str], str]] = {
+    "humaneval": humaneval_program,
+    "mbpp": mbpp_program,
 }
-FAMILIES = tuple(_PROGRAMS)
-"""Benchmarks whose programs can be put together."""
 
 
 # -------------------------------------------------------------------------------------------------------------- scores
@@ -94,19 +78,15 @@ def score_completions(
     *,
     family: str,
     ks: Sequence[int] = (1,),
-    limits: Limits | None = None,
-    workers: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[dict[str, Any]]:
     """Runs completions against their problems' tests. Equal programs run once.
 
     Args:
         docs: problems, as rows of the benchmark's file.
-        completions_per_doc: n completions of each, cut and extracted already.
+        completions_per_doc: n completions of each, cut and extracted already; at least as many as the largest k.
         family: "humaneval" or "mbpp".
         ks: for every k a column "pass@k".
-        limits: of one program, see `sandbox.Limits`; None: `DEFAULT_LIMITS` of the family.
-        workers: programs at a time; None: one a core.
         progress: called with (programs done, programs in all).
 
     Returns:
@@ -115,25 +95,16 @@ def score_completions(
         `details`.
 
     Raises:
-        ConfigError: no such family, a k below 1, or a machine without the sandbox.
-        DataError: columns or completions are missing, or fewer completions than a k; all of it in one message. Nothing
-            was run.
+        ConfigError: a machine without the sandbox.
     """
-    if family not in _PROGRAMS:
-        raise ConfigError(
-            f"family: expected {' or '.join(FAMILIES)}, got {family!r}.{did_you_mean(str(family), FAMILIES)}"
-        )
-    if not ks or any(isinstance(k, bool) or not isinstance(k, int) or k < 1 for k in ks):
-        raise ConfigError(f"ks: expected whole numbers of at least 1, got {list(ks)}.")
-    make, columns = _PROGRAMS[family]
-    _check(docs, completions_per_doc, columns=columns, most=max(ks), family=family)
+    make = _PROGRAMS[family]
     programs = [
         [make(doc, completion) for completion in completions]
         for doc, completions in zip(docs, completions_per_doc, strict=True)
     ]
     distinct = list(dict.fromkeys(program for group in programs for program in group))
-    limits = limits or DEFAULT_LIMITS[family]
-    outcomes = dict(zip(distinct, run_all(distinct, limits=limits, workers=workers, progress=progress), strict=True))
+    ended = run_all(distinct, limits=DEFAULT_LIMITS[family], progress=progress)
+    outcomes = dict(zip(distinct, ended, strict=True))
     return [_row(doc, [outcomes[program] for program in group], ks) for doc, group in zip(docs, programs, strict=True)]
 
 
@@ -147,34 +118,3 @@ def _row(doc: Mapping[str, Any], outcomes: Sequence[Outcome], ks: Sequence[int])
         "reasons": [outcome.reason for outcome in outcomes],
         "details": [outcome.detail for outcome in outcomes],
     }
-
-
-def _check(
-    docs: Sequence[Mapping[str, Any]],
-    groups: Sequence[Sequence[str]],
-    *,
-    columns: Sequence[str],
-    most: int,
-    family: str,
-) -> None:
-    problems = []
-    if len(docs) != len(groups):
-        problems.append(f"expected completions of {len(docs)} problems, got them of {len(groups)}")
-    for place, doc in enumerate(docs):
-        if lacking := [column for column in columns if column not in doc]:
-            problems.append(f"row {place + 1}: expected the columns of {family}, got none named {', '.join(lacking)}")
-    for place, (doc, group) in enumerate(zip(docs, groups, strict=False)):
-        name = doc.get("task_id", f"row {place + 1}")
-        if isinstance(group, str) or not all(isinstance(completion, str) for completion in group):
-            problems.append(
-                f"{name}: expected a list of completions as text, got {type(group).__name__} with something else"
-            )
-        elif len(group) < most:
-            problems.append(f"{name}: pass@{most} needs at least {most} completions, got {len(group)}")
-    if problems:
-        shown = problems[:20] + ([f"and {len(problems) - 20} more"] if len(problems) > 20 else [])
-        raise DataError(
-            "The completions cannot be scored:",
-            *(f"  - {problem}." for problem in shown),
-            "Make the missing ones, or lower k.",
-        )
