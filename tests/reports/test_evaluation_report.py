@@ -13,7 +13,6 @@ from synthetic_evaluations import ACCURACY, TEXT, Pair, answers, evaluation_reco
 from test_comparison_report import section, titles
 from test_report_pages import figures_of
 
-from holdfast.errors import ConfigError
 from holdfast.records.evaluation import EvaluationFolder, EvaluationRecord
 from holdfast.reports.evaluation_report import evaluation_page
 from holdfast.reports.html import write_page
@@ -104,11 +103,6 @@ def test_unreadable_files_are_said_first(tmp_path) -> None:
     assert "base: k.qa.samples.jsonl could not be read: k.qa.samples.jsonl, line 2" in page
     assert str(tmp_path) not in page
     assert cells_of(page, "qa")  # the figure stands, only the rows are gone
-
-
-def test_as_many_folders_as_models(pair, tmp_path) -> None:
-    with pytest.raises(ConfigError, match="folder for each of 2 models, got 1"):
-        write_page(evaluation_page(evaluation_record(pair.labels), [pair.before]), tmp_path / "e.html")
 
 
 def test_subjects_are_the_means_of_their_questions(pair, tmp_path) -> None:

@@ -371,8 +371,7 @@ class ServedScorer:
         Raises:
             ModelError: the server gives no log-probabilities.
         """
-        if find is not None:
-            raise ConfigError("expected a model in memory, got a served one, which gives no whole distributions.")
+        assert find is None, "entries that need whole distributions are refused"
         order = sorted(paths, key=lambda path: path.ids)
         batches = (([path.index for path in batch], batch) for batch in in_groups(order, self.model.at_once))
         return (partial or Partial(None)).resumed(name, batches, self._found, total=len(paths), report=report)

@@ -13,7 +13,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from holdfast.errors import ConfigError
 from holdfast.records.comparison import NOT_FINITE, Comparison
 from holdfast.records.evaluation import Evaluation, EvaluationFolder, EvaluationRecord, Metric
 from holdfast.records.metrics import is_share, readings
@@ -90,15 +89,7 @@ def evaluation_page(
         record: what was asked; its models name the folders.
         folders: one a model, in the record's order.
         comparisons: label of a model -> its paired comparison with the first of which something was measured.
-
-    Raises:
-        ConfigError: not as many folders as models.
     """
-    if len(folders) != len(record.models):
-        raise ConfigError(
-            f"Expected a folder for each of {plural(len(record.models), 'model')}, got {len(folders)}. Give them in "
-            f"the record's order."
-        )
     scores = Scores(record, folders)
     models, labels, missing = scores.models, [m.label for m in scores.models], scores.missing
     rows = {(m.label, key): m.rows(e) for m in models for key, e in _with_subjects(m)}

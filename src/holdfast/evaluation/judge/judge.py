@@ -20,10 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from holdfast.errors import ConfigError, DataError
 from holdfast.evaluation.judge.settings import TEMPERATURE, TEMPLATE, JudgeSettings
 from holdfast.evaluation.judge.verdict import Verdict, read_verdict
-from holdfast.support.endpoint import Answer, Client, Endpoint, OptionNames, missing_package, run, work_through
+from holdfast.support.endpoint import Answer, Client, Endpoint, OptionNames, run, work_through
 from holdfast.support.files import fingerprint
 from holdfast.support.ledger import Ledger
 
@@ -173,15 +172,10 @@ def judge_pairs(
         progress: called with (requests done, requests in all) as answers come.
 
     Raises:
-        ConfigError: no such address; the endpoint refuses the key or does not know the model or the address.
+        ConfigError: the endpoint refuses the key or does not know the model or the address.
         HoldfastError: nobody answers there, or the account has no credit left.
         RunFolderError, StorageError: the folder cannot be written. What was judged before is kept in all cases.
     """
-    problems = endpoint.problems() + missing_package("judging")
-    if problems:
-        raise ConfigError(problems)
-    if not pairs:
-        raise DataError("Expected at least one pair of answers to judge, got none.")
     questions = questions_of(pairs, settings)
     notes: list[str] = []
     with Ledger(Path(folder) / JUDGEMENTS) as ledger:

@@ -109,8 +109,7 @@ def _judged(pairs: list[AnswerPair], entry: WinRateEntry, on: Subject) -> tuple[
     """Every pair's verdicts, and what qualifies them; nobody is asked where all replies are equal."""
     if all(pair.candidate == pair.reference for pair in pairs):
         return _unjudged(pairs), []
-    if on.verdicts is None:
-        raise DataError("expected a folder for the judge's verdicts: measure the entry by `evaluate`.")
+    assert on.verdicts is not None, "who measures the entry keeps its verdicts"
     settings = JudgeSettings(
         model=entry.judge_model, **{s.name: getattr(entry, s.name) for s in settings_of(ReplySettings)}
     )
