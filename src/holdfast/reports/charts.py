@@ -187,8 +187,6 @@ class Chart:
     rules: Sequence[Rule] = ()
     shades: Sequence[Shade] = ()
     notes: Sequence[Note] = ()
-    narrow: Sequence[str] = ()
-    """Shorter names of the y axis, for a phone."""
     order: str = ""
     """Key that the table's rows are sorted by."""
     layout: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -302,8 +300,8 @@ def plotly_figure(chart: Chart) -> dict[str, Any]:
         above = 1.02 + 18 * titled / max(chart.height - 80, 1)
         place = {"orientation": "h", "x": 0, "xanchor": "left", "y": above, "yanchor": "bottom", "font": _font("ink")}
         layout["legend"] = {**place, "bgcolor": "rgba(0,0,0,0)", "traceorder": "normal"}
-    if chart.narrow:
-        layout["meta"] = {"narrow": [plain(squeeze(n, 17)) for n in chart.narrow]}
+    if chart.y.names:  # what the page shows on a phone
+        layout["meta"] = {"narrow": [plain(squeeze(n, 17)) for n in chart.y.names]}
     return {"data": data, "layout": layout | dict(chart.layout)}
 
 
@@ -540,11 +538,6 @@ def figures_at_right(texts: Sequence[str], tones: Sequence[str]) -> list[Note]:
         more = {"xref": "paper", "xanchor": "left", "xshift": 8}
         found.append(Note(text=text, x=1.0, y=place, colour=colour, more=more))
     return found
-
-
-def narrow(names: Sequence[str]) -> list[str]:
-    """Names for an axis on a phone."""
-    return [n.replace("high school ", "HS ").replace("professional ", "prof. ") for n in names]
 
 
 def logged_curves(

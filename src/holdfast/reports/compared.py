@@ -31,7 +31,6 @@ from holdfast.reports.charts import (
     Mark,
     Value,
     figures_at_right,
-    narrow,
     tabulate,
 )
 from holdfast.reports.format import (
@@ -463,7 +462,6 @@ def gain_forest(
         x=Axis(title=f"gain, {unit} → better", zero=True, from_zero=True, more={"nticks": 7}),
         y=Axis(names=called, length=26, range=end),
         notes=[] if compact else figures_at_right([f["value"].text for f in found], [f["tone"] for f in found]),
-        narrow=narrow(called),
         caption=" ".join(notes),
         height=66 + (19 if compact else 30) * max(len(found), 2),
     )

@@ -40,7 +40,7 @@ from holdfast.reports.blocks import (
     problems,
     sub,
 )
-from holdfast.reports.charts import Axis, Chart, Col, Mark, Value, colour_of, narrow, tabulate
+from holdfast.reports.charts import Axis, Chart, Col, Mark, Value, colour_of, tabulate
 from holdfast.reports.compared import (
     difference_note,
     gains,
@@ -396,7 +396,6 @@ def subject_dots(names: Sequence[str], models: Sequence[tuple[str, Sequence[Metr
         marks=marks,
         x=Axis(title="%" if share else unit),
         y=Axis(names=called, length=26),
-        narrow=narrow(called),
         caption="Sorted by the first model. Lines: intervals over the questions of the subject.",
         height=80 + len(names) * max(18, 9 * len(models)),
     )

@@ -472,5 +472,5 @@ def carried_charts(r: StudyResults) -> list[Chart]:
         if len(shown) > 1:
             axis = Axis(names=names, length=34)
             height = 96 + 30 * len(shown)
-            charts.append(_chart(score, shown, kinds, range(len(shown)), y=axis, height=height, narrow=names))
+            charts.append(_chart(score, shown, kinds, range(len(shown)), y=axis, height=height))
     return charts
