@@ -241,9 +241,6 @@ def shares_chart(claims: Sequence[Mapping[str, Any]], studies: Mapping[str, Any]
         {"name": name, "kept place": place - 0.14, "avoided place": place + 0.14, **values}
         for place, (name, values) in enumerate(zip(names, found.values(), strict=True))
     ]
-    short = [
-        trial.replace("label annealing", "LA").replace("weight ", "").replace("coefficient ", "") for _, trial in found
-    ]
     return Chart(
         title="Shares of what direct fine-tuning did",
         heading=False,
@@ -256,7 +253,6 @@ def shares_chart(claims: Sequence[Mapping[str, Any]], studies: Mapping[str, Any]
         x=Axis(title="share; 1 is all of it"),
         y=Axis(names=names, length=56),
         rules=[Rule(x=0), Rule(x=1)],
-        narrow=short,
         caption=(
             "Points with intervals over seeds and samples. Both far to the right: learnt as direct fine-tuning does, "
             "and forgot nothing."
