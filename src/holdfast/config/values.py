@@ -15,7 +15,7 @@ import math
 import os
 import pathlib
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from holdfast.config.declare import (
@@ -299,22 +299,36 @@ def _to_list(hint: Any, value: Any, meta: Meta, path: Path) -> Any:
     fixed = typing.get_origin(hint) is tuple and Ellipsis not in args and len(args) > 0
     if (fixed and len(value) != len(args)) or (meta.least is not None and len(value) < meta.least):
         raise ValueError
-    result: list[Any] = []
+    hints = args if fixed else [item] * len(value)
+    result = _convert_all(zip(range(len(value)), hints, value, strict=True), meta, path)
+    return tuple(result) if typing.get_origin(hint) is tuple or hint is tuple else result
+
+
+def _convert_all(items: Iterable[tuple[str | int, Any, Any]], meta: Meta, path: Path) -> list[Any]:
+    """The values of a list or a mapping, converted.
+
+    Args:
+        items: where each stands below `path`, its type hint, and the value.
+        meta: bounds of each.
+        path: of all.
+
+    Raises:
+        Refused: with the mistakes of all.
+    """
+    results: list[Any] = []
     mistakes: list[Mistake] = []
-    for number, one in enumerate(value):
-        wanted = args[number] if fixed else item
+    for key, hint, value in items:
         try:
-            result.append(_convert(wanted, one, meta, (*path, number)))
+            results.append(_convert(hint, value, meta, (*path, key)))
         except Refused as error:
             mistakes += error.mistakes
         except (TypeError, ValueError, OverflowError):
-            words = type_in_words(wanted) + (
-                "" if typing.get_origin(wanted) is typing.Annotated else _item_bounds(meta)
-            )
-            mistakes.append(Mistake(path=(*path, number), text=f"expected {words}, got {show(one)}."))
+            bounds = "" if typing.get_origin(hint) is typing.Annotated else _item_bounds(meta)
+            text = f"expected {type_in_words(hint)}{bounds}, got {show(value)}."
+            mistakes.append(Mistake(path=(*path, key), text=text))
     if mistakes:
         raise Refused(*mistakes)
-    return tuple(result) if typing.get_origin(hint) is tuple or hint is tuple else result
+    return results
 
 
 def _item_bounds(meta: Meta) -> str:
@@ -336,19 +350,9 @@ def _to_dict(hint: Any, value: Any, meta: Meta, path: Path) -> Any:
     args = typing.get_args(hint)
     if len(args) != 2 or args[1] is Any:
         return dict(value)
-    result: dict[str, Any] = {}
-    mistakes: list[Mistake] = []
-    for key, one in value.items():
-        try:
-            result[str(key)] = _convert(args[1], one, meta, (*path, str(key)))
-        except Refused as error:
-            mistakes += error.mistakes
-        except (TypeError, ValueError, OverflowError):
-            words = type_in_words(args[1])
-            mistakes.append(Mistake(path=(*path, str(key)), text=f"expected {words}, got {show(one)}."))
-    if mistakes:
-        raise Refused(*mistakes)
-    return result
+    names = [str(key) for key in value]
+    items = zip(names, [args[1]] * len(names), value.values(), strict=True)
+    return dict(zip(names, _convert_all(items, meta, path), strict=True))
 
 
 def _to_dataclass(cls: type, value: Any, path: Path) -> Any:

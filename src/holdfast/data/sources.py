@@ -85,7 +85,7 @@ def load_rows(
             f"A configuration ({config!r}) only makes sense for a data set of the hub; {_label(name)} is local. Leave "
             f"it out."
         )
-    if isinstance(name, (str, os.PathLike)) and _is_saved_dataset(expanded(name)):
+    if isinstance(name, (str, os.PathLike)) and is_saved_dataset(expanded(name)):
         return _load_saved(expanded(name), split)
     files = data_files(name, split=split)
     if streaming:
@@ -140,7 +140,7 @@ def left_out(name: Source, files: Sequence[Path]) -> list[str]:
         files: those that are read.
     """
     folder = expanded(name)
-    if not folder.is_dir() or _is_saved_dataset(folder):
+    if not folder.is_dir() or is_saved_dataset(folder):
         return []
     found = [file for file in _walk(folder) if file not in files and _split_of(file) is None]
     rows = [file for file in found if kind_of(file) not in (None, "text") or _OTHER_ROWS & set(file.suffixes)]
@@ -327,7 +327,8 @@ def _slice(rows: datasets.Dataset, split: str) -> datasets.Dataset:
 # ---------------------------------------------------------------------------------------------- saved and hub data sets
 
 
-def _is_saved_dataset(path: Path) -> bool:
+def is_saved_dataset(path: Path) -> bool:
+    """Whether `Dataset.save_to_disk` wrote a folder."""
     return (path / "dataset_dict.json").is_file() or (
         (path / "dataset_info.json").is_file() and (path / "state.json").is_file()
     )

@@ -422,20 +422,16 @@ def load_training_data(config: TrainConfig, tokenizer: Any, not_read: Counts | N
 
 def _read_from(config: TrainConfig) -> list[Path] | None:
     """The local files that the training rows come from, all or a part of their rows; None where it is not known."""
-    from holdfast.data.sources import data_files, is_path
+    from holdfast.data.sources import data_files, is_path, is_saved_dataset
     from holdfast.support.paths import expanded
 
     if config.mixture.datasets:
         files = [expanded(file) for entry in config.mixture.datasets for file in _files(entry.data_files)]
         return [file for file in files if file.is_file()] or None
     name = config.script.dataset_name
-    if name is None or not is_path(name) or _is_saved(expanded(name)):
+    if name is None or not is_path(name) or is_saved_dataset(expanded(name)):
         return None
     return data_files(name, split=config.script.dataset_train_split)
-
-
-def _is_saved(path: Path) -> bool:
-    return any((path / file).is_file() for file in ("dataset_dict.json", "state.json"))
 
 
 def _all_rows(config: TrainConfig) -> Any:
@@ -510,7 +506,7 @@ def load_eval_data(config: TrainConfig, tokenizer: Any, not_read: Counts | None 
     if str(getattr(config.training.eval_strategy, "value", config.training.eval_strategy)) == "no":
         return None
     from holdfast.data.formats import standardise
-    from holdfast.data.sources import data_files, is_path, load_rows
+    from holdfast.data.sources import data_files, is_path, is_saved_dataset, load_rows
     from holdfast.support.paths import expanded
 
     script = config.script
@@ -519,7 +515,7 @@ def load_eval_data(config: TrainConfig, tokenizer: Any, not_read: Counts | None 
         return standardise(rows, tokenizer, templates=_templates(config), read_from=_read_from(config))[0]
     if config.eval_dataset_name is not None:
         name, split = config.eval_dataset_name, config.eval_dataset_split
-        files = data_files(name, split=split) if is_path(name) and not _is_saved(expanded(name)) else None
+        files = data_files(name, split=split) if is_path(name) and not is_saved_dataset(expanded(name)) else None
         rows = load_rows(name, split=split)
         return standardise(rows, tokenizer, templates=_templates(config), read_from=files, not_read=not_read)[0]
     try:
