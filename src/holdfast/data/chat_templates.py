@@ -47,7 +47,9 @@ def _rendered(tokenizer: Any, messages: Any, **variables: Any) -> str:
         return ""
     try:
         return str(tokenizer.apply_chat_template(messages, tokenize=False, **variables))
-    except Exception:  # what templates raise has no common base; whoever prepares the rows says it
+    except Exception as error:  # what templates raise has no common base; whoever prepares the rows says it
+        if isinstance(error.__cause__, (TimeoutError, MemoryError)):
+            raise
         return ""
 
 
