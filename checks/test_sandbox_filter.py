@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from evaluation import test_sandbox
-from evaluation.test_sandbox import SHORT, without
+from evaluation.test_sandbox import SHORT, run_python, without
 from holdfast.evaluation.code import sandbox_child
-from holdfast.evaluation.code.sandbox import run_python
 
 needs_sandbox, needs_namespaces = test_sandbox.needs_sandbox, test_sandbox.needs_namespaces
 

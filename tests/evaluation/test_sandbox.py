@@ -15,7 +15,7 @@ import pytest
 
 from holdfast.errors import ConfigError, HoldfastError
 from holdfast.evaluation.code import sandbox
-from holdfast.evaluation.code.sandbox import REASONS, Limits, Outcome, capabilities, one_line, run_all, run_python
+from holdfast.evaluation.code.sandbox import REASONS, Limits, Outcome, capabilities, one_line, run_all
 
 SHORT = Limits(cpu_seconds=1, wall_seconds=8.0)
 PRELUDE = """
@@ -46,6 +46,10 @@ def needs_sandbox() -> None:
 def needs_namespaces(needs_sandbox) -> None:
     if not capabilities()["namespaces"]:
         pytest.skip("this machine allows no namespaces")
+
+
+def run_python(program: str, *, limits: Limits | None = None) -> Outcome:
+    return run_all([program], limits=limits, workers=1)[0]
 
 
 def attack(*lines: str, reason: str = "passed") -> Outcome:

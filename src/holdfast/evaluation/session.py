@@ -18,7 +18,7 @@ import dataclasses
 import itertools
 import re
 from collections import Counter
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -381,6 +381,9 @@ def check_request(
     processors: dict[str, Processor | None] = {}
     hashes: dict[str, str] = {}
 
+    def of(model: ModelRequest, sentences: Iterable[str]) -> list[str]:
+        return [f"{model.label}: {sentence}" if len(models) > 1 else sentence for sentence in sentences]
+
     def read(model: ModelRequest) -> None:
         tokenizers[model.label] = load_tokenizer(model.name, trust_remote_code=trust_remote_code)
         if plan.backend == "transformers":  # servers are asked for texts
@@ -401,7 +404,7 @@ def check_request(
     start = EvaluationFolder((out or Path()) / models[0].label) if models else None
     for model in models:
         if is_address(model.name):
-            problems += [f"{model.label}: {p}" if len(models) > 1 else p for p in _problem(reach, model)]
+            problems += of(model, _problem(reach, model))
             continue
         found = list(_problem(check_model, model.name, trust_remote_code=trust_remote_code, fit=False))
         readable |= set() if found else {model.label}
@@ -409,7 +412,7 @@ def check_request(
             found += _problem(read, model)
         if plan.backend == "vllm":
             found += _problem(serve, model)
-        problems += [f"{model.label}: {p}" if len(models) > 1 else p for p in found]
+        problems += of(model, found)
     kept: dict[str, str] = {}
     alike = {
         label: (tokenizer_fingerprint(tokenizer), processor_fingerprint(p) if (p := processors.get(label)) else None)
@@ -445,8 +448,7 @@ def check_request(
                     kept[model.label] = identity["hash"]
                     continue
         if model.label in readable:
-            unfit = _problem(check_fit, model.name, trust_remote_code=trust_remote_code)
-            problems += [f"{model.label}: {p}" if len(models) > 1 else p for p in unfit]
+            problems += of(model, _problem(check_fit, model.name, trust_remote_code=trust_remote_code))
         if alike[model.label] in checked:
             continue
         checked.add(alike[model.label])

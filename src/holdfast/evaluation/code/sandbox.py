@@ -366,20 +366,6 @@ def one_line(text: str, *, most: int = _DETAIL) -> str:
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
-def run_python(program: str, *, limits: Limits | None = None) -> Outcome:
-    """Runs a program in the sandbox; passed when its last line was reached.
-
-    Args:
-        program: Python source, tests included. It runs as a module, not as `__main__`, with the standard library only.
-        limits: None: the defaults of `Limits`.
-
-    Raises:
-        ConfigError: this machine lacks a wall that is needed (see `capabilities`); nothing was run.
-        HoldfastError: the sandbox could not be set up; nothing was run.
-    """
-    return run_all([program], limits=limits, workers=1)[0]
-
-
 def run_all(
     programs: Iterable[str],
     *,
@@ -390,7 +376,8 @@ def run_all(
     """Runs programs side by side. Ctrl-C, and any error, ends all of them before it goes on to the caller.
 
     Args:
-        programs: Python sources, see `run_python`.
+        programs: Python sources, tests included. Each runs as a module, not as `__main__`, with the standard library
+            only, and has passed when its last line was reached.
         limits: of each of them.
         workers: programs at a time; None: as many as there are cores for this process.
         progress: called with (programs done, programs in all) as they end.
