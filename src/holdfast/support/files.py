@@ -196,10 +196,19 @@ def _finite_or_not(value: dict[str, Any]) -> Any:
 _DECODER = json.JSONDecoder(object_hook=_finite_or_not)
 
 
+def from_json(text: str) -> Any:
+    """JSON with the numbers that are not finite given back.
+
+    Raises:
+        ValueError, RecursionError: it is none.
+    """
+    return _DECODER.decode(text)
+
+
 def from_jsonable(value: Any) -> Any:
     """Plain JSON values with the numbers that are not finite given back, for what was stored elsewhere than in a file
     of `write_json`."""
-    return _DECODER.decode(json.dumps(value))
+    return from_json(json.dumps(value))
 
 
 def record_from(cls: type[T], value: Any) -> T:

@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Any
 
 from holdfast.errors import DataError, FolderBusy, RunFolderError, StorageError
-from holdfast.support.files import read_jsonl, to_jsonable
+from holdfast.support.files import from_json, to_jsonable
 from holdfast.support.leftovers import NewFolder
 
 Row = dict[str, Any]
@@ -122,44 +122,35 @@ def read_ledger(
     Args:
         path: the file.
         key: the field that tells rows apart.
-        keep: as of `Ledger`; the file is then read line by line.
+        keep: as of `Ledger`.
 
     Raises:
         DataError: a line that is no row of a ledger.
     """
-    if not Path(path).is_file():
-        return {}
-    if keep is not None:
-        return {row[key]: keep(row) for row in stream_ledger(path, key=key)}
-    rows: dict[str, Row] = {}
-    for row in read_jsonl(path):
-        _check(row, path, key)
-        rows[row[key]] = row
-    return rows
+    return {row[key]: row if keep is None else keep(row) for row in stream_ledger(path, key=key)}
 
 
 def stream_ledger(path: str | os.PathLike[str], *, key: str = "key") -> Iterator[Row]:
     """Every row of a ledger in the order of writing, replaced ones too, one in memory at a time; none where there is no
     file.
 
-    Non-finite numbers stay as they are written, `{"float": "NaN"}`.
-
     Raises:
         DataError: a line that is no row of a ledger.
     """
     if not Path(path).is_file():
         return
-    with open(path, encoding="utf-8", errors="replace") as file:  # a torn end may stop inside a character
+    with open(path, "rb") as file:
         for number, line in enumerate(file, 1):
             if not line.strip():
                 continue
             try:
-                row = json.loads(line)
+                row = from_json(line.decode())
             except (ValueError, RecursionError) as error:
-                if not line.endswith("\n"):  # the writer died in the middle of this line
+                if not line.endswith(b"\n"):  # the writer died in the middle of this line
                     return
                 raise DataError(
-                    f"{path}, line {number}: expected a JSON object, got {line[:80]!r} ({error})."
+                    f"{path}, line {number}: expected a JSON object, got "
+                    f"{line[:80].decode(errors='replace')!r} ({error})."
                 ) from error
             _check(row, path, key)
             yield row
