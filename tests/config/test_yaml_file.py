@@ -11,7 +11,14 @@ import pytest
 from holdfast.config.yaml_file import from_yaml, parse_yaml, read_yaml
 from holdfast.errors import ConfigError
 
-DEEP = "[" * 1000 + "]" * 1000
+DEEP = "[" * 3000 + "]" * 3000
+BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"{name}: &{name} [{', '.join([f'*{before}'] * 10)}]\n" for before, name in zip("abcdefgh", "bcdefghi", strict=True)
+)
+MERGE_BOMB = "a: &a {k: 1}\n" + "".join(
+    f"{name}: &{name} {{<<: [{', '.join([f'*{before}'] * 10)}]}}\n"
+    for before, name in zip("abcdefgh", "bcdefghi", strict=True)
+)
 
 
 @pytest.mark.parametrize(
@@ -24,9 +31,11 @@ DEEP = "[" * 1000 + "]" * 1000
         ("a: !!python/object/apply:os.getcwd []\n", "could not determine a constructor for the tag"),
         ("a: !!map foo\n", "expected a mapping node"),
         ("? [a]\n: 1\n", "unhashable key"),
-        (f"a: {DEEP}\n", "not valid YAML: nested too deeply"),
-        ("a: " + "{b: " * 3000 + "}" * 3000, "nested too deeply"),
+        (f"a: {DEEP}\n", "line 1, column 103: not valid YAML: nested more than 100 levels deep"),
+        ("a: " + "{b: " * 3000 + "}" * 3000, "nested more than 100 levels deep"),
         ("a: &a [*a]\n", "holds itself"),
+        (BOMB, "stands for more than 1,000,000 values"),
+        (MERGE_BOMB, "stands for more than 1,000,000 values"),
         ("a: *b\n", "found undefined alias"),
         ("a: 1\n---\nb: 2\n", "expected a single document"),
         ('a: "\x01"\n', "special characters are not allowed"),
@@ -76,6 +85,11 @@ def test_numbers_are_those_of_yaml_1_2(text: str, value: Any) -> None:
 def test_an_inline_mapping_with_a_key_twice_is_refused() -> None:
     with pytest.raises(ValueError, match="'a' stands twice"):
         from_yaml("{a: 1, a: 2}")
+
+
+def test_a_file_of_another_kind_is_not_read_whole(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"/dev/zero: expected a YAML file of at most 10 MB"):
+        read_yaml("/dev/zero")
 
 
 def test_merge_keys_and_anchors_work(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def _syntax(rng: random.Random, name: str, words: list[str], sound: dict[str, An
         "a list": "[1, 2]",
         "a text": "nothing",
         "a number": DIGITS,
-        "deep brackets": block + f"{key}x: {'[' * rng.randrange(1001, 20_000)}",
+        "deep brackets": block + f"{key}x: {'[' * rng.randrange(101, 20_000)}",
         "deep brackets that close": block + f"{key}x: {DEEP}",
         "deep indentation": "".join(f"{' ' * n}a:\n" for n in range(rng.randrange(101, 1500))),
         "a key twice": block + f"{key}: {json.dumps(sound[key])}\n",
@@ -57,6 +57,9 @@ def _syntax(rng: random.Random, name: str, words: list[str], sound: dict[str, An
         "an unknown tag": block + "more: !mine 3\n",
         "an alias of nothing": block + "more: *nothing\n",
         "an alias in itself": block + "more: &a [*a]\n",
+        "a bomb of aliases": block
+        + "m0: &m0 [x, x]\n"
+        + "".join(f"m{n + 1}: &m{n + 1} [{', '.join([f'*m{n}'] * 9)}]\n" for n in range(9)),
         "two documents": block + "---\n" + block,
         "a tab": block + "more:\n\ta: 1\n",
         "an open quote": block + "more: 'a\n",

@@ -184,11 +184,13 @@ def _convert(hint: Any, value: Any, meta: Meta, path: Path) -> Any:
         return _to_dataclass(typing.cast(type, hint), value, path)
     if isinstance(hint, type) and issubclass(hint, pathlib.PurePath):
         if isinstance(value, (str, pathlib.PurePath)) and str(value).strip():
-            return hint(os.path.expanduser(value) if issubclass(hint, pathlib.Path) else value)
+            return _to_path(hint, str(value), path)
         raise ValueError
     if isinstance(hint, type) and hint not in (bool, int, float, str) and isinstance(value, hint):
         return value
     result = {bool: _to_bool, int: _to_int, float: _to_float, str: _to_str}.get(hint, _refuse)(value)
+    if isinstance(result, str):
+        _check_text(result, "text", path)
     if isinstance(result, (int, float)) and not isinstance(result, bool) and not in_bounds(result, meta):
         raise _OutOfBounds
     return result
@@ -279,6 +281,36 @@ def _to_str(value: Any) -> str:
     if isinstance(value, pathlib.PurePath):
         return str(value)
     raise ValueError
+
+
+def _check_text(text: str, expected: str, path: Path) -> None:
+    """No file name can hold a null character, no file in UTF-8 half of a surrogate pair; `~` is a home folder."""
+    advice = ""
+    found = next((c for c in text if c == "\0" or "\ud800" <= c <= "\udfff"), None)
+    if found is not None:
+        advice = f"It holds the character {found!r}, which is no text. Leave it out."
+    elif text.startswith("~") and "/" in text and os.path.expanduser(text) == text:
+        advice = f"There is no user {text[1:].partition('/')[0]!r} whose home folder it could be. Write the path out."
+    if advice:
+        raise Refused(Mistake(path=path, text=f"expected {expected}, got {show(text)}. {advice}"))
+
+
+def _to_path(hint: Any, text: str, path: Path) -> pathlib.PurePath:
+    """A path that the system takes: its limits are those of Linux, 255 bytes a name and 4,096 in all."""
+    _check_text(text, "a path", path)
+    result: pathlib.PurePath = hint(os.path.expanduser(text) if issubclass(hint, pathlib.Path) else text)
+    if advice := impossible_path(result):
+        raise Refused(Mistake(path=path, text=f"expected a path, got {show(text)}. {advice}"))
+    return result
+
+
+def impossible_path(path: str | pathlib.PurePath) -> str:
+    """Why nothing can be at a path, whatever it is for; empty where something can."""
+    path = pathlib.PurePath(path)
+    if max(len(os.fsencode(part)) for part in (*path.parts, ".")) > 255 or len(os.fsencode(path)) > 4000:
+        return "A name may have 255 bytes at most, a path 4,000."
+    file = next((p for p in path.parents if os.path.exists(p) and not os.path.isdir(p)), None)
+    return f"{file} is a file, so nothing can lie in it." if file is not None else ""
 
 
 def _from_yaml(text: str) -> Any:

@@ -27,6 +27,13 @@ from holdfast.support.paths import expanded
 if TYPE_CHECKING:
     import yaml
 
+MAX_DEPTH = 100
+"""Mappings and lists within each other at most."""
+MAX_VALUES = 1_000_000
+"""Values that a text may stand for, aliases written out."""
+MAX_BYTES = 10_000_000
+"""Of a file."""
+
 
 def read_yaml(path: str | Path, *, option: str = "--config", needs: str = "") -> Given:
     """Reads a file with one YAML mapping (JSON is YAML, so that works too).
@@ -43,7 +50,9 @@ def read_yaml(path: str | Path, *, option: str = "--config", needs: str = "") ->
 
     path = expanded(path)
     try:
-        text = path.read_bytes().decode("utf-8")
+        with path.open("rb") as file:
+            content = file.read(MAX_BYTES + 1)
+        text = content.decode("utf-8")
     except FileNotFoundError:
         raise ConfigError(f"{option} {path}: no such file.{nearest_sibling(path)}") from None
     except IsADirectoryError:
@@ -54,6 +63,8 @@ def read_yaml(path: str | Path, *, option: str = "--config", needs: str = "") ->
         ) from None
     except OSError as error:
         raise ConfigError(f"{option} {path}: cannot be read ({error.strerror}).") from None
+    if len(content) > MAX_BYTES:
+        raise ConfigError(f"{option} {path}: expected a YAML file of at most {MAX_BYTES // 10**6} MB, got more.")
     try:
         given = parse_yaml(text)
     except yaml.YAMLError as error:
@@ -122,19 +133,16 @@ def _load(text: str) -> tuple[list[tuple[value_words.Path, int]], Any]:
     """Every key and list item of a text with its line, and what the text means; None for nothing.
 
     Raises:
-        yaml.YAMLError: the text is no YAML, or nested so deeply that nothing could walk it.
+        yaml.YAMLError: the text is no YAML, or stands for more than anybody writes.
     """
-    import yaml
-
     loader = _loader()(text)
     try:
         node = loader.get_single_node()
         if node is None:
             return [], None
+        _count(node, {})
         places = list(_places(node, ()))  # before merged keys are put among a mapping's own
         return places, loader.construct_document(node)
-    except RecursionError:
-        raise yaml.YAMLError("nested too deeply, or a value that holds itself") from None
     finally:
         loader.dispose()
 
@@ -152,6 +160,17 @@ def _loader() -> type[yaml.SafeLoader]:
             for tag, construct in yaml.SafeLoader.yaml_constructors.items()
             if tag is None or tag.rpartition(":")[2] in ("null", "bool", "str", "seq", "map")
         }
+        depth = 0
+
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            """A node, unless it lies too deep for the recursion here and in whatever walks it later."""
+            self.depth += 1
+            if self.depth > MAX_DEPTH:
+                where = self.peek_event().start_mark
+                raise yaml.composer.ComposerError(None, None, f"nested more than {MAX_DEPTH} levels deep", where)
+            node = super().compose_node(parent, index)
+            self.depth -= 1
+            return node
 
         def construct_object(self, node: Any, deep: bool = False) -> Any:
             """A node's value; a scalar whose tag does not fit it is refused like any other mistake."""
@@ -181,6 +200,23 @@ def _loader() -> type[yaml.SafeLoader]:
     ):
         Loader.add_implicit_resolver(f"tag:yaml.org,2002:{tag}", re.compile(f"(?:{pattern})$"), list(letters))
     return Loader
+
+
+def _count(node: Any, counts: dict[int, int]) -> int:
+    """Values that a node stands for with its aliases written out, which is what whoever walks it meets."""
+    import yaml
+
+    if not isinstance(node, yaml.CollectionNode):
+        return 1
+    if id(node) not in counts:
+        counts[id(node)] = 0  # while it is being counted
+        parts = [part for pair in node.value for part in pair] if isinstance(node, yaml.MappingNode) else node.value
+        counts[id(node)] = 1 + sum(_count(part, counts) for part in parts)
+    found = counts[id(node)]
+    if not found or found > MAX_VALUES:
+        what = f"stands for more than {MAX_VALUES:,} values" if found else "holds itself"
+        raise yaml.constructor.ConstructorError(None, None, f"what begins here {what}", node.start_mark)
+    return found
 
 
 def _places(node: Any, path: value_words.Path) -> Iterator[tuple[value_words.Path, int]]:

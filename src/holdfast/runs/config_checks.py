@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.checkpoints.named import folder_without_revision, is_no_model, located, near_model
 from holdfast.checkpoints.sources import read_config, read_object
-from holdfast.config.values import show
+from holdfast.config.values import impossible_path, show
 from holdfast.config.yaml_file import nearest_sibling
 from holdfast.errors import ConfigError, ModelError, did_you_mean
 from holdfast.retention.protocol import changes_data
@@ -418,9 +418,10 @@ def check_combinations(values: Mapping[str, Any], given: Collection[str], *, has
         )
     if isinstance(output, str):
         path = Path(os.path.expanduser(output))
-        file = next((place for place in (path, *path.parents) if place.is_file()), None)
-        if file is not None:
-            problems.append(f"output_dir: expected a folder, but {file} is a file.")
+        if advice := impossible_path(path):
+            problems.append(f"output_dir: expected a folder, got {show(output)}. {advice}")
+        elif path.exists() and not path.is_dir():
+            problems.append(f"output_dir: expected a folder, but {output} is a file.")
         elif isinstance(model, str) and path.is_dir() and real(path) == real(expanded(model)):
             problems.append(
                 f"output_dir: {output} is the folder of the starting model, which would be overwritten. Choose another "
