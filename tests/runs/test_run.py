@@ -138,7 +138,7 @@ def test_a_whole_run_leaves_everything_it_promises(place: Path, capfd: pytest.Ca
     for part in (
         "Evaluating the start model on 2 entries",
         "Fine-tuning with label_annealing: 4 steps",
-        "  step 4/4, 0:00:00 left  CE ",
+        "  step 4/4: CE ",
         "Evaluating the result on 2 entries",
         f"\nLoss: {record.training['loss']}\n",
     ):

@@ -1,16 +1,19 @@
 """Progress bars: one that only slow work gets to show (`progress`), and one that counts (`counted`).
 
 Reading a small file should print nothing; reading a large one should say how long is left. The bar appears after two
-seconds, on stderr, and only where somebody is watching (a terminal); logs and tests stay clean.
+seconds, on stderr. Without a terminal there is a line at most every half a minute, with the share done, the rate and
+the time left, so that a log says how far it is and stays short.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -18,6 +21,48 @@ if TYPE_CHECKING:
     from rich.progress import Progress, ProgressColumn
 
 SHOW_AFTER_SECONDS = 2.0
+LINE_EVERY_SECONDS = 30.0
+
+
+class ProgressLines:
+    """Where there is no terminal: a line at most every `LINE_EVERY_SECONDS`.
+
+    Args:
+        write: gets each line.
+        done: how much was done before, of a run that continues.
+    """
+
+    def __init__(self, write: Callable[[str], None], *, done: float = 0.0) -> None:
+        self.write, self.first = write, done
+        self.began = self.last = time.monotonic()
+
+    def update(self, what: str, done: float, total: float | None, *, unit: str = "", detail: str = "") -> None:
+        """Writes a line if it is time.
+
+        Args:
+            what: is being done.
+            done: how much of it.
+            total: of how much; None: not known.
+            unit: of both: "bytes", a word such as "steps", or "" for a rate that says nothing.
+            detail: behind the time left.
+        """
+        now = time.monotonic()
+        if now - self.last < LINE_EVERY_SECONDS:
+            return
+        self.last = now
+        rate = (done - self.first) / (now - self.began)
+        parts = [f"{100 * done / total:.0f} %" if total else f"{done:,.0f} {unit}".rstrip()]
+        if unit:
+            parts.append(_rate(rate, unit))
+        if total and rate > 0:
+            parts.append(f"{timedelta(seconds=round((total - done) / rate))} left")
+        self.write(f"{what}: {', '.join(parts)}{f'  {detail}' if detail else ''}")
+
+
+def _rate(rate: float, unit: str) -> str:
+    if unit == "bytes":
+        return f"{rate / 1e6:.1f} MB/s"
+    return f"{rate:.3g} {unit} a second" if rate >= 1 else f"{60 * rate:.3g} {unit} a minute"
 
 
 @contextlib.contextmanager
@@ -30,7 +75,7 @@ def progress(description: str, *, total: float | None, unit: str | None = None) 
         unit: "bytes" shows amounts and speed in bytes; None shows per cent.
     """
     if not sys.stderr.isatty():
-        yield lambda amount: None
+        yield _advancing_lines(description, total, unit)
         return
     started = time.monotonic()
     with contextlib.ExitStack() as stack:
@@ -48,6 +93,18 @@ def progress(description: str, *, total: float | None, unit: str | None = None) 
         yield advance
 
 
+def _advancing_lines(description: str, total: float | None, unit: str | None) -> Callable[[float], None]:
+    lines = ProgressLines(lambda line: print(line, file=sys.stderr, flush=True))
+    done = 0.0
+
+    def advance(amount: float) -> None:
+        nonlocal done
+        done += amount
+        lines.update(description, done, total, unit=unit or "")
+
+    return advance
+
+
 class CountReport(Protocol):
     """`report(done, total, detail)`: how much is done, of how much (None: not known), and a text behind the count."""
 
@@ -57,7 +114,7 @@ class CountReport(Protocol):
 @contextlib.contextmanager
 def counted(description: str, *, console: Console | None = None) -> Iterator[CountReport]:
     """Yields a `CountReport`. Two seconds after the first report a bar with the count and the remaining time is drawn,
-    which disappears at the end; nothing is drawn where there is no terminal.
+    which disappears at the end; without a terminal, lines are written.
 
     Args:
         description: what is being done, in front of the bar.
@@ -66,12 +123,18 @@ def counted(description: str, *, console: Console | None = None) -> Iterator[Cou
     from rich.console import Console
     from rich.progress import MofNCompleteColumn, TextColumn
 
-    bar = _bar(console or Console(stderr=True), MofNCompleteColumn(), TextColumn("{task.fields[detail]}"))
+    console = console or Console(stderr=True)
+    lines = ProgressLines(functools.partial(console.print, markup=False, highlight=False, soft_wrap=True))
+    bar = _bar(console, MofNCompleteColumn(), TextColumn("{task.fields[detail]}"))
     row = bar.add_task(description, total=None, detail="")
     timer = threading.Timer(SHOW_AFTER_SECONDS, bar.start)  # the next report may be minutes away
     timer.daemon = True
 
     def report(done: int, total: int | None = None, detail: str = "") -> None:
+        if bar.disable:
+            lines.update(
+                description, done, total, detail=f"{done:,} of {total:,}  {detail}".rstrip() if total else detail
+            )
         bar.update(row, completed=done, total=total, detail=detail)
         if timer.ident is None and not bar.disable:
             timer.start()  # not before there is something to report: reading the input has a bar of its own

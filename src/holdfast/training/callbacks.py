@@ -6,7 +6,6 @@ import json
 import signal
 import time
 from collections.abc import Callable
-from datetime import timedelta
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -15,6 +14,7 @@ from transformers import TrainerCallback
 
 from holdfast.support.environment import say
 from holdfast.support.files import read_jsonl, to_jsonable, write_jsonl
+from holdfast.support.progress import ProgressLines
 
 SAME_SIGNAL_SECONDS = 1.0
 """Signals closer together than this are one press of Ctrl-C."""
@@ -65,7 +65,7 @@ class MetricsFile(TrainerCallback):
 
 
 class Progress(TrainerCallback):
-    """One bar with loss, KL and time left; without a terminal a line at each tenth of the run.
+    """One bar with loss, KL and time left; without a terminal a line at most every half a minute, and one at the end.
 
     Args:
         console: a `rich.console.Console`.
@@ -77,13 +77,13 @@ class Progress(TrainerCallback):
         self.label = label
         self.bar: Any = None
         self.task: Any = None
-        self.last_tenth = -1
-        self.began = (0, time.monotonic())
+        self.figures = ""
+        self.lines = ProgressLines(self._line)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if not state.is_world_process_zero or args.disable_tqdm:
             return
-        self.began = (state.global_step, time.monotonic())
+        self.lines = ProgressLines(self._line, done=state.global_step)
         continues = f"continues from step {state.global_step} of " if state.global_step else ""
         self._line(f"{self.label}: {continues}{state.max_steps} steps")
         if not self.console.is_terminal:
@@ -106,6 +106,9 @@ class Progress(TrainerCallback):
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self.bar is not None:
             self.bar.update(self.task, completed=state.global_step)
+        elif state.is_world_process_zero and not args.disable_tqdm:
+            step = f"  step {state.global_step}/{state.max_steps}"
+            self.lines.update(step, state.global_step, state.max_steps, unit="steps", detail=self.figures)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **kwargs: Any) -> None:
         if not state.is_world_process_zero or not logs or "train_runtime" in logs or args.disable_tqdm:
@@ -115,15 +118,9 @@ class Progress(TrainerCallback):
         if self.bar is not None:
             self.bar.update(self.task, figures=figures)
             return
-        tenth = 10 * state.global_step // max(state.max_steps, 1)
-        if tenth != self.last_tenth:
-            self.last_tenth = tenth
-            self._line(f"  step {state.global_step}/{state.max_steps}, {self._left(state)}  {figures}")
-
-    def _left(self, state: Any) -> str:
-        first, began = self.began
-        seconds = (time.monotonic() - began) / max(state.global_step - first, 1) * (state.max_steps - state.global_step)
-        return f"{timedelta(seconds=round(seconds))} left"
+        self.figures = figures or self.figures
+        if state.global_step == state.max_steps and figures:
+            self._line(f"  step {state.global_step}/{state.max_steps}: {figures}")
 
     def _line(self, text: str) -> None:
         say(self.console, text)

@@ -10,10 +10,11 @@ from holdfast.printable import printable
 from holdfast.records.run import RunFolder, planned_steps
 from holdfast.studies.engine.study import COMPLETE, RUNNING, StudyState
 from holdfast.support.environment import say
+from holdfast.support.progress import ProgressLines
 
 
 class Bar:
-    """One bar over all jobs; without a terminal a line at each tenth.
+    """One bar over all jobs; without a terminal a line at most every half a minute.
 
     Args:
         study: says how much of a running job is done.
@@ -23,7 +24,7 @@ class Bar:
     def __init__(self, study: Any, console: Any) -> None:
         self.study, self.console = study, console
         self.bar: Any = None
-        self.tenth = -1
+        self.lines: ProgressLines | None = None
 
     def __enter__(self) -> Bar:
         from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -56,9 +57,10 @@ class Bar:
         text = done + (f"  {'; '.join(active[:2])}" if active else "")
         if self.bar is not None:
             self.bar.update(self.task, completed=share, description=text)
-        elif int(10 * share) != self.tenth:
-            self.tenth = int(10 * share)
-            say(self.console, f"  {100 * share:.0f} %: {text}")
+            return
+        if self.lines is None:
+            self.lines = ProgressLines(lambda line: say(self.console, line), done=share)
+        self.lines.update(f"  {text}", share, 1.0)
 
 
 def share_of_run(settings: Mapping[str, Any]) -> float:
