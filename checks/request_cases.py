@@ -22,7 +22,7 @@ COMMANDS: dict[str, tuple[list[str], dict[str, Any]]] = {
     "sweep": (["sweep", "--config", "asked.yaml", "--dry_run"], {**material.SWEEP, "output_dir": "asked"}),
     "update": (["update", "--config", "asked.yaml", "--dry_run"], {**material.UPDATE, "output_dir": "asked"}),
     "residual": (
-        ["residual", "study", "--config", "asked.yaml", "--dry_run"],
+        ["study", "run", "--config", "asked.yaml", "--dry_run"],
         {**material.RESIDUAL_STUDY, "output_dir": "asked"},
     ),
     "merge": (["merge", "--config", "asked.yaml", "--dry_run"], {**material.MERGE, "output_dir": "asked"}),
@@ -31,7 +31,7 @@ COMMANDS: dict[str, tuple[list[str], dict[str, Any]]] = {
         {"model": ["base"], "perplexity": ["prose.jsonl"], "limit": 3, "output_dir": "asked"},
     ),
     "compare": (["compare", "--config", "asked.yaml"], {"models": ["measured:base", "measured:math"]}),
-    "world": (["world", "--config", "asked.yaml"], {"output_dir": "world", "quick": True, "workers": 1}),
+    "world": (["reproduce", "--world", "--quick", "--config", "asked.yaml"], {"output_dir": "world", "workers": 1}),
     "apply": (
         ["residual", "apply", "--config", "asked.yaml", "--dry_run"],
         {"instruct": "instruct", "old_base": "base", "base": "math", "output_dir": "asked"},
@@ -304,7 +304,7 @@ WORDS: list[tuple[list[str], list[str]]] = [
     (["reproduce", "label-anealing"], ["label-annealing"]),
     (["reproduce", "residual", "--full", "--recipes", "math"], ["recipes", "full"]),
     (["reproduce", "residual", "--theory"], ["theory"]),
-    (["residual", "stdy"], ["stdy", "study"]),
+    (["study", "rnu"], ["rnu", "run"]),
     (["merge", "math", "--method", "wise_ft", "--output_dir", "asked"], ["base"]),
     (["inspect", "base", "nowhere"], ["nowhere"]),
     (["inspect", "base", "math", "--per", "row"], ["per", "row"]),

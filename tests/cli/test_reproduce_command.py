@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.cli import reproduce as command
-from holdfast.errors import ConfigError
+from holdfast.errors import ConfigError, RunFolderError
 from holdfast.papers.label_annealing import claims
 from holdfast.papers.label_annealing import reproduction as study
 from holdfast.papers.theory import overtraining
@@ -78,3 +78,11 @@ def test_a_theory_is_computed_in_place_of_studies(asked, tmp_path, monkeypatch, 
     monkeypatch.setattr(overtraining, "checks", lambda models: [check("a", "b", (0, 1, 1))])
     assert command.run(["overtraining", "--theory", "--quick", "--output_dir", "elsewhere"]) == 1
     assert read_json("elsewhere/theory.json")["checks"][0]["passed"] is False
+
+
+def test_a_world_is_not_written_into_a_folder_of_other_files(tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("mine")
+    with pytest.raises(RunFolderError, match="is not empty and holds no world"):
+        command.run(["--world", "--quick", "--output_dir", str(tmp_path / "mine")])
+    assert [p.name for p in (tmp_path / "mine").iterdir()] == ["notes.txt"]

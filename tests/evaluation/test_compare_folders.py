@@ -134,7 +134,7 @@ def test_rows_that_are_missing_or_malformed_are_said(tmp_path):
     for file in (changed, torn):
         name = file.name.removesuffix(".samples.jsonl")
         assert f"{file} does not hold the rows that {name}.json was written with" in "\n".join(unmatched)
-    assert "source/gone: the per-sample rows are missing in" in "\n".join(unmatched)
+    assert "source/gone: the per-sample rows source.gone.samples.jsonl are missing in" in "\n".join(unmatched)
     assert "source/strange: sample rows without 'doc'" in "\n".join(unmatched)
     assert "source/empty: no samples" in "\n".join(unmatched)
 

@@ -256,7 +256,7 @@ def test_files_that_cannot_be_used_are_named_first(tmp_path) -> None:
     for part in (
         "base: knowledge.bad.json could not be read",
         "base: knowledge.odd.json could not be read",
-        "tuned: knowledge.arc.samples.jsonl could not be read: the per-sample rows are missing",
+        "tuned: knowledge.arc.samples.jsonl could not be read: the per-sample rows knowledge.arc.samples.jsonl",
     ):
         assert part in head.partition("banner warn")[2]
     assert str(tmp_path) not in page

@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from holdfast.errors import DataError
+from holdfast.errors import DataError, RunFolderError
 from holdfast.records.comparison import Comparison
 from holdfast.records.evaluation import Evaluation, Metric
 from holdfast.records.run import LayerDistance, RunRecord
@@ -181,3 +181,10 @@ def test_a_list_of_records_is_read_as_one(tmp_path):
     path = write_json(tmp_path / "comparisons.json", [{"suite": "a"}])
     with pytest.raises(DataError, match=r"comparisons\.json .*expected '\[0\]\.name', which is not there"):
         read_as(path, list[Comparison])
+
+
+def test_a_folder_in_the_place_of_a_file_is_named_and_stays(tmp_path):
+    (tmp_path / "a.json").mkdir()
+    with pytest.raises(RunFolderError, match=r"a\.json: expected to write a file, found a folder of that name"):
+        write_json(tmp_path / "a.json", {})
+    assert (tmp_path / "a.json").is_dir() and [p.name for p in tmp_path.iterdir()] == ["a.json"]

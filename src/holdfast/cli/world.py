@@ -80,7 +80,9 @@ def run(argv: list[str]) -> int:
     recipe = part_of(request, WorldRecipe)
 
     from holdfast.papers.worlds.world import FILES, build_world
+    from holdfast.studies.engine.study import refuse_foreign
 
+    refuse_foreign(request.output_dir, ["world.json", "facts.json", *(f"{name}.jsonl" for name in FILES)], "world")
     target = stderr_console() if request.json else stdout_console()
     paths = build_world(recipe, request.output_dir, workers=request.workers, console=target)
     if request.json:

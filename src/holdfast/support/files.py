@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
-from holdfast.errors import DataError, StorageError
+from holdfast.errors import DataError, RunFolderError, StorageError
 from holdfast.support.leftovers import temporary_file
 
 T = TypeVar("T")
@@ -31,6 +31,7 @@ def whole_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     was at `path` stays.
 
     Raises:
+        RunFolderError: a folder stands in its place.
         StorageError: the disk is full or the folder cannot be written.
     """
     path = Path(path)
@@ -45,6 +46,10 @@ def whole_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         os.chmod(name, 0o644)
         os.replace(name, path)
     except OSError as error:
+        if path.is_dir():
+            raise RunFolderError(
+                f"{path}: expected to write a file, found a folder of that name. Move it away, and go on."
+            ) from error
         raise StorageError(
             f"Could not write {path} ({error.strerror or error}). Free some space or choose another folder; nothing "
             f"was lost."
