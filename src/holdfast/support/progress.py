@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING, Protocol
 
+from holdfast.support.environment import say
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress, ProgressColumn
@@ -93,8 +95,14 @@ def progress(description: str, *, total: float | None, unit: str | None = None) 
         yield advance
 
 
+def _to_stderr(line: str) -> None:
+    from rich.console import Console
+
+    say(Console(stderr=True), line)
+
+
 def _advancing_lines(description: str, total: float | None, unit: str | None) -> Callable[[float], None]:
-    lines = ProgressLines(lambda line: print(line, file=sys.stderr, flush=True))
+    lines = ProgressLines(_to_stderr)
     done = 0.0
 
     def advance(amount: float) -> None:
@@ -124,7 +132,7 @@ def counted(description: str, *, console: Console | None = None) -> Iterator[Cou
     from rich.progress import MofNCompleteColumn, TextColumn
 
     console = console or Console(stderr=True)
-    lines = ProgressLines(functools.partial(console.print, markup=False, highlight=False, soft_wrap=True))
+    lines = ProgressLines(functools.partial(say, console))
     bar = _bar(console, MofNCompleteColumn(), TextColumn("{task.fields[detail]}"))
     row = bar.add_task(description, total=None, detail="")
     timer = threading.Timer(SHOW_AFTER_SECONDS, bar.start)  # the next report may be minutes away
