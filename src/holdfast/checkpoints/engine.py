@@ -24,7 +24,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from holdfast.checkpoints.dtypes import DType, Operand, decode
-from holdfast.checkpoints.memory import pages
+from holdfast.checkpoints.memory import keep_blocks, pages
 from holdfast.checkpoints.provenance import UNIT, Digests
 from holdfast.checkpoints.reader import CheckpointReader, stretches
 from holdfast.checkpoints.sources import Entry, Source
@@ -117,6 +117,7 @@ def map_blocks(
         reduce: gets each result that is not None, in the order of blocks, from one thread at a time.
         advance: gets the output bytes done so far, block by block.
     """
+    keep_blocks()
     blocks = enumerate(_in_order(jobs))
     count = max(1, workers or workers_here())
     lock, stop_all = threading.Lock(), threading.Event()
