@@ -197,7 +197,7 @@ def primary_of(rows: Sequence[ComparisonRow]) -> list[ComparisonRow]:
     return [r for r in rows if r.raw.primary] or list(rows)
 
 
-def counted(rows: Sequence[ComparisonRow]) -> list[ComparisonRow]:
+def without_means(rows: Sequence[ComparisonRow]) -> list[ComparisonRow]:
     """The rows that a sentence counts: without means of entries, since their entries are counted themselves; all where
     there is nothing else."""
     return [r for r in rows if r.raw.suite != "average"] or list(rows)
@@ -270,7 +270,7 @@ def largest_loss(rows: Sequence[ComparisonRow]) -> str:
 def pair_sentence(labels: tuple[str, str], rows: Sequence[ComparisonRow], before: Sequence[str] = ()) -> str:
     """What became of the rows that lead from one model to the other, in one sentence; `before` comes first in it. Means
     of entries are not counted beside their entries."""
-    rows = counted(rows)
+    rows = without_means(rows)
     if rows:
         found = (
             f"from {labels[0]} to {labels[1]}, of {plural(len(rows), 'measure')}: {tally([r.verdict for r in rows])}"

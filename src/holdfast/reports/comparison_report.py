@@ -39,7 +39,6 @@ from holdfast.reports.charts import Axis, Chart, Col, Mark, finite
 from holdfast.reports.compared import (
     ComparisonRow,
     count_tile,
-    counted,
     decision_note,
     difference_note,
     gain_forest,
@@ -51,6 +50,7 @@ from holdfast.reports.compared import (
     pair_sentence,
     primary_of,
     short_names,
+    without_means,
 )
 from holdfast.reports.flips import (
     Flips,
@@ -100,7 +100,7 @@ def comparison_page(result: Result) -> Page:
     averages = averages_of(sides)
     outcome = next((o for o in OUTCOMES if any(g.outcome == o for g in gates)), None)
     outcome = NOT_FINITE if result.not_finite else outcome
-    samples = sum({(r.raw.suite, r.raw.name): r.raw.n for r in counted(primary)}.values())
+    samples = sum({(r.raw.suite, r.raw.name): r.raw.n for r in without_means(primary)}.values())
     return Page(
         tab=f"{labels[0]} → {labels[1]}: holdfast comparison",
         eyebrow="holdfast comparison",

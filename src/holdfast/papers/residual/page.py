@@ -36,7 +36,7 @@ from holdfast.records.residual import BASE, DERIVED, INSTRUCT, ModelPair, Residu
 from holdfast.reports import blocks as b
 from holdfast.reports.blocks import Fold, Paragraph, Section, Table, Text, Tile, sub
 from holdfast.reports.charts import DASHES, Axis, Chart, Col, Mark, Value
-from holdfast.reports.compared import ComparisonRow, counted, measures, ordered, primary_of
+from holdfast.reports.compared import ComparisonRow, measures, ordered, primary_of, without_means
 from holdfast.reports.format import (
     count,
     in_percent,
@@ -291,7 +291,7 @@ def lead(r: StudyResults) -> str:
     """How far the study is, and what its pairs show, by the question that they answer."""
     sentences = []
     for question, pairs in _questions(r).items():
-        rows = [r for pair in pairs for r in counted(primary_of([ComparisonRow(c) for c in pair.comparisons]))]
+        rows = [r for pair in pairs for r in without_means(primary_of([ComparisonRow(c) for c in pair.comparisons]))]
         verdicts = tally([row.verdict for row in rows], VERDICTS)
         sentences.append(f"{question} {plural(len(rows), 'paired comparison')}: {verdicts}.")
     done, models = sum(m.state == "complete" for m in r.models), plural(len(r.models), "model")

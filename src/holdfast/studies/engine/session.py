@@ -23,7 +23,7 @@ from holdfast.studies.engine import storage as stored
 from holdfast.studies.engine.progress import Bar
 from holdfast.studies.engine.storage import Storage
 from holdfast.studies.engine.study import COMPLETE, FAILED, PAGE, PRUNED, Study, StudyState, refuse_foreign, write_page
-from holdfast.studies.engine.worker import extended, failure, work
+from holdfast.studies.engine.worker import error_class, extended, work
 from holdfast.support.environment import (
     hardware,
     package_version,
@@ -103,7 +103,7 @@ def execute_study(
             opened.storage.close()
     failed = [j for j in state.latest if j.state == FAILED]
     if failed:
-        kind = failure(j.attributes for j in failed)
+        kind = error_class(j.attributes for j in failed)
         again = "The same command tries them again"
         raise kind(
             f"{len(failed)} of {_count(len(state.latest), study.noun)} failed; the page is {out / PAGE}.",

@@ -253,11 +253,11 @@ def _stop_where_all_fail(storage: Storage, queue: optuna.Study, study: Study[Any
     ended = any(t.state in (TrialState.COMPLETE, TrialState.PRUNED) or study.results(t.user_attrs) for t in latest)
     if not ended and len(reasons) >= SAME_FAILURES and len(set(reasons)) == 1:
         text = f"The first {len(reasons)} {study.noun}s failed alike: {reasons[0]}"
-        raise failure(failed)(text, "The same command tries them again once that is mended.")
+        raise error_class(failed)(text, "The same command tries them again once that is mended.")
 
 
-def failure(failed: Iterable[Mapping[str, Any]]) -> type[HoldfastError]:
-    """What jobs that failed come to: a fault of the request where one of them was refused.
+def error_class(failed: Iterable[Mapping[str, Any]]) -> type[HoldfastError]:
+    """The error that ends a study whose jobs failed: `UserError` where one was refused, else `HoldfastError`.
 
     Args:
         failed: their attributes.
