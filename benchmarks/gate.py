@@ -94,7 +94,7 @@ def fails(comparisons: Sequence[Comparison], adjustment: Adjustment) -> bool:
     """Whether the gate 'any drop > 0' is closed."""
     [rule] = parse_rules(["any drop > 0"])
     keys = [(c.suite, c.name) for c in comparisons]
-    aim = Aim(rule=rule, keys=keys, metrics={(c.suite, c.name): c.metric for c in comparisons}, missing=[])
+    aim = Aim(rule=rule, keys=keys, metrics={(c.suite, c.name): c.metric for c in comparisons}, missing=[], notes=[])
     compared_ = Compared(comparisons=list(comparisons), unmatched=[], notes=[], adjustment=adjustment)
     return any(outcome.outcome == "failed" for outcome in judge([aim], compared_)[0])
 
