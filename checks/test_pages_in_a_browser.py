@@ -1,4 +1,4 @@
-"""Pages in a real browser: drawn, without a console message, without a network, no wider than a phone."""
+"""Pages in a real browser: drawn, without a console message, without a network, no wider than the window."""
 
 from __future__ import annotations
 
@@ -197,6 +197,68 @@ def test_the_whole_page_draws_without_a_message_and_its_questions_can_be_searche
     assert (found["lost"], found["gained"]) == (f"12 of {lost} questions", f"12 of {len(shown) - lost} questions")
     assert found["only"] is True and found["typed"] == [one] and found["none"] == [0, "0 questions"]
     assert found["all"] == [len(shown), True]
+
+
+WIDTHS = (360, 390, 768, 1024, 1300, 1920, 2560)
+LAYOUT = """<!doctype html><iframe id="frame" height="900"></iframe><pre id="found"></pre><script>
+const frame = document.getElementById("frame"), pages = PAGES, found = [];
+// An interval is one word; a hyphen, a dash and a slash end one.
+const WORD = /\\[[^\\[\\]\\s]+, [^\\[\\]\\s]+\\]|[^\\s\\u200b\\/\\u2013\\u2014-]+/g;
+const look = (name, page, root) => {
+  for (const details of page.querySelectorAll("details")) details.open = true;
+  root.style.setProperty("--font", FONT);
+  const reads = (node) => !node.parentElement.closest("script, style, noscript, pre, .plot") && node.data.trim();
+  const texts = page.createTreeWalker(page.body, NodeFilter.SHOW_TEXT), nodes = [];
+  while (texts.nextNode()) if (reads(texts.currentNode)) nodes.push(texts.currentNode);
+  const range = page.createRange();
+  for (const width of WIDTHS) {
+    frame.width = width;
+    const outside = (e) => !e.closest(".scroll, pre, .plot, dd") && e.getBoundingClientRect().right > width + 1;
+    const wide = [...page.querySelectorAll("main *")].filter(outside);
+    found.push(...wide.map((e) => [name, width, e.outerHTML.slice(0, 80)]));
+    if (root.scrollWidth > width) found.push([name, width, `scrolls to ${root.scrollWidth}`]);
+    for (const node of nodes) {
+      if (node.parentElement.closest("thead")?.offsetWidth <= 1) continue; // of cards: the labels say it
+      for (const word of node.data.matchAll(WORD)) {
+        range.setStart(node, word.index);
+        range.setEnd(node, word.index + word[0].length);
+        const lines = [...range.getClientRects()].filter((line) => line.width > 0);
+        if (lines.some((line) => line.top >= lines[0].bottom - 1)) found.push([name, width, word[0]]);
+      }
+    }
+  }
+};
+const next = () => {
+  if (!pages.length) return void (document.getElementById("found").textContent = JSON.stringify(found));
+  const [name, content] = pages.shift();
+  frame.onload = () => (look(name, frame.contentDocument, frame.contentDocument.documentElement), next());
+  frame.srcdoc = content;
+};
+next();
+</script>"""
+
+
+def installed_fonts() -> str:
+    listing = shutil.which("fc-list")
+    return subprocess.run([listing, ":", "family"], capture_output=True, text=True).stdout if listing else ""
+
+
+@pytest.mark.parametrize("font", ["DejaVu Sans", "Liberation Sans", "system-ui"])
+def test_no_width_cuts_a_word_or_scrolls_the_page(font: str, tmp_path: Path, profile: Path) -> None:
+    if font != "system-ui" and font not in installed_fonts():
+        pytest.skip(f"the font {font} is not installed")
+    pages = []
+    for number, (name, make) in enumerate(PAGES.items()):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        page = render(make(folder, "prose_of_physics"))
+        pages.append((name, re.sub(r"<script.*?</script>", "", page, flags=re.S)))
+    harness = tmp_path / "pages.html"
+    script = LAYOUT.replace("FONT", json.dumps(font)).replace("WIDTHS", json.dumps(WIDTHS))
+    harness.write_text(script.replace("PAGES", json.dumps(pages).replace("<", "\\u003c")), encoding="utf-8")
+    done = browse(harness, profile, "--dump-dom", "--window-size=2700,1000")
+    found = re.search(r'<pre id="found">(.*?)</pre>', done.stdout, re.S)
+    assert found is not None and found[1] == "[]", found[1][:3000] if found is not None else done.stderr[-2000:]
 
 
 @pytest.mark.parametrize("name", PAGES)

@@ -408,6 +408,7 @@ def study(folder: Path, *, seeds: Sequence[int] = (0,), **changes: Any) -> Resid
 def text_of(page: Path) -> str:
     """A page's text without scripts, styles and tags."""
     html = re.sub(r"<(script|style).*?</\1>", " ", page.read_text(encoding="utf-8"), flags=re.S)
+    html = re.sub(r'<wbr>|<span class="whole">(.*?)</span>', r"\1", html)
     text = unescape(re.sub(r"<[^>]+>", " ", html))
     return re.sub(r"\s+", " ", text.replace("\u200b", ""))
 

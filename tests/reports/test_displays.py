@@ -22,7 +22,7 @@ def at_home() -> None:
 
 
 def words_of(text: str) -> str:
-    return re.sub(r"\s+", " ", html.unescape(re.sub(r"<[^>]+>", " ", text))).strip()
+    return re.sub(r"\s+", " ", html.unescape(re.sub(r"<[^>]+>", " ", text.replace("<wbr>", "")))).strip()
 
 
 def test_a_run_shows_its_figures_and_its_folder(make_run) -> None:

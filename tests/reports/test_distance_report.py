@@ -84,5 +84,5 @@ def test_checkpoints_are_called_by_the_ends_of_their_folders(
     tmp_path: Path, start: str, result: str, title: str
 ) -> None:
     page = write(tmp_path, *llama(), start=start, result=result)
-    assert re.findall(r"<h1>(.*?)</h1>", page) == [title]
+    assert re.findall(r"<h1>(.*?)</h1>", page.replace("<wbr>", "")) == [title]
     assert "/data" not in page

@@ -37,8 +37,12 @@ POLICY = (
 _VOID = {"meta", "br", "hr", "img", "link", "input"}
 
 
-_JOINT = re.compile(r"(?<=\w)[_/]+(?=\w)|(?<=[^\W\d])\.(?=[^\W\d])")
+_JOINT = re.compile(r"(?<=\w)[_/]+(?=\w)|(?<=[^\W\d])[.,](?=[^\W\d])")
 """What joins the words of a name."""
+_NUMBER = r"[+\u2212-]?(?:\d[\d,]*(?:\.\d+)?(?:e-?\d+)?|∞|n/a)"
+_FIGURE = rf"{_NUMBER}(?: (?:%|pt)(?!\w))?"
+_UNBROKEN = re.compile(rf"(?:{_FIGURE} )?\[{_FIGURE}, {_FIGURE}\]|{_NUMBER} (?:%|pt)(?!\w)")
+"""A figure with its unit or its interval, which stays on one line."""
 
 
 class Html(str):
@@ -61,9 +65,16 @@ def join(*parts: Any) -> Html:
             out.append(_span(part))
         elif isinstance(part, (list, tuple)):
             out.append(join(*part))
+        elif isinstance(part, Html):
+            out.append(part)
         elif part is not None:
-            out.append(escape(part))
+            out.append(_text(part))
     return Html("".join(out))
+
+
+def _text(value: Any) -> Html:
+    """Escaped text whose figures stay on one line."""
+    return Html(_UNBROKEN.sub(r'<span class="whole">\g<0></span>', escape(value)))
 
 
 def tag(name: str, /, *children: Any, **attributes: Any) -> Html:
@@ -151,7 +162,7 @@ def _document(tab: str, main: Any, scripts: Any) -> str:
         tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
         tag("meta", name="color-scheme", content="light dark"),
         tag("meta", name="generator", content="holdfast"),
-        tag("title", tab),
+        tag("title", escape(tab)),
         tag("style", Html(_asset("page.css"))),
         tag("noscript", tag("style", Html(".plot{display:none}"))),
     )
@@ -168,7 +179,7 @@ def _header(page: b.Page) -> Html:
     return tag(
         "header",
         tag("p", page.eyebrow, cls="eyebrow"),
-        tag("h1", page.title, pill),
+        tag("h1", _breakable(page.title), pill),
         tag("p", page.lead, cls="lead"),
         tag("p", page.details, cls="details") if page.details else None,
     )
@@ -196,7 +207,9 @@ def _block(x: Any, figures: list[dict[str, Any]]) -> Html:
         case b.Bullets():
             return tag("ul", *(tag("li", item) for item in x.items))
         case b.Facts():
-            return tag("dl", *(tag("div", tag("dt", a), tag("dd", c)) for a, c in x.items), cls="facts")
+            return tag(
+                "dl", *(tag("div", tag("dt", _breakable(a)), tag("dd", _breakable(c))) for a, c in x.items), cls="facts"
+            )
         case b.Code():
             return tag("pre", tag("code", x.text), cls="block", tabindex="0")
         case b.Banner():
@@ -229,7 +242,8 @@ def _block(x: Any, figures: list[dict[str, Any]]) -> Html:
 
 def _tile(tile: b.Tile) -> Html:
     parts = (("label", tile.label), (f"figure {tile.tone}".strip(), tile.figure), ("below", tile.below))
-    return tag("div", *(tag("p", text, cls=cls) for cls, text in parts), cls="tile main" if tile.main else "tile")
+    lines = [tag("p", _breakable(text), cls=kind) for kind, text in parts]
+    return tag("div", *lines, cls="tile main" if tile.main else "tile")
 
 
 def _bar(name: str, share: float, stands_out: bool, text: str) -> Html:
@@ -300,4 +314,4 @@ def _breakable(name: Any) -> Any:
         return [_breakable(part) for part in name]
     if not isinstance(name, str) or isinstance(name, Html):
         return name
-    return Html(_JOINT.sub(r"\g<0><wbr>", escape(name)))
+    return Html(_JOINT.sub(r"\g<0><wbr>", _text(name)))
