@@ -1,6 +1,7 @@
-"""The tables of keys in the documentation, written from the declarations: `python docs/key_tables.py`.
+"""The tables of keys and commands in the documentation, written from the declarations: `python docs/key_tables.py`.
 
-A table stands between `<!-- keys: NAME -->` and `<!-- /keys -->`; what is between them is replaced. A test compares.
+A table stands between `<!-- keys: NAME -->` and `<!-- /keys -->`, those of the commands between `<!-- commands -->` and
+`<!-- /commands -->`; what is between them is replaced. A test compares.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from holdfast.config.help import default_text
 
 DOCS = Path(__file__).parent
 _TABLE = re.compile(r"(<!-- keys: ([^>]+?) -->\n).*?(<!-- /keys -->)", re.DOTALL)
+_COMMANDS = re.compile(r"(<!-- commands -->\n).*?(<!-- /commands -->)", re.DOTALL)
 
 
 def declared(name: str) -> Sequence[Setting]:
@@ -53,8 +55,20 @@ def keys_table(settings: Iterable[Setting]) -> str:
     return "\n".join(rows) + "\n"
 
 
+def commands_table() -> str:
+    """The commands by what a user does, as `holdfast --help` has them."""
+    from holdfast.cli.main import GROUPS
+
+    parts = []
+    for group, commands in GROUPS.items():
+        rows = [f"| `holdfast {name}` | {line} |" for name, line in commands.items()]
+        parts.append("\n".join([f"## {group}", "", "| command | |", "|---|---|", *rows]))
+    return "\n\n".join(parts) + "\n"
+
+
 def with_tables(page: str) -> str:
     """A page with its tables as the declarations have them."""
+    page = _COMMANDS.sub(lambda m: f"{m[1]}\n{commands_table()}\n{m[2]}", page)
     return _TABLE.sub(lambda m: f"{m[1]}\n{keys_table(declared(m[2]))}\n{m[3]}", page)
 
 

@@ -135,9 +135,8 @@ def recorded(parts: list[str], work: Path) -> dict[str, Any]:
             outcome = commandline.in_process(lambda: print(json.dumps(surface.names())), work, name="names")
             found["names"] = json.loads(outcome.out.splitlines()[-1])
     if "commands" in parts:
-        (work / "commands").mkdir()
         with _timed("commands"):
-            found["commands"] = surface.commands(work / "commands")
+            found["commands"] = surface.commands()
     if "requests" in parts:
         gallery.material_in(work / "requests")
         with _timed("requests"):

@@ -11,13 +11,7 @@ from typing import Any
 
 import commandline
 import request_cases
-
-SUBCOMMANDS = {
-    "residual": ["extract", "apply"],
-    "study": ["worker", "status", "report"],
-    "sweep": ["worker", "status", "report"],
-    "data": ["prepare", "select"],
-}
+from holdfast.config.help import default_text
 
 
 def names() -> dict[str, Any]:
@@ -79,65 +73,23 @@ def _default(value: Any) -> str:
 
 # ------------------------------------------------------------------------------------------------------------- commands
 
-_OPTION = re.compile(r"^ {2,4}(?:-\w, )?(--[A-Za-z]\w*)(?: (\S.*?))?(?:  +(\S.*))?$")
-_POSITIONAL = re.compile(r"^  ([A-Z][A-Z|]*(?: [A-Z]+)*(?: \.\.\.)?)(?:  +(\S.*))?$")
-_PARAMETER = re.compile(r"^ {6}(?:--)?(\w+)(?: \((.*?)\))?: (.*)$")
-_OF_METHOD = re.compile(r"^  (\w+): ")
-_SETTING = re.compile(r"^  --(\w+)  \[(.*)\]$")
+
+def commands() -> dict[str, dict[str, str]]:
+    """Every declared command with its settings: what a value is, and the default."""
+    from declared_commands import declared_commands
+    from holdfast.runs.settings import OWN, known_settings
+
+    settings = {name: command.settings for name, command in declared_commands().items()}
+    settings["holdfast train"] = (*OWN.values(), *known_settings().values())
+    return {name: {setting.name: _value(setting) for setting in declared} for name, declared in settings.items()}
 
 
-def commands(folder: Path) -> dict[str, Any]:
-    """Every command and subcommand: its options with placeholder and default, as `--help` has them; train's further
-    keys."""
-    top = commandline.holdfast(["--help"], folder).out
-    listed = re.findall(r"^  (\w+) +\S", top.partition("commands\n")[2].partition("\n\n")[0], re.MULTILINE)
-    found: dict[str, Any] = {"": listed}
-    for name in listed:
-        for words in ([name], *([name, sub] for sub in SUBCOMMANDS.get(name, ()))):
-            outcome = commandline.holdfast([*words, "--help"], folder)
-            found[" ".join(words)] = {
-                "code": outcome.code,
-                "options": _options(outcome.out),
-                "methods": _methods(outcome.out),
-            }
-    settings = commandline.holdfast(["train", "--help_all"], folder).out.splitlines()
-    found["train --help_all"] = dict(m.groups() for line in settings if (m := _SETTING.match(line)))
-    return found
-
-
-def _options(text: str) -> dict[str, Any]:
-    """`{option: [placeholder, default]}` of a help text; the default is what stands first in the last brackets, before
-    bounds."""
-    found: dict[str, list[str]] = {}
-    name = ""
-    for line in text.splitlines():
-        if match := _OPTION.match(line):
-            name, placeholder, help_text = match.groups()
-            found[name] = [placeholder or "", help_text or ""]
-        elif match := _POSITIONAL.match(line):
-            name = match[1]
-            found[name] = ["positional", match[2] or ""]
-        elif name and line.startswith(" " * 12):
-            found[name][1] += f" {line.strip()}"
-        else:
-            name = ""
-    return {
-        option: [placeholder, "" if re.match(r"at |above |below |required", default) else default]
-        for option, (placeholder, help_text) in found.items()
-        for default in [(re.findall(r"\(([^()]*)\)", help_text) or [""])[-1].partition(";")[0]]
-    }
-
-
-def _methods(text: str) -> dict[str, dict[str, str]]:
-    """`{method: {parameter: default}}` of the lists of methods in `train --help` and `merge --help`."""
-    found: dict[str, dict[str, str]] = {}
-    method = ""
-    for line in text.splitlines():
-        if match := _OF_METHOD.match(line):
-            method = match[1]
-        elif (match := _PARAMETER.match(line)) and method and match[1] != "from":
-            found.setdefault(method, {})[match[1]] = match[2] or "".join(re.findall(r"; default:? (.*)$", match[3]))
-    return found
+def _value(setting: Any) -> str:
+    if setting.required:
+        return f"{setting.expected}, required"
+    if setting.default is None or setting.source == "launch":
+        return setting.expected
+    return f"{setting.expected}, default {default_text(setting.default)}"
 
 
 # ------------------------------------------------------------------------------------------------------------- requests

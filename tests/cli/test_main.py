@@ -128,6 +128,9 @@ def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"holdfast {__version__}\n"
     assert all(name in HELP for name in COMMANDS)
+    assert len(HELP.splitlines()) <= 24 and max(map(len, HELP.splitlines())) <= 80
+    assert main(["help", "inspect"]) == 0
+    assert capsys.readouterr().out.startswith("usage: holdfast inspect")
 
 
 def test_unknown_command(capsys: pytest.CaptureFixture[str]) -> None:

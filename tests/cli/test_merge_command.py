@@ -55,10 +55,10 @@ def test_the_examples_in_the_help_are_sound(desk: Path, capsys: pytest.CaptureFi
     """Every command and the YAML of the help text pass the checks, with checkpoints of those names in place."""
     for name in ("run-1", "run-2", "run-3", "tuned"):
         Path(name).symlink_to("math")
-    Path("merge.yaml").write_text(dedent(command.EPILOG.split("merge.yaml\n")[-1].split("\nA YAML")[0]))
-    lines = command.EPILOG.split("\nmerge.yaml\n")[0].replace("\\\n", " ").splitlines()
+    Path("merge.yaml").write_text(dedent(command.MERGE_YAML.split("merge.yaml\n")[-1].split("\nA YAML")[0]))
+    lines = (command.EPILOG + command.EXAMPLES).replace("\\\n", " ").splitlines()
     examples = [shlex.split(line)[1:] for line in lines if line.startswith("  holdfast merge ")]
-    assert len(examples) == 6
+    assert len(examples) == 7
     for words in examples:
         assert main([*words, "--dry_run"]) == 0, capsys.readouterr().err
 
@@ -235,8 +235,8 @@ def test_a_method_of_the_users_own(desk: Path, capsys: pytest.CaptureFixture[str
     write("mine.yaml", models=["math", "code"], method="mine.py:Second", share="5e-1", output_dir="again")
     assert main(["merge", "--config", "mine.yaml"]) == 0
     assert same("out", "again")
-    assert main(["merge", "--method", "mine.py:Second", "--help"]) == 0
-    assert "--share (1; above 0): Share of the second model." in capsys.readouterr().out
+    assert main(["merge", "--method", "mine.py:Second", "--help", "second"]) == 0
+    assert "--share X               Share of the second model (1; above 0)" in capsys.readouterr().out
     shutil.rmtree("out")
     assert "--share: expected a number above 0, got '0'" in errors([*words, "--share", "0"], capsys)
 

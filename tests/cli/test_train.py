@@ -11,10 +11,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
 
 from holdfast.cli import train as command
 from holdfast.cli.main import main
+from holdfast.config.declare import settings_of
 from holdfast.records.run import RunFolder
+from holdfast.retention.presets import PRESETS
+from holdfast.retention.registry import METHODS, parse_retention
+from holdfast.runs.settings import known_settings, parse_compact_method
 from stand_ins import put_data
 
 
@@ -70,14 +75,36 @@ def test_the_examples_in_the_help_are_sound(
     for name in ("prose.jsonl", "held_out.jsonl"):
         Path(name).write_text('{"text": "a"}\n')
     Path("my-model").symlink_to("tiny")
-    yaml_text = command.EPILOG.split("run.yaml\n")[1].split("\ndata\n")[0]
+    text, yaml_text = (command.EPILOG + command.EXAMPLES).split("run.yaml\n")
     Path("run.yaml").write_text(dedent(yaml_text))
-    lines = command.EPILOG.split("\nrun.yaml\n")[0].replace("\\\n", " ").splitlines()
+    lines = text.replace("\\\n", " ").splitlines()
     examples = [shlex.split(line)[1:] for line in lines if line.startswith("  holdfast train ")]
-    assert len(examples) == 5
+    assert len(examples) == 6
     for words in examples:
         assert main([*words, "--dry_run"]) == 0, capsys.readouterr().err
     assert trained == []
+
+
+def test_the_help_on_a_method_has_its_settings_and_a_sound_example(capsys: pytest.CaptureFixture[str]) -> None:
+    put_data("old.jsonl")
+    for name, cls in {**METHODS, **PRESETS}.items():
+        assert main(["train", "--help", name]) == 0
+        text = capsys.readouterr().out
+        assert [s.name for s in settings_of(cls) if f"\n  {s.name} " not in text] == []
+        (example,) = re.findall(r"^  --retention (.*)$", text, re.MULTILINE)
+        in_yaml = yaml.safe_load(text.partition("as YAML\n")[2])["retention"]
+        words = [entry for word in example.split(" --retention ") for entry in parse_compact_method(word)]
+        assert parse_retention(words) == parse_retention(in_yaml)
+        assert parse_retention(in_yaml)[1] == []
+    assert main(["train", "--help", "label-anealing"]) == 2
+    assert "Did you mean 'label_annealing'?" in capsys.readouterr().err
+
+
+def test_the_help_knows_keys_of_trl_without_its_import(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "--help", "neftune_noise_alpha"]) == 0
+    assert "--neftune_noise_alpha X" in capsys.readouterr().out
+    text = command.train_help().text("all")
+    assert [name for name in known_settings() if f"{name} " not in text and f"{name}\n" not in text] == []
 
 
 def test_a_dry_run_refuses_a_model_that_cannot_be_had(capsys: pytest.CaptureFixture[str], trained: list) -> None:

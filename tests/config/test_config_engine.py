@@ -340,7 +340,7 @@ def test_words_without_dashes_are_reported_without_dashes() -> None:
 
 def test_help_and_table_say_what_is_declared(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        COMMAND.read(["--rate", "nonsense", "--help"])
+        COMMAND.read(["--rate", "nonsense", "--help", "all"])
     assert ended.value.code == 0
     said = capsys.readouterr().out
     for words in (

@@ -27,6 +27,7 @@ class Policies:
     settings_group: ClassVar[str] = (
         "where the checkpoints differ (refused with a list, unless an option says otherwise)"
     )
+    settings_section: ClassVar[str] = "policies"
 
     vocabulary: Literal["error", "keep", "zero"] = "error"
     """Vocabularies differ: keep (the layout's rows), zero (who lacks a row has no say in it)."""

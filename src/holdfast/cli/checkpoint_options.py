@@ -65,7 +65,7 @@ class Output:
     dry_run: bool = False
     """Check the request and the checkpoints' headers, show the plan, write nothing."""
     json: bool = False
-    """Print the plan (with --dry_run) or the outcome as JSON on stdout."""
+    """Print the outcome, or the plan of --dry_run, as JSON."""
     workers: Workers = None
     """Threads (all cores)."""
     no_sync: bool = False

@@ -12,6 +12,7 @@ from holdfast.cli.console import print_json, print_line, stderr_console, stdout_
 from holdfast.cli.console import write as write_lines
 from holdfast.config.command_line import Command
 from holdfast.config.declare import Meta
+from holdfast.config.help import Section
 from holdfast.config.values import Mistake
 from holdfast.errors import ConfigError, NotFinite
 from holdfast.evaluation.compare.request import CompareSettings, Side, find_sides
@@ -33,22 +34,28 @@ A and B are each
 Exit code 0: done; 3: a rule of --fail_if failed; 4: a figure, or a sample behind one, is NaN or infinite, whatever the
 rules say; 2: the request has to change.
 """
-EPILOG = """\
+RULES = """\
 rules, as in --fail_if 'mmlu drop > 1pt'
   SUBJECT   an entry, a suite, suite/name, or any; a metric may follow ('prose perplexity rise > 3%'), else the one
             that leads
   CHANGE    drop and gain are worse and better, whatever the metric's direction; rise and fall are the number itself
-  > < >= <= NUMBER, in pt (hundredths of a share such as accuracy), % (of the value before), or the metric's own unit
+  > < >= <=  NUMBER, in pt (hundredths of a share such as accuracy), % (of the value before), or the metric's own unit
+
 A rule is judged on the interval of the change: it fails only where the whole interval is beyond the threshold, and
 still does when all rules on all entries are accounted for (--family_wise), passes where none of it is, and is undecided
 otherwise. Undecided passes; under --strict it fails, so that passing means shown to be no worse than the threshold.
-
+"""
+EPILOG = """\
 examples
-  holdfast compare runs/direct                                              # start against result
+  # start against result
+  holdfast compare runs/direct
   holdfast compare runs/direct runs/label-annealing --metrics all
   holdfast compare evaluated:base evaluated:tuned --html comparison.html
-  holdfast compare runs/tuned --fail_if 'any drop > 2%' --fail_if 'target gain < 2pt' --markdown comment.md
-  holdfast compare base-run:start runs/math runs/law --stages math=gsm8k law=casehold    # sequential training
+  holdfast compare runs/tuned --fail_if 'any drop > 2%' \\
+      --fail_if 'target gain < 2pt' --markdown comment.md
+  # sequential training
+  holdfast compare base-run:start runs/math runs/law \\
+      --stages math=gsm8k law=casehold
 """
 FILES = {"html": "comparison.html", "markdown": "comparison.md", "junit": "comparison.xml", "json": "comparison.json"}
 """Option: its file in --output_dir."""
@@ -121,7 +128,12 @@ class CompareRequest(CompareSettings):
 
 
 COMMAND = Command(
-    name="holdfast compare", request=CompareRequest, description=DESCRIPTION, epilog=EPILOG, usage="A B [options]"
+    name="holdfast compare",
+    request=CompareRequest,
+    description=DESCRIPTION,
+    epilog=EPILOG,
+    sections=(Section(name="rules", summary="what --fail_if takes, and how it is judged", text=RULES),),
+    usage="A B [options]",
 )
 
 

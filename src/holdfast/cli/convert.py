@@ -22,16 +22,17 @@ itself stays as it is.
 """
 EPILOG = """\
 examples
-  holdfast convert axolotl.yml                                   # prints the file
+  # prints the file
+  holdfast convert axolotl.yml
   holdfast convert axolotl.yml --output run.yaml
-  holdfast convert llama3_lora_sft.yaml --dataset_info data/dataset_info.json --output run.yaml
+  holdfast convert llama3_lora_sft.yaml --dataset_info data/dataset_info.json \\
+      --output run.yaml
   holdfast train --config run.yaml --dry_run
 
-what is taken over
-  Supervised fine-tuning on text: full, LoRA, 4 and 8 bits, packing, schedules, precision, DFT, EAFT and ASFT, data sets
-  with their layouts, held-out shares, trackers. Where the other tool has another default, it is written out.
-  Files of trl sft, older ones too, need no conversion: 'holdfast train --config' takes them. Those of mergekit:
-  'holdfast merge --config'.
+It takes over supervised fine-tuning on text: full, LoRA, 4 and 8 bits, packing, schedules, precision, DFT, EAFT and
+ASFT, data sets with their layouts, held-out shares, trackers. Where the other tool has another default, it is written
+out. Files of trl sft, older ones too, need no conversion: 'holdfast train --config' takes them. Those of mergekit:
+'holdfast merge --config'.
 """
 ADVICE = """\
 # What keeps the old skills, and what is measured before and after ('holdfast train --help'):

@@ -27,9 +27,11 @@ beside it records how it was made.
 """
 EPILOG = """\
 examples
-  holdfast data prepare --input news/ more.parquet --after 2023-12-01 --before 2024-10-01 --output new.jsonl \\
-      --heldout 0.01 --seed 0                                                # folders and files, of any kinds
-  holdfast data prepare --input dump.jsonl --text_column story --minimum_characters 200 --output stories.jsonl
+  # folders and files, of any kinds
+  holdfast data prepare --input news/ more.parquet --after 2023-12-01 \\
+      --before 2024-10-01 --output new.jsonl --heldout 0.01 --seed 0
+  holdfast data prepare --input dump.jsonl --text_column story \\
+      --minimum_characters 200 --output stories.jsonl
 """
 
 

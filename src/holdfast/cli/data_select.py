@@ -20,11 +20,14 @@ memory; after Ctrl-C or a kill the same command goes on, and scores nothing twic
 """
 EPILOG = """\
 examples
-  holdfast data select --model base --input corpus/ --tokens 20000000 --output passages
-  holdfast data select --model base --input notes/ more.parquet --tokens 2000000 --probing 1000 --output passages
-  holdfast data select --model base --input corpus.jsonl --tokens 2000000 --questions mmlu.jsonl --overlap drop \\
+  holdfast data select --model base --input corpus/ --tokens 20000000 \\
       --output passages
-  holdfast train --model_name_or_path tuned --dataset_name passages/restoring.jsonl --output_dir restored
+  holdfast data select --model base --input notes/ more.parquet \\
+      --tokens 2000000 --probing 1000 --output passages
+  holdfast data select --model base --input corpus.jsonl --tokens 2000000 \\
+      --questions mmlu.jsonl --overlap drop --output passages
+  holdfast train --model_name_or_path tuned \\
+      --dataset_name passages/restoring.jsonl --output_dir restored
   holdfast evaluate base tuned restored --perplexity passages/probing.jsonl
 
 OUTPUT

@@ -8,6 +8,7 @@ from typing import Annotated
 from holdfast.cli import study_commands
 from holdfast.config.command_line import Command
 from holdfast.config.declare import Meta
+from holdfast.config.help import Section
 from holdfast.studies.stages.settings import StagesSettings
 
 PROG = "holdfast diagnose"
@@ -22,24 +23,36 @@ begins. Nothing is fine-tuned on the questions, and no input is changed.
 Interrupted? The same command continues. Several machines: one --storage and a shared folder, 'holdfast diagnose worker'
 on the others.
 """
-EPILOG = """\
-examples
-  holdfast diagnose --base meta-llama/Llama-2-7b-hf --tuned run/checkpoint-100 run/checkpoint-200 \\
-      --corpus web.jsonl.gz --tokens 5000000 --suite forgetting_stages
-  holdfast diagnose --base Qwen/Qwen2.5-0.5B --train chats.jsonl --epochs 10 --corpus web/ --suite forgetting_stages
-  holdfast diagnose --config stages.yaml --dry_run            # the steps that would be taken
-  holdfast diagnose --config stages.yaml --remedy label_annealing
-  holdfast diagnose --config configs/stages/tiny.yaml         # offline, some minutes on two cores
-  holdfast diagnose status runs/diagnosis --watch
-  holdfast diagnose report runs/diagnosis                     # verdicts and page once more, of what was measured
-
+STAGES = """\
 stages.yaml
   base: MODEL
-  train: {dataset_name: alpaca.jsonl, num_train_epochs: 10, learning_rate: 2.0e-5}   # or tuned: [CHECKPOINT, ...]
-  corpus: [web/]                                     # text like the base's pre-training
-  suite: forgetting_stages                           # or entries of your own under evaluation:
-  restore: {learning_rate: 3.0e-5}                   # keys of 'holdfast train'; the paper's where nothing is said
-  margin: 1pt                                        # a loss that does not matter
+  train:                             # or tuned: [CHECKPOINT, ...]
+    dataset_name: alpaca.jsonl
+    num_train_epochs: 10
+    learning_rate: 2.0e-5
+  corpus: [web/]                     # text like the base's pre-training
+  suite: forgetting_stages           # or entries of your own under evaluation:
+  # keys of 'holdfast train'; the paper's where nothing is said
+  restore: {learning_rate: 3.0e-5}
+  margin: 1pt                        # a loss that does not matter
+"""
+EXAMPLES = """\
+  # the steps that would be taken
+  holdfast diagnose --config stages.yaml --dry_run
+  holdfast diagnose --config stages.yaml --remedy label_annealing
+  # offline, some minutes on two cores
+  holdfast diagnose --config configs/stages/tiny.yaml
+  holdfast diagnose status runs/diagnosis --watch
+  # verdicts and page once more, of what was measured
+  holdfast diagnose report runs/diagnosis
+"""
+EPILOG = """\
+examples
+  holdfast diagnose --base meta-llama/Llama-2-7b-hf \\
+      --tuned run/checkpoint-100 run/checkpoint-200 --corpus web.jsonl.gz \\
+      --tokens 5000000 --suite forgetting_stages
+  holdfast diagnose --base Qwen/Qwen2.5-0.5B --train chats.jsonl --epochs 10 \\
+      --corpus web/ --suite forgetting_stages
 """
 
 
@@ -56,6 +69,10 @@ COMMAND = Command(
     request=DiagnoseRequest,
     description=DESCRIPTION,
     epilog=EPILOG,
+    sections=(
+        Section(name="examples", summary="more commands", text=EXAMPLES),
+        Section(name="yaml", summary="stages.yaml: its keys, by an example", text=STAGES),
+    ),
     usage="--base MODEL --tuned CHECKPOINT...|--train FILE --corpus FILE... [options] | --config FILE | "
     "worker | status | report",
 )

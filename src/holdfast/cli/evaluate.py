@@ -12,6 +12,7 @@ from holdfast.checkpoints.named import is_no_model, near_model
 from holdfast.cli.console import print_json, print_line, quiet_console, stderr_console, stdout_console
 from holdfast.config.command_line import Command
 from holdfast.config.declare import Meta, settings_of
+from holdfast.config.help import Section
 from holdfast.config.values import Mistake
 from holdfast.errors import ConfigError, ModelError, NotFinite
 from holdfast.evaluation.request import LoadSettings, PlanRequest, ServerSettings, plan_of
@@ -30,27 +31,30 @@ the same numbers.
 Every model's answers are kept question by question: 'holdfast compare' reads them. Nothing is measured twice, and an
 interrupted evaluation continues in the middle. The first model is the one that the others are compared with.
 """
-EPILOG = """\
-examples
-  holdfast evaluate base tuned --suite knowledge --output_dir measured
-  holdfast evaluate base tuned --tasks mmlu gsm8k --limit 200 --perplexity prose.jsonl
-  holdfast evaluate before=runs/a/checkpoint-100 after=runs/a --suite my_suite.yaml
-
+EXAMPLES = """\
   # without a network: local files in place of the hub's, columns as published
-  holdfast evaluate base --tasks mmlu arc_easy --data mmlu=test.jsonl arc_easy=easy.jsonl --fewshot_data mmlu=dev.jsonl
+  holdfast evaluate base --tasks mmlu arc_easy \\
+      --data mmlu=test.jsonl arc_easy=easy.jsonl --fewshot_data mmlu=dev.jsonl
 
   # a model as it is served (vllm serve tuned), beside its base in memory
   holdfast evaluate base http://localhost:8000/v1 --suite knowledge
 
   # programs that the model writes, in the sandbox
-  holdfast evaluate base --tasks humaneval --data humaneval=HumanEval.jsonl.gz --allow_code_execution
+  holdfast evaluate base --tasks humaneval --data humaneval=HumanEval.jsonl.gz \\
+      --allow_code_execution
+"""
+EPILOG = """\
+examples
+  holdfast evaluate base tuned --suite knowledge --output_dir measured
+  holdfast evaluate base tuned --tasks mmlu gsm8k --limit 200 \\
+      --perplexity prose.jsonl
+  holdfast evaluate before=runs/a/checkpoint-100 after=runs/a \\
+      --suite my_suite.yaml
 
 MODEL      a folder (of a model or a PEFT adapter), a hub id, the address of an OpenAI-compatible server
            (http://localhost:8000/v1, or ...#NAME where it serves several models), or LABEL=MODEL
 exit code  0 done; 4 a figure, or a sample behind one, is NaN or infinite (everything else is measured and shown); 2 the
            request has to change
---suite    a shipped suite, or a YAML file with what 'holdfast train' has below 'evaluation:'. Shipped:
-{suites}
 """
 
 
@@ -60,12 +64,12 @@ class _Where(LoadSettings):
 
     output_dir: Annotated[Path, Meta(metavar="FOLDER")] = Path("evaluated")
     """Evaluations, one folder a model, and report.html; may be one of before."""
-    device_map: Literal["auto", "balanced", "sequential"] | None = None
+    device_map: Annotated[Literal["auto", "balanced", "sequential"] | None, Meta(section="loading")] = None
     """Spreads each model over all accelerators, for models that one cannot hold."""
-    backend: Literal["transformers", "vllm"] | None = None
+    backend: Annotated[Literal["transformers", "vllm"] | None, Meta(section="loading")] = None
     """Inference engine (what the suite says, else transformers); vllm starts 'vllm serve' for each model, on all
     devices."""
-    num_processes: Annotated[int, Meta(ge=1)] = 1
+    num_processes: Annotated[int, Meta(ge=1, section="loading")] = 1
     """Processes that share the questions, each holding the whole model; on GPUs one per device."""
     cache: Annotated[Path | None, Meta(metavar="FOLDER")] = None
     """Evaluations that several output folders share."""
@@ -80,7 +84,7 @@ class EvaluateRequest(ServerSettings, _Where, PlanRequest):
     """`holdfast evaluate`."""
 
     model: Annotated[tuple[str, ...], Meta(positional=True, metavar="MODEL ...")] = ()
-    """Folder, hub id, a server's address, or LABEL=MODEL; the first is what the others are compared with."""
+    """Models, as below; the others are compared with the first."""
 
     def problems(self) -> list[Mistake]:
         """Models that are not there, suites and entries that cannot be measured."""
@@ -151,21 +155,22 @@ def model_mistakes(
     return found
 
 
-class _Command(Command[EvaluateRequest]):
-    """Its help lists the shipped suites."""
+def _suites_text() -> str:
+    from holdfast.evaluation.shipped import description_of, shipped_suites
 
-    def help(self) -> str:
-        from holdfast.evaluation.shipped import description_of, shipped_suites
-
-        shown = "\n".join(f"  {name:<32} {description_of(path)}" for name, path in shipped_suites().items())
-        return super().help().replace("{suites}", shown)
+    return "\n".join(f"{name:<32} {description_of(path)}" for name, path in shipped_suites().items())
 
 
-COMMAND = _Command(
+SUITES = Section(name="suites", summary="the shipped suites", text=_suites_text)
+COMMAND = Command(
     name="holdfast evaluate",
     request=EvaluateRequest,
     description=DESCRIPTION,
     epilog=EPILOG,
+    sections=(
+        Section(name="examples", summary="without a network, a server, programs in the sandbox", text=EXAMPLES),
+        SUITES,
+    ),
     usage="MODEL [MODEL ...] --suite NAME [options]",
 )
 

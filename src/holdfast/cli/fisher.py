@@ -24,14 +24,18 @@ fisher' take the folder.
 """
 EPILOG = """\
 examples
-  holdfast fisher base --data old_task.jsonl                                 # writes base-fisher beside base
-  holdfast fisher base --data old_task.jsonl --samples 1024 --estimator sampled --output_dir old-fisher
+  # writes base-fisher beside base
+  holdfast fisher base --data old_task.jsonl
+  holdfast fisher base --data old_task.jsonl --samples 1024 \\
+      --estimator sampled --output_dir old-fisher
 
   # then keep what the old task needs while learning the new one
-  holdfast train --model_name_or_path base --dataset_name train.jsonl --retention ewc:fisher=base-fisher,coefficient=10
+  holdfast train --model_name_or_path base --dataset_name train.jsonl \\
+      --retention ewc:fisher=base-fisher,coefficient=10
 
   # or average two models, each weight by how much each needs it
-  holdfast merge math code --method fisher --fisher math-fisher code-fisher --output_dir both
+  holdfast merge math code --method fisher --fisher math-fisher code-fisher \\
+      --output_dir both
 
 --estimator
   empirical   gradients for the data's own labels (the default)

@@ -38,7 +38,8 @@ examples
 
   holdfast inspect base tuned               # layer by layer
   holdfast inspect base tuned --per tensor
-  holdfast inspect base tuned --plot distance.html    # a page with a heat map of layers and modules
+  # a page with a heat map of layers and modules
+  holdfast inspect base tuned --plot distance.html
 """
 
 

@@ -31,67 +31,62 @@ from holdfast.printable import Lines, lines, printable
 from holdfast.support.resources import chain, file_trouble, is_out_of_memory
 
 GROUPS: dict[str, dict[str, str]] = {
-    "Fine-tune and measure": {
-        "quickstart": "see it work in about three minutes: no network, no GPU, no files of yours",
-        "train": "fine-tune a model, keep what it knew, measure both before and after",
-        "evaluate": "measure models on benchmarks, on text, on the answers they give",
-        "compare": "two models question by question: a table, a page, or a gate for a pipeline",
-        "sweep": "try many settings, plot what each learns against what it forgets, choose one",
-        "sequence": "tasks one after another: what each method keeps of the earlier ones",
-        "diagnose": "has a model forgotten, or does it only not show what it knows?",
-        "update": "continue a base on new text and add the instruction residual",
-        "merge": "one checkpoint out of several: linear, SLERP, TIES, DARE, task arithmetic, ...",
-        "residual": "subtract a base from its instruct model, add the difference to another base",
-        "inspect": "what a checkpoint holds and whether it is sound; how far another is from it",
-        "probe": "how fragile a checkpoint is: noise, few bits, pruning",
-        "report": "show a run, an evaluation or a study again, and rewrite its page",
+    "Fine-tune": {
+        "quickstart": "see it work in three minutes: no network, GPU or files",
+        "train": "fine-tune a model, keep what it knew, measure both",
+        "sweep": "try many settings: what each learns, what it forgets",
+        "sequence": "train tasks one after another, measure every one",
+        "update": "train a base on new text, restore its instruct model",
     },
-    "Tools": {
-        "data": "corpora with dates, selection of documents, articles written by a model",
-        "convert": "a training file of axolotl or LLaMA-Factory as one of holdfast",
-        "models": "a packaged real model, by a short name and without a network",
-        "fisher": "the diagonal Fisher information, for EWC and Fisher merging",
-        "schema": "JSON Schema of the YAML files, for editors",
-        "study": "run a ladder, an overtraining study or a residual study from its file",
-        "reproduce": "re-run a paper's studies and check its claims, or its theory",
+    "Measure": {
+        "evaluate": "measure models on benchmarks, on text, on their answers",
+        "compare": "compare two models by question; a gate for a pipeline",
+        "diagnose": "is knowledge forgotten, or only not shown?",
+        "probe": "test how fragile weights are: noise, few bits, pruning",
+        "inspect": "show what a checkpoint holds, and if it is sound",
+        "report": "show a run, an evaluation or a study again",
+    },
+    "Combine": {
+        "merge": "merge checkpoints: linear, SLERP, TIES, DARE, ...",
+        "residual": "add instruct - base to another base",
+    },
+    "Prepare": {
+        "data": "prepare a corpus; select documents that a model knows",
+        "convert": "convert files of axolotl or LLaMA-Factory",
+        "models": "get a small real model from a package, no network",
+        "fisher": "compute Fisher information for EWC and Fisher merging",
+        "schema": "write the JSON Schema of a YAML file, for editors",
+    },
+    "Papers": {
+        "study": "run a ladder, an overtraining or a residual study",
+        "reproduce": "re-run a paper's studies, check its claims or theory",
     },
 }
-"""Heading: commands, each with one line of help."""
+"""What a user does: commands, each with one line of help."""
 COMMANDS: dict[str, str] = {name: line for commands in GROUPS.values() for name, line in commands.items()}
 """Every command; the module `holdfast.cli.NAME` has its `run(argv) -> exit code`."""
 
 
 def command_table() -> str:
-    """The commands under their headings, as `--help` shows them."""
+    """The commands with what they are for in front, as `--help` shows them."""
     lines: list[str] = []
-    for heading, commands in GROUPS.items():
-        lines += ["", heading]
-        lines += [f"  {name:<11}{line}" for name, line in commands.items()]
-    return "\n".join(lines).strip()
+    for group, commands in GROUPS.items():
+        heading = group
+        for name, line in commands.items():
+            lines.append(f"{heading:<11}{name:<12}{line}")
+            heading = ""
+    return "\n".join(lines)
 
 
 DEBUG = "HOLDFAST_DEBUG"
 """Environment variable that does what `--debug` does."""
 
 HELP = f"""\
-holdfast {__version__}: fine-tune open-weight language models without losing what they know.
-
-usage: holdfast COMMAND [options]       'holdfast COMMAND --help' explains a command
+holdfast {__version__}: fine-tune language models without losing what they know
+usage: holdfast COMMAND [options]     --version, --debug (tracebacks)
 
 {command_table()}
-
-options
-  --help, --version; --debug shows full tracebacks in place of short messages
-
-examples
-  holdfast train --config run.yaml --dry_run                # checks the request, trains nothing
-  holdfast train --model_name_or_path Qwen/Qwen3-0.6B --dataset_name train.jsonl \\
-      --retention label_annealing:weight=1.0 --source prose.jsonl --target held_out.jsonl
-  holdfast compare measured --fail_if 'any drop > 1pt'      # exit code 3 if the rule fails
-
-exit codes
-  0 done; 1 failed; 2 the request has to change; 3 a rule of 'compare --fail_if' failed; 4 what was measured is NaN or
-  infinite; 130 interrupted, the same command continues
+'holdfast COMMAND --help' explains a command; 'holdfast quickstart' is a start.
 """
 
 
@@ -157,6 +152,8 @@ def _dispatch(words: list[str]) -> int:
     from holdfast.support.environment import quiet_imports
 
     quiet_imports()
+    if len(words) > 1 and words[0] in ("--help", "help"):
+        words = [words[1], "--help", *words[2:]]
     if not words or words[0] in ("--help", "-h", "help"):
         write(*HELP.splitlines())
         return 0 if words else 2

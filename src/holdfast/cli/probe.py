@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from holdfast.cli.checkpoint_options import Output, carry_out
 from holdfast.cli.console import print_json, print_line, stderr_console, stdout_console, stoppable
-from holdfast.cli.evaluate import model_mistakes
+from holdfast.cli.evaluate import SUITES, model_mistakes
 from holdfast.config.command_line import Command
 from holdfast.config.declare import Meta, settings_of
+from holdfast.config.help import Section
 from holdfast.config.values import Mistake
 from holdfast.errors import ConfigError
 from holdfast.evaluation.ladder import Rung, order_problems, parse_ladder
 from holdfast.evaluation.probe.settings import ChangeSettings, CurvatureSettings
-from holdfast.evaluation.request import LoadSettings, PlanRequest, plan_of
+from holdfast.evaluation.request import LoadSettings, PlanRequest, WhatSettings, plan_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -34,21 +35,31 @@ towards a fine-tuned model and beyond. Of a ladder (one model at rising pre-trai
 training made the model more fragile, as the overtraining paper finds. The model is loaded once, changed in place, and
 is bit for bit itself again after each change. Interrupted? The same command continues.
 """
-EPILOG = """\
-examples
-  holdfast probe base --corpus prose.jsonl                      # noise, int8, int4, nf4, pruning, at several sizes
-  holdfast probe base --corpus prose.jsonl --noise 0.01 0.03 --noise_seeds 5 --quantize int4
-  holdfast probe base --corpus prose.jsonl --toward tuned       # along the fine-tuning direction, and past it
-  holdfast probe base --corpus prose.jsonl --tasks arc_easy --limit 200 --quantize int8 nf4
+EXAMPLES = """\
+  holdfast probe base --corpus prose.jsonl --noise 0.01 0.03 --noise_seeds 5 \\
+      --quantize int4
+  holdfast probe base --corpus prose.jsonl --tasks arc_easy --limit 200 \\
+      --quantize int8 nf4
   holdfast probe base --corpus prose.jsonl --curvature 32 --dtype float32
-  holdfast probe base --noise 0.01 --noise_seed 1 --write noisy # a checkpoint with that noise; measures nothing
+  # a checkpoint with that noise; measures nothing
+  holdfast probe base --noise 0.01 --noise_seed 1 --write noisy
 
   # a ladder: one model at rising budgets
-  holdfast probe allenai/OLMo-1B-hf --revisions step117850-tokens494B step738000-tokens3094B --corpus c4.jsonl
-  holdfast probe --ladder ladder.yaml --corpus prose.jsonl      # ladder: [{model: FOLDER, tokens: 4.1e6}, ...]
+  holdfast probe allenai/OLMo-1B-hf \\
+      --revisions step117850-tokens494B step738000-tokens3094B \\
+      --corpus c4.jsonl
+  # ladder: [{model: FOLDER, tokens: 4.1e6}, ...]
+  holdfast probe --ladder ladder.yaml --corpus prose.jsonl
 
 exit code  0 done (a change under which a figure overflows is a result); 4 a model as it is has figures that are NaN or
            infinite; 2 the request has to change
+"""
+EPILOG = """\
+examples
+  # all changes, at several sizes
+  holdfast probe base --corpus prose.jsonl
+  # along the fine-tuning, and past it
+  holdfast probe base --corpus prose.jsonl --toward tuned
 """
 
 
@@ -62,7 +73,7 @@ class _Where(LoadSettings):
     """Prints the record as JSON."""
     dry_run: Annotated[bool, Meta(yaml=False)] = False
     """Checks the request and lists what would be measured."""
-    write: Annotated[Path | None, Meta(metavar="FOLDER")] = None
+    write: Annotated[Path | None, Meta(metavar="FOLDER", section="noise_draws")] = None
     """Writes the model with one --noise of seed --noise_seed as a checkpoint, and measures nothing."""
 
 
@@ -72,11 +83,11 @@ class _Models:
 
     model: Annotated[tuple[str, ...], Meta(positional=True, metavar="MODEL ...")] = ()
     """Folder, adapter, hub id (also owner/name@revision), or LABEL=MODEL."""
-    revisions: Annotated[tuple[str, ...], Meta(repeatable=True, metavar="NAME")] = ()
+    revisions: Annotated[tuple[str, ...], Meta(repeatable=True, metavar="NAME", section="ladders")] = ()
     """Of the one model that is named: a ladder, each revision saying its tokens (step1000-tokens4B)."""
     ladder: Annotated[
         tuple[Rung, ...],
-        Meta(parse=parse_ladder, metavar="FILE", json_schema=lambda: {"type": ["array", "string"]}),
+        Meta(section="ladders", parse=parse_ladder, metavar="FILE", json_schema=lambda: {"type": ["array", "string"]}),
     ] = ()
     """A YAML file with 'ladder:', a list of models with their tokens, the smallest budget first."""
 
@@ -85,7 +96,7 @@ class _Models:
 class ProbeRequest(_Where, CurvatureSettings, ChangeSettings, PlanRequest, _Models):
     """`holdfast probe`."""
 
-    corpus: Annotated[tuple[str, ...], Meta(repeatable=True, metavar="FILE", group=PlanRequest.settings_group)] = ()
+    corpus: Annotated[tuple[str, ...], Meta(repeatable=True, metavar="FILE", group=WhatSettings.settings_group)] = ()
     """Held-out text such as the model was pre-trained on, in any format that 'holdfast train' reads."""
     perplexity: Annotated[tuple[str, ...], Meta(repeatable=True, metavar="FILE", hidden=True)] = ()
     """The same, as 'holdfast evaluate' calls it."""
@@ -181,6 +192,7 @@ COMMAND = Command(
     request=ProbeRequest,
     description=DESCRIPTION,
     epilog=EPILOG,
+    sections=(Section(name="examples", summary="tasks, curvature, a ladder", text=EXAMPLES), SUITES),
     usage="MODEL [MODEL ...] --corpus FILE [options]",
     yaml_needs="'model:' or 'ladder:', and 'corpus:'",
 )

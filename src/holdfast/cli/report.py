@@ -23,9 +23,11 @@ DESCRIPTION = (
 EPILOG = """\
 examples
   holdfast report runs/Qwen3-0.6B-label_annealing
-  holdfast report measured                            # the output folder of 'holdfast evaluate'
+  # the output folder of 'holdfast evaluate'
+  holdfast report measured
   holdfast report probed                              # of 'holdfast probe'
-  holdfast report runs/my-study                       # of 'holdfast sweep'; 'holdfast sweep report' has more options
+  # of 'holdfast sweep'; 'holdfast sweep report' has more options
+  holdfast report runs/my-study
 """
 
 

@@ -9,6 +9,7 @@ from typing import Annotated
 from holdfast.cli.console import print_line, stdout_console, write
 from holdfast.config.command_line import Command
 from holdfast.config.declare import Meta
+from holdfast.config.help import Section
 from holdfast.config.values import Mistake, show
 from holdfast.errors import did_you_mean
 from holdfast.papers.claims.registry import LOOK, SIZES, Paper, papers
@@ -19,7 +20,7 @@ TABLE = "\n".join(
     for name, paper in papers().items()
 )
 PAPERS = "papers\n" + "\n".join(
-    f"  {name:<17}{paper.about}" + (f"\n{'':<19}recipes: {', '.join(paper.recipes)}" if len(paper.recipes) > 1 else "")
+    f"  {name:<17}{paper.about}" + (f" ({', '.join(paper.recipes)})" if len(paper.recipes) > 1 else "")
     for name, paper in papers().items()
 )
 DESCRIPTION = f"""\
@@ -29,26 +30,22 @@ Finished studies are not run again; an interrupted one continues. --world makes 
 studies use, with options of its own (holdfast reproduce --world --help).
 
 {PAPERS}
-
-how long on two idle cores
-{TABLE}
 """
-EPILOG = """\
-examples
-  holdfast reproduce --world --output_dir world                   # a small world of facts and two models of it
-  holdfast reproduce label-annealing                              # a look at the small twins: few seeds, few arms
-  holdfast reproduce label-annealing --thorough                   # the small twins in whole
-  holdfast reproduce label-annealing --quick                      # a minute or two: does it run here at all?
-  holdfast reproduce label-annealing --recipes math code          # two of the four
-  holdfast reproduce label-annealing --full --recipes code        # the paper's own size: needs its model and data
-  holdfast reproduce residual                                     # the instruction residual on the embedded world
-  holdfast reproduce sfa --theory                                 # the paper's formulas against numbers, in seconds
-
+OUTPUT = """\
 output
   FOLDER/<recipe>/report.html     each study: frontier, trials, the trial to take
   FOLDER/claims.html              every claim with its figures and verdict
   FOLDER/claims.json              the same for programs
   FOLDER/theory.html, .json       with --theory, in place of these: every check and statement of the paper's theory
+"""
+EPILOG = """\
+examples
+  # a look at the small twins
+  holdfast reproduce label-annealing
+  holdfast reproduce label-annealing --recipes math code --thorough
+  # formulas against numbers
+  holdfast reproduce sfa --theory
+  holdfast reproduce --world --output_dir world
 
 exit code of --theory: 0 where every check holds, 1 where one fails
 """
@@ -136,6 +133,10 @@ COMMAND = Command(
     request=ReproduceRequest,
     description=DESCRIPTION,
     epilog=EPILOG,
+    sections=(
+        Section(name="output", summary="the files that are written", text=OUTPUT),
+        Section(name="durations", summary="how long each size takes on two idle cores", text=TABLE),
+    ),
     usage=USAGE,
     yaml=False,
 )

@@ -53,10 +53,16 @@ template and generation settings are kept with it.
 """
 EXTRACT_EPILOG = """\
 examples
-  holdfast residual extract --instruct instruct --base base --output_dir residual
-  holdfast residual extract --instruct instruct --base base --output_dir residual --dry_run   # do they look related?
-  holdfast residual extract --instruct adapter --base base --output_dir residual              # a LoRA adapter
-  holdfast residual extract --instruct instruct --base base --output_dir residual --dtype bfloat16   # half the space
+  holdfast residual extract --instruct instruct --base base \\
+      --output_dir residual
+  # do they look related?
+  holdfast residual extract --instruct instruct --base base \\
+      --output_dir residual --dry_run
+  # a LoRA adapter
+  holdfast residual extract --instruct adapter --base base --output_dir residual
+  # half the space
+  holdfast residual extract --instruct instruct --base base \\
+      --output_dir residual --dtype bfloat16
 """
 
 APPLY = """\
@@ -66,9 +72,12 @@ the two models it lies between (--instruct and --old_base).
 """
 APPLY_EPILOG = """\
 examples
-  holdfast residual apply --residual residual --base new-base --output_dir new-instruct
-  holdfast residual apply --residual residual --base new-base --scale 0.8 --output_dir new-instruct
-  holdfast residual apply --instruct instruct --old_base base --base new-base --output_dir new-instruct
+  holdfast residual apply --residual residual --base new-base \\
+      --output_dir new-instruct
+  holdfast residual apply --residual residual --base new-base --scale 0.8 \\
+      --output_dir new-instruct
+  holdfast residual apply --instruct instruct --old_base base --base new-base \\
+      --output_dir new-instruct
   holdfast residual apply --config apply.yaml
 
 apply.yaml

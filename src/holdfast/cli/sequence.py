@@ -8,6 +8,7 @@ from typing import Annotated
 from holdfast.cli import study_commands
 from holdfast.config.command_line import Command
 from holdfast.config.declare import Meta
+from holdfast.config.help import Section
 from holdfast.studies.sequence.settings import SequenceSettings
 
 PROG = "holdfast sequence"
@@ -20,30 +21,40 @@ forgetting curves and the matrix of tasks by stage with its measures.
 Interrupted? The same command continues. Several machines: one --storage and a shared folder, 'holdfast sequence worker'
 on the others.
 """
-EPILOG = """\
+TASKS = """\
 tasks.yaml
-  train: {model_name_or_path: MODEL, learning_rate: 1.0e-5, num_train_epochs: 1}   # common to all tasks
+  train:                                  # common to all tasks
+    model_name_or_path: MODEL
+    learning_rate: 1.0e-5
+    num_train_epochs: 1
   tasks:
-    math: {train: {dataset_name: math.jsonl}, evaluation: [{task: gsm8k}, {perplexity: math_heldout.jsonl}]}
-    law:  {train: {dataset_name: law.jsonl}, evaluation: [{choices: casehold.jsonl, name: casehold}]}
+    math:
+      train: {dataset_name: math.jsonl}
+      evaluation: [{task: gsm8k}, {perplexity: math_heldout.jsonl}]
+    law:
+      train: {dataset_name: law.jsonl}
+      evaluation: [{choices: casehold.jsonl, name: casehold}]
   orders: [[math, law], [law, math]]      # as listed, where this is left out
   arms:
     - sequential
     - single                              # each task from the base
     - multitask                           # all data at once: the upper line
-    - replay: {fraction: 0.1}             # rehearsal: of all earlier tasks' data
-    - sfa: {p: [1, 0.75, 0.5, 0.25]}      # any retention method; a list is tried value by value
+    - replay: {fraction: 0.1}             # rehearsal: of all earlier data
+    - sfa: {p: [1, 0.75, 0.5, 0.25]}      # any method; a list is tried
     - label_annealing: {weight: [0.3, 1]}
-    - ewc: {coefficient: [100, 1000]}     # Fisher information of the earlier tasks' data
-    - merge: {method: task_arithmetic, weights: [[0.25, 0.75], [0.5, 0.5], [0.75, 0.25]]}
+    - ewc: {coefficient: [100, 1000]}     # Fisher information of earlier data
+    - merge: {method: task_arithmetic, weights: [[0.25, 0.75], [0.5, 0.5]]}
   seeds: [0, 1, 2]
   output_dir: runs/math-law
-
+"""
+EPILOG = """\
 examples
-  holdfast sequence --config tasks.yaml --dry_run            # the models that would be made
+  # the models that would be made
+  holdfast sequence --config tasks.yaml --dry_run
   holdfast sequence --config tasks.yaml --workers 2
   holdfast sequence status runs/math-law --watch
-  holdfast sequence report runs/math-law                     # record and page once more
+  # record and page once more
+  holdfast sequence report runs/math-law
 """
 
 
@@ -60,6 +71,7 @@ COMMAND = Command(
     request=SequenceRequest,
     description=DESCRIPTION,
     epilog=EPILOG,
+    sections=(Section(name="yaml", summary="tasks.yaml: its keys, by an example", text=TASKS),),
     usage="--config tasks.yaml [options] | worker | status FOLDER | report FOLDER",
 )
 STUDY = study_commands.StudyCommand(

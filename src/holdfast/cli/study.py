@@ -12,6 +12,7 @@ from holdfast.cli import study_commands
 from holdfast.cli.console import write
 from holdfast.config.command_line import Command
 from holdfast.config.declare import Meta
+from holdfast.config.help import Section
 from holdfast.errors import ConfigError, did_you_mean
 from holdfast.papers.ladder.settings import LadderSettings
 from holdfast.papers.overtraining.settings import OvertrainingSettings
@@ -55,9 +56,12 @@ on the others.
 """
 LADDER_FILE = """\
 ladder.yaml
-  text: [c4/*.jsonl.gz]                    # read once at most, unless max_passes says more
-  tokenizer: allenai/OLMo-1B-hf            # or vocab_size: 8192, and one is trained on the text
-  architecture: olmo2                      # any decoder of transformers with the usual names
+  # read once at most, unless max_passes says more
+  text: [c4/*.jsonl.gz]
+  # or vocab_size: 8192, and one is trained on the text
+  tokenizer: allenai/OLMo-1B-hf
+  # any decoder of transformers with the usual names
+  architecture: olmo2
   sizes:
     15M: {layers: 3, width: 192, heads: 3}
     30M: {layers: 6, width: 384, heads: 6}
@@ -79,18 +83,25 @@ own; intervals cover seeds and samples. Interrupted? The same command continues.
 """
 OVERTRAINING_FILE = """\
 overtraining.yaml
-  ladder: runs/ladder/15M.yaml               # as a ladder study writes it, or a list of models with tokens
+  # as a ladder study writes it, or a list of models with tokens
+  ladder: runs/ladder/15M.yaml
   probe: {noise: [0.01, 0.03], quantize: [int4]}
   tasks:
     sentiment:
       train: {dataset_name: mr-train.jsonl}
-      validation: [{choices: mr-valid.jsonl}]          # chooses the learning rate of each budget
+      # chooses the learning rate of each budget
+      validation: [{choices: mr-valid.jsonl}]
       test: [{choices: mr-test.jsonl}]                 # is reported
   generalist: [{perplexity: web.jsonl}, {task: arc_easy, num_fewshot: 5}]
-  train: {per_device_train_batch_size: 64}             # keys of 'holdfast train'; 4 epochs, early stopping
+  # keys of 'holdfast train'; 4 epochs, early stopping
+  train: {per_device_train_batch_size: 64}
   vary:
     learning_rate: {log: [1.0e-5, 1.0e-3], points: 7}
-    retention: [direct, {label_annealing: {weight: 1}}, sfa, [{train: {use_peft: true}}, {label: LoRA}]]
+    retention:
+      - direct
+      - label_annealing: {weight: 1}
+      - sfa
+      - [{train: {use_peft: true}}, {label: LoRA}]
   seeds: [0, 1, 2]
 """
 RESIDUAL_TEXT = """\
@@ -103,9 +114,14 @@ study worker' on the others.
 RESIDUAL_FILE = """\
 study.yaml
   families:                             # pairs of base and instruct
-    llama-3:   {base: meta-llama/Meta-Llama-3-8B, instruct: meta-llama/Meta-Llama-3-8B-Instruct}
-    llama-3.1: {base: meta-llama/Llama-3.1-8B, instruct: meta-llama/Llama-3.1-8B-Instruct}
-  continued: [llama-3]                  # which are continued on the new text (the first)
+    llama-3:
+      base: meta-llama/Meta-Llama-3-8B
+      instruct: meta-llama/Meta-Llama-3-8B-Instruct
+    llama-3.1:
+      base: meta-llama/Llama-3.1-8B
+      instruct: meta-llama/Llama-3.1-8B-Instruct
+  # which are continued on the new text (the first)
+  continued: [llama-3]
   starts: [base, instruct]              # and what of them
   corpus: [news/]
   after: 2023-12-01
@@ -148,7 +164,7 @@ def run_command(request: type[Any], description: str, file: str) -> Command[Any]
         name=f"{PROG} run",
         request=request,
         description=description,
-        epilog=file,
+        sections=(Section(name="yaml", summary="the file's keys, by an example", text=file),),
         usage="FILE [options]",
     )
 

@@ -124,7 +124,8 @@ def worker_command(prog: str) -> Command[WorkerRequest]:
         "the storage.",
         epilog=f"""\
 examples
-  {prog} worker --storage postgresql://user@host/database --study my-study
+  {prog} worker --storage postgresql://user@host/database \\
+      --study my-study
 
 Model, data and evaluation files are looked for where the study names them, from this working directory: start workers
 in a copy of the project. Runs are written to --output_dir; figures go to the storage, so the page of the study needs no

@@ -10,6 +10,7 @@ from holdfast.cli import study_commands
 from holdfast.cli.console import print_line, stdout_console, write
 from holdfast.config.command_line import Command
 from holdfast.config.declare import MAX_SEED, Meta
+from holdfast.config.help import Section
 from holdfast.errors import ConfigError, did_you_mean
 from holdfast.printable import lines
 
@@ -27,38 +28,49 @@ Fine-tunes in many ways, measures what each learnt and what each forgot, draws t
 which one to take. Start, direct fine-tuning and label annealing's teacher are computed once and shared.
 Interrupted? The same command continues; nothing finished is done again.
 """
+STUDY_YAML = """\
+study.yaml
+  # a training configuration of 'holdfast train', as a file or as keys
+  train: run.yaml
+  vary:
+    # alternatives; a list varies, an inner list is a combination of methods
+    retention:
+      - label_annealing: {weight: {log: [0.1, 10], points: 5}}
+      - l2: {coefficient: [0.001, 0.01]}
+      - [{replay: {data: old.jsonl}}, {label_annealing: {weight: [0.3, 1]}}]
+    learning_rate: [1.0e-5, 3.0e-5]    # any key of the training configuration
+  # entries of its evaluation section; several: their mean
+  objectives: {target: gsm8k, source: [mmlu, humaneval]}
+  seeds: [0, 1, 2]                     # every trial is repeated
+  # or random, tpe, nsga2, these with trials: 30
+  search: {sampler: grid}
+  select: {rule: knee}                 # or target_within (points: 1pt), paper
+  # whose weights stay on disk: all, frontier, none
+  keep: frontier
+  output_dir: runs/my-study
+"""
 EPILOG = f"""\
 also
   holdfast sweep worker      {SUBJECTS["worker"]}
   holdfast sweep status      {SUBJECTS["status"]}
   holdfast sweep report      {SUBJECTS["report"]}
 
-study.yaml
-  train: run.yaml                      # a training configuration of 'holdfast train', as a file or as keys
-  vary:
-    retention:                         # alternatives; a list varies, an inner list is a combination of methods
-      - label_annealing: {{weight: {{log: [0.1, 10], points: 5}}, temperature: [1, 2]}}
-      - l2: {{coefficient: [0.001, 0.01]}}
-      - [{{replay: {{data: old.jsonl, fraction: 0.1}}}}, {{label_annealing: {{weight: [0.3, 1]}}}}]
-    learning_rate: [1.0e-5, 3.0e-5]    # any key of the training configuration
-  objectives: {{target: gsm8k, source: [mmlu, humaneval]}}    # entries of its evaluation section; several: their mean
-  seeds: [0, 1, 2]                     # every trial is repeated
-  search: {{sampler: grid}}              # or random, tpe, nsga2, these with trials: 30
-  select: {{rule: knee}}                 # or target_within (points: 1pt), paper
-  keep: frontier                       # whose weights stay on disk: all, frontier, none
-  output_dir: runs/my-study
-
 examples
   holdfast sweep --config study.yaml
-  holdfast sweep --config study.yaml --dry_run                  # the trials, and all mistakes
+  # the trials, and all mistakes
+  holdfast sweep --config study.yaml --dry_run
   holdfast sweep status runs/my-study --watch
   holdfast sweep report runs/my-study --rule knee
 
-  # several machines, one database (pip install 'holdfast[postgres]'; $HOLDFAST_STORAGE hides a password)
+  # several machines, one database (pip install 'holdfast[postgres]';
+  # $HOLDFAST_STORAGE hides a password)
   holdfast sweep --config study.yaml --storage postgresql://user@host/database
-  holdfast sweep worker --storage postgresql://user@host/database --study my-study        # on each other machine
+  # on each other machine
+  holdfast sweep worker --storage postgresql://user@host/database \\
+      --study my-study
 
-  optuna-dashboard sqlite:///runs/my-study/study.db             # pip install optuna-dashboard
+  # pip install optuna-dashboard
+  optuna-dashboard sqlite:///runs/my-study/study.db
 """
 
 
@@ -128,6 +140,7 @@ COMMAND = Command(
     request=SweepRequest,
     description=DESCRIPTION,
     epilog=EPILOG,
+    sections=(Section(name="yaml", summary="study.yaml: its keys, by an example", text=STUDY_YAML),),
     usage="--config study.yaml [options]",
     yaml=False,
 )

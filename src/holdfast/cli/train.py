@@ -6,66 +6,90 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-import textwrap
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from holdfast.cli.console import write
 from holdfast.config.command_line import CONFIG
 from holdfast.config.declare import Meta, Setting, settings_of
-from holdfast.config.help import default_text, explained, render_help
+from holdfast.config.help import Help, Section, help_topic
 from holdfast.errors import ConfigError
 from holdfast.printable import lines
 
 DESCRIPTION = """\
-Fine-tunes a causal language model, keeps what it knew with the retention methods you name, measures both sides before
-and after, and writes report.html. All keys of 'trl sft' work, in the YAML and as options; the command line wins.
-Interrupted? The same command continues.
+Fine-tunes a language model, keeps what it knew, and measures both. Takes every key of 'trl sft'. Interrupted? The same
+command continues.
 """
 EPILOG = """\
-examples
+example
+  holdfast train --model_name_or_path ./my-model --dataset_name train.jsonl \\
+      --retention label_annealing:weight=1.0 --source prose.jsonl
+"""
+EXAMPLES = """\
   # the least: a model and data
   holdfast train --model_name_or_path Qwen/Qwen3-0.6B --dataset_name train.jsonl
 
   # keep the old skills, and measure: 'source' is to be kept, 'target' is learnt
-  holdfast train --model_name_or_path ./my-model --dataset_name train.jsonl --learning_rate 1e-5 \\
-      --retention label_annealing:weight=1.0 --source prose.jsonl --source hellaswag --target held_out.jsonl
+  holdfast train --model_name_or_path ./my-model --dataset_name train.jsonl \\
+      --learning_rate 1e-5 --retention label_annealing:weight=1.0 \\
+      --source prose.jsonl --source hellaswag --target held_out.jsonl
 
   # LoRA, two methods together, four GPUs
   holdfast train --config run.yaml --use_peft --lora_r 16 \\
-      --retention label_annealing:weight=0.5,temperature=2 --retention sfa:p=0.25 --num_processes 4
+      --retention label_annealing:weight=0.5,temperature=2 \\
+      --retention sfa:p=0.25 --num_processes 4
 
-  # check everything, train nothing; on a laptop, for the machine that will train
+  # check everything, train nothing; on a laptop, for the machine that trains
   holdfast train --config run.yaml --dry_run
   holdfast train --config run.yaml --dry_run --for gpu
 
+Switches: --packing, --packing false, --no_packing. Lists: --lora_target_modules q_proj v_proj.
+Several processes: --num_processes N, --accelerate_config fsdp2 (or multi_gpu, zero3, a file), as in trl.
+
 run.yaml
-  model_name_or_path: Qwen/Qwen3-0.6B      # a local folder (safetensors) or a hub id
+  # a local folder (safetensors) or a hub id
+  model_name_or_path: Qwen/Qwen3-0.6B
   dataset_name: train.jsonl                # a file, a folder or a hub id
   learning_rate: 1e-5
   num_train_epochs: 2
   retention:
     - label_annealing: {weight: 1.0, temperature: 2}
   evaluation:
-    source: [prose.jsonl, hellaswag]       # data files (perplexity) and lm-evaluation-harness tasks
+    # data files (perplexity) and lm-evaluation-harness tasks
+    source: [prose.jsonl, hellaswag]
     target: [held_out.jsonl]
   output_dir: runs/first
-
-data
-  JSONL, JSON, Parquet, CSV or text, or a hub data set. The columns decide how it is read:
-    messages                                chat (role and content); the tokenizer needs a chat template
-    prompt + completion                     only the completion is trained
-    instruction [+ input] + output          the same, put together from its parts
-    question + answer                       the same
-    text                                    plain text: everything is trained
-  For other columns write templates:
-    data: {prompt: "Question: {question}\\nAnswer:", completion: " {answer}"}      # or {text: "{title}\\n{body}"}
-
-retention methods
-{methods}
-switches: --packing, --packing false, --no_packing. Lists: --lora_target_modules q_proj v_proj.
-Several processes: --num_processes N, --accelerate_config fsdp2 (or multi_gpu, zero3, a file), as in trl.
 """
+DATA = """\
+JSONL, JSON, Parquet, CSV or text, or a hub data set. The columns decide how it is read:
+  messages                          chat (role and content); the tokenizer needs a chat template
+  prompt + completion               only the completion is trained
+  instruction [+ input] + output    the same, put together from its parts
+  question + answer                 the same
+  text                              plain text: everything is trained
+
+For other columns write templates:
+  data: {prompt: "Question: {question}\\nAnswer:", completion: " {answer}"}
+  data: {text: "{title}\\n{body}"}
+"""
+TRL = "These keys are those of the release; 'holdfast schema train' has those of the TRL that is installed."
+EXAMPLE_PARAMETERS: dict[str, str] = {
+    "label_annealing": "weight=1.0",
+    "token_weighting": "kind=eaft",
+    "l2": "coefficient=0.01",
+    "ewc": "data=old.jsonl,coefficient=1",
+    "sfa": "p=0.25",
+    "wise_ft": "alpha=0.5",
+    "ema": "decay=0.999",
+    "mofo": "fraction=0.15",
+    "replay": "data=old.jsonl,fraction=0.1",
+    "self_replay": "fraction=0.1",
+    "multitask": "data=old.jsonl",
+    "budget": "kl=0.05 + label_annealing",
+    "asft": "weight=0.05",
+    "auto": "fraction=0.5",
+}
+"""What the help on a method or preset shows as its example: its parameters, and a method that it needs beside it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,17 +97,15 @@ class Flags:
     """What `holdfast train` takes beside a run's settings."""
 
     dry_run: bool = False
-    """Reads model and data to the end and prints the plan: rows, tokens, steps, memory, operations, three rows with
-    what is trained in them. Nothing is trained."""
-    for_: Literal["here", "gpu"] = "here"
+    """Checks the request and prints the plan; trains nothing. It reads model and data to the end: rows, tokens, steps,
+    memory, operations, three rows with what is trained in them."""
+    for_: Annotated[Literal["here", "gpu"], Meta(section="running")] = "here"
     """With --dry_run: checks the settings for another machine, one with a GPU, in place of this one."""
-    flops_per_second: Annotated[float | None, Meta(gt=0, metavar="F")] = None
+    flops_per_second: Annotated[float | None, Meta(gt=0, metavar="F", section="running")] = None
     """With --dry_run: floating-point operations a second that a device reaches, its peak rate times the share that you
     expect (4e14: about 40 % of an H100). The plan then says how many hours training takes."""
-    debug: bool = False
+    debug: Annotated[bool, Meta(section="running")] = False
     """Full tracebacks."""
-    help_all: bool = False
-    """Every key of trl sft and accelerate launch, with its default."""
 
 
 def flags() -> tuple[Setting, ...]:
@@ -93,12 +115,15 @@ def flags() -> tuple[Setting, ...]:
 
 def run(argv: list[str]) -> int:
     """Runs the command; see `holdfast train --help`."""
+    if (topic := help_topic(argv)) is not None:
+        write(*train_help().text(topic).splitlines())
+        return 0
     words, given, target, rate = list[str](), set[str](), "here", ""
     left = list(argv)
     while left:
         word = left.pop(0)
         name = word.replace("-", "_")
-        if name in ("__help", "_h", "__help_all", "__dry_run"):
+        if name == "__dry_run":
             given.add(name)
         elif name.partition("=")[0] == "__for":
             target = _value(word, left)
@@ -111,12 +136,6 @@ def run(argv: list[str]) -> int:
     flops_per_second = _rate(rate) if rate else None
     if rate and "__dry_run" not in given:
         raise ConfigError("--flops_per_second: takes effect with --dry_run only. Add it, or leave this out.")
-    if given & {"__help", "_h"}:
-        write(*help_text().splitlines())
-        return 0
-    if "__help_all" in given:
-        write(*_all_keys().splitlines())
-        return 0
     if not words:
         raise ConfigError(
             lines(
@@ -167,48 +186,45 @@ def _rate(text: str) -> float:
 # ----------------------------------------------------------------------------------------------------------------- help
 
 
-def help_text() -> str:
-    """The text of `--help`; imports no TRL."""
-    from holdfast.runs.settings import OWN
-
-    settings = (CONFIG, *OWN.values(), *flags())
-    usage = "holdfast train [--config run.yaml] [--key value ...]"
-    return render_help(usage, settings, description=DESCRIPTION, epilog=EPILOG.replace("{methods}", _methods()))
-
-
-def _methods() -> str:
+def train_help() -> Help:
+    """What `--help` says; imports no TRL."""
     from holdfast.retention.presets import PRESETS
     from holdfast.retention.registry import METHODS
+    from holdfast.runs.settings import OWN, shipped_settings
 
-    lines = []
-    known: dict[str, Any] = {**METHODS, **PRESETS}
-    for name, cls in known.items():
-        lines.append(f"  {name}: {cls.summary}")
-        lines.append(f"      from: {cls.source}")
-        for s in settings_of(cls):
-            text = f"{s.name}: {explained(s)}"
-            lines += textwrap.wrap(text, 116, initial_indent="      ", subsequent_indent="          ")
-    return "\n".join(lines) + "\n"
+    classes: dict[str, Any] = {**METHODS, **PRESETS}
+    more = (
+        Section(name="data", summary="formats and columns, --data, --chat_template", text=DATA),
+        Section(name="training", summary="learning rates by layer, --train_only, --on_policy, --fused_layers"),
+        Section(name="evaluation", summary="what is measured, held-out rows, --early_stopping"),
+        Section(name="running", summary="--for gpu, --flops_per_second, --env, --debug"),
+        Section(name="trl", summary="the other keys of trl sft and accelerate launch", text=TRL),
+        Section(name="examples", summary="more commands, and run.yaml", text=EXAMPLES),
+    )
+    return Help(
+        command="holdfast train",
+        usage="[--config run.yaml] [--key value ...]",
+        settings=sorted([*shipped_settings(), *OWN.values(), CONFIG, *flags()], key=lambda s: s.meta.section == "trl"),
+        sections=(*(_method_section(cls) for cls in classes.values()), *more),
+        description=DESCRIPTION,
+        epilog=EPILOG,
+    )
 
 
-def _all_keys() -> str:
-    """Every key with its type, default and help, by group. Imports TRL."""
-    from holdfast.runs.settings import OWN, known_settings
+def _method_section(cls: Any) -> Section:
+    """The help on a retention method or a preset."""
+    parameters, _, other = EXAMPLE_PARAMETERS[cls.name].partition(" + ")
+    in_yaml = parameters.replace("=", ": ").replace(",", ", ")
+    text = f"""\
+from: {cls.source}
 
-    titles = {
-        "script": "data (trl ScriptArguments)",
-        "mixture": "several data sets (trl DatasetMixtureConfig)",
-        "model": "model (trl ModelConfig)",
-        "adapter": "orthogonal subspace fine-tuning",
-        "training": "training (trl SFTConfig)",
-        "launch": "several processes (accelerate launch)",
-    }
-    lines = ["holdfast's own keys (see 'holdfast train --help')", *(f"  {s.name}: {s.help}" for s in OWN.values())]
-    for source, title in titles.items():
-        lines += ["", title]
-        for s in known_settings().values():
-            if s.source == source:
-                default = "" if s.default is None or source == "launch" else f", default {default_text(s.default)}"
-                lines.append(f"  --{s.name}  [{s.expected}{default}]")
-                lines += textwrap.wrap(s.help, 112, initial_indent="      ", subsequent_indent="      ")
-    return "\n".join(lines)
+example
+  --retention {cls.name}:{parameters}{f" --retention {other}" if other else ""}
+
+as YAML
+  retention:
+    - {cls.name}: {{{in_yaml}}}
+{f"    - {other}" if other else ""}
+"""
+    group = "retention methods"
+    return Section(name=cls.name, summary=cls.summary, group=group, declared=cls, prefix="", text=text)

@@ -11,6 +11,7 @@ from holdfast.cli.console import stdout_console, write
 from holdfast.config.command_line import Command, switch_is_on
 from holdfast.config.declare import Meta
 from holdfast.config.decode import Given
+from holdfast.config.help import Section
 from holdfast.studies.update.settings import UpdateSettings
 
 if TYPE_CHECKING:
@@ -26,33 +27,42 @@ Documents are packed whole into windows, none sees another one; a part is held o
 result are measured alike and held against each other. Interrupted? The same command continues; nothing finished is done
 again.
 """
-EPILOG = """\
+UPDATE = """\
 update.yaml (every key is an option too)
   base: meta-llama/Meta-Llama-3-8B
   instruct: meta-llama/Meta-Llama-3-8B-Instruct
   corpus: [news/, more.jsonl.gz]        # text, JSONL, Parquet; folders too
   after: 2023-12-01                     # only what is new
   tokens: 100M                          # of it; left out: all
-  train:                                # keys of 'holdfast train' for the continued base
+  # keys of 'holdfast train' for the continued base
+  train:
     learning_rate: 1.0e-5
     use_peft: true                      # LoRA in place of full fine-tuning
     retention: [{label_annealing: {weight: 0.3}}]
   evaluation: {suites: [instruction_residual]}
-  continued_instruct: true              # also continue the instruct model itself, to see what that would have cost
-  restore: {prompts: prompts.jsonl}     # and bring it back by on-policy distillation, as the residual's rival
-  scales: [0.5, 0.75, 1, 1.25]          # try several; 1 is kept unless another is better with its whole interval
+  # also continue the instruct model itself, to see what that would have cost
+  continued_instruct: true
+  # and bring it back by on-policy distillation, as the residual's rival
+  restore: {prompts: prompts.jsonl}
+  # try several; 1 is kept unless another is better with its whole interval
+  scales: [0.5, 0.75, 1, 1.25]
   output_dir: runs/update
-
-examples
-  holdfast update --base BASE --instruct INSTRUCT --corpus news/ --dry_run        # checks models, corpus, tasks
-  holdfast update --base BASE --instruct INSTRUCT --corpus news/ --after 2024-01-01 --tokens 100M \\
-      --train learning_rate=1e-5 use_peft=true --evaluation instruction_residual
-  holdfast update --config update.yaml
-
+"""
+OUTPUT = """\
 output
   FOLDER/models/<result>/    the updated model: safetensors, the instruct model's tokenizer and chat template
   FOLDER/report.html         what was gained, what was kept, how it was made
   FOLDER/update.json         the same for programs
+"""
+EPILOG = """\
+examples
+  # checks models, corpus, tasks
+  holdfast update --base BASE --instruct INSTRUCT --corpus news/ --dry_run
+  holdfast update --base BASE --instruct INSTRUCT --corpus news/ \\
+      --after 2024-01-01 --tokens 100M \\
+      --train learning_rate=1e-5 use_peft=true \\
+      --evaluation instruction_residual
+  holdfast update --config update.yaml
 """
 
 
@@ -69,6 +79,10 @@ COMMAND = Command(
     request=UpdateRequest,
     description=DESCRIPTION,
     epilog=EPILOG,
+    sections=(
+        Section(name="output", summary="the files that are written", text=OUTPUT),
+        Section(name="yaml", summary="update.yaml, by an example", text=UPDATE),
+    ),
     usage="--base MODEL --instruct MODEL --corpus PATH... [options]",
 )
 

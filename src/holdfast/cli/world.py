@@ -24,11 +24,16 @@ network, no files of yours. Models are kept in the cache, so the second time tak
 """
 EPILOG = """\
 examples
-  holdfast reproduce --world --output_dir world                       # base, instruct model, files
-  holdfast reproduce --world --output_dir world --quick               # seconds: does it run here at all?
-  holdfast reproduce --world --output_dir world-1 --seed 1            # other people, other weights
-  holdfast reproduce --world --output_dir world --changed_facts 20    # articles that also correct old facts
-  holdfast evaluate base=BASE instruct=INSTRUCT --suite world/suite.yaml     # the paths are printed
+  # base, instruct model, files
+  holdfast reproduce --world --output_dir world
+  # seconds: does it run here at all?
+  holdfast reproduce --world --output_dir world --quick
+  # other people, other weights
+  holdfast reproduce --world --output_dir world-1 --seed 1
+  # articles that also correct old facts
+  holdfast reproduce --world --output_dir world --changed_facts 20
+  # the paths are printed
+  holdfast evaluate base=BASE instruct=INSTRUCT --suite world/suite.yaml
 
 output
   FOLDER/world.json         where everything lies, the models too
@@ -42,7 +47,7 @@ class _Output:
     output_dir: Annotated[Path, Meta(metavar="FOLDER")] = Path("world")
     """Folder for the files."""
     quick: bool = False
-    """Sizes of seconds, which only show that everything works."""
+    """Sizes of seconds: does everything work?"""
     workers: Annotated[int | None, Meta(ge=1)] = None
     """Models that are trained at a time (2 on two and more cores)."""
     json: bool = False

@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 
 from holdfast.config.declare import Meta, Setting, settings_of
 from holdfast.config.decode import Given, coerce_all, decode
-from holdfast.config.help import render_help
+from holdfast.config.help import Help, Section, help_topic
 from holdfast.config.synonyms import did_you_mean_key
 from holdfast.config.values import Mistake
 from holdfast.config.yaml_file import from_yaml, read_yaml
@@ -27,7 +27,7 @@ CONFIG = Setting(
     name="config",
     types=(Path,),
     optional=True,
-    help="Options from a file, keys as below without the dashes; the command line wins.",
+    help="Options from a file; the command line wins. Keys are those of the options, without the dashes.",
     meta=Meta(metavar="FILE.yaml", yaml=False),
 )
 
@@ -43,6 +43,8 @@ class Command(Generic[T]):
     description: str = ""
     epilog: str = ""
     """Examples and outputs, as they stand at the end of `--help`."""
+    sections: tuple[Section, ...] = ()
+    """What `--help` lists and `--help NAME` prints."""
     usage: str = "[options]"
     """What follows the name in the first line of `--help`."""
     yaml: bool = True
@@ -60,19 +62,30 @@ class Command(Generic[T]):
         """What may be given, `--config` first."""
         return (*((CONFIG,) if self.yaml else ()), *settings_of(self.request), *self.more)
 
-    def help(self) -> str:
-        """The text of `--help`."""
-        return render_help(f"{self.name} {self.usage}", self.settings, description=self.description, epilog=self.epilog)
+    def help(self, topic: str = "") -> str:
+        """The text of `--help`, or of `--help TOPIC`.
+
+        Raises:
+            ConfigError: no such topic.
+        """
+        return Help(
+            command=self.name,
+            usage=self.usage,
+            settings=self.settings,
+            sections=self.sections,
+            description=self.description,
+            epilog=self.epilog,
+        ).text(topic)
 
     def given(self, argv: Sequence[str]) -> Given:
         """What the words and the YAML that they name say. Prints the help and exits where it is asked for.
 
         Raises:
-            ConfigError: the YAML cannot be read.
+            ConfigError: the YAML cannot be read, or there is no help on what `--help` names.
             SystemExit: with 0, after `--help`.
         """
-        if any(word in ("-h", "--help") for word in argv):
-            sys.stdout.write(self.help())
+        if (topic := help_topic(argv)) is not None:
+            sys.stdout.write(self.help(topic))
             raise SystemExit(0)
         known = {s.name: s for s in self.settings}
         line = parse_words(argv, known)

@@ -27,6 +27,8 @@ MISSING = dataclasses.MISSING
 
 GROUP = "settings_group"
 """Class variable of a settings dataclass: the heading in `--help` of the fields that it declares itself."""
+SECTION = "settings_section"
+"""The same for `Meta.section`."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -48,6 +50,8 @@ class Meta:
     """What `--help` shows for the value."""
     group: str = ""
     """Heading in `--help` and in the table of keys."""
+    section: str = ""
+    """Name of the section that explains it (`--help NAME`); empty: it is common, and the short help explains it."""
     last: bool = False
     """Whether it stands after all others, though a base class declares it."""
     positional: bool = False
@@ -146,14 +150,16 @@ def _settings_of(cls: Any) -> tuple[Setting, ...]:
     hints = typing.get_type_hints(cls, include_extras=True)
     docs = _docstrings(cls)
     found = tuple(_setting(f, hints[f.name], docs.get(f.name, "")) for f in dataclasses.fields(cls) if f.init)
-    groups = {
-        n: vars(base).get(GROUP, "") for base in reversed(cls.__mro__) for n in vars(base).get("__annotations__", {})
-    }
-    grouped = (
-        s if s.meta.group else dataclasses.replace(s, meta=dataclasses.replace(s.meta, group=groups.get(s.name, "")))
-        for s in found
-    )
+    declaring = {name: base for base in reversed(cls.__mro__) for name in vars(base).get("__annotations__", {})}
+    grouped = (_in_group(setting, declaring[setting.name]) for setting in found)
     return tuple(sorted(grouped, key=lambda s: s.meta.last))
+
+
+def _in_group(setting: Setting, cls: type) -> Setting:
+    """The setting with heading and section of the class that declares it, where it has none of its own."""
+    group = setting.meta.group or vars(cls).get(GROUP, "")
+    section = setting.meta.section or vars(cls).get(SECTION, "")
+    return dataclasses.replace(setting, meta=dataclasses.replace(setting.meta, group=group, section=section))
 
 
 def _setting(field: dataclasses.Field[Any], hint: Any, doc: str) -> Setting:

@@ -52,16 +52,16 @@ class WhatSettings:
     settings_group: ClassVar[str] = "what to measure"
 
     suite: Annotated[tuple[str, ...], Meta(repeatable=True, metavar="NAME")] = ()
-    """Shipped suites or YAML files, see below."""
+    """Shipped suites (--help suites) or YAML files."""
     tasks: Annotated[tuple[str, ...], Meta(repeatable=True, metavar="TASK")] = ()
     """Tasks and groups of lm-evaluation-harness, or task YAMLs."""
-    answers: Annotated[tuple[str, ...], Meta(repeatable=True, metavar="TASK")] = ()
+    answers: Annotated[tuple[str, ...], Meta(repeatable=True, metavar="TASK", section="entries")] = ()
     """Tasks of which the distribution at the answer position is measured: mass on the options, entropy."""
     perplexity: Annotated[tuple[str, ...], Meta(repeatable=True, metavar="FILE")] = ()
     """Held-out text, in any format that 'holdfast train' reads."""
-    memorisation: Annotated[tuple[str, ...], Meta(repeatable=True, metavar="FILE")] = ()
+    memorisation: Annotated[tuple[str, ...], Meta(repeatable=True, metavar="FILE", section="entries")] = ()
     """Text whose share of tokens that are the model's most likely ones is counted."""
-    skip: Annotated[tuple[str, ...], Meta(repeatable=True, metavar="ENTRY")] = ()
+    skip: Annotated[tuple[str, ...], Meta(repeatable=True, metavar="ENTRY", section="entries")] = ()
     """Entries of the suites that are left out."""
 
 
@@ -70,6 +70,7 @@ class HowSettings:
     """How it is measured."""
 
     settings_group: ClassVar[str] = "how"
+    settings_section: ClassVar[str] = "how"
 
     data: Annotated[dict[str, str], _FILES] = field(default_factory=dict)
     """A local file in place of a task's data set."""
@@ -98,6 +99,7 @@ class LoadSettings:
     """How models are loaded to be measured."""
 
     settings_group: ClassVar[str] = "where"
+    settings_section: ClassVar[str] = "loading"
 
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """Of the weights; auto: as they were saved."""
@@ -112,6 +114,7 @@ class ServerSettings:
     """How models behind servers are asked (`evaluation.served`)."""
 
     settings_group: ClassVar[str] = "models behind a server"
+    settings_section: ClassVar[str] = "server"
 
     tokenizer: Annotated[str | None, Meta(metavar="MODEL")] = None
     """Tokenizer of the served model: a folder or hub id (the folder that the server names)."""

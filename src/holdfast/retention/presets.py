@@ -90,7 +90,7 @@ class Auto(Preset):
     """
 
     name: ClassVar[str] = "auto"
-    summary: ClassVar[str] = "preset: self_replay, label_annealing and wise_ft as a search without old data found them"
+    summary: ClassVar[str] = "preset: self_replay, label_annealing and wise_ft; no old data"
     source: ClassVar[str] = "configs/without_old_data; 2605.26097 (its KL variant), Wortsman et al. 2021 (WiSE-FT)"
     strength: ClassVar[tuple[str, ...]] = ("fraction",)
 

@@ -28,6 +28,7 @@ class Ranking:
     """How passages are scored."""
 
     settings_group: ClassVar[str] = "how"
+    settings_section: ClassVar[str] = "scoring"
 
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """Of the weights; auto: as they were saved."""

@@ -14,6 +14,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 from holdfast.config.declare import MAX_SEED, Meta, Setting, settings_of
@@ -181,30 +182,30 @@ def _retention_schema() -> dict[str, Any]:
 class OwnSettings:
     """holdfast's own keys of a run, beside TRL's and accelerate's; `env` is TRL's as well, but lives in its parser."""
 
-    settings_group: ClassVar[str] = "holdfast's own keys"
+    settings_group: ClassVar[str] = "what is kept and learnt"
 
     retention: Annotated[
         Any,
         Meta(
             repeatable=True,
-            metavar="METHOD[:parameter=value,...]",
+            metavar="METHOD[:KEY=VALUE,...]",
             expected="a method, as in 'label_annealing:weight=1.0'",
             parse_word=parse_compact_method,
             json_schema=_retention_schema,
         ),
     ] = None
-    """What keeps the old skills: a list of methods with their parameters, or none, which is plain fine-tuning. The
-    option may be repeated and replaces the YAML's list."""
-    evaluation: Annotated[dict[str, Any] | None, Meta(metavar="'{batch_size: 4}'")] = None
+    """What keeps the old skills, one of the methods. A list of methods with their parameters, or none, which is plain
+    fine-tuning. The option may be repeated and replaces the YAML's list."""
+    evaluation: Annotated[dict[str, Any] | None, Meta(metavar="'{batch_size: 4}'", section="evaluation")] = None
     """What is measured before and after: source (to be kept) and target (is learnt). The option replaces the YAML's
     section."""
-    source: Annotated[tuple[str, ...], Meta(repeatable=True, yaml=False, metavar="FILE_OR_TASK")] = ()
-    """Measured as what is to be kept: added to evaluation.source."""
-    target: Annotated[tuple[str, ...], Meta(repeatable=True, yaml=False, metavar="FILE_OR_TASK")] = ()
-    """Measured as what is learnt: added to evaluation.target."""
-    data: Annotated[Templates | None, Meta(metavar="'{text: \"{title}\"}'")] = None
+    source: Annotated[tuple[str, ...], Meta(repeatable=True, yaml=False, metavar="FILE|TASK")] = ()
+    """What is to be kept; measured before and after. Added to evaluation.source."""
+    target: Annotated[tuple[str, ...], Meta(repeatable=True, yaml=False, metavar="FILE|TASK")] = ()
+    """What is to be learnt; measured likewise. Added to evaluation.target."""
+    data: Annotated[Templates | None, Meta(metavar="'{text: \"{title}\"}'", section="data")] = None
     """Templates that turn columns into training text: text, or prompt and completion."""
-    chat_template: Annotated[str | None, Meta(metavar="TEXT")] = None
+    chat_template: Annotated[str | None, Meta(metavar="TEXT", section="data")] = None
     """A chat template in place of the model's own, as Jinja text; `chat_template_path` takes it from a file."""
     learning_rate_multipliers: Annotated[
         dict[str, float],
@@ -212,6 +213,7 @@ class OwnSettings:
             parse=_multipliers,
             expected="a mapping of patterns to factors of 0 or more",
             metavar="'{embed_tokens: 0.1}'",
+            section="training",
             json_schema=lambda: {"type": "object", "additionalProperties": {"type": "number", "minimum": 0}},
         ),
     ] = dataclasses.field(default_factory=dict)
@@ -222,26 +224,30 @@ class OwnSettings:
             parse=_patterns,
             expected="a list of regular expressions",
             metavar="'[multi_modal_projector]'",
+            section="training",
             json_schema=lambda: {"type": ["array", "string"], "items": {"type": "string"}},
         ),
     ] = ()
     """Regular expressions, searched in parameters' names: what none of them matches stays as it is."""
-    fused_layers: bool = False
+    fused_layers: Annotated[bool, Meta(section="training")] = False
     """RMSNorms and gated feed-forward layers in one pass each where training is in float32 on CPUs: a small model's
     step in nine tenths of the time; results differ by rounding."""
-    on_policy: Annotated[OnPolicySettings | None, Meta(metavar="'{max_completion_length: 256}'")] = None
+    on_policy: Annotated[
+        OnPolicySettings | None, Meta(metavar="'{max_completion_length: 256}'", section="training")
+    ] = None
     """Trains on the model's own answers to prompts, held to the teacher of label_annealing; without labels."""
-    eval_dataset_name: Annotated[str | None, Meta(metavar="FILE")] = None
+    eval_dataset_name: Annotated[str | None, Meta(metavar="FILE", section="evaluation")] = None
     """Held-out rows that `eval_strategy` reads, in place of a split of the training data."""
-    eval_dataset_split: str = "train"
+    eval_dataset_split: Annotated[str, Meta(metavar="SPLIT", section="evaluation")] = "train"
     """Which of them, such as train[:500]; a file is the split "train"."""
-    early_stopping_patience: Annotated[int | None, Meta(ge=1)] = None
+    early_stopping_patience: Annotated[int | None, Meta(ge=1, section="evaluation")] = None
     """Ends training after so many evaluations (`eval_strategy`) in a row that bring no better one; the best checkpoint
     is the result, so it needs `load_best_model_at_end`."""
     early_stopping: Annotated[
         StopRule | tuple[StopRule, ...] | None,
         Meta(
             metavar="'{entry: target/answers, patience: 2}'",
+            section="evaluation",
             expected="a mapping with entry and patience, or a list of such",
         ),
     ] = None
@@ -253,6 +259,7 @@ class OwnSettings:
             parse=_environment,
             expected="a mapping of environment variables",
             metavar="'{NAME: value}'",
+            section="running",
             json_schema=lambda: {
                 "type": "object",
                 "additionalProperties": {"type": ["string", "number", "boolean"]},
@@ -267,6 +274,55 @@ OWN: dict[str, Setting] = {setting.name: setting for setting in settings_of(OwnS
 
 
 # ----------------------------------------------------------------------------------------------- TRL's and accelerate's
+
+COMMON: dict[str, dict[str, str]] = {
+    "model and data": {
+        "model_name_or_path MODEL": "A local folder or a hub id.",
+        "dataset_name DATA": "A file, folder or hub id; see --help data.",
+        "max_length N": "Tokens of a row; longer ones are cut.",
+        "output_dir FOLDER": "Of weights, evaluations and report.html.",
+    },
+    "training": {
+        "learning_rate X": "Peak; LoRA takes ten times as much.",
+        "num_train_epochs X": "Passes over the data.",
+        "max_steps N": "Optimiser steps, in place of epochs.",
+        "per_device_train_batch_size N": "Rows that a device reads at once.",
+        "gradient_accumulation_steps N": "Such batches an optimiser step.",
+        "use_peft": "Trains a LoRA adapter, not all weights.",
+        "lora_r N": "Its rank.",
+        "load_in_4bit": "Loads the model in 4 bits (QLoRA).",
+        "num_processes N": "Processes, one a GPU.",
+    },
+}
+"""Keys of TRL and accelerate that most runs set, with their values' names and short explanations, by heading."""
+SHIPPED = Path(__file__).parents[1] / "schemas" / "train.schema.json"
+
+
+def shipped_settings() -> list[Setting]:
+    """Keys of TRL and accelerate for the help, out of the JSON Schema that is shipped: TRL takes seconds to import.
+    Those of `COMMON` are the first; the others are of the section "trl"."""
+    schemas = json.loads(SHIPPED.read_text(encoding="utf-8"))["properties"]
+    settings = []
+    for group, keys in COMMON.items():
+        for key, text in keys.items():
+            name, _, value = key.partition(" ")
+            settings.append(_of_schema(name, schemas.pop(name), Meta(group=group, metavar=value), text))
+    for name, schema in schemas.items():
+        if name not in OWN:
+            settings.append(_of_schema(name, schema, Meta(group="trl", section="trl"), schema.get("description", "")))
+    return settings
+
+
+_TYPES: dict[str, Any] = {"boolean": bool, "integer": int, "number": float, "object": dict, "array": list[str]}
+
+
+def _of_schema(name: str, schema: Mapping[str, Any], meta: Meta, text: str) -> Setting:
+    kind = schema
+    while "anyOf" in kind:
+        kind = kind["anyOf"][0]
+    hint = _TYPES.get(str(kind.get("type")), str)
+    choices = tuple(kind.get("enum", ()))
+    return Setting(name=name, types=(hint,), default=schema.get("default"), choices=choices, help=text, meta=meta)
 
 
 def sources() -> dict[str, type]:

@@ -126,7 +126,7 @@ class Dare(WeightedMethod):
     """
 
     name: ClassVar[str] = "dare"
-    summary: ClassVar[str] = "drop a random share p of each model's changes, rescale the rest, add up"
+    summary: ClassVar[str] = "drop a random share p of the changes, rescale the rest, add up"
     source: ClassVar[str] = "Language Models are Super Mario (arXiv:2311.03099), Section 3.2"
     needs_base: ClassVar[bool] = True
     models: ClassVar[tuple[int, int | None]] = (1, None)
@@ -205,9 +205,7 @@ class DareTies(Dare):
     """
 
     name: ClassVar[str] = "dare_ties"
-    summary: ClassVar[str] = (
-        "drop a random share p of each model's changes, rescale the rest, elect a sign and average those that agree"
-    )
+    summary: ClassVar[str] = "drop a random share p, rescale, elect signs, average"
     source: ClassVar[str] = (
         "Language Models are Super Mario (arXiv:2311.03099), Section 3.3; TIES-Merging (arXiv:2306.01708), Algorithm 1"
     )

@@ -70,7 +70,7 @@ class Fisher(WeightedMethod):
     """
 
     name: ClassVar[str] = "fisher"
-    summary: ClassVar[str] = "mean of the models, each parameter weighted by its Fisher information"
+    summary: ClassVar[str] = "mean of the models, weighted by Fisher information"
     source: ClassVar[str] = "Merging Models with Fisher-Weighted Averaging (arXiv:2111.09832), Eq. 4"
     needs_base: ClassVar[bool] = False
     models: ClassVar[tuple[int, int | None]] = (1, None)

@@ -73,7 +73,7 @@ class WiseFT(MergeMethod):
     """
 
     name: ClassVar[str] = "wise_ft"
-    summary: ClassVar[str] = "interpolate between the base and one model: (1 - alpha) base + alpha model"
+    summary: ClassVar[str] = "interpolate base and model: (1 - alpha) base + alpha model"
     source: ClassVar[str] = "Robust fine-tuning of zero-shot models (arXiv:2109.01903), Eq. 1"
     needs_base: ClassVar[bool] = True
     models: ClassVar[tuple[int, int | None]] = (1, 1)

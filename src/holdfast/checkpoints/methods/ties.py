@@ -89,7 +89,7 @@ class Ties(WeightedMethod):
     """
 
     name: ClassVar[str] = "ties"
-    summary: ClassVar[str] = "keep each model's largest changes, elect a sign per parameter, average those that agree"
+    summary: ClassVar[str] = "keep the largest changes, elect signs, average what agrees"
     source: ClassVar[str] = "TIES-Merging (arXiv:2306.01708), Algorithm 1"
     needs_base: ClassVar[bool] = True
     models: ClassVar[tuple[int, int | None]] = (1, None)

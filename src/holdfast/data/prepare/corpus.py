@@ -61,7 +61,9 @@ def read_column(value: Any) -> str:
     return value
 
 
-Column = Annotated[str | None, Meta(parse=read_column, metavar="NAME", expected="the name of a column")]
+Column = Annotated[
+    str | None, Meta(parse=read_column, metavar="NAME", expected="the name of a column", section="documents")
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,11 +76,11 @@ class CorpusOptions:
     """Only documents of this day or later, as 2023-12-01."""
     before: Annotated[Any, Meta(metavar="DATE")] = None
     """Only documents before this day, which is not in the range itself."""
-    undated: Literal["auto", "keep", "drop"] | None = None
+    undated: Annotated[Literal["auto", "keep", "drop"] | None, Meta(section="documents")] = None
     """Documents without a usable date (auto: dropped where --after or --before is given)."""
-    minimum_characters: Annotated[int | None, Meta(ge=0)] = None
+    minimum_characters: Annotated[int | None, Meta(ge=0, section="documents")] = None
     """Shorter texts are left out (0: empty ones only)."""
-    titles: bool = False
+    titles: Annotated[bool, Meta(section="documents")] = False
     """Put the title in front of the text."""
     text_column: Column = None
     """Where the text is (the first of text, plaintext, content, body, document)."""

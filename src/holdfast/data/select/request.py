@@ -31,12 +31,12 @@ class Choice:
     """Tokens of a passage at most, with the tokenizer's BOS; longer documents are cut."""
     minimum_tokens: Annotated[int, Meta(ge=2)] = 64
     """Passages of fewer tokens are left out."""
-    disjoint: Literal["documents", "passages"] = "documents"
+    disjoint: Annotated[Literal["documents", "passages"], Meta(section="contamination")] = "documents"
     """What the two sets do not share: with documents, what the probing set takes a passage of gives none to the
     other."""
-    questions: Annotated[tuple[Path, ...], Meta(repeatable=True, metavar="FILE")] = ()
+    questions: Annotated[tuple[Path, ...], Meta(repeatable=True, metavar="FILE", section="contamination")] = ()
     """Files of questions that the corpus should not contain; passages that share 13 words in a row are counted."""
-    overlap: Literal["keep", "drop"] = "keep"
+    overlap: Annotated[Literal["keep", "drop"], Meta(section="contamination")] = "keep"
     """What becomes of such passages."""
     seed: Seed = 0
     """Of the probing sample."""

@@ -58,14 +58,14 @@ class CompareSettings:
     metrics: Literal["primary", "all"] = "primary"
     """The metric that leads each entry, or all."""
     confidence: Annotated[float, Meta(gt=0, lt=1, metavar="LEVEL")] = 0.95
-    """Level of all intervals; one side of it, 0.025, is the chance of a false alarm over all tests."""
+    """Level of all intervals. One side of it, 0.025, is the chance of a false alarm over all tests."""
     margin: Annotated[
         tuple[str, ...], Meta(repeatable=True, one_word=True, metavar="0|2pt|1%|'0.02 UNIT'", parse=_margins)
     ] = ()
     """A loss that does not matter to a verdict: of shares (default 1pt), of all else in % of before, of one unit; 0."""
     family_wise: FamilyWise = "holm"
     """How p-values are adjusted for the number of tests."""
-    resamples: Annotated[int, Meta(ge=100)] = 4000
+    resamples: Annotated[int, Meta(ge=100, section="statistics")] = 4000
     """Draws, of max_t and of --stages."""
     seed: Seed = 0
     """Of the draws."""

@@ -26,9 +26,9 @@ class ChangeSettings:
 
     noise: Sizes = ()
     """Gaussian noise: gamma, times the standard deviation that --std says."""
-    noise_seeds: Annotated[int, Meta(ge=1)] = 3
+    noise_seeds: Annotated[int, Meta(ge=1, section="noise_draws")] = 3
     """Draws of noise, each at all gammas; intervals cover them."""
-    std: Literal["init", "tensor"] = "init"
+    std: Annotated[Literal["init", "tensor"], Meta(section="noise_draws")] = "init"
     """What gamma multiplies: each tensor's standard deviation when the model was initialised, or its present one."""
     quantize: Annotated[tuple[Literal["int8", "int4", "nf4"], ...], Meta(repeatable=True)] = ()
     """Rounding of the matrices to 8 bits a row, 4 bits in groups of 128, or QLoRA's 4-bit floats in blocks of 64."""
@@ -59,6 +59,7 @@ class CurvatureSettings:
     """The second derivative of the loss."""
 
     settings_group: ClassVar[str] = "curvature of the loss (float32 only)"
+    settings_section: ClassVar[str] = "loss_curvature"
 
     curvature: Annotated[int, Meta(ge=0)] = 0
     """Documents of the first corpus that it is measured on (none)."""

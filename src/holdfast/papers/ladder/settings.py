@@ -150,7 +150,7 @@ class _Models:
     """Folder or hub id of the tokenizer; default: one is trained on the text."""
     vocab_size: Annotated[int, Meta(ge=300)] = 2048
     """Entries of the tokenizer that is trained (byte-level BPE)."""
-    base_width: Annotated[int | None, Meta(ge=2)] = None
+    base_width: Annotated[int | None, Meta(ge=2, section="batches")] = None
     """muP: the width that the learning rate holds at, so that wider models train as well with it. Default: the
     architecture's own initialisation and one rate for all."""
 
@@ -167,11 +167,11 @@ class _Training:
     """Tokens of a window."""
     batch_size: Annotated[int, Meta(ge=1)] = 256
     """Windows a step, over all processes."""
-    per_device: Annotated[int | None, Meta(ge=1)] = None
+    per_device: Annotated[int | None, Meta(ge=1, section="batches")] = None
     """Windows that a device holds at once; default: its share of the step."""
     learning_rate: Annotated[float, Meta(gt=0, lt=1)] = 3e-4
     """At the start of the cosine, which ends at zero."""
-    max_passes: Annotated[float, Meta(gt=0)] = 1.0
+    max_passes: Annotated[float, Meta(gt=0, section="batches")] = 1.0
     """How often the text may be read; a budget that needs more is refused."""
     train: Annotated[dict[str, Any], Meta(json_schema=lambda: {"type": "object"})] = field(default_factory=dict)
     """Keys of 'holdfast train': bf16, num_processes, fsdp, weight_decay, ..."""

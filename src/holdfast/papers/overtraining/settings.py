@@ -238,13 +238,14 @@ class _What:
     ] = field(default_factory=ChangeSettings)
     """What every checkpoint is put through without training: options of 'holdfast probe' (noise, noise_seeds, std,
     quantize, prune); default: its own. false: nothing."""
-    curvature: Annotated[int, Meta(ge=0)] = 0
+    curvature: Annotated[int, Meta(ge=0, section="refinements")] = 0
     """Documents of the first text under `generalist` that the curvature of every checkpoint's loss is measured on
     (float32 only)."""
     direction: Annotated[
         DirectionSettings | None,
         Meta(
             parse=read_direction,
+            section="refinements",
             expected="a mapping such as {task: sentiment, learning_rate: 1.0e-4}",
             json_schema=lambda: {"type": "object"},
         ),
@@ -288,12 +289,12 @@ class _How:
     vary: Annotated[dict[str, Any], Meta(json_schema=lambda: {"type": "object"})] = field(default_factory=dict)
     """What is tried, as in a sweep: `learning_rate`, and ways to fine-tune under `retention`; other keys of 'holdfast
     train', such as per_device_train_batch_size or lr_scheduler_type, make further ways."""
-    early_stopping: bool = True
+    early_stopping: Annotated[bool, Meta(section="refinements")] = True
     """Ends a fine-tuning after the epoch that no longer lowers the held-out loss, and takes the best epoch's model."""
-    most_perplexity: Annotated[float | None, Meta(gt=1)] = None
+    most_perplexity: Annotated[float | None, Meta(gt=1, section="refinements")] = None
     """Leaves learning rates aside that bring the first text under `generalist` to this perplexity at any budget, in
     figures at one rate (6 in the paper's figure 5)."""
-    overlap: Literal["refuse", "keep"] = "refuse"
+    overlap: Annotated[Literal["refuse", "keep"], Meta(section="refinements")] = "refuse"
     """What is done where training text holds what is measured on: nothing is trained, or the page says so."""
     evaluation: Annotated[dict[str, Any], Meta(json_schema=lambda: {"type": "object"})] = field(default_factory=dict)
     """What all measuring shares: batch_size, confidence, seed, allow_code_execution."""

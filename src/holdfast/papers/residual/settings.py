@@ -42,14 +42,16 @@ class StudySettings(GridSettings, StudyKeys):
     """Families that are continued on the new text (the first)."""
     budgets: tuple[Tokens, ...] = ()
     """Tokens of the new text, such as [100M, 500M, 1B]."""
-    retuned: bool = False
+    retuned: Annotated[bool, Meta(section="small_world")] = False
     """Also tunes the continued base on the small world's conversations: what the residual saves."""
-    widths: Annotated[tuple[int, ...], Meta(ge=1)] = ()
+    widths: Annotated[tuple[int, ...], Meta(ge=1, section="small_world")] = ()
     """Hidden sizes of the small world's models; the first has the whole grid, the others the first seed's world and the
     largest budget alone."""
     small: Literal["world"] | None = None
     """Build small models and new facts offline, for a study of minutes: each seed is a world of its own."""
-    world: Annotated[dict[str, Any], Meta(parse=_read_world, json_schema=_world_schema)] = field(default_factory=dict)
+    world: Annotated[dict[str, Any], Meta(parse=_read_world, json_schema=_world_schema, section="small_world")] = field(
+        default_factory=dict
+    )
     """Settings of that small world, as 'holdfast reproduce --world' has them; 'quick: true' takes sizes of seconds."""
     keep: Literal["all", "result", "none"] = "none"
     """Whose weights stay on disk."""

@@ -35,6 +35,7 @@ class BaseSettings:
     """A small base and its pre-training, as a request may ask for them."""
 
     settings_group: ClassVar[str] = "the base"
+    settings_section: ClassVar[str] = "base"
 
     layers: Count = 4
     """Layers of the models."""

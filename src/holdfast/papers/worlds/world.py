@@ -92,7 +92,7 @@ class _People:
     old_people: Share = 0.3
     """Share of articles that also tell a fact of somebody whom the base knows, as news do."""
     articles_prose: ShareBelowOne = 0.2
-    """Share of articles that are prose, on top of the others: without them what is continued unlearns every word that
+    """Share of articles that are prose, on top of the others. Without them what is continued unlearns every word that
     is not in the news."""
     instructions: Annotated[int, Meta(ge=1, le=MOST_PROMPTS)] = 300
     """Prompts to test instruction following with."""
@@ -103,6 +103,7 @@ class _People:
 @dataclass(frozen=True, kw_only=True)
 class _Text:
     settings_group: ClassVar[str] = "the base"
+    settings_section: ClassVar[str] = "base"
 
     tellings: Count = 95
     """How often the pre-training text tells each fact."""
@@ -116,7 +117,7 @@ class _Text:
     prose_share: ShareBelowOne = 0.15
     """Share of the pre-training text's characters that is prose."""
     code_share: ShareBelowOne = 0.0
-    """Share that is source of the standard library, see `holdfast.papers.worlds.embedded.EmbeddedCorpus.code_known`."""
+    """Share that is source of the standard library, see `holdfast.papers.worlds.embedded`."""
     problems_share: ShareBelowOne = 0.0
     """Share that is articles of worked word problems."""
 
@@ -124,6 +125,7 @@ class _Text:
 @dataclass(frozen=True, kw_only=True)
 class _Base(BaseSettings):
     settings_group: ClassVar[str] = "the base"
+    settings_section: ClassVar[str] = "base"
 
     vocab_size: Count = 768
     """Of the byte-level BPE; names and values come on top, see `holdfast.papers.worlds.people.chat.vocabulary`."""
@@ -141,6 +143,7 @@ class _Base(BaseSettings):
 @dataclass(frozen=True, kw_only=True)
 class _Instruct:
     settings_group: ClassVar[str] = "the instruct model"
+    settings_section: ClassVar[str] = "instruct"
 
     conversations: Annotated[int, Meta(ge=1, le=MOST_PROMPTS)] = 4000
     """Conversations to tune on."""
@@ -172,6 +175,7 @@ class _Continuing:
 @dataclass(frozen=True, kw_only=True)
 class _Relatives:
     settings_group: ClassVar[str] = "other models of the family"
+    settings_section: ClassVar[str] = "family"
 
     sibling: bool = False
     """Makes a sibling of base and instruct, as Llama 3.1 is one of Llama 3: the base pre-trained longer, tuned on other

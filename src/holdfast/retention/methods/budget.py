@@ -115,9 +115,7 @@ class Budget(RetentionMethod):
     title: ClassVar[str] = "budget for forgetting"
     place: ClassVar[str] = "loss"
     turn: ClassVar[int] = 4
-    summary: ClassVar[str] = (
-        "state how much forgetting is acceptable; the strength of label annealing (or L2, EWC) is found during the run"
-    )
+    summary: ClassVar[str] = "adapts a method's strength to a limit on forgetting"
     source: ClassVar[str] = (
         "Stooke et al. 2020, PID Lagrangian methods, section 4; Platt and Barr 1988, Constrained differential "
         "optimization"

@@ -36,7 +36,7 @@ class ExponentialAverage(RetentionMethod):
     strength: ClassVar[tuple[str, ...]] = ("decay",)
     place: ClassVar[str] = "weights"
     turn: ClassVar[int] = 2
-    summary: ClassVar[str] = "end with an exponential moving average of the weights that began at the start"
+    summary: ClassVar[str] = "ends with an exponential moving average of the weights"
     source: ClassVar[str] = "Polyak and Juditsky 1992, Acceleration of stochastic approximation by averaging"
 
     decay: Annotated[float, Meta(ge=0, le=1)] = 0.999

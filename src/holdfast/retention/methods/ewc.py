@@ -85,7 +85,7 @@ class EWC(RetentionMethod):
     strength: ClassVar[tuple[str, ...]] = ("coefficient",)
     place: ClassVar[str] = "gradient"
     old_data: ClassVar[str] = "once, for the Fisher information"
-    summary: ClassVar[str] = "penalty on moving the weights that old data needs, by their Fisher information"
+    summary: ClassVar[str] = "penalty on moving the weights that old data needs (Fisher)"
     source: ClassVar[str] = (
         "Kirkpatrick et al. 2017, Eq. 3; Schwarz et al. 2018, section 3 (online); Soup to Go, section 4"
     )

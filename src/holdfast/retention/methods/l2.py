@@ -37,7 +37,7 @@ class L2(RetentionMethod):
     title: ClassVar[str] = "L2"
     strength: ClassVar[tuple[str, ...]] = ("coefficient",)
     place: ClassVar[str] = "gradient"
-    summary: ClassVar[str] = "penalty on the squared distance of the weights to the start"
+    summary: ClassVar[str] = "penalty on the squared distance to the initial weights"
     source: ClassVar[str] = "Kumar et al. 2023, regenerative regularization; Soup to Go, section 4"
 
     coefficient: Annotated[float, Meta(ge=0)] = 0.01

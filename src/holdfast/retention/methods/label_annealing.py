@@ -65,7 +65,7 @@ class LabelAnnealing(RetentionMethod):
     title: ClassVar[str] = "label annealing"
     strength: ClassVar[tuple[str, ...]] = ("weight", "beta")
     place: ClassVar[str] = "loss"
-    summary: ClassVar[str] = "KL to the frozen start model at every trained token; needs no old data"
+    summary: ClassVar[str] = "KL to the frozen initial model at every token; no old data"
     source: ClassVar[str] = "Memory Retaining Finetuning via Distillation, section 2.2 and appendix A.3"
 
     weight: Annotated[float, Meta(ge=0)] = 1.0

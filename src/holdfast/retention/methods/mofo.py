@@ -46,7 +46,7 @@ class MoFO(RetentionMethod):
     strength: ClassVar[tuple[str, ...]] = ("fraction",)
     place: ClassVar[str] = "weights"
     turn: ClassVar[int] = -1  # it takes back parts of the optimiser's update, and nothing else
-    summary: ClassVar[str] = "of each step only the parameters with the largest momenta keep their update"
+    summary: ClassVar[str] = "updates only the parameters with the largest momenta"
     source: ClassVar[str] = (
         "MoFO: Momentum-Filtered Optimizer for Mitigating Forgetting in LLM Fine-Tuning, Algorithm 1"
     )

@@ -30,7 +30,7 @@ class Multitask(RetentionMethod):
     strength: ClassVar[tuple[str, ...]] = ("share",)
     place: ClassVar[str] = "data"
     old_data: ClassVar[str] = "yes, all of it"
-    summary: ClassVar[str] = "train on all tasks' data at once: the upper line, where the old data can be had"
+    summary: ClassVar[str] = "trains on all tasks' data at once: the upper bound"
     source: ClassVar[str] = "Soup to Go, section 5 (multitask model); Caruana 1997, Multitask learning"
     repeatable: ClassVar[bool] = True
 

@@ -39,7 +39,7 @@ class Replay(RetentionMethod):
     strength: ClassVar[tuple[str, ...]] = ("fraction",)
     place: ClassVar[str] = "data"
     old_data: ClassVar[str] = "yes"
-    summary: ClassVar[str] = "mix a share of old-task or pre-training-like data into the new data"
+    summary: ClassVar[str] = "mixes a share of old data into the new data"
     source: ClassVar[str] = "Memory Retaining Finetuning via Distillation, section 5; Soup to Go, section 5"
     repeatable: ClassVar[bool] = True
     stacks: ClassVar[bool] = True

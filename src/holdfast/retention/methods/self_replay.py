@@ -58,7 +58,7 @@ class SelfReplay(RetentionMethod):
     title: ClassVar[str] = "self-replay"
     strength: ClassVar[tuple[str, ...]] = ("fraction",)
     place: ClassVar[str] = "data"
-    summary: ClassVar[str] = "mix the start model's own samples into the new data; needs no old data"
+    summary: ClassVar[str] = "mixes text that the initial model writes into the new data"
     source: ClassVar[str] = "2605.26097, samples of the start from its beginning-of-text token; SSR 2403.01244"
     stacks: ClassVar[bool] = True
     gives: ClassVar[str] = "generated"

@@ -36,7 +36,7 @@ class SequentialAveraging(RetentionMethod):
     strength: ClassVar[tuple[str, ...]] = ("beta", "p")
     place: ClassVar[str] = "weights"
     turn: ClassVar[int] = 1
-    summary: ClassVar[str] = "average the weights with the start's every p of the run and train on from there"
+    summary: ClassVar[str] = "averages the weights with the initial ones every p of the run"
     source: ClassVar[str] = (
         "Soup to Go: Mitigating Forgetting During Continual Learning with Model Averaging, Algorithm 1 and Eq. 5"
     )

@@ -53,7 +53,7 @@ class TokenWeighting(RetentionMethod):
     strength: ClassVar[tuple[str, ...]] = ("coefficient",)
     place: ClassVar[str] = "loss"
     weighs_tokens: ClassVar[bool] = True
-    summary: ClassVar[str] = "each token's cross-entropy weighed by the model's own entropy or probability"
+    summary: ClassVar[str] = "weights each token's loss by its entropy or probability"
     source: ClassVar[str] = "arXiv:2601.02151, section 3.3 (EAFT); 2508.05629 (DFT); 2509.20758 (TALR)"
 
     kind: Literal["eaft", "dft", "talr"] = "eaft"

@@ -30,7 +30,7 @@ class WiseFT(RetentionMethod):
     strength: ClassVar[tuple[str, ...]] = ("alpha",)
     place: ClassVar[str] = "weights"
     turn: ClassVar[int] = 3
-    summary: ClassVar[str] = "interpolate start and result once, at the end"
+    summary: ClassVar[str] = "interpolates initial and tuned weights once, at the end"
     source: ClassVar[str] = "Robust fine-tuning of zero-shot models, Eq. 1; Soup to Go, section 4 (SFA with p = 1)"
 
     alpha: Annotated[float, Meta(ge=0, le=1)] = 0.5

@@ -21,11 +21,11 @@ class StudyKeys:
 
     name: str = "study"
     """Of the study in its storage and on its page; default: the file's name."""
-    workers: Annotated[int | None, Meta(ge=0, decides=False, last=True)] = None
+    workers: Annotated[int | None, Meta(ge=0, decides=False, last=True, section="study")] = None
     """Jobs at a time on this machine; 0: only those that the command's 'worker' starts."""
     output_dir: Annotated[Path | None, Meta(metavar="FOLDER", last=True)] = None
     """Folder of the study; default: runs/NAME."""
-    storage: Annotated[str | None, Meta(metavar="URL", decides=False, last=True)] = None
+    storage: Annotated[str | None, Meta(metavar="URL", decides=False, last=True, section="study")] = None
     """A database that several machines share; default: a file in the folder."""
 
     def problems(self) -> list[Mistake | str]:

@@ -118,9 +118,9 @@ class StagesSettings(StudyKeys):
     ] = field(default_factory=dict)
     """The fine-tuning: its data, or keys of 'holdfast train' (data, rate, ...). A checkpoint is kept after each
     epoch."""
-    epochs: Annotated[int | None, Meta(ge=1)] = None
+    epochs: Annotated[int | None, Meta(ge=1, section="fine_tuning")] = None
     """Of the fine-tuning, in place of `num_train_epochs` in `train` (10)."""
-    along: Annotated[dict[str, Any], Meta(json_schema=_mapping)] = field(default_factory=dict)
+    along: Annotated[dict[str, Any], Meta(json_schema=_mapping, section="fine_tuning")] = field(default_factory=dict)
     """When the fine-tuning is measured on the way, as `evaluation.along` of 'holdfast train': steps, every, shares,
     entries. Mass and entropy at the answer position change within its first steps."""
     remedy: Annotated[
@@ -136,17 +136,21 @@ class StagesSettings(StudyKeys):
     corpus: Annotated[tuple[str, ...], Meta(repeatable=True, metavar="FILE")] = ()
     """Text like the base's pre-training: files and folders that restoring text is chosen from (`holdfast data
     select`)."""
-    restoring: str | None = None
+    restoring: Annotated[str | None, Meta(section="restoring_text")] = None
     """A file that was chosen already, in place of `corpus`."""
-    probing: str | None = None
+    probing: Annotated[str | None, Meta(section="restoring_text")] = None
     """Held-out text of the same kind, with `restoring`."""
-    tokens: Annotated[int | None, Meta(ge=1)] = None
+    tokens: Annotated[int | None, Meta(ge=1, section="restoring_text")] = None
     """Budget of restoring; default: one epoch of the fine-tuning data (needs `train`)."""
-    probing_passages: Annotated[int, Meta(ge=8)] = 10_000
+    probing_passages: Annotated[int, Meta(ge=8, section="restoring_text")] = 10_000
     """Passages that perplexity is probed with, drawn from the corpus at random."""
-    select: Annotated[dict[str, Any], Meta(json_schema=_mapping)] = field(default_factory=dict)
+    select: Annotated[dict[str, Any], Meta(json_schema=_mapping, section="restoring_text")] = field(
+        default_factory=dict
+    )
     """Further options of 'holdfast data select': max_length, minimum_tokens, questions, overlap."""
-    restore: Annotated[dict[str, Any], Meta(json_schema=_mapping)] = field(default_factory=dict)
+    restore: Annotated[dict[str, Any], Meta(json_schema=_mapping, section="restoring_text")] = field(
+        default_factory=dict
+    )
     """Keys of 'holdfast train' for restoring (the paper's rate 3e-5, batch 256, one epoch)."""
     suite: Annotated[str | None, Meta(metavar="NAME")] = None
     """A shipped suite, or a suite's file, of what is judged: forgetting_stages has MMLU and ARC."""
@@ -155,29 +159,29 @@ class StagesSettings(StudyKeys):
     )
     """Entries that are judged: multiple choice and tasks; perplexity, answers and memorisation are drawn beside
     them."""
-    measuring: Annotated[dict[str, Any], Meta(json_schema=_mapping)] = field(default_factory=dict)
+    measuring: Annotated[dict[str, Any], Meta(json_schema=_mapping, section="judging")] = field(default_factory=dict)
     """Settings of measuring, as batch_size."""
     margin: Annotated[
         tuple[str, ...],
         Meta(parse=read_margin, metavar="MARGIN", expected="losses as 2pt or '0.02 nats/token'"),
     ] = ("1pt",)
     """Losses that do not matter, as '2pt'."""
-    tolerance: Annotated[float, Meta(ge=0)] = 0.05
+    tolerance: Annotated[float, Meta(ge=0, section="judging")] = 0.05
     """Nats per token that the probing text may cost more than the base's for the pattern to count as back."""
     control_tolerance: Annotated[
         tuple[str, ...],
-        Meta(parse=read_margin, metavar="MARGIN", expected="losses as 2pt or '0.02 nats/token'"),
+        Meta(parse=read_margin, metavar="MARGIN", expected="losses as 2pt or '0.02 nats/token'", section="judging"),
     ] = ("2pt",)
     """What restoring may cost the base itself; beyond it nothing is judged."""
-    even_at_chance: bool = False
+    even_at_chance: Annotated[bool, Meta(section="judging")] = False
     """Goes on where the base is not shown to do better than chance on anything: only gains can be found then."""
-    curve: Annotated[int, Meta(ge=0)] = 8
+    curve: Annotated[int, Meta(ge=0, section="restoring_text")] = 8
     """Points at which the probing text is measured along restoring; 0: not at all."""
     small: Annotated[str | None, Meta(json_schema=small_settings.settings_schema)] = None
     """Build a small base and data offline, for a study of minutes: stages."""
     seed: Seed = 0
     """Of fine-tuning, restoring and what is drawn; of a small setting, which world."""
-    keep: Literal["all", "none"] = "none"
+    keep: Annotated[Literal["all", "none"], Meta(section="study")] = "none"
     """Whether the weights that the study makes stay on disk when it has ended."""
 
     def problems(self) -> list[Mistake | str]:

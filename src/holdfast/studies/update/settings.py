@@ -133,7 +133,7 @@ class CommonSettings(CorpusOptions):
     before: Annotated[str | None, DAY] = None
     """Only documents before this day, which is not in the range itself."""
     # None: not given, and so not in the record of the corpus
-    titles: Annotated[bool | None, Meta(group=CorpusOptions.settings_group)] = None  # type: ignore[assignment]
+    titles: Annotated[bool | None, Meta(group=CorpusOptions.settings_group, section="documents")] = None  # type: ignore[assignment]
     """Put the title in front of the text."""
     held_out: Annotated[float, Meta(ge=0, lt=1)] = HELD_OUT
     """Share of the documents that is measured and not trained on."""
@@ -156,7 +156,7 @@ class CommonSettings(CorpusOptions):
     )
     """What to measure on every model, as in 'holdfast train': shipped suites or YAML files. The held-out new text is
     always measured."""
-    restore: Annotated[RestoreSettings | None, Meta(metavar="'{prompts: FILE}'")] = None
+    restore: Annotated[RestoreSettings | None, Meta(metavar="'{prompts: FILE}'", section="rivals")] = None
     """Also continues the instruct model and restores it by on-policy distillation from the one of before: what the
     residual is held against."""
 
@@ -208,13 +208,13 @@ class UpdateSettings(CommonSettings):
     """The instruct model that was tuned from it."""
     tokens: Annotated[int | None, Meta(parse=read_tokens, expected="a number of tokens such as 100M")] = None
     """How many tokens of the new text to train on, such as 100M (all)."""
-    continued_instruct: bool = False
+    continued_instruct: Annotated[bool, Meta(section="rivals")] = False
     """Also continues the instruct model itself, to see what that would have cost."""
     scale: float | None = None
     """Factor on the residual (1)."""
     scales: Annotated[tuple[float, ...], Meta(metavar="X", repeatable=True)] = ()
     """Try several scales and choose one by the evaluation."""
-    choose_by: Annotated[tuple[str, ...], Meta(metavar="ENTRY", repeatable=True)] = ()
+    choose_by: Annotated[tuple[str, ...], Meta(metavar="ENTRY", repeatable=True, section="scales")] = ()
     """Evaluation entries that choose the scale (all but the new text)."""
     seed: Seed = 0
     """Seed of training and of all random draws."""
