@@ -164,13 +164,14 @@ def _left(setting: Setting, prefix: str) -> str:
 
 def _block(heading: str, rows: Sequence[tuple[str, str]], columns: Sequence[int], width: int) -> str:
     """Names and explanations below a heading."""
-    blocks = []
+    blocks: list[list[str]] = []
     for column in columns:
         lines = _wrap(heading, width)
         for left, text in rows:
             lines += _row(left, text, column, width)
         blocks.append(lines)
-    return "\n".join(min(blocks, key=len))
+    shortest = min(blocks, key=len)
+    return "\n".join(shortest)
 
 
 def _row(left: str, text: str, column: int, width: int) -> list[str]:
