@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import subprocess
 import sys
 import types
+from pathlib import Path
 
 import pytest
 
@@ -174,6 +176,39 @@ for words in {requests!r}:
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def imported(words: list[str], unwanted: tuple[str, ...], folder: Path) -> tuple[int, list[str]]:
+    """The exit code of a command, and which modules it imported of those that it should not."""
+    code = f"""
+import sys
+from holdfast.cli.main import main
+
+code = main({words!r})
+print(code, *(name for name in {unwanted!r} if name in sys.modules))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=folder)
+    exit_code, *names = done.stdout.splitlines()[-1].split()
+    return int(exit_code), names
+
+
+def test_a_dry_run_imports_no_compiler(model_folder: Path, tmp_path: Path) -> None:
+    """PEFT imports bitsandbytes, which has its functions compiled as it is imported."""
+    (tmp_path / "train.jsonl").write_text('{"text": "The fox."}\n' * 4)
+    unwanted = ("torch._inductor.compile_fx", "networkx", "sklearn", "matplotlib", "deepspeed", "lm_eval", "plotly")
+    words = ["train", "--model_name_or_path", str(model_folder), "--dataset_name", "train.jsonl", "--dry_run"]
+    assert imported(words, unwanted, tmp_path) == (0, [])
+
+
+def test_a_study_with_a_mistyped_key_is_refused_without_any_library(tmp_path: Path) -> None:
+    study = {
+        "train": {"model_name_or_path": "base", "learning_rat": 1e-5},
+        "tasks": {name: {"train": {"dataset_name": "rows.jsonl"}, "evaluation": ["rows.jsonl"]} for name in "ab"},
+        "arms": ["single"],
+    }
+    (tmp_path / "study.yaml").write_text(json.dumps(study))
+    unwanted = ("torch", "transformers", "trl", "datasets", "accelerate", "peft", "lm_eval", "plotly", "pandas")
+    assert imported(["sequence", "--config", "study.yaml"], unwanted, tmp_path) == (2, [])
 
 
 def test_a_reader_that_goes_away_is_no_failure_with_a_traceback() -> None:

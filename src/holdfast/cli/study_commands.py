@@ -16,6 +16,7 @@ from holdfast.cli.console import print_json, stdout_console, write
 from holdfast.config.command_line import Command, switch_is_on
 from holdfast.config.declare import Meta
 from holdfast.config.values import Mistake
+from holdfast.support.environment import without_compiler
 
 if TYPE_CHECKING:
     from holdfast.studies.engine.session import Opened
@@ -282,7 +283,8 @@ class StudyCommand:
         given.take("dry_run")
         if given.file is not None:
             given.values = {"name": Path(str(given.file)).stem, **given.values}
-        config = _named(self.config)(given)
+        with without_compiler() if dry_run else contextlib.nullcontext():
+            config = _named(self.config)(given)
         if dry_run:
             base = getattr(config, "base", None)
             if base is not None and not config.resolved.get("small"):

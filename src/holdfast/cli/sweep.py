@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,6 +14,7 @@ from holdfast.config.declare import MAX_SEED, Meta
 from holdfast.config.help import Section
 from holdfast.errors import ConfigError, did_you_mean
 from holdfast.printable import lines
+from holdfast.support.environment import without_compiler
 
 if TYPE_CHECKING:
     from holdfast.studies.tradeoff.study import StudyConfig
@@ -175,7 +177,8 @@ def _sweep(argv: list[str]) -> int:
     from holdfast.studies.tradeoff.study import load_study
 
     overrides = {k: getattr(request, k) for k in ("output_dir", "name", "workers", "seeds")}
-    config = load_study(request.config, {**overrides, "storage": request.address})
+    with without_compiler() if request.dry_run else contextlib.nullcontext():
+        config = load_study(request.config, {**overrides, "storage": request.address})
     from holdfast.studies.tradeoff.session import check_start, run_study
 
     if request.dry_run:

@@ -145,27 +145,43 @@ def run(argv: list[str]) -> int:
             )
         )
 
+    if "__dry_run" in given:
+        from holdfast.support.environment import without_compiler
+
+        with without_compiler():
+            return _dry_run(words, for_gpu=target == "gpu", flops_per_second=flops_per_second)
+    _train(words)
+    return 0
+
+
+def _train(words: list[str]) -> None:
     from holdfast.runs import launch
-    from holdfast.runs.config import GPU, load_train_config, this_machine
+    from holdfast.runs.config import load_train_config, this_machine
 
     launch.check_world()
-    machine = GPU if target == "gpu" else this_machine()
-    config, accelerator = load_train_config(words, machine=machine), machine.accelerator
-    relaunch = launch.is_needed(config.launch, has_accelerator=accelerator)
-    if "__dry_run" in given:
-        from holdfast.cli.train_dry_run import dry_run
-
-        command = launch.command(config.launch, words, has_accelerator=accelerator) if relaunch else None
-        return dry_run(config, command, machine=machine, flops_per_second=flops_per_second)
-    if relaunch:
-        launch.start(config.launch, words, has_accelerator=accelerator)
+    machine = this_machine()
+    config = load_train_config(words, machine=machine)
+    if launch.is_needed(config.launch, has_accelerator=machine.accelerator):
+        launch.start(config.launch, words, has_accelerator=machine.accelerator)
 
     from holdfast.cli.console import stdout_console
     from holdfast.runs.run import train
     from holdfast.support.environment import EVALUATION_CACHE
 
     train(config, console=stdout_console(), evaluation_cache=os.environ.get(EVALUATION_CACHE))
-    return 0
+
+
+def _dry_run(words: list[str], *, for_gpu: bool, flops_per_second: float | None) -> int:
+    from holdfast.cli.train_dry_run import dry_run
+    from holdfast.runs import launch
+    from holdfast.runs.config import GPU, load_train_config, this_machine
+
+    launch.check_world()
+    machine = GPU if for_gpu else this_machine()
+    config, accelerator = load_train_config(words, machine=machine), machine.accelerator
+    relaunch = launch.is_needed(config.launch, has_accelerator=accelerator)
+    command = launch.command(config.launch, words, has_accelerator=accelerator) if relaunch else None
+    return dry_run(config, command, machine=machine, flops_per_second=flops_per_second)
 
 
 def _value(word: str, left: list[str]) -> str:

@@ -213,7 +213,7 @@ def _docstrings(cls: type) -> dict[str, str]:
     return found
 
 
-def _parsed(source: str) -> ast.Module:
+def parse_source(source: str) -> ast.Module:
     """The tree of a module's source, while no garbage is collected: CPython 3.11 fails with "AST constructor recursion
     depth mismatch" where a collection runs Python code in the middle of it (python/cpython#106905)."""
     collecting = gc.isenabled()
@@ -228,7 +228,7 @@ def _parsed(source: str) -> ast.Module:
 @functools.cache
 def _documented(module: str) -> dict[str, dict[str, str]]:
     try:
-        tree = _parsed(inspect.getsource(sys.modules[module]))
+        tree = parse_source(inspect.getsource(sys.modules[module]))
     except (OSError, TypeError, KeyError, SyntaxError):
         return {}
     found: dict[str, dict[str, str]] = {}

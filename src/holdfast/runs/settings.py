@@ -21,6 +21,7 @@ from holdfast.config.declare import MAX_SEED, Meta, Setting, settings_of
 from holdfast.config.values import Mistake, Refused, show
 from holdfast.config.yaml_file import from_yaml
 from holdfast.data.layouts import Templates
+from holdfast.runs.key_names import launch_keys, trl_keys
 from holdfast.runs.on_policy import OnPolicySettings
 from holdfast.runs.stopping import StopRule
 
@@ -57,6 +58,8 @@ _ALSO_CHOICES = {"packing_strategy": ("bfd-requeue",)}
 _ALSO_TYPES: dict[str, tuple[Any, ...]] = {"resume_from_checkpoint": (bool,)}
 _MAY_BE_FILES = {"accelerator_config", "deepspeed", "fsdp_config"}
 """Mappings that may be given as the path of a JSON file. For the others TRL's `str` means JSON text only."""
+ACCELERATE_CONFIG = "accelerate_config"
+"""TRL's option for a preset or a file of accelerate."""
 _NOT_FROM_ACCELERATE = {
     "help",
     "quiet",
@@ -356,9 +359,21 @@ def known_settings() -> dict[str, Setting]:
 
 def training_keys() -> list[str]:
     """Keys of a training configuration that a study may set for all its runs: those of TRL and accelerate, and
-    holdfast's own but for what decides the environment. Imports TRL (seconds)."""
+    holdfast's own but for what decides the environment."""
     own = [setting.name for setting in OWN.values() if setting.meta.yaml and setting.name != "env"]
-    return [*known_settings(), *own]
+    return [*known_keys(), *own]
+
+
+def known_keys() -> list[str]:
+    """The names of `known_settings`. Imports TRL only where its source files are not as `key_names` expects them."""
+    from holdfast.training.adapters import AdapterArguments
+
+    trl, launch = trl_keys(), launch_keys()
+    if not trl or not launch:
+        return list(known_settings())
+    adapter = [setting.name for setting in settings_of(AdapterArguments)]
+    launch = [name for name in launch if name not in _NOT_FROM_ACCELERATE]
+    return list(dict.fromkeys([*trl, *adapter, ACCELERATE_CONFIG, *launch]))
 
 
 def _adjusted(setting: Setting, source: str) -> Setting:
@@ -411,7 +426,7 @@ def _launch_settings() -> list[Setting]:
 
     presets = "single_gpu, multi_gpu, fsdp1, fsdp2, zero1, zero2, zero3"
     found: list[tuple[str, tuple[Any, ...], str]] = [
-        ("accelerate_config", (str,), f"A preset of TRL ({presets}) or an accelerate YAML file.")
+        (ACCELERATE_CONFIG, (str,), f"A preset of TRL ({presets}) or an accelerate YAML file.")
     ]
     for action in launch_command_parser()._actions:
         if action.option_strings and action.dest not in _NOT_FROM_ACCELERATE:

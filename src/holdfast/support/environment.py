@@ -10,6 +10,7 @@ import logging
 import os
 import platform
 import signal
+import sys
 import threading
 import warnings
 from collections.abc import Iterator
@@ -32,6 +33,25 @@ def quiet_imports() -> None:
 
 def _needs_a_kernel(record: logging.LogRecord) -> bool:
     return "kernels-community" not in record.getMessage()
+
+
+TORCH_COMPILER_OFF = "TORCHDYNAMO_DISABLE"
+"""torch's own variable: where it is "1", `torch.compile` returns functions as they are."""
+
+
+@contextlib.contextmanager
+def without_compiler() -> Iterator[None]:
+    """For a command that computes nothing. PEFT imports bitsandbytes, which compiles functions at import; that loads
+    torch's compiler, which takes as long as torch itself. No effect where torch is loaded already: such a process may
+    go on to compute."""
+    if "torch" in sys.modules or TORCH_COMPILER_OFF in os.environ:
+        yield
+        return
+    os.environ[TORCH_COMPILER_OFF] = "1"
+    try:
+        yield
+    finally:
+        os.environ.pop(TORCH_COMPILER_OFF, None)
 
 
 @contextlib.contextmanager

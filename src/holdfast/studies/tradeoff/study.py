@@ -413,7 +413,7 @@ def study_config(
     Raises:
         ConfigError: with every mistake at once.
     """
-    from holdfast.runs.settings import known_settings
+    from holdfast.runs.settings import known_keys
 
     given = values if isinstance(values, Given) else Given(values=dict(values))
     known = {s.name: s for s in settings_of(SweepSettings)}
@@ -431,7 +431,7 @@ def study_config(
         asked.vary,
         train.get("retention"),
         grid=search.sampler == "grid",
-        known=list(known_settings()),
+        known=known_keys(),
         problems=found,
     )
     if not asked.vary and "vary" not in refused:
