@@ -53,10 +53,18 @@ def page_data(page: Any) -> dict[str, Any]:
         if isinstance(block, chart_class):
             charts[free_name(block.title, charts)] = chart_data(block)
         elif isinstance(block, table_class):
-            titles = [words(column.title) for column in block.columns]
-            name = words(block.title) or " | ".join(titles)
-            tables[free_name(name, tables)] = {"columns": titles, "rows": cells(block)}
+            data = table_data(block)
+            name = words(block.title) or " | ".join(data["columns"])
+            tables[free_name(name, tables)] = data
+            if block.numbers is not None:
+                tables[free_name(f"{name}: numbers", tables)] = table_data(block.numbers)
     return {"lead": page.lead, "charts": charts, "tables": tables}
+
+
+def table_data(table: Any) -> dict[str, Any]:
+    """The titles of a table's columns and the text of its cells."""
+    titles = [tree.load(tree.BLOCKS).words(column.title) for column in table.columns]
+    return {"columns": titles, "rows": cells(table)}
 
 
 def blocks_of(block: Any) -> Iterator[Any]:

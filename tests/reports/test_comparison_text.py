@@ -81,26 +81,25 @@ def test_markdown_has_the_figures():
     text = comparison_markdown(
         result(COMPARISONS, gates=GATES, unmatched=["source/x: measured only before."], notes=["Mind the gap."])
     )
-    rules, rows = tables(text)
+    rules, rows, numbers = tables(text)
     assert text.startswith("### base → tuned\n")
     assert [r[0] for r in rules[2:]] == ["❌ failed", "⚠️ undecided", "✅ passed"]
     assert rules[2][1] == "`mmlu drop > 1pt`"
     assert "arc\\_easy" in rules[3][2] and "mmlu" not in rules[3][2], "the entries that decided"
     assert "3 rules: 1 passed, 1 failed, 1 undecided" in text
     head, _, answers, prose, arc = rows
-    assert head == ["task", "before", "after", "difference", "p", "lost / gained", "n", "verdict"]
+    assert head == ["task", "verdict", "before", "after", "difference"]
+    assert numbers[0] == ["task", "p", "lost / gained", "n"]
     assert answers == [
         "target/answers `nats_per_token` ↓",
+        "▲ gained",
         "3.215",
         "2.802",
         "−0.412 \\[−0.439, −0.386\\]",
-        "&lt;0.001",
-        "",
-        "400",
-        "▲ gained",
     ]
-    assert prose[-1] == "▼ lost"
-    assert arc[5:] == ["21 / 18", "570", "not shown"]
+    assert (prose[1], arc[1]) == ("▼ lost", "not shown")
+    assert numbers[2] == ["target/answers `nats_per_token` ↓", "&lt;0.001", "", "400"]
+    assert numbers[4][2:] == ["21 / 18", "570"]
     assert "- Not compared: source/x: measured only before." in text and "- Mind the gap." in text
     assert "95 %" in text
     assert "undecided counts as failed" not in text
@@ -123,8 +122,8 @@ def test_markdown_survives_any_name():
 
 def test_long_markdown_shows_what_changed_and_folds_the_rest():
     text = comparison_markdown(result([*many(60), *COMPARISONS]))
-    shown, rest = tables(text)
-    assert [r[-1] for r in shown[2:]] == ["▲ gained", "▼ lost"]
+    shown, _, rest, _ = tables(text)
+    assert [r[1] for r in shown[2:]] == ["▲ gained", "▼ lost"]
     assert "<details>" in text and "<summary>61 more: 61 not shown</summary>" in text
     assert len(rest) == 63
     assert len(comparison_markdown(result(many(500)))) < 65_536

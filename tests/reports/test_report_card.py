@@ -47,7 +47,7 @@ def test_the_body_has_the_figures_with_their_intervals(make_run) -> None:
             r.verdict,
         ):
             assert f"| {figure} " in line, figure
-        numbers = [x for x in body.splitlines() if x.startswith(f"| {r.name.replace('_', chr(92) + '_')} ")]
+        numbers = [x for x in body.splitlines() if x.startswith(f"| {r.name.replace('_', chr(92) + '_')}<br>")]
         assert any(f"| {r.p.replace('<', '&lt;')} " in x and f"| {r.n} " in x for x in numbers), "folded below"
     assert read_run(folder).verdict.replace("[", "\\[").replace("]", "\\]").replace("_", "\\_") in body
     assert "`weight` = `1.0`" in body

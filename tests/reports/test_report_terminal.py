@@ -2,10 +2,30 @@
 
 from __future__ import annotations
 
-import pytest
-from synthetic_runs import comparison, shown
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
 
+import pytest
+from rich.console import Console
+from synthetic_evaluations import ACCURACY, GATES, TEXT, Pair, multiple_choice, stage_matrix
+from synthetic_evaluations import text as documents
+from synthetic_probes import probe
+from synthetic_runs import comparison, shown
+from synthetic_studies import large
+from test_every_page import PAGES, every
+
+from holdfast.records.evaluation import Evaluation
+from holdfast.reports.blocks import Table, words
+from holdfast.reports.charts import Chart
+from holdfast.reports.comparison_text import comparison_blocks
+from holdfast.reports.evaluation_text import result_blocks
+from holdfast.reports.probe_report import probe_blocks
 from holdfast.reports.run_report import print_run_summary, read_run
+from holdfast.reports.study_text import print_study
+from holdfast.reports.terminal import Printer
+from holdfast.statistics.selection import select_all
+from holdfast.support.files import read_as
 
 
 def flat(text: str) -> str:
@@ -36,6 +56,48 @@ def test_the_summary_has_every_figure_of_the_page(make_run, width) -> None:
         assert note in flat(text)
     assert max(len(line) for line in text.splitlines()) <= width
     assert "…" not in text  # nothing was cut
+
+
+def broken_words(blocks: Iterable[Any], width: int) -> list[str]:
+    """Titles of columns, words and intervals of cells that no line of a terminal shows whole."""
+    missing = []
+    for block in every(blocks):
+        table = block.table if isinstance(block, Chart) else block
+        if not isinstance(table, Table):
+            continue
+        text = shown(lambda out, table=table: Printer(out).show([table]), width)
+        titles = [line for column in table.columns for line in words(column.title).split("\n")]
+        figures = [
+            cell for row in table.rows for cell, column in zip(row, table.columns, strict=True) if column.numeric
+        ]
+        cells = [words(cell) for row in table.rows for cell in row]
+        whole = [title for title in titles if len(title) <= width - 24]
+        whole += [line for figure in figures for line in words(figure).split("\n")]
+        whole += [word for cell in cells for word in cell.split()]
+        missing += [part for part in whole if part not in text]
+    return missing
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_eighty_columns_break_no_title_no_word_and_no_figure(name: str, tmp_path: Path) -> None:
+    assert broken_words(PAGES[name](tmp_path, "prose_of_physics").blocks, 80) == []
+
+
+def test_eighty_columns_break_nothing_of_the_summaries(make_run, tmp_path: Path, monkeypatch) -> None:
+    blocks: list[Any] = []
+    pair = Pair(tmp_path).add("knowledge", "arc", "task", multiple_choice("arc", 60, 0.8, 0.3), ACCURACY)
+    pair.add("source", "prose", "perplexity", documents("p", 40, 2.9, 0.03), TEXT)
+    result = pair.result(gates=GATES, matrix=stage_matrix())
+    evaluations = [read_as(path, Evaluation) for path in pair.before.files()]
+    study, selections = large(12), select_all(large(12))
+    blocks += comparison_blocks(result)
+    blocks += result_blocks({"base": evaluations, "tuned": evaluations}, {"tuned": pair.comparisons})
+    blocks += probe_blocks(probe())
+    with monkeypatch.context() as patched:
+        patched.setattr(Printer, "show", lambda _, found: blocks.extend(found))
+        print_run_summary(make_run())
+        print_study(study, selections, Console(force_terminal=True))
+    assert broken_words(blocks, 80) == []
 
 
 def test_an_ascii_terminal_gets_ascii(make_run) -> None:

@@ -61,6 +61,8 @@ class Col:
     numeric: bool = True
     wide: bool = False
     """Takes the full width of a card on a phone."""
+    folded: bool = False
+    """A statistic, which a page folds away below the table."""
 
     def cell(self, row: Item) -> Text:
         """What the table says of an item here."""
@@ -75,8 +77,18 @@ class Col:
 
 def tabulate(items: Iterable[Item], columns: Sequence[Col], **options: Any) -> Table:
     """A line an item under declared columns; `options` are those of `Table`."""
-    heads = [Column(title=c.title, numeric=c.numeric, wide=c.wide) for c in columns]
-    return Table(columns=heads, rows=[[c.cell(item) for c in columns] for item in items], **options)
+    items = list(items)
+    shown = [c for c in columns if not c.folded]
+    folded = [dataclasses.replace(c, folded=False) for c in columns if c.folded]
+    heads = [Column(title=c.title, numeric=c.numeric, wide=c.wide) for c in shown]
+    rows = [[c.cell(item) for c in shown] for item in items]
+    numbers = tabulate(items, [shown[0], *folded], tones=options.get("tones", ())) if folded else None
+    return Table(columns=heads, rows=rows, numbers=numbers, **options)
+
+
+def fold(*columns: Col) -> list[Col]:
+    """Columns as statistics behind "Numbers"."""
+    return [dataclasses.replace(c, folded=True) for c in columns]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -31,6 +31,7 @@ from holdfast.reports.charts import (
     Mark,
     Value,
     figures_at_right,
+    fold,
     tabulate,
 )
 from holdfast.reports.format import (
@@ -345,12 +346,9 @@ def measures(rows: Sequence[ComparisonRow], title: Text = "", *, relative: bool 
     verdict = Col("Verdict", lambda r: (chip(r.verdict, r.tone), sub(r.power) if r.power else None), numeric=False)
     adjusted = [ADJUSTED] if any(r.adjusted for r in rows) else []
     flips = [Col("Flips", "flips", numeric=False)] if any(r.flips for r in rows) else []
-    names = dict(zip(map(id, rows), short_names(rows), strict=True))
-    numbers = measure_table(
-        rows, [Col("Measure", lambda r: names[id(r)], numeric=False), P, *adjusted, N, *flips, TEST]
-    )
-    held = [what, verdict, BEFORE, AFTER, DIFFERENCE, *([RELATIVE] if relative else [])]
-    return measure_table(rows, held, title=title, kind="dense compared", numbers=numbers)
+    shown = [what, verdict, BEFORE, AFTER, DIFFERENCE, *([RELATIVE] if relative else [])]
+    columns = [*shown, *fold(P, *adjusted, N, *flips, TEST)]
+    return measure_table(rows, columns, title=title, kind="dense compared")
 
 
 def by_suite(rows: Sequence[ComparisonRow]) -> list[list[ComparisonRow]]:
@@ -448,12 +446,12 @@ def gain_forest(
         rows=found,
         columns=[
             Col("Measure", "name", numeric=False),
+            Col("Verdict", "verdict", numeric=False),
             Col(f"Gain, {unit}", "value"),
             BEFORE,
             AFTER,
             P,
             N,
-            Col("Verdict", "verdict", numeric=False),
         ],
         marks=[
             Mark(x="value", y="place", where={"tone": t}, colour=t, hollow=t == "flat", size=8 if compact else 11)

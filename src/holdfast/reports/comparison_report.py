@@ -25,6 +25,7 @@ from holdfast.reports.blocks import (
     Paragraph,
     Section,
     Table,
+    Text,
     Tile,
     Tiles,
     chip,
@@ -35,7 +36,7 @@ from holdfast.reports.blocks import (
     problems,
     sub,
 )
-from holdfast.reports.charts import Axis, Chart, Col, Mark, finite
+from holdfast.reports.charts import Axis, Chart, Col, Mark, finite, tabulate
 from holdfast.reports.compared import (
     ComparisonRow,
     count_tile,
@@ -240,23 +241,31 @@ def _tiles(rows: Sequence[ComparisonRow], flips: Sequence[Flips], averages: Coll
 def rules_section(gates: Sequence[GateOutcome], decision: Decision | None = None) -> Section:
     """Rules and their outcomes, the worst first."""
     order = list(OUTCOMES)
-    cells = []
-    for g in sorted(gates, key=lambda g: order.index(g.outcome) if g.outcome in order else 0):
+    worst_first = sorted(gates, key=lambda g: order.index(g.outcome) if g.outcome in order else 0)
+
+    def rule(g: GateOutcome) -> Text:
+        return g.rule, sub(f"{g.suite}/{g.name}, {g.metric}" if g.suite or g.name else g.metric)
+
+    def change(g: GateOutcome) -> Text:
         half = (g.interval[1] - g.interval[0]) / 2
         digits = max(1, min(5, 1 - math.floor(math.log10(half)))) if math.isfinite(half) and half > 0 else 2
-        what = f"{g.suite}/{g.name}, {g.metric}" if g.suite or g.name else g.metric
-        change = figure(f"{number(g.value, digits, sign=True)} {g.unit}", interval_text(g.interval, digits, sign=True))
-        outcome = chip(g.outcome, OUTCOMES.get(g.outcome, "flat"))
-        adjusted = p_value(g.p_adjusted)
-        cells.append([(g.rule, sub(what)), outcome, change, f"{g.threshold:g} {g.unit}", adjusted, g.reason])
+        return figure(f"{number(g.value, digits, sign=True)} {g.unit}", interval_text(g.interval, digits, sign=True))
+
+    columns = [
+        Col("Rule", rule, numeric=False),
+        Col("Outcome", lambda g: chip(g.outcome, OUTCOMES.get(g.outcome, "flat")), numeric=False),
+        Col("Change", change),
+        Col("Why", "reason", numeric=False, wide=True),
+        Col("Threshold", lambda g: f"{g.threshold:g} {g.unit}", folded=True),
+        Col("Adjusted p", lambda g: p_value(g.p_adjusted), folded=True),
+    ]
     words = (
         "A rule is judged on the interval of the change, signed as the rule words it: failed where the whole interval "
         "lies beyond the threshold, and still does when all tests are accounted for (adjusted p, one-sided); passed "
         "where all of it lies within; else undecided. Not finite: a figure or a sample is NaN or infinite; not "
         "measured: only one of the two models was; the rule is not passed."
     )
-    heads = columns("Rule", "Outcome", "Change", "Threshold", "Adjusted p", "Why", right=(2, 3, 4), wide=(5,))
-    return Section("Rules", [decision_note(decision), Table(columns=heads, rows=cells), Paragraph(words, "note")])
+    return Section("Rules", [decision_note(decision), tabulate(worst_first, columns), Paragraph(words, "note")])
 
 
 def _differences(rows: Sequence[ComparisonRow], primary: Sequence[ComparisonRow], decision: Decision | None) -> Section:

@@ -21,8 +21,8 @@ from holdfast.evaluation.compare.gate import by_rule, outcome_of
 from holdfast.printable import Lines, lines, printable
 from holdfast.records.comparison import NOT_FINITE, NOT_MEASURED, Comparison, GateOutcome, StageMatrix
 from holdfast.reports import markdown
-from holdfast.reports.blocks import Block, Bullets, Fold, Heading, Paragraph, Span, Table, columns, sub
-from holdfast.reports.charts import Col, tabulate
+from holdfast.reports.blocks import Block, Bullets, Fold, Heading, Paragraph, Span, Table, Text, columns, sub
+from holdfast.reports.charts import Col, fold, tabulate
 from holdfast.reports.compared import (
     ADJUSTED,
     AFTER,
@@ -145,7 +145,7 @@ def comparison_blocks(result: Result) -> list[Block]:
     broken = [Paragraph(f"Not finite: {sentence}", "bad") for sentence in result.not_finite]
     found += [brief_measures(held) for held in by_suite(rows)]
     if rows:
-        text = f"{how(comparisons)} Under a verdict: samples lost / gained, where a sample is right or wrong."
+        text = f"{how(comparisons)} Under a verdict: samples lost / gained of all, where a sample is right or wrong."
         found += [Paragraph(text, "note"), *(Paragraph(power, "note") for power in powers(rows)), blank]
     if matrix is not None:
         titles = ("Scores ({unit}, higher is better)", "Sequential training")
@@ -163,13 +163,15 @@ def comparison_blocks(result: Result) -> list[Block]:
 def brief_measures(rows: Sequence[ComparisonRow]) -> Table:
     """Two lines a comparison, so that sixty of them can be read through in a terminal."""
     what = Col("Measure", lambda r: (r.name, sub(f"{r.raw.metric} {arrow(r)}")), numeric=False)
-    p_and_n = Col("p, n", lambda r: (r.p, sub(r.n)))
-    adjusted = [ADJUSTED] if any(r.adjusted for r in rows) else []
-    verdict = Col(
-        "Verdict", lambda r: Span((r.verdict, sub(_flips(r)) if r.flips else None), tone=r.tone), numeric=False
-    )
-    held = [what, BEFORE, AFTER, DIFFERENCE, p_and_n, *adjusted, verdict]
-    return measure_table(rows, held, title=group_title(rows[0].raw.suite))
+    adjusted = any(r.adjusted for r in rows)
+    p = Col(("p", sub("adjusted") if adjusted else None), lambda r: (r.p, sub(r.adjusted) if adjusted else None))
+
+    def verdict(r: ComparisonRow) -> Text:
+        samples = f"{_flips(r)} of {r.n}" if r.flips else f"n {r.n}"
+        return Span((r.verdict, sub(samples)), tone=r.tone)
+
+    columns = [what, Col("Verdict", verdict, numeric=False), BEFORE, AFTER, DIFFERENCE, p]
+    return measure_table(rows, columns, title=group_title(rows[0].raw.suite))
 
 
 def powers(rows: Sequence[ComparisonRow]) -> list[str]:
@@ -199,7 +201,8 @@ def comparison_markdown(result: Result) -> str:
     rows = [ComparisonRow(c) for c in comparisons]
     shown = [r for r in rows if len(rows) <= FOLD_FROM or (r.tone != "flat" and r.raw.primary)]
     rest = [r for r in rows if r not in shown]
-    columns_ = [c for c in _COLUMNS if c is not ADJUSTED or any(r.adjusted for r in rows)]
+    adjusted = [ADJUSTED] if any(r.adjusted for r in rows) else []
+    columns_ = [*_COLUMNS, *fold(P, *adjusted, Col("lost / gained", _flips), N)]
     found += [tabulate(shown, columns_)] if shown else []
     if rest:
         verdicts = tally([r.verdict for r in rest])
@@ -221,14 +224,10 @@ def _first_lines(texts: Sequence[str], most: int = 5) -> list[Any]:
 MARKS = {"good": "▲ ", "bad": "▼ ", "flat": ""}
 _COLUMNS = [
     Col("task", lambda r: (f"{r.raw.suite}/{r.name} ", Span(r.raw.metric, "code"), f" {arrow(r)}"), numeric=False),
+    Col("verdict", lambda r: (f"{MARKS[r.tone]}{r.verdict}", sub(r.power) if r.power else None), numeric=False),
     Col("before", "before"),
     Col("after", "after"),
     Col("difference", lambda r: f"{r.difference} {r.interval}"),
-    P,
-    ADJUSTED,
-    Col("lost / gained", _flips),
-    N,
-    Col("verdict", lambda r: (f"{MARKS[r.tone]}{r.verdict}", sub(r.power) if r.power else None), numeric=False),
 ]
 
 

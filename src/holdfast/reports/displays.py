@@ -16,11 +16,11 @@ from holdfast.statistics.selection import select_all
 
 COLUMNS = (
     Col("Measure", "label", numeric=False),
+    Col("Verdict", "verdict", numeric=False),
     BEFORE,
     AFTER,
     DIFFERENCE,
     Col("Unit", "unit", numeric=False),
-    Col("Verdict", "verdict", numeric=False),
 )
 
 

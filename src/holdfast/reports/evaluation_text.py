@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from holdfast.records.comparison import Comparison
 from holdfast.records.evaluation import Evaluation
 from holdfast.records.metrics import readings
-from holdfast.reports.blocks import Block, Facts, Paragraph, Span, Text, sub
+from holdfast.reports.blocks import Block, Facts, Paragraph, Span, Text, figure, sub
 from holdfast.reports.charts import Col, tabulate
 from holdfast.reports.compared import ComparisonRow, decision_note
 from holdfast.reports.format import decimals_for, direction, interval_text, joined, number
@@ -41,14 +41,20 @@ def result_blocks(
                 return None
             digits = decimals_for(e.metrics[e.primary].interval)
             change = number(r.raw.difference, digits, sign=True)
-            interval = interval_text(r.raw.interval, digits, sign=True)
-            return Span((f"{change} {interval}", sub(f"{r.verdict}, p {r.p}")), tone=r.tone)
+            return figure(change, interval_text(r.raw.interval, digits, sign=True), tone=r.tone)
 
-        against = [Col(f"Against {next(iter(found))}", difference, numeric=False)] if differences else []
+        def verdict(e: Evaluation, rows: Mapping[tuple[str, str], ComparisonRow] = differences) -> Text:
+            r = rows.get((e.suite, e.name))
+            return None if r is None else Span((r.verdict, sub(f"p {r.p}")), tone=r.tone)
+
+        columns = [Col("Measure", _measure, numeric=False), Col("Value", _value), Col("n", _samples)]
+        if differences:
+            columns.insert(1, Col("Verdict", verdict, numeric=False))
+            columns.append(Col(f"Against {next(iter(found))}", difference))
         blocks.append(
             tabulate(
                 evaluations,
-                [*_COLUMNS, *against],
+                columns,
                 title=joined(label, evaluations[0].model.get("origin")) if evaluations else label,
             )
         )
@@ -68,20 +74,12 @@ def _measure(e: Evaluation) -> Text:
 
 def _value(e: Evaluation) -> Text:
     m = e.metrics[e.primary]
-    return Span(number(m.value, decimals_for(m.interval)), tone="taken")
+    digits = decimals_for(m.interval)
+    return Span(number(m.value, digits), tone="taken"), sub(interval_text(m.interval, digits), tone="flat")
 
 
-def _interval(e: Evaluation) -> Text:
-    interval = e.metrics[e.primary].interval
-    return Span(interval_text(interval, decimals_for(interval)), tone="flat")
-
-
-_COLUMNS = [
-    Col("Measure", _measure, numeric=False),
-    Col("Value", _value),
-    Col("Interval", _interval),
-    Col("n", lambda e: Span(f"{e.metrics[e.primary].n:,}", tone="flat")),
-]
+def _samples(e: Evaluation) -> Text:
+    return Span(f"{e.metrics[e.primary].n:,}", tone="flat")
 
 
 def plan_blocks(plan: EvaluationPlan, models: Sequence[tuple[str, str]], out: Path) -> list[Block]:

@@ -268,11 +268,11 @@ def trend_table(record: ProbeRecord) -> Table:
         record.trends,
         [
             Col("Change", change_text, numeric=False),
-            *entry,
-            Col(f"Cost at {first} tokens", lambda t: number(t.first, _digits(t), sign=True)),
-            Col(f"Cost at {last} tokens", lambda t: number(t.last, _digits(t), sign=True)),
-            Col("Difference", lambda t: figure(*_difference(t), value=t.difference)),
             Col("The cost", lambda t: chip(t.verdict, TREND_TONES[t.verdict]), numeric=False),
+            *entry,
+            Col(f"At {first} tokens", lambda t: number(t.first, _digits(t), sign=True)),
+            Col(f"At {last} tokens", lambda t: number(t.last, _digits(t), sign=True)),
+            Col("Difference", lambda t: figure(*_difference(t), value=t.difference)),
         ],
         kind="dense",
     )
@@ -288,10 +288,10 @@ def turn_tables(record: ProbeRecord) -> list[Block]:
         record.inflections,
         [
             Col("Model", lambda t: "as it is" if t.kind == AS_IT_IS else change_text(t), numeric=False),
+            Col("More pre-training", lambda t: chip(TURNS[t.verdict], TURN_TONES[t.verdict]), numeric=False),
             *entry,
             Col("Best at, tokens", lambda t: figure(count(t.tokens), _budget_interval(t), value=t.tokens)),
             Col("Lost from there on", _lost),
-            Col("More pre-training", lambda t: chip(TURNS[t.verdict], TURN_TONES[t.verdict]), numeric=False),
         ],
         kind="dense",
     )

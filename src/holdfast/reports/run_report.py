@@ -604,5 +604,5 @@ def _brief(rows: Sequence[ComparisonRow]) -> Table:
         below = [f"({r.relative})", f"p {r.p}, n {r.n}", r.raw.test, r.flips]
         return Span((r.verdict, *(sub(b) for b in below if b)), tone=r.tone)
 
-    columns = [Col("Measure", what, numeric=False), BEFORE, AFTER, DIFFERENCE, Col("Verdict", verdict, numeric=False)]
+    columns = [Col("Measure", what, numeric=False), Col("Verdict", verdict, numeric=False), BEFORE, AFTER, DIFFERENCE]
     return measure_table(rows, columns, title=group_title(rows[0].raw.suite))

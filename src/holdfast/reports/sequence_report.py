@@ -25,7 +25,7 @@ from holdfast.records.sequence import (
     TaskScore,
 )
 from holdfast.reports import blocks as b
-from holdfast.reports.blocks import Bullets, Facts, Fold, Panel, Paragraph, Section, Table, Tile, chip
+from holdfast.reports.blocks import Bullets, Facts, Fold, Panel, Paragraph, Section, Table, Text, Tile, chip, sub
 from holdfast.reports.charts import COLOURS, DASHES, Axis, Chart, Col, Mark, Rule, Value, tabulate
 from holdfast.reports.format import (
     count,
@@ -456,13 +456,13 @@ def _scores(record: SequenceRecord, arms: Sequence[ArmResult], order: Sequence[s
     )
     columns = [Col("Arm", "arm", numeric=False, wide=True)]
     columns += [Col(_title(record, t), score(t)) for t in order]
-    columns += [Col(f"{t}, better than sequential by", better(t)) for t in order]
+    columns += [Col((f"{t}, better", sub("than sequential by")), better(t)) for t in order]
     return tabulate([base, *arms], columns)
 
 
-def _title(record: SequenceRecord, task: str) -> str:
+def _title(record: SequenceRecord, task: str) -> Text:
     about = record.tasks[task]
-    return f"{task}: {about.name}" + ("" if about.higher_is_better else " (lower is better)")
+    return f"{task}: {about.name}", None if about.higher_is_better else sub("(lower is better)")
 
 
 def _cell(record: SequenceRecord, task: str, estimate: Estimate | None, *, sign: bool = False) -> Any:

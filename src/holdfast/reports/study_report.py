@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from holdfast.printable import Lines
 from holdfast.records.study import StudyRecord
 from holdfast.reports.blocks import (
     Bars,
@@ -267,14 +266,13 @@ def trials_section(
             unnamed = t.trial.state in ("running", "waiting", "lost")  # what `_below` says has no word of these
             state = sub(t.trial.state) if unnamed else None
             shares = [share_text(x) if x.value is not None else "" for x in (t.kept, t.avoided)]
-            small = [sub(x) if x else None for x in (time, shares[1])]
-            rows.append([(*label, state, small[0]), *gains, (shares[0], small[1])])
+            rows.append([(*label, state, sub(time) if time else None), *gains, *shares])
         else:
             shares_of = [_share_cell(x, t) for x in (t.kept, t.avoided)]
             rows.append([label, _state(t, record), *gains, *shares_of, time, _seeds(t, here)])
         tones.append("taken" if by else "" if t.whole else "minor")
     if narrow:
-        heads = columns("Trial", "Target gain", "Source gain", Lines("Gain kept\nLoss avoided"))
+        heads = columns("Trial", "Target gain", "Source gain", "Kept", "Avoided")
     else:
         titles = ("Trial", "State", "Target gain", "Source gain", "Gain kept", "Loss avoided", "Time", "Seeds")
         heads = columns(*titles, right=range(2, 7))

@@ -4,7 +4,6 @@ page."""
 from __future__ import annotations
 
 import dataclasses
-import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +17,8 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 STYLE = {"good": "green", "bad": "red", "flat": "dim", "warn": "yellow", "minor": "dim", "taken": "bold"}
-HEADER, LABEL = 10, 20
-"""Columns of the terminal that the title of figures may take anyhow, and that a row's name keeps in a narrow one."""
+LABEL = 16
+"""Characters that a row's name keeps in a narrow terminal."""
 PARAGRAPHS = {"note": "dim", "strong": "bold"}
 
 
@@ -116,12 +115,10 @@ class Printer:
     def _parts(self, columns: Sequence[tuple[str, bool]], rows: Sequence[Sequence[Text]]) -> list[list[int]]:
         """The columns of each table that a table is shown as: all of them where they fit, else as many at a time as do,
         the first one with each."""
-        needed = self._needed(
-            columns, rows, [_broken(c, w) for c, w in zip(columns, _widest(columns, rows), strict=True)]
-        )
-        room = self.console.width - (needed[0] + 2 if needed else 0)
-        if sum(needed) + 2 * len(needed) <= self.console.width or len(columns) < 3:
+        needed = _needed(columns, rows)
+        if len(columns) < 3 or sum(needed) + 2 * len(needed) <= self.console.width:
             return [list(range(len(columns)))]
+        room = self.console.width - needed[0] - 2
         parts: list[list[int]] = []
         left = 0
         for i, width in enumerate(needed[1:], 1):
@@ -131,16 +128,6 @@ class Printer:
             parts[-1].append(i)
             left -= width + 2
         return parts
-
-    @staticmethod
-    def _needed(
-        columns: Sequence[tuple[str, bool]], rows: Sequence[Sequence[Text]], titles: Sequence[str]
-    ) -> list[int]:
-        """The characters that each column takes at least: figures are not cut, words break."""
-        return [
-            max(width, *map(len, title.split("\n"))) if figure else min(max(width, len(title)), LABEL)
-            for (_, figure), width, title in zip(columns, _widest(columns, rows), titles, strict=True)
-        ]
 
     def _made(self, title: str, columns: Sequence[tuple[str, bool]], rows: Sequence[Sequence[Text]]) -> Any:
         """The table that rich prints."""
@@ -153,23 +140,16 @@ class Printer:
             title_justify="left",
             box=box.SIMPLE_HEAD if self.fancy else box.ASCII,
             pad_edge=False,
-            padding=(0, 1),
+            padding=(0, 1, 0, 0),
         )
-        names = [self.text(name) for name, _ in columns]
-
-        def fits(titles: Sequence[str]) -> bool:
-            needed = self._needed(columns, rows, titles)
-            return sum(needed) + 2 * len(needed) <= self.console.width
-
-        shown = [(name, figure) for name, (_, figure) in zip(names, columns, strict=True)]
-        broken = [_broken(c, w) for c, w in zip(shown, _widest(columns, rows), strict=True)]
-        titles = names if fits(names) else broken
-        whole = fits(titles)  # else figures break at spaces: they are never cut
-        for (_, figure), title in zip(columns, titles, strict=True):
+        needed = _needed(columns, rows)
+        fits = sum(needed) + 2 * len(needed) <= self.console.width  # else figures break at spaces: they are never cut
+        for (name, figure), width in zip(columns, needed, strict=True):
             made.add_column(
-                Text(title),
+                Text(self.text(name)),
                 justify="right" if figure else "left",
-                no_wrap=figure and whole,
+                min_width=width if fits else None,
+                no_wrap=figure and fits,
                 overflow="fold",
             )
         for cells in rows:
@@ -177,15 +157,17 @@ class Printer:
         return made
 
 
-def _widest(columns: Sequence[Any], rows: Sequence[Sequence[Text]]) -> list[int]:
-    """The longest line of each column's cells."""
-    return [max((len(line) for r in rows for line in r[i].plain.split("\n")), default=0) for i in range(len(columns))]
-
-
-def _broken(column: tuple[str, bool], width: int) -> str:
-    """A column's title, that of figures in lines of their width."""
-    name, figure = column
-    return "\n".join(textwrap.wrap(name, max(width, HEADER))) if figure else name
+def _needed(columns: Sequence[tuple[str, bool]], rows: Sequence[Sequence[Text]]) -> list[int]:
+    """The characters that each column takes at least: titles and figures are not broken, names break between words."""
+    needed = []
+    for place, (title, figure) in enumerate(columns):
+        lines = [line for row in rows for line in row[place].plain.split("\n")]
+        width = max(map(len, lines), default=0)
+        if not figure:
+            longest_word = max((len(word) for line in lines for word in line.split()), default=0)
+            width = max(longest_word, min(width, LABEL))
+        needed.append(max(width, *map(len, title.split("\n"))))
+    return needed
 
 
 def _lines(x: b.Block) -> list[tuple[str, str | None]]:

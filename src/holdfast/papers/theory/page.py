@@ -94,8 +94,8 @@ def ratios_chart(findings: Sequence[Finding]) -> Chart:
         rows=rows,
         columns=[
             Col("Statement", "name", numeric=False),
-            Col("Ratio", "ratio"),
             Col("Verdict", "verdict", numeric=False),
+            Col("Ratio", "ratio"),
         ],
         marks=[Mark(x="ratio", y="place")],
         x=Axis(title="ratio; below 1 the statement holds", log=True),
