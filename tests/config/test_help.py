@@ -10,7 +10,7 @@ import pytest
 from declared_commands import declared_commands
 from holdfast.cli.study import STUDIES
 from holdfast.cli.train import train_help
-from holdfast.config.command_line import Command
+from holdfast.config.command_line import Command, read_step
 from holdfast.config.declare import Meta
 from holdfast.config.help import Section, wrapped
 from holdfast.errors import ConfigError
@@ -114,6 +114,20 @@ files
         *("one two three four", "see", "`a.very.long.name`", "", "files"),
         *("  a.txt   first", "          second", "          third", "  run --with an --option  # why"),
     ]
+
+
+def test_a_command_of_several_steps_explains_itself_and_each_step(capsys: pytest.CaptureFixture[str]) -> None:
+    def step(*words: str) -> tuple[str, list[str]]:
+        return read_step(words, ("extract", "apply"), command="holdfast residual", text="usage: residual")
+
+    assert step("apply", "--scale", "2") == ("apply", ["--scale", "2"])
+    assert step("--help", "apply", "scale") == ("apply", ["--help", "scale"])
+    for words, code in (((), 2), (("--help",), 0)):
+        with pytest.raises(SystemExit) as ended:
+            step(*words)
+        assert (ended.value.code, capsys.readouterr().out) == (code, "usage: residual\n")
+    with pytest.raises(ConfigError, match=r"one of extract, apply, got 'aply'. Did you mean 'apply'"):
+        step("aply")
 
 
 HELPS = {name: command.help for name, command in declared_commands().items()}

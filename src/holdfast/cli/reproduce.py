@@ -20,7 +20,7 @@ TABLE = "\n".join(
     for name, paper in papers().items()
 )
 PAPERS = "papers\n" + "\n".join(
-    f"  {name:<17}{paper.about}" + (f" ({', '.join(paper.recipes)})" if len(paper.recipes) > 1 else "")
+    f"  {name:<17}{paper.about}" + (f" (recipes: {', '.join(paper.recipes)})" if len(paper.recipes) > 1 else "")
     for name, paper in papers().items()
 )
 DESCRIPTION = f"""\

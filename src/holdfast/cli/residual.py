@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from holdfast.checkpoints.policies import Policies
 from holdfast.cli.checkpoint_options import DTYPE, Output, carry_out, missing_folders
-from holdfast.cli.console import stoppable, write
-from holdfast.config.command_line import Command
+from holdfast.cli.console import stoppable
+from holdfast.config.command_line import Command, read_step
 from holdfast.config.declare import Meta, part_of
 from holdfast.config.decode import with_floats
 from holdfast.config.values import Mistake
-from holdfast.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:
     from holdfast.checkpoints.build import Prepared
@@ -34,12 +33,15 @@ It works across sibling versions (Llama 3 and 3.1) and on models derived from th
 written a sample of every layer is compared: a "residual" between models that are no relatives is warned about.
 
 examples
-  # in two steps: the residual is a folder of its own, to be kept and applied many times
-  holdfast residual extract --instruct Llama-3-8B-Instruct --base Llama-3-8B --output_dir residual
-  holdfast residual apply --residual residual --base Llama-3-8B-news --output_dir Llama-3-8B-Instruct-news
+  # in two steps: the residual is a folder of its own, to be applied many times
+  holdfast residual extract --instruct Llama-3-8B-Instruct --base Llama-3-8B \\
+      --output_dir residual
+  holdfast residual apply --residual residual --base Llama-3-8B-news \\
+      --output_dir Llama-3-8B-Instruct-news
 
   # in one pass, nothing in between
-  holdfast residual apply --instruct Llama-3-8B-Instruct --old_base Llama-3-8B --base Llama-3-8B-news \\
+  holdfast residual apply --instruct Llama-3-8B-Instruct \\
+      --old_base Llama-3-8B --base Llama-3-8B-news \\
       --output_dir Llama-3-8B-Instruct-news
 
 'holdfast residual extract --help' and 'apply --help' explain the options.
@@ -184,12 +186,7 @@ APPLICATION = Command(
 
 def run(argv: list[str]) -> int:
     """Runs the command; see `holdfast residual --help`."""
-    if not argv or argv[0] in ("--help", "-h", "help"):
-        write(*HELP.splitlines())
-        return 0 if argv else 2
-    step, *rest = argv
-    if step not in STEPS:
-        raise ConfigError(f"expected 'holdfast residual extract' or 'apply', got '{step}'.{did_you_mean(step, STEPS)}")
+    step, rest = read_step(argv, STEPS, command="holdfast residual", text=HELP)
     command, plan = STEPS[step]
     request = with_floats(command.read(rest))
     with stoppable():

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from holdfast.cli import study_commands
-from holdfast.cli.console import write
-from holdfast.config.command_line import Command
+from holdfast.config.command_line import Command, read_step
 from holdfast.config.declare import Meta
 from holdfast.config.help import Section
-from holdfast.errors import ConfigError, did_you_mean
+from holdfast.errors import ConfigError
 from holdfast.papers.ladder.settings import LadderSettings
 from holdfast.papers.overtraining.settings import OvertrainingSettings
 from holdfast.papers.residual.settings import StudySettings
@@ -37,9 +36,9 @@ Runs a study of a paper from its YAML file. The keys of the file say which study
   worker    joins a study that another process or machine has begun
 
 examples
-  holdfast study run configs/ladder/tiny.yaml --dry_run       # the runs, and all mistakes at once
-  holdfast study run configs/ladder/tiny.yaml                 # offline, a minute on two cores
-  holdfast study run configs/overtraining/tiny.yaml           # takes that ladder's checkpoints
+  holdfast study run configs/ladder/tiny.yaml --dry_run  # the runs
+  holdfast study run configs/ladder/tiny.yaml            # offline, a minute
+  holdfast study run configs/overtraining/tiny.yaml      # of that ladder
   holdfast study status runs/ladder-tiny --watch
   holdfast study report runs/ladder-tiny
 
@@ -209,13 +208,8 @@ REPORT = study_commands.report_command(PROG)
 
 def run(argv: list[str]) -> int:
     """Runs the command; see `holdfast study --help`."""
-    if not argv or argv[0] in ("--help", "-h", "help"):
-        write(*HELP.splitlines(), to_stderr=not argv)
-        return 0 if argv else 2
-    step, *rest = [part for word in argv for part in split_option(word)]
-    known = ("run", *study_commands.STEPS)
-    if step not in known:
-        raise ConfigError(f"expected '{PROG}' with one of {', '.join(known)}, got '{step}'.{did_you_mean(step, known)}")
+    step, words = read_step(argv, ("run", *study_commands.STEPS), command=PROG, text=HELP)
+    rest = [part for word in words for part in split_option(word)]
     if step == "run":
         return _run(rest)
     kind = kind_of_words(rest)

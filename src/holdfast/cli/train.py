@@ -4,14 +4,14 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import os
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from holdfast.cli.console import write
-from holdfast.config.command_line import CONFIG
+from holdfast.config.command_line import CONFIG, parse_words
 from holdfast.config.declare import Meta, Setting, settings_of
+from holdfast.config.decode import coerce_all
 from holdfast.config.help import Help, Section, help_topic
 from holdfast.errors import ConfigError
 from holdfast.printable import lines
@@ -118,24 +118,11 @@ def run(argv: list[str]) -> int:
     if (topic := help_topic(argv)) is not None:
         write(*train_help().text(topic).splitlines())
         return 0
-    words, given, target, rate = list[str](), set[str](), "here", ""
-    left = list(argv)
-    while left:
-        word = left.pop(0)
-        name = word.replace("-", "_")
-        if name == "__dry_run":
-            given.add(name)
-        elif name.partition("=")[0] == "__for":
-            target = _value(word, left)
-        elif name.partition("=")[0] == "__flops_per_second":
-            rate = _value(word, left)
-        else:
-            words.append(word)
-    if target not in ("here", "gpu") or (target == "gpu" and "__dry_run" not in given):
-        raise ConfigError(f"--for: expected here or gpu, with --dry_run, got {target!r}.")
-    flops_per_second = _rate(rate) if rate else None
-    if rate and "__dry_run" not in given:
-        raise ConfigError("--flops_per_second: takes effect with --dry_run only. Add it, or leave this out.")
+    own, words = _split(argv)
+    dry, machine_name, rate = bool(own.get("dry_run")), own.get("for", "here"), own.get("flops_per_second")
+    for name in ("for", "flops_per_second"):
+        if name in own and not dry:
+            raise ConfigError(f"--{name}: takes effect with --dry_run only. Add it, or leave this out.")
     if not words:
         raise ConfigError(
             lines(
@@ -145,11 +132,11 @@ def run(argv: list[str]) -> int:
             )
         )
 
-    if "__dry_run" in given:
+    if dry:
         from holdfast.support.environment import without_compiler
 
         with without_compiler():
-            return _dry_run(words, for_gpu=target == "gpu", flops_per_second=flops_per_second)
+            return _dry_run(words, for_gpu=machine_name == "gpu", flops_per_second=rate)
     _train(words)
     return 0
 
@@ -184,19 +171,25 @@ def _dry_run(words: list[str], *, for_gpu: bool, flops_per_second: float | None)
     return dry_run(config, command, machine=machine, flops_per_second=flops_per_second)
 
 
-def _value(word: str, left: list[str]) -> str:
-    """What an option says: behind its `=`, or the next word, which is taken."""
-    return word.partition("=")[2] or (left.pop(0) if left else "")
+def _split(argv: list[str]) -> tuple[dict[str, Any], list[str]]:
+    """The values of `Flags`, and all other words. `--debug` is no flag here: what `main` leaves of it is TRL's.
 
-
-def _rate(text: str) -> float:
-    try:
-        rate = float(text)
-    except ValueError:
-        rate = math.nan
-    if not 0 < rate < math.inf:
-        raise ConfigError(f"--flops_per_second: expected a number above 0, such as 4e14, got {text!r}.")
-    return rate
+    Raises:
+        ConfigError: a flag without a sound value.
+    """
+    known = {s.name: s for s in flags() if s.name != "debug"}
+    own: list[str] = []
+    words: list[str] = []
+    target = words
+    for word in argv:
+        if word.startswith("--"):
+            option = word[2:].partition("=")[0].replace("-", "_")
+            target = own if option in known else words
+        target.append(word)  # a value goes where its option went
+    given = parse_words(own, known)
+    values, mistakes = coerce_all(known, given.values)
+    given.check(mistakes)
+    return values, words
 
 
 # ----------------------------------------------------------------------------------------------------------------- help

@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from holdfast.config.declare import Meta, Setting, settings_of
 from holdfast.config.decode import Given, coerce_all, decode
-from holdfast.config.help import Help, Section, help_topic
+from holdfast.config.help import Help, Section, help_topic, wrapped
 from holdfast.config.synonyms import did_you_mean_key
 from holdfast.config.values import Mistake
 from holdfast.config.yaml_file import from_yaml, read_yaml
-from holdfast.errors import ConfigError
+from holdfast.errors import ConfigError, did_you_mean
 
 T = TypeVar("T")
 
@@ -125,6 +125,33 @@ class Command(Generic[T]):
         given.check(mistakes)
         assert value is not None
         return value
+
+
+def read_step(argv: Sequence[str], steps: Collection[str], *, command: str, text: str) -> tuple[str, list[str]]:
+    """The step that follows a command of several, such as "extract" of `holdfast residual`, and the words after it.
+
+    Args:
+        argv: what follows the command.
+        steps: those that there are.
+        command: as typed.
+        text: of `--help`; `--help STEP` is the step's own.
+
+    Raises:
+        ConfigError: no such step, with the nearest name.
+        SystemExit: after the text.
+    """
+    words = list(argv)
+    if words and words[0] in ("--help", "-h", "help"):
+        words = [*words[1:2], "--help", *words[2:]]
+    if words in ([], ["--help"]):
+        sys.stdout.write(wrapped(text) + "\n")
+        raise SystemExit(0 if words else 2)
+    step, *rest = words
+    if step not in steps:
+        raise ConfigError(
+            f"expected '{command}' with one of {', '.join(steps)}, got '{step}'.{did_you_mean(step, steps)}"
+        )
+    return step, rest
 
 
 def switch_is_on(given: Given, known: Setting) -> bool:

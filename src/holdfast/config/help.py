@@ -62,17 +62,16 @@ class Help:
     description: str = ""
     epilog: str = ""
 
-    def text(self, topic: str = "", *, width: int | None = None) -> str:
+    def text(self, topic: str = "") -> str:
         """The text; ends with a newline.
 
         Args:
             topic: what follows `--help`: nothing, the name of a section or of a setting, or "all".
-            width: columns; None: the terminal's, 80 without one, at most 120.
 
         Raises:
             ConfigError: no such topic, with the nearest name.
         """
-        width = width or max(60, min(120, shutil.get_terminal_size((80, 24)).columns))
+        width = terminal_width()
         settings = {s.name: s for s in self.settings if not s.meta.hidden}
         sections = self._all_sections(settings.values())
         name = topic.lstrip("-").replace("-", "_")
@@ -181,8 +180,14 @@ def _row(left: str, text: str, column: int, width: int) -> list[str]:
     return [f"  {left}", *_wrap(" " * column + text, width, indent=column)]
 
 
-def wrapped(text: str, width: int) -> str:
+def terminal_width() -> int:
+    """The terminal's columns, 80 without one, from 60 to 120."""
+    return max(60, min(120, shutil.get_terminal_size((80, 24)).columns))
+
+
+def wrapped(text: str, width: int | None = None) -> str:
     """A text with its paragraphs and its tables of two columns at a width; other indented lines as they are."""
+    width = width or terminal_width()
     lines: list[tuple[str, int]] = []
     for line in text.strip("\n").splitlines():
         indent = len(line) - len(line.lstrip())
