@@ -47,7 +47,7 @@ class _Output:
     output_dir: Annotated[Path, Meta(metavar="FOLDER")] = Path("world")
     """Folder for the files."""
     quick: bool = False
-    """Sizes of seconds: does everything work?"""
+    """Sizes of seconds, to see that it works."""
     workers: Annotated[int | None, Meta(ge=1)] = None
     """Models that are trained at a time (2 on two and more cores)."""
     json: bool = False

@@ -104,12 +104,15 @@ class Help:
         parts = ["\n".join(usage), wrapped(self.description, width)]
         common = [s for s in settings if whole or not s.meta.section]
         parts += _grouped_rows([*common, _HELP], width, short=not whole)
-        for section in sections.values() if whole else ():
-            if section.declared is not None or section.text:
-                parts += _section_parts(dataclasses.replace(section, settings=()), width)
-        for group in () if whole else dict.fromkeys(section.group for section in sections.values()):
-            rows = [_list_row(section) for section in sections.values() if section.group == group]
-            parts.append(_block(f"{group} (--help NAME)", rows, [4 + max(len(name) for name, _ in rows)], width))
+        if whole:
+            for section in sections.values():
+                if section.declared is not None or section.text:
+                    parts += _section_parts(dataclasses.replace(section, settings=()), width)
+        else:
+            for group in dict.fromkeys(section.group for section in sections.values()):
+                rows = [_list_row(section) for section in sections.values() if section.group == group]
+                longest = max(len(name) for name, _ in rows)
+                parts.append(_block(f"{group} (--help NAME)", rows, [longest + 4], width))
         return [*parts, wrapped(self.epilog, width)]
 
 
