@@ -131,8 +131,13 @@ def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"holdfast {__version__}\n"
     assert all(name in HELP for name in COMMANDS)
     assert len(HELP.splitlines()) <= 24 and max(map(len, HELP.splitlines())) <= 80
-    assert main(["help", "inspect"]) == 0
-    assert capsys.readouterr().out.startswith("usage: holdfast inspect")
+    for words, start in (
+        (["help", "inspect"], "inspect A"),
+        (["study", "run", "--help"], "study run FILE"),
+        (["residual", "--help", "apply"], "residual apply"),
+    ):
+        assert main(words) == 0
+        assert capsys.readouterr().out.startswith(f"usage: holdfast {start}")
 
 
 def test_unknown_command(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from holdfast.cli import study_commands
 from holdfast.config.command_line import Command, read_step
 from holdfast.config.declare import Meta
-from holdfast.config.help import Section
+from holdfast.config.help import Section, help_topic
 from holdfast.errors import ConfigError
 from holdfast.papers.ladder.settings import LadderSettings
 from holdfast.papers.overtraining.settings import OvertrainingSettings
@@ -227,6 +227,8 @@ def _run(words: list[str]) -> int:
     if words and not words[0].startswith("-"):
         words = ["--config", *words]
     file = next((words[i + 1] for i, word in enumerate(words[:-1]) if word == "--config"), None)
+    if file is None and help_topic(words) is not None:
+        read_step(["--help"], (), command=PROG, text=HELP)
     if file is None:
         raise ConfigError(f"FILE is missing: expected a study, as in '{PROG} run study.yaml'.")
     return STUDIES[kind_of_file(Path(file))].run(words)
