@@ -81,6 +81,7 @@ STUDY = study_commands.StudyCommand(
     show="holdfast.reports.sequence_report:print_sequence",
     kind="holdfast.studies.sequence.study:SequenceStudy",
     file_needed=True,
+    only_queues=True,
 )
 WORKER, STATUS, REPORT = STUDY.steps
 run = STUDY.run

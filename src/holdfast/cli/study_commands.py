@@ -262,6 +262,8 @@ class StudyCommand:
     """Class of the study."""
     file_needed: bool = False
     """Whether options alone cannot say what is asked."""
+    only_queues: bool = False
+    """Whether all jobs run in worker processes, so that this one computes nothing."""
     prog: str = ""
     """What `STEPS` follow, where that is not the command itself."""
 
@@ -283,7 +285,7 @@ class StudyCommand:
         given.take("dry_run")
         if given.file is not None:
             given.values = {"name": Path(str(given.file)).stem, **given.values}
-        with without_compiler() if dry_run else contextlib.nullcontext():
+        with without_compiler() if dry_run or self.only_queues else contextlib.nullcontext():
             config = _named(self.config)(given)
         if dry_run:
             base = getattr(config, "base", None)

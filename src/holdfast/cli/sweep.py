@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -177,7 +176,7 @@ def _sweep(argv: list[str]) -> int:
     from holdfast.studies.tradeoff.study import load_study
 
     overrides = {k: getattr(request, k) for k in ("output_dir", "name", "workers", "seeds")}
-    with without_compiler() if request.dry_run else contextlib.nullcontext():
+    with without_compiler():  # trials run in worker processes
         config = load_study(request.config, {**overrides, "storage": request.address})
     from holdfast.studies.tradeoff.session import check_start, run_study
 

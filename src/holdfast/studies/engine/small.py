@@ -66,8 +66,10 @@ def problem_with(small: str | None, start: str = "model") -> str | None:
         small: the name.
         start: what it should make, see `known_settings`.
     """
+    if small is None:
+        return None
     name, known = name_of(small), known_settings(start)
-    if small is None or name in known:
+    if name in known:
         return None
     return f"expected one of {', '.join(known)}, got {name!r}.{did_you_mean(name, known)}"
 
