@@ -10,7 +10,7 @@ from typing import Any
 
 NEAR = 1e-12
 """Relative difference of numbers that are the same."""
-LARGEST = 40_000
+LARGEST = 4_000
 """Bytes of a file that is kept as text; a larger one is compressed."""
 SHOWN = 160
 """Characters of a value in a message."""

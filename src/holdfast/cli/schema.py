@@ -160,4 +160,4 @@ def run(argv: list[str]) -> int:
 
 def schema_text(kind: str) -> str:
     """The schema of a kind of file as it is shipped."""
-    return json.dumps(SCHEMAS[kind](), indent=1, ensure_ascii=False) + "\n"
+    return json.dumps(SCHEMAS[kind](), ensure_ascii=False, separators=(",", ":")) + "\n"

@@ -580,9 +580,10 @@ def vary_schema(known: Iterable[str]) -> dict[str, Any]:
         "minItems": 1,
         "items": {"anyOf": [*method["anyOf"], direct, own[0], {"type": "array", "items": beside}]},
     }
+    settings = {name: {"$ref": f"#/$defs/tried/properties/{name}"} for name in known}
     return {
         "type": "object",
-        "properties": {"retention": alternatives, **tried_schema(known)["properties"]},
+        "properties": {"retention": alternatives, **settings},
         "patternProperties": {rf"^({'|'.join(METHODS)})\.": {}},
         "additionalProperties": False,
     }
