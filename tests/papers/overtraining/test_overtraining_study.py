@@ -288,7 +288,7 @@ def test_a_fine_tuning_that_diverges_is_a_result(asked: dict[str, Any], monkeypa
 
     def diverging(settings: Any, *args: Any, **kwargs: Any) -> Any:
         if settings["learning_rate"] == 1e-2 and settings["model_name_or_path"] == "l":
-            raise TrainingDiverged("Step 3: the loss is NaN\nmore")
+            raise TrainingDiverged("Step 3: the loss is NaN", "more")
         return train(settings, *args, **kwargs)
 
     monkeypatch.setattr(study, "train_model", diverging)

@@ -265,7 +265,8 @@ def test_every_command_that_takes_a_model_takes_the_name(
     command("report", "run")
     assert note in capsys.readouterr().out
     command("inspect", NAME)
-    assert "dequantised from 8 bits (Q8_0), licence Apache-2.0" in capsys.readouterr().out
+    rows = [line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()]
+    assert ["weights", note] in rows and ["licence", "Apache-2.0"] in rows
 
 
 # ---------------------------------------------------------------------------------------------------------- the package
