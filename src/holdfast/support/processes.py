@@ -93,8 +93,8 @@ class Workers:
         import torch
 
         found = {**os.environ, **self.extra, PARENT_VARIABLE: str(os.getpid()), "PYTHONUNBUFFERED": "1"}
-        # two threads a core are many times slower than one
-        found.setdefault("OMP_NUM_THREADS", str(max(1, cores() // max(1, self.count))))
+        if not found.get("OMP_NUM_THREADS"):  # two threads a core are many times slower than one
+            found["OMP_NUM_THREADS"] = str(max(1, cores() // max(1, self.count)))
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         if torch.cuda.is_available() and torch.cuda.device_count() > 1:
             devices = visible.split(",") if visible else [str(i) for i in range(torch.cuda.device_count())]
