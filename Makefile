@@ -27,7 +27,7 @@ $(BIN)/.test-tools: $(BIN)/.installed
 
 install: $(BIN)/.installed  ## make .venv and install holdfast
 
-quickstart: $(BIN)/.installed  ## see forgetting, and what keeps it small, in about three minutes
+quickstart: $(BIN)/.installed  ## see forgetting, and what keeps it small, in about a minute
 	$(BIN)/holdfast quickstart
 
 test: $(BIN)/.test-tools  ## static checks and the test suite (no GPU, no network)

@@ -258,7 +258,7 @@ def test_every_page_is_linked_from_the_tour():
 
 
 def test_the_readme_is_short():
-    assert len(text_of("README.md").split()) <= 900
+    assert len(text_of("README.md").split()) <= 600
 
 
 def test_the_picture_is_made_of_the_quickstarts_figures():

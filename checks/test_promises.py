@@ -1,4 +1,4 @@
-"""The README's promises, and the tests that show them: `promises.yaml` lists both."""
+"""The promises of docs/promises.md, and the tests that show them: `promises.yaml` lists both."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ import pytest
 import yaml
 
 ROOT = Path(__file__).parents[1]
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs/promises.md").read_text(encoding="utf-8")
 LIST = yaml.safe_load(Path(__file__).with_name("promises.yaml").read_text(encoding="utf-8"))
 TESTS = sorted({test for promise in LIST["promises"] for test in promise["shown_by"]})
 
 
-def readme_promises() -> list[str]:
-    """The bullets under the README's heading "Promises"."""
-    section = README.split("## Promises")[1].split("\n## ")[0]
-    return [line.removeprefix("- ").strip() for line in section.splitlines() if line.startswith("- ")]
+def promises_of_the_page() -> list[str]:
+    """Its bullets, with links from the root as the list has them."""
+    bullets = [line.removeprefix("- ").strip() for line in PAGE.splitlines() if line.startswith("- ")]
+    return [bullet.replace("](../", "](") for bullet in bullets]
 
 
-def test_the_list_has_the_readmes_promises_and_no_others() -> None:
-    assert [promise["says"] for promise in LIST["promises"]] == readme_promises()
-    assert len(readme_promises()) >= 8
+def test_the_list_has_the_pages_promises_and_no_others() -> None:
+    assert [promise["says"] for promise in LIST["promises"]] == promises_of_the_page()
+    assert len(promises_of_the_page()) >= 8
 
 
 def test_a_promise_links_a_test_that_shows_it() -> None:

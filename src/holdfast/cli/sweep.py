@@ -189,7 +189,7 @@ def _sweep(argv: list[str]) -> int:
 
     target = stdout_console()
     record = run_study(config, console=target, workers=request.workers, grace=request.grace)
-    print_outcome(record, config.output_dir, target)
+    print_outcome(record, config.output_dir, target, all_rules=False)
     return 0
 
 
@@ -250,16 +250,25 @@ def plan(config: StudyConfig) -> str:
     return lines(*rows_shown, "", f"  {runs} fine-tuning runs in all.")
 
 
-def print_outcome(record: Any, out: Path, target: Any) -> None:
-    """What came of a study, the command that trains the chosen trial, and where the page is."""
+def print_outcome(record: Any, out: Path, target: Any, *, all_rules: bool = True) -> None:
+    """What came of a study, the command that trains the chosen trial, and where the page is.
+
+    Args:
+        record: of the study.
+        out: its folder.
+        target: what is written to.
+        all_rules: what every rule would choose; False: what the study's own rule chooses.
+    """
     from holdfast.reports.study_text import print_study
     from holdfast.statistics.selection import select_all
     from holdfast.studies.engine.study import PAGE
     from holdfast.studies.tradeoff.session import CHOSEN
 
     selections = select_all(record)
-    print_study(record, selections, target)
+    print_study(record, selections if all_rules else selections[:1], target)
     if selections[0].chosen is not None:
         again = f"Train it again, or on more data:  holdfast train --config {out / CHOSEN}"
         print_line(target, lines("", again))
+    if not all_rules:
+        print_line(target, f"What other rules choose:  holdfast sweep report {out}")
     print_line(target, f"Report    {out / PAGE}")
