@@ -26,7 +26,7 @@ from test_report_pages import figures_of
 from holdfast.records.evaluation import EvaluationFolder
 from holdfast.reports.blocks import Tiles, words
 from holdfast.reports.charts import Chart, plotly_figure
-from holdfast.reports.compared import ComparisonRow, gain_forest, gains, ordered
+from holdfast.reports.compared import ComparisonRow, entry_title, gain_forest, gains, ordered
 from holdfast.reports.comparison_report import comparison_page, comparison_verdict, subject_names
 from holdfast.reports.flips import MOST_FLIPS, answer_of, flips_of, flips_panel
 from holdfast.reports.format import squeeze
@@ -75,6 +75,11 @@ def test_nothing_is_drawn_for_what_is_not_there(tmp_path) -> None:
     pair = small(tmp_path / "a")
     pair.before = pair.after = EvaluationFolder(tmp_path / "nowhere")
     assert titles(write(pair, tmp_path)) == ["Before and after", "What was compared"]
+
+
+def test_a_label_says_its_suite_once() -> None:
+    names = [entry_title("target", "answers"), entry_title("knowledge", "arc"), entry_title("target", "Target: code")]
+    assert names == ["Target: answers", "knowledge: arc", "Target: code"]
 
 
 def test_rules_come_with_outcome_and_numbers(tmp_path) -> None:

@@ -56,6 +56,11 @@ def group_title(suite: str) -> str:
     return suite[:1].upper() + suite[1:] if suite in GROUPS else suite
 
 
+def entry_title(suite: str, name: str) -> str:
+    """`Target: answers`; a name that begins with its suite stands alone."""
+    return name if name.lower().startswith(suite.lower()) else f"{group_title(suite)}: {name}"
+
+
 def group_rank(suite: str) -> tuple[int, str]:
     return (GROUPS.index(suite) if suite in GROUPS else len(GROUPS), suite)
 
@@ -85,7 +90,7 @@ class ComparisonRow:
 
     @property
     def label(self) -> str:
-        return f"{group_title(self.raw.suite)}: {self.name}"
+        return entry_title(self.raw.suite, self.name)
 
     @property
     def before(self) -> str:

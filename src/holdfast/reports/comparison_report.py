@@ -213,7 +213,6 @@ def _tiles(rows: Sequence[ComparisonRow], flips: Sequence[Flips], averages: Coll
         means = [r for r in held if (r.raw.suite, r.raw.name) in averages and r.share]
         shares = [r for r in held if r.share and r not in means]
         verdicts = [r.verdict for r in held]
-        title = group_title(suite)
         if NOT_FINITE in verdicts:
             found.append(count_tile(suite, verdicts))
         elif len(held) == 1 or len(means) == 1:
@@ -222,10 +221,11 @@ def _tiles(rows: Sequence[ComparisonRow], flips: Sequence[Flips], averages: Coll
             if len(held) > 1:
                 below = f"{r.before} → {r.after}; of {len(held)} measures {tally(verdicts)}"
             text = r.change()[0] if r.share else r.difference
-            found.append(Tile(f"{title}: {r.name}", text, below, r.tone))
+            found.append(Tile(r.label, text, below, r.tone))
         elif len(shares) > 1:
             mean = sum(r.raw.difference for r in shares) / len(shares)
-            found.append(Tile(title, points(mean, 2), f"mean of {len(shares)} accuracies; {tally(verdicts)}"))
+            below = f"mean of {len(shares)} accuracies; {tally(verdicts)}"
+            found.append(Tile(group_title(suite), points(mean, 2), below))
         else:
             found.append(count_tile(suite, verdicts))
     if flips:

@@ -43,6 +43,7 @@ from holdfast.reports.blocks import (
 from holdfast.reports.charts import Axis, Chart, Col, Mark, Value, colour_of, tabulate
 from holdfast.reports.compared import (
     difference_note,
+    entry_title,
     gains,
     group_rank,
     group_title,
@@ -224,7 +225,7 @@ def _tiles(scores: Scores) -> list[Tile]:
             best, label = pick(held, key=lambda pair: pair[0].value)
             text, interval = metric_texts(best)
             below = f"{best.unit}{f' {interval}' if best.interval else ''}{f', best: {label}' if several else ''}"
-            found.append(Tile(f"{group_title(key[0])}: {key[1]}", text, below))
+            found.append(Tile(entry_title(*key), text, below))
     return found
 
 

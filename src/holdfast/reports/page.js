@@ -120,11 +120,16 @@
     const noun = panel.dataset.find;
     const body = panel.querySelector("tbody");
     const heads = [...panel.querySelectorAll("thead th")];
+    const name = (cell) => {
+      const copy = cell.cloneNode(true);
+      for (const below of copy.querySelectorAll(".sub")) below.remove();
+      return copy.textContent;
+    };
     const value = (cell) => {
       const data = cell.querySelector("data");
-      return data ? Number(data.value) : cell.classList.contains("num") ? NaN : (cell.firstChild?.textContent ?? "");
+      return data ? Number(data.value) : cell.classList.contains("num") ? NaN : name(cell);
     };
-    const rows = [...body.rows].map((row) => ({ row, values: [...row.cells].map(value), words: row.cells[0].firstChild.textContent.toLowerCase() }));
+    const rows = [...body.rows].map((row) => ({ row, values: [...row.cells].map(value), words: name(row.cells[0]).toLowerCase() }));
     const make = (name, attributes, parent) => parent.appendChild(Object.assign(document.createElement(name), attributes));
     const bar = Object.assign(document.createElement("div"), { className: "finder" });
     const search = make("input", { type: "search", placeholder: "Filter by name", ariaLabel: `Filter ${noun}s by name` }, bar);

@@ -50,6 +50,7 @@ from holdfast.reports.compared import (
     by_suite,
     count_tile,
     decision_note,
+    entry_title,
     gains,
     group_title,
     headline,
@@ -124,8 +125,8 @@ class Level:
 
     which: str
     """"start" or "result"."""
-    group: str
     name: str
+    """With its suite: `Source: prose`."""
     metric: str
     unit: str
     value: str
@@ -276,8 +277,7 @@ def _levels(which: str, e: Evaluation) -> list[Level]:
     return [
         Level(
             which=which,
-            group=group_title(e.suite),
-            name=e.name,
+            name=entry_title(e.suite, e.name),
             metric=key,
             unit=m.unit,
             value=number(m.value, decimals_for(m.interval)),
@@ -398,7 +398,7 @@ def _run_tiles(run: RunFigures) -> list[Tile]:
         elif len(rows) == 1:
             [r] = rows
             below = f"{r.unit}, {direction(r.raw.higher_is_better)}: {r.verdict} ({r.before} → {r.after})"
-            found.append(Tile(f"{group_title(suite)}: {r.name}", r.difference, below, r.tone))
+            found.append(Tile(r.label, r.difference, below, r.tone))
         else:
             found.append(count_tile(suite, [r.verdict for r in rows]))
     move, title, trained = run.largest_move, "Largest move of a layer", run.trained
@@ -442,7 +442,7 @@ def change_tables(run: RunFigures) -> list[Block]:
 
 def _level_table(levels: Sequence[Level]) -> Table:
     """Figures of one model that there is nothing to compare with."""
-    what = Col("Measure", lambda v: (f"{v.group}: {v.name}", sub(f"{v.metric}, {v.unit}")), numeric=False)
+    what = Col("Measure", lambda v: (v.name, sub(f"{v.metric}, {v.unit}")), numeric=False)
     rest = [Col("Model", "which", numeric=False), Col("Value", "value"), Col("Interval", "interval"), Col("n", "n")]
     return tabulate(levels, [what, *rest], title="Measured, but not compared")
 
