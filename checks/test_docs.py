@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import json
 import re
 import shlex
 import shutil
@@ -21,6 +22,7 @@ from declared_commands import command_of
 from extending import write_method
 from holdfast.config.command_line import find_option, parse_words
 from holdfast.config.decode import coerce_all
+from holdfast.papers.worlds.reference_chat import CHAT_TEMPLATE
 from holdfast.records.run import RunFolder, RunRecord
 from preference_trainers import pairs
 from stand_ins import put_data
@@ -310,8 +312,11 @@ def place(desk: Path, model_folder: Path) -> Path:
         "evaluation: {source: [mmlu, humaneval, prose.jsonl], target: [gsm8k], allow_code_execution: true}\n"
     )
     Path("ladder.yaml").write_text("ladder: [{model: owner/base, tokens: 1.0e9}]")
+    turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    Path("conversations.jsonl").write_text(json.dumps({"messages": turns}))
     for name in ("YOUR_MODEL", "ORIGINAL"):
         shutil.copytree(model_folder, name)
+    Path("YOUR_MODEL/chat_template.jinja").write_text(CHAT_TEMPLATE)
     write_method(desk)
     return desk
 
