@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import gzip
 import json
+import lzma
 import math
 from pathlib import Path
 from typing import Any
@@ -49,11 +49,11 @@ def brief(value: Any) -> str:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes a file, or PATH.gz in its place where it would be large."""
+    """Writes a file, or PATH.xz in its place where it would be large."""
     packed = packed_path(path)
     data = text.encode()
     if len(data) > LARGEST:
-        packed.write_bytes(gzip.compress(data, mtime=0))
+        packed.write_bytes(lzma.compress(data))
         path.unlink(missing_ok=True)
     else:
         path.write_bytes(data)
@@ -63,7 +63,7 @@ def write_text(path: Path, text: str) -> None:
 def read_text(path: Path) -> str:
     """What `write_text` wrote."""
     packed = packed_path(path)
-    return gzip.decompress(packed.read_bytes()).decode() if packed.is_file() else path.read_text(encoding="utf-8")
+    return lzma.decompress(packed.read_bytes()).decode() if packed.is_file() else path.read_text(encoding="utf-8")
 
 
 def is_recorded(path: Path) -> bool:
@@ -71,4 +71,4 @@ def is_recorded(path: Path) -> bool:
 
 
 def packed_path(path: Path) -> Path:
-    return path.with_name(f"{path.name}.gz")
+    return path.with_name(f"{path.name}.xz")

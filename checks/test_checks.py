@@ -64,7 +64,7 @@ def test_a_record_is_compared_file_by_file(tmp_path, capsys):
     values = {"a/b.json": {"claims": {"1": {"verdict": "holds", "value": 0.123456789012345}}}, "c.json": ["x"] * 50_000}
     compare.record(tmp_path, {name: compare.plain(value) for name, value in values.items()})
     there = compare.recorded(tmp_path)
-    assert (tmp_path / "c.json.gz").is_file() and set(there) == set(values)
+    assert (tmp_path / "c.json.xz").is_file() and set(there) == set(values)
     assert compare.compare("kind", there, values) == 0
     changed = {"a/b.json": {"claims": {"1": {"verdict": "cannot tell", "value": 0.1234567}}}, "d.json": []}
     assert compare.compare("kind", there, changed) == 4

@@ -100,7 +100,7 @@ def recorded(folder: Path) -> dict[str, Any]:
     """What was recorded, by name of the file."""
     values = {}
     for path in sorted(folder.rglob("*.json*")):
-        file = path.with_name(path.name.removesuffix(".gz"))
+        file = path.with_name(path.name.removesuffix(".xz"))
         values[str(file.relative_to(folder))] = json.loads(read_text(file))
     return values
 
