@@ -132,13 +132,16 @@ def not_here(rival: Rival) -> str | None:
     return None
 
 
+STEPS = 100
+
+
 def compare(chosen: list[Rival], root: Path, *, seeds: int, quick: bool) -> list[dict[str, Any]]:
     """Runs the arms, or finds them finished, and reads their figures: means over seeds, with each seed's values."""
     from rich.console import Console
 
     from holdfast.cli.quickstart import small_files
 
-    names = small_files(root / "data", seed=0, quick=quick, console=Console(file=sys.stderr))
+    names = small_files(root / "data", console=Console(file=sys.stderr))
     rows = []
     for rival in chosen:
         measured = []
@@ -182,6 +185,8 @@ def run(rival: Rival, root: Path, names: dict[str, str], *, seed: int, quick: bo
     place = {"output_dir": str(root / f"{words}.{seed}"), "seed": seed, "retention": spec}
     settings = {**sweep_of(names, quick=quick)["train"], **place, **filled(rival.settings)}
     settings["learning_rate"] *= rival.rate
+    if not quick:
+        settings["max_steps"] = STEPS
     folder = train(train_config(settings), console=Console(file=io.StringIO()), evaluation_cache=root / "evaluations")
     found: dict[str, float] = {}
     for comparison in folder.comparisons():

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-DATA = {".c", ".css", ".js", ".json", ".yaml", ".jinja", ".typed"}
+DATA = {".c", ".css", ".js", ".json", ".yaml", ".jinja", ".safetensors", ".typed"}
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 

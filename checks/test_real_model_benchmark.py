@@ -32,7 +32,7 @@ def files_in(folder: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("target", ["gsm8k", "articles"])
-def test_every_run_of_the_plan_is_a_configuration_that_train_takes(bench, tmp_path, target):
+def test_every_run_of_the_plan_is_a_configuration_that_train_takes(bench, tmp_path, model_folder, target):
     from holdfast.evaluation.suite import parse_evaluation
     from holdfast.runs.config import train_config
 
@@ -45,7 +45,7 @@ def test_every_run_of_the_plan_is_a_configuration_that_train_takes(bench, tmp_pa
         config = train_config(
             {
                 **settings,
-                "model_name_or_path": "some-model",
+                "model_name_or_path": str(model_folder),
                 "retention": bench._filled(run.retention, files) or "none",
                 "output_dir": str(tmp_path / "run"),
             }

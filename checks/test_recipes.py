@@ -282,7 +282,8 @@ def test_the_commands_in_the_head_are_sound_and_make_the_data(name: str, monkeyp
         return
     assert subjects.count("sweep") == 2
     named = set(re.findall(r"data/[\w/]+\.jsonl", yaml.safe_dump(read(name)))) - {"data/redpajama.jsonl"}
-    assert named <= made
+    by_other_tools = {file for file in named if file.endswith("/articles.jsonl")}  # which the head names
+    assert named - by_other_tools <= made
 
 
 @pytest.mark.parametrize("name", STUDIES)

@@ -16,6 +16,8 @@ from holdfast.support.files import write_jsonl
     [
         ({"instruction": " Do it. ", "output": " Done. ", "generator": "x"}, "Do it.", "Done."),
         ({"instruction": "Sum.", "input": "1 2", "output": "3"}, "Sum.\n\n1 2", "3"),
+        ({"instruction": "Sum.", "instances": [{"input": "1 2", "output": "3"}]}, "Sum.\n\n1 2", None),
+        ({"instruction": "Greet.", "instances": [{"input": "", "output": "Hello."}]}, "Greet.", None),
         ({"prompt": "Q", "completion": "A"}, "Q", "A"),
         ({"turns": ["one", "two"]}, "one", None),
         (

@@ -1,9 +1,9 @@
 """Prompts, and what a model answered to them, read from a file.
 
 Prompts and answers are rows of a file (JSON Lines, CSV, Parquet; of a text file its lines are prompts). The prompt is
-the first of the columns `PROMPT_COLUMNS` that a row has, with an Alpaca row's `input` below it; of several turns the
-first counts. The answer is the first of `ANSWER_COLUMNS`. AlpacaEval's own form, {"instruction", "output",
-"generator"}, is one of these.
+the first of the columns `PROMPT_COLUMNS` that a row has, with an Alpaca row's `input` (or that of a Self-Instruct
+row's first instance) below it; of several turns the first counts. The answer is the first of `ANSWER_COLUMNS`.
+AlpacaEval's own form, {"instruction", "output", "generator"}, is one of these.
 """
 
 from __future__ import annotations
@@ -26,6 +26,9 @@ def prompt_of(row: Mapping[str, Any]) -> str | None:
         text = _turn(row.get(column), role="user")
         if text:
             extra = row.get("input")
+            instances = row.get("instances")
+            if extra is None and isinstance(instances, list) and instances and isinstance(instances[0], Mapping):
+                extra = instances[0].get("input")
             return f"{text}\n\n{extra.strip()}" if isinstance(extra, str) and extra.strip() else text
     return None
 
