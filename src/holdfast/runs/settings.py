@@ -286,7 +286,7 @@ COMMON: dict[str, dict[str, str]] = {
         "output_dir FOLDER": "Of weights, evaluations and report.html.",
     },
     "training": {
-        "learning_rate X": "Peak; with LoRA set about 1e-4, the default stays.",
+        "learning_rate X": "Peak; with LoRA set about 1e-4.",
         "num_train_epochs X": "Passes over the data.",
         "max_steps N": "Optimiser steps, in place of epochs.",
         "per_device_train_batch_size N": "Rows that a device reads at once.",
