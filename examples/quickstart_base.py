@@ -22,8 +22,9 @@ from rich.console import Console
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from holdfast.papers.worlds.embedded import EmbeddedCorpus, embedded_corpus
+from holdfast.papers.worlds.gguf import file_sha256
 from holdfast.papers.worlds.pretrain import pack_rows, pretrain
-from holdfast.papers.worlds.quickstart_base import FOLDER, sha256
+from holdfast.papers.worlds.quickstart_base import FOLDER
 from holdfast.papers.worlds.small_settings import base_recipe, base_texts
 from holdfast.papers.worlds.tuned import deciding_libraries
 from holdfast.support.files import write_json
@@ -61,7 +62,7 @@ def make(folder: Path, corpus: EmbeddedCorpus) -> None:
         "recipe": asdict(recipe),
         "parameters": model.num_parameters(),
         "libraries": deciding_libraries(),
-        "sha256": {file.name: sha256(file) for file in sorted(folder.iterdir()) if file.name != "base.json"},
+        "sha256": {file.name: file_sha256(file) for file in sorted(folder.iterdir()) if file.name != "base.json"},
     }
     write_json(folder / "base.json", record)
 
@@ -71,7 +72,7 @@ def report_losses(name: str, folder: Path, corpus: EmbeddedCorpus) -> None:
     """Prints the digest of a base's weights and its cross-entropy on held-out prose and code, in nats a token."""
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    print(f"{name}: model.safetensors {sha256(folder / 'model.safetensors')}")
+    print(f"{name}: model.safetensors {file_sha256(folder / 'model.safetensors')}")
     for what, texts in (("prose", corpus.prose_heldout), ("code", corpus.code_heldout[:100])):
         rows = torch.tensor(pack_rows(texts, tokenizer, 128))
         losses = [float(model(input_ids=batch, labels=batch).loss) for batch in rows.split(32)]

@@ -80,6 +80,7 @@ def test_nothing_is_drawn_for_what_is_not_there(tmp_path) -> None:
 def test_a_label_says_its_suite_once() -> None:
     names = [entry_title("target", "answers"), entry_title("knowledge", "arc"), entry_title("target", "Target: code")]
     assert names == ["Target: answers", "knowledge: arc", "Target: code"]
+    assert [entry_title("m", "mmlu"), entry_title("math", "math_500")] == ["m: mmlu", "math_500"]
 
 
 def test_rules_come_with_outcome_and_numbers(tmp_path) -> None:

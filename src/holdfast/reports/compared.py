@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -57,8 +58,9 @@ def group_title(suite: str) -> str:
 
 
 def entry_title(suite: str, name: str) -> str:
-    """`Target: answers`; a name that begins with its suite stands alone."""
-    return name if name.lower().startswith(suite.lower()) else f"{group_title(suite)}: {name}"
+    """`Target: answers`; a name that begins with the word of its suite stands alone."""
+    repeats_suite = re.match(rf"{re.escape(suite)}(?![^\W_])", name, re.IGNORECASE)
+    return name if repeats_suite else f"{group_title(suite)}: {name}"
 
 
 def group_rank(suite: str) -> tuple[int, str]:

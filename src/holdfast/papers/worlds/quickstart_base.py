@@ -7,11 +7,11 @@ and seed, and which SHA-256 each file has.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from pathlib import Path
 
 from holdfast.errors import ModelError
+from holdfast.papers.worlds.gguf import file_sha256
 
 FOLDER = Path(__file__).with_name("quickstart_model")
 
@@ -25,14 +25,9 @@ def quickstart_base() -> Path:
     record = json.loads((FOLDER / "base.json").read_text(encoding="utf-8"))
     for name, digest in record["sha256"].items():
         file = FOLDER / name
-        if not file.is_file() or sha256(file) != digest:
+        if not file.is_file() or file_sha256(file) != digest:
             raise ModelError(
                 f"{file} is not the file that holdfast was released with. Expected SHA-256 {digest}. Install holdfast "
                 "again."
             )
     return FOLDER
-
-
-def sha256(file: Path) -> str:
-    """The SHA-256 of a small file's content, in hexadecimal."""
-    return hashlib.sha256(file.read_bytes()).hexdigest()

@@ -193,11 +193,9 @@ def setting_version(name: str) -> str:
     return fingerprint([name, shared_world(**SETTINGS[name].base).record(), _VERSION, WORLD_VERSION], length=8)
 
 
-def base_recipe(*, seed: int = 0, quick: bool = False) -> BaseRecipe:
-    """The base of `holdfast quickstart`, a million parameters in a minute; `quick`: one of seconds, which knows next
-    to nothing."""
-    recipe = BaseRecipe(seed=seed)
-    return replace(recipe, layers=2, width=64, mlp=128, vocab_size=512, steps=30) if quick else recipe
+def base_recipe(*, seed: int = 0) -> BaseRecipe:
+    """The recipe of the quickstart's base: a million parameters."""
+    return BaseRecipe(seed=seed)
 
 
 def base_texts(corpus: EmbeddedCorpus) -> list[str]:
