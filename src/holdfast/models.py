@@ -256,8 +256,11 @@ def load_tokenizer(name: str, *, revision: str = "main", trust_remote_code: bool
             continue
         try:
             tokenizer = AutoTokenizer.from_pretrained(place, revision=version, trust_remote_code=trust_remote_code)
-            if problem := problem_of_rules(tokenizer):
+            files = _versions(place)
+            if files not in _usable and (problem := problem_of_rules(tokenizer)):
                 raise ValueError(f"its rules cannot be used ({problem})")
+            if files:
+                _usable.add(files)
             if tokenizer.chat_template is None and (folder := model_folder(place, version)) is not None:
                 tokenizer.chat_template = template_of(folder)  # older processors have it in a file of their own
         except (ImportError, MemoryError):
@@ -275,6 +278,16 @@ def load_tokenizer(name: str, *, revision: str = "main", trust_remote_code: bool
     raise ModelError(
         f"Expected a tokenizer beside the model at {name}, but none can be loaded: {problems[0].rstrip('.')}. {advice}"
     )
+
+
+_usable: set[tuple[tuple[str, int, int], ...]] = set()
+"""Versions of tokenizer files whose rules were tried in this process: a trial forks it."""
+
+
+def _versions(folder: str) -> tuple[tuple[str, int, int], ...]:
+    """The tokenizer files of a local folder, each with its size and time; none of a model of the hub."""
+    files = [Path(folder).absolute() / name for name in _TOKENIZER_FILES]
+    return tuple((str(f), f.stat().st_size, f.stat().st_mtime_ns) for f in files if f.is_file())
 
 
 def with_plain_messages(tokenizer: Any) -> Any:

@@ -7,6 +7,7 @@ is a line in a table with its reason, and a test fails when it is no longer need
 from __future__ import annotations
 
 import ast
+import gc
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -156,10 +157,14 @@ def room_of(file: str) -> str:
 
 @cache
 def sources() -> dict[str, ast.Module]:
-    return {
-        p.relative_to(PACKAGE).as_posix(): ast.parse(p.read_text(encoding="utf-8"))
-        for p in sorted(PACKAGE.rglob("*.py"))
-    }
+    gc.disable()  # it would look through the trees again and again, in vain
+    try:
+        return {
+            p.relative_to(PACKAGE).as_posix(): ast.parse(p.read_text(encoding="utf-8"))
+            for p in sorted(PACKAGE.rglob("*.py"))
+        }
+    finally:
+        gc.enable()
 
 
 @cache
@@ -172,6 +177,7 @@ def let_go_of_the_trees() -> Iterator[None]:
     """A million objects, which the collector would look through at every run of a trainer of the same process."""
     yield
     sources.cache_clear()
+    calls.cache_clear()
 
 
 def imports_of(file: str, node: ast.AST, when: str = "at import") -> Iterator[Import]:
@@ -296,14 +302,9 @@ OUTLETS = {
 """Who may print: each shows text of others through `holdfast.printable`."""
 
 
-def prints(tree: ast.Module) -> bool:
-    calls = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    names = {ast.unparse(call) for call in calls}
-    return "print" in names or any(name.endswith((".print", "stdout.write", "stderr.write")) for name in names)
-
-
 def test_only_outlets_print():
-    assert {file for file, tree in sources().items() if prints(tree)} == set(OUTLETS)
+    outlets = (".print", "stdout.write", "stderr.write")
+    assert {file for file, _, name in calls() if name == "print" or name.endswith(outlets)} == set(OUTLETS)
 
 
 # ----------------------------------------------------------------------------------------------------------- docstrings
@@ -365,12 +366,15 @@ def test_every_public_name_is_documented():
 # ------------------------------------------------------------------------------------------------------ what may not be
 
 
-def calls() -> Iterator[tuple[str, ast.Call, str]]:
+@cache
+def calls() -> list[tuple[str, ast.Call, str]]:
     """Every call in the package with the dotted name that is called."""
-    for file, tree in sources().items():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Call):
-                yield file, node, ast.unparse(node.func)
+    return [
+        (file, node, ast.unparse(node.func))
+        for file, tree in sources().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+    ]
 
 
 def test_nothing_unpickles():

@@ -7,6 +7,8 @@ that the room is not filled again unnoticed.
 from __future__ import annotations
 
 import ast
+import functools
+import gc
 import tomllib
 from collections import Counter
 from pathlib import Path
@@ -30,12 +32,17 @@ def count_nodes(source: str) -> int:
     return sum(node not in docstrings and not isinstance(node, UNCOUNTED) for node in ast.walk(tree))
 
 
+@functools.cache
 def nodes_by_room() -> dict[str, int]:
     """Nodes of every package below `holdfast`; modules beside them are the room "(top)"."""
     sizes: Counter[str] = Counter()
-    for file in PACKAGE.rglob("*.py"):
-        folder, _, rest = file.relative_to(PACKAGE).as_posix().partition("/")
-        sizes[folder if rest else "(top)"] += count_nodes(file.read_text(encoding="utf-8"))
+    gc.disable()  # it would look through the trees again and again, in vain
+    try:
+        for file in PACKAGE.rglob("*.py"):
+            folder, _, rest = file.relative_to(PACKAGE).as_posix().partition("/")
+            sizes[folder if rest else "(top)"] += count_nodes(file.read_text(encoding="utf-8"))
+    finally:
+        gc.enable()
     return dict(sizes)
 
 

@@ -129,6 +129,7 @@ class ChainedStudy(ToyStudy):
 
 @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_job_begins_when_those_before_it_have_ended(tmp_path, monkeypatch, workers):
+    monkeypatch.setattr(ChainedStudy, "one_in_process", True)
     monkeypatch.setenv(WAIT, "0.2")
     settings = Chained(output_dir=tmp_path / "toy", storage=f"sqlite:///{tmp_path}/toy/study.db", speeds=(9, 3, 6))
     monkeypatch.setenv("HOLDFAST_TOY_FAILS", "3")
@@ -159,7 +160,8 @@ def test_where_all_jobs_fail_alike_the_exit_code_is_theirs(tmp_path, monkeypatch
         assert failed.value.exit_code == exit_code
 
 
-def test_its_status_from_the_command_line(tmp_path, capsys):
+def test_its_status_from_the_command_line(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(ToyStudy, "one_in_process", True)
     execute_study(toy(tmp_path / "toy"), console=quiet(), workers=1)
     kind = kind_name(ToyStudy)
     assert main(["sweep", "status", str(tmp_path / "toy"), "--kind", kind]) == 0
@@ -212,6 +214,7 @@ def test_a_study_that_was_stopped_before_it_grew_is_not_finished(tmp_path, monke
 
 def test_a_preparation_that_failed_leaves_the_folder_free(tmp_path, monkeypatch):
     """The same folder can be used at once, by this process and by others, with other settings too."""
+    monkeypatch.setattr(ToyStudy, "one_in_process", True)
     with monkeypatch.context() as broken:
         broken.setattr(ToyStudy, "prepare", lambda self, console: (_ for _ in ()).throw(DataError("no balls")))
         with pytest.raises(DataError, match="no balls") as failed:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import copy
 import json
 import shutil
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers.utils import chat_template_utils
 
 from holdfast import models
 from holdfast.errors import ModelError
 from holdfast.evaluation.runner import tokenizer_fingerprint
 from holdfast.support import rendering
+from holdfast.support.dates import dates_in, dates_of
 
 ASKED = [{"role": "user", "content": "What is it?"}, {"role": "assistant", "content": "It is."}]
 
@@ -100,9 +101,9 @@ def test_a_date_is_that_of_the_folder(tokenizer: Any) -> None:
     made = with_template(tokenizer, "{{ strftime_now('%d %b %Y') }}: {{ messages[0].content }}")
     found, keys = [], []
     for created in ("2024-05-01T23:59:59+00:00", "2024-05-02T00:00:01+00:00", "2024-05-01T08:00:00+00:00"):
-        with rendering.dates_of(created), rendering.dates_of("1999-01-01T00:00:00+00:00"):
+        with dates_of(created), dates_of("1999-01-01T00:00:00+00:00"):
             found.append(made.apply_chat_template(ASKED, tokenize=False))
             keys.append(tokenizer_fingerprint(made))
     assert found == ["01 May 2024: What is it?", "02 May 2024: What is it?", "01 May 2024: What is it?"]
     assert keys[0] == keys[2] != keys[1]
-    assert not isinstance(chat_template_utils.datetime, rendering._Clock)
+    assert dates_in(made.chat_template) == [datetime.now().strftime("%d %b %Y")]

@@ -324,7 +324,7 @@ def plan_fingerprint(plan: EvaluationPlan) -> str:
 
 def tokenizer_fingerprint(tokenizer: Any) -> str:
     """Hash of all that decides a tokenizer's ids and chat text: vocabulary, rules, special tokens and template."""
-    from holdfast.support.rendering import dates_in
+    from holdfast.support.dates import dates_in
 
     template = getattr(tokenizer, "chat_template", None)
     dates = dates_in(template)

@@ -176,7 +176,7 @@ def evaluate_models(
         with launch(count, "holdfast.evaluation.worker") as processes:
             send_request(processes, request)
             return evaluate_models(**request, processes=processes, console=console, say=say)
-    from holdfast.support.rendering import dates_of
+    from holdfast.support.dates import dates_of
 
     run = _Session(
         models=models, plan=plan, out=Path(output_dir), cache=cache, processes=processes, dtype=dtype,

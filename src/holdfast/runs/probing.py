@@ -76,7 +76,7 @@ def probe_models(
         NotFinite: a model as it is has figures that are not finite.
         Interrupted: Ctrl-C or SIGTERM; calling again continues.
     """
-    from holdfast.support.rendering import dates_of
+    from holdfast.support.dates import dates_of
 
     out = Path(output_dir)
     if out.is_dir() and not (out / RECORD_FILE).is_file() and any(not f.name.startswith(".") for f in out.iterdir()):

@@ -99,7 +99,7 @@ def train(
     from holdfast.evaluation.runner import plan_fingerprint
     from holdfast.runs import launch
     from holdfast.runs.config import has_accelerator
-    from holdfast.support.rendering import dates_of
+    from holdfast.support.dates import dates_of
     from holdfast.training.checkpoint_folders import clear_leftovers
 
     launch.check_started(config.launch, has_accelerator=has_accelerator())

@@ -1,11 +1,10 @@
 """What the files of a model make this machine do. A chat template and the rules of a tokenizer are programs of others:
 they get a limit of time and memory, they fail as files of the model that are named, and the date that they read is
-one of ours.
+one of ours (`holdfast.support.dates`).
 
 jinja2's sandbox keeps a template from the system, not from a loop without end or a text of gigabytes. The rules of a
 tokenizer are regular expressions that run in Rust, where nothing of Python can stop them: they are tried once, in a
-process of their own. A template that writes today's date writes other text every day: inside `dates_of` it is the day
-on which the folder was begun.
+process of their own.
 """
 
 from __future__ import annotations
@@ -13,14 +12,12 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import re
 import resource
 import select
 import signal
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from datetime import datetime
 from typing import Any
 
 from jinja2.exceptions import TemplateError
@@ -28,6 +25,7 @@ from transformers import ProcessorMixin, TokenizersBackend, processing_utils, to
 from transformers.utils import chat_template_utils
 
 from holdfast.errors import ModelError, first_line
+from holdfast.support.dates import Clock
 
 SECONDS = 2
 """Of processor time that a template may take for one message, and a tokenizer for the texts that it is tried on."""
@@ -48,7 +46,8 @@ class UnusableTemplate(ModelError, TemplateError):
 
 def guard_models() -> None:
     """From now on, in this process, chat templates have limits, and what a tokenizer or a template fails with is a
-    `ModelError` that names it."""
+    `ModelError` that names it; templates write the date of `dates_of`."""
+    chat_template_utils.datetime = Clock
     for owner, name, guard in (
         (tokenization_utils_base, "render_jinja_template", _limited),
         (processing_utils, "render_jinja_template", _limited),
@@ -202,37 +201,3 @@ def _in_child(work: Callable[[], object], writing: int) -> None:
             os.write(writing, first_line(error).encode()[:4000])
     finally:
         os._exit(code)
-
-
-class _Clock:
-    """Stands in for `datetime` where templates ask for the time."""
-
-    def __init__(self, moment: datetime) -> None:
-        self.moment = moment
-
-    def now(self) -> datetime:
-        return self.moment
-
-
-@contextlib.contextmanager
-def dates_of(created: str) -> Iterator[None]:
-    """Templates that write a date write this one within the block, unless a block around it says another.
-
-    Args:
-        created: ISO 8601, of the record of the folder that is written to; empty: now.
-    """
-    held = chat_template_utils.datetime
-    if isinstance(held, _Clock):
-        yield
-        return
-    chat_template_utils.datetime = _Clock(datetime.fromisoformat(created) if created else datetime.now())
-    try:
-        yield
-    finally:
-        chat_template_utils.datetime = held
-
-
-def dates_in(template: Any) -> list[str]:
-    """The dates that a template writes now: what tells apart two texts of one template."""
-    formats = re.findall(r"strftime_now\(\s*['\"](.*?)['\"]", str(template or ""))
-    return [chat_template_utils.datetime.now().strftime(pattern) for pattern in formats]

@@ -20,8 +20,8 @@ from holdfast.studies.engine.worker import MOST_DEATHS
 from holdfast.studies.tradeoff.record import gain, metric_problems, objective
 from holdfast.studies.tradeoff.study import Wanted, study_config
 from holdfast.studies.tradeoff.trial import with_shared_teacher
+from holdfast.support.dates import dates_in
 from holdfast.support.files import to_jsonable
-from holdfast.support.rendering import dates_in
 from studies.tradeoff.stand_in_runs import Ran, a_run, comparison, weight_of
 
 # ------------------------------------------------------------------------------------------------------------ workers

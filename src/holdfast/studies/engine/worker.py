@@ -120,7 +120,7 @@ def work(storage: Storage, queue: optuna.Study, study: Study[Any], *, console: A
     """
     from optuna.trial import TrialState
 
-    from holdfast.support.rendering import dates_of
+    from holdfast.support.dates import dates_of
 
     owner, done = stored.this_process(), 0
     created = str(storage.retry(lambda: queue.user_attrs).get(stored.CREATED, ""))

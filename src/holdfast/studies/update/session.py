@@ -58,7 +58,7 @@ def update(config: ResidualConfig, *, console: Any = None) -> ResidualRecord:
     """
     from rich.console import Console
 
-    from holdfast.support.rendering import dates_of
+    from holdfast.support.dates import dates_of
 
     console = console or Console()
     out = config.output_dir
