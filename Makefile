@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 WORKERS ?= 2
-# One thread a process: two test workers on two cores would otherwise fight over them.
-ENV := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_DISABLE_TELEMETRY=1
+# One thread a process: two test workers on two cores would otherwise fight over them. Compiled files are kept: each of
+# the many processes that tests start would otherwise compile the package again.
+ENV := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_DISABLE_TELEMETRY=1
 
 .DEFAULT_GOAL := help
 .PHONY: help install quickstart test test-all faults oracles check check-all docs format bench audit clean package

@@ -22,7 +22,6 @@ from declared_commands import command_of
 from extending import write_method
 from holdfast.config.command_line import find_option, parse_words
 from holdfast.config.decode import coerce_all
-from holdfast.papers.worlds.reference_chat import CHAT_TEMPLATE
 from holdfast.records.run import RunFolder, RunRecord
 from preference_trainers import pairs
 from stand_ins import put_data
@@ -316,7 +315,8 @@ def place(desk: Path, model_folder: Path) -> Path:
     Path("conversations.jsonl").write_text(json.dumps({"messages": turns}))
     for name in ("YOUR_MODEL", "ORIGINAL"):
         shutil.copytree(model_folder, name)
-    Path("YOUR_MODEL/chat_template.jinja").write_text(CHAT_TEMPLATE)
+    [template] = blocks("jinja")
+    Path("YOUR_MODEL/chat_template.jinja").write_text(str(template.values[0]).rstrip("\n"))
     write_method(desk)
     return desk
 

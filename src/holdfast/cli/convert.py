@@ -10,7 +10,7 @@ from holdfast.cli.console import write
 from holdfast.config.command_line import Command
 from holdfast.config.declare import Meta
 from holdfast.errors import ConfigError
-from holdfast.printable import Lines, lines
+from holdfast.printable import Lines, lines, printable
 
 if TYPE_CHECKING:
     from holdfast.runs.foreign.translation import Tool
@@ -72,7 +72,8 @@ def run(argv: list[str]) -> int:
     request = COMMAND.read(argv)
     if request.output is not None and request.output.exists() and not request.overwrite:
         raise ConfigError(f"--output {request.output}: is there already. Add --overwrite, or choose another name.")
-    text = as_yaml(request.file, *converted(request))
+    tool, settings, template = converted(request)
+    text = as_yaml(request.file, tool, settings, template)
     if request.output is None:
         write(Lines(text.removesuffix("\n")))
         return 0
@@ -84,8 +85,8 @@ def run(argv: list[str]) -> int:
     return 0
 
 
-def converted(request: ConvertRequest) -> tuple[Tool, dict[str, Any]]:
-    """Whose file it is, and the same as settings of `holdfast train`.
+def converted(request: ConvertRequest) -> tuple[Tool, dict[str, Any], str]:
+    """Whose file it is, the same as settings of `holdfast train`, and the chat template that it names, or "".
 
     Raises:
         ConfigError: the file cannot be read, is none of these tools', or asks for what holdfast does not do.
@@ -105,19 +106,24 @@ def converted(request: ConvertRequest) -> tuple[Tool, dict[str, Any]]:
         )
     if request.dataset_info is not None:
         file.values["dataset_info"] = str(request.dataset_info)
-    return tool, translate(tool, file.values, known_settings(), str(request.file))
+    template = str(file.values.get(tool.table["template"]) or "")
+    return tool, translate(tool, file.values, known_settings(), str(request.file)), template
 
 
-def as_yaml(source: Path, tool: Tool, settings: dict[str, Any]) -> str:
+def as_yaml(source: Path, tool: Tool, settings: dict[str, Any], template: str = "") -> str:
     """The file, with what there is to know in front.
 
     Args:
         source: the file that it was.
         tool: whose it was.
         settings: of `holdfast train`.
+        template: the chat template that the file names.
     """
     import yaml
 
-    notes = [f"# {note}" for note in tool.table["notes"]]
-    head = lines(f"# {source.name}, a file of {tool.table['title']}, for 'holdfast train'.", *notes)
+    notes = [note for setting, note in tool.table["notes"].items() if setting in settings]
+    if "chat_template" not in settings and "chat_template_path" not in settings:
+        not_read = f"{tool.table['template']}: {printable(template)} is not read. " if template else ""
+        notes.append(f"{not_read}The model's own chat template is used; chat_template_path names another.")
+    head = lines(f"# {source.name}, a file of {tool.table['title']}, for 'holdfast train'.", *(f"# {n}" for n in notes))
     return f"{head}\n\n{yaml.safe_dump(settings, sort_keys=False, allow_unicode=True, width=110)}\n{ADVICE}"

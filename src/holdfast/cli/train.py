@@ -103,7 +103,7 @@ class Flags:
     """With --dry_run: checks the settings for another machine, one with a GPU, in place of this one."""
     flops_per_second: Annotated[float | None, Meta(gt=0, metavar="F", section="running")] = None
     """With --dry_run: floating-point operations a second that a device reaches, its peak rate times the share that you
-    expect (4e14: about 40 % of an H100). The plan then says how many hours training takes."""
+    expect (4e14: about 40 % of an H100). The plan then says how long training takes."""
     debug: Annotated[bool, Meta(section="running")] = False
     """Full tracebacks."""
 

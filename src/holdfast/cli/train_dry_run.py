@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from holdfast.checkpoints.named import check_on_hub
-from holdfast.cli.checkpoint_options import size_text
+from holdfast.cli.checkpoint_options import seconds_text, size_text
 from holdfast.cli.console import print_line, stdout_console, write
 from holdfast.printable import lines, printable
 
@@ -50,7 +50,9 @@ def dry_run(
     return 0
 
 
-def amounts(config: TrainConfig, found: Look, flops_per_second: float | None) -> list[tuple[str, str]]:
+def amounts(
+    config: TrainConfig, found: Look, *, machine: Machine, flops_per_second: float | None
+) -> list[tuple[str, str]]:
     """Rows, tokens, steps, memory, operations and time, as far as they can be told."""
     if found.preview is None:
         return []
@@ -61,13 +63,13 @@ def amounts(config: TrainConfig, found: Look, flops_per_second: float | None) ->
     if (cost := found.cost) is None:
         return rows
     rows.append(("steps", f"{cost.work.steps:,}, {cost.work.tokens:,.0f} tokens in all"))
-    device = "this machine's memory" if config.training.use_cpu else "a GPU"
+    device = "GPU memory" if machine.accelerator and not config.training.use_cpu else "memory"
     rows.append(("memory", f"about {size_text(cost.memory)} of {device} for each process"))
     rows.append(("operations", f"about {cost.operations:.2e}, training alone"))
     if flops_per_second is not None:
-        hours = cost.operations / flops_per_second / config.processes / 3600
+        seconds = cost.operations / flops_per_second / config.processes
         rate = f"{flops_per_second:.3g} operations a second of each process"
-        rows.append(("time", f"about {hours:,.3g} hours at {rate}"))
+        rows.append(("time", f"about {seconds_text(seconds)} at {rate}"))
     return rows
 
 
@@ -152,7 +154,7 @@ def plan(
             f"{length}, learning rate {args.learning_rate:g} ({_value(args.lr_scheduler_type)}), seed {args.seed}",
         ),
         ("batch", batch),
-        *amounts(config, found, flops_per_second),
+        *amounts(config, found, machine=machine, flops_per_second=flops_per_second),
         *_many(
             "retention",
             [m.label() + (" (off)" if m.off else "") for m in config.retention] or ["none: plain fine-tuning"],

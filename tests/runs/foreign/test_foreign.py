@@ -25,9 +25,10 @@ def converted(name: str, dataset_info: Path | None = None) -> dict[str, Any]:
     """What the file becomes."""
     if name.startswith("llama_factory/"):
         dataset_info = dataset_info or INFO
-    tool, settings = convert.converted(convert.ConvertRequest(file=FILES / name, dataset_info=dataset_info))
-    text = convert.as_yaml(FILES / name, tool, settings)
-    assert yaml.safe_load(text) == settings and all(note in text for note in tool.table["notes"])
+    tool, settings, template = convert.converted(convert.ConvertRequest(file=FILES / name, dataset_info=dataset_info))
+    text = convert.as_yaml(FILES / name, tool, settings, template)
+    assert yaml.safe_load(text) == settings
+    assert all((note in text) == (setting in settings) for setting, note in tool.table["notes"].items())
     return settings
 
 
@@ -38,6 +39,18 @@ def refused(tmp_path: Path, name: str, *, dataset_info: Path | None = None, **ch
     with pytest.raises(ConfigError) as caught:
         convert.converted(convert.ConvertRequest(file=tmp_path / "theirs.yml", dataset_info=dataset_info))
     return caught.value.problems
+
+
+@pytest.mark.parametrize(
+    ("name", "not_read"),
+    [("axolotl/qlora-chat.yml", "chat_template: chatml"), ("llama_factory/lora-sft.yaml", "template: llama3")],
+)
+def test_a_chat_template_by_its_name_is_named_as_not_read(
+    name: str, not_read: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    info = ["--dataset_info", str(INFO)] if name.startswith("llama") else []
+    assert main(["convert", str(FILES / name), *info]) == 0
+    assert f"# {not_read} is not read. The model's own chat template is used" in capsys.readouterr().out
 
 
 EXPECTED: dict[str, dict[str, Any]] = {

@@ -38,7 +38,8 @@ class Tool:
     switches  keys with the settings that they stand for where they ask for something
     cases     keys with the settings that each of their values stands for; other values are refused
     defaults  our settings that have another default there
-    notes     what comes out differently, in every file
+    notes     our settings with what comes out differently where a file has them
+    template  their key for a chat template by its name
     """
 
     name: str
