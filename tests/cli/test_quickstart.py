@@ -57,7 +57,7 @@ def test_a_damaged_base_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     content[-1] ^= 1
     weights.write_bytes(content) if damage == "changed" else weights.unlink()
     monkeypatch.setattr("holdfast.papers.worlds.quickstart_base.FOLDER", folder)
-    with pytest.raises(ModelError, match=r"model\.safetensors is not the file that holdfast was released with"):
+    with pytest.raises(ModelError, match=r"model\.safetensors does not match the released file"):
         quickstart.run(["--output_dir", str(tmp_path / "out")])
     assert not (tmp_path / "out").exists()
 

@@ -67,7 +67,7 @@ class QuickstartRequest:
     workers: Annotated[int | None, Meta(ge=1)] = None
     """Fine-tuning runs at the same time (2 on two and more cores; with --real 1)."""
     quick: bool = False
-    """A check of some steps; its figures mean little."""
+    """Runs a few steps to check the installation; its figures mean little."""
     real: bool = False
     """With a real language model in place of the small base."""
 

@@ -26,8 +26,5 @@ def quickstart_base() -> Path:
     for name, digest in record["sha256"].items():
         file = FOLDER / name
         if not file.is_file() or file_sha256(file) != digest:
-            raise ModelError(
-                f"{file} is not the file that holdfast was released with. Expected SHA-256 {digest}. Install holdfast "
-                "again."
-            )
+            raise ModelError(f"{file} does not match the released file. Expected SHA-256 {digest}. Reinstall holdfast.")
     return FOLDER
