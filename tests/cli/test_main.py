@@ -197,6 +197,7 @@ print(code, *(name for name in {unwanted!r} if name in sys.modules))
     return int(exit_code), names
 
 
+@pytest.mark.slow
 def test_a_dry_run_imports_no_compiler(model_folder: Path, tmp_path: Path) -> None:
     """PEFT imports bitsandbytes, which has its functions compiled as it is imported."""
     (tmp_path / "train.jsonl").write_text('{"text": "The fox."}\n' * 4)

@@ -42,7 +42,7 @@ BESIDE_DISTILLATION = {
     "sfa": [KL, {"sfa": {"p": 0.4}}],
 }
 CASES = [(dpo, name, m) for name, m in BESIDE_PAIRS.items()] + [(grpo, name, m) for name, m in BESIDE_SAMPLES.items()]
-QUICK = ("label_annealing", "sfa", "budget")
+QUICK = ("label_annealing", "sfa")
 MARKED = [pytest.param(*case, marks=[] if case[1] in QUICK else pytest.mark.slow) for case in CASES]
 """Of each kind one, for what costs much."""
 NAMES = [f"{host.__name__}: {name}" for host, name, _ in CASES]

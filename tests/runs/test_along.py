@@ -84,7 +84,14 @@ class StopAt(TrainerCallback):
 DROPOUT = {"use_peft": True, "lora_dropout": 0.3, "lora_r": 4, "lora_target_modules": ["q_proj", "v_proj"]}
 
 
-@pytest.mark.parametrize("changes", [{}, {"retention": ["sfa"]}, DROPOUT], ids=["plain", "sfa", "dropout"])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({}, id="plain", marks=pytest.mark.slow),
+        pytest.param({"retention": ["sfa"]}, id="sfa", marks=pytest.mark.slow),
+        pytest.param(DROPOUT, id="dropout"),
+    ],
+)
 def test_weights_and_losses_are_those_of_a_run_without_it(asked, tmp_path, changes):
     measured, printed = run(asked, tmp_path / "with", {"steps": [1], "every": 2, "shares": [0.5]}, **changes)
     alone, _ = run(asked, tmp_path / "without", **changes)

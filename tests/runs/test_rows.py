@@ -151,3 +151,21 @@ def test_held_out_rows_of_the_trainer(place: Path, capfd: pytest.CaptureFixture[
     words = ["--dataset_name", data, "--eval_strategy", "steps", "--eval_steps", "1", "--eval_dataset_name", held_out]
     train(*words, "--dry_run")
     assert "note        Not read of the held-out rows: id (1 row).\n" in capfd.readouterr().out
+
+
+def test_held_out_rows_that_are_trained_or_replayed_are_told_before_a_run_and_in_its_record(
+    place: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    texts = [{"text": f"The fox number {n} runs."} for n in range(8)]
+    data, prose = written("a.jsonl", *texts[:4]), written("prose.jsonl", *texts[3:6])
+    old = written("old.jsonl", *texts[4:])
+    words = ["--dataset_name", data, "--retention", f"replay:data={old},fraction=0.5", "--source", prose]
+    expected = [
+        "source/prose: 1 of 3 rows are training rows, so this is no figure of held-out data.",
+        "source/prose: 2 of 3 rows are rows of the replay data old.jsonl, so this is no figure of held-out data.",
+    ]
+    train(*words, "--dry_run")
+    shown = capfd.readouterr().out
+    assert all(f"  note        {note}\n" in shown for note in expected)
+    train(*words)
+    assert set(expected) <= set(RunFolder("out").read().notes)

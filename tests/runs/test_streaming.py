@@ -99,7 +99,7 @@ KILLED = [
     pytest.param({"packing": True, "packing_strategy": "bfd_split"}, 5, id="bfd_split", marks=SLOW),
     pytest.param({"packing": True, "packing_strategy": "wrapped"}, 5, id="wrapped", marks=SLOW),
     pytest.param({"packing": True, "shuffle_dataset": True}, 5, id="shuffled", marks=SLOW),
-    pytest.param({"packing": True, **MIXED}, 5, id="mixture"),
+    pytest.param({"packing": True, **MIXED}, 5, id="mixture", marks=SLOW),
 ]
 
 

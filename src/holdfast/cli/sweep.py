@@ -36,6 +36,7 @@ study.yaml
   vary:
     # alternatives; a list varies, an inner list is a combination of methods
     retention:
+      - train: {learning_rate: [5.0e-6, 1.0e-5]}   # none, at lower rates
       - label_annealing: {weight: {log: [0.1, 10], points: 5}}
       - l2: {coefficient: [0.001, 0.01]}
       - [{replay: {data: old.jsonl}}, {label_annealing: {weight: [0.3, 1]}}]

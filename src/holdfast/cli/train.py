@@ -62,11 +62,12 @@ run.yaml
 """
 DATA = """\
 JSONL, JSON, Parquet, CSV or text, or a hub data set. The columns decide how it is read:
-  messages                          chat (role and content); the tokenizer needs a chat template
+  messages, or conversations        chat (role and content; ShareGPT); the tokenizer needs a chat template
   prompt + completion               only the completion is trained
   instruction [+ input] + output    the same, put together from its parts
   question + answer                 the same
   text                              plain text: everything is trained
+  input_ids [+ labels, masks]       tokenised already
 
 For other columns write templates:
   data: {prompt: "Question: {question}\\nAnswer:", completion: " {answer}"}

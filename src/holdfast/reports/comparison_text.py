@@ -108,9 +108,16 @@ class _Rule:
         return outcome_of(self.gates)
 
     @property
-    def fails(self) -> str:
-        """What to add where the rule is undecided and that counts as failed."""
-        return ", which fails" if self.strict and self.outcome == "undecided" else ""
+    def fails(self) -> bool:
+        """Whether it is undecided and that counts as failed."""
+        return self.strict and self.outcome == "undecided"
+
+    @property
+    def consequence(self) -> str:
+        """What an undecided rule comes to, to be put after it."""
+        if self.outcome != "undecided":
+            return ""
+        return ", which fails" if self.strict else ", which passes without --strict"
 
     @property
     def decided(self) -> list[str]:
@@ -153,7 +160,7 @@ def comparison_blocks(result: Result) -> list[Block]:
     for rule in _rules(result):
         of = f" ({len(rule.decided)} of {len(rule.gates)})" if len(rule.gates) > 1 else ""
         tone = "bad" if rule.fails else OUTCOMES[rule.outcome]
-        found.append(Paragraph(f"{WORDS[rule.outcome]:<10} {rule.text}{of}{rule.fails}", tone))
+        found.append(Paragraph(f"{WORDS[rule.outcome]:<10} {rule.text}{of}{rule.consequence}", tone))
         found += [Paragraph(f"{'':10} {line}") for line in rule.decided[: 5 if rule.outcome == "passed" else 20]]
     found += [blank] if result.gates else []
     remarks = [*(f"Not compared: {u}" for u in result.unmatched), *(f"Note: {n}" for n in result.notes)]
@@ -195,7 +202,7 @@ def comparison_markdown(result: Result) -> str:
         counts = tally([r.outcome for r in rules], ("passed", "failed", NOT_MEASURED, "undecided", NOT_FINITE))
         counted = " (undecided counts as failed)" if any(r.fails for r in rules) else ""
         found.append(Paragraph(Span(f"{plural(len(rules), 'rule')}: {counts}{counted}", "strong")))
-        outcome = Col("", lambda r: f"{SYMBOLS[r.outcome]} {r.outcome}{r.fails}", numeric=False)
+        outcome = Col("", lambda r: f"{SYMBOLS[r.outcome]} {r.outcome}{r.consequence}", numeric=False)
         rule = Col("rule", lambda r: Span(r.text, "code"), numeric=False)
         found.append(tabulate(rules, [outcome, rule, Col("on", lambda r: _first_lines(r.decided), numeric=False)]))
     rows = [ComparisonRow(c) for c in comparisons]

@@ -48,7 +48,7 @@ def look(config: TrainConfig) -> Look:
     from holdfast.runs.on_policy import check_lengths
     from holdfast.runs.packing import packing_notes
     from holdfast.runs.preview import preview
-    from holdfast.runs.rows import remarks_on_rows
+    from holdfast.runs.rows import remarks_on_held_out_rows, remarks_on_rows
 
     notes = check_files(config)
     notes += packing_notes({**vars(config.training), **vars(config.model)})
@@ -67,6 +67,7 @@ def look(config: TrainConfig) -> Look:
     not_read: Counts = {}
     rows, _ = load_training_data(config, processor or tokenizer, not_read)
     notes += remarks_on_rows(config, processor or tokenizer, rows, not_read)
+    notes += remarks_on_held_out_rows(config, tokenizer, rows)
     if config.script.dataset_streaming or config.mixture.streaming:
         notes.append("rows are streamed: the first ones were looked at, and how many tokens there are is not known")
         return Look(tokenizer=tokenizer, notes=tuple(notes))

@@ -4,6 +4,7 @@ template makes of them."""
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -43,6 +44,29 @@ def remarks_on_rows(config: TrainConfig, processing: Any, rows: Any, not_read: C
         if remark := chat_templates.remark_on_end(processing, ends):
             found.append(remark)
     return found
+
+
+def remarks_on_held_out_rows(config: TrainConfig, tokenizer: Any, rows: Any) -> list[str]:
+    """Sentences on held-out rows that are rows of the training data, or of data that replay mixes in.
+
+    Args:
+        config: of the run.
+        tokenizer: of the model.
+        rows: the training rows; those with images and those that are tokenised already are not looked at.
+    """
+    from holdfast.data.formats import rows_by_name
+    from holdfast.data.sources import is_path
+    from holdfast.evaluation.training_rows import remarks_on_training_rows
+
+    columns = getattr(rows, "column_names", None) or ()
+    if "images" in columns or not {"text", "prompt", "messages", "chosen"} & set(columns):
+        return []
+    training = {"training rows": rows}
+    for method in config.retention:
+        for name in method.named_data() if not method.off and method.name == "replay" else ():
+            if is_path(name):
+                training[f"rows of the replay data {Path(name).name}"] = rows_by_name(tokenizer)(name)[0]
+    return remarks_on_training_rows(config.evaluation.entries, tokenizer, training)
 
 
 def _sample(rows: Any) -> list[dict[str, Any]]:

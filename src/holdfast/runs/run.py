@@ -361,30 +361,15 @@ class _Run:
     def check_evaluation(self) -> None:
         """Finds wrong columns, unknown tasks and unreadable held-out files before anything is trained."""
         from holdfast.evaluation.runner import check_plan
+        from holdfast.runs.rows import remarks_on_held_out_rows
 
         if self.main and self.config.evaluation.entries:
             with self.status("Checking the evaluation suites"):
                 problems = check_plan(self.config.evaluation, self.tokenizer, self.reads_images)
             if problems:
                 raise ConfigError(problems, source="evaluation")
-            self.note_training_rows()
-
-    def note_training_rows(self) -> None:
-        """Says which held-out rows are rows of the training data, or of data that methods mix in."""
-        from holdfast.data.formats import rows_by_name
-        from holdfast.data.sources import is_path
-        from holdfast.evaluation.training_rows import remarks_on_training_rows
-
-        columns = getattr(self.rows, "column_names", None) or ()
-        if "images" in columns or not {"text", "prompt", "messages", "chosen"} & set(columns):
-            return
-        training = {"training rows": self.rows}
-        for method in self.config.retention:
-            for name in method.named_data() if not method.off and method.name == "replay" else ():
-                if is_path(name):
-                    training[f"rows of the replay data {Path(name).name}"] = rows_by_name(self.tokenizer)(name)[0]
-        for text in remarks_on_training_rows(self.config.evaluation.entries, self.tokenizer, training):
-            self.note(text)
+            for text in remarks_on_held_out_rows(self.config, self.tokenizer, self.rows):
+                self.note(text)
 
     def evaluate(self, which: str, model: Any, identity: dict[str, Any]) -> None:
         from rich.console import Console

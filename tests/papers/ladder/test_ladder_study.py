@@ -152,6 +152,7 @@ def test_a_whole_ladder(asked: dict[str, Any]) -> None:
     assert before == {p: p.stat().st_mtime_ns for p in Path("ladder").rglob("model.safetensors")}
 
 
+@pytest.mark.slow
 def test_a_shorter_budget_reads_the_beginning_of_a_longer_one(
     asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -179,6 +180,7 @@ def test_a_budget_that_would_repeat_the_text_is_refused(asked: dict[str, Any]) -
     assert not list(Path("ladder").glob("*-tokens*")), "no run was begun"
 
 
+@pytest.mark.slow
 def test_a_run_that_was_killed_ends_with_the_same_weights(
     asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

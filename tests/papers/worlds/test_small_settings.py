@@ -59,6 +59,7 @@ def words(row):
     return row.get("text") or f"{row['prompt']}{row['completion']}"
 
 
+@pytest.mark.slow
 def test_the_study_files_use_what_there_is(made):
     for name in set(SETTINGS) - {"stages_narrow", "pictures_tiny"}:  # sizes of others, whose files they have
         texts = [t for t in (f.read_text() for f in RECIPES.rglob("*.yaml")) if yaml.safe_load(t).get("small") == name]
@@ -66,6 +67,7 @@ def test_the_study_files_use_what_there_is(made):
         assert texts and named <= set(made[name]), name
 
 
+@pytest.mark.slow
 def test_tasks_for_a_ladder_are_held_out_of_its_text(made):
     """What the checkpoints are measured on is the text's own, and no problem or function to learn is asked."""
     for name in ("people_heldout", "prose_heldout", "code_heldout", "facts"):
@@ -76,6 +78,7 @@ def test_tasks_for_a_ladder_are_held_out_of_its_text(made):
         assert asked and not any(prompt in learnt for prompt in asked)
 
 
+@pytest.mark.slow
 def test_all_share_one_base(made):
     assert made["code"]["base"] == made["math"]["base"]
     weights = [Path(made[name]["base"]) / "model.safetensors" for name in ("code", "alignment_tax", "niche_knowledge")]
@@ -101,6 +104,7 @@ def test_files_of_another_base_are_not_found_made(monkeypatch, tmp_path):
     assert Path(again["base"]).name == f"base-{longer}" != Path(first["base"]).name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SETTINGS)
 def test_nothing_held_out_is_trained_on(made, name):
     paths = made[name]
@@ -115,6 +119,7 @@ def test_nothing_held_out_is_trained_on(made, name):
         assert not [text for text in held if text in learnt or text in running], part
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SETTINGS)
 def test_what_settings_are_chosen_by_is_not_what_is_reported(made, name):
     for valid in (p for p in made[name] if p.endswith("_valid")):
@@ -125,6 +130,7 @@ def test_what_settings_are_chosen_by_is_not_what_is_reported(made, name):
         assert 0.25 < len(chosen_by) / (len(chosen_by) + len(reported)) < 0.4
 
 
+@pytest.mark.slow
 def test_each_month_asks_for_its_own_people(made):
     people = []
     for month in range(1, 13):
@@ -138,6 +144,7 @@ def test_each_month_asks_for_its_own_people(made):
     assert len(set.union(*people)) == sum(map(len, people)), "nobody is new twice"
 
 
+@pytest.mark.slow
 def test_five_tasks_share_nothing_that_is_asked(made):
     paths, names = made["groups"], []
     for number in range(1, 4):
@@ -156,6 +163,7 @@ def test_five_tasks_share_nothing_that_is_asked(made):
     assert ids["wording"] and ids["form"] and not ids["wording"] & ids["form"]
 
 
+@pytest.mark.slow
 def test_the_niche_asks_for_what_its_articles_tell(made):
     asked = [row for part in ("new_chat_valid", "new_chat_heldout") for row in rows(made["niche_knowledge"][part])]
     told = "\n".join(words(row) for row in rows(made["niche_knowledge"]["train"]))
@@ -173,6 +181,7 @@ def test_the_niche_asks_for_what_its_articles_tell(made):
     assert entry["unit"] == "fact"
 
 
+@pytest.mark.slow
 def test_replay_is_of_three_kinds(made):
     for name in ("code", "math"):
         own, unseen, other = (
@@ -292,6 +301,7 @@ def test_conversations_speak_the_documentations_words():
             assert "rope, by and knots" in talk.messages[3]["content"]
 
 
+@pytest.mark.slow
 def test_lettered_questions_are_learnt_about_others_than_are_asked(made):
     learnt = [m for m in rows(made["stages"]["train"]) if m["messages"][1]["content"] in "ABCD"]
     asked = {row["name"] for row in rows(made["stages"]["old_lettered"])}

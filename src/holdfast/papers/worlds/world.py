@@ -30,7 +30,7 @@ from holdfast.errors import ConfigError
 from holdfast.papers.worlds.people.instructions import MOST_PROMPTS
 from holdfast.papers.worlds.pretrain import BaseSettings, Count, Rate, ShareBelowOne
 from holdfast.papers.worlds.tuned import deciding_libraries, exclusive_lock, made_already
-from holdfast.papers.worlds.world_models import conversations, make_models, pretraining_texts
+from holdfast.papers.worlds.world_models import common_settings, conversations, make_models, pretraining_texts
 from holdfast.support.files import fingerprint, to_jsonable, write_bytes_atomic, write_json, write_jsonl
 from holdfast.support.paths import expanded, real
 
@@ -164,10 +164,10 @@ class _Instruct:
 
 @dataclass(frozen=True, kw_only=True)
 class _Continuing:
-    """Continued pre-training on the articles, by studies."""
+    """What `continuing_settings` gives studies."""
 
     continuing_steps: Annotated[int, Meta(ge=1, le=10**6, hidden=True)] = 150
-    """Nothing reads it any more: it is part of the fingerprints of worlds that were made before."""
+    """Steps of continued pre-training on the articles, see `continuing_settings`."""
     continuing_learning_rate: Annotated[float, Meta(gt=0, lt=1, hidden=True)] = 5e-4
     """Learning rate of continued pre-training."""
 
@@ -318,6 +318,22 @@ def build_worlds(
             write_json(places[number] / "world.json", about)
             found[number] = paths
     return [dict(paths) for paths in found if paths is not None]
+
+
+def continuing_settings(recipe: WorldRecipe, **changes: Any) -> dict[str, Any]:
+    """Settings for `holdfast.runs.config.train_config`: continued pre-training on the articles, as any text is trained
+    on.
+
+    Add `model_name_or_path`, `dataset_name` (the articles) and `output_dir`. `changes`: of single settings.
+    """
+    settings = {
+        **common_settings(recipe),
+        "max_steps": recipe.continuing_steps,
+        "learning_rate": recipe.continuing_learning_rate,
+        "save_steps": max(1, recipe.continuing_steps),
+        "retention": "none",
+    }
+    return {**settings, **changes}
 
 
 # ---------------------------------------------------------------------------------------------------------------- files
