@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import gc
 import json
 import socket
 from collections.abc import Iterator
@@ -25,10 +26,14 @@ SOURCE = ROOT / "src/holdfast"
 def nodes() -> list[tuple[str, ast.Call | ast.Import | ast.ImportFrom]]:
     """Every call and import of the source, with its place."""
     found = []
-    for file in sorted(SOURCE.rglob("*.py")):
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            if isinstance(node, (ast.Call, ast.Import, ast.ImportFrom)):
-                found.append((f"{file.relative_to(SOURCE)}:{node.lineno}", node))
+    gc.disable()  # it would look through the trees again and again, in vain
+    try:
+        for file in sorted(SOURCE.rglob("*.py")):
+            for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+                if isinstance(node, (ast.Call, ast.Import, ast.ImportFrom)):
+                    found.append((f"{file.relative_to(SOURCE)}:{node.lineno}", node))
+    finally:
+        gc.enable()
     return found
 
 

@@ -45,6 +45,7 @@ def run_of(settings: dict[str, Any]) -> tuple[RunFolder, str]:
     return train(train_config(settings), console=Console(file=shown, width=200)), shown.getvalue()
 
 
+@pytest.mark.slow
 def test_a_run_stopped_while_it_draws_goes_on_and_is_held_to_its_rows(
     settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

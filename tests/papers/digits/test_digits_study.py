@@ -36,6 +36,7 @@ def record(settings: DigitsSettings) -> Any:
     return run_digits(settings, console=quiet())
 
 
+@pytest.mark.slow
 def test_the_old_task_is_forgotten_and_methods_keep_some_of_it(record: Any) -> None:
     arms = {arm.kind: arm for arm in record.arms}
     assert arms["single"].scores["even"].value > 0.8 and arms["single"].scores["odd"].value > 0.8

@@ -116,6 +116,7 @@ def test_text_that_holds_what_is_measured_is_refused(asked: dict[str, Any]) -> N
         run_ladder(ladder_config(asked), console=quiet(), workers=1)
 
 
+@pytest.mark.slow
 def test_a_whole_ladder(asked: dict[str, Any]) -> None:
     config = ladder_config({**asked, "base_width": 16})
     record = run_ladder(config, console=quiet(), workers=1)

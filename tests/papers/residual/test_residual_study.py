@@ -31,6 +31,7 @@ def quiet():
     return Console(file=io.StringIO(), width=120)
 
 
+@pytest.mark.slow
 def test_every_model_is_made_measured_and_compared_once(study, tmp_path, monkeypatch):
     fitted = []
     real = Workshop.continued

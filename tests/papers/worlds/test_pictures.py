@@ -178,6 +178,7 @@ evaluation:
 """
 
 
+@pytest.mark.slow
 def test_training_leaves_the_tower_as_it_is_and_questions_have_chance_levels(
     world: dict[str, Path], language: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -42,6 +42,7 @@ def test_a_vocabulary_beside_source_has_names_and_values_whole_and_no_common_wor
     assert {" a", " in"} <= set(vocabulary(world))
 
 
+@pytest.mark.slow
 def test_it_is_the_base_of_its_world(tmp_path):
     recipe = quick_shared_world(seed=3)
     base = shared_base(**{f: getattr(recipe, f) for f in vars(recipe)})

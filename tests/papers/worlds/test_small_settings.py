@@ -272,6 +272,7 @@ def test_problems_that_are_asked_are_not_trained_on(steps):
     assert not [question for question in asked if question in read]
 
 
+@pytest.mark.slow
 def test_functions_of_the_embedded_source_answer_their_docstrings():
     corpus = embedded_corpus()
     known, held_out = code_tasks((*corpus.code_known, *corpus.code_new)), code_tasks(corpus.code_heldout)

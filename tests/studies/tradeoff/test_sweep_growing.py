@@ -55,6 +55,7 @@ def test_it_grows_at_the_weak_end_where_nothing_is_learnt(ran):
     assert "drops all of its values" in found.record.notes[0]
 
 
+@pytest.mark.slow
 def test_lines_grow_each_by_itself_and_not_beyond_what_a_method_takes(ran):
     """Each temperature has its line. After the decays 0.9 and 0.99 comes 1.089, which is none: the grid grows at its
     other end alone."""

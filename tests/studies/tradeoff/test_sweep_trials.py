@@ -168,6 +168,7 @@ def test_validation_decides_all_that_is_chosen_while_trials_run(ran, asked):
     assert StudyRecord.from_json(to_jsonable(record)) == record
 
 
+@pytest.mark.slow
 def test_the_reference_is_no_parent_of_a_genetic_search(ran):
     """It has no parameters: were it complete, Optuna would find that all trials have none in common, and draw at
     random."""
