@@ -31,7 +31,7 @@ from holdfast.checkpoints.sources import listing, read_config
 from holdfast.errors import ConfigError, ModelError, did_you_mean, first_line
 from holdfast.support.environment import shown_name
 from holdfast.support.files import fingerprint
-from holdfast.support.inputs import configuration_hash
+from holdfast.support.inputs import configuration_hash, file_hash
 from holdfast.support.resources import is_out_of_memory
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
@@ -256,11 +256,11 @@ def load_tokenizer(name: str, *, revision: str = "main", trust_remote_code: bool
             continue
         try:
             tokenizer = AutoTokenizer.from_pretrained(place, revision=version, trust_remote_code=trust_remote_code)
-            files = _versions(place)
-            if files not in _usable and (problem := problem_of_rules(tokenizer)):
+            files = _tokenizer_hashes(place)
+            if (files, trust_remote_code) not in _with_usable_rules and (problem := problem_of_rules(tokenizer)):
                 raise ValueError(f"its rules cannot be used ({problem})")
             if files:
-                _usable.add(files)
+                _with_usable_rules.add((files, trust_remote_code))
             if tokenizer.chat_template is None and (folder := model_folder(place, version)) is not None:
                 tokenizer.chat_template = template_of(folder)  # older processors have it in a file of their own
         except (ImportError, MemoryError):
@@ -280,14 +280,16 @@ def load_tokenizer(name: str, *, revision: str = "main", trust_remote_code: bool
     )
 
 
-_usable: set[tuple[tuple[str, int, int], ...]] = set()
-"""Versions of tokenizer files whose rules were tried in this process: a trial forks it."""
+_with_usable_rules: set[tuple[tuple[str, ...], bool]] = set()
+"""Tokenizers that passed `problem_of_rules` in this process, by their files and whether remote code may run: each trial
+forks the process."""
 
 
-def _versions(folder: str) -> tuple[tuple[str, int, int], ...]:
-    """The tokenizer files of a local folder, each with its size and time; none of a model of the hub."""
-    files = [Path(folder).absolute() / name for name in _TOKENIZER_FILES]
-    return tuple((str(f), f.stat().st_size, f.stat().st_mtime_ns) for f in files if f.is_file())
+def _tokenizer_hashes(folder: str) -> tuple[str, ...]:
+    """SHA-256 of each tokenizer file of a local folder, "" where it has none; empty for a model of the hub."""
+    files = [Path(folder) / name for name in _TOKENIZER_FILES]
+    hashes = tuple(file_hash(file) if file.is_file() else "" for file in files)
+    return hashes if any(hashes) else ()
 
 
 def with_plain_messages(tokenizer: Any) -> Any:

@@ -254,6 +254,13 @@ def test_a_dry_run_shows_what_is_trained_in_three_rows(chat: Path, capsys: pytes
     assert "Q 0: »A 0.<|endoftext|>«" in said and "3 rows, " in said
     assert re.search(r"time +about \d+ ms at 4e\+14 operations a second of each process", said)
     assert "operations  about " in said
+    assert "model.safetensors, README.md" in said and "adapter_model" not in said
+    for method in ("lora", "osf"):
+        said = dry(capsys, "--dataset_name", "pairs.jsonl", "--use_peft", "--peft_method", method)
+        assert "adapter_model.safetensors, README.md" in said, method
+    assert "time        unknown: give the device's rate with --flops_per_second" in dry(
+        capsys, "--dataset_name", "pairs.jsonl"
+    )
 
 
 def test_what_it_counts_is_what_the_run_trains_on(chat: Path, capsys: pytest.CaptureFixture[str]) -> None:

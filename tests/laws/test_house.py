@@ -7,7 +7,6 @@ is a line in a table with its reason, and a test fails when it is no longer need
 from __future__ import annotations
 
 import ast
-import gc
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,9 +15,9 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from syntax_trees import parsed_package
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGE = ROOT / "src" / "holdfast"
 
 LAYERS: list[set[str]] = [
     {"printable"},
@@ -155,16 +154,7 @@ def room_of(file: str) -> str:
     return file.partition("/")[0].removesuffix(".py")
 
 
-@cache
-def sources() -> dict[str, ast.Module]:
-    gc.disable()  # it would look through the trees again and again, in vain
-    try:
-        return {
-            p.relative_to(PACKAGE).as_posix(): ast.parse(p.read_text(encoding="utf-8"))
-            for p in sorted(PACKAGE.rglob("*.py"))
-        }
-    finally:
-        gc.enable()
+sources = cache(parsed_package)
 
 
 @cache

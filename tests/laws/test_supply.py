@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import functools
-import gc
 import json
 import socket
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from syntax_trees import parsed_package
 
 from holdfast import models
 from holdfast.cli.main import main
@@ -19,22 +19,17 @@ from holdfast.errors import ModelError
 from tiny import SENTENCES
 
 ROOT = Path(__file__).parents[2]
-SOURCE = ROOT / "src/holdfast"
 
 
 @functools.cache
 def nodes() -> list[tuple[str, ast.Call | ast.Import | ast.ImportFrom]]:
     """Every call and import of the source, with its place."""
-    found = []
-    gc.disable()  # it would look through the trees again and again, in vain
-    try:
-        for file in sorted(SOURCE.rglob("*.py")):
-            for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-                if isinstance(node, (ast.Call, ast.Import, ast.ImportFrom)):
-                    found.append((f"{file.relative_to(SOURCE)}:{node.lineno}", node))
-    finally:
-        gc.enable()
-    return found
+    return [
+        (f"{file}:{node.lineno}", node)
+        for file, tree in parsed_package().items()
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.Call, ast.Import, ast.ImportFrom))
+    ]
 
 
 @pytest.fixture(scope="module", autouse=True)

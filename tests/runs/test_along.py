@@ -111,7 +111,6 @@ def test_weights_and_losses_are_those_of_a_run_without_it(asked, tmp_path, chang
     assert text[-1] < text[0] and len(set(text)) == len(text), "every point is the model at its step"
 
 
-@pytest.mark.slow
 def test_a_continued_run_measures_no_step_twice(asked, tmp_path, monkeypatch):
     from holdfast.evaluation import runner
 

@@ -235,7 +235,6 @@ def stopped(out: str, step: int, monkeypatch: pytest.MonkeyPatch) -> None:
     assert Path(f"{out}/checkpoint-{step}").is_dir()
 
 
-@pytest.mark.slow
 def test_damaged_checkpoints_cost_steps_and_nothing_else(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

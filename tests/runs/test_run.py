@@ -176,7 +176,6 @@ def test_another_evaluation_of_a_finished_run_only_evaluates(place: Path) -> Non
     assert [p.stat().st_mtime_ns for p in kept[:2]] == before[:2]
 
 
-@pytest.mark.slow
 def test_evaluating_before_changes_nothing_of_the_training(place: Path) -> None:
     for more in ((), ("--use_peft", "--lora_r", "4", "--lora_dropout", "0.2")):
         name = "adapter_model.safetensors" if more else "model.safetensors"

@@ -154,7 +154,6 @@ def test_a_continued_run_ends_where_it_would_have(settings: dict[str, Any], tmp_
     assert same(again.path, whole.path)
 
 
-@pytest.mark.slow
 def test_killed_between_the_end_and_the_saving(
     settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -86,7 +86,7 @@ def run(argv: list[str]) -> int:
 
 
 def converted(request: ConvertRequest) -> tuple[Tool, dict[str, Any], str]:
-    """Whose file it is, the same as settings of `holdfast train`, and the chat template that it names, or "".
+    """Whose file it is, the same as settings of `holdfast train`, and the name of its chat template, or "".
 
     Raises:
         ConfigError: the file cannot be read, is none of these tools', or asks for what holdfast does not do.
@@ -110,14 +110,14 @@ def converted(request: ConvertRequest) -> tuple[Tool, dict[str, Any], str]:
     return tool, translate(tool, file.values, known_settings(), str(request.file)), template
 
 
-def as_yaml(source: Path, tool: Tool, settings: dict[str, Any], template: str = "") -> str:
+def as_yaml(source: Path, tool: Tool, settings: dict[str, Any], template: str) -> str:
     """The file, with what there is to know in front.
 
     Args:
         source: the file that it was.
         tool: whose it was.
         settings: of `holdfast train`.
-        template: the chat template that the file names.
+        template: the name of the chat template that the file asks for, "" without one.
     """
     import yaml
 

@@ -67,7 +67,7 @@ def amounts(
     rows.append(("memory", f"about {size_text(cost.memory)} of {device} for each process"))
     rows.append(("operations", f"about {cost.operations:.2e}, training alone"))
     if flops_per_second is None:
-        rows.append(("time", "not told: --flops_per_second gives the rate of the device"))
+        rows.append(("time", "unknown: give the device's rate with --flops_per_second"))
     else:
         seconds = cost.operations / flops_per_second / config.processes
         rate = f"{flops_per_second:.3g} operations a second of each process"
@@ -148,7 +148,7 @@ def plan(
     if config.train_only:
         how = f"trained only: {', '.join(config.train_only)}"
     length = f"{args.max_steps} steps" if args.max_steps > 0 else f"{args.num_train_epochs:g} epochs"
-    weights = "adapter_model.safetensors" if model.use_peft and how.startswith("LoRA") else "model.safetensors"
+    weights = "adapter_model.safetensors" if model.use_peft else "model.safetensors"
     rows = [
         ("model", f"{model.model_name_or_path} ({how}, weights in {model.dtype}, {precision})"),
         ("data", _data(config)),

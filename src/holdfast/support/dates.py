@@ -1,11 +1,15 @@
 """The date that chat templates write. A template that writes today's date writes other text every day: inside
-`dates_of` it is the day on which the folder was begun. Nothing is imported for it; `holdfast.support.rendering` puts
-`Clock` in the place of the time that templates ask for."""
+`dates_of` it is the day on which the folder was begun.
+
+transformers' chat templates read the time from `Clock`, which `use_clock` puts there: `dates_of` where transformers is
+imported already, `holdfast.support.rendering.guard_models` before a tokenizer is loaded. Nothing is imported here.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import re
+import sys
 from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
@@ -22,6 +26,12 @@ class Clock:
         return _day or datetime.now()
 
 
+def use_clock() -> None:
+    """From now on transformers' chat templates ask `Clock` for the time, if transformers is imported."""
+    if (templates := sys.modules.get("transformers.utils.chat_template_utils")) is not None:
+        templates.datetime = Clock  # type: ignore[attr-defined]
+
+
 @contextlib.contextmanager
 def dates_of(created: str) -> Iterator[None]:
     """Templates that write a date write this one within the block, unless a block around it says another.
@@ -30,6 +40,7 @@ def dates_of(created: str) -> Iterator[None]:
         created: ISO 8601, of the record of the folder that is written to; empty: now.
     """
     global _day
+    use_clock()
     if _day is not None:
         yield
         return

@@ -22,10 +22,9 @@ from typing import Any
 
 from jinja2.exceptions import TemplateError
 from transformers import ProcessorMixin, TokenizersBackend, processing_utils, tokenization_utils_base
-from transformers.utils import chat_template_utils
 
 from holdfast.errors import ModelError, first_line
-from holdfast.support.dates import Clock
+from holdfast.support.dates import use_clock
 
 SECONDS = 2
 """Of processor time that a template may take for one message, and a tokenizer for the texts that it is tried on."""
@@ -47,7 +46,7 @@ class UnusableTemplate(ModelError, TemplateError):
 def guard_models() -> None:
     """From now on, in this process, chat templates have limits, and what a tokenizer or a template fails with is a
     `ModelError` that names it; templates write the date of `dates_of`."""
-    chat_template_utils.datetime = Clock
+    use_clock()
     for owner, name, guard in (
         (tokenization_utils_base, "render_jinja_template", _limited),
         (processing_utils, "render_jinja_template", _limited),
