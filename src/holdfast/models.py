@@ -256,11 +256,11 @@ def load_tokenizer(name: str, *, revision: str = "main", trust_remote_code: bool
             continue
         try:
             tokenizer = AutoTokenizer.from_pretrained(place, revision=version, trust_remote_code=trust_remote_code)
-            files = _tokenizer_hashes(place)
-            if (files, trust_remote_code) not in _with_usable_rules and (problem := problem_of_rules(tokenizer)):
+            hashes = _tokenizer_hashes(place)
+            if (hashes, trust_remote_code) not in _with_usable_rules and (problem := problem_of_rules(tokenizer)):
                 raise ValueError(f"its rules cannot be used ({problem})")
-            if files:
-                _with_usable_rules.add((files, trust_remote_code))
+            if hashes:
+                _with_usable_rules.add((hashes, trust_remote_code))
             if tokenizer.chat_template is None and (folder := model_folder(place, version)) is not None:
                 tokenizer.chat_template = template_of(folder)  # older processors have it in a file of their own
         except (ImportError, MemoryError):

@@ -72,8 +72,8 @@ def run(argv: list[str]) -> int:
     request = COMMAND.read(argv)
     if request.output is not None and request.output.exists() and not request.overwrite:
         raise ConfigError(f"--output {request.output}: is there already. Add --overwrite, or choose another name.")
-    tool, settings, template = converted(request)
-    text = as_yaml(request.file, tool, settings, template)
+    tool, settings, template_name = converted(request)
+    text = as_yaml(request.file, tool, settings, template_name)
     if request.output is None:
         write(Lines(text.removesuffix("\n")))
         return 0
@@ -86,7 +86,8 @@ def run(argv: list[str]) -> int:
 
 
 def converted(request: ConvertRequest) -> tuple[Tool, dict[str, Any], str]:
-    """Whose file it is, the same as settings of `holdfast train`, and the name of its chat template, or "".
+    """The tool that the file belongs to, its settings as `holdfast train` has them, and the name of its chat template
+    ("" without one).
 
     Raises:
         ConfigError: the file cannot be read, is none of these tools', or asks for what holdfast does not do.
@@ -106,24 +107,24 @@ def converted(request: ConvertRequest) -> tuple[Tool, dict[str, Any], str]:
         )
     if request.dataset_info is not None:
         file.values["dataset_info"] = str(request.dataset_info)
-    template = str(file.values.get(tool.table["template"]) or "")
-    return tool, translate(tool, file.values, known_settings(), str(request.file)), template
+    template_name = str(file.values.get(tool.table["template"]) or "")
+    return tool, translate(tool, file.values, known_settings(), str(request.file)), template_name
 
 
-def as_yaml(source: Path, tool: Tool, settings: dict[str, Any], template: str) -> str:
+def as_yaml(source: Path, tool: Tool, settings: dict[str, Any], template_name: str) -> str:
     """The file, with what there is to know in front.
 
     Args:
         source: the file that it was.
         tool: whose it was.
         settings: of `holdfast train`.
-        template: the name of the chat template that the file asks for, "" without one.
+        template_name: of the chat template that the file asks for; "" without one.
     """
     import yaml
 
     notes = [note for setting, note in tool.table["notes"].items() if setting in settings]
     if "chat_template" not in settings and "chat_template_path" not in settings:
-        not_read = f"{tool.table['template']}: {printable(template)} is not read. " if template else ""
+        not_read = f"{tool.table['template']}: {printable(template_name)} is not read. " if template_name else ""
         notes.append(f"{not_read}The model's own chat template is used; chat_template_path names another.")
     head = lines(f"# {source.name}, a file of {tool.table['title']}, for 'holdfast train'.", *(f"# {n}" for n in notes))
     return f"{head}\n\n{yaml.safe_dump(settings, sort_keys=False, allow_unicode=True, width=110)}\n{ADVICE}"

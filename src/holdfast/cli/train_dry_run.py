@@ -148,7 +148,7 @@ def plan(
     if config.train_only:
         how = f"trained only: {', '.join(config.train_only)}"
     length = f"{args.max_steps} steps" if args.max_steps > 0 else f"{args.num_train_epochs:g} epochs"
-    weights = "adapter_model.safetensors" if model.use_peft else "model.safetensors"
+    weights_file = "adapter_model.safetensors" if model.use_peft else "model.safetensors"
     rows = [
         ("model", f"{model.model_name_or_path} ({how}, weights in {model.dtype}, {precision})"),
         ("data", _data(config)),
@@ -172,7 +172,7 @@ def plan(
     rows.append(
         (
             "output",
-            f"{args.output_dir} (run.json, metrics.jsonl, evaluations/, checkpoints, {weights}, README.md, "
+            f"{args.output_dir} (run.json, metrics.jsonl, evaluations/, checkpoints, {weights_file}, README.md, "
             f"report.html)",
         )
     )

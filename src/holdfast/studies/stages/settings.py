@@ -204,7 +204,9 @@ class StagesSettings(StudyKeys):
         if len(set(self.tuned)) < len(self.tuned):
             wrong("tuned", "expected each checkpoint once.")
         if self.base in self.tuned:
-            wrong("tuned", f"expected what was fine-tuned from the base, got the base itself, {self.base}.")
+            wrong(
+                "tuned", f"expected checkpoints that were fine-tuned from the base, got the base itself: {self.base}."
+            )
         if self.remedy is not None and not self.train:
             wrong("remedy", "fine-tunes once more, so it needs `train` with the data and its settings.")
         if bool(self.corpus) == bool(self.restoring):
