@@ -58,9 +58,10 @@ def test_every_checkpoint_is_restored_and_the_base_too(files: dict[str, Any]) ->
     ("change", "said"),
     [
         ({"tuned": []}, "tuned: expected the checkpoints of a fine-tuning, or `train`"),
+        ({"tuned": ["one", "./one"]}, "tuned: expected each checkpoint once."),
         ({"tuned": ["one", "three"]}, "tuned: expected the folder of a checkpoint at three, found none."),
         (
-            {"tuned": ["base"]},
+            {"tuned": ["./base"]},
             "tuned: expected checkpoints that were fine-tuned from the base, got the base itself: base.",
         ),
         ({"restoring": None, "probing": None, "corpus": ["x.txt"]}, "tokens: is missing"),

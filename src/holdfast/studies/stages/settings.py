@@ -24,6 +24,7 @@ from holdfast.config.yaml_file import from_yaml
 from holdfast.records.margins import parse_margins
 from holdfast.studies.engine import small as small_settings
 from holdfast.studies.engine.keys import StudyKeys
+from holdfast.support.paths import real
 
 OWN = ("model_name_or_path", "seed", "data_seed", "output_dir", "evaluation", "retention")
 """Keys of a training configuration that the study sets itself."""
@@ -201,9 +202,10 @@ class StagesSettings(StudyKeys):
                 "expected the checkpoints of a fine-tuning, or `train` with its data and epochs, got "
                 + ("both." if self.tuned else "neither."),
             )
-        if len(set(self.tuned)) < len(self.tuned):
+        places = [real(checkpoint) for checkpoint in self.tuned]
+        if len(set(places)) < len(places):
             wrong("tuned", "expected each checkpoint once.")
-        if self.base in self.tuned:
+        if self.base and real(self.base) in places:
             wrong(
                 "tuned", f"expected checkpoints that were fine-tuned from the base, got the base itself: {self.base}."
             )
