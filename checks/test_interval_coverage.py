@@ -16,10 +16,10 @@ from scipy.stats import norm
 from evaluation.test_compare import NATS, compared, right_wrong, text_rows
 from evaluation.test_decision import entry as benchmark
 from holdfast.evaluation.compare.decision import Adjustment, with_decision
+from holdfast.records.figure import Figure
 from holdfast.statistics.equal_target import Point, source_at
 from holdfast.statistics.estimates import TEXT_FIGURES, Ratio
 from holdfast.statistics.family_wise import adjust, sign_flips
-from holdfast.statistics.gains import OverSeeds
 from holdfast.statistics.inflection import CANNOT_TELL, TURNS, Turn, turn
 from holdfast.statistics.paired import Flips, moments
 from holdfast.statistics.samples_part import Contributions, part_of
@@ -194,8 +194,8 @@ def correlation(entry, influences):
     return found
 
 
-def figure(trial, by_seed, halves, found) -> OverSeeds:
-    return OverSeeds(
+def figure(trial, by_seed, halves, found) -> Figure:
+    return Figure(
         value=sum(by_seed) / len(by_seed),
         by_seed=dict(enumerate(by_seed)),
         samples_half=math.hypot(*halves.values()),
@@ -203,8 +203,8 @@ def figure(trial, by_seed, halves, found) -> OverSeeds:
     )
 
 
-def without(one: OverSeeds) -> OverSeeds:
-    return OverSeeds(value=one.value, by_seed=one.by_seed, samples_half=one.samples_half)
+def without(one: Figure) -> Figure:
+    return Figure(value=one.value, by_seed=one.by_seed, samples_half=one.samples_half)
 
 
 def test_a_place_at_equal_target_covers_the_truth():
@@ -225,10 +225,10 @@ def test_a_place_at_equal_target_covers_the_truth():
             return figure(t, tuple(w.mean(1)), {entry: Z * w.mean(0).std(ddof=1) / math.sqrt(w.shape[1])}, found)
 
         points = [Point(target=of(t, TARGET), source=of(t, SOURCE)) for t in true]
-        at = source_at([points], points[0].target.times(0.8))
+        at = source_at([points], points[0].target * 0.8)
         apart = source_at(
             [[Point(target=without(p.target), source=without(p.source)) for p in points]],
-            without(points[0].target.times(0.8)),
+            without(points[0].target * 0.8),
         )
         assert at is not None and apart is not None
         low, high = at.interval_at(0.95)
@@ -278,7 +278,7 @@ def test_the_interval_covers_the_true_place_and_equal_budgets_seldom_turn() -> N
 
 
 def seeds(*values, half=0.0):
-    return OverSeeds(value=sum(values) / len(values), by_seed=dict(enumerate(values)), samples_half=half)
+    return Figure(value=sum(values) / len(values), by_seed=dict(enumerate(values)), samples_half=half)
 
 
 def curve(*points, half=0.0):

@@ -7,7 +7,7 @@ import math
 import pytest
 from synthetic_runs import SOURCE_NOISE, comparison, shown
 
-from holdfast.papers.claims.rules import FAILS, HOLDS, UNKNOWN, Figure, above, against, below
+from holdfast.papers.claims.rules import FAILS, HOLDS, UNKNOWN, ClaimFigure, above, against, below
 from holdfast.records.comparison import Comparison
 from holdfast.records.metrics import is_share
 from holdfast.reports.compared import ComparisonRow, count_tile, gains, headline, pair_sentence
@@ -73,7 +73,7 @@ def test_no_claim_rests_on_it():
         assert against(interval, 0.2) == UNKNOWN
     assert (against((0.3, 0.4), 0.2), against((0.1, 0.15), 0.2)) == (HOLDS, FAILS)
     for value, interval in ((INF, (INF, INF)), (NAN, (NAN, NAN)), (NAN, (0.5, 0.6))):
-        figure = Figure(what="the gain", value=value, interval=interval, n="1", unit="nats")
+        figure = ClaimFigure(what="the gain", value=value, interval=interval, n="1", unit="nats")
         for judge in (above, below):
             part = judge(figure, 0.2, yes="it gains", no="it does not gain")
             assert (part.verdict, part.reason) == (UNKNOWN, "the gain is not finite")

@@ -8,6 +8,7 @@ import pytest
 from synthetic_runs import SOURCE_LOST, SOURCE_NOISE, comparison, metric_lines, record
 
 from holdfast.errors import DataError
+from holdfast.records import measure
 from holdfast.records.run import RunFolder
 from holdfast.reports import format as figures
 from holdfast.reports.compared import ComparisonRow
@@ -28,7 +29,7 @@ from holdfast.reports.run_report import read_run, training_figures, verdict_sent
     ],
 )
 def test_numbers(value: float | None, decimals: int, sign: bool, text: str) -> None:
-    assert figures.number(value, decimals, sign=sign) == text
+    assert measure.number(value, decimals, sign=sign) == text
 
 
 def test_counts_durations_and_p_values() -> None:
@@ -67,7 +68,7 @@ def test_counts_durations_and_p_values() -> None:
     ],
 )
 def test_the_interval_decides_the_decimals(interval: tuple[float, float] | None, decimals: int) -> None:
-    assert figures.decimals_for(interval) == decimals
+    assert measure.decimals_for(interval) == decimals
 
 
 def test_a_row_turns_the_sign_where_lower_is_better() -> None:

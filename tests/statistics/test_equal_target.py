@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from holdfast.records.figure import Figure
 from holdfast.statistics.equal_target import Point, source_at
-from holdfast.statistics.gains import OverSeeds
 
 
 def seeds(*values, half=0.0):
-    return OverSeeds(value=sum(values) / len(values), by_seed=dict(enumerate(values)), samples_half=half)
+    return Figure(value=sum(values) / len(values), by_seed=dict(enumerate(values)), samples_half=half)
 
 
 def curve(*points, half=0.0):

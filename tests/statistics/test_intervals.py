@@ -8,13 +8,9 @@ import statistics
 import numpy as np
 import pytest
 
-from holdfast.statistics.intervals import (
-    expanded_interval,
-    rescaled,
-    seeds_and_samples,
-    t_half_width,
-    t_quantile,
-)
+from holdfast.records.figure import rescaled, seeds_and_samples, t_half_width
+from holdfast.statistics.intervals import expanded_interval
+from holdfast.support.quantiles import t_quantile
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pytest
 
+from holdfast.records.figure import Figure, SamplesPart
 from holdfast.records.study import SampleCorrelation
-from holdfast.statistics.gains import OverSeeds
-from holdfast.statistics.samples_part import Contributions, part_of, total
+from holdfast.statistics.samples_part import Contributions, part_of
 from holdfast.statistics.samples_part import correlation as correlation_of
 from holdfast.statistics.shares import fieller, kept_share
 
@@ -25,8 +25,8 @@ def correlation(entry, influences):
     return found
 
 
-def figure(trial, by_seed, halves, found) -> OverSeeds:
-    return OverSeeds(
+def figure(trial, by_seed, halves, found) -> Figure:
+    return Figure(
         value=sum(by_seed) / len(by_seed),
         by_seed=dict(enumerate(by_seed)),
         samples_half=math.hypot(*halves.values()),
@@ -69,7 +69,7 @@ def test_sums_of_figures_are_what_the_samples_themselves_give():
     }
     parts = [part_of(t, {e: halves[e][t] / 2 for e in halves}, found) for t in range(3)]
     weights = (1.0, -0.7, 0.2)
-    whole = total(zip(weights, parts, strict=True))
+    whole = SamplesPart.total(zip(weights, parts, strict=True))
     by_hand = sum(
         (Z / 2) ** 2
         * sum(f * w for f, w in zip(weights, influences[e].values(), strict=True)).var(ddof=1)
@@ -78,7 +78,7 @@ def test_sums_of_figures_are_what_the_samples_themselves_give():
     )
     assert whole is not None and whole.half == pytest.approx(math.sqrt(by_hand), rel=1e-5)
     assert whole.times(-2.0).half == pytest.approx(2 * whole.half)
-    assert total([(1.0, parts[0]), (-1.0, parts[0])]).half == 0.0
+    assert SamplesPart.total([(1.0, parts[0]), (-1.0, parts[0])]).half == 0.0
 
 
 def test_what_is_not_known_counts_as_independent():
@@ -86,16 +86,16 @@ def test_what_is_not_known_counts_as_independent():
     one, two, unknown = (figure(t, (0.2, 0.3), {TARGET: 0.1}, found) for t in (0, 1, 2))
     assert unknown.samples_part is None and part_of(0, {SOURCE: 0.1}, found) is None
     assert part_of(0, {TARGET: math.nan}, found) is None
-    assert one.minus(unknown).samples_half == pytest.approx(math.hypot(0.1, 0.1))
-    assert one.minus(two).samples_half == pytest.approx(0.1 * math.sqrt(0.2))
+    assert (one - unknown).samples_half == pytest.approx(math.hypot(0.1, 0.1))
+    assert (one - two).samples_half == pytest.approx(0.1 * math.sqrt(0.2))
     assert (one.samples_covariance(unknown), one.samples_covariance(two)) == (0.0, pytest.approx(0.009))
-    assert total([(1.0, one.samples_part), (1.0, None)]) is None
+    assert SamplesPart.total([(1.0, one.samples_part), (1.0, None)]) is None
 
 
 def test_a_trial_beside_itself_has_a_difference_without_noise():
     found = [SampleCorrelation(entry=TARGET, trials=[0], rows=[[]])]
     alone = figure(0, (0.2,), {TARGET: 0.1}, found)
-    nothing = alone.minus(alone)
+    nothing = alone - alone
     assert nothing.interval_at(0.95) == (0.0, 0.0)
 
 

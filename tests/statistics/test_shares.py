@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from holdfast.statistics.gains import OverSeeds
+from holdfast.records.figure import Figure
 from holdfast.statistics.shares import fieller, share_over_seeds, shares
 from reports.synthetic_studies import points_study
 
@@ -72,8 +72,8 @@ def test_fieller_s_ends_solve_its_equation(a, b, v):
 
 
 def test_another_level_widens_seeds_and_samples():
-    ours = OverSeeds(value=0.4, by_seed={0: 0.39, 1: 0.41}, samples_half=0.01)
-    direct = OverSeeds(value=0.9, by_seed={0: 0.9, 1: 0.9}, samples_half=0.02)
+    ours = Figure(value=0.4, by_seed={0: 0.39, 1: 0.41}, samples_half=0.01)
+    direct = Figure(value=0.9, by_seed={0: 0.9, 1: 0.9}, samples_half=0.02)
     narrow, wide = (share_over_seeds(ours, direct, confidence=c).interval for c in (0.95, 0.99))
     assert narrow is not None
     assert wide is not None

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from holdfast.cli.main import main
 from holdfast.errors import DataError, HoldfastError, Interrupted, RunFolderError
-from holdfast.papers.claims.rules import Evidence, Figure, Statement, above, check_claims
+from holdfast.papers.claims.rules import ClaimFigure, Evidence, Statement, above, check_claims
 from holdfast.studies.engine.session import execute_study, kind_name, open_existing
 from holdfast.studies.engine.storage import Storage
 from holdfast.studies.engine.study import Job, Study
@@ -80,7 +80,9 @@ class ToyStudy(Study):
 def _farther(throws, level):
     slow, *_, fast = ([r["distance"] for r in runs if r["world"] == "earth"] for runs in throws.values())
     gain = [b - a for a, b in zip(slow, fast, strict=True)]
-    figure = Figure(what="fast - slow", value=sum(gain) / 2, interval=(min(gain), max(gain)), n="2 seeds", unit="m")
+    figure = ClaimFigure(
+        what="fast - slow", value=sum(gain) / 2, interval=(min(gain), max(gain)), n="2 seeds", unit="m"
+    )
     return [above(figure, 0.0, yes="it flies farther", no="it flies less far")]
 
 

@@ -18,25 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.records.evaluation import SCHEMA
+from holdfast.records.figure import Figure
 from holdfast.support.files import read_as, write_json
 
 RECORD_FILE = "sequence.json"
 SEQUENTIAL, SINGLE, MULTITASK, MERGE, RESIDUAL = "sequential", "single", "multitask", "merge", "residual"
 """Kinds of arms that are no retention methods."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Estimate:
-    """A figure over training seeds."""
-
-    value: float
-    """Mean over the seeds."""
-    interval: tuple[float, float] | None = None
-    """95 %, over seeds and evaluated samples; None where nothing is known of its noise."""
-    by_seed: dict[str, float] = field(default_factory=dict)
-    """The figure of each seed, which is a key of JSON and so text."""
-    samples_half: float = 0.0
-    """Half-width of the samples' part at 95 %; 0 where it is not known."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,20 +90,20 @@ class ArmResult:
     """Whether it reads data of earlier tasks while a later one is trained, or has all tasks at once."""
     models: list[str] = field(default_factory=list)
     """After each task; of arms that train all at once, the one at the end."""
-    scores: dict[str, Estimate] = field(default_factory=dict)
+    scores: dict[str, Figure] = field(default_factory=dict)
     """By task, of the last model."""
-    against: dict[str, Estimate] = field(default_factory=dict)
+    against: dict[str, Figure] = field(default_factory=dict)
     """By task: how much better than sequential fine-tuning, paired by seed and sample; above 0 is better."""
-    source: dict[str, list[Estimate | None]] = field(default_factory=dict)
+    source: dict[str, list[Figure | None]] = field(default_factory=dict)
     """By what should be kept (`SequenceRecord.source`): of each of `models`; None where it cannot be scored."""
-    distance: Estimate | None = None
+    distance: Figure | None = None
     """Of the last model, see `SequenceModel.distance`."""
     matrix: list[list[float]] = field(default_factory=list)
     """`[stage][task]`, stage 0 being the base, higher is better, mean over the seeds; empty where there are no
     stages, or the tasks' units have no mean."""
-    measures: dict[str, Estimate] = field(default_factory=dict)
+    measures: dict[str, Figure] = field(default_factory=dict)
     """Average accuracy, backward and forward transfer, forgetting (`evaluation.compare.continual`)."""
-    measures_against: dict[str, Estimate] = field(default_factory=dict)
+    measures_against: dict[str, Figure] = field(default_factory=dict)
     """The same minus those of sequential fine-tuning, paired by seed."""
 
 

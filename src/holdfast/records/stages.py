@@ -20,6 +20,7 @@ from typing import Any
 
 from holdfast.records.comparison import Comparison
 from holdfast.records.evaluation import SCHEMA, Evaluation
+from holdfast.records.figure import Figure
 from holdfast.support.files import read_as, write_json
 
 RECORD_FILE = "stages.json"
@@ -31,15 +32,6 @@ PROBING = "probing"
 """Suite, and entry, of the held-out plain text."""
 BASE, CONTROL, TUNED, RESTORED = "base", "control", "tuned", "restored"
 """Roles of models."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Figure:
-    """One figure of one model."""
-
-    value: float
-    interval: tuple[float, float] | None = None
-    """95 % over samples."""
 
 
 @dataclass(frozen=True, kw_only=True)

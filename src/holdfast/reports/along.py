@@ -11,9 +11,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from holdfast.records.evaluation import Evaluation
+from holdfast.records.measure import decimals_for, interval_text, number
 from holdfast.records.metrics import RESTATED
 from holdfast.reports.charts import SMALL, Axis, Chart, Col, Mark, Rule, Value
-from holdfast.reports.format import decimals_for, interval_text, number, significant
+from holdfast.reports.format import significant
 
 COMPLETE = 0.95
 """Mean mass on the options from which on the format counts as learnt."""

@@ -14,8 +14,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from holdfast.printable import printable
+from holdfast.records.measure import number
 from holdfast.reports.blocks import Column, Table, Text, figure, words
-from holdfast.reports.format import number, significant, squeeze
+from holdfast.reports.format import significant, squeeze
 
 MOST_POINTS = 1200
 """A curve is drawn with at most this many points, so that a long run does not make a heavy page."""

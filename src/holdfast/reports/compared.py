@@ -22,6 +22,7 @@ from holdfast.records.comparison import (
     Comparison,
     Decision,
 )
+from holdfast.records.measure import decimals_for, interval_text, number, with_interval
 from holdfast.records.metrics import RESTATED, is_share
 from holdfast.reports.blocks import Paragraph, Span, Table, Text, Tile, chip, figure, sub
 from holdfast.reports.charts import (
@@ -35,17 +36,7 @@ from holdfast.reports.charts import (
     fold,
     tabulate,
 )
-from holdfast.reports.format import (
-    decimals_for,
-    direction,
-    interval_text,
-    number,
-    p_value,
-    percent,
-    plural,
-    tally,
-    with_interval,
-)
+from holdfast.reports.format import direction, p_value, percent, plural, tally
 
 GROUPS = ("target", "source")
 """Suites in the order of reading: what was to be learnt, then what was to be kept. Suites of the user's own follow."""

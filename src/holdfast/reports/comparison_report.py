@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.errors import DataError
 from holdfast.records.comparison import NOT_FINITE, NOT_MEASURED, Decision, GateOutcome, StageMatrix
 from holdfast.records.evaluation import Evaluation
+from holdfast.records.measure import interval_text, number, point_digits, points
 from holdfast.records.metrics import is_share
 from holdfast.reports.blocks import (
     Facts,
@@ -61,19 +62,7 @@ from holdfast.reports.flips import (
     has_documents,
     paired,
 )
-from holdfast.reports.format import (
-    interval_text,
-    joined,
-    last_part,
-    number,
-    p_value,
-    plural,
-    point_digits,
-    points,
-    shorten,
-    squeeze,
-    tally,
-)
+from holdfast.reports.format import joined, last_part, p_value, plural, shorten, squeeze, tally
 from holdfast.reports.measured import Measured, averages_of, settings_of
 
 if TYPE_CHECKING:

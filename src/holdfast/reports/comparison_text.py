@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.evaluation.compare.gate import by_rule, outcome_of
 from holdfast.printable import Lines, lines, printable
 from holdfast.records.comparison import NOT_FINITE, NOT_MEASURED, Comparison, GateOutcome, StageMatrix
+from holdfast.records.measure import interval_text, number
 from holdfast.reports import markdown
 from holdfast.reports.blocks import Block, Bullets, Fold, Heading, Paragraph, Span, Table, Text, columns, sub
 from holdfast.reports.charts import Col, fold, tabulate
@@ -39,7 +40,7 @@ from holdfast.reports.compared import (
     measure_table,
 )
 from holdfast.reports.comparison_report import OUTCOMES, STAGE_MEASURES
-from holdfast.reports.format import direction, interval_text, number, plural, tally
+from holdfast.reports.format import direction, plural, tally
 from holdfast.reports.terminal import Printer
 
 if TYPE_CHECKING:

@@ -17,9 +17,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from holdfast.records.measure import number
 from holdfast.reports.blocks import Block, Bullets, Page, Panel, Paragraph, Section, Table, Text
 from holdfast.reports.charts import Axis, Chart, Col, Mark, moved, signs_kept, tabulate
-from holdfast.reports.format import duration, number, plural, shorten, significant
+from holdfast.reports.format import duration, plural, shorten, significant
 from holdfast.reports.html import write_page
 
 if TYPE_CHECKING:

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 from holdfast.records.comparison import Comparison
 from holdfast.records.evaluation import Evaluation
+from holdfast.records.measure import decimals_for, interval_text, number
 from holdfast.records.metrics import readings
 from holdfast.reports.blocks import Block, Facts, Paragraph, Span, Text, figure, sub
 from holdfast.reports.charts import Col, tabulate
 from holdfast.reports.compared import ComparisonRow, decision_note
-from holdfast.reports.format import decimals_for, direction, interval_text, joined, number
+from holdfast.reports.format import direction, joined
 from holdfast.statistics.decision import loss_decision
 
 if TYPE_CHECKING:

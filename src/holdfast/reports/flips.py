@@ -22,8 +22,9 @@ from typing import Any
 
 from holdfast.errors import DataError
 from holdfast.records.evaluation import Evaluation
+from holdfast.records.measure import number
 from holdfast.reports.blocks import Block, Markup, Paragraph, Span, Table, columns, sub
-from holdfast.reports.format import number, plural, shorten
+from holdfast.reports.format import plural, shorten
 from holdfast.reports.html import Html, join, tag
 
 MOST_FLIPS = 300

@@ -1,9 +1,5 @@
-"""Numbers, intervals and settings as text, for every page, terminal and Markdown alike: formatted once, here.
-
-Number of decimals: the interval decides. With half-width h, `1 - floor(log10(h))` decimals show two significant digits
-of it (never fewer than 3 nor more than 6), so that a figure and its interval carry the same number and a reader can
-subtract. A share of which people speak in percent has two decimals fewer.
-"""
+"""Counts, times, settings and words as text, for every page, terminal and Markdown alike. Figures with an interval are
+formatted in `records.measure`."""
 
 from __future__ import annotations
 
@@ -13,21 +9,8 @@ from typing import Any
 
 from holdfast.records.comparison import VERDICTS
 from holdfast.records.evaluation import Metric
+from holdfast.records.measure import MINUS, number, with_interval
 from holdfast.records.metrics import is_share
-
-MINUS = "\u2212"
-
-
-def number(value: float | None, decimals: int = 4, *, sign: bool = False) -> str:
-    """`value` with `decimals` decimals and a typographic minus; `sign` shows a plus too. None and NaN read "n/a",
-    infinities "∞"."""
-    if value is None or math.isnan(value):
-        return "n/a"
-    if math.isinf(value):
-        return f"{MINUS if value < 0 else '+' if sign else ''}∞"
-    text = f"{abs(value):.{decimals}f}"
-    zero = not float(text)
-    return f"{MINUS if value < 0 and not zero else '+' if sign and not zero else ''}{text}"
 
 
 def percent(value: float | None, *, sign: bool = True) -> str:
@@ -110,58 +93,7 @@ def ascii_only(text: str) -> str:
     return text.encode("ascii", "replace").decode()
 
 
-def decimals_for(interval: tuple[float, float] | None) -> int:
-    """Decimals that show two significant digits of the interval's half-width; between 3 and 6, and 4 where there is no
-    interval."""
-    if interval is None or not all(math.isfinite(v) for v in interval):
-        return 4
-    half = abs(interval[1] - interval[0]) / 2
-    return 4 if half == 0 else max(3, min(6, 1 - math.floor(math.log10(half))))
-
-
-def interval_text(interval: tuple[float, float] | None, decimals: int, *, sign: bool = False) -> str:
-    """`[low, high]`, or "no interval"."""
-    if interval is None or any(math.isnan(v) for v in interval):
-        return "no interval"
-    return f"[{number(interval[0], decimals, sign=sign)}, {number(interval[1], decimals, sign=sign)}]"
-
-
 # ----------------------------------------------------------------------------------------------------- shares, metrics
-
-
-def points(value: float, digits: int = 2) -> str:
-    """A difference of shares in points, signed."""
-    return f"{number(100 * value, digits, sign=True)} pt"
-
-
-def point_digits(interval: tuple[float, float] | None) -> int:
-    """Decimals for points and percent: two fewer than for the share itself."""
-    return max(1, decimals_for(interval) - 2)
-
-
-def in_percent(interval: tuple[float, float] | None) -> tuple[float, float] | None:
-    """The interval of a share in hundredths."""
-    return None if interval is None else (100 * interval[0], 100 * interval[1])
-
-
-def with_interval(
-    value: float, interval: tuple[float, float] | None, *, share: bool = False, sign: bool = False, unit: str = ""
-) -> tuple[str, str]:
-    """(figure, interval) as text with the decimals that the interval allows.
-
-    Args:
-        value: the figure.
-        interval: around it, None where there is none.
-        share: shown in percent, or in points where it is signed.
-        sign: for differences and gains.
-        unit: put after the figure of what is no share.
-    """
-    if share:
-        digits = point_digits(interval)
-        text = points(value, digits) if sign else f"{number(100 * value, digits)} %"
-        return text, interval_text(in_percent(interval), digits, sign=sign)
-    digits = decimals_for(interval)
-    return f"{number(value, digits, sign=sign)} {unit}".rstrip(), interval_text(interval, digits, sign=sign)
 
 
 def metric_texts(metric: Metric) -> tuple[str, str]:

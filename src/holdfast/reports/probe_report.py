@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from holdfast.records.measure import MINUS, decimals_for, interval_text, number
 from holdfast.records.probe import (
     AS_IT_IS,
     NOISE,
@@ -54,20 +55,7 @@ from holdfast.reports.charts import (
     tabulate,
     ticks_at,
 )
-from holdfast.reports.format import (
-    MINUS,
-    count,
-    decimals_for,
-    hardware_rows,
-    hardware_text,
-    interval_text,
-    joined,
-    listed,
-    number,
-    plural,
-    setting,
-    significant,
-)
+from holdfast.reports.format import count, hardware_rows, hardware_text, joined, listed, plural, setting, significant
 
 MEANING = (
     "Cost: what a figure loses when the weights are changed, against the model as it is, on the same documents or "

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.errors import DataError
 from holdfast.records.evaluation import Evaluation
+from holdfast.records.measure import decimals_for, interval_text, number
 from holdfast.records.metrics import RESTATED
 from holdfast.records.run import LayerDistance, RunFolder, RunRecord
 from holdfast.reports.along import Trajectory, along_charts, completions
@@ -62,15 +63,12 @@ from holdfast.reports.compared import (
 )
 from holdfast.reports.format import (
     count,
-    decimals_for,
     direction,
     duration,
     flatten,
     hardware_rows,
     hardware_text,
-    interval_text,
     joined,
-    number,
     percent,
     plural,
     shorten,

@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from holdfast.records.figure import Figure
+from holdfast.records.measure import Measure, with_interval
 from holdfast.records.metrics import is_share
 from holdfast.records.sequence import (
     MERGE,
@@ -20,23 +22,13 @@ from holdfast.records.sequence import (
     SEQUENTIAL,
     SINGLE,
     ArmResult,
-    Estimate,
     SequenceRecord,
     TaskScore,
 )
 from holdfast.reports import blocks as b
 from holdfast.reports.blocks import Bullets, Facts, Fold, Panel, Paragraph, Section, Table, Text, Tile, chip, sub
 from holdfast.reports.charts import COLOURS, DASHES, Axis, Chart, Col, Mark, Rule, Value, tabulate
-from holdfast.reports.format import (
-    count,
-    duration,
-    flatten,
-    hardware_rows,
-    listed,
-    plural,
-    significant,
-    with_interval,
-)
+from holdfast.reports.format import count, duration, flatten, hardware_rows, listed, plural, significant
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -152,7 +144,7 @@ def _source_kept(record: SequenceRecord, sequential: ArmResult, order: Sequence[
         after = _at_the_end(sequential, name)
         if after is None:
             return ""
-        start = _texts(about, Estimate(value=about.before))[0]
+        start = _texts(about, Figure(value=about.before))[0]
         text = f" Of {name}, {start} at the start, sequential fine-tuning leaves {' '.join(_texts(about, after))}"
         rivals = {
             a.arm: e for a in _rivals(record, record.of(list(order)), order) if (e := _at_the_end(a, name)) is not None
@@ -165,7 +157,7 @@ def _source_kept(record: SequenceRecord, sequential: ArmResult, order: Sequence[
     return ""
 
 
-def _at_the_end(arm: ArmResult, name: str) -> Estimate | None:
+def _at_the_end(arm: ArmResult, name: str) -> Figure | None:
     held = arm.source.get(name) or [None]
     return held[-1]
 
@@ -196,14 +188,18 @@ def _rivals(record: SequenceRecord, arms: Any, order: Sequence[str]) -> list[Arm
     ]
 
 
-def _figure(record: SequenceRecord, task: str, estimate: Estimate) -> str:
+def _figure(record: SequenceRecord, task: str, estimate: Figure) -> str:
     text, interval = _texts(record.tasks[task], estimate)
     return f"{text} {interval}".rstrip()
 
 
-def _texts(about: TaskScore, estimate: Estimate, *, sign: bool = False) -> tuple[str, str]:
+def _texts(about: TaskScore, estimate: Figure, *, sign: bool = False) -> tuple[str, str]:
+    return _measure(about).texts(estimate, sign=sign)
+
+
+def _measure(about: TaskScore) -> Measure:
     share = is_share(about.unit, values=[about.before])
-    return with_interval(estimate.value, estimate.interval, share=share, sign=sign, unit="" if share else about.unit)
+    return Measure(name=about.name, unit=about.unit, share=share, higher_is_better=about.higher_is_better)
 
 
 def _tiles(record: SequenceRecord) -> list[Tile]:
@@ -342,12 +338,12 @@ def _curve_marks(rows: Sequence[dict[str, Any]]) -> list[Mark]:
     ]
 
 
-def _value(record: SequenceRecord, task: str, estimate: Estimate) -> Value:
-    about = record.tasks[task]
-    factor = 100.0 if is_share(about.unit, values=[about.before]) else 1.0
-    low, high = (factor * v for v in estimate.interval) if estimate.interval else (None, None)
-    text, interval = _texts(about, estimate)
-    return Value(value=factor * estimate.value, low=low, high=high, text=text, interval=interval)
+def _value(record: SequenceRecord, task: str, estimate: Figure) -> Value:
+    measure = _measure(record.tasks[task])
+    ends = measure.ends(estimate)
+    low, high = (measure.factor * end for end in ends) if ends else (None, None)
+    text, interval = measure.texts(estimate)
+    return Value(value=measure.factor * estimate.value, low=low, high=high, text=text, interval=interval)
 
 
 def _axis(record: SequenceRecord, task: str, what: str) -> Axis:
@@ -370,7 +366,7 @@ def _plane(record: SequenceRecord, arms: Sequence[ArmResult], old: str, new: str
         }
         for a in held
     ]
-    base = {t: Estimate(value=record.tasks[t].before) for t in (new, old)}
+    base = {t: Figure(value=record.tasks[t].before) for t in (new, old)}
     rows.append({"arm": "base", "x": _value(record, new, base[new]), "y": _value(record, old, base[old]), "kind": ""})
     marks = [Mark(where={"kind": ""}, name="base", colour="muted", symbol="x")]
     by_arm = {r["arm"]: r for r in rows}
@@ -452,7 +448,7 @@ def _scores(record: SequenceRecord, arms: Sequence[ArmResult], order: Sequence[s
         strength=None,
         order=list(order),
         models=[],
-        scores={t: Estimate(value=record.tasks[t].before) for t in order},
+        scores={t: Figure(value=record.tasks[t].before) for t in order},
     )
     columns = [Col("Arm", "arm", numeric=False, wide=True)]
     columns += [Col(_title(record, t), score(t)) for t in order]
@@ -465,7 +461,7 @@ def _title(record: SequenceRecord, task: str) -> Text:
     return f"{task}: {about.name}", None if about.higher_is_better else sub("(lower is better)")
 
 
-def _cell(record: SequenceRecord, task: str, estimate: Estimate | None, *, sign: bool = False) -> Any:
+def _cell(record: SequenceRecord, task: str, estimate: Figure | None, *, sign: bool = False) -> Any:
     if estimate is None:
         return ""
     text, interval = _texts(record.tasks[task], estimate, sign=sign)
@@ -591,7 +587,7 @@ def _measures(arms: Sequence[ArmResult]) -> Panel | None:
     return Panel([tabulate(held, columns)], "card")
 
 
-def _plain(estimate: Estimate | None, *, sign: bool = False) -> Any:
+def _plain(estimate: Figure | None, *, sign: bool = False) -> Any:
     if estimate is None:
         return ""
     text, interval = with_interval(estimate.value, estimate.interval, sign=sign)

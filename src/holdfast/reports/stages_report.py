@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from holdfast.records.figure import Figure
+from holdfast.records.measure import with_interval
 from holdfast.records.metrics import is_share
 from holdfast.records.stages import (
     ACTUAL,
@@ -25,7 +27,6 @@ from holdfast.records.stages import (
     PSEUDO,
     RESTORED,
     TUNED,
-    Figure,
     StagesRecord,
     StageVerdict,
     TaskAbout,
@@ -35,7 +36,7 @@ from holdfast.reports import blocks as b
 from holdfast.reports.along import along_charts
 from holdfast.reports.blocks import Bullets, Facts, Panel, Paragraph, Section, Table, chip
 from holdfast.reports.charts import COLOURS, Axis, Chart, Col, Mark, Rule, Shade, Value
-from holdfast.reports.format import flatten, hardware_rows, listed, plural, with_interval
+from holdfast.reports.format import flatten, hardware_rows, listed, plural
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -13,6 +13,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from holdfast.records.measure import decimals_for, number
 from holdfast.records.study import Objective, StudyRecord
 from holdfast.reports.blocks import known
 from holdfast.reports.charts import (
@@ -29,7 +30,7 @@ from holdfast.reports.charts import (
     plain,
     ticks_at,
 )
-from holdfast.reports.format import decimals_for, direction, duration, number, plural, shorten, significant
+from holdfast.reports.format import direction, duration, plural, shorten, significant
 from holdfast.reports.methods import kind_title
 from holdfast.reports.study_figures import (
     StudyCurve,

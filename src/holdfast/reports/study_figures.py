@@ -14,9 +14,10 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from holdfast.records.measure import MINUS, decimals_for, interval_text, number
 from holdfast.records.study import StudyRecord, TrialRecord
 from holdfast.reports.blocks import known
-from holdfast.reports.format import MINUS, decimals_for, interval_text, number, percent, plural, setting
+from holdfast.reports.format import percent, plural, setting
 from holdfast.reports.methods import kind_title
 from holdfast.statistics.gains import Gain, incomplete, mean_gain
 from holdfast.statistics.selection import Selection

@@ -28,6 +28,7 @@ from holdfast.records.comparison import (
     Comparison,
 )
 from holdfast.records.evaluation import Evaluation, EvaluationFolder, Metric
+from holdfast.records.measure import number, with_interval
 from holdfast.records.metrics import called, is_share
 from holdfast.records.residual import BASE, INSTRUCT, ModelPair, ResidualRecord, StudiedModel
 from holdfast.records.run import LayerDistance
@@ -56,11 +57,9 @@ from holdfast.reports.format import (
     last_part,
     listed,
     metric_texts,
-    number,
     plural,
     significant,
     tally,
-    with_interval,
 )
 from holdfast.reports.html import write_page
 from holdfast.reports.measured import Measured, names_of

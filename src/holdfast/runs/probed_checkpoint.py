@@ -19,8 +19,8 @@ from holdfast.evaluation.probe.outcome import line_of
 from holdfast.evaluation.probe.settings import CurvatureSettings, named_models
 from holdfast.evaluation.session import ModelRequest
 from holdfast.records.evaluation import Evaluation, EvaluationFolder
+from holdfast.records.figure import t_half_width
 from holdfast.records.probe import AS_IT_IS, NOISE, QUANTIZE, TOWARD, Line, ProbedModel, Sharpness
-from holdfast.statistics.intervals import t_half_width
 from holdfast.support.environment import shown_name
 from holdfast.support.files import fingerprint
 from holdfast.support.ledger import Ledger, read_ledger

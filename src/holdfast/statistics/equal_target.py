@@ -39,29 +39,28 @@ import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 
-from holdfast.statistics.gains import OverSeeds
-from holdfast.statistics.samples_part import SamplesPart, total
+from holdfast.records.figure import Figure, SamplesPart
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Point:
     """What one setting of a method did, over the same seeds on both sides."""
 
-    target: OverSeeds
-    source: OverSeeds
-    beside: OverSeeds | None = None
+    target: Figure
+    source: Figure
+    beside: Figure | None = None
     """What is asked for in place of the source, where that is not what the place is chosen by."""
 
 
-def _mean(places: Mapping[int, _Place]) -> OverSeeds:
+def _mean(places: Mapping[int, _Place]) -> Figure:
     """Over seeds, with the samples' part of the mean of their places."""
     by_seed = {seed: place.figure for seed, place in places.items()}
-    whole = total((1 / len(places), place.samples_part) for place in places.values())
+    whole = SamplesPart.total((1 / len(places), place.samples_part) for place in places.values())
     half = statistics.fmean(place.half for place in places.values()) if whole is None else whole.half
-    return OverSeeds(value=statistics.fmean(by_seed.values()), by_seed=by_seed, samples_half=half, samples_part=whole)
+    return Figure.over_seeds(by_seed, half, whole)
 
 
-def source_at(curves: Sequence[Sequence[Point]], wanted: OverSeeds) -> OverSeeds | None:
+def source_at(curves: Sequence[Sequence[Point]], wanted: Figure) -> Figure | None:
     """The best source of a method where its target is at least as high as wanted (module docstring); with `beside`,
     that at the same place.
 
@@ -118,7 +117,7 @@ class _Place:
     samples_part: SamplesPart | None
 
 
-def _places(curve: Sequence[Point], seed: int, wanted: OverSeeds) -> Iterator[_Place]:
+def _places(curve: Sequence[Point], seed: int, wanted: Figure) -> Iterator[_Place]:
     """The points that reach the target that is wanted of a seed, and the crossings."""
     target = wanted.by_seed[seed]
     for number, point in enumerate(curve):
@@ -135,7 +134,7 @@ def _places(curve: Sequence[Point], seed: int, wanted: OverSeeds) -> Iterator[_P
         first, second = a.beside or a.source, b.beside or b.source
         y_a, y_b = first.by_seed[seed], second.by_seed[seed]
         slope = (y_b - y_a) / (t_b - t_a)
-        part = total(
+        part = SamplesPart.total(
             [
                 (1 - share, first.samples_part),
                 (share, second.samples_part),

@@ -22,10 +22,10 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 
 from holdfast.records.comparison import Comparison
+from holdfast.records.figure import CONFIDENCE, Figure, rescaled
 from holdfast.records.metrics import is_share
 from holdfast.records.study import FINISHED, Entry, Objective, SampleCorrelation, StudyRecord, TrialRecord
-from holdfast.statistics.intervals import CONFIDENCE, rescaled, seeds_and_samples
-from holdfast.statistics.samples_part import SamplesPart, part_of, total
+from holdfast.statistics.samples_part import part_of
 
 BOTH, SAMPLES, SEEDS, NOTHING = "seeds and samples", "samples only", "seeds only", "nothing"
 
@@ -37,61 +37,9 @@ def parts_of_noise(seeds: int, samples_half: float) -> str:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class OverSeeds:
-    """A figure over training seeds, with what is known of its noise."""
-
-    value: float
-    """Mean over the seeds."""
-    by_seed: dict[int, float]
-    """The figure of each seed."""
-    samples_half: float
-    """Half-width of the samples' part at `CONFIDENCE`, 0 where it could not be had."""
-    samples_part: SamplesPart | None = None
-    """What the samples' part is made of; None where it is not known how far others go along with it, so that parts of
-    two figures are taken as independent."""
-
-    def samples_covariance(self, other: OverSeeds) -> float:
-        """Of the samples' parts of two figures at `CONFIDENCE`, as squared half-widths are; 0 where it is not known."""
-        if self.samples_part is None or other.samples_part is None:
-            return 0.0
-        return self.samples_part.covariance(other.samples_part)
-
-    def interval_at(self, confidence: float) -> tuple[float, float] | None:
-        """Seeds and samples together; None where neither is known."""
-        if len(self.by_seed) == 1 and self.samples_part is not None and self.samples_half == 0:
-            return (self.value, self.value)  # known: no sample tells the two figures apart
-        return seeds_and_samples(list(self.by_seed.values()), self.samples_half, confidence=confidence)
-
-    def minus(self, other: OverSeeds) -> OverSeeds:
-        """The difference, seeds paired; samples as well where it is known how far the two go together. Otherwise their
-        parts are taken as independent, which of the same samples is as a rule too wide."""
-        differences = {seed: value - other.by_seed[seed] for seed, value in self.by_seed.items()}
-        part = total([(1.0, self.samples_part), (-1.0, other.samples_part)])
-        return OverSeeds(
-            value=statistics.fmean(differences.values()),
-            by_seed=differences,
-            samples_half=math.hypot(self.samples_half, other.samples_half) if part is None else part.half,
-            samples_part=part,
-        )
-
-    def times(self, factor: float) -> OverSeeds:
-        """The figure times a number that is known."""
-        return OverSeeds(
-            value=factor * self.value,
-            by_seed={seed: factor * value for seed, value in self.by_seed.items()},
-            samples_half=abs(factor) * self.samples_half,
-            samples_part=None if self.samples_part is None else self.samples_part.times(factor),
-        )
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Gain(OverSeeds):
+class Gain(Figure):
     """What one trial changed on one side: mean over seeds and entries, against the start, more is better."""
 
-    interval: tuple[float, float] | None
-    """At `CONFIDENCE`; None where neither seeds nor samples give one."""
-    covers: str
-    """"seeds and samples", "samples only", "seeds only" or "nothing": the parts of the interval."""
     before: float
     """The start's figure, mean over entries, in the metric's own direction."""
     after: float
@@ -101,6 +49,11 @@ class Gain(OverSeeds):
     higher_is_better: bool
     samples: int
     """Evaluated samples of all entries together; the same ones for every seed."""
+
+    @property
+    def covers(self) -> str:
+        """ "seeds and samples", "samples only", "seeds only" or "nothing": the parts of the interval."""
+        return parts_of_noise(len(self.by_seed), self.samples_half)
 
     @property
     def half(self) -> float:
@@ -172,8 +125,6 @@ def gain_over_seeds(
         samples_half = 0.0
     return Gain(
         value=statistics.fmean(by_seed),
-        interval=seeds_and_samples(by_seed, samples_half),
-        covers=parts_of_noise(len(by_seed), samples_half),
         by_seed=dict(zip(comparisons, by_seed, strict=True)),
         before=statistics.fmean(c.before for one in measured for c in one),
         after=statistics.fmean(c.after for one in measured for c in one),

@@ -30,8 +30,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from holdfast.errors import DataError
+from holdfast.records.figure import CONFIDENCE, seeds_and_samples
 from holdfast.statistics.estimates import Ratio
-from holdfast.statistics.intervals import CONFIDENCE, chance_of_zero, normal_quantile, seeds_and_samples
+from holdfast.statistics.intervals import chance_of_zero
+from holdfast.support.quantiles import normal_quantile
 
 TURNS, FALLS, CANNOT_TELL = "turns", "does not turn", "cannot tell"
 

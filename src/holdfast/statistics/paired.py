@@ -55,7 +55,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from holdfast.records.comparison import Comparison
-from holdfast.statistics.intervals import CONFIDENCE, clopper_pearson, normal_quantile
+from holdfast.records.figure import CONFIDENCE
+from holdfast.statistics.intervals import clopper_pearson
+from holdfast.support.quantiles import normal_quantile
 
 MCNEMAR = "McNemar (exact)"
 STUDENT = "paired t, skewness removed"

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Sequence
 
 from holdfast.errors import DataError
-from holdfast.statistics.intervals import CONFIDENCE, t_half_width
+from holdfast.records.figure import CONFIDENCE, t_half_width
 
 
 def exponent(x: Sequence[float], y: Sequence[float]) -> float:

@@ -32,11 +32,12 @@ import numpy as np
 from holdfast.config.decode import decode
 from holdfast.config.values import Mistake
 from holdfast.errors import ConfigError
+from holdfast.records.figure import CONFIDENCE
 from holdfast.records.study import Objective, StudyRecord, TrialRecord
 from holdfast.statistics.gains import half_width, measures
-from holdfast.statistics.intervals import CONFIDENCE, t_quantile
 from holdfast.statistics.pareto import knee_distances
 from holdfast.statistics.points import allowance, parse_points
+from holdfast.support.quantiles import t_quantile
 
 RuleName = Literal["paper", "target_within", "knee"]
 RULES: tuple[RuleName, ...] = get_args(RuleName)

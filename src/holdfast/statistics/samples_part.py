@@ -17,39 +17,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
+from holdfast.records.figure import SamplesPart
 from holdfast.records.study import Entry, SampleCorrelation
-
-
-@dataclass(frozen=True, kw_only=True)
-class SamplesPart:
-    """The samples' part of a figure that is linear in gains of trials."""
-
-    parts: Mapping[tuple[Entry, int], float]
-    """(entry, trial) -> half-width of that gain at the level of the study, times its weight in the figure."""
-    known: Mapping[Entry, SampleCorrelation] = field(repr=False, compare=False)
-
-    @property
-    def half(self) -> float:
-        """Half-width."""
-        return math.sqrt(max(0.0, self.covariance(self)))
-
-    def covariance(self, other: SamplesPart) -> float:
-        """With another figure's part, times the squared critical value, as half-widths are. Entries whose correlations
-        the two do not share count as independent."""
-        return sum(
-            mine * theirs * self.known[entry].between(one, two)
-            for (entry, one), mine in self.parts.items()
-            for (at, two), theirs in other.parts.items()
-            if at == entry and self.known[entry] is other.known[entry]
-        )
-
-    def times(self, factor: float) -> SamplesPart:
-        """Of the figure times a number that is known."""
-        return SamplesPart(parts={key: factor * half for key, half in self.parts.items()}, known=self.known)
 
 
 def part_of(trial: int, halves: Mapping[Entry, float], found: Iterable[SampleCorrelation]) -> SamplesPart | None:
@@ -66,19 +39,6 @@ def part_of(trial: int, halves: Mapping[Entry, float], found: Iterable[SampleCor
     known = {one.entry: one for one in found if trial in one.places}
     whole = all(entry in known and math.isfinite(half) for entry, half in halves.items())
     return SamplesPart(parts={(e, trial): half for e, half in halves.items()}, known=known) if whole else None
-
-
-def total(parts: Iterable[tuple[float, SamplesPart | None]]) -> SamplesPart | None:
-    """The samples' part of a sum of figures, each times a number that is known; None where one of them is, or where two
-    know an entry by different correlations."""
-    found: dict[tuple[Entry, int], float] = {}
-    known: dict[Entry, SampleCorrelation] = {}
-    for factor, one in parts:
-        if one is None or any(known.setdefault(entry, c) is not c for entry, c in one.known.items()):
-            return None
-        for key, half in one.parts.items():
-            found[key] = found.get(key, 0.0) + factor * half
-    return SamplesPart(parts=found, known=known)
 
 
 @dataclass(frozen=True, kw_only=True)

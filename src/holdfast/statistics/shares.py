@@ -25,9 +25,10 @@ import math
 
 import numpy as np
 
+from holdfast.records.figure import CONFIDENCE, Figure, rescaled
 from holdfast.records.study import StudyRecord, TrialRecord
-from holdfast.statistics.gains import OverSeeds, incomplete, mean_gain
-from holdfast.statistics.intervals import CONFIDENCE, rescaled, t_quantile
+from holdfast.statistics.gains import incomplete, mean_gain
+from holdfast.support.quantiles import t_quantile
 
 UNTOLD = "cannot be told from zero"
 
@@ -75,9 +76,7 @@ def fieller(a: float, b: float, *, v_aa: float, v_ab: float, v_bb: float) -> tup
     return ((middle - root) / leading, (middle + root) / leading)
 
 
-def share_over_seeds(
-    ours: OverSeeds, direct: OverSeeds, *, confidence: float = CONFIDENCE, what: str = "change"
-) -> Share:
+def share_over_seeds(ours: Figure, direct: Figure, *, confidence: float = CONFIDENCE, what: str = "change") -> Share:
     """ours / direct with Fieller's interval over seeds and samples.
 
     Args:
@@ -104,14 +103,14 @@ def share_over_seeds(
     return Share(value=value, interval=interval, reason=open_gain if interval is None else None)
 
 
-def kept_share(ours: OverSeeds, direct: OverSeeds, *, confidence: float = CONFIDENCE) -> Share:
+def kept_share(ours: Figure, direct: Figure, *, confidence: float = CONFIDENCE) -> Share:
     """How much of direct fine-tuning's gain on the target was kept; no value where it gained nothing."""
     if direct.value <= 0:
         return _nothing("direct fine-tuning gained nothing on the target")
     return share_over_seeds(ours, direct, confidence=confidence, what="gain")
 
 
-def avoided_share(ours: OverSeeds, direct: OverSeeds, *, confidence: float = CONFIDENCE) -> Share:
+def avoided_share(ours: Figure, direct: Figure, *, confidence: float = CONFIDENCE) -> Share:
     """How much of direct fine-tuning's loss on the source was avoided; no value where it lost nothing."""
     if direct.value >= 0:
         return _nothing("direct fine-tuning lost nothing on the source")

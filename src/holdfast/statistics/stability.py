@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from holdfast.statistics.intervals import t_half_width
+from holdfast.records.figure import t_half_width
 from holdfast.statistics.rules import Rule, Table
 
 MOST_ENUMERATED = 3125

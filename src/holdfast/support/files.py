@@ -171,6 +171,8 @@ _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 def to_jsonable(value: Any) -> Any:
     """Dataclasses, paths, tuples, sets and numpy-like scalars as plain JSON values; non-finite floats as `{"float":
     "NaN"}`."""
+    if hasattr(value, "to_json") and not isinstance(value, type):
+        return to_jsonable(value.to_json())
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: to_jsonable(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, Mapping):
@@ -255,6 +257,8 @@ def _typed(hint: Any, value: Any, place: str) -> Any:
     elif origin in (dict, Mapping):
         if not isinstance(value, Mapping):
             raise _unfit("an object", value, place)
+        if args[0] is int:
+            value = {_whole_number(k, place): v for k, v in value.items()}
         return {k: _typed(args[1], v, f"{place}.{k}" if place else str(k)) for k, v in value.items()}
     return value
 
@@ -270,6 +274,8 @@ _PLAIN: dict[Any, tuple[tuple[type, ...], str]] = {
 def _record(cls: type, value: Any, place: str) -> Any:
     if not isinstance(value, Mapping):
         raise _unfit("an object", value, place)
+    if hasattr(cls, "fields_from_json"):
+        value = cls.fields_from_json(value)
     found = {}
     hints = _hints(cls)
     for field in dataclasses.fields(cls):
@@ -285,6 +291,14 @@ def _record(cls: type, value: Any, place: str) -> Any:
 def _hints(cls: type) -> dict[str, Any]:
     """What its fields are declared as; a study's thousand files are a few classes."""
     return typing.get_type_hints(cls, include_extras=True)
+
+
+def _whole_number(key: Any, place: str) -> int:
+    """A key of an object that stands for a number, such as a seed's."""
+    try:
+        return int(key)
+    except (TypeError, ValueError):
+        raise _unfit("whole numbers as keys", key, place) from None
 
 
 def _unfit(expected: str, value: Any, place: str) -> DataError:

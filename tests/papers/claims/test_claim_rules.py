@@ -10,8 +10,8 @@ from holdfast.papers.claims.rules import (
     FAILS,
     HOLDS,
     UNKNOWN,
+    ClaimFigure,
     Evidence,
-    Figure,
     Part,
     Statement,
     above,
@@ -25,13 +25,13 @@ from holdfast.papers.claims.rules import (
     unknown,
     within,
 )
-from holdfast.statistics.gains import OverSeeds
-from holdfast.statistics.intervals import normal_quantile, rescaled
+from holdfast.records.figure import Figure, rescaled
+from holdfast.support.quantiles import normal_quantile
 
 
 def figure(value, half, level=0.95):
     half *= rescaled(level)
-    return Figure(what="x", value=value, interval=(value - half, value + half), n="", unit="")
+    return ClaimFigure(what="x", value=value, interval=(value - half, value + half), n="", unit="")
 
 
 def better(record, level):
@@ -133,7 +133,7 @@ def test_holms_procedure(p, expected):
 
 
 def seeds(*values, half=0.0):
-    return OverSeeds(value=sum(values) / len(values), by_seed=dict(enumerate(values)), samples_half=half)
+    return Figure(value=sum(values) / len(values), by_seed=dict(enumerate(values)), samples_half=half)
 
 
 def shape(*means, half=0.02, rises=True, level=0.95):

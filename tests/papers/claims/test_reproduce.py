@@ -12,7 +12,7 @@ import pytest
 from claim_studies import paper_like
 from holdfast.errors import ConfigError, HoldfastError, Interrupted
 from holdfast.papers.claims import reproduction
-from holdfast.papers.claims.rules import UNKNOWN, Claim, Figure
+from holdfast.papers.claims.rules import UNKNOWN, Claim, ClaimFigure
 from holdfast.papers.label_annealing import reproduction as module
 from holdfast.papers.label_annealing.claims import RECIPES, STATEMENTS
 from holdfast.papers.label_annealing.paper import PAPER
@@ -258,7 +258,9 @@ def test_nothing_is_begun_where_something_is_missing(tmp_path, monkeypatch, ran)
 
 def test_figures_that_are_no_numbers_are_written_and_shown(tmp_path):
     """As where a tiny start gains nothing that a share could be taken of."""
-    figure = Figure(what="weight 1: share", value=math.nan, interval=(math.nan, math.inf), n="1 seed", unit="share")
+    figure = ClaimFigure(
+        what="weight 1: share", value=math.nan, interval=(math.nan, math.inf), n="1 seed", unit="share"
+    )
     claim = Claim(
         number="1", text="It gains.", recipe="x", paper="", verdict=UNKNOWN, figures=[figure], reason="No gain."
     )

@@ -24,7 +24,7 @@ from holdfast.records.residual import ModelPair, ResidualRecord
 from holdfast.reports.blocks import words
 from holdfast.reports.charts import plotly_figure
 from holdfast.reports.update_report import Measure
-from holdfast.statistics.intervals import t_quantile
+from holdfast.support.quantiles import t_quantile
 
 
 @pytest.fixture

@@ -9,7 +9,8 @@ import pytest
 
 from holdfast.papers.claims.rules import FAILS, HOLDS, UNKNOWN
 from holdfast.papers.sfa.claims import DIGITS, RECIPE, _Pair, check_claims
-from holdfast.records.sequence import ArmResult, Estimate, SequenceRecord, TaskScore
+from holdfast.records.figure import Figure
+from holdfast.records.sequence import ArmResult, SequenceRecord, TaskScore
 
 ALL = ("1", "2a", "2b", "3a", "3b", "3c", "3d", "3e", "3f", "4", "5")
 FIGURES: dict[str, tuple[float, float, float | None]] = {
@@ -31,8 +32,8 @@ FIGURES: dict[str, tuple[float, float, float | None]] = {
 """A study in which every claim holds."""
 
 
-def estimate(value: float, half: float, seeds: int) -> Estimate:
-    return Estimate(value=value, interval=None, by_seed={str(s): value for s in range(seeds)}, samples_half=half)
+def estimate(value: float, half: float, seeds: int) -> Figure:
+    return Figure(value=value, by_seed=dict.fromkeys(range(seeds), value), samples_half=half)
 
 
 def arm(name: str, figures: tuple[float, float, float | None], zero: tuple[float, float], half: float, seeds: int):
@@ -163,7 +164,7 @@ def test_losses_count_downwards():
         for t, a in record.tasks.items()
     }
 
-    def negated(e: Estimate) -> Estimate:
+    def negated(e: Figure) -> Figure:
         return dataclasses.replace(e, value=-e.value, by_seed={s: -v for s, v in e.by_seed.items()})
 
     arms = [dataclasses.replace(a, scores={t: negated(e) for t, e in a.scores.items()}) for a in record.arms]

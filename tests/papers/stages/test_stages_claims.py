@@ -11,13 +11,13 @@ import pytest
 from holdfast.papers.claims.rules import FAILS, HOLDS, UNKNOWN, Claim
 from holdfast.papers.stages.claims import FACTS, LEARNT, LETTERED, PLAIN, STATEMENTS, check_claims
 from holdfast.records.evaluation import Evaluation, Metric
+from holdfast.records.figure import Figure
 from holdfast.records.stages import (
     BASE,
     CONTROL,
     RESTORED,
     TUNED,
     Along,
-    Figure,
     MeasuredModel,
     StagesRecord,
     TaskAbout,
@@ -50,7 +50,7 @@ def record(world: int, figures: dict[str, Any], *, mass: list[float], begins: in
         shown: dict[str, dict[str, Figure]] = {}
         for name, (entry, metric) in ENTRIES.items():
             value = figures[name][kind][at] + 0.001 * world
-            shown.setdefault(entry, {})[metric] = Figure(value=value, interval=(value - half, value + half))
+            shown.setdefault(entry, {})[metric] = Figure(value=value, over_samples=(value - half, value + half))
         return MeasuredModel(role=role, arm="direct" if place else "", place=place, figures=shown, state="complete")
 
     models = [model(BASE, 0, "given", 0), model(CONTROL, 0, "given", 1)]
@@ -58,7 +58,7 @@ def record(world: int, figures: dict[str, Any], *, mass: list[float], begins: in
         models += [model(TUNED, k + 1, "tuned", k), model(RESTORED, k + 1, "restored", k)]
 
     def point(step: int, value: float) -> Along:
-        metric = Metric(value=value, n=240, unit="", higher_is_better=True, interval=(value - half, value + half))
+        metric = Metric(value=value, n=240, unit="", higher_is_better=True, over_samples=(value - half, value + half))
         about = {"suite": "knowledge", "name": "old_lettered", "kind": "lettered", "primary": "mass", "key": "k"}
         return Along(step=step, evaluations=[Evaluation(metrics={"mass": metric}, settings={}, model={}, **about)])
 

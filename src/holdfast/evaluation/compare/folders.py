@@ -29,9 +29,9 @@ from holdfast.evaluation.compare.joint_scores import SAMPLES_DECIDE, JointScores
 from holdfast.evaluation.compare.samples import compare_columns, compared, failed_comparisons
 from holdfast.records.comparison import Comparison, Decision, FamilyWise
 from holdfast.records.evaluation import Evaluation, EvaluationFolder
+from holdfast.records.figure import CONFIDENCE
 from holdfast.records.margins import Margins
 from holdfast.records.metrics import is_share, readings
-from holdfast.statistics.intervals import CONFIDENCE
 from holdfast.statistics.paired import Flips, Influence, Moments, moments
 from holdfast.support.files import read_as
 

@@ -27,10 +27,10 @@ import numpy as np
 from holdfast.errors import DataError
 from holdfast.records.comparison import Comparison
 from holdfast.records.evaluation import Evaluation, why_not_finite
+from holdfast.records.figure import CONFIDENCE
 from holdfast.records.margins import Margins
 from holdfast.records.metrics import is_share
 from holdfast.statistics.estimates import TEXT_FIGURES, Ratio, Rows, by_cluster, clusters_of, figure_for
-from holdfast.statistics.intervals import CONFIDENCE
 from holdfast.statistics.paired import MCNEMAR, STUDENT, Flips, Moments, moments
 
 

@@ -16,13 +16,13 @@ from holdfast.evaluation.compare.folders import compare_folders
 from holdfast.evaluation.probe.changes import Change
 from holdfast.records.comparison import Comparison
 from holdfast.records.evaluation import Evaluation, EvaluationFolder
+from holdfast.records.figure import SamplesPart, seeds_and_samples
 from holdfast.records.probe import AS_IT_IS, NOISE, TOWARD, Inflection, ProbedModel, Sensitivity, Trend
 from holdfast.records.study import Entry, SampleCorrelation
 from holdfast.statistics.estimates import Ratio, by_cluster, clusters_of, figure_for
 from holdfast.statistics.gains import NOTHING, half_width, parts_of_noise
 from holdfast.statistics.inflection import Turn, turn
-from holdfast.statistics.intervals import seeds_and_samples
-from holdfast.statistics.samples_part import part_of, total
+from holdfast.statistics.samples_part import part_of
 
 Along = TypeVar("Along", Trend, Inflection)
 
@@ -125,7 +125,7 @@ def trends(
         by_seed = [sign * (b - a) for a, b in zip(one.by_seed, other.by_seed, strict=True)]
         pair = ((first, one), (last, other))
         parts = [part_of(place[model, *key], {s.key: s.samples_half}, correlations) for model, s in pair]
-        difference = total(zip((-1.0, 1.0), parts, strict=True))
+        difference = SamplesPart.total(zip((-1.0, 1.0), parts, strict=True))
         samples = math.hypot(one.samples_half, other.samples_half) if difference is None else difference.half
         found.append(
             Trend(

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from holdfast.errors import DataError
+from holdfast.records.measure import number
 from holdfast.reports.blocks import (
     Banner,
     Block,
@@ -30,7 +31,7 @@ from holdfast.reports.blocks import (
     sub,
 )
 from holdfast.reports.charts import Axis, Chart, Col, Mark, Rule, Value
-from holdfast.reports.format import hardware_text, listed, number
+from holdfast.reports.format import hardware_text, listed
 
 TONES = {"holds": "good", "does not hold": "bad", "cannot tell": "warn"}
 KEPT, AVOIDED = "target gain kept", "source loss avoided"

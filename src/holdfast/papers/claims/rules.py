@@ -25,8 +25,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, Literal, TypeVar
 
-from holdfast.statistics.gains import OverSeeds
-from holdfast.statistics.intervals import CONFIDENCE
+from holdfast.records.figure import CONFIDENCE, Figure
 
 R = TypeVar("R")
 HOLDS, FAILS, UNKNOWN = "holds", "does not hold", "cannot tell"
@@ -38,7 +37,7 @@ NO_INTERVAL = "there is no interval"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Figure:
+class ClaimFigure:
     """One figure that a verdict rests on, or that a reader wants beside it."""
 
     what: str
@@ -140,7 +139,7 @@ class Claim:
     """What the paper prints, and where."""
     verdict: str
     """"holds", "does not hold" or "cannot tell"."""
-    figures: list[Figure]
+    figures: list[ClaimFigure]
     reason: str
     """Why this verdict, for people."""
     preconditions: list[Precondition] = dataclasses.field(default_factory=list)
@@ -158,7 +157,7 @@ class Part:
 
     verdict: str
     reason: str
-    figures: Sequence[Figure] = ()
+    figures: Sequence[ClaimFigure] = ()
     warning: str = ""
     """What a reader has to know of it beside the verdict."""
 
@@ -319,7 +318,7 @@ def joint(verdicts: Iterable[str]) -> str:
     return FAILS if FAILS in found else UNKNOWN if UNKNOWN in found else HOLDS
 
 
-def unknown(reason: str, figures: Sequence[Figure] = ()) -> Part:
+def unknown(reason: str, figures: Sequence[ClaimFigure] = ()) -> Part:
     """A condition that cannot be told."""
     return Part(verdict=UNKNOWN, reason=reason, figures=figures)
 
@@ -339,7 +338,7 @@ def against(interval: tuple[float, float] | None, bound: float, *, inclusive: bo
 
 
 def above(
-    figure: Figure, bound: float, *, yes: str, no: str, between: str | None = None, inclusive: bool = False
+    figure: ClaimFigure, bound: float, *, yes: str, no: str, between: str | None = None, inclusive: bool = False
 ) -> Part:
     """A figure that has to lie above a bound with its whole interval.
 
@@ -354,7 +353,7 @@ def above(
 
 
 def below(
-    figure: Figure, bound: float, *, yes: str, no: str, between: str | None = None, inclusive: bool = False
+    figure: ClaimFigure, bound: float, *, yes: str, no: str, between: str | None = None, inclusive: bool = False
 ) -> Part:
     """A figure that has to lie below a bound with its whole interval; the arguments of `above`. With `inclusive`, an
     interval that begins at the bound is not below it."""
@@ -363,7 +362,7 @@ def below(
     return _judged(figure, {HOLDS: FAILS, FAILS: HOLDS, UNKNOWN: UNKNOWN}[found], yes, no, between)
 
 
-def within(figure: Figure, margin: float, *, yes: str, no: str, between: str | None = None) -> Part:
+def within(figure: ClaimFigure, margin: float, *, yes: str, no: str, between: str | None = None) -> Part:
     """A figure that has to lie within -margin and margin with its whole interval, which is an equivalence (two
     one-sided tests; Schuirmann 1987); wholly beyond one end it does not hold. Finding no difference is no equivalence.
     """
@@ -377,7 +376,7 @@ def _turned(interval: tuple[float, float] | None, bound: float) -> str:
     return against(None if interval is None else (-interval[1], -interval[0]), -bound, inclusive=True)
 
 
-def _judged(figure: Figure, verdict: str, yes: str, no: str, between: str | None) -> Part:
+def _judged(figure: ClaimFigure, verdict: str, yes: str, no: str, between: str | None) -> Part:
     if figure.interval is None:
         return unknown(NO_INTERVAL, [figure])
     if not all(map(math.isfinite, (figure.value, *figure.interval))):
@@ -387,7 +386,7 @@ def _judged(figure: Figure, verdict: str, yes: str, no: str, between: str | None
 
 
 def monotone(
-    line: Sequence[tuple[str, OverSeeds]],
+    line: Sequence[tuple[str, Figure]],
     *,
     what: str,
     rises: bool,
@@ -411,19 +410,19 @@ def monotone(
         least: by how much the ends have to differ, in the figure's unit.
         margin: what a way back may be, in the figure's unit.
         level: of the intervals.
-        n, unit: see `Figure`.
+        n, unit: see `ClaimFigure`.
         along: what the line is a line of, in a word.
     """
     sign, pairs = 1.0 if rises else -1.0, list(itertools.combinations(line, 2))
     each = 1 - (1 - level) / len(pairs) if level > 0 else 0.0
     (first, start), (last, end) = line[0], line[-1]
-    whole = end.minus(start)
-    figure = Figure(
+    whole = end - start
+    figure = ClaimFigure(
         what=f"{what}: {last} - {first}", value=whole.value, interval=whole.interval_at(level), n=n, unit=unit
     )
     doubtful, backwards = [], []
     for (a, before), (b, after) in pairs:
-        step = after.minus(before).interval_at(each)
+        step = (after - before).interval_at(each)
         if step is None or not all(map(math.isfinite, step)):
             return unknown(f"the {what} has no interval", [figure])
         ahead = step if rises else (-step[1], -step[0])

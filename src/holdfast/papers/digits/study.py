@@ -31,11 +31,11 @@ from torch.nn.functional import cross_entropy
 
 from holdfast.errors import TrainingDiverged
 from holdfast.papers.digits.data import read_digits
+from holdfast.records.figure import Figure
 from holdfast.records.sequence import (
     SEQUENTIAL,
     SINGLE,
     ArmResult,
-    Estimate,
     SequenceModel,
     SequenceRecord,
     TaskScore,
@@ -44,7 +44,6 @@ from holdfast.records.sequence import (
 from holdfast.retention.fisher import fingerprints, save_fisher
 from holdfast.retention.plain_loop import attach_retention
 from holdfast.retention.protocol import RetentionMethod
-from holdfast.statistics.intervals import seeds_and_samples
 from holdfast.statistics.paired import Flips
 from holdfast.studies.engine.study import PAGE
 from holdfast.studies.sequence.settings import Arm, read_arms
@@ -318,20 +317,15 @@ def arm_result(arm: Arm, results: Mapping[int, Mapping[str, Any]], tasks: Mappin
         label = OLD if arm.kind == SINGLE and task == OLD else arm.label
         after = {seed: networks[label]["right"][task] for seed, networks in results.items()}
         gain = gain_over({seed: networks["base"]["right"][task] for seed, networks in results.items()}, after)
-        assert gain.interval is not None
-        half = gain.interval[1] - gain.value
-        value = about.before + gain.value
-        scores[task] = Estimate(
-            value=value,
-            interval=(max(0.0, value - half), min(1.0, value + half)),
+        scores[task] = Figure(
+            value=about.before + gain.value,
             by_seed={seed: about.before + difference for seed, difference in gain.by_seed.items()},
             samples_half=gain.samples_half,
         )
         if arm.kind != SEQUENTIAL:
             plain = {seed: networks[sequential]["right"][task] for seed, networks in results.items()}
             against[task] = gain_over(plain, after)
-    moved = {str(seed): networks[arm.label]["distance"] for seed, networks in results.items()}
-    mean_moved = Estimate(value=statistics.fmean(moved.values()), by_seed=moved)
+    moved = Figure.over_seeds({seed: networks[arm.label]["distance"] for seed, networks in results.items()})
     return ArmResult(
         arm=arm.label,
         kind=arm.kind,
@@ -342,11 +336,11 @@ def arm_result(arm: Arm, results: Mapping[int, Mapping[str, Any]], tasks: Mappin
         models=[OLD, arm.label],
         scores=scores,
         against=against,
-        distance=None if arm.kind == SINGLE else mean_moved,
+        distance=None if arm.kind == SINGLE else moved,
     )
 
 
-def gain_over(before: Mapping[int, Sequence[int]], after: Mapping[int, Sequence[int]]) -> Estimate:
+def gain_over(before: Mapping[int, Sequence[int]], after: Mapping[int, Sequence[int]]) -> Figure:
     """How much more often `after` is right than `before`, paired by seed and image, with an interval over both."""
     by_seed, halves = {}, []
     for seed, answers in after.items():
@@ -355,11 +349,4 @@ def gain_over(before: Mapping[int, Sequence[int]], after: Mapping[int, Sequence[
         low, high = flips.interval()
         by_seed[seed] = flips.estimate
         halves.append((high - low) / 2)
-    values = list(by_seed.values())
-    samples_half = statistics.fmean(halves)
-    return Estimate(
-        value=statistics.fmean(values),
-        interval=seeds_and_samples(values, samples_half),
-        by_seed={str(seed): value for seed, value in by_seed.items()},
-        samples_half=samples_half,
-    )
+    return Figure.over_seeds(by_seed, statistics.fmean(halves))

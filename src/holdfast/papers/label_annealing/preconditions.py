@@ -19,9 +19,9 @@ from collections.abc import Callable, Sequence
 
 from holdfast.papers.claims.rules import MARGIN, Precondition, at_least, at_most
 from holdfast.records.evaluation import CHANCE, UNIGRAM
+from holdfast.records.figure import CONFIDENCE
 from holdfast.records.metrics import is_share
 from holdfast.records.study import Objective, StudyRecord, TrialRecord
-from holdfast.statistics.intervals import CONFIDENCE
 from holdfast.studies.tradeoff.curves import (
     LEAST,
     NAMES,
@@ -103,7 +103,7 @@ def converged(study: StudyRecord) -> list[Precondition]:
     direct = gain(study.direct, study, "target")
 
     def sure(trial: TrialRecord) -> float:
-        interval = gain(trial, study, "target").minus(direct).interval_at(level)
+        interval = (gain(trial, study, "target") - direct).interval_at(level)
         return -math.inf if interval is None or math.isnan(interval[0]) else interval[0]
 
     best = max(others, key=sure)

@@ -14,7 +14,7 @@ from holdfast.papers.claims.rules import (
     HOLDS,
     MARGIN,
     NO_INTERVAL,
-    Figure,
+    ClaimFigure,
     Part,
     above,
     against,
@@ -24,9 +24,9 @@ from holdfast.papers.claims.rules import (
     unknown,
     within,
 )
+from holdfast.records.figure import Figure
 from holdfast.records.metrics import is_share
 from holdfast.records.study import Objective, StudyRecord, TrialRecord
-from holdfast.statistics.gains import OverSeeds
 from holdfast.statistics.shares import Share, kept_share
 from holdfast.studies.tradeoff.curves import (
     ANNEALING,
@@ -168,7 +168,7 @@ def better_than_l2(study: StudyRecord, level: float) -> list[Part]:
     chosen = [paper_choice(study, m) for m in (ANNEALING, L2)]
     if chosen[0] is None or chosen[1] is None:
         return [_with_figures(first, beside)]
-    difference = gain(chosen[0], study, "source").minus(gain(chosen[1], study, "source"))
+    difference = gain(chosen[0], study, "source") - gain(chosen[1], study, "source")
     reading = against(difference.interval_at(level), BETTER * -gain(study.direct, study, "source").value)
     shares = [f for trial in chosen if trial is not None for f in _both_shares(study, trial, level)]
     named = " and ".join(t.label for t in chosen if t is not None)
@@ -326,7 +326,7 @@ def beats_direct(study: StudyRecord, level: float) -> list[Part]:
     trials, direct = complete_trials(study, ANNEALING), gain(study.direct, study, "target")
     parts = []
     for trial in trials:
-        more, what = gain(trial, study, "target").minus(direct), f"target of {trial.label} - direct fine-tuning"
+        more, what = gain(trial, study, "target") - direct, f"target of {trial.label} - direct fine-tuning"
         figure = _figure(what, more, study, _each(level, len(trials)), _unit(study, "target"))
         words = f"{trial.label} learns more of the target than direct fine-tuning", f"{trial.label} does not"
         parts.append(above(figure, _least(study, "target"), yes=words[0], no=words[1]))
@@ -343,7 +343,7 @@ def restores_format(study: StudyRecord, level: float) -> list[Part]:
     ours = at_equal_target(study, L2, NO_LOSS, of=lambda trial: follows_format(trial, study))
     if ours is None:
         return [unknown(f"L2 does not reach {_percent(NO_LOSS)} of direct fine-tuning's gain")]
-    share = kept_share(ours.minus(direct), direct.times(-1.0), confidence=level)
+    share = kept_share(ours - direct, direct * -1.0, confidence=level)
     judged = above(
         _share_figure(f"form of the answers: loss avoided by L2 at {_percent(NO_LOSS)} of the gain", share, study),
         1 - MARGIN,
@@ -381,25 +381,25 @@ def _or_reason(judged: Part, share: Share) -> Part:
     return dataclasses.replace(judged, reason=share.reason or NO_INTERVAL)
 
 
-def _with_figures(part: Part, figures: Sequence[Figure]) -> Part:
+def _with_figures(part: Part, figures: Sequence[ClaimFigure]) -> Part:
     return dataclasses.replace(part, figures=[*part.figures, *figures])
 
 
-def _figure(what: str, found: OverSeeds, study: StudyRecord, level: float, unit: str) -> Figure:
-    return Figure(what=what, value=found.value, interval=found.interval_at(level), n=_behind(study), unit=unit)
+def _figure(what: str, found: Figure, study: StudyRecord, level: float, unit: str) -> ClaimFigure:
+    return ClaimFigure(what=what, value=found.value, interval=found.interval_at(level), n=_behind(study), unit=unit)
 
 
-def _share_figure(what: str, share: Share, study: StudyRecord, side: str = "source") -> Figure:
+def _share_figure(what: str, share: Share, study: StudyRecord, side: str = "source") -> ClaimFigure:
     value = math.nan if share.value is None else share.value
-    return Figure(what=what, value=value, interval=share.interval, n=_behind(study, side), unit=_SHARES[side][1])
+    return ClaimFigure(what=what, value=value, interval=share.interval, n=_behind(study, side), unit=_SHARES[side][1])
 
 
-def _trial_share(study: StudyRecord, trial: TrialRecord, side: str, level: float) -> Figure:
+def _trial_share(study: StudyRecord, trial: TrialRecord, side: str, level: float) -> ClaimFigure:
     share = share_of_direct(trial, study, side, level)
     return _share_figure(f"{trial.label}: {_SHARES[side][0]}", share, study, side)
 
 
-def _both_shares(study: StudyRecord, trial: TrialRecord, level: float) -> list[Figure]:
+def _both_shares(study: StudyRecord, trial: TrialRecord, level: float) -> list[ClaimFigure]:
     return [_trial_share(study, trial, side, level) for side in _SHARES]
 
 

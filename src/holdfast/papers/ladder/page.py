@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.papers.ladder.record import LadderRecord, PretrainedRung
 from holdfast.records.evaluation import Metric
+from holdfast.records.measure import decimals_for, interval_text, number
 from holdfast.reports.blocks import (
     Block,
     Page,
@@ -41,19 +42,7 @@ from holdfast.reports.charts import (
     tabulate,
     ticks_at,
 )
-from holdfast.reports.format import (
-    count,
-    decimals_for,
-    duration,
-    hardware_rows,
-    hardware_text,
-    interval_text,
-    joined,
-    listed,
-    number,
-    plural,
-    significant,
-)
+from holdfast.reports.format import count, duration, hardware_rows, hardware_text, joined, listed, plural, significant
 from holdfast.reports.terminal import Printer
 
 if TYPE_CHECKING:

@@ -42,8 +42,8 @@ from holdfast.papers.claims.rules import (
     HOLDS,
     UNKNOWN,
     Claim,
+    ClaimFigure,
     Evidence,
-    Figure,
     Part,
     Requirement,
     Statement,
@@ -55,11 +55,10 @@ from holdfast.papers.claims.rules import (
 )
 from holdfast.papers.overtraining.costs import change_cost, tuned_score, tuning_cost
 from holdfast.papers.overtraining.record import OvertrainingRecord, Shift, TunedModel, TunedTurn
+from holdfast.records.figure import CONFIDENCE, Figure
 from holdfast.records.probe import AS_IT_IS, NOISE, Inflection
 from holdfast.statistics.equal_target import Point, source_at
-from holdfast.statistics.gains import OverSeeds
 from holdfast.statistics.inflection import FALLS, TURNS, places_at, verdict_of
-from holdfast.statistics.intervals import CONFIDENCE
 
 LEAST, BACK = 0.02, 0.02
 """Nats a token."""
@@ -141,7 +140,7 @@ def _tuned(record: OvertrainingRecord) -> list[TunedModel]:
     return [m for m in found if m is not None]
 
 
-def _score(record: OvertrainingRecord, model: TunedModel) -> OverSeeds | None:
+def _score(record: OvertrainingRecord, model: TunedModel) -> Figure | None:
     """The VLM score of a model; None where a seed has diverged."""
     return tuned_score(record, model, _lead(record, "target"))
 
@@ -150,7 +149,7 @@ def _gammas(record: OvertrainingRecord) -> list[float]:
     return sorted({s.size for s in record.sensitivities if s.kind == NOISE})
 
 
-def _noise_costs(record: OvertrainingRecord, gamma: float) -> list[tuple[str, OverSeeds]]:
+def _noise_costs(record: OvertrainingRecord, gamma: float) -> list[tuple[str, Figure]]:
     """What noise costs each checkpoint, the smallest budget first; empty where it overflows."""
     own = {s.model: s for s in record.sensitivities if (s.kind, s.size, s.entry) == (NOISE, gamma, _kept(record))}
     if any(s.failed for s in own.values()):
@@ -190,7 +189,7 @@ def _turned(what: str, turn: Inflection | TunedTurn, level: float) -> Part:
         return unknown(f"the record does not say at which levels {what} turns; run the study's command again")
     interval, verdict = (turn.budgets[places[0]], turn.budgets[places[1]]), verdict_of(places, len(turn.budgets))
     at = f"best at {_budgets((turn.tokens, turn.tokens))} tokens (may be {_budgets(interval)})"
-    figure = Figure(
+    figure = ClaimFigure(
         what=f"{what}: lost from its best budget to the largest",
         value=turn.after,
         interval=None,
@@ -244,7 +243,7 @@ def tuning_costs_more(record: OvertrainingRecord, level: float) -> list[Part]:
     return parts or [unknown("there is no rate at which no model diverged")]
 
 
-def _rising(line: Sequence[tuple[str, OverSeeds]], what: str, level: float, record: OvertrainingRecord) -> Part:
+def _rising(line: Sequence[tuple[str, Figure]], what: str, level: float, record: OvertrainingRecord) -> Part:
     seeds = len(line[0][1].by_seed)
     unit = _unit(record, "source") or NATS
     return monotone(
@@ -355,12 +354,14 @@ def distance_follows_the_rate(record: OvertrainingRecord, level: float) -> list[
         ("exponent of the distance in the rate, less 1", exponents, 1.0, EXPONENT, "it is in proportion", "it is not"),
         ("log of the distance, largest to smallest budget", spreads, 0.0, ALIKE, "it is alike", "it depends on it"),
     ):
-        over = OverSeeds(
+        over = Figure(
             value=statistics.fmean(by_seed.values()) - centre,
             by_seed={s: v - centre for s, v in by_seed.items()},
             samples_half=0.0,
         )
-        figure = Figure(what=what, value=over.value, interval=over.interval_at(level), n=f"{len(seeds)} seeds", unit="")
+        figure = ClaimFigure(
+            what=what, value=over.value, interval=over.interval_at(level), n=f"{len(seeds)} seeds", unit=""
+        )
         found.append(within(figure, margin, yes=yes, no=no))
     return found
 
@@ -382,10 +383,12 @@ def quadratic_near_and_far(record: OvertrainingRecord, level: float) -> list[Par
     if len(deviations["near"]) < 2:
         return [unknown("the curvature of two checkpoints and more is needed, and two sizes of noise")]
 
-    def figure(what: str, values: Sequence[float]) -> Figure:
-        over = OverSeeds(value=statistics.fmean(values), by_seed=dict(enumerate(values)), samples_half=0.0)
+    def figure(what: str, values: Sequence[float]) -> ClaimFigure:
+        over = Figure(value=statistics.fmean(values), by_seed=dict(enumerate(values)), samples_half=0.0)
         n = f"{len(values)} checkpoints"
-        return Figure(what=what, value=over.value, interval=over.interval_at(level), n=n, unit="share of its change")
+        return ClaimFigure(
+            what=what, value=over.value, interval=over.interval_at(level), n=n, unit="share of its change"
+        )
 
     near = figure("loss less the quadratic, smallest noise", deviations["near"])
     far = figure("loss less the quadratic, largest noise", deviations["far"])
@@ -432,8 +435,8 @@ def costs_grow_less(kind: str) -> Callable[[OvertrainingRecord, float], list[Par
         if isinstance(found, Part):
             return [found]
         by_seed = {int(seed): v for seed, v in found.by_seed.items()}
-        over = OverSeeds(value=found.growth, by_seed=by_seed, samples_half=found.samples_half)
-        figure = Figure(
+        over = Figure(value=found.growth, by_seed=by_seed, samples_half=found.samples_half)
+        figure = ClaimFigure(
             what="growth of the cost along the ladder, less direct fine-tuning's",
             value=found.growth,
             interval=over.interval_at(level) if by_seed else None,
@@ -495,7 +498,7 @@ def _language_costs(record: OvertrainingRecord, models: Sequence[TunedModel], at
 
 def _along(
     record: OvertrainingRecord,
-    line: Sequence[OverSeeds | None],
+    line: Sequence[Figure | None],
     what: str,
     least: float,
     level: float,
@@ -507,9 +510,9 @@ def _along(
     """Whether a figure grows from the smallest budget to the largest by more than what counts."""
     if len(line) < len(record.checkpoints) or len(line) < 2 or line[0] is None or line[-1] is None:
         return unknown(f"the {what} was not measured at both ends of the ladder")
-    over = line[-1].minus(line[0])
+    over = line[-1] - line[0]
     first, last = (record.checkpoints[place].label for place in (0, -1))
-    figure = Figure(
+    figure = ClaimFigure(
         what=f"{what}: {last} - {first}",
         value=over.value,
         interval=over.interval_at(level),
@@ -539,8 +542,8 @@ def keeps_more_at_equal_score(kind: str) -> Callable[[OvertrainingRecord, float]
         if mine is None or direct is None:
             missed = arm if mine is None else record.direct
             return [unknown(f"{missed} does not reach the VLM score {wanted.value:.3f} in every seed")]
-        over = mine.minus(direct)
-        figure = Figure(
+        over = mine - direct
+        figure = ClaimFigure(
             what=f"language kept at VLM score {wanted.value:.3f}: {arm} - {record.direct}",
             value=over.value,
             interval=over.interval_at(level),
@@ -564,7 +567,7 @@ def _score_and_language(record: OvertrainingRecord, arm: str, checkpoint: str) -
     for m in sorted(own, key=lambda m: m.rate):
         score, cost = _score(record, m), tuning_cost(record, m, _kept(record))
         if score is not None and cost is not None:
-            found.append(Point(target=score, source=cost.times(-1.0)))
+            found.append(Point(target=score, source=cost * -1.0))
     return found
 
 

@@ -7,13 +7,13 @@ import math
 from collections.abc import Mapping, Sequence
 
 from holdfast.papers.overtraining.record import OvertrainingRecord, TunedModel
+from holdfast.records.figure import Figure, SamplesPart
 from holdfast.records.probe import Sensitivity
 from holdfast.records.study import SampleCorrelation
-from holdfast.statistics.gains import OverSeeds
-from holdfast.statistics.samples_part import SamplesPart, part_of
+from holdfast.statistics.samples_part import part_of
 
 
-def tuning_cost(record: OvertrainingRecord, model: TunedModel, entry: str) -> OverSeeds | None:
+def tuning_cost(record: OvertrainingRecord, model: TunedModel, entry: str) -> Figure | None:
     """What fine-tuning cost a checkpoint on an entry ("suite/name"); None where it was not measured, or a seed has
     diverged."""
     f = model.figures.get(entry)
@@ -23,7 +23,7 @@ def tuning_cost(record: OvertrainingRecord, model: TunedModel, entry: str) -> Ov
     return _over(f.cost, f.cost_by_seed, f.samples_half, part)
 
 
-def tuned_score(record: OvertrainingRecord, model: TunedModel, entry: str) -> OverSeeds | None:
+def tuned_score(record: OvertrainingRecord, model: TunedModel, entry: str) -> Figure | None:
     """The figure of a fine-tuned model on an entry ("suite/name"), whatever its checkpoint scores; None as of
     `tuning_cost`."""
     f = model.figures.get(entry)
@@ -33,9 +33,9 @@ def tuned_score(record: OvertrainingRecord, model: TunedModel, entry: str) -> Ov
     return _over(f.value, f.value_by_seed, f.value_half, part)
 
 
-def _over(value: float, by_seed: Mapping[str, float], half: float, part: SamplesPart | None) -> OverSeeds:
+def _over(value: float, by_seed: Mapping[str, float], half: float, part: SamplesPart | None) -> Figure:
     found = {int(seed): v for seed, v in by_seed.items()}
-    return OverSeeds(value=value, by_seed=found, samples_half=half, samples_part=part)
+    return Figure(value=value, by_seed=found, samples_half=half, samples_part=part)
 
 
 def _part(
@@ -48,10 +48,10 @@ def _part(
     return None if own is None else part_of(place, {own: half}, known)
 
 
-def change_cost(record: OvertrainingRecord, change: Sensitivity) -> OverSeeds:
+def change_cost(record: OvertrainingRecord, change: Sensitivity) -> Figure:
     """What a change without training costs a checkpoint, over the seeds of noise."""
     place = record.sensitivities.index(change)
-    return OverSeeds(
+    return Figure(
         value=change.harm,
         by_seed={n: (-v if change.higher_is_better else v) for n, v in enumerate(change.by_seed)},
         samples_half=change.samples_half,

@@ -63,14 +63,14 @@ from holdfast.papers.overtraining.record import (
 )
 from holdfast.papers.overtraining.seen import seen_examples, seen_groups
 from holdfast.records.evaluation import Evaluation, EvaluationFolder
+from holdfast.records.figure import CONFIDENCE, Figure, rescaled
 from holdfast.records.probe import ProbedModel, Sharpness
 from holdfast.records.run import RunFolder
 from holdfast.records.study import SampleCorrelation
-from holdfast.statistics.gains import Gain, OverSeeds, gain_over_seeds
+from holdfast.statistics.gains import Gain, gain_over_seeds
 from holdfast.statistics.inflection import CANNOT_TELL as NO_TURN
 from holdfast.statistics.inflection import FALLS as NEVER_TURNS
 from holdfast.statistics.inflection import TURNS, Turn, places_at
-from holdfast.statistics.intervals import CONFIDENCE, rescaled
 from holdfast.statistics.powers import exponent, exponent_over_seeds
 from holdfast.studies.engine import storage as stored
 from holdfast.studies.engine.study import COMPLETE, StudyState
@@ -385,7 +385,7 @@ class _Judged:
         ways = [(task, arm) for task in self.start.tasks for arm in self.start.arms if task in self.figures.scored]
         for task, arm in ways:
             self._choose(task, arm)
-        turns, growth, held = [], [], dict[tuple[str, str, float | None, str], OverSeeds]()
+        turns, growth, held = [], [], dict[tuple[str, str, float | None, str], Figure]()
         for task, arm in ways:
             for rate in (None, *arm.rates):
                 for scored in self.figures.scored[task]:
@@ -533,7 +533,7 @@ class _Judged:
 
     def _growth(
         self, task: str, arm: str, rate: float | None, scored: Scored, models: Sequence[TunedModel]
-    ) -> tuple[Growth, OverSeeds | None]:
+    ) -> tuple[Growth, Figure | None]:
         """From the smallest to the largest budget; None where an end has diverged."""
         first, last = (models[place].figures[scored.key] for place in (0, -1))
         about: dict[str, Any] = {"task": task, "arm": arm, "rate": rate, "entry": scored.key, "unit": scored.unit}
@@ -544,13 +544,13 @@ class _Judged:
             return Growth(**about, **ends, difference=difference, interval=None, verdict=verdict), None
         one, other = (tuning_cost(self.start, model, scored.key) for model in (models[-1], models[0]))
         assert one is not None and other is not None
-        over = one.minus(other)
+        over = one - other
         interval = over.interval_at(self.config.plan(task).confidence)
         clear = interval is not None and not interval[0] <= 0 <= interval[1]
         verdict = CANNOT_TELL if not clear else "grows" if over.value > 0 else "shrinks"
         return Growth(**about, **ends, difference=over.value, interval=interval, verdict=verdict), over
 
-    def _shifts(self, held: Mapping[tuple[str, str, float | None, str], OverSeeds]) -> list[Shift]:
+    def _shifts(self, held: Mapping[tuple[str, str, float | None, str], Figure]) -> list[Shift]:
         found = []
         for (task, arm, rate, key), over in held.items():
             other = held.get((task, self.start.direct, rate, key))
@@ -561,7 +561,7 @@ class _Judged:
             if mine is not None and theirs is not None:
                 one, its = (places_at(t.chances, 1 - (1 - confidence) / 2) for t in (mine, theirs))
                 verdict = LATER if one[0] > its[1] else EARLIER if one[1] < its[0] else CANNOT_TELL
-            more = over.minus(other)
+            more = over - other
             scored = next(s for s in self.figures.scored[task] if s.key == key)
             found.append(
                 Shift(

@@ -32,6 +32,7 @@ from holdfast.papers.overtraining.record import (
     TunedModel,
     TunedTurn,
 )
+from holdfast.records.measure import decimals_for, interval_text, number
 from holdfast.records.probe import ProbeRecord
 from holdfast.reports import blocks as b
 from holdfast.reports.blocks import (
@@ -67,15 +68,12 @@ from holdfast.reports.charts import (
 )
 from holdfast.reports.format import (
     count,
-    decimals_for,
     duration,
     flatten,
     hardware_rows,
     hardware_text,
-    interval_text,
     joined,
     listed,
-    number,
     plural,
     significant,
 )

@@ -32,8 +32,8 @@ from holdfast.papers.claims import rules as engine
 from holdfast.papers.claims.rules import (
     MARGIN,
     Claim,
+    ClaimFigure,
     Evidence,
-    Figure,
     Part,
     Precondition,
     Requirement,
@@ -44,9 +44,10 @@ from holdfast.papers.claims.rules import (
     unknown,
 )
 from holdfast.records.comparison import Comparison
+from holdfast.records.figure import Figure
 from holdfast.records.metrics import is_share
 from holdfast.records.residual import BASE, DERIVED, INSTRUCT, ResidualRecord, StudiedModel
-from holdfast.statistics.gains import Gain, OverSeeds, gain_over_seeds
+from holdfast.statistics.gains import Gain, gain_over_seeds
 from holdfast.support.token_counts import shown_tokens
 
 RECIPE = "residual"
@@ -230,10 +231,10 @@ class _Study:
 # ---------------------------------------------------------------------------------------------------------------- rules
 
 
-def figure_of(found: OverSeeds, what: str, level: float, like: Gain) -> Figure:
+def figure_of(found: Figure, what: str, level: float, like: Gain) -> ClaimFigure:
     """A change as claims show it, in the unit and of the samples of `like`."""
     n = f"{len(found.by_seed)} seed{'s' if len(found.by_seed) != 1 else ''}, {like.samples} samples"
-    return Figure(what=what, value=found.value, interval=found.interval_at(level), n=n, unit=like.unit)
+    return ClaimFigure(what=what, value=found.value, interval=found.interval_at(level), n=n, unit=like.unit)
 
 
 def _missing(what: str) -> list[Part]:
@@ -278,9 +279,7 @@ class Rule:
             other = study.change(*self.of, self.measure, budget=budget)
             if other is None or other.by_seed.keys() != found.by_seed.keys():
                 return _missing(named)
-            rest = figure_of(
-                found.minus(other.times(self.part)), f"{what}, less {self.part:g} x ({named})", level, found
-            )
+            rest = figure_of(found - other * self.part, f"{what}, less {self.part:g} x ({named})", level, found)
             judged = above(rest, 0.0, yes=yes, no=no)
             parts.append(
                 dataclasses.replace(judged, figures=[*judged.figures, alone, figure_of(other, named, level, found)])
@@ -297,7 +296,7 @@ def _more_with_tokens(study: _Study, level: float) -> list[Part]:
     if small is None or large is None or small.by_seed.keys() != large.by_seed.keys():
         return _missing("the instruct model continued on two budgets")
     # the same prompts of the same instruct model: what the samples add to the difference is in the seeds
-    difference = dataclasses.replace(large.minus(small), samples_half=0.0)
+    difference = Figure.over_seeds((large - small).by_seed)
     what = f"following, change after {shown_tokens(ends[1])} tokens - after {shown_tokens(ends[0])} tokens"
     figure = figure_of(difference, what, level, large)
     return [below(figure, -LEAST, yes="it loses more with more tokens", no="it does not lose more with more tokens")]
@@ -311,7 +310,7 @@ def _strict_falls(study: _Study, level: float) -> list[Part]:
     if hard is None or soft is None:
         return _missing("word problems, strict and flexible,")
     falls = figure_of(hard, "problems solved, strict: base + new text + residual against instruct", level, hard)
-    keeps = figure_of(soft.minus(hard.times(LITTLE)), f"flexible, less {LITTLE:g} x strict", level, hard)
+    keeps = figure_of(soft - hard * LITTLE, f"flexible, less {LITTLE:g} x strict", level, hard)
     alone = figure_of(soft, "problems solved, flexible", level, hard)
     first = below(falls, -LEAST, yes="strict answers fall", no="strict answers do not fall")
     second = above(keeps, 0.0, yes="the answers themselves fall little", no="the answers themselves fall as well")
@@ -364,7 +363,7 @@ def _small_models(study: _Study, level: float) -> list[Part]:
         figure_of(g, f"following, what the residual brings at width {w}", level, large)
         for w, g in zip(ends, (small, large), strict=True)
     ]
-    figure = figure_of(small.minus(large), what, level, large)
+    figure = figure_of(small - large, what, level, large)
     judged = below(figure, -LEAST, yes="the smaller model gains less", no="the smaller model does not gain less")
     return [dataclasses.replace(judged, figures=[*judged.figures, *figures])]
 

@@ -31,23 +31,15 @@ from typing import TYPE_CHECKING, Any
 from holdfast.papers.residual import printed_figures
 from holdfast.papers.residual.printed_figures import AVERAGES, PaperColumn
 from holdfast.records.evaluation import Metric
+from holdfast.records.figure import seeds_and_samples
+from holdfast.records.measure import in_percent, interval_text, number, with_interval
 from holdfast.records.metrics import is_share
 from holdfast.records.residual import BASE, DERIVED, INSTRUCT, ModelPair, ResidualRecord, StudiedModel
 from holdfast.reports import blocks as b
 from holdfast.reports.blocks import Fold, Paragraph, Section, Table, Text, Tile, sub
 from holdfast.reports.charts import DASHES, Axis, Chart, Col, Mark, Value
 from holdfast.reports.compared import ComparisonRow, measures, ordered, primary_of, without_means
-from holdfast.reports.format import (
-    count,
-    in_percent,
-    interval_text,
-    metric_texts,
-    number,
-    plural,
-    significant,
-    tally,
-    with_interval,
-)
+from holdfast.reports.format import count, metric_texts, plural, significant, tally
 from holdfast.reports.html import write_page
 from holdfast.reports.update_report import (
     REPORT_FILE,
@@ -63,7 +55,6 @@ from holdfast.reports.update_report import (
     token_tile,
     whole_page,
 )
-from holdfast.statistics.intervals import seeds_and_samples
 
 if TYPE_CHECKING:
     from rich.console import Console

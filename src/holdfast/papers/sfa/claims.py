@@ -33,8 +33,8 @@ from holdfast.papers.claims.rules import (
     MARGIN,
     UNKNOWN,
     Claim,
+    ClaimFigure,
     Evidence,
-    Figure,
     Part,
     Precondition,
     Statement,
@@ -44,8 +44,8 @@ from holdfast.papers.claims.rules import (
     monotone,
     unknown,
 )
-from holdfast.records.sequence import MERGE, SEQUENTIAL, SINGLE, ArmResult, Estimate, SequenceRecord
-from holdfast.statistics.gains import OverSeeds
+from holdfast.records.figure import Figure
+from holdfast.records.sequence import MERGE, SEQUENTIAL, SINGLE, ArmResult, SequenceRecord
 
 RECIPE, DIGITS = "tasks", "digits"
 """The studies: language tasks, and figure 1's small networks."""
@@ -89,8 +89,8 @@ def _without(record: SequenceRecord) -> Iterator[tuple[str, SequenceRecord]]:
     """The record with one seed left out, by name; nothing where there are not two others."""
     for seed in record.seeds if len(record.seeds) > 2 else ():
 
-        def rest(estimate: Estimate, seed: int = seed) -> Estimate:
-            kept = {s: v for s, v in estimate.by_seed.items() if s != str(seed)}
+        def rest(estimate: Figure, seed: int = seed) -> Figure:
+            kept = {s: v for s, v in estimate.by_seed.items() if s != seed}
             return dataclasses.replace(estimate, by_seed=kept, value=statistics.fmean(kept.values() or [math.nan]))
 
         arms = [
@@ -139,7 +139,7 @@ class _Pair:
         """The arm of a kind that has one."""
         return next(iter(self.arms(kind)), None)
 
-    def gained(self, arm: ArmResult, task: str) -> OverSeeds | None:
+    def gained(self, arm: ArmResult, task: str) -> Figure | None:
         """Over the base, more is better."""
         about, score = self.record.tasks[task], arm.scores.get(task)
         if score is None:
@@ -147,22 +147,20 @@ class _Pair:
         sign = 1.0 if about.higher_is_better else -1.0
         return _over_seeds(score, lambda value: sign * (value - about.before))
 
-    def against(self, arm: ArmResult, task: str) -> OverSeeds | None:
+    def against(self, arm: ArmResult, task: str) -> Figure | None:
         """Over sequential fine-tuning."""
         sequential = self.one(SEQUENTIAL)
         if sequential is not None and arm.arm == sequential.arm:
-            seeds = {int(s): 0.0 for s in arm.scores[task].by_seed} if task in arm.scores else {}
-            return OverSeeds(value=0.0, by_seed=seeds, samples_half=0.0) if seeds else None
-        found = arm.against.get(task)
-        return None if found is None else _over_seeds(found, lambda value: value)
+            return arm.scores[task] * 0.0 if task in arm.scores and arm.scores[task].by_seed else None
+        return arm.against.get(task)
 
     @property
-    def forgotten(self) -> OverSeeds | None:
+    def forgotten(self) -> Figure | None:
         """Of the old task by sequential fine-tuning."""
         single = self.one(SINGLE)
         return None if single is None else self.against(single, self.old)
 
-    def learnt(self, task: str) -> OverSeeds | None:
+    def learnt(self, task: str) -> Figure | None:
         """What training it alone gains."""
         single = self.one(SINGLE)
         return None if single is None else self.gained(single, task)
@@ -171,9 +169,9 @@ class _Pair:
         """What counts, in the task's unit."""
         return LEAST_NATS if "nat" in self.record.tasks[task].unit else LEAST_SHARE
 
-    def figure(self, what: str, value: OverSeeds, level: float, task: str) -> Figure:
+    def figure(self, what: str, value: Figure, level: float, task: str) -> ClaimFigure:
         """A figure at a level."""
-        return Figure(
+        return ClaimFigure(
             what=f"{self.where}: {what}",
             value=value.value,
             interval=value.interval_at(level),
@@ -182,9 +180,9 @@ class _Pair:
         )
 
 
-def _over_seeds(estimate: Estimate, of: Callable[[float], float]) -> OverSeeds:
-    by_seed = {int(s): of(v) for s, v in estimate.by_seed.items()}
-    return OverSeeds(
+def _over_seeds(estimate: Figure, of: Callable[[float], float]) -> Figure:
+    by_seed = {s: of(v) for s, v in estimate.by_seed.items()}
+    return Figure(
         value=statistics.fmean(by_seed.values() or [math.nan]), by_seed=by_seed, samples_half=estimate.samples_half
     )
 
@@ -226,9 +224,7 @@ def _to_the_base(record: SequenceRecord, level: float) -> list[Part]:
         if left is None or learnt is None:
             parts += _missing(pair, "sequential fine-tuning or the single task")
             continue
-        figure = pair.figure(
-            f"{pair.old} left, less {MARGIN:g} x learnt", left.minus(learnt.times(MARGIN)), level, pair.old
-        )
+        figure = pair.figure(f"{pair.old} left, less {MARGIN:g} x learnt", left - learnt * MARGIN, level, pair.old)
         parts.append(
             below(figure, 0.0, yes=f"{pair.old} is at the base's level", no=f"{pair.old} is above the base's level")
         )
@@ -281,7 +277,7 @@ def _little_lost(record: SequenceRecord, level: float) -> list[Part]:
         if value is None or learnt is None:
             parts += _missing(pair, "SFA at p = 0.25, or the single task,")
             continue
-        rest = value.minus(learnt.times(-LITTLE))
+        rest = value + learnt * LITTLE
         figure = pair.figure(f"{pair.new} beside sequential, plus {LITTLE:g} x learnt", rest, level, pair.new)
         parts.append(
             above(figure, 0.0, yes=f"little of {pair.new} is lost", no=f"more than a quarter of {pair.new} is lost")
@@ -295,7 +291,7 @@ def _as_good(pair: _Pair, arm: ArmResult, other: ArmResult, task: str, level: fl
     mine, theirs = pair.against(arm, task), pair.against(other, task)
     if scale is None or mine is None or theirs is None:
         return _missing(pair, arm.arm)[0]
-    rest = mine.minus(theirs).minus(scale.times(-MARGIN))
+    rest = mine - theirs + scale * MARGIN
     figure = pair.figure(f"{task}: {arm.arm} - {other.arm}, plus the margin", rest, level, task)
     words = f"{arm.arm} is as good as {other.arm} on {task}", f"{arm.arm} is worse than {other.arm} on {task}"
     return above(figure, 0.0, yes=words[0], no=words[1])
@@ -306,7 +302,7 @@ def _better(pair: _Pair, arm: ArmResult, other: ArmResult, level: float) -> Part
     forgotten, mine, theirs = pair.forgotten, pair.against(arm, pair.old), pair.against(other, pair.old)
     if forgotten is None or mine is None or theirs is None:
         return _missing(pair, arm.arm)[0]
-    rest = mine.minus(theirs).minus(forgotten.times(BETTER))
+    rest = mine - theirs - forgotten * BETTER
     figure = pair.figure(f"{pair.old}: {arm.arm} - {other.arm}, less the least that counts", rest, level, pair.old)
     words = f"{arm.arm} keeps more of {pair.old} than {other.arm}", f"{arm.arm} keeps no more than {other.arm}"
     return above(figure, 0.0, yes=words[0], no=words[1])
@@ -371,7 +367,7 @@ def _best_beats(mine: str, theirs: str) -> Callable[[SequenceRecord, float], lis
             if best is None or other is None or forgotten is None:
                 parts += _missing(pair, f"{mine} and {theirs} with two seeds, or the single task,")
                 continue
-            rest = best.minus(other).minus(forgotten.times(BETTER / 2))
+            rest = best - other - forgotten * (BETTER / 2)
             figure = pair.figure(f"mean of both: {mine} - {theirs}, less the least that counts", rest, level, pair.old)
             words = f"{mine} at its best is above {theirs}", f"{mine} at its best is not above {theirs}"
             parts.append(above(figure, 0.0, yes=words[0], no=words[1]))
@@ -384,7 +380,7 @@ def _best_beats(mine: str, theirs: str) -> Callable[[SequenceRecord, float], lis
     return rule
 
 
-def _best(pair: _Pair, arms: Sequence[ArmResult]) -> OverSeeds | None:
+def _best(pair: _Pair, arms: Sequence[ArmResult]) -> Figure | None:
     """The mean of both tasks, of each seed the arm that is best with the other seeds."""
     means = [m for m in (_mean(pair, arm) for arm in arms) if m is not None]
     shared = sorted(set[int]().union(*(m.by_seed for m in means)).intersection(*(m.by_seed for m in means)))
@@ -395,7 +391,7 @@ def _best(pair: _Pair, arms: Sequence[ArmResult]) -> OverSeeds | None:
         chosen = max(means, key=lambda m: sum(m.by_seed[s] for s in shared if s != seed))
         by_seed[seed] = chosen.by_seed[seed]
     half = max(m.samples_half for m in means)
-    return OverSeeds(value=statistics.fmean(by_seed.values()), by_seed=by_seed, samples_half=half)
+    return Figure.over_seeds(by_seed, half)
 
 
 def _often(record: SequenceRecord, level: float) -> list[Part]:
@@ -417,7 +413,7 @@ def _often(record: SequenceRecord, level: float) -> list[Part]:
                 if mine is None or theirs is None or forgotten is None:
                     tried += _missing(pair, arm.arm)
                     continue
-                rest = mine.minus(theirs).minus(forgotten.times(-MARGIN / 2))
+                rest = mine - theirs + forgotten * (MARGIN / 2)
                 what = f"mean of both: {arm.arm} - {once.arm}, plus the margin"
                 figure = pair.figure(what, rest, _each(level, len(often)), pair.old)
                 words = f"{arm.arm} is as good as {once.arm}", f"{arm.arm} is worse than {once.arm}"
@@ -426,9 +422,9 @@ def _often(record: SequenceRecord, level: float) -> list[Part]:
     return parts
 
 
-def _mean(pair: _Pair, arm: ArmResult) -> OverSeeds | None:
+def _mean(pair: _Pair, arm: ArmResult) -> Figure | None:
     old, new = pair.against(arm, pair.old), pair.against(arm, pair.new)
-    return None if old is None or new is None else old.minus(new.times(-1.0)).times(0.5)
+    return None if old is None or new is None else (old + new) * 0.5
 
 
 def _nearer_keeps_more(record: SequenceRecord, level: float) -> list[Part]:
@@ -438,20 +434,20 @@ def _nearer_keeps_more(record: SequenceRecord, level: float) -> list[Part]:
     for pair in _pairs(record):
         arms = [a for a in (*pair.arms(SEQUENTIAL), *(a for _, _, a in _averaging(pair))) if a.distance is not None]
         by_seed = {}
-        for seed in map(str, record.seeds):
+        for seed in record.seeds:
             points = [
-                (a.distance.by_seed[seed], kept.by_seed[int(seed)])
+                (a.distance.by_seed[seed], kept.by_seed[seed])
                 for a in arms
                 if a.distance is not None and seed in a.distance.by_seed
                 for kept in [pair.against(a, pair.old)]
-                if kept is not None and int(seed) in kept.by_seed
+                if kept is not None and seed in kept.by_seed
             ]
             if len(points) >= 4 and all(len(set(axis)) > 1 for axis in zip(*points, strict=True)):
-                by_seed[int(seed)] = statistics.correlation(*zip(*points, strict=True))
+                by_seed[seed] = statistics.correlation(*zip(*points, strict=True))
         if not by_seed:
             parts += _missing(pair, "the distance of four arms")
             continue
-        value = OverSeeds(value=statistics.fmean(by_seed.values()), by_seed=by_seed, samples_half=0.0)
+        value = Figure.over_seeds(by_seed)
         figure = dataclasses.replace(
             pair.figure(f"correlation of distance and {pair.old}", value, level, pair.old), unit="correlation"
         )
@@ -464,7 +460,7 @@ def _nearer_keeps_more(record: SequenceRecord, level: float) -> list[Part]:
 # -------------------------------------------------------------------------------------------------------- preconditions
 
 
-def _nearest(value: OverSeeds | None) -> float | None:
+def _nearest(value: Figure | None) -> float | None:
     """The end of the interval that is nearer to 0; the value itself where there is none."""
     if value is None or not math.isfinite(value.value):
         return None

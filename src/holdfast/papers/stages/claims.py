@@ -28,7 +28,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from holdfast.papers.claims import rules as engine
@@ -44,8 +43,8 @@ from holdfast.papers.claims.rules import (
     below,
     unknown,
 )
-from holdfast.records.stages import BASE, CONTROL, PROBING, RESTORED, TUNED, Figure, StagesRecord
-from holdfast.statistics.gains import OverSeeds
+from holdfast.records.figure import Figure
+from holdfast.records.stages import BASE, CONTROL, PROBING, RESTORED, TUNED, StagesRecord
 
 RECIPE = "stages"
 """All worlds together."""
@@ -96,27 +95,15 @@ class Worlds:
         """After half of them."""
         return max(1, self.last // 2)
 
-    def over(self, of: Callable[[StagesRecord], _Value | None]) -> OverSeeds | None:
+    def over(self, of: Callable[[StagesRecord], Figure | None]) -> Figure | None:
         """A figure over worlds; None where one lacks it."""
         found = {world: of(record) for world, record in self.wide.items()}
         known = {world: value for world, value in found.items() if value is not None}
         if not known or len(known) < len(found):
             return None
         by_world = {world: value.value for world, value in known.items()}
-        half = known[next(iter(known))].half if len(known) == 1 else 0.0
-        return OverSeeds(value=statistics.fmean(by_world.values()), by_seed=by_world, samples_half=half)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Value:
-    """A figure of one world."""
-
-    value: float
-    half: float = 0.0
-    """Half-width at 95 % over its questions, rather too wide for differences: pairs are taken as independent."""
-
-    def minus(self, other: _Value) -> _Value:
-        return _Value(self.value - other.value, math.hypot(self.half, other.half))
+        half = known[next(iter(known))].half_over_samples if len(known) == 1 else 0.0
+        return Figure.over_seeds(by_world, half)
 
 
 def check_claims(records: Mapping[str, StagesRecord | None]) -> list[Claim]:
@@ -157,54 +144,50 @@ def _labels(record: StagesRecord) -> list[str]:
     return record.checkpoints[record.arms[0]]
 
 
-def _of(record: StagesRecord, role: str, place: int, entry: str, metric: str) -> _Value | None:
+def _of(record: StagesRecord, role: str, place: int, entry: str, metric: str) -> Figure | None:
     """A figure of a model; place 0: base and control."""
     model = record.model(role, record.arms[0] if place else "", place)
     found = None if model is None else model.figures.get(entry, {}).get(metric)
-    return None if found is None or not math.isfinite(found.value) else _measured(found)
-
-
-def _measured(figure: Figure) -> _Value:
-    return _Value(figure.value, 0.0 if figure.interval is None else (figure.interval[1] - figure.interval[0]) / 2)
+    return None if found is None or not math.isfinite(found.value) else found
 
 
 Model = tuple[str, int]
 """Role and place."""
 
 
-def change(after: Model, before: Model, entry: str, metric: str) -> Callable[[StagesRecord], _Value | None]:
+def change(after: Model, before: Model, entry: str, metric: str) -> Callable[[StagesRecord], Figure | None]:
     """What changes of a figure between two models of a world."""
 
-    def of(record: StagesRecord) -> _Value | None:
+    def of(record: StagesRecord) -> Figure | None:
         a, b = _of(record, *after, entry, metric), _of(record, *before, entry, metric)
-        return None if a is None or b is None else a.minus(b)
+        return None if a is None or b is None else a - b
 
     return of
 
 
-def beside_both(place: int, entry: str, metric: str, *, lower: bool) -> Callable[[StagesRecord], _Value | None]:
+def beside_both(place: int, entry: str, metric: str, *, lower: bool) -> Callable[[StagesRecord], Figure | None]:
     """A restored model's figure minus the lower, or the higher, of base and control."""
 
-    def of(record: StagesRecord) -> _Value | None:
+    def of(record: StagesRecord) -> Figure | None:
         restored = _of(record, RESTORED, place, entry, metric)
         two = [_of(record, role, 0, entry, metric) for role in (BASE, CONTROL)]
         known = [v for v in two if v is not None]
         if restored is None or len(known) < 2:
             return None
-        return restored.minus((min if lower else max)(known, key=lambda v: v.value))
+        return restored - (min if lower else max)(known, key=lambda v: v.value)
 
     return of
 
 
-def least_along(entry: str, metric: str, share: float) -> Callable[[StagesRecord], _Value | None]:
+def least_along(entry: str, metric: str, share: float) -> Callable[[StagesRecord], Figure | None]:
     """The least value of a figure from a share of the fine-tuning's steps on, of what was measured on the way; None
     where nothing was, or a point is not finite."""
 
-    def of(record: StagesRecord) -> _Value | None:
+    def of(record: StagesRecord) -> Figure | None:
         points = record.along.get(record.arms[0], [])
         last = max((p.step for p in points), default=0)
         values = [
-            _measured(Figure(value=e.metrics[metric].value, interval=e.metrics[metric].interval))
+            Figure(value=e.metrics[metric].value, over_samples=e.metrics[metric].interval)
             for p in points
             if last and p.step >= share * last
             for e in p.evaluations
@@ -226,7 +209,7 @@ def transition(record: StagesRecord) -> int | None:
 # ---------------------------------------------------------------------------------------------------------------- rules
 
 
-Of = Callable[[StagesRecord], _Value | None]
+Of = Callable[[StagesRecord], Figure | None]
 Places = Callable[[Worlds], Sequence[int]]
 
 
@@ -298,9 +281,9 @@ class Rule:
         return [part for condition in self.conditions for part in condition.parts(worlds, level)]
 
 
-def _figure(what: str, value: OverSeeds, level: float, unit: str) -> engine.Figure:
+def _figure(what: str, value: Figure, level: float, unit: str) -> engine.ClaimFigure:
     n = f"{len(value.by_seed)} worlds" if len(value.by_seed) > 1 else "one world"
-    return engine.Figure(what=what, value=value.value, interval=value.interval_at(level), n=n, unit=unit)
+    return engine.ClaimFigure(what=what, value=value.value, interval=value.interval_at(level), n=n, unit=unit)
 
 
 NATS = "nats/token"
@@ -309,10 +292,10 @@ NATS = "nats/token"
 def _kept(worlds: Worlds, place: int) -> Of:
     """Exact memorisation beyond the base after restoring, less half of that before."""
 
-    def of(record: StagesRecord) -> _Value | None:
+    def of(record: StagesRecord) -> Figure | None:
         kept = change((RESTORED, place), (BASE, 0), LEARNT, "exact_memorisation")(record)
         learnt = change((TUNED, place), (BASE, 0), LEARNT, "exact_memorisation")(record)
-        return None if kept is None or learnt is None else kept.minus(_Value(learnt.value / 2, learnt.half / 2))
+        return None if kept is None or learnt is None else kept - learnt * 0.5
 
     return of
 
@@ -348,7 +331,7 @@ def larger_earlier(worlds: Worlds, level: float) -> list[Part]:
             by_world[world] = float(mine - theirs)
     if not by_world:
         return [unknown("it needs models of two sizes in the same worlds: the recipes narrow-0, narrow-1 and narrow-2")]
-    found = OverSeeds(value=statistics.fmean(by_world.values()), by_seed=by_world, samples_half=0.0)
+    found = Figure.over_seeds(by_world)
     figure = _figure("checkpoint of the transition, larger model - smaller", found, level, "checkpoints")
     words = "the larger model turns earlier", "the larger model does not turn earlier"
     return [below(figure, -0.5, yes=words[0], no=words[1])]
@@ -370,10 +353,10 @@ def _at(place: Places, of: Callable[[int], Of]) -> Callable[[Worlds], float | No
 
 
 def _above_guessing(model: Model, entry: str) -> Of:
-    def of(record: StagesRecord) -> _Value | None:
+    def of(record: StagesRecord) -> Figure | None:
         about = next((t for t in record.tasks if f"{t.suite}/{t.name}" == entry), None)
         value = _of(record, *model, entry, "acc")
-        return None if about is None or value is None else _Value(value.value - (about.chance or 0.0))
+        return None if about is None or value is None else Figure(value=value.value - (about.chance or 0.0))
 
     return of
 

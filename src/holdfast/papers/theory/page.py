@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from holdfast.papers.claims.page import TONES
 from holdfast.papers.theory.results import Check, Finding, Theory
+from holdfast.records.measure import interval_text, number
 from holdfast.reports.blocks import Code, Page, Paragraph, Section, Table, chip, columns, sub
 from holdfast.reports.charts import Axis, Chart, Col, Mark, Rule, Value
-from holdfast.reports.format import interval_text, number
 from holdfast.reports.terminal import Printer
 
 if TYPE_CHECKING:

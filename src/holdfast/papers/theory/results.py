@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from holdfast.errors import ConfigError
-from holdfast.statistics.intervals import t_half_width
+from holdfast.records.figure import t_half_width
 
 Array = np.ndarray
 EXACT = 1e-9

@@ -21,19 +21,18 @@ from holdfast.evaluation.compare.continual import stage_matrix
 from holdfast.evaluation.compare.folders import compare_folders
 from holdfast.records.comparison import StageMatrix
 from holdfast.records.evaluation import EvaluationFolder
+from holdfast.records.figure import Figure
 from holdfast.records.run import RunFolder
 from holdfast.records.sequence import (
     MULTITASK,
     SEQUENTIAL,
     SINGLE,
     ArmResult,
-    Estimate,
     SequenceModel,
     SequenceRecord,
     TaskScore,
 )
 from holdfast.statistics.gains import Gain, gain_over_seeds
-from holdfast.statistics.intervals import seeds_and_samples
 from holdfast.studies.engine import storage as stored
 from holdfast.studies.engine.study import StudyState
 from holdfast.studies.sequence.plan import MODEL, SEED, Chain, SequenceConfig
@@ -148,7 +147,7 @@ class _Figures:
             found[key] = TaskScore(suite=suite, name=name, metric=one.primary, **about)
         return found
 
-    def _kept(self, arm: ArmResult, seeds: Sequence[int]) -> dict[str, list[Estimate | None]]:
+    def _kept(self, arm: ArmResult, seeds: Sequence[int]) -> dict[str, list[Figure | None]]:
         """What should be kept, of each of an arm's models."""
         assert self.base is not None
         before, found = dict.fromkeys(seeds, self.base), {}
@@ -156,17 +155,7 @@ class _Figures:
             gains = [self._gain(before, {s: self.folders[m, s] for s in seeds}, about) for m in arm.models]
             if None in gains:
                 self.notes.append(f"{arm.arm}: {key} cannot be scored; a figure is not finite, or was not compared.")
-            found[key] = [
-                None
-                if g is None
-                else _estimate(
-                    g.after,
-                    g.interval_after,
-                    {s: about.before + v * _sign(about) for s, v in g.by_seed.items()},
-                    g.samples_half,
-                )
-                for g in gains
-            ]
+            found[key] = [None if g is None else _score(g, about) for g in gains]
         return found
 
     def arm(self, arm: ArmResult) -> ArmResult:
@@ -175,15 +164,15 @@ class _Figures:
         if not seeds or self.base is None:
             return arm
         last, sequential = arm.models[-1], self._sequential(arm)
-        scores, against = {}, {}
+        scores: dict[str, Figure] = {}
+        against: dict[str, Figure] = {}
         for task, about in self.tasks.items():
             # a single task's model is that task's own
             model = arm.models[arm.order.index(task)] if arm.kind == SINGLE and task in arm.order else last
             before = dict.fromkeys(seeds, self.base)
             gained = self._gain(before, {s: self.folders[model, s] for s in seeds}, about)
             if gained is not None:
-                after = {s: about.before + g * _sign(about) for s, g in gained.by_seed.items()}
-                scores[task] = _estimate(gained.after, gained.interval_after, after, gained.samples_half)
+                scores[task] = _score(gained, about)
             else:
                 self.notes.append(f"{arm.arm}: {task} cannot be scored; a figure is not finite, or was not compared.")
             shared = [s for s in seeds if (sequential.models[-1], s) in self.folders]
@@ -191,7 +180,7 @@ class _Figures:
                 there = {s: self.folders[sequential.models[-1], s] for s in shared}
                 better = self._gain(there, {s: self.folders[model, s] for s in shared}, about)
                 if better is not None:
-                    against[task] = _estimate(better.value, better.interval, better.by_seed, better.samples_half)
+                    against[task] = better
         distance, kept = self._distance(arm, seeds), self._kept(arm, seeds)
         reference = self._distance(sequential, [s for s in seeds if (sequential.models[-1], s) in self.folders])
         if distance is not None and reference is not None and distance.value > FAR * reference.value:
@@ -213,12 +202,12 @@ class _Figures:
         compared = {s: compare_folders(before[s], after[s], metrics="all")[0] for s in after}
         return gain_over_seeds(compared, [(about.suite, about.name, about.metric)])
 
-    def _distance(self, arm: ArmResult, seeds: Sequence[int]) -> Estimate | None:
+    def _distance(self, arm: ArmResult, seeds: Sequence[int]) -> Figure | None:
         if arm.kind == SINGLE:
             return None
         found = {s: self.distances.get((arm.models[-1], s)) for s in seeds}
         known = {s: d for s, d in found.items() if d is not None and math.isfinite(d)}
-        return _over_seeds(known) if known else None
+        return Figure.over_seeds(known) if known else None
 
     def _with_matrix(self, arm: ArmResult, seeds: Sequence[int], sequential: ArmResult) -> ArmResult:
         mine, theirs = self._matrix(arm, seeds), self._matrix(sequential, seeds)
@@ -228,10 +217,10 @@ class _Figures:
         for name in next(iter(mine.values())).measures:
             by_seed = {s: m.measures[name].value for s, m in mine.items()}
             halves = [_half(m.measures[name].interval) for m in mine.values()]
-            measures[name] = _over_seeds(by_seed, samples_half=statistics.fmean(halves))
+            measures[name] = Figure.over_seeds(by_seed, statistics.fmean(halves))
             shared = {s: v - theirs[s].measures[name].value for s, v in by_seed.items() if s in theirs}
             if sequential.arm != arm.arm and shared:
-                against[name] = _over_seeds(shared)
+                against[name] = Figure.over_seeds(shared)
         matrix = np.mean([m.scores for m in mine.values()], axis=0).tolist()
         return dataclasses.replace(arm, matrix=matrix, measures=measures, measures_against=against)
 
@@ -253,21 +242,12 @@ class _Figures:
         return self._matrices[key]
 
 
-def _sign(about: TaskScore) -> float:
-    return 1.0 if about.higher_is_better else -1.0
+def _score(gain: Gain, about: TaskScore) -> Figure:
+    """What a model scores: the base's score, which counts as known, and what was gained over it."""
+    sign = 1.0 if about.higher_is_better else -1.0
+    by_seed = {seed: about.before + sign * value for seed, value in gain.by_seed.items()}
+    return Figure(value=gain.after, by_seed=by_seed, samples_half=gain.samples_half)
 
 
 def _half(interval: tuple[float, float] | None) -> float:
     return 0.0 if interval is None else (interval[1] - interval[0]) / 2
-
-
-def _over_seeds(by_seed: Mapping[int, float], *, samples_half: float = 0.0) -> Estimate:
-    values = list(by_seed.values())
-    return _estimate(statistics.fmean(values), seeds_and_samples(values, samples_half), by_seed, samples_half)
-
-
-def _estimate(
-    value: float, interval: tuple[float, float] | None, by_seed: Mapping[int, float], samples_half: float
-) -> Estimate:
-    seeds = {str(s): v for s, v in by_seed.items()}
-    return Estimate(value=value, interval=interval, by_seed=seeds, samples_half=samples_half)

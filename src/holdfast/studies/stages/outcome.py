@@ -15,6 +15,7 @@ from holdfast.evaluation.compare.folders import compare_folders
 from holdfast.evaluation.compare.joint_scores import JointScores
 from holdfast.records.comparison import Comparison
 from holdfast.records.evaluation import CHANCE, Evaluation, EvaluationFolder
+from holdfast.records.figure import Figure
 from holdfast.records.margins import Margins, parse_margins
 from holdfast.records.run import RunFolder
 from holdfast.records.stages import (
@@ -24,20 +25,19 @@ from holdfast.records.stages import (
     RESTORED,
     TUNED,
     Along,
-    Figure,
     MeasuredModel,
     StagesRecord,
     StageVerdict,
     TaskAbout,
     Transition,
 )
-from holdfast.statistics.intervals import t_quantile
 from holdfast.statistics.shares import fieller
 from holdfast.statistics.stages import Evidence, forgotten, judge, transition
 from holdfast.studies.engine import storage as stored
 from holdfast.studies.engine.study import COMPLETE, StudyState
 from holdfast.studies.stages.plan import GIVEN, MEASURE, STEP, TEXTS, TUNE, StagesConfig
 from holdfast.support.files import read_object
+from holdfast.support.quantiles import t_quantile
 
 Key = tuple[str, str]
 """(suite, name) of an entry."""
@@ -156,7 +156,7 @@ class _Judging:
             label=labels.get(model.role) or f"{checkpoint}{', restored' if model.role == RESTORED else ''}",
             evaluations=folder.path.relative_to(self.config.output_dir).as_posix(),
             figures={
-                f"{e.suite}/{e.name}": {n: Figure(value=m.value, interval=m.interval) for n, m in e.metrics.items()}
+                f"{e.suite}/{e.name}": {n: Figure(value=m.value, over_samples=m.interval) for n, m in e.metrics.items()}
                 for e in folder.all()
             },
         )
@@ -237,7 +237,7 @@ class _Judging:
         (v_aa, v_ab), (_, v_bb) = np.cov(draws[:, 2] - draws[:, 1], draws[:, 0] - draws[:, 1])
         squared = t_quantile(max(1, n - 1), 0.975) ** 2
         interval = fieller(a, b, v_aa=v_aa * squared, v_ab=v_ab * squared, v_bb=v_bb * squared) if b > 0 else None
-        return Figure(value=float(a / b), interval=interval) if interval is not None else None
+        return Figure(value=float(a / b), over_samples=interval) if interval is not None else None
 
     def _transition(
         self, base: EvaluationFolder, control: EvaluationFolder, arm: str, task: TaskAbout

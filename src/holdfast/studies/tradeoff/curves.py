@@ -13,11 +13,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from holdfast.records.comparison import Comparison
+from holdfast.records.figure import CONFIDENCE, Figure
 from holdfast.records.study import Objective, StudyRecord, TrialRecord
 from holdfast.retention.registry import declared
 from holdfast.statistics.equal_target import Point, source_at
-from holdfast.statistics.gains import Gain, OverSeeds, incomplete, mean_gain
-from holdfast.statistics.intervals import CONFIDENCE
+from holdfast.statistics.gains import Gain, incomplete, mean_gain
 from holdfast.statistics.rules import ROUNDING
 from holdfast.statistics.shares import Share, avoided_share, kept_share, share_over_seeds
 
@@ -184,9 +184,9 @@ def at_equal_target(
     method: Method,
     share: float,
     *,
-    of: Callable[[TrialRecord], OverSeeds] | None = None,
+    of: Callable[[TrialRecord], Figure] | None = None,
     temperature: float | None = None,
-) -> OverSeeds | None:
+) -> Figure | None:
     """What a method keeps where it has learnt a share of what direct fine-tuning gains on the target
     (`holdfast.statistics.equal_target`).
 
@@ -201,7 +201,7 @@ def at_equal_target(
         None where no curve of the method learns that much in every seed.
     """
 
-    wanted = gain(study.direct, study, "target").times(share)
+    wanted = gain(study.direct, study, "target") * share
     curves = curves_of(study, method, temperature=temperature)
     return source_at([[point_of(t, study, of) for t in curve] for curve in curves], wanted)
 
@@ -241,7 +241,7 @@ def curves_of(study: StudyRecord, method: Method, *, temperature: float | None =
     return curves + [[t] for t in single if t.number not in alone]
 
 
-def point_of(trial: TrialRecord, study: StudyRecord, of: Callable[[TrialRecord], OverSeeds] | None = None) -> Point:
+def point_of(trial: TrialRecord, study: StudyRecord, of: Callable[[TrialRecord], Figure] | None = None) -> Point:
     """A complete trial as a point of a curve; `of` as of `at_equal_target`."""
     beside = None if of is None else of(trial)
     return Point(target=gain(trial, study, "target"), source=gain(trial, study, "source"), beside=beside)
@@ -256,12 +256,12 @@ def avoided_at(study: StudyRecord, method: Method, share: float, confidence: flo
     return avoided_share(found, gain(study.direct, study, "source"), confidence=confidence)
 
 
-def difference_share(a: OverSeeds, b: OverSeeds, study: StudyRecord, confidence: float) -> Share:
+def difference_share(a: Figure, b: Figure, study: StudyRecord, confidence: float) -> Share:
     """(a - b) on the source as a share of what direct fine-tuning loses there, positive where a is better."""
     direct = gain(study.direct, study, "source")
     if direct.value >= 0:
         return Share(value=None, interval=None, reason="direct fine-tuning lost nothing on the source")
-    return share_over_seeds(a.minus(b), direct, confidence=confidence, what="loss").taken_from(0.0)
+    return share_over_seeds(a - b, direct, confidence=confidence, what="loss").taken_from(0.0)
 
 
 # --------------------------------------------------------------------------------------------- beside target and source
@@ -335,11 +335,11 @@ def formats(study: StudyRecord) -> list[tuple[Objective, Objective]]:
     return pairs
 
 
-def follows_format(trial: TrialRecord | None, study: StudyRecord) -> OverSeeds:
+def follows_format(trial: TrialRecord | None, study: StudyRecord) -> Figure:
     """What a trial gains of the strict match beyond what it gains of the flexible one, mean over entries: negative
     where it knows the answer and no longer gives it in the form of the examples."""
-    found = [gain(trial, study, strict).minus(gain(trial, study, flexible)) for strict, flexible in formats(study)]
+    found = [gain(trial, study, strict) - gain(trial, study, flexible) for strict, flexible in formats(study)]
     whole = found[0]
     for one in found[1:]:
-        whole = whole.minus(one.times(-1.0))
-    return whole.times(1 / len(found))
+        whole = whole + one
+    return whole * (1 / len(found))

@@ -1,0 +1,198 @@
+"""A figure: a number with what is known of its noise, and how it reads.
+
+Intervals of a figure cover training seeds and evaluated samples:
+
+    half^2 = (t_{n-1} * s / sqrt(n))^2 + h^2
+
+with n seeds of standard deviation s, and h the half-width of the samples' part. Seeds share their samples, so more
+seeds do not shrink the second part. All arms of a study answer the same samples, too: where it is known how far two
+figures go together over them (`SamplesPart`), their difference is one of pairs.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from holdfast.errors import HoldfastError
+from holdfast.records.study import Entry, SampleCorrelation
+from holdfast.support.quantiles import normal_quantile, t_quantile
+
+CONFIDENCE = 0.95
+"""The level of intervals where nothing else is asked for."""
+Interval = tuple[float, float]
+
+
+class NotMeasured(HoldfastError):
+    """A figure that is needed was not measured; the message names it."""
+
+
+def rescaled(confidence: float, *, known: float = CONFIDENCE) -> float:
+    """By how much a normal interval at the level `known` grows when it is wanted at `confidence`."""
+    if confidence == known:
+        return 1.0
+    return normal_quantile(0.5 + confidence / 2) / normal_quantile(0.5 + known / 2)
+
+
+def t_half_width(values: Sequence[float], *, confidence: float = CONFIDENCE) -> float:
+    """Half-width of the t-interval of the mean of independent values; 0 for a single one, which shows no spread, NaN
+    where one is not finite."""
+    n = len(values)
+    if n < 2:
+        return 0.0
+    if not all(map(math.isfinite, values)):
+        return math.nan
+    return t_quantile(n - 1, 0.5 + confidence / 2) * statistics.stdev(values) / math.sqrt(n)
+
+
+def seeds_and_samples(
+    by_seed: Sequence[float], samples_half: float, *, confidence: float = CONFIDENCE
+) -> Interval | None:
+    """Interval of the mean over seeds that covers training seeds and evaluated samples (module docstring).
+
+    Args:
+        by_seed: the figure of each seed, at least one.
+        samples_half: half-width of the samples' part at `CONFIDENCE`; 0 where it could not be had.
+        confidence: level of the interval.
+
+    Returns:
+        None for one seed without a samples' part: nothing is known of its noise.
+    """
+    if len(by_seed) < 2 and samples_half == 0:
+        return None
+    mean = statistics.fmean(by_seed)
+    half = math.hypot(t_half_width(by_seed, confidence=confidence), rescaled(confidence) * samples_half)
+    return (mean - half, mean + half)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplesPart:
+    """The samples' part of the noise of a figure that is linear in gains of trials (`statistics.samples_part`)."""
+
+    parts: Mapping[tuple[Entry, int], float]
+    """(entry, trial) -> half-width of that gain at the level of the study, times its weight in the figure."""
+    known: Mapping[Entry, SampleCorrelation] = field(repr=False, compare=False)
+
+    @property
+    def half(self) -> float:
+        """Half-width."""
+        return math.sqrt(max(0.0, self.covariance(self)))
+
+    def covariance(self, other: SamplesPart) -> float:
+        """With another figure's part, times the squared critical value, as half-widths are. Entries whose correlations
+        the two do not share count as independent."""
+        covariance = 0.0
+        for (entry, one), mine in self.parts.items():
+            for (other_entry, two), theirs in other.parts.items():
+                if entry == other_entry and self.known[entry] is other.known[entry]:
+                    covariance += mine * theirs * self.known[entry].between(one, two)
+        return covariance
+
+    def times(self, factor: float) -> SamplesPart:
+        """Of the figure times a number that is known."""
+        return SamplesPart(parts={key: factor * half for key, half in self.parts.items()}, known=self.known)
+
+    @staticmethod
+    def total(parts: Iterable[tuple[float, SamplesPart | None]]) -> SamplesPart | None:
+        """The samples' part of a sum of figures, each times a number that is known; None where one of them is, or
+        where two know an entry by different correlations."""
+        halves: dict[tuple[Entry, int], float] = {}
+        known: dict[Entry, SampleCorrelation] = {}
+        for factor, part in parts:
+            if part is None or any(known.setdefault(entry, c) is not c for entry, c in part.known.items()):
+                return None
+            for key, half in part.parts.items():
+                halves[key] = halves.get(key, 0.0) + factor * half
+        return SamplesPart(parts=halves, known=known)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure:
+    """A number with what is known of its noise. Figures of the same seeds add and subtract as pairs; samples as well
+    where it is known how far the two go together, otherwise their parts are taken as independent, which of the same
+    samples is as a rule too wide."""
+
+    value: float
+    """Mean over the seeds, where there are seeds."""
+    by_seed: Mapping[int, float] = field(default_factory=dict)
+    """The figure of each training seed."""
+    samples_half: float = 0.0
+    """Half-width of the samples' part at `CONFIDENCE`, 0 where it could not be had."""
+    samples_part: SamplesPart | None = field(default=None, repr=False)
+    """What the samples' part is made of; None where it is not known how far others go along with it."""
+    over_samples: Interval | None = None
+    """Of one model, without seeds: the interval over its samples at `CONFIDENCE`, such as a bootstrap's."""
+
+    @classmethod
+    def over_seeds(
+        cls, by_seed: Mapping[int, float], samples_half: float = 0.0, samples_part: SamplesPart | None = None
+    ) -> Figure:
+        """The mean over seeds, at least one of them."""
+        value = statistics.fmean(by_seed.values())
+        return Figure(value=value, by_seed=by_seed, samples_half=samples_half, samples_part=samples_part)
+
+    @property
+    def interval(self) -> Interval | None:
+        """At `CONFIDENCE`; None where nothing is known of the noise."""
+        return self.interval_at(CONFIDENCE)
+
+    def interval_at(self, confidence: float) -> Interval | None:
+        """Seeds and samples together; None where neither is known."""
+        if self.over_samples is not None:
+            widen = rescaled(confidence)
+            low, high = self.over_samples
+            return (self.value - widen * (self.value - low), self.value + widen * (high - self.value))
+        if len(self.by_seed) == 1 and self.samples_part is not None and self.samples_half == 0:
+            return (self.value, self.value)  # known: no sample tells the two figures apart
+        return seeds_and_samples(list(self.by_seed.values()) or [self.value], self.samples_half, confidence=confidence)
+
+    def samples_covariance(self, other: Figure) -> float:
+        """Of the samples' parts of two figures at `CONFIDENCE`, as squared half-widths are; 0 where it is not known."""
+        if self.samples_part is None or other.samples_part is None:
+            return 0.0
+        return self.samples_part.covariance(other.samples_part)
+
+    @property
+    def half_over_samples(self) -> float:
+        """Half-width of the samples' part, whichever way it is known; 0 where it is not."""
+        if self.over_samples is None:
+            return self.samples_half
+        return (self.over_samples[1] - self.over_samples[0]) / 2
+
+    def __sub__(self, other: Figure) -> Figure:
+        part = SamplesPart.total([(1.0, self.samples_part), (-1.0, other.samples_part)])
+        half = math.hypot(self.half_over_samples, other.half_over_samples) if part is None else part.half
+        if not self.by_seed:
+            return Figure(value=self.value - other.value, samples_half=half, samples_part=part)
+        differences = {seed: value - other.by_seed[seed] for seed, value in self.by_seed.items()}
+        return Figure.over_seeds(differences, half, part)
+
+    def __add__(self, other: Figure) -> Figure:
+        return self - other * -1.0
+
+    def __mul__(self, factor: float) -> Figure:
+        return Figure(
+            value=factor * self.value,
+            by_seed={seed: factor * value for seed, value in self.by_seed.items()},
+            samples_half=abs(factor) * self.half_over_samples,
+            samples_part=None if self.samples_part is None else self.samples_part.times(factor),
+        )
+
+    __rmul__ = __mul__
+
+    def to_json(self) -> dict[str, Any]:
+        """As records keep it: the interval for their readers, and what it is made of."""
+        stored: dict[str, Any] = {"value": self.value, "interval": self.interval}
+        if self.by_seed:
+            stored |= {"by_seed": dict(self.by_seed), "samples_half": self.samples_half}
+        return stored
+
+    @classmethod
+    def fields_from_json(cls, value: Mapping[str, Any]) -> dict[str, Any]:
+        """The fields of a stored figure: its interval is read where no seeds give it."""
+        if value.get("by_seed"):
+            return {key: item for key, item in value.items() if key != "interval"}
+        return {**value, "over_samples": value.get("interval")}
