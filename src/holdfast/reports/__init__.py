@@ -2,6 +2,7 @@
 
     format                          numbers, intervals and settings as text
     blocks, charts                  what a page is made of; the one engine that plotly draws from
+    study_page                      the frame of studies' pages, and their charts and tables of figures
     html (with page.css, page.js), terminal, markdown    the three renderers
     compared, methods, measured     paired comparisons, methods, evaluation folders, as every page shows them
     run_report, card                one run: page and terminal, model card (along: what was measured on the way)

@@ -1,0 +1,140 @@
+"""The frame of studies' pages: one form of a figure, one tone of a state, and charts of lines and points."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from holdfast.records.figure import Figure
+from holdfast.records.measure import Measure
+from holdfast.reports import blocks
+from holdfast.reports.blocks import Page, Table, words
+from holdfast.reports.charts import Axis, Chart
+from holdfast.reports.study_page import (
+    cell,
+    grid,
+    jobs_section,
+    lines,
+    measure_axis,
+    point,
+    print_study,
+    scatter,
+    section,
+    state_chip,
+    steps_axis,
+    study_page,
+    too_far_apart,
+)
+
+SHARE = Measure(name="answers", share=True)
+LOSS = Measure(name="loss", unit="nats", higher_is_better=False)
+HALF = Figure(value=0.5, over_samples=(0.4, 0.6))
+
+
+@dataclass
+class Job:
+    label: str
+    state: str = "complete"
+    reason: str | None = None
+    tokens: int = 0
+    seconds: float = 0.0
+
+
+@dataclass
+class Record:
+    name: str = "toy"
+    status: str = "running"
+    created: str = "2026-01-02"
+    finished: str | None = None
+    notes: list[str] = field(default_factory=lambda: ["One seed."])
+    config: dict[str, Any] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=lambda: {"torch": "2.9"})
+    hardware: dict[str, Any] = field(default_factory=lambda: {"cpu": "toy"})
+
+
+def page(**parts: Any) -> Page:
+    return study_page(Record(), "study", "It learns.", [section("Scores", None)], reading=["Read."], **parts)
+
+
+def test_a_figure_reads_the_same_in_a_table_and_in_a_chart() -> None:
+    assert words(cell(SHARE, HALF)) == "50.0 %\n[40.0, 60.0]"
+    assert words(cell(LOSS, HALF, sign=True)) == "+0.500 nats\n[+0.400, +0.600]"
+    assert (cell(LOSS, None), cell(LOSS, None, missing="–")) == ("", "–")
+    drawn = point(SHARE, HALF)
+    assert (drawn.value, drawn.low, drawn.high) == pytest.approx((50, 40, 60))
+    assert (drawn.text, drawn.interval) == ("50.0 %", "[40.0, 60.0]")
+    assert (point(LOSS, Figure(value=2.0)).low, point(LOSS, Figure(value=2.0)).high) == (None, None)
+
+
+def test_an_axis_of_a_loss_runs_downwards() -> None:
+    assert measure_axis(LOSS).more == {"autorange": "reversed"} and not measure_axis(SHARE).more
+    assert (measure_axis(LOSS).title, measure_axis(LOSS, "kept").title) == ("loss (nats, lower is better)", "kept")
+    assert steps_axis("epoch", ["one", "two"], first=1).range == (0.5, 2.5)
+
+
+def test_lines_have_a_mark_each_and_levels_go_across() -> None:
+    rows = [{"line": name, "x": x, "y": point(LOSS, Figure(value=x)), "size": "S"} for name in "ab" for x in (1, 2)]
+    axis = steps_axis("step", ["1", "2"], first=1)
+    levels = {"base": point(SHARE, HALF)}
+    chart = lines("Loss", rows, axis, Axis(), columns={"line": "Arm", "y": "Loss"}, levels=levels, caption="Bars.")
+    assert chart is not None and chart.caption == "Bars. Base: 50.0 %."
+    assert [(m.name, m.kind) for m in chart.marks] == [("base", "curves"), ("a", "line"), ("b", "line")]
+    assert [c.numeric for c in chart.columns] == [False, True] and len(chart.table.rows) == 4
+    points = scatter("Loss", rows, axis, Axis(), columns={"line": "Arm"})
+    assert points is not None and {m.kind for m in points.marks} == {"points"}
+    assert lines("Loss", [], axis, Axis(), columns={}) is None
+
+
+def test_a_row_may_be_a_whole_curve() -> None:
+    rows = [{"line": str(k), "x": [0, 1], "y": [3.0, 2.0 + k]} for k in range(20)]
+    chart = lines("Loss", rows, Axis(), Axis(), columns={"line": "Run", "end": "At the end"})
+    assert chart is not None and {m.kind for m in chart.marks} == {"curves"}
+    assert not chart.legend, "twenty names are no legend"
+    assert [words(row[1]) for row in chart.table.rows[:2]] == ["2", "3"]
+    assert len({(m.colour, m.dash) for m in chart.marks}) == 20
+
+
+def test_what_diverged_needs_a_logarithmic_axis() -> None:
+    assert too_far_apart([1.0, 2000.0]) and not too_far_apart([1.0, 10.0])
+    assert not too_far_apart([]) and not too_far_apart([0.0, 2000.0])
+
+
+def test_a_section_places_charts_side_by_side_and_tables_on_cards() -> None:
+    charts = [Chart(title=name, rows=[], columns=[], marks=[]) for name in "ab"]
+    table = grid([{"name": "x", "n": 1}], {"Name": "name", "Number": "n"})
+    assert section("Nothing", None) is None
+    shown = section("All", charts[0], None, charts[1], table)
+    assert shown is not None
+    assert [c.width for c in shown.blocks[:2]] == ["half", "half"]
+    assert isinstance(shown.blocks[2], blocks.Panel) and shown.blocks[2].blocks == [table]
+    assert [c.numeric for c in table.columns] == [False, True]
+
+
+def test_a_page_names_what_failed_and_what_it_took() -> None:
+    jobs = [Job("base", seconds=60.0), Job("tuned", "failed", "no memory", seconds=5.0)]
+    made = page(jobs=jobs, details=["two jobs"], facts=[("Seeds", "0"), ("Empty", "")])
+    assert (made.status, made.details, made.lead) == (("running", "warn"), "two jobs · 2026-01-02", "It learns.")
+    banner, notes, reading, about = [x for x in made.blocks if x is not None]
+    assert words(banner.content) == "1 job failed." and list(banner.items) == ["tuned: no memory"]
+    assert [s.title for s in (notes, reading, about)] == ["Notes", "How to read this page", "The study"]
+    facts = dict(about.blocks[0].blocks[0].items)
+    assert facts == {"Begun": "2026-01-02", "Computing": "1 min 5 s", "Seeds": "0", "cpu": "toy", "torch": "2.9"}
+    assert not any(isinstance(x, blocks.Banner) for x in page().blocks)
+
+
+def test_a_state_has_one_tone_on_all_pages() -> None:
+    chips = [state_chip(state).tone for state in ("complete", "running", "lost", "failed", "waiting")]
+    assert chips == ["good", "warn", "warn", "bad", "flat"]
+    assert state_chip("failed", "no memory").content == "no memory"
+    table = jobs_section("Models", [Job("base", tokens=12345)], {"Epochs": lambda job: "3"}).blocks[0].blocks[0]
+    assert isinstance(table, Table)
+    assert [words(c) for c in table.rows[0]] == ["base", "complete", "12,345", "", "3"]
+
+
+def test_the_terminal_has_the_answer_the_notes_and_the_path(capsys: pytest.CaptureFixture[str]) -> None:
+    print_study(Record(), "It learns.", [grid([{"a": "x"}], {"A": "a"})], "runs/toy", Console(width=100))
+    lines_ = [line.strip() for line in capsys.readouterr().out.splitlines() if line.strip()]
+    assert lines_ == ["toy (running)", "It learns.", "A", "x", "Note: One seed.", "Page: runs/toy/report.html"]
