@@ -78,7 +78,7 @@ def test_replay_is_a_share_of_the_mixture() -> None:
 
 def test_gains_are_paired() -> None:
     gain = gain_over({0: [1, 0, 0, 1], 1: [0, 0, 0, 0]}, {0: [1, 1, 0, 0], 1: [1, 1, 0, 0]})
-    assert gain.by_seed == {"0": 0.0, "1": 0.5} and gain.value == 0.25
+    assert gain.by_seed == {0: 0.0, 1: 0.5} and gain.value == 0.25
     assert gain.interval is not None and gain.interval[0] < 0 < gain.interval[1]
 
 

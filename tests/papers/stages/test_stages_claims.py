@@ -58,7 +58,7 @@ def record(world: int, figures: dict[str, Any], *, mass: list[float], begins: in
         models += [model(TUNED, k + 1, "tuned", k), model(RESTORED, k + 1, "restored", k)]
 
     def point(step: int, value: float) -> Along:
-        metric = Metric(value=value, n=240, unit="", higher_is_better=True, over_samples=(value - half, value + half))
+        metric = Metric(value=value, n=240, unit="", higher_is_better=True, interval=(value - half, value + half))
         about = {"suite": "knowledge", "name": "old_lettered", "kind": "lettered", "primary": "mass", "key": "k"}
         return Along(step=step, evaluations=[Evaluation(metrics={"mass": metric}, settings={}, model={}, **about)])
 
