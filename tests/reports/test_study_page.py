@@ -66,6 +66,9 @@ def test_a_figure_reads_the_same_in_a_table_and_in_a_chart() -> None:
     drawn = point(SHARE, HALF)
     assert (drawn.value, drawn.low, drawn.high) == pytest.approx((50, 40, 60))
     assert (drawn.text, drawn.interval) == ("50.0 %", "[40.0, 60.0]")
+    ratio = Measure(share=True, bounded=False)
+    assert words(cell(ratio, Figure(value=0.9, over_samples=(0.6, 1.2)))) == "90.0 %\n[60.0, 120.0]"
+    assert words(cell(SHARE, Figure(value=0.9, over_samples=(0.6, 1.2)))) == "90.0 %\n[60.0, 100.0]"
     assert (point(LOSS, Figure(value=2.0)).low, point(LOSS, Figure(value=2.0)).high) == (None, None)
 
 

@@ -98,6 +98,8 @@ class Measure:
     unit: str = ""
     share: bool = False
     """A number between 0 and 1, shown in percent, its differences in points."""
+    bounded: bool = True
+    """Whether the interval of a share ends at 0 and 1; that of a ratio, such as a part of what was lost, does not."""
     higher_is_better: bool = True
 
     @classmethod
@@ -124,8 +126,8 @@ class Measure:
         return 100.0 if self.share else 1.0
 
     def ends(self, figure: HasInterval, *, sign: bool = False) -> Interval | None:
-        """The interval as it is shown: that of a share ends at 0 and 1, that of a difference nowhere."""
-        if figure.interval is None or sign or not self.share:
+        """The interval as it is shown: that of a share ends at 0 and 1, that of a difference or a ratio nowhere."""
+        if figure.interval is None or sign or not (self.share and self.bounded):
             return figure.interval
         return (max(0.0, figure.interval[0]), min(1.0, figure.interval[1]))
 
