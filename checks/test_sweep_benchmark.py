@@ -24,10 +24,10 @@ def figures(*, seconds=400.0, overhead=0.01, ratio=1.05) -> tuple[dict, dict]:
     ("changes", "short"),
     [
         ({}, []),
-        ({"seconds": 700.0}, ["the study took 12.7 minutes with its base; bar 12"]),
+        ({"seconds": 760.0}, ["the study took 12.7 minutes; bar 12"]),
         ({"overhead": 0.03}, ["bookkeeping took 3.00 % of a trial; bar 2 %"]),
         ({"ratio": 1.2}, ["a label annealing trial took 1.200 of a direct one; bar 1.1"]),
-        ({"seconds": 700.0, "ratio": 1.2}, ["12.7 minutes", "1.200 of a direct one"]),
+        ({"seconds": 760.0, "ratio": 1.2}, ["12.7 minutes", "1.200 of a direct one"]),
     ],
 )
 def test_what_falls_short_is_named(sweep, monkeypatch, tmp_path, capsys, changes, short):
