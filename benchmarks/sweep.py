@@ -1,6 +1,6 @@
 """What a trade-off study costs: all of it, its bookkeeping, and label annealing beside direct fine-tuning.
 
-    python benchmarks/sweep.py                     # configs/label_annealing/code-tiny.yaml: 12 trials x 3 seeds on the
+    python benchmarks/sweep.py                     # of configs/label_annealing/code-tiny.yaml 12 trials x 3 seeds on the
                                                    embedded corpus, two workers
     python benchmarks/sweep.py --check             # exit 1, naming what falls short
     python benchmarks/sweep.py --quick             # under a minute: 4 trials of few steps; its figures mean little
@@ -38,6 +38,16 @@ from machine import hardware
 from holdfast.support.files import write_json
 
 STUDY = Path(__file__).resolve().parents[1] / "configs" / "label_annealing" / "code-tiny.yaml"
+TRIALS = {
+    "retention": [
+        {"label_annealing": {"weight": [0.1, 0.3, 1, 3, 10]}},
+        {"l2": {"coefficient": [0.0001, 0.001, 0.01, 0.1]}},
+        [{"replay": {"data": "${replay}", "fraction": 0.1}}, {"label": "the base's own text"}],
+        [{"train": {"learning_rate": 2.0e-4}}, {"label": "rate 2.0e-4"}],
+    ]
+}
+"""Eleven trials beside direct fine-tuning, of the study's."""
+QUICK = {"retention": [{"label_annealing": {"weight": [1]}}, {"l2": {"coefficient": [0.01, 0.1]}}]}
 MINUTES, OVERHEAD, RATIO = 12.0, 0.02, 1.1
 
 
@@ -57,11 +67,7 @@ def whole_study(place: Path, *, quick: bool, workers: int) -> dict[str, Any]:
     make_setting("code", place / "study" / "data", seed=0, console=Console(stderr=True))
     base_seconds = time.monotonic() - began
     changes: dict[str, Any] = {"output_dir": str(place / "study"), "workers": workers}
-    if quick:
-        changes |= {
-            "seeds": [0],
-            "vary": {"retention": [{"label_annealing": {"weight": [1]}}, {"l2": {"coefficient": [0.01, 0.1]}}]},
-        }
+    changes |= {"seeds": [0], "vary": QUICK} if quick else {"seeds": [0, 1, 2], "vary": TRIALS}
     config = load_study(STUDY, changes)
     if quick:
         config.train["max_steps"] = 4
