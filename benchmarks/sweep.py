@@ -1,6 +1,6 @@
 """What a trade-off study costs: all of it, its bookkeeping, and label annealing beside direct fine-tuning.
 
-    python benchmarks/sweep.py                     # of configs/label_annealing/code-tiny.yaml 12 trials x 3 seeds on the
+    python benchmarks/sweep.py                     # configs/label_annealing/code-tiny.yaml, 12 trials x 3 seeds on the
                                                    embedded corpus, two workers
     python benchmarks/sweep.py --check             # exit 1, naming what falls short
     python benchmarks/sweep.py --quick             # under a minute: 4 trials of few steps; its figures mean little
