@@ -29,7 +29,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +97,8 @@ def annealing_ratio(place: Path, *, rounds: int, quick: bool) -> dict[str, Any]:
     from holdfast.papers.worlds.small_settings import make_setting
     from holdfast.runs.config import train_config
     from holdfast.runs.run import train
-    from holdfast.studies.tradeoff.study import fill, load_study
+    from holdfast.studies.engine.small import fill
+    from holdfast.studies.tradeoff.study import load_study
 
     names = make_setting("code", place / "ratio" / "data", seed=0)
     base = fill(load_study(STUDY).train, names)
@@ -130,6 +131,20 @@ def annealing_ratio(place: Path, *, rounds: int, quick: bool) -> dict[str, Any]:
     return found
 
 
+def show_study(study: Mapping[str, Any]) -> None:
+    """Prints what the study took, before what may yet fail."""
+    overhead = study["overhead"]
+    mean, largest = 100 * overhead["mean"], 100 * overhead["largest"]
+    print(
+        f"study      {study['trials']} trials, {study['runs']} runs, {study['workers']} workers: "
+        f"{study['seconds'] / 60:.2f} min (base: {study['base_seconds']:.0f} s before)"
+    )
+    print(
+        f"overhead   {mean:.2f} % of a trial (largest {largest:.2f} %), {overhead['seconds_per_trial']:.2f} s each",
+        flush=True,
+    )
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=7)
@@ -148,6 +163,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             (Path(folder) / "cache" / "bases").symlink_to(options.bases.resolve())
         place = Path(folder)
         study = whole_study(place, quick=options.quick, workers=options.workers)
+        show_study(study)
         import torch
 
         torch.set_num_threads(1)
@@ -161,14 +177,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     }
     overhead = study["overhead"]
     print(f"{figures['hardware']}, {figures['cores']} cores")
-    print(
-        f"study      {study['trials']} trials, {study['runs']} runs, {study['workers']} workers: "
-        f"{study['seconds'] / 60:.2f} min",
-        end="",
-    )
-    print(f" (base: {study['base_seconds']:.0f} s before)")
-    mean, largest = 100 * overhead["mean"], 100 * overhead["largest"]
-    print(f"overhead   {mean:.2f} % of a trial (largest {largest:.2f} %), {overhead['seconds_per_trial']:.2f} s each")
     for what, found in ratio.items():
         low, high = found["range"]
         print(
