@@ -1,86 +1,74 @@
-"""`report.html` of a sequence study (Soup to Go), and what the terminal prints: what each way of training keeps of the
-earlier tasks and learns of the last one.
-
-Reads the record, nothing else; it can be written at any moment and names what is missing. Axes of losses run downwards,
-so that better is up and to the right on every plot.
-"""
+"""The page of a sequence study (Soup to Go), and what the terminal prints: what each way of training keeps of the
+earlier tasks and learns of the last one. Axes of losses run downwards, so that better is up and to the right."""
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.records.figure import Figure
-from holdfast.records.measure import Measure, with_interval
-from holdfast.records.metrics import is_share
-from holdfast.records.sequence import (
-    MERGE,
-    MULTITASK,
-    SEQUENTIAL,
-    SINGLE,
-    ArmResult,
-    SequenceRecord,
-    TaskScore,
-)
+from holdfast.records.measure import Measure
+from holdfast.records.sequence import MERGE, SEQUENTIAL, SINGLE, ArmResult, SequenceModel, SequenceRecord
 from holdfast.reports import blocks as b
-from holdfast.reports.blocks import Bullets, Facts, Fold, Panel, Paragraph, Section, Table, Text, Tile, chip, sub
-from holdfast.reports.charts import COLOURS, DASHES, Axis, Chart, Col, Mark, Rule, Value, tabulate
-from holdfast.reports.format import count, duration, flatten, hardware_rows, listed, plural, significant
+from holdfast.reports.charts import COLOURS, Axis, Chart, Rule
+from holdfast.reports.format import listed, plural, significant
+from holdfast.reports.study_page import (
+    cell,
+    grid,
+    jobs_section,
+    lines,
+    measure_axis,
+    point,
+    print_study,
+    section,
+    steps_axis,
+    study_page,
+    too_far_apart,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-STATUS_TONES = {"finished": "good", "running": "warn", "interrupted": "warn", "failed": "bad"}
-STATE_TONES = {"complete": "good", "running": "warn", "waiting": "", "failed": "bad"}
-SYMBOLS = {SEQUENTIAL: "square", MULTITASK: "star", "replay": "diamond", MERGE: "triangle-up"}
-"""As in the paper's figures."""
 MEASURES = {
     "average_accuracy": "Average",
     "backward_transfer": "Backward transfer",
     "forgetting": "Forgetting",
     "forward_transfer": "Forward transfer",
 }
-LOST = {"average_accuracy": False, "backward_transfer": False, "forgetting": True, "forward_transfer": False}
-"""Of `MEASURES`, those of which less is better."""
-FAR = 1000.0
-"""Times the smallest distance, beyond which distances are drawn on a logarithmic axis: an arm has diverged."""
 MOST_TASKS = 4
 """That a page draws one by one."""
 MOST_CURVES = 12
 """That a plot of losses along training shows; of more arms the best of each kind."""
+MOST_LOST = 0.25
+"""Of what sequential fine-tuning learns of the last task, that an arm of the headline may learn less."""
+READING = (
+    "The first task is trained in the same way in every arm, so its model is made once.",
+    "An arm's methods hold on to the model after the task before; replay draws on all earlier tasks' data.",
+    "Better than sequential: paired by seed and sample, above 0 is better, whatever the task's metric.",
+    "Forgetting is the best score of a task before the last stage minus its last one, mean over earlier tasks. In the "
+    "tables of tasks by stage losses are negative, so that higher is better everywhere.",
+    "Multitask training has all data at once and is the upper line; merges are of the single-task models.",
+    "With one seed intervals cover evaluated samples alone. No figure is corrected for the number of arms.",
+)
 
 
 def sequence_page(record: SequenceRecord) -> b.Page:
     """The page as blocks."""
-    return b.Page(
-        tab=f"{record.name}: holdfast sequence report",
-        eyebrow="holdfast sequence report",
-        title=record.name,
-        lead=lead(record),
-        status=(record.status, STATUS_TONES.get(record.status, "")),
-        details=" · ".join(
-            [
-                " or ".join(" → ".join(o) for o in record.orders),
-                plural(len({a.arm for a in record.arms}), "arm"),
-                plural(len(record.seeds), "seed"),
-                record.created,
-            ]
-        ),
-        blocks=[
-            *b.problems(
-                "Some models failed.", [f"{m.label}: {m.reason}" for m in record.models if m.state == "failed"]
-            ),
-            b.Tiles(_tiles(record)) if _tiles(record) else None,
-            *(_order(record, order) for order in record.orders),
-            _models(record),
-            b.notes(record.notes, anchor="notes"),
-            Section("How to read this page", [Panel([Bullets(_reading(record))], "card")], anchor="reading"),
-            Section("The study", [Panel([Facts(_facts(record))], "card"), _configuration(record)]),
-        ],
-        footer="Written by holdfast from the study's records.",
+    orders = " or ".join(" → ".join(order) for order in record.orders)
+    arms = {arm.arm for arm in record.arms}
+    details = [orders, plural(len(arms), "arm"), plural(len(record.seeds), "seed")]
+    more: dict[b.Text, Any] = {"Seed": lambda model: str(model.seed)}
+    more["Distance"] = lambda model: "" if model.distance is None else significant(model.distance)
+    sections: list[b.Block | None] = [_tiles(record)]
+    sections += [_order_section(record, order) for order in record.orders]
+    sections.append(jobs_section("Models", record.models, more))
+    return study_page(
+        record, "sequence report", lead(record), sections, reading=READING, jobs=record.models, details=details
     )
 
 
@@ -92,151 +80,29 @@ def print_sequence(record: SequenceRecord, folder: str | Path, console: Console 
         folder: the study's.
         console: where to print; the terminal by default.
     """
-    from holdfast.reports.terminal import Printer
-
-    shown: list[Any] = [Paragraph(f"{record.name} ({record.status})", "strong"), Paragraph(lead(record)), Paragraph("")]
+    blocks: list[b.Block] = []
     for order in record.orders:
-        held = [a for a in record.of(order) if a.scores]
-        if held:
-            shown += [Paragraph(" → ".join(order), "strong"), _scores(record, held, _some(order)), Paragraph("")]
-            shown += [Paragraph(text) for text in _left_out(order)]
-    Printer(console).show([*shown, Paragraph(f"Page: {Path(folder) / 'report.html'}")])
+        if arms := _scored_arms(record, order):
+            blocks += [b.Paragraph(" → ".join(order), "strong"), _score_table(record, arms, order)]
+            blocks += _not_shown(order)
+    print_study(record, lead(record), blocks, folder, console)
 
 
-# --------------------------------------------------------------------------------------------------------------- answer
+def _measure(record: SequenceRecord, name: str) -> Measure:
+    """How the score of a task reads, or of what should be kept beside the tasks."""
+    about = record.tasks.get(name) or record.source[name]
+    return Measure.of(about, about.before)
 
 
-def lead(record: SequenceRecord) -> str:
-    """The answer in a sentence or two: of the first order, what sequential fine-tuning forgets, and which arm forgets
-    least among those that learn the last task nearly as well."""
-    order = record.orders[0]
-    arms = {a.arm: a for a in record.of(order)}
-    sequential = next((a for a in arms.values() if a.kind == SEQUENTIAL), None)
-    if sequential is None or not sequential.scores:
-        left = sum(m.state != "complete" for m in record.models)
-        return f"Not measured yet: {plural(left, 'model')} of {len(record.models)} still to be made."
-    some = _some(order)
-    last, earlier = order[-1], some[:-1]
-    single = next((a for a in arms.values() if a.kind == SINGLE and a.scores), None)
-    lost = []
-    for task in (t for t in earlier if t in sequential.scores):
-        before = f" ({_figure(record, task, single.scores[task])} trained alone)" if single else ""
-        lost.append(f"{_figure(record, task, sequential.scores[task])} on {task}{before}")
-    tasks = listed(list(order)) if some == list(order) else f"{len(order)} tasks, {order[0]} to {last},"
-    text = (
-        f"After {tasks} one after the other, sequential fine-tuning scores {', '.join(lost)} and "
-        f"{_figure(record, last, sequential.scores[last])} on {last}."
-    )
-    best, of = _best(record, arms.values(), order)
-    if best is not None:
-        kept = ", ".join(f"{_figure(record, t, best.scores[t])} on {t}" for t in some)
-        text += (
-            f" Of the arms that train one task after the other without old data, {of} learn {last} nearly as well; of "
-            f"these {best.arm} keeps most: {kept}." + (" As the best of several it is flattered." if of > 1 else "")
-        )
-    such = "such arms" if best is not None else f"arms without old data that learn {last} nearly as well"
-    return text + _source_kept(record, sequential, order, such)
+def _scored_arms(record: SequenceRecord, order: list[str]) -> list[ArmResult]:
+    return [arm for arm in record.of(order) if arm.scores]
 
 
-def _source_kept(record: SequenceRecord, sequential: ArmResult, order: Sequence[str], such: str) -> str:
-    """What the first entry of the source comes to, and what the best of `such` arms keeps; empty without one."""
-    for name, about in record.source.items():
-        after = _at_the_end(sequential, name)
-        if after is None:
-            return ""
-        start = _texts(about, Figure(value=about.before))[0]
-        text = f" Of {name}, {start} at the start, sequential fine-tuning leaves {' '.join(_texts(about, after))}"
-        rivals = {
-            a.arm: e for a in _rivals(record, record.of(list(order)), order) if (e := _at_the_end(a, name)) is not None
-        }
-        if not rivals:
-            return f"{text}."
-        best = (max if about.higher_is_better else min)(rivals, key=lambda arm: rivals[arm].value)
-        of = f"the best of {len(rivals)} {such}, {best}," if len(rivals) > 1 else best
-        return f"{text}; {of} {' '.join(_texts(about, rivals[best]))}."
-    return ""
+def _first_of(arms: Sequence[ArmResult], kind: str) -> ArmResult | None:
+    return next((arm for arm in arms if arm.kind == kind), None)
 
 
-def _at_the_end(arm: ArmResult, name: str) -> Figure | None:
-    held = arm.source.get(name) or [None]
-    return held[-1]
-
-
-MOST_LOST = 0.25
-"""Of what sequential fine-tuning learns of the last task, that an arm of the headline may learn less."""
-
-
-def _best(record: SequenceRecord, arms: Any, order: Sequence[str]) -> tuple[ArmResult | None, int]:
-    """The arm that keeps most of the earlier tasks, mean over them, among the rivals; and of how many."""
-    held = [a for a in _rivals(record, arms, order) if all(t in a.against for t in order[:-1])]
-    if not held or len({record.tasks[t].unit for t in order[:-1]}) > 1:
-        return None, 0
-    return max(held, key=lambda a: statistics.fmean(a.against[t].value for t in order[:-1])), len(held)
-
-
-def _rivals(record: SequenceRecord, arms: Any, order: Sequence[str]) -> list[ArmResult]:
-    """Arms without old data that learn the last task nearly as well as sequential fine-tuning."""
-    about, sequential = record.tasks[order[-1]], next(a for a in arms if a.kind == SEQUENTIAL)
-    learnt = abs(sequential.scores[order[-1]].value - about.before)
-    return [
-        a
-        for a in arms
-        if order[-1] in a.against
-        and a.against[order[-1]].value >= -MOST_LOST * learnt
-        and a.kind != SEQUENTIAL
-        and not a.old_data
-    ]
-
-
-def _figure(record: SequenceRecord, task: str, estimate: Figure) -> str:
-    text, interval = _texts(record.tasks[task], estimate)
-    return f"{text} {interval}".rstrip()
-
-
-def _texts(about: TaskScore, estimate: Figure, *, sign: bool = False) -> tuple[str, str]:
-    return _measure(about).texts(estimate, sign=sign)
-
-
-def _measure(about: TaskScore) -> Measure:
-    share = is_share(about.unit, values=[about.before])
-    return Measure(name=about.name, unit=about.unit, share=share, higher_is_better=about.higher_is_better)
-
-
-def _tiles(record: SequenceRecord) -> list[Tile]:
-    order = record.orders[0]
-    sequential = next((a for a in record.of(order) if a.kind == SEQUENTIAL and a.scores), None)
-    if sequential is None:
-        return []
-    tiles = []
-    for task in _some(order):
-        text, interval = _texts(record.tasks[task], sequential.scores[task])
-        tiles.append(Tile(f"{task} after all tasks, sequential", text, interval or "no interval: one seed"))
-    return tiles
-
-
-# ------------------------------------------------------------------------------------------------------------- an order
-
-
-def _order(record: SequenceRecord, order: list[str]) -> Section | None:
-    arms = [a for a in record.of(order) if a.scores]
-    if not arms:
-        return None
-    some = _some(order)
-    charts = [_plane(record, arms, task, order[-1]) for task in some[:-1]]
-    along = [_along(record, arms, order, name, about) for name, about in record.source.items()]
-    shown: list[Any] = [
-        *b.side_by_side(charts),
-        Panel([_scores(record, arms, some), *map(Paragraph, _left_out(order))], "card"),
-        *b.side_by_side([c for c in (*along, *_chains(record, arms, order)) if c is not None]),
-        *_forgetting_curves(record, arms, order, some),
-        _distances(record, arms, order),
-        _measures(arms),
-        *(_matrices(arms, order)),
-    ]
-    return Section(" → ".join(order), [s for s in shown if s is not None], anchor="order-" + "-".join(order))
-
-
-def _some(order: Sequence[str]) -> list[str]:
+def _shown_tasks(order: Sequence[str]) -> list[str]:
     """All tasks of a short chain; of a long one the first, one in the middle and the last two, the others being in the
     matrix."""
     if len(order) <= MOST_TASKS:
@@ -244,418 +110,378 @@ def _some(order: Sequence[str]) -> list[str]:
     return [order[0], order[len(order) // 2 - 1], order[-2], order[-1]]
 
 
-def _left_out(order: Sequence[str]) -> list[str]:
-    """Which tasks of a long chain are not among `_some`, in a sentence."""
-    others = [task for task in order if task not in _some(order)]
-    return [f"Not shown here: {listed(others)}; see the page's tables of tasks by stage."] if others else []
+def _not_shown(order: Sequence[str]) -> list[b.Block]:
+    """Which tasks of a long chain are not among `_shown_tasks`."""
+    others = [task for task in order if task not in _shown_tasks(order)]
+    if not others:
+        return []
+    return [b.Paragraph(f"Not shown here: {listed(others)}; see the page's tables of tasks by stage.")]
 
 
-def _along(
-    record: SequenceRecord, arms: Sequence[ArmResult], order: Sequence[str], name: str, about: TaskScore
-) -> Chart | None:
+# --------------------------------------------------------------------------------------------------------------- answer
+
+
+def lead(record: SequenceRecord) -> str:
+    """Of the first order: what sequential fine-tuning forgets, and which arm without old data forgets least among those
+    that learn the last task nearly as well."""
+    order = record.orders[0]
+    arms = _scored_arms(record, order)
+    sequential = _first_of(arms, SEQUENTIAL)
+    if sequential is None:
+        left = sum(model.state != "complete" for model in record.models)
+        return f"Not measured yet: {plural(left, 'model')} of {len(record.models)} still to be made."
+    last = order[-1]
+    learnt = abs(sequential.scores[last].value - record.tasks[last].before)
+    rivals = []
+    for arm in arms:
+        if arm.old_data or arm.kind == SEQUENTIAL or last not in arm.against:
+            continue
+        if arm.against[last].value >= -MOST_LOST * learnt:
+            rivals.append(arm)
+    forgotten = _forgotten_sentence(record, sequential, _first_of(arms, SINGLE))
+    best = _best_sentence(record, rivals, order)
+    such = "such arms" if best else f"arms without old data that learn {last} nearly as well"
+    return " ".join(filter(None, [forgotten, best, _source_sentence(record, sequential, rivals, such)]))
+
+
+def _forgotten_sentence(record: SequenceRecord, sequential: ArmResult, single: ArmResult | None) -> str:
+    """What sequential fine-tuning scores on the tasks, beside training each of them alone."""
+    order = sequential.order
+    tasks = _shown_tasks(order)
+    scores = []
+    for task in tasks:
+        measure = _measure(record, task)
+        text = f"{measure.text(sequential.scores[task])} on {task}"
+        if single is not None and task != order[-1]:
+            text += f" ({measure.text(single.scores[task])} trained alone)"
+        scores.append(text)
+    names = listed(order) if tasks == order else f"{len(order)} tasks, {order[0]} to {order[-1]},"
+    earlier = ", ".join(scores[:-1])
+    return f"After {names} one after the other, sequential fine-tuning scores {earlier} and {scores[-1]}."
+
+
+def _best_sentence(record: SequenceRecord, rivals: Sequence[ArmResult], order: Sequence[str]) -> str:
+    """The rival that keeps most of the earlier tasks, mean over them; "" where their units have none."""
+    earlier = order[:-1]
+    comparable = [arm for arm in rivals if all(task in arm.against for task in earlier)]
+    if not comparable or len({record.tasks[task].unit for task in earlier}) > 1:
+        return ""
+    best = max(comparable, key=lambda arm: statistics.fmean(arm.against[task].value for task in earlier))
+    scores = [f"{_measure(record, task).text(best.scores[task])} on {task}" for task in _shown_tasks(order)]
+    count = len(comparable)
+    return (
+        f"Of the arms that train one task after the other without old data, {count} learn {order[-1]} nearly as well; "
+        f"of these {best.arm} keeps most: {', '.join(scores)}."
+        + (" As the best of several it is flattered." if count > 1 else "")
+    )
+
+
+def _source_sentence(record: SequenceRecord, sequential: ArmResult, rivals: Sequence[ArmResult], such: str) -> str:
+    """What the first entry of the source comes to, and what the best of `such` arms keeps; "" without one."""
+    name = next(iter(record.source), "")
+    ends: dict[str, Figure] = {}
+    for arm in (sequential, *rivals):
+        stages = arm.source.get(name)
+        if stages and stages[-1] is not None:
+            ends[arm.arm] = stages[-1]
+    if sequential.arm not in ends:
+        return ""
+    measure = _measure(record, name)
+    before = measure.texts(Figure(value=record.source[name].before))[0]
+    text = f"Of {name}, {before} at the start, sequential fine-tuning leaves {measure.text(ends.pop(sequential.arm))}"
+    if not ends:
+        return f"{text}."
+    choose = max if measure.higher_is_better else min
+    best = choose(ends, key=lambda arm: ends[arm].value)
+    of = f"the best of {len(ends)} {such}, {best}," if len(ends) > 1 else best
+    return f"{text}; {of} {measure.text(ends[best])}."
+
+
+def _tiles(record: SequenceRecord) -> b.Tiles | None:
+    order = record.orders[0]
+    sequential = _first_of(_scored_arms(record, order), SEQUENTIAL)
+    if sequential is None:
+        return None
+    tiles = []
+    for task in _shown_tasks(order):
+        text, interval = _measure(record, task).texts(sequential.scores[task])
+        tiles.append(b.Tile(f"{task} after all tasks, sequential", text, interval))
+    return b.Tiles(tiles)
+
+
+# ------------------------------------------------------------------------------------------------------------- an order
+
+
+def _order_section(record: SequenceRecord, order: list[str]) -> b.Section | None:
+    arms = _scored_arms(record, order)
+    if not arms:
+        return None
+    earlier = _shown_tasks(order)[:-1]
+    best = _best_of_each_kind(record, arms, order)
+    blocks: list[b.Block | None] = [_plane(record, arms, task, order[-1]) for task in earlier]
+    blocks += [_score_table(record, arms, order), *_not_shown(order)]
+    blocks += [_source_chart(record, best, name) for name in record.source]
+    blocks += _chains(record, best, order)
+    blocks += [_loss_chart(record, best, order, task) for task in earlier]
+    blocks += [_distances(record, arms, order[-2]), _measure_table(arms)]
+    blocks += [_matrix(arm) for arm in arms if arm.matrix]
+    return section(" → ".join(order), *blocks, anchor="order-" + "-".join(order))
+
+
+def _kinds(arms: Sequence[ArmResult]) -> dict[str, tuple[str, str]]:
+    """The name and the colour of each kind of arm, the same on every plot of an order."""
+    kinds = {MERGE: ("merges", "muted")}
+    colours = itertools.cycle(COLOURS)
+    for arm in arms:
+        if arm.kind not in kinds:
+            kinds[arm.kind] = (arm.arm.split(",")[0], next(colours))
+    return kinds
+
+
+def _plane(record: SequenceRecord, arms: Sequence[ArmResult], old: str, new: str) -> Chart | None:
+    """An earlier task against the last one: the paper's figures 2 to 4."""
+    x, y = _measure(record, new), _measure(record, old)
+    base_x, base_y = (Figure(value=record.tasks[task].before) for task in (new, old))
+    rows = [{"line": "base", "arm": "base", "x": point(x, base_x), "y": point(y, base_y)}]
+    styles: dict[str, Any] = {"base": {"colour": "muted", "symbol": "x"}}
+    kinds = _kinds(arms)
+    drawn = [arm for arm in arms if arm.kind != SINGLE and old in arm.scores and new in arm.scores]
+    for name, curve in _curves(drawn, kinds).items():
+        styles[name] = {"colour": kinds[curve[0].kind][1]}
+        if not curve[0].retention:
+            styles[name]["kind"] = "points"
+        for arm in curve:
+            rows.append({"line": name, "arm": arm.arm, "x": point(x, arm.scores[new]), "y": point(y, arm.scores[old])})
+    caption = "Up and to the right is better. Bars: 95 % intervals over seeds and samples."
+    rules = []
+    if (single := _first_of(arms, SINGLE)) is not None:
+        caption += " Dotted: each task trained alone."
+        rules += [Rule(x=point(x, single.scores[new]).value)] if new in single.scores else []
+        rules += [Rule(y=point(y, single.scores[old]).value)] if old in single.scores else []
+    return lines(
+        f"{old} kept against {new} learnt",
+        rows,
+        measure_axis(x, f"learnt: {new}, {x.axis}"),
+        measure_axis(y, f"kept: {old}, {y.axis}"),
+        columns={"arm": "Arm", "x": new, "y": old},
+        styles=styles,
+        rules=rules,
+        caption=caption,
+        height=420,
+    )
+
+
+def _curves(arms: Sequence[ArmResult], kinds: Mapping[str, tuple[str, str]]) -> dict[str, list[ArmResult]]:
+    """Arms as curves by name: those of a kind along the parameter that has most values, a curve for each combination of
+    what else their labels say, of which the curve's name has what differs."""
+    curves: dict[str, list[ArmResult]] = {}
+    for kind, (name, _) in kinds.items():
+        members = [arm for arm in arms if arm.kind == kind]
+        if not members:
+            continue
+        parameters = [_parameters(arm) for arm in members]
+        values: dict[str, set[str]] = {}
+        for key in dict.fromkeys(itertools.chain(*parameters)):
+            values[key] = {str(settings.get(key)) for settings in parameters}
+        along = max(values, key=lambda key: len(values[key]), default="")
+        if along and all(isinstance(settings.get(along), (int, float)) for settings in parameters):
+            curves |= _curves_along(along, members, name)
+        elif len(values) > 1:
+            curves |= {arm.arm: [arm] for arm in members}
+        else:
+            curves[name] = members
+    return curves
+
+
+def _parameters(arm: ArmResult) -> dict[str, Any]:
+    """Of all of an arm's methods."""
+    parameters: dict[str, Any] = {}
+    for method in arm.retention:
+        for settings in method.values():
+            parameters |= settings or {}
+    return parameters
+
+
+def _curves_along(parameter: str, arms: Sequence[ArmResult], name: str) -> dict[str, list[ArmResult]]:
+    """Arms of one kind in the order of a parameter, a curve for each combination of the others."""
+    curves: dict[tuple[str, ...], list[ArmResult]] = {}
+    for arm in sorted(arms, key=lambda arm: float(_parameters(arm)[parameter])):
+        rest = [text for text in arm.arm.split(", ")[1:] if not text.startswith(f"{parameter.replace('_', ' ')} ")]
+        curves.setdefault(tuple(rest), []).append(arm)
+    common = set.intersection(*map(set, curves))
+    by_name = {}
+    for settings, members in curves.items():
+        by_name[", ".join([name, *(text for text in settings if text not in common)])] = members
+    return by_name
+
+
+def _figures(attribute: str, key: str, measure: Measure, *, sign: bool = False) -> Callable[[ArmResult], b.Text]:
+    """The cells of a column: one of the figures of each arm."""
+    return lambda arm: cell(measure, getattr(arm, attribute).get(key), sign=sign)
+
+
+def _score_table(record: SequenceRecord, arms: Sequence[ArmResult], order: list[str]) -> b.Table:
+    """Scores of the tasks that are shown, and how much better than sequential fine-tuning."""
+    before = {task: Figure(value=record.tasks[task].before) for task in order}
+    base = ArmResult(arm="base", kind="", strength=None, order=order, scores=before)
+    cells: dict[b.Text, Any] = {"Arm": "arm"}
+    for task in _shown_tasks(order):
+        measure = _measure(record, task)
+        lower = None if measure.higher_is_better else b.sub("(lower is better)")
+        cells[f"{task}: {measure.name}", lower] = _figures("scores", task, measure)
+    for task in _shown_tasks(order):
+        title = (f"{task}, better", b.sub("than sequential by"))
+        cells[title] = _figures("against", task, _measure(record, task), sign=True)
+    return grid([base, *arms], cells)
+
+
+def _source_chart(record: SequenceRecord, arms: Sequence[ArmResult], name: str) -> Chart | None:
     """What the base knows, after each task."""
-    factor = 100.0 if is_share(about.unit, values=[about.before]) else 1.0
-    lines = []
-    for arm in _best_of_each(record, arms, order):
-        after = arm.source.get(name, [])
-        if len(after) == len(order) and arm.kind != SINGLE and all(e is not None for e in after):
-            lines.append((arm.arm, [about.before, *(e.value for e in after if e is not None)]))
-    unit = "%" if factor == 100 else about.unit
-    direction = "" if about.higher_is_better else ", lower is better"
-    return _stages(f"{name} along the tasks", lines, order, factor, f"{name} ({unit}{direction})")
+    before = record.source[name].before
+    curves = {}
+    for arm in arms:
+        after = [figure.value for figure in arm.source.get(name, []) if figure is not None]
+        if len(after) == len(arm.order) and arm.kind != SINGLE:
+            curves[arm.arm] = [before, *after]
+    return _stages_chart(f"{name} along the tasks", curves, arms[0].order, _measure(record, name))
 
 
-def _chains(record: SequenceRecord, arms: Sequence[ArmResult], order: Sequence[str]) -> list[Chart | None]:
+def _chains(record: SequenceRecord, arms: Sequence[ArmResult], order: list[str]) -> list[Chart | None]:
     """What is learnt of each task when it comes, and what is left of all before it."""
-    first = record.tasks[order[0]]
     if len(order) <= 2:
         return []
-    sign = 1.0 if first.higher_is_better else -1.0
-    factor = 100.0 if is_share(first.unit, values=[first.before]) else 1.0
-    learnt, left = [], []
-    for arm in _best_of_each(record, arms, order):
+    measure = _measure(record, order[0])
+    sign = 1.0 if measure.higher_is_better else -1.0
+    learnt, left = {}, {}
+    for arm in arms:
         if len(arm.matrix) == len(order) + 1:
-            learnt.append((arm.arm, [sign * arm.matrix[k][k - 1] for k in range(1, len(order) + 1)]))
-            means = [statistics.fmean(arm.matrix[k][: k - 1]) for k in range(2, len(order) + 1)]
-            left.append((arm.arm, [sign * m for m in means]))
-    unit = ("%" if factor == 100 else first.unit) + ("" if first.higher_is_better else ", lower is better")
+            stages = list(enumerate(arm.matrix))
+            learnt[arm.arm] = [sign * scores[stage - 1] for stage, scores in stages[1:]]
+            left[arm.arm] = [sign * statistics.fmean(scores[: stage - 1]) for stage, scores in stages[2:]]
+    score = dataclasses.replace(measure, name="score of the task")
+    mean = dataclasses.replace(measure, name="mean of earlier tasks")
     return [
-        _stages("Each task when it was trained", learnt, order, factor, f"score of the task ({unit})", first=1),
-        _stages("All tasks before", left, order, factor, f"mean of earlier tasks ({unit})", first=2),
+        _stages_chart("Each task when it was trained", learnt, order, score, first=1),
+        _stages_chart("All tasks before", left, order, mean, first=2),
     ]
 
 
-def _stages(
-    title: str,
-    lines: Sequence[tuple[str, list[float]]],
-    order: Sequence[str],
-    factor: float,
-    axis: str,
-    *,
-    first: int = 0,
+def _stages_chart(
+    title: str, curves: Mapping[str, Sequence[float]], order: Sequence[str], measure: Measure, *, first: int = 0
 ) -> Chart | None:
     """Arms along the stages of a chain; stage 0 is the base."""
-    if not lines:
-        return None
-    rows: list[dict[str, Any]] = [
-        {
-            "arm": arm,
-            "x": list(range(first, first + len(values))),
-            "y": [factor * v for v in values],
-            "end": factor * values[-1],
-        }
-        for arm, values in lines
-    ]
-    names = ["base", *order]
-    return Chart(
-        title=title,
-        rows=rows,
-        columns=[Col("Arm", "arm", numeric=False), Col("At the end", "end")],
-        marks=_curve_marks(rows),
-        x=Axis(
-            title="after the task",
-            ticks=[(t, names[t]) for t in range(first, len(names))],
-            range=(first - 0.5, len(names) - 0.5),  # names at the very ends leave a phone no room
-        ),
-        y=Axis(title=axis),
+    rows = []
+    for arm, values in curves.items():
+        stages = list(range(first, first + len(values)))
+        rows.append({"line": arm, "x": stages, "y": [measure.factor * value for value in values]})
+    return lines(
+        title,
+        rows,
+        steps_axis("after the task", ["base", *order][first:], first),
+        measure_axis(measure),
+        columns={"line": "Arm", "end": "At the end"},
         caption="Mean over the seeds.",
         legend=True,
-        height=max(360, 260 + 21 * len(lines)),
+        height=max(360, 260 + 21 * len(rows)),
     )
 
 
-def _curve_marks(rows: Sequence[dict[str, Any]]) -> list[Mark]:
-    """A line for each arm."""
-    return [
-        Mark(
-            kind="curves",
-            rows=[row],
-            name=row["arm"],
-            colour=COLOURS[i % len(COLOURS)],
-            dash=DASHES[i // len(COLOURS) % len(DASHES)],
-        )
-        for i, row in enumerate(rows)
-    ]
-
-
-def _value(record: SequenceRecord, task: str, estimate: Figure) -> Value:
-    measure = _measure(record.tasks[task])
-    ends = measure.ends(estimate)
-    low, high = (measure.factor * end for end in ends) if ends else (None, None)
-    text, interval = measure.texts(estimate)
-    return Value(value=measure.factor * estimate.value, low=low, high=high, text=text, interval=interval)
-
-
-def _axis(record: SequenceRecord, task: str, what: str) -> Axis:
-    about = record.tasks[task]
-    unit = "%" if is_share(about.unit, values=[about.before]) else about.unit
-    more = {} if about.higher_is_better else {"autorange": "reversed"}
-    return Axis(title=f"{what}: {task} ({about.name}, {unit})", more=more)
-
-
-def _plane(record: SequenceRecord, arms: Sequence[ArmResult], old: str, new: str) -> Chart:
-    """An earlier task against the last one: the paper's figures 2 to 4."""
-    single = next((a for a in arms if a.kind == SINGLE), None)
-    held = [a for a in arms if a.kind != SINGLE and old in a.scores and new in a.scores]
-    rows: list[dict[str, Any]] = [
-        {
-            "arm": a.arm,
-            "x": _value(record, new, a.scores[new]),
-            "y": _value(record, old, a.scores[old]),
-            "kind": a.kind,
-        }
-        for a in held
-    ]
-    base = {t: Figure(value=record.tasks[t].before) for t in (new, old)}
-    rows.append({"arm": "base", "x": _value(record, new, base[new]), "y": _value(record, old, base[old]), "kind": ""})
-    marks = [Mark(where={"kind": ""}, name="base", colour="muted", symbol="x")]
-    by_arm = {r["arm"]: r for r in rows}
-    for kind in dict.fromkeys(a.kind for a in held):
-        for place, (name, mine) in enumerate(_curves_of([a for a in held if a.kind == kind])):
-            marks.append(
-                Mark(
-                    kind="line" if len(mine) > 1 and kind in {a.kind for a in held if a.retention} else "points",
-                    rows=[by_arm[a.arm] for a in mine],
-                    name=", ".join([_kind_name(kind, arms), *name]),
-                    colour=_colour(kind, arms),
-                    symbol=_symbol(kind),
-                    dash=DASHES[place % len(DASHES)],
-                )
-            )
-    rules = []
-    if single is not None:
-        rules += [Rule(x=_value(record, new, single.scores[new]).value)] if new in single.scores else []
-        rules += [Rule(y=_value(record, old, single.scores[old]).value)] if old in single.scores else []
-    lines = " Dotted: each task trained alone." if rules else ""
-    return Chart(
-        title=f"{old} kept against {new} learnt",
-        rows=rows,
-        columns=[Col("Arm", "arm", numeric=False), Col(new, "x"), Col(old, "y")],
-        marks=marks,
-        rules=rules,
-        x=_axis(record, new, "learnt"),
-        y=_axis(record, old, "kept"),
-        caption=f"Up and to the right is better. Bars: 95 % intervals over seeds and samples.{lines}",
-        height=420,
-        legend=True,
-    )
-
-
-def _curves_of(arms: Sequence[ArmResult]) -> list[tuple[list[str], list[ArmResult]]]:
-    """Arms of one kind as curves, each along the parameter that has most values; a curve for each combination of what
-    else their labels say, of which the curve's name has what differs."""
-    given = [{k: v for m in a.retention for p in m.values() for k, v in (p or {}).items()} for a in arms]
-    values = {k: {str(g.get(k)) for g in given} for k in dict.fromkeys(k for g in given for k in g)}
-    along = max(values, key=lambda k: len(values[k]), default="")
-    if not along or not all(isinstance(g.get(along), (int, float)) for g in given):
-        return [([], [a]) for a in arms] if len(values) > 1 else [([], list(arms))]
-    curves: dict[tuple[str, ...], list[tuple[float, ArmResult]]] = {}
-    for arm, one in zip(arms, given, strict=True):
-        rest = [p for p in arm.arm.split(", ")[1:] if not p.startswith(f"{along.replace('_', ' ')} ")]
-        curves.setdefault(tuple(rest), []).append((float(one[along]), arm))
-    common = set.intersection(*map(set, curves))
-    return [
-        ([part for part in rest if part not in common], [a for _, a in sorted(curve, key=lambda pair: pair[0])])
-        for rest, curve in curves.items()
-    ]
-
-
-def _kind_name(kind: str, arms: Sequence[ArmResult]) -> str:
-    first = next(a.arm for a in arms if a.kind == kind)
-    return {SEQUENTIAL: "sequential", MERGE: "merges"}.get(kind, first.split(",")[0])
-
-
-def _colour(kind: str, arms: Sequence[ArmResult]) -> str:
-    """One a kind, the same on every plot of an order."""
-    kinds = list(dict.fromkeys(a.kind for a in arms if a.kind not in (SINGLE, MERGE)))
-    return "muted" if kind == MERGE else COLOURS[kinds.index(kind) % len(COLOURS)]
-
-
-def _symbol(kind: str) -> str:
-    return SYMBOLS.get(kind, "circle")
-
-
-def _scores(record: SequenceRecord, arms: Sequence[ArmResult], order: Sequence[str]) -> Table:
-    def score(task: str) -> Any:
-        return lambda arm: _cell(record, task, arm.scores.get(task))
-
-    def better(task: str) -> Any:
-        return lambda arm: _cell(record, task, arm.against.get(task), sign=True)
-
-    base = ArmResult(
-        arm="base",
-        kind="",
-        strength=None,
-        order=list(order),
-        models=[],
-        scores={t: Figure(value=record.tasks[t].before) for t in order},
-    )
-    columns = [Col("Arm", "arm", numeric=False, wide=True)]
-    columns += [Col(_title(record, t), score(t)) for t in order]
-    columns += [Col((f"{t}, better", sub("than sequential by")), better(t)) for t in order]
-    return tabulate([base, *arms], columns)
-
-
-def _title(record: SequenceRecord, task: str) -> Text:
-    about = record.tasks[task]
-    return f"{task}: {about.name}", None if about.higher_is_better else sub("(lower is better)")
-
-
-def _cell(record: SequenceRecord, task: str, estimate: Figure | None, *, sign: bool = False) -> Any:
-    if estimate is None:
-        return ""
-    text, interval = _texts(record.tasks[task], estimate, sign=sign)
-    return b.figure(text, interval)
-
-
-def _distances(record: SequenceRecord, arms: Sequence[ArmResult], order: Sequence[str]) -> Chart | None:
-    """The distance to the model before the last task against what is kept of the first: the paper's figure 5."""
-    old = order[-2]
-    held = [a for a in arms if a.distance is not None and old in a.scores]
-    if len(held) < 2:
-        return None
-    rows = [
-        {
-            "arm": a.arm,
-            "x": Value(
-                value=d.value,
-                low=d.interval[0] if d.interval else None,
-                high=d.interval[1] if d.interval else None,
-                text=significant(d.value),
-            ),
-            "y": _value(record, old, a.scores[old]),
-            "kind": a.kind,
-        }
-        for a in held
-        for d in ([a.distance] if a.distance is not None else [])
-    ]
-    moved = [a.distance.value for a in held if a.distance is not None]
-    return Chart(
-        title="Distance and memory",
-        rows=rows,
-        columns=[Col("Arm", "arm", numeric=False), Col("Distance", "x"), Col(old, "y")],
-        marks=[
-            Mark(where={"kind": kind}, name=_kind_name(kind, arms), colour=_colour(kind, arms), symbol=_symbol(kind))
-            for kind in dict.fromkeys(a.kind for a in held)
-        ],
-        legend=True,
-        x=Axis(
-            title=f"L2 distance to the model after {order[-2]}",
-            log=min(moved) > 0 and max(moved) > FAR * min(moved),
-        ),
-        y=_axis(record, old, "kept"),
-        caption="The less the weights move, the more is kept? Bars: 95 % intervals.",
-    )
-
-
-def _best_of_each(record: SequenceRecord, arms: Sequence[ArmResult], order: Sequence[str]) -> list[ArmResult]:
+def _best_of_each_kind(record: SequenceRecord, arms: Sequence[ArmResult], order: Sequence[str]) -> Sequence[ArmResult]:
     """All arms, or where they are too many for a plot of each kind the one with the largest part of what training each
     task alone gains, all tasks together."""
-    single = next((a for a in arms if a.kind == SINGLE), None)
+    single = _first_of(arms, SINGLE)
     if len(arms) <= MOST_CURVES or single is None:
-        return list(arms)
+        return arms
 
     def gained(arm: ArmResult) -> float:
-        parts = []
-        for task in (t for t in order if t in arm.scores and t in single.scores):
+        total = 0.0
+        for task in order:
+            if task not in arm.scores or task not in single.scores:
+                return -math.inf
             before, learnt = record.tasks[task].before, single.scores[task].value
-            parts.append((arm.scores[task].value - before) / (learnt - before) if learnt != before else 0.0)
-        return sum(parts) if len(parts) == len(order) else -math.inf
+            total += (arm.scores[task].value - before) / (learnt - before) if learnt != before else 0.0
+        return total
 
-    kinds = dict.fromkeys((a.kind, a.merge.get("method")) for a in arms)
-    return [max((a for a in arms if (a.kind, a.merge.get("method")) == k), key=gained) for k in kinds]
+    kinds: dict[Any, list[ArmResult]] = {}
+    for arm in arms:
+        kinds.setdefault((arm.kind, arm.merge.get("method")), []).append(arm)
+    return [max(members, key=gained) for members in kinds.values()]
 
 
-def _forgetting_curves(
-    record: SequenceRecord, arms: Sequence[ArmResult], order: Sequence[str], some: Sequence[str]
-) -> list[Chart]:
+def _loss_chart(record: SequenceRecord, arms: Sequence[ArmResult], order: Sequence[str], task: str) -> Chart | None:
     """An earlier task's held-out loss along later training: the paper's figures 8 and 9."""
-    models = {(m.name, m.seed): m for m in record.models}
-    arms, chosen_arms = _best_of_each(record, arms, order), len(arms) > MOST_CURVES
-    charts = []
-    for place, task in ((p, t) for p, t in enumerate(order[:-1]) if t in some):
-        rows: list[dict[str, Any]] = []
-        for arm in arms:
-            chosen = arm.models[place + 1 :] if len(arm.models) == len(order) else []
-            if arm.kind == SINGLE:
-                chosen = arm.models[-1:]  # trained from the base, it never saw the task
-            xs: list[float] = []
-            ys: list[float] = []
-            for stage, name in enumerate(chosen):
-                curves = [models[name, s].curves.get(task, []) for s in record.seeds if (name, s) in models]
-                curves = [c for c in curves if c]
-                if not curves:
-                    continue
-                offset = stage if arm.kind != SINGLE else len(order) - 2 - place
-                xs += [offset + x for x, _ in curves[0]]
-                ys += [statistics.fmean(ys_) for ys_ in zip(*([y for _, y in c] for c in curves), strict=False)]
-            if len(xs) > 1 and len(xs) == len(ys):
-                label = f"never saw {task}" if arm.kind == SINGLE else arm.arm
-                rows.append({"arm": label, "x": xs, "y": ys, "end": ys[-1]})
-        if not rows:
+    later = len(order) - 1 - order.index(task)
+    rows = []
+    for arm in arms:
+        name, models, first = arm.arm, arm.models[-later:], 0
+        if arm.kind == SINGLE:  # trained from the base
+            name, models, first = f"never saw {task}", arm.models[-1:], later - 1
+        elif len(arm.models) != len(order):
             continue
-        charts.append(
-            Chart(
-                title=f"{task} while later tasks are trained",
-                rows=rows,
-                columns=[Col("Arm", "arm", numeric=False), Col("Loss at the end", "end")],
-                marks=_curve_marks(rows),
-                x=Axis(title=f"tasks after {task}"),
-                y=Axis(title="held-out loss, nats per token"),
-                caption="Mean over the seeds."
-                + (" Of each method the arm that ends with most of all tasks." if chosen_arms else ""),
-                legend=True,
-                height=360,
-            )
-        )
-    return charts
+        steps, losses = [], []
+        for stage, model in enumerate(models, first):
+            for points in zip(*_loss_curves(record.models, model, task), strict=False):
+                steps.append(stage + points[0][0])
+                losses.append(statistics.fmean(loss for _, loss in points))
+        if len(steps) > 1:
+            rows.append({"line": name, "x": steps, "y": losses})
+    chosen = " Of each method the arm that ends with most of all tasks." if len(arms) < len(record.arms) else ""
+    return lines(
+        f"{task} while later tasks are trained",
+        rows,
+        Axis(title=f"tasks after {task}"),
+        Axis(title="held-out loss, nats per token"),
+        columns={"line": "Arm", "end": "Loss at the end"},
+        caption=f"Mean over the seeds.{chosen}",
+        legend=True,
+    )
 
 
-def _measures(arms: Sequence[ArmResult]) -> Panel | None:
-    held = [a for a in arms if a.measures]
-    if not held:
+def _loss_curves(models: Sequence[SequenceModel], name: str, task: str) -> list[list[tuple[float, float]]]:
+    """A task's held-out loss while a model was trained, a curve a seed."""
+    return [model.curves[task] for model in models if model.name == name and model.curves.get(task)]
+
+
+def _distances(record: SequenceRecord, arms: Sequence[ArmResult], old: str) -> Chart | None:
+    """The distance to the model before the last task against what is kept of that: the paper's figure 5."""
+    score = _measure(record, old)
+    kinds = _kinds(arms)
+    rows: list[dict[str, Any]] = []
+    styles = {}
+    for arm in arms:
+        if arm.distance is not None and old in arm.scores:
+            name, colour = kinds[arm.kind]
+            styles[name] = {"kind": "points", "colour": colour}
+            x = dataclasses.replace(point(Measure(), arm.distance), text=significant(arm.distance.value), interval="")
+            rows.append({"line": name, "arm": arm.arm, "x": x, "y": point(score, arm.scores[old])})
+    if len(rows) < 2:
         return None
-
-    def cell(measure: str) -> Any:
-        return lambda arm: _plain(arm.measures.get(measure))
-
-    def against(measure: str) -> Any:
-        return lambda arm: _plain(arm.measures_against.get(measure), sign=True)
-
-    columns = [Col("Arm", "arm", numeric=False, wide=True), *(Col(t, cell(m)) for m, t in MEASURES.items())]
-    columns += [Col(f"{MEASURES[m]} - sequential", against(m)) for m in ("average_accuracy", "forgetting")]
-    return Panel([tabulate(held, columns)], "card")
-
-
-def _plain(estimate: Figure | None, *, sign: bool = False) -> Any:
-    if estimate is None:
-        return ""
-    text, interval = with_interval(estimate.value, estimate.interval, sign=sign)
-    return b.figure(text, interval)
+    log = too_far_apart([row["x"].value for row in rows])
+    return lines(
+        "Distance and memory",
+        rows,
+        Axis(title=f"L2 distance to the model after {old}", log=log),
+        measure_axis(score, f"kept: {old}, {score.axis}"),
+        columns={"arm": "Arm", "x": "Distance", "y": old},
+        styles=styles,
+        caption="The less the weights move, the more is kept? Bars: 95 % intervals.",
+        legend=True,
+    )
 
 
-def _matrices(arms: Sequence[ArmResult], order: Sequence[str]) -> list[Fold]:
-    columns = [Col("After", "stage", numeric=False), *(Col(task, task) for task in order)]
-    return [
-        Fold(
-            f"Tasks by stage: {arm.arm}",
-            [
-                tabulate(
-                    [
-                        {"stage": s, **dict(zip(order, line, strict=True))}
-                        for s, line in zip(stages, arm.matrix, strict=True)
-                    ],
-                    columns,
-                )
-            ],
-        )
-        for arm in arms
-        for stages in [["base", *order]]
-        if arm.matrix
-    ]
+def _measure_table(arms: Sequence[ArmResult]) -> b.Table | None:
+    """Average accuracy, transfer and forgetting."""
+    cells: dict[b.Text, Any] = {"Arm": "arm"}
+    for name, title in MEASURES.items():
+        cells[title] = _figures("measures", name, Measure())
+    for name in ("average_accuracy", "forgetting"):
+        cells[f"{MEASURES[name]} - sequential"] = _figures("measures_against", name, Measure(), sign=True)
+    measured = [arm for arm in arms if arm.measures]
+    return grid(measured, cells) if measured else None
 
 
-# ---------------------------------------------------------------------------------------------------------- small print
-
-
-def _models(record: SequenceRecord) -> Section:
-    columns = [
-        Col("Model", "label", numeric=False, wide=True),
-        Col("Seed", lambda m: str(m.seed)),
-        Col("State", lambda m: chip(m.state, STATE_TONES.get(m.state, "")), numeric=False),
-        Col("Tokens", lambda m: count(m.tokens) if m.tokens else ""),
-        Col("Time", lambda m: duration(m.seconds) if m.seconds else ""),
-        Col("Distance", lambda m: "" if m.distance is None else significant(m.distance)),
-    ]
-    return Section("Models", [Panel([tabulate(record.models, columns)], "card")], anchor="models")
-
-
-def _reading(record: SequenceRecord) -> list[str]:
-    found = [
-        "The first task is trained in the same way in every arm, so its model is made once.",
-        "An arm's methods hold on to the model after the task before; replay draws on all earlier tasks' data.",
-        "Better than sequential: paired by seed and sample, above 0 is better, whatever the task's metric.",
-        "Forgetting is the best score of a task before the last stage minus its last one, mean over earlier tasks.",
-        "Multitask training has all data at once and is the upper line; merges are of the single-task models.",
-        "With one seed intervals cover evaluated samples alone. No figure is corrected for the number of arms.",
-    ]
-    if any(not t.higher_is_better for t in record.tasks.values()):
-        found.append("In the table of tasks by stage losses are negative, so that higher is better everywhere.")
-    return found
-
-
-def _facts(record: SequenceRecord) -> list[tuple[str, Any]]:
-    seconds = sum(m.seconds for m in record.models)
-    return [
-        ("Status", record.status),
-        ("Begun", record.created),
-        *([("Finished", record.finished)] if record.finished else []),
-        ("Seeds", listed([str(s) for s in record.seeds])),
-        ("Computing", duration(seconds) if seconds else "none yet"),
-        *hardware_rows(record.hardware),
-        *((name, version) for name, version in record.versions.items()),
-    ]
-
-
-def _configuration(record: SequenceRecord) -> Fold | None:
-    return Fold("Configuration", [Facts(flatten(record.config))]) if record.config else None
+def _matrix(arm: ArmResult) -> b.Fold:
+    rows = []
+    for stage, scores in zip(["base", *arm.order], arm.matrix, strict=True):
+        rows.append([stage, *map(significant, scores)])
+    return b.Fold(f"Tasks by stage: {arm.arm}", [b.Table(columns=b.columns("After", *arm.order), rows=rows)])

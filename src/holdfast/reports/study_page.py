@@ -35,7 +35,7 @@ MOST_NAMES = 14
 READABLE = 1000.0
 """Times the smallest of some positive values, beyond which they need a logarithmic axis."""
 
-Cells = Mapping[str, str | Callable[[Any], Any]]
+Cells = Mapping[Text, str | Callable[[Any], Any]]
 """Columns of a table by title: a key or an attribute of its items, or what makes the cell of one."""
 
 
