@@ -21,6 +21,7 @@ from holdfast.evaluation.probe.outcome import trends
 from holdfast.evaluation.text.perplexity import score_documents
 from holdfast.models import load
 from holdfast.records.evaluation import EvaluationFolder
+from holdfast.records.figure import Figure
 from holdfast.records.probe import ProbeRecord, Sensitivity, read_probe
 from holdfast.training.fresh_init import init_stds
 from tiny import build_model
@@ -151,7 +152,7 @@ def test_what_overflows_at_one_end_of_a_ladder_is_not_left_out() -> None:
     )  # fmt: skip
     broken = dataclasses.replace(found, model="last", difference=math.inf, by_seed=[0.1, math.inf], failed="not finite")
     [trend] = trends([found, broken], "first", "last", confidence=0.95)
-    assert (trend.difference, trend.interval, trend.verdict) == (math.inf, None, "grows")
+    assert (trend.difference, trend.verdict) == (Figure(value=math.inf), "grows")
 
 
 def test_a_trend_is_of_pairs_over_samples(desk: Path) -> None:
@@ -177,7 +178,8 @@ def test_a_trend_is_of_pairs_over_samples(desk: Path) -> None:
     t = {3: 4.302652729749464, 5: 2.7764451051977934, 10: 2.2621571628540993}[len(seeds)]
     half = np.sqrt(t**2 * seeds.var(ddof=1) / len(seeds) + samples)
     [trend] = record.trends
-    assert trend.interval == pytest.approx((trend.difference - half, trend.difference + half), rel=1e-3)
+    middle = trend.difference.value
+    assert trend.difference.interval == pytest.approx((middle - half, middle + half), rel=1e-3)
 
 
 def test_dry_run(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,11 +16,11 @@ from holdfast.papers.overtraining.record import (
     RateTrend,
     Scored,
     Shift,
-    TunedFigure,
     TunedModel,
     TunedRate,
     TunedTurn,
 )
+from holdfast.records.figure import Figure
 from holdfast.records.probe import ProbedModel, Sensitivity, Trend
 
 BUDGETS = {"1B": 1e9, "2B": 2e9, "4B": 4e9}
@@ -30,18 +30,18 @@ KEPT |= {("held", 1e-4): (3.1, 2.8, math.inf)}
 BASE = (2.9, 2.6, 2.4)
 
 
-def figure(value: float, cost: float) -> TunedFigure:
-    """With intervals of 0.1 on both sides."""
+def score(value: float) -> Figure:
+    """With an interval of 0.1 on both sides."""
     if math.isinf(value):
-        return TunedFigure(value=value, interval=None, cost=math.inf, cost_interval=None)
-    return TunedFigure(
-        value=value,
-        interval=(value - 0.1, value + 0.1),
-        cost=cost,
-        cost_interval=(cost - 0.1, cost + 0.1),
-        cost_by_seed={"0": cost},
-        samples_half=0.1,
-    )
+        return Figure(value=value)
+    return Figure(value=value, over_samples=(value - 0.1, value + 0.1))
+
+
+def cost(value: float) -> Figure:
+    """Of one seed, with an interval of 0.1 on both sides."""
+    if math.isinf(value):
+        return Figure(value=value)
+    return Figure(value=value, by_seed={0: value}, samples_half=0.1)
 
 
 def overtraining(*, task: str = "reviews", entry: str = "web", **changes: Any) -> OvertrainingRecord:
@@ -67,11 +67,8 @@ def overtraining(*, task: str = "reviews", entry: str = "web", **changes: Any) -
                     state="complete",
                     seeds=[0],
                     diverged={"0": "Step 3: the loss is NaN"} if lost else {},
-                    figures={
-                        source: figure(value, value - base),
-                        target: figure(task_value, task_value - 2.0),
-                        valid: figure(task_value, task_value - 2.0),
-                    },
+                    scores={source: score(value), target: score(task_value), valid: score(task_value)},
+                    costs={source: cost(value - base), target: cost(task_value - 2), valid: cost(task_value - 2)},
                     distance=None if lost else 4e4 * rate,
                     stopped={"0": 3.0},
                     tokens=1000,
@@ -80,7 +77,6 @@ def overtraining(*, task: str = "reviews", entry: str = "web", **changes: Any) -
             )
     about: dict[str, Any] = {"task": task, "entry": source, "unit": "nats/token"}
     probed = ProbedModel(label="", name="", architecture="Olmo2", parameters=10**9, dtype="float32", hash="a")
-    unsure: dict[str, Any] = {"interval": None, "verdict": "cannot tell"}
     fields: dict[str, Any] = {
         "name": "mine",
         "status": "finished",
@@ -116,8 +112,8 @@ def overtraining(*, task: str = "reviews", entry: str = "web", **changes: Any) -
         ],
         "trends": [
             Trend(
-                kind="noise", label="", size=0.1, entry=source, unit="nats/token", first=0.1, last=0.1, difference=0.0,
-                interval=(-0.1, 0.1),
+                kind="noise", label="", size=0.1, entry=source, unit="nats/token", first=0.1, last=0.1,
+                difference=Figure(value=0.0, over_samples=(-0.1, 0.1)),
             )
         ],
         "models": models,
@@ -130,7 +126,9 @@ def overtraining(*, task: str = "reviews", entry: str = "web", **changes: Any) -
             for label, tokens in BUDGETS.items()
             for lost in [arm == "held" and label == "4B"]
         ],
-        "rate_trends": [RateTrend(task=task, arm="direct", exponent=0.0, why="one seed", **unsure)],
+        "rate_trends": [
+            RateTrend(task=task, arm="direct", exponent=Figure(value=0.0), verdict="cannot tell", why="one seed")
+        ],
         "turns": [
             TunedTurn(**about, arm="direct", rate=rate, tokens=2e9, interval=(1e9, 2e9), after=0.4, verdict="turns")
             for rate in (None, 1e-4)
@@ -142,24 +140,23 @@ def overtraining(*, task: str = "reviews", entry: str = "web", **changes: Any) -
                 rate=None,
                 first=0.5,
                 last=1.2,
-                difference=0.7,
-                interval=(0.5, 0.9),
-                verdict="grows",
+                difference=Figure(value=0.7, over_samples=(0.5, 0.9)),
             ),
-            Growth(**about, arm="held", rate=None, first=0.2, last=0.1, difference=-0.1, **unsure),
+            Growth(**about, arm="held", rate=None, first=0.2, last=0.1, difference=Figure(value=-0.1)),
             Growth(
                 **about,
                 arm="held",
                 rate=1e-4,
                 first=0.2,
                 last=math.inf,
-                difference=math.inf,
-                interval=None,
-                verdict="grows",
+                difference=Figure(value=math.inf),
             ),
         ],
         "shifts": [
-            Shift(**about, arm="held", against="direct", rate=None, verdict="later", growth=-0.8, interval=(-1.0, -0.6))
+            Shift(
+                **about, arm="held", against="direct", rate=None, verdict="later",
+                growth=Figure(value=-0.8, over_samples=(-1.0, -0.6)),
+            )
         ],
         "distances": [DistanceTrend(task=task, arm="direct", checkpoint="1B", exponent=1.0, rates=RATES)],
         "notes": ["a note"],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from holdfast.records.figure import Figure
 from holdfast.records.probe import (
     AS_IT_IS,
     NOISE,
@@ -80,8 +81,7 @@ def probe(name: str = "step", note: str = "", *, ladder: bool = True) -> ProbeRe
             unit="nats/token",
             first=0.01,
             last=0.03,
-            difference=0.02,
-            interval=interval,
+            difference=Figure(value=0.02, over_samples=interval),
         )
         for kind, label, size, interval in (
             (NOISE, "", 0.1, (0.01, 0.03)),

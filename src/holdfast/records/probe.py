@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.records.evaluation import SCHEMA
+from holdfast.records.figure import Figure
 from holdfast.records.study import Entry
 from holdfast.support.files import read_as, record_from
 
@@ -94,40 +95,49 @@ class Sensitivity:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trend:
-    """How the cost of one change moves from the smallest to the largest budget of a ladder."""
+class CostTrend:
+    """How a cost moves from the smallest to the largest budget of a ladder."""
 
-    kind: str
-    label: str
-    size: float
     entry: str
     unit: str
     first: float
     """Cost at the smallest budget; a loss is positive."""
     last: float
-    difference: float
-    """last - first; infinite where one of them is."""
-    interval: tuple[float, float] | None = None
-    """Of pairs, over seeds of noise and over samples."""
+    difference: Figure
+    """last - first, of pairs, over seeds and samples, with its interval at the level that was asked for; infinite where
+    one of them is."""
 
     @property
     def verdict(self) -> str:
         """ "grows" or "shrinks" where the interval excludes 0, or one end is infinite; else "cannot tell"."""
-        if math.isinf(self.difference):
-            return "grows" if self.difference > 0 else "shrinks"
-        if self.interval is None or self.interval[0] <= 0 <= self.interval[1]:
+        interval = self.difference.interval
+        infinite = math.isinf(self.difference.value)
+        excludes_0 = interval is not None and not interval[0] <= 0 <= interval[1]
+        if not infinite and not excludes_0:
             return "cannot tell"
-        return "grows" if self.difference > 0 else "shrinks"
+        return "grows" if self.difference.value > 0 else "shrinks"
+
+    @classmethod
+    def fields_from_json(cls, value: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The fields of a stored trend; before there were figures, the interval stood beside the difference."""
+        if "interval" not in value:
+            return value
+        return {**value, "difference": {"value": value["difference"], "interval": value["interval"]}}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Inflection:
-    """At which budget of a ladder the model under a change is at its best (`statistics.inflection`)."""
+class Trend(CostTrend):
+    """How the cost of one change moves."""
 
     kind: str
-    """One of `KINDS`; `AS_IT_IS` for the models themselves."""
     label: str
     size: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class TurningPoint:
+    """At which budget of a ladder a changed or fine-tuned model is at its best (`statistics.inflection`)."""
+
     entry: str
     unit: str
     tokens: float
@@ -142,6 +152,16 @@ class Inflection:
     """Tokens, ascending."""
     chances: list[float] = field(default_factory=list)
     """Of each budget, see `statistics.inflection.places_at`; empty in records of before."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inflection(TurningPoint):
+    """At which budget the model under a change is at its best."""
+
+    kind: str
+    """One of `KINDS`; `AS_IT_IS` for the models themselves."""
+    label: str
+    size: float
 
 
 @dataclass(frozen=True, kw_only=True)

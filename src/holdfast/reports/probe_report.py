@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.records.measure import MINUS, decimals_for, interval_text, number
+from holdfast.records.measure import MINUS, Measure, decimals_for, interval_text, number
 from holdfast.records.probe import (
     AS_IT_IS,
     NOISE,
@@ -22,6 +22,7 @@ from holdfast.records.probe import (
     Sensitivity,
     Sharpness,
     Trend,
+    TurningPoint,
 )
 from holdfast.reports.blocks import (
     Block,
@@ -260,7 +261,7 @@ def trend_table(record: ProbeRecord) -> Table:
             *entry,
             Col(f"At {first} tokens", lambda t: number(t.first, _digits(t), sign=True)),
             Col(f"At {last} tokens", lambda t: number(t.last, _digits(t), sign=True)),
-            Col("Difference", lambda t: figure(*_difference(t), value=t.difference)),
+            Col("Difference", lambda t: figure(*Measure().texts(t.difference, sign=True), value=t.difference.value)),
         ],
         kind="dense",
     )
@@ -278,7 +279,7 @@ def turn_tables(record: ProbeRecord) -> list[Block]:
             Col("Model", lambda t: "as it is" if t.kind == AS_IT_IS else change_text(t), numeric=False),
             Col("More pre-training", lambda t: chip(TURNS[t.verdict], TURN_TONES[t.verdict]), numeric=False),
             *entry,
-            Col("Best at, tokens", lambda t: figure(count(t.tokens), _budget_interval(t), value=t.tokens)),
+            Col("Best at, tokens", lambda t: figure(count(t.tokens), budget_interval(t), value=t.tokens)),
             Col("Lost from there on", _lost),
         ],
         kind="dense",
@@ -286,7 +287,8 @@ def turn_tables(record: ProbeRecord) -> list[Block]:
     return [Paragraph(TURNING, "prose"), table]
 
 
-def _budget_interval(t: Inflection) -> str:
+def budget_interval(t: TurningPoint) -> str:
+    """The budgets that may be the best one; "" of a single one."""
     low, high = t.interval
     return "" if low == high else f"[{count(low)}, {count(high)}]"
 
@@ -296,11 +298,7 @@ def _lost(t: Inflection) -> str:
 
 
 def _digits(t: Trend) -> int:
-    return decimals_for(t.interval)
-
-
-def _difference(t: Trend) -> tuple[str, str]:
-    return number(t.difference, _digits(t), sign=True), interval_text(t.interval, _digits(t), sign=True)
+    return decimals_for(t.difference.interval)
 
 
 def _head(model: Any) -> Text:

@@ -17,11 +17,11 @@ from holdfast.papers.overtraining.record import (
     OvertrainingRecord,
     Scored,
     Shift,
-    TunedFigure,
     TunedModel,
     TunedRate,
     TunedTurn,
 )
+from holdfast.records.figure import Figure
 from holdfast.records.probe import Inflection, Line, Sensitivity, Sharpness
 from holdfast.records.study import SampleCorrelation
 
@@ -32,9 +32,9 @@ KEPT, TARGET = "source/people", "target/problems"
 GROWING = (0.1, 0.2, 0.4, 0.8)
 
 
-def figure(cost: float) -> TunedFigure:
-    by_seed = {str(s): cost + d for s, d in enumerate((-0.001, 0.0, 0.001))}
-    return TunedFigure(value=1 + cost, interval=None, cost=cost, cost_interval=None, cost_by_seed=by_seed)
+def figure(value: float, samples_half: float = 0.0) -> Figure:
+    """Three seeds near each other."""
+    return Figure.over_seeds({s: value + d for s, d in enumerate((-0.001, 0.0, 0.001))}, samples_half)
 
 
 def model(rate: float, place: int, cost: float, *, arm: str = "direct", **changes: Any) -> TunedModel:
@@ -46,7 +46,8 @@ def model(rate: float, place: int, cost: float, *, arm: str = "direct", **change
         "checkpoint": LABELS[place],
         "state": "complete",
         "seeds": [0, 1, 2],
-        "figures": {KEPT: figure(cost), TARGET: figure(-0.5)},
+        "scores": {KEPT: Figure(value=1 + cost), TARGET: Figure(value=0.5)},
+        "costs": {KEPT: figure(cost), TARGET: figure(-0.5)},
         "distance_by_seed": away,
     }
     return TunedModel(**{**fields, **changes})
@@ -93,8 +94,7 @@ def sharpness(near: float, far: float) -> list[Sharpness]:
 def shift(kind: str, verdict: str, growth: float, half: float = 0.05) -> Shift:
     return Shift(
         task="problems", arm=kind, against="direct", rate=None, entry=KEPT, unit="nats/token", verdict=verdict,
-        growth=growth, interval=(growth - half, growth + half), by_seed={str(s): growth for s in range(3)},
-        samples_half=half,
+        growth=Figure.over_seeds(dict.fromkeys(range(3), growth), half),
     )  # fmt: skip
 
 
@@ -178,7 +178,7 @@ def test_costs_that_go_back(record: OvertrainingRecord) -> None:
 
 
 def test_a_rate_at_which_a_model_diverged_is_not_judged(record: OvertrainingRecord) -> None:
-    lost = model(3e-2, 3, 0.0, diverged={"0": "NaN"}, figures={}, distance_by_seed={})
+    lost = model(3e-2, 3, 0.0, diverged={"0": "NaN"}, scores={}, costs={}, distance_by_seed={})
     more = [*record.models, lost, *(model(3e-2, n, 1.0 - n / 10) for n in range(3))]
     assert verdicts(record, models=more) == verdicts(record)
     assert judged(record, models=[lost])["3"].verdict == UNKNOWN
@@ -261,7 +261,7 @@ def test_what_has_to_be_so_before(record: OvertrainingRecord) -> None:
     assert {n for n, c in found.items() if c.verdict == UNKNOWN} == tuned
     assert "The rule by itself: holds" in found["5a"].reason and "try more rates on that side" in found["5a"].reason
     lazy = [
-        dataclasses.replace(m, figures={**m.figures, TARGET: figure(-0.05)}) if m.checkpoint == "1M" else m
+        dataclasses.replace(m, costs={**m.costs, TARGET: figure(-0.05)}) if m.checkpoint == "1M" else m
         for m in record.models
     ]
     assert {n for n, v in verdicts(record, models=lazy).items() if v == UNKNOWN} == tuned
@@ -280,19 +280,14 @@ SEES, CHANCE = "target/vision", 0.4
 SCORES = (0.55, 0.6, 0.65, 0.7)
 
 
-def seen(score: float, lost: float, *, half: float = 0.01) -> dict[str, TunedFigure]:
-    """A VLM score and what was lost of language; three seeds near each other."""
-    by_seed = {str(s): score + d for s, d in enumerate((-0.001, 0.0, 0.001))}
-    gained = TunedFigure(
-        value=score, interval=None, cost=CHANCE - score, cost_interval=None, value_by_seed=by_seed, value_half=half
-    )
-    return {KEPT: figure(lost), SEES: gained}
-
-
-def looking(arm: str, rate: float, place: int, score: float, lost: float, **changes: Any) -> TunedModel:
-    own = seen(score, lost)
-    own[KEPT] = dataclasses.replace(own[KEPT], value=3.0 - 0.2 * place + lost)
-    return model(rate, place, lost, arm=arm, figures=own, **changes)
+def looking(arm: str, rate: float, place: int, score: float, lost: float) -> TunedModel:
+    """A model with a VLM score, and what it lost of language."""
+    return model(
+        rate, place, lost, arm=arm,
+        scores={KEPT: Figure(value=3.0 - 0.2 * place + lost), SEES: Figure(value=score)},
+        scores_alone={SEES: figure(score, 0.01)},
+        costs={KEPT: figure(lost), SEES: Figure(value=CHANCE - score)},
+    )  # fmt: skip
 
 
 @pytest.fixture
@@ -333,7 +328,7 @@ def test_scores_and_costs_along_the_budget(pictures: OvertrainingRecord) -> None
     same = of_pictures(pictures, models=changed_at(pictures, "direct", 3, 0.7, 0.0))
     assert (same["10b"], same["10d"]) == (FAILS, FAILS) and same["10a"] == HOLDS
     few = [
-        dataclasses.replace(m, figures={**m.figures, SEES: dataclasses.replace(m.figures[SEES], value_half=0.12)})
+        dataclasses.replace(m, scores_alone={SEES: dataclasses.replace(m.scores_alone[SEES], samples_half=0.12)})
         for m in pictures.models
     ]
     unsure = of_pictures(pictures, models=few)
@@ -367,8 +362,7 @@ def test_what_has_to_be_so_before_models_that_see_are_judged(pictures: Overtrain
     assert {n for n, v in found.items() if v == HOLDS} == {"10c", "10d"}, "fixed rates need no tuned one"
 
     def as_good(m: TunedModel) -> TunedModel:
-        kept = m.figures[KEPT]
-        return dataclasses.replace(m, figures={**m.figures, KEPT: dataclasses.replace(kept, value=3.0 + kept.cost)})
+        return dataclasses.replace(m, scores={**m.scores, KEPT: Figure(value=3.0 + m.costs[KEPT].value)})
 
     alike = [as_good(m) for m in pictures.models]
     assert set(of_pictures(pictures, models=alike).values()) == {UNKNOWN}, "the checkpoints do not get better"

@@ -27,6 +27,7 @@ from holdfast.papers.overtraining.record import (
     read_overtraining,
     write_overtraining,
 )
+from holdfast.records.figure import Figure
 from holdfast.reports.blocks import words
 from holdfast.reports.html import render, write_page
 from holdfast.reports.markdown import document as as_markdown
@@ -39,11 +40,12 @@ def test_the_lead_names_the_turning_point_and_what_retention_does() -> None:
     along = "along the ladder its cost falls by 0.100 nats/token, that of direct grows by 0.700"
     assert f"held: its turning point comes later and {along}" in told
     record = overtraining()
-    unknown = dataclasses.replace(record.shifts[0], verdict="cannot tell", interval=(-1.0, 0.1))
-    assert "held" not in lead(dataclasses.replace(record, shifts=[unknown])), "what cannot be told is no news"
-    assert "held" not in lead(
-        dataclasses.replace(record, growth=[], shifts=[dataclasses.replace(unknown, interval=(-1.0, -0.1))])
+    unknown = dataclasses.replace(
+        record.shifts[0], verdict="cannot tell", growth=Figure(value=-0.8, over_samples=(-1.0, 0.1))
     )
+    assert "held" not in lead(dataclasses.replace(record, shifts=[unknown])), "what cannot be told is no news"
+    clear = dataclasses.replace(unknown, growth=Figure(value=-0.8, over_samples=(-1.0, -0.1)))
+    assert "held" not in lead(dataclasses.replace(record, growth=[], shifts=[clear]))
 
 
 def test_the_lead_says_so_where_a_way_learns_little() -> None:
@@ -52,8 +54,7 @@ def test_the_lead_says_so_where_a_way_learns_little() -> None:
 
     def with_gains(held: float) -> OvertrainingRecord:
         changed = [
-            replace(m, figures={**m.figures, key: replace(m.figures[key], cost=-held if m.arm == "held" else -0.4)})
-            for m in record.models
+            replace(m, costs={**m.costs, key: Figure(value=-held if m.arm == "held" else -0.4)}) for m in record.models
         ]
         return replace(record, models=changed)
 

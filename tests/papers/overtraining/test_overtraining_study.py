@@ -7,7 +7,6 @@ import json
 import math
 import statistics
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,10 +15,10 @@ import torch
 from rich.console import Console
 
 from holdfast.errors import ConfigError, HoldfastError, Interrupted
-from holdfast.papers.overtraining.outcome import _Judged
 from holdfast.papers.overtraining.plan import overtraining_config
 from holdfast.papers.overtraining.record import Arm, OvertrainingRecord, TunedRate, read_overtraining
 from holdfast.papers.overtraining.study import run_overtraining
+from holdfast.papers.overtraining.verdicts import rate_verdict
 from holdfast.records.run import RunFolder
 from tiny import build_model
 
@@ -204,17 +203,17 @@ def test_a_whole_study(asked: dict[str, Any]) -> None:
 
     assert [s.key for s in record.scored["new"]] == ["source/old", "target/test", "validation/valid"]
     for m in record.models:
-        for key, figure in m.figures.items():
+        assert m.scores.keys() == m.scores_alone.keys() == m.costs.keys()
+        for key, cost in m.costs.items():
             costs = [
                 measured(m.arm, m.rate, m.checkpoint, s, "result", key)
                 - measured(m.arm, m.rate, m.checkpoint, s, "start", key)
                 for s in (0, 1)
             ]
-            assert figure.value == pytest.approx(mean(m.arm, m.rate, m.checkpoint, key), abs=1e-9)
-            assert figure.cost == pytest.approx(statistics.fmean(costs), abs=1e-9)
-            assert (
-                figure.cost_interval is not None and figure.cost_interval[0] <= figure.cost <= figure.cost_interval[1]
-            )
+            score = pytest.approx(mean(m.arm, m.rate, m.checkpoint, key), abs=1e-9)
+            assert m.scores[key].value == score and m.scores_alone[key].value == score
+            assert cost.value == pytest.approx(statistics.fmean(costs), abs=1e-9)
+            assert cost.interval is not None and cost.interval[0] <= cost.value <= cost.interval[1]
         assert m.distance is not None and m.distance > 0
     # the rate is chosen by validation, not by the test
     for r in record.rates:
@@ -234,10 +233,11 @@ def test_a_whole_study(asked: dict[str, Any]) -> None:
         if rate is not None:
             first, last = (record.model("new", arm, rate, c) for c in ("s", "l"))
             assert first is not None and last is not None
-            assert g.difference == pytest.approx(last.figures[key].cost - first.figures[key].cost)
+            assert g.difference.value == pytest.approx(last.costs[key].value - first.costs[key].value)
     for s in record.shifts:
         mine, other = grown[s.arm, s.rate, s.entry], grown[s.against, s.rate, s.entry]
-        assert (s.arm, s.against) == (HELD, DIRECT) and s.growth == pytest.approx(mine.difference - other.difference)
+        assert (s.arm, s.against) == (HELD, DIRECT)
+        assert s.growth.value == pytest.approx(mine.difference.value - other.difference.value)
         if s.rate is None:
             continue
         # four models on the same documents: pairs, by the correlations of what each document contributes
@@ -246,9 +246,9 @@ def test_a_whole_study(asked: dict[str, Any]) -> None:
         for m in four:
             runs = [RunFolder(config.run_folder(m.checkpoint, names[m.arm, m.rate], seed)) for seed in (0, 1)]
             moved.append(np.mean([lost_by_document(run, s.entry) for run in runs], axis=0))
-            halves.append(m.figures[s.entry].samples_half)
+            halves.append(m.costs[s.entry].samples_half)
         signed = np.array([1, -1, -1, 1]) * halves
-        assert s.samples_half == pytest.approx(np.sqrt(signed @ np.corrcoef(moved) @ signed), rel=1e-3)
+        assert s.growth.samples_half == pytest.approx(np.sqrt(signed @ np.corrcoef(moved) @ signed), rel=1e-3)
     # what was only probed
     assert {(s.kind, s.model) for s in record.sensitivities} == {(k, n) for k in ("noise", "quantize") for n in BUDGETS}
     assert len(record.trends) == 2 and {i.kind for i in record.inflections} == {"as-it-is", "noise", "quantize"}
@@ -273,7 +273,7 @@ def test_the_loss_is_followed_along_a_fine_tuning(asked: dict[str, Any]) -> None
         losses = dict(line.losses)
         tuned = record.model("new", DIRECT, 1e-2, label)
         assert tuned is not None and tuned.distance == pytest.approx(line.norm, rel=1e-5)
-        assert losses[1.0] == pytest.approx(tuned.figures["source/old"].value, rel=1e-5)
+        assert losses[1.0] == pytest.approx(tuned.scores["source/old"].value, rel=1e-5)
         assert losses[0.0] == pytest.approx(sharpness.loss, rel=1e-5)
         step = losses[0.001] - losses[0.0]
         assert line.quadratic(0.001, losses[0.0]) - losses[0.0] == pytest.approx(step, rel=0.1, abs=2e-6)
@@ -300,11 +300,11 @@ def test_a_fine_tuning_that_diverges_is_a_result(asked: dict[str, Any], monkeypa
         and lost.diverged == dict.fromkeys("01", "Step 3: the loss is NaN")
         and lost.state == "complete"
     )
-    assert math.isinf(lost.figures["source/old"].cost) and math.isinf(lost.figures["source/old"].value)
+    assert math.isinf(lost.costs["source/old"].value) and math.isinf(lost.scores["source/old"].value)
     turned = next(t for t in record.turns if (t.rate, t.entry) == (1e-2, "source/old"))
     assert turned.verdict == "turns" and math.isinf(turned.after), "it is as bad as can be, not left out"
     grown = next(g for g in record.growth if (g.rate, g.entry) == (1e-2, "source/old"))
-    assert grown.verdict == "grows" and math.isinf(grown.difference)
+    assert grown.verdict == "grows" and math.isinf(grown.difference.value)
     assert next(r.rate for r in record.rates if r.checkpoint == "l") == 1e-3
     assert "Diverged" in Path("out/report.html").read_text()
     assert read_overtraining("out") == record
@@ -353,7 +353,7 @@ def test_a_study_that_was_stopped_goes_on(asked: dict[str, Any], monkeypatch: py
         run_of(small, output_dir="other")
     assert read_overtraining("other").status == "interrupted"
     record = run_of(small, output_dir="other")
-    assert [m.figures for m in record.models] == [m.figures for m in whole.models]
+    assert [(m.scores, m.costs) for m in record.models] == [(m.scores, m.costs) for m in whole.models]
     assert [m.distance for m in record.models] == [m.distance for m in whole.models]
     assert record.sensitivities == whole.sensitivities
 
@@ -399,13 +399,11 @@ def test_a_rate_that_would_do_at_every_budget_is_no_trend() -> None:
     """Seeds that agree on a coarse grid have an interval of no width, which is not how well a rate is known."""
 
     def judged(*intervals: tuple[float, float]) -> tuple[str, str]:
-        own = [
+        rates = [
             TunedRate(task="t", arm="a", checkpoint=str(n), tokens=2.0**n, rate=1e-2 / 2**n, interval=interval, edge="")
             for n, interval in enumerate(intervals)
         ]
-        judge = SimpleNamespace(figures=SimpleNamespace(scored={"t": []}), turned={})
-        arm = Arm(label="a", kind="direct", rates=[1e-3, 1e-2, 1e-1])
-        return _Judged._class(judge, "t", arm, own, (-0.25, -0.25))  # type: ignore[arg-type]
+        return rate_verdict(Arm(label="a", kind="direct", rates=[1e-3, 1e-2, 1e-1]), rates, (-0.25, -0.25), None)
 
     wide = (1e-3, 1e-2)
     assert judged(wide, wide, wide) == ("cannot tell", "one rate lies in the interval of every budget")

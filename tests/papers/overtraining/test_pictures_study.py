@@ -209,8 +209,9 @@ def test_a_whole_study_of_models_that_see(asked: dict[str, Any], world: dict[str
         one, other = (e.find("source", "old") for e in (start, tuned))
         assert one is not None and other is not None
         lost = other.metrics["nats_per_token"].value - one.metrics["nats_per_token"].value
-        kept = m.figures["source/old"]
-        assert kept.cost == pytest.approx(lost, abs=1e-9) and kept.value_by_seed == {"0": pytest.approx(kept.value)}
+        score = m.scores["source/old"].value
+        assert m.costs["source/old"].value == pytest.approx(lost, abs=1e-9)
+        assert m.scores_alone["source/old"].by_seed == {0: pytest.approx(score)}
         assert m.distance is not None and m.distance > 0
         if m.arm == LORA:
             moved = load_file(run.path / "adapter_model.safetensors")
@@ -230,8 +231,8 @@ def test_a_whole_study_of_models_that_see(asked: dict[str, Any], world: dict[str
     evaluate_models(requests, config.plan(None), Path("alone"), console=Console(file=io.StringIO()))
     for m in record.models:
         own = json.loads(Path("alone", m.checkpoint, "source.old.json").read_text())["metrics"]["nats_per_token"]
-        f = m.figures["source/old"]
-        assert f.value - f.cost == pytest.approx(own["value"], abs=0.01)
+        before = m.scores["source/old"].value - m.costs["source/old"].value
+        assert before == pytest.approx(own["value"], abs=0.01)
     assert record.leading("look", "target").chance == pytest.approx(0.4)  # type: ignore[union-attr]
     # how far two models score on the same pictures: the correlation of their answers
     (alike,) = record.score_correlations
@@ -264,7 +265,7 @@ def test_seeds_have_projectors_of_their_own_and_weights_go(asked: dict[str, Any]
     record = run_of(asked, seeds=[0, 1], vary=vary)
     assert [m.state for m in record.models] == ["complete"] * 6 and all(m.seeds == [0, 1] for m in record.models)
     for m in record.models:
-        by_seed = m.figures["source/old"].value_by_seed
+        by_seed = m.scores_alone["source/old"].by_seed
         assert len(set(by_seed.values())) == 2 and len(set(m.distance_by_seed.values())) == 2
     assert not list(Path("out").rglob("*.safetensors")), "nothing needs the weights any more"
 

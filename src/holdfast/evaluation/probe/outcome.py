@@ -16,7 +16,7 @@ from holdfast.evaluation.compare.folders import compare_folders
 from holdfast.evaluation.probe.changes import Change
 from holdfast.records.comparison import Comparison
 from holdfast.records.evaluation import Evaluation, EvaluationFolder
-from holdfast.records.figure import SamplesPart, seeds_and_samples
+from holdfast.records.figure import Figure, SamplesPart, seeds_and_samples
 from holdfast.records.probe import AS_IT_IS, NOISE, TOWARD, Inflection, ProbedModel, Sensitivity, Trend
 from holdfast.records.study import Entry, SampleCorrelation
 from holdfast.statistics.estimates import Ratio, by_cluster, clusters_of, figure_for
@@ -127,6 +127,9 @@ def trends(
         parts = [part_of(place[model, *key], {s.key: s.samples_half}, correlations) for model, s in pair]
         difference = SamplesPart.total(zip((-1.0, 1.0), parts, strict=True))
         samples = math.hypot(one.samples_half, other.samples_half) if difference is None else difference.half
+        interval = None
+        if not one.failed and not other.failed:
+            interval = seeds_and_samples(by_seed, samples, confidence=confidence)
         found.append(
             Trend(
                 kind=one.kind,
@@ -136,10 +139,7 @@ def trends(
                 unit=one.unit,
                 first=one.harm,
                 last=other.harm,
-                difference=other.harm - one.harm,
-                interval=None
-                if one.failed or other.failed
-                else seeds_and_samples(by_seed, samples, confidence=confidence),
+                difference=Figure(value=other.harm - one.harm, over_samples=interval),
             )
         )
     return found
@@ -219,15 +219,28 @@ def inflections(
                     size=size,
                     entry=f"{entry.suite}/{entry.name}",
                     unit=entry.metrics[entry.primary].unit,
-                    tokens=tokens[best.place],
-                    interval=(tokens[best.interval[0]], tokens[best.interval[1]]),
-                    after=best.losses[-1] - best.losses[best.place],
-                    verdict=best.verdict,
-                    budgets=tokens,
-                    chances=list(best.chances),
+                    **turning_point(best, tokens),
                 )
             )
     return found
+
+
+def turning_point(best: Turn, tokens: Sequence[float]) -> dict[str, Any]:
+    """Fields of `records.probe.TurningPoint` that a turn on a ladder gives.
+
+    Args:
+        best: where the model is at its best.
+        tokens: the budgets, rising.
+    """
+    low, high = best.interval
+    return {
+        "tokens": tokens[best.place],
+        "interval": (tokens[low], tokens[high]),
+        "after": best.losses[-1] - best.losses[best.place],
+        "verdict": best.verdict,
+        "budgets": list(tokens),
+        "chances": list(best.chances),
+    }
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -434,12 +434,10 @@ def costs_grow_less(kind: str) -> Callable[[OvertrainingRecord, float], list[Par
         found = _shift(record, kind)
         if isinstance(found, Part):
             return [found]
-        by_seed = {int(seed): v for seed, v in found.by_seed.items()}
-        over = Figure(value=found.growth, by_seed=by_seed, samples_half=found.samples_half)
         figure = ClaimFigure(
             what="growth of the cost along the ladder, less direct fine-tuning's",
-            value=found.growth,
-            interval=over.interval_at(level) if by_seed else None,
+            value=found.growth.value,
+            interval=found.growth.interval_at(level),
             n="seeds paired",
             unit=found.unit,
         )
@@ -587,8 +585,8 @@ def _falls(record: OvertrainingRecord) -> float | None:
     own = {s.model: s.before for s in record.sensitivities if s.entry == _kept(record) and not s.higher_is_better}
     lead = record.leading(_task(record), "source")
     if not record.sensitivities and lead is not None and not lead.higher_is_better:
-        starts = [(m.checkpoint, m.figures[lead.key]) for m in record.models if lead.key in m.figures]
-        own = {label: f.value - f.cost for label, f in starts if math.isfinite(f.value)}
+        measured = [m for m in record.models if lead.key in m.scores and math.isfinite(m.scores[lead.key].value)]
+        own = {m.checkpoint: m.scores[lead.key].value - m.costs[lead.key].value for m in measured}
     ends = [own.get(record.checkpoints[place].label) for place in (0, -1)]
     return None if None in ends else float(ends[0]) - float(ends[1])  # type: ignore[arg-type]
 
@@ -604,7 +602,7 @@ def _learnt(record: OvertrainingRecord) -> float | None:
     entry = _lead(record, "target")
     own = [r for r in record.rates if (r.task, r.arm) == (_task(record), record.direct)]
     models = [record.model(r.task, r.arm, r.rate, r.checkpoint) for r in own]
-    gains = [-m.figures[entry].cost for m in models if m is not None and entry in m.figures]
+    gains = [-m.costs[entry].value for m in models if m is not None and entry in m.costs]
     return min(gains) if gains and len(gains) == len(record.checkpoints) else None
 
 

@@ -3,11 +3,11 @@ samples are paired, the latter by the correlations in the record (`statistics.sa
 
 from __future__ import annotations
 
-import math
+import dataclasses
 from collections.abc import Mapping, Sequence
 
 from holdfast.papers.overtraining.record import OvertrainingRecord, TunedModel
-from holdfast.records.figure import Figure, SamplesPart
+from holdfast.records.figure import Figure
 from holdfast.records.probe import Sensitivity
 from holdfast.records.study import SampleCorrelation
 from holdfast.statistics.samples_part import part_of
@@ -16,36 +16,32 @@ from holdfast.statistics.samples_part import part_of
 def tuning_cost(record: OvertrainingRecord, model: TunedModel, entry: str) -> Figure | None:
     """What fine-tuning cost a checkpoint on an entry ("suite/name"); None where it was not measured, or a seed has
     diverged."""
-    f = model.figures.get(entry)
-    if f is None or not f.cost_by_seed or not math.isfinite(f.cost):
-        return None
-    part = _part(record, model, entry, f.samples_half, record.correlations)
-    return _over(f.cost, f.cost_by_seed, f.samples_half, part)
+    return _paired(record, model, entry, model.costs, record.correlations)
 
 
 def tuned_score(record: OvertrainingRecord, model: TunedModel, entry: str) -> Figure | None:
     """The figure of a fine-tuned model on an entry ("suite/name"), whatever its checkpoint scores; None as of
     `tuning_cost`."""
-    f = model.figures.get(entry)
-    if f is None or not f.value_by_seed or not math.isfinite(f.value):
+    return _paired(record, model, entry, model.scores_alone, record.score_correlations)
+
+
+def _paired(
+    record: OvertrainingRecord,
+    model: TunedModel,
+    entry: str,
+    figures: Mapping[str, Figure],
+    correlations: Sequence[SampleCorrelation],
+) -> Figure | None:
+    """A model's figure with what is known of how far others go along with it over the samples."""
+    figure = figures.get(entry)
+    if figure is None or not figure.by_seed:
         return None
-    part = _part(record, model, entry, f.value_half, record.score_correlations)
-    return _over(f.value, f.value_by_seed, f.value_half, part)
-
-
-def _over(value: float, by_seed: Mapping[str, float], half: float, part: SamplesPart | None) -> Figure:
-    found = {int(seed): v for seed, v in by_seed.items()}
-    return Figure(value=value, by_seed=found, samples_half=half, samples_part=part)
-
-
-def _part(
-    record: OvertrainingRecord, model: TunedModel, entry: str, half: float, known: Sequence[SampleCorrelation]
-) -> SamplesPart | None:
-    """The samples' part of a model's figure; None where it is not known how far others go along with it."""
-    named = (model.task, model.arm, model.rate, model.checkpoint)
-    place = next(n for n, m in enumerate(record.models) if (m.task, m.arm, m.rate, m.checkpoint) == named)
-    own = next((c.entry for c in known if place in c.places and "/".join(c.entry[:2]) == entry), None)
-    return None if own is None else part_of(place, {own: half}, known)
+    number = record.models.index(model)
+    key = next((c.entry for c in correlations if number in c.places and "/".join(c.entry[:2]) == entry), None)
+    if key is None:
+        return figure
+    part = part_of(number, {key: figure.samples_half}, correlations)
+    return dataclasses.replace(figure, samples_part=part)
 
 
 def change_cost(record: OvertrainingRecord, change: Sensitivity) -> Figure:

@@ -28,11 +28,11 @@ from holdfast.papers.overtraining.record import (
     SeenExample,
     SeenGroup,
     Shift,
-    TunedFigure,
     TunedModel,
     TunedTurn,
 )
-from holdfast.records.measure import decimals_for, interval_text, number
+from holdfast.records.figure import Figure
+from holdfast.records.measure import Measure, decimals_for, interval_text, number
 from holdfast.records.probe import ProbeRecord
 from holdfast.reports import blocks as b
 from holdfast.reports.blocks import (
@@ -83,6 +83,7 @@ from holdfast.reports.probe_report import (
     TREND_TONES,
     TURN_TONES,
     TURNS,
+    budget_interval,
     cost_tables,
     curvature_sections,
     ladder_charts,
@@ -211,7 +212,7 @@ def lead(record: OvertrainingRecord) -> str:
 
 
 def _turn_words(turn: TunedTurn) -> str:
-    at = f"{count(turn.tokens)} tokens {_budgets(turn)}".rstrip()
+    at = f"{count(turn.tokens)} tokens {budget_interval(turn)}".rstrip()
     if turn.verdict == "turns":
         return f"is best at {at}; longer pre-training costs {significant(rounded(turn.after, 3))} {turn.unit}"
     if turn.verdict == "does not turn":
@@ -221,12 +222,12 @@ def _turn_words(turn: TunedTurn) -> str:
 
 def _shift_words(record: OvertrainingRecord, s: Shift) -> str:
     """What a way does to turning point and cost; empty where nothing can be told."""
-    digits = decimals_for(s.interval)
-    clear = s.interval is not None and not s.interval[0] <= 0 <= s.interval[1]
+    digits = decimals_for(s.growth.interval)
+    clear = _is_clear(s.growth)
     own = {g.arm: g for g in record.growth if (g.task, g.rate, g.entry) == (s.task, s.rate, s.entry)}
     grows = ""
     if clear and s.arm in own and s.against in own:  # "grows less" would be said of costs that fall, too
-        mine, theirs = own[s.arm].difference, own[s.against].difference
+        mine, theirs = own[s.arm].difference.value, own[s.against].difference.value
         unit = f" {s.unit}" if s.unit else ""
         grows = f"along the ladder its cost {_moves(mine, digits)}{unit}, that of {s.against} {_moves(theirs, digits)}"
     turns = "" if s.verdict == CANNOT_TELL else f"its turning point comes {s.verdict}"
@@ -242,7 +243,7 @@ def _learnt(record: OvertrainingRecord, task: str, arm: str) -> float | None:
     """What a way gains of the task at its tuned rates, mean over the checkpoints; None where one of them is missing."""
     lead, own = record.leading(task, "target"), [r for r in record.rates if (r.task, r.arm) == (task, arm)]
     models = [record.model(r.task, r.arm, r.rate, r.checkpoint) for r in own]
-    gains = [-m.figures[lead.key].cost for m in models if m is not None and lead and lead.key in m.figures]
+    gains = [-m.costs[lead.key].value for m in models if m is not None and lead and lead.key in m.costs]
     whole = len(gains) == len(record.checkpoints) and all(map(math.isfinite, gains))
     return statistics.fmean(gains) if gains and whole else None
 
@@ -425,12 +426,14 @@ def _turn(
     return next((t for t in record.turns if (t.task, t.arm, t.rate, t.entry) == wanted), None)
 
 
-def _value(f: TunedFigure, *, cost: bool) -> Value:
-    value, interval = (f.cost, f.cost_interval) if cost else (f.value, f.interval)
-    digits = decimals_for(interval)
-    low, high = interval or (None, None)
-    text = number(value, digits, sign=cost)
-    return Value(value=value, low=low, high=high, text=text, interval=interval_text(interval, digits, sign=cost))
+def _value(f: Figure, *, cost: bool) -> Value:
+    low, high = f.interval or (None, None)
+    text, interval = Measure().texts(f, sign=cost)
+    return Value(value=f.value, low=low, high=high, text=text, interval=interval)
+
+
+def _is_clear(f: Figure) -> bool:
+    return f.interval is not None and not f.interval[0] <= 0 <= f.interval[1]
 
 
 def _tokens_axis(record: OvertrainingRecord) -> Axis:
@@ -452,11 +455,12 @@ def _base_rows(record: OvertrainingRecord, task: str, scored: Scored) -> list[Ro
     """The checkpoints as they are: what a fine-tuned model's figure was before, without its cost."""
     found: list[Row] = []
     for c in record.checkpoints:
-        known = (m.figures.get(scored.key) for m in record.models if (m.task, m.checkpoint) == (task, c.label))
-        one = next((f for f in known if f is not None and math.isfinite(f.value)), None)
-        if one is not None:
+        tuned = (m for m in record.models if (m.task, m.checkpoint) == (task, c.label) and scored.key in m.scores)
+        model = next((m for m in tuned if math.isfinite(m.scores[scored.key].value)), None)
+        if model is not None:
             sign = -1.0 if scored.higher_is_better else 1.0
-            found.append({"line": AS_IT_IS, "x": c.tokens, "tokens": count(c.tokens), "y": one.value - sign * one.cost})
+            before = model.scores[scored.key].value - sign * model.costs[scored.key].value
+            found.append({"line": AS_IT_IS, "x": c.tokens, "tokens": count(c.tokens), "y": before})
     return found
 
 
@@ -470,7 +474,7 @@ def _tuned_chart(record: OvertrainingRecord, task: str, scored: Scored, what: st
     for arm in record.arms:
         for c in record.checkpoints:
             m = _of(record, task, arm.label, c.label, None)
-            if m is not None and (f := m.figures.get(scored.key)) is not None and math.isfinite(f.value):
+            if m is not None and (f := m.scores.get(scored.key)) is not None and math.isfinite(f.value):
                 rows.append({"line": arm.label, "x": c.tokens, "tokens": count(c.tokens), "y": _value(f, cost=False)})
     if len(rows) <= len(record.checkpoints) * base:
         return None
@@ -543,10 +547,10 @@ def _at_rates(record: OvertrainingRecord, task: str, arm: Arm, scored: Scored, *
     for rate in rates:
         for c in record.checkpoints:
             m = record.model(task, arm.label, rate, c.label)
-            f = m.figures.get(scored.key) if m is not None else None
+            f = (m.costs if cost else m.scores).get(scored.key) if m is not None else None
             if f is None:
                 continue
-            if not math.isfinite(f.cost):
+            if not math.isfinite(f.value):
                 lost.append(f"{rate:g} at {count(c.tokens)}")
                 continue
             rows.append({"line": f"{rate:g}", "x": c.tokens, "tokens": count(c.tokens), "y": _value(f, cost=cost)})
@@ -580,7 +584,9 @@ def _growth_chart(record: OvertrainingRecord, task: str, scored: Scored | None) 
     own = [
         g
         for g in record.growth
-        if scored is not None and (g.task, g.rate, g.entry) == (task, None, scored.key) and math.isfinite(g.difference)
+        if scored is not None
+        and (g.task, g.rate, g.entry) == (task, None, scored.key)
+        and math.isfinite(g.difference.value)
     ]
     if not own or scored is None:
         return None
@@ -599,11 +605,7 @@ def _growth_chart(record: OvertrainingRecord, task: str, scored: Scored | None) 
 
 
 def _growth_value(g: Growth | Shift) -> Value:
-    value = g.difference if isinstance(g, Growth) else g.growth
-    digits = decimals_for(g.interval)
-    low, high = g.interval or (None, None)
-    text = number(value, digits, sign=True)
-    return Value(value=value, low=low, high=high, text=text, interval=interval_text(g.interval, digits, sign=True))
+    return _value(g.difference if isinstance(g, Growth) else g.growth, cost=True)
 
 
 def _distance(record: OvertrainingRecord, task: str, arm: Arm) -> list[Section]:
@@ -654,7 +656,7 @@ def tuned_table(record: OvertrainingRecord, task: str) -> Table:
     def figures(scored: Scored, *, cost: bool = False) -> Any:
         def of(r: Any) -> Text:
             m = record.model(task, r.arm, r.rate, r.checkpoint)
-            f = m.figures.get(scored.key) if m is not None else None
+            f = (m.costs if cost else m.scores).get(scored.key) if m is not None else None
             if f is None:
                 return ""
             value = _value(f, cost=cost)
@@ -687,7 +689,10 @@ def rate_table(record: OvertrainingRecord, task: str) -> Table | None:
         [
             Col("Way", "arm", numeric=False),
             Col("The tuned rate", lambda t: chip(t.verdict, CLASS_TONES[t.verdict]), numeric=False),
-            Col("Exponent", lambda t: figure(number(t.exponent, 2), _exponents(t.interval), value=t.exponent)),
+            Col(
+                "Exponent",
+                lambda t: figure(number(t.exponent.value, 2), _exponents(t.exponent.interval), value=t.exponent.value),
+            ),
             Col("", "why", numeric=False),
         ],
         kind="dense",
@@ -696,7 +701,7 @@ def rate_table(record: OvertrainingRecord, task: str) -> Table | None:
 
 
 def _exponents(interval: tuple[float, float] | None) -> str:
-    return "" if interval is None else f"[{number(interval[0], 2)}, {number(interval[1], 2)}]"
+    return "" if interval is None else interval_text(interval, 2)
 
 
 def shift_table(record: OvertrainingRecord, task: str = "", *, brief: bool = False) -> Table:
@@ -710,10 +715,8 @@ def shift_table(record: OvertrainingRecord, task: str = "", *, brief: bool = Fal
 
     def grown(s: Shift) -> Text:
         value = _growth_value(s)
-        clear = s.interval is not None and not s.interval[0] <= 0 <= s.interval[1]
-        return figure(
-            value.text, value.interval, value=s.growth, tone=("good" if s.growth < 0 else "bad") if clear else ""
-        )
+        tone = "" if not _is_clear(s.growth) else "good" if value.value < 0 else "bad"
+        return figure(value.text, value.interval, value=value.value, tone=tone)
 
     return tabulate(
         own,
@@ -741,7 +744,7 @@ def turn_table(record: OvertrainingRecord, task: str, arm: Arm) -> Table | None:
         if g is None:
             return ""
         value = _growth_value(g)
-        return figure(value.text, value.interval, value=g.difference, tone=_tone(g.verdict))
+        return figure(value.text, value.interval, value=value.value, tone=_tone(g.verdict))
 
     return tabulate(
         own,
@@ -749,7 +752,7 @@ def turn_table(record: OvertrainingRecord, task: str, arm: Arm) -> Table | None:
             Col("Rate", lambda t: AT_TUNED if t.rate is None else f"{t.rate:g}", numeric=False),
             Col("Longer pre-training", lambda t: chip(TURNS[t.verdict], TURN_TONES[t.verdict]), numeric=False),
             Col("Figure", lambda t: t.entry, numeric=False),
-            Col("Best at, tokens", lambda t: figure(count(t.tokens), _budgets(t), value=t.tokens)),
+            Col("Best at, tokens", lambda t: figure(count(t.tokens), budget_interval(t), value=t.tokens)),
             Col("Lost from there on", lambda t: f"{significant(rounded(t.after, 3))} {t.unit}" if t.after else ""),
             Col("The cost grows by", growth),
         ],
@@ -759,11 +762,6 @@ def turn_table(record: OvertrainingRecord, task: str, arm: Arm) -> Table | None:
 
 def _tone(verdict: str) -> str:
     return {"bad": "bad", "good": "good"}.get(TREND_TONES[verdict], "")
-
-
-def _budgets(t: TunedTurn) -> str:
-    low, high = t.interval
-    return "" if low == high else f"[{count(low)}, {count(high)}]"
 
 
 def _without_training(probed: ProbeRecord) -> list[Section]:

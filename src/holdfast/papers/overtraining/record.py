@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.records.evaluation import SCHEMA
-from holdfast.records.probe import Inflection, ProbedModel, Sensitivity, Sharpness, Trend
+from holdfast.records.figure import Figure
+from holdfast.records.probe import CostTrend, Inflection, ProbedModel, Sensitivity, Sharpness, Trend, TurningPoint
 from holdfast.records.study import SampleCorrelation
 from holdfast.support.files import read_as, write_json
 
@@ -80,25 +81,6 @@ class Scored:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TunedFigure:
-    """One figure of a fine-tuned model, over its seeds; infinite where a seed has diverged."""
-
-    value: float
-    """In the metric's own direction."""
-    interval: tuple[float, float] | None
-    """95 %, over seeds and samples, the checkpoint taken as known."""
-    cost: float
-    """What fine-tuning has taken from it: positive is worse."""
-    cost_interval: tuple[float, float] | None
-    cost_by_seed: dict[str, float] = field(default_factory=dict)
-    samples_half: float = 0.0
-    """Half-width of the samples' part of the cost at 95 %."""
-    value_by_seed: dict[str, float] = field(default_factory=dict)
-    value_half: float = 0.0
-    """Half-width of the samples' part of the value at 95 %, the model taken by itself."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class TunedModel:
     """One checkpoint fine-tuned in one way at one rate, with all seeds."""
 
@@ -114,8 +96,14 @@ class TunedModel:
     """Those that are there."""
     diverged: dict[str, str] = field(default_factory=dict)
     """By seed, what was not finite."""
-    figures: dict[str, TunedFigure] = field(default_factory=dict)
-    """By "suite/name"."""
+    scores: dict[str, Figure] = field(default_factory=dict)
+    """By "suite/name", in the metric's own direction; infinite where a seed has diverged. The interval is that of the
+    change, so the checkpoint counts as known."""
+    scores_alone: dict[str, Figure] = field(default_factory=dict)
+    """The same with the seeds and samples of the model by itself; none where a seed has diverged."""
+    costs: dict[str, Figure] = field(default_factory=dict)
+    """What fine-tuning has taken from the checkpoint's score: positive is worse, infinite where a seed has
+    diverged."""
     distance: float | None = None
     """L2 distance of the weights to the checkpoint's, mean over the seeds."""
     distance_by_seed: dict[str, float] = field(default_factory=dict)
@@ -147,10 +135,9 @@ class RateTrend:
 
     task: str
     arm: str
-    exponent: float
-    """Slope of log rate against log tokens: -0.5 halves the rate when the budget grows four times."""
-    interval: tuple[float, float] | None
-    """Over the seeds, each with the rates that it would have chosen itself; None of one seed."""
+    exponent: Figure
+    """Slope of log rate against log tokens: -0.5 halves the rate when the budget grows four times. Its interval is over
+    the seeds, each with the rates that it would have chosen itself."""
     verdict: str
     """`CONSTANT`, `SLOW`, `QUICK`, `FALLS`, `RISES` or `CANNOT_TELL`."""
     why: str = ""
@@ -158,44 +145,23 @@ class RateTrend:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TunedTurn:
-    """At which budget a fine-tuned model is at its best (`statistics.inflection`)."""
+class TunedTurn(TurningPoint):
+    """At which budget a fine-tuned model is at its best."""
 
     task: str
     arm: str
     rate: float | None
     """None: each budget at its tuned rate."""
-    entry: str
-    unit: str
-    tokens: float
-    interval: tuple[float, float]
-    after: float
-    """What the figure has lost from there to the largest budget."""
-    verdict: str
-    """"turns", "does not turn" or "cannot tell"."""
-    budgets: list[float] = field(default_factory=list)
-    """Tokens, ascending."""
-    chances: list[float] = field(default_factory=list)
-    """Of each budget, see `statistics.inflection.places_at`; empty in records of before."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Growth:
-    """What fine-tuning costs at the largest budget over what it costs at the smallest."""
+class Growth(CostTrend):
+    """How the cost of fine-tuning moves from the smallest to the largest budget."""
 
     task: str
     arm: str
     rate: float | None
     """None: each budget at its tuned rate."""
-    entry: str
-    unit: str
-    first: float
-    last: float
-    difference: float
-    """last - first."""
-    interval: tuple[float, float] | None
-    verdict: str
-    """"grows", "shrinks" or "cannot tell"."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,14 +179,8 @@ class Shift:
     verdict: str
     """"later", "earlier" or "cannot tell": whether the budgets that may be best are all beyond those of direct
     fine-tuning."""
-    growth: float
+    growth: Figure
     """How much more the cost grows along the ladder than that of direct fine-tuning; below 0 it grows less."""
-    interval: tuple[float, float] | None
-    """Seeds paired."""
-    by_seed: dict[str, float] = field(default_factory=dict)
-    """`growth` of each seed."""
-    samples_half: float = 0.0
-    """Half-width of the samples' part at 95 %."""
 
 
 @dataclass(frozen=True, kw_only=True)

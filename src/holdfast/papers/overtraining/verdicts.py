@@ -1,0 +1,288 @@
+"""What the figures of an overtraining study say: the rate that validation chooses at each budget, where longer
+pre-training turns from help to harm, how the cost grows along the ladder, and what retention does to that."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from holdfast.evaluation.probe.outcome import Columns, turn_of, turning_point
+from holdfast.papers.overtraining.costs import tuning_cost
+from holdfast.papers.overtraining.plan import SOURCE, VALIDATION, OvertrainingConfig
+from holdfast.papers.overtraining.record import (
+    CANNOT_TELL,
+    CONSTANT,
+    EARLIER,
+    FALLS,
+    LATER,
+    QUICK,
+    RISES,
+    SLOW,
+    Arm,
+    DistanceTrend,
+    Growth,
+    OvertrainingRecord,
+    RateTrend,
+    Scored,
+    Shift,
+    TunedModel,
+    TunedRate,
+    TunedTurn,
+)
+from holdfast.records.figure import Figure
+from holdfast.statistics.inflection import FALLS as NEVER_TURNS
+from holdfast.statistics.inflection import TURNS, Turn, places_at
+from holdfast.statistics.powers import exponent, exponent_over_seeds
+from holdfast.studies.engine.study import COMPLETE
+
+LEAST_BUDGETS = 3
+"""For a curve to turn, and for a rate to have a trend."""
+ColumnsOf = Callable[[TunedModel, str], list[Columns | None]]
+"""What was measured of a model on an entry, seed by seed."""
+Curve = tuple[str, str, float | None, str]
+"""Task, arm, rate (None: tuned) and entry of a figure along the budgets."""
+
+
+def add_verdicts(record: OvertrainingRecord, config: OvertrainingConfig, columns: ColumnsOf) -> OvertrainingRecord:
+    """The record with rates, turning points, growth, shifts and distances.
+
+    Args:
+        record: with the scores of its models.
+        config: of the study.
+        columns: reads samples.
+    """
+    builder = _Verdicts(record, config, columns)
+    tried = [(task, arm) for task in record.tasks if task in record.scored for arm in record.arms]
+    for task, arm in tried:
+        builder.choose_rates(task, arm)
+    for task, arm in tried:
+        for rate in (None, *arm.rates):
+            builder.follow_budgets(task, arm.label, rate)
+    rate_trends = [builder.rate_trend(task, arm) for task, arm in tried]
+    distances = []
+    for task, arm in tried:
+        distances += [builder.distance_trend(task, arm, c.label) for c in record.checkpoints]
+    return dataclasses.replace(
+        record,
+        rates=builder.rates,
+        rate_trends=[trend for trend in rate_trends if trend is not None],
+        turns=builder.turns,
+        growth=builder.growth,
+        shifts=builder.shifts(),
+        distances=[trend for trend in distances if trend is not None],
+        notes=builder.notes,
+    )
+
+
+class _Verdicts:
+    """Verdicts of all tasks and arms; rates are chosen first."""
+
+    def __init__(self, record: OvertrainingRecord, config: OvertrainingConfig, columns: ColumnsOf) -> None:
+        self.record, self.config, self.columns = record, config, columns
+        self.tokens = [c.tokens for c in record.checkpoints]
+        self.models = {(m.task, m.arm, m.rate, m.checkpoint): m for m in record.models if m.state == COMPLETE}
+        self.rates: list[TunedRate] = []
+        self.rates_by_seed: dict[tuple[str, str], list[list[float]]] = {}
+        """By task and arm, the rates that each seed would have chosen: seed, budget."""
+        self.turns: list[TunedTurn] = []
+        self.turned: dict[Curve, Turn] = {}
+        self.growth: list[Growth] = []
+        self.grown: dict[Curve, Figure] = {}
+        """Growth where no end diverged."""
+        self.notes = list(record.notes)
+
+    def confidence(self, task: str) -> float:
+        return self.config.plan(task).confidence
+
+    # -------------------------------------------------------------------------------------------------- the tuned rate
+
+    def choose_rates(self, task: str, arm: Arm) -> None:
+        """At each budget the rate whose validation figure is the best, and what each seed alone would have chosen."""
+        lead = self.record.leading(task, VALIDATION)
+        if lead is None:
+            return
+        choices: list[list[float]] = []  # budget, seed
+        edges: set[str] = set()
+        for checkpoint in self.record.checkpoints:
+            models = self._at_rates(task, arm, checkpoint.label)
+            if len(models) < len(arm.rates):
+                return
+            if all(model.diverged for model in models):
+                self.notes.append(f"{task}, {arm.label}: every rate diverged at {checkpoint.label}; try lower ones.")
+                continue
+            best, low, high = self._best(task, lead, models)
+            edge = ""
+            if len(models) > 1:
+                edge = {0: "smallest", len(models) - 1: "largest"}.get(best, "")
+            edges.add(edge)
+            self.rates.append(
+                TunedRate(
+                    task=task,
+                    arm=arm.label,
+                    checkpoint=checkpoint.label,
+                    tokens=checkpoint.tokens,
+                    rate=arm.rates[best],
+                    interval=(arm.rates[low], arm.rates[high]),
+                    edge=edge,
+                )
+            )
+            costs = [model.costs[lead.key].by_seed for model in models]
+            choices.append([])
+            for seed in self.config.asked.seeds:
+                of_seed = [by_seed.get(seed, math.inf) for by_seed in costs]
+                choices[-1].append(arm.rates[of_seed.index(min(of_seed))])
+        self.rates_by_seed[task, arm.label] = [list(rates) for rates in zip(*choices, strict=True)]
+        if ends := sorted(edges - {""}):
+            self.notes.append(
+                f"{task}, {arm.label}: the tuned rate is the {' and the '.join(ends)} that was tried at some budget, "
+                f"so a better one may lie beyond it. Try more rates there."
+            )
+
+    def _at_rates(self, task: str, arm: Arm, checkpoint: str) -> list[TunedModel]:
+        """The models of a budget that are there, by rising rate."""
+        models = [self.models.get((task, arm.label, rate, checkpoint)) for rate in arm.rates]
+        return [model for model in models if model is not None]
+
+    def _best(self, task: str, lead: Scored, models: Sequence[TunedModel]) -> tuple[int, int, int]:
+        """Places of the best model, and of the first and the last that is not shown to be worse."""
+        if len(models) == 1:
+            return 0, 0, 0
+        turn = turn_of([self.columns(model, lead.key) for model in models], confidence=self.confidence(task))
+        if turn is not None:
+            return turn.place, *turn.interval
+        costs = [model.costs[lead.key].value for model in models]  # the figure is no ratio of sums
+        return costs.index(min(costs)), 0, len(models) - 1
+
+    def rate_trend(self, task: str, arm: Arm) -> RateTrend | None:
+        """How the tuned rate moves with the budget; None of fewer than two budgets or rates."""
+        rates = [rate for rate in self.rates if (rate.task, rate.arm) == (task, arm.label)]
+        if len(rates) < 2 or len(arm.rates) < 2:
+            return None
+        tokens = [rate.tokens for rate in rates]
+        by_seed = self.rates_by_seed.get((task, arm.label))
+        interval = exponent_over_seeds(tokens, by_seed)[1] if by_seed else None
+        slope = Figure(value=exponent(tokens, [rate.rate for rate in rates]), over_samples=interval)
+        lead = self.record.leading(task, SOURCE)
+        kept = self.turned.get((task, arm.label, None, lead.key)) if lead is not None else None
+        verdict, why = rate_verdict(arm, rates, interval, None if kept is None else kept.verdict)
+        return RateTrend(task=task, arm=arm.label, exponent=slope, verdict=verdict, why=why)
+
+    # --------------------------------------------------------------------------------------------------- along budgets
+
+    def follow_budgets(self, task: str, arm: str, rate: float | None) -> None:
+        """Where an arm turns along the ladder, and how its cost grows; nothing where a budget is missing."""
+        tuned = {r.checkpoint: r.rate for r in self.rates if (r.task, r.arm) == (task, arm)}
+        models = []
+        for checkpoint in self.record.checkpoints:
+            at = tuned.get(checkpoint.label) if rate is None else rate
+            model = None if at is None else self.models.get((task, arm, at, checkpoint.label))
+            if model is None:
+                return
+            models.append(model)
+        if len(models) < 2:
+            return
+        for scored in self.record.scored[task]:
+            about: dict[str, Any] = {"task": task, "arm": arm, "rate": rate, "entry": scored.key, "unit": scored.unit}
+            curve = (task, arm, rate, scored.key)
+            turn = None
+            if len(models) >= LEAST_BUDGETS:
+                turn = turn_of([self.columns(m, scored.key) for m in models], confidence=self.confidence(task))
+            if turn is not None:
+                self.turned[curve] = turn
+                self.turns.append(TunedTurn(**about, **turning_point(turn, self.tokens)))
+            first, last = models[0].costs[scored.key].value, models[-1].costs[scored.key].value
+            self.growth.append(Growth(**about, first=first, last=last, difference=self._growth(curve, models)))
+
+    def _growth(self, curve: Curve, models: Sequence[TunedModel]) -> Figure:
+        """The cost at the largest budget less that at the smallest; infinite where one of them diverged."""
+        first, last = (tuning_cost(self.record, models[end], curve[-1]) for end in (0, -1))
+        if first is None and last is None:
+            return Figure(value=math.nan)
+        if first is None or last is None:
+            return Figure(value=math.inf if last is None else -math.inf)
+        growth = last - first
+        self.grown[curve] = growth
+        return Figure(value=growth.value, over_samples=growth.interval_at(self.confidence(curve[0])))
+
+    def shifts(self) -> list[Shift]:
+        """What every arm does to turning point and growth, against direct fine-tuning."""
+        shifts = []
+        for (task, arm, rate, key), growth in self.grown.items():
+            direct = (task, self.record.direct, rate, key)
+            if arm == self.record.direct or direct not in self.grown:
+                continue
+            unit = next(scored.unit for scored in self.record.scored[task] if scored.key == key)
+            shifts.append(
+                Shift(
+                    task=task,
+                    arm=arm,
+                    against=self.record.direct,
+                    rate=rate,
+                    entry=key,
+                    unit=unit,
+                    verdict=self._which_turns_later((task, arm, rate, key), direct),
+                    growth=growth - self.grown[direct],
+                )
+            )
+        return shifts
+
+    def _which_turns_later(self, curve: Curve, direct: Curve) -> str:
+        """Whether a curve turns later than that of direct fine-tuning; each has half of the error."""
+        mine, theirs = self.turned.get(curve), self.turned.get(direct)
+        if mine is None or theirs is None:
+            return CANNOT_TELL
+        level = 1 - (1 - self.confidence(curve[0])) / 2
+        first, last = places_at(mine.chances, level)
+        first_direct, last_direct = places_at(theirs.chances, level)
+        if first > last_direct:
+            return LATER
+        return EARLIER if last < first_direct else CANNOT_TELL
+
+    def distance_trend(self, task: str, arm: Arm, checkpoint: str) -> DistanceTrend | None:
+        """How the distance moves with the rate at one budget; None of fewer than three rates."""
+        rates, distances = [], []
+        for model in self._at_rates(task, arm, checkpoint):
+            if model.distance and not model.diverged:
+                rates.append(model.rate)
+                distances.append(model.distance)
+        if len(rates) < LEAST_BUDGETS:
+            return None
+        ends = rates[0], rates[-1]
+        return DistanceTrend(
+            task=task, arm=arm.label, checkpoint=checkpoint, exponent=exponent(rates, distances), rates=ends
+        )
+
+
+def rate_verdict(
+    arm: Arm, rates: Sequence[TunedRate], interval: tuple[float, float] | None, kept: str | None
+) -> tuple[str, str]:
+    """The class of figure 7 that a tuned rate belongs to, and why it cannot be told. Slow and quick are told apart by
+    what they bring: whether what should be kept turns nevertheless.
+
+    Args:
+        arm: with the rates that were tried.
+        rates: the tuned one of each budget.
+        interval: of their exponent.
+        kept: whether what should be kept turns at them; None where that is not known.
+    """
+    if len(rates) < LEAST_BUDGETS:
+        return CANNOT_TELL, f"{len(rates)} budgets"
+    if any(rate.edge for rate in rates):
+        return CANNOT_TELL, "a tuned rate is at an end of what was tried"
+    if interval is None:
+        return CANNOT_TELL, "one seed"
+    low, high = interval
+    if low * high > 0 and max(rate.interval[0] for rate in rates) <= min(rate.interval[1] for rate in rates):
+        # seeds that all choose one place of a coarse grid have an interval of no width
+        return CANNOT_TELL, "one rate lies in the interval of every budget"
+    if low > 0:
+        return RISES, ""
+    if high < 0:
+        return {TURNS: SLOW, NEVER_TURNS: QUICK}.get(kept or "", FALLS), ""
+    step = min(larger / smaller for smaller, larger in zip(arm.rates, arm.rates[1:], strict=False))
+    span = rates[-1].tokens / rates[0].tokens
+    if max(abs(low), abs(high)) * math.log(span) < math.log(step):
+        return CONSTANT, ""
+    return CANNOT_TELL, "seeds disagree"
