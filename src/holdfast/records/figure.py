@@ -121,8 +121,9 @@ class Figure:
     """The figure of each training seed."""
     samples_half: float = 0.0
     """Half-width of the samples' part at `CONFIDENCE`, 0 where it could not be had."""
-    samples_part: SamplesPart | None = field(default=None, repr=False)
-    """What the samples' part is made of; None where it is not known how far others go along with it."""
+    samples_part: SamplesPart | None = field(default=None, repr=False, compare=False)
+    """What the samples' part is made of; None where it is not known how far others go along with it. It is not stored
+    with the figure."""
     over_samples: Interval | None = None
     """Of one model, without seeds: the interval over its samples at `CONFIDENCE`, such as a bootstrap's."""
 
