@@ -7,7 +7,7 @@ from pathlib import Path
 from synthetic_ladder import ladder
 
 from holdfast.papers.ladder.page import (
-    figure_charts,
+    figure_chart,
     ladder_page,
     lead,
     print_ladder,
@@ -24,10 +24,10 @@ def test_the_lead_says_what_longer_pretraining_brought() -> None:
 
 
 def test_charts_and_table_hold_the_figures() -> None:
-    (chart,) = figure_charts(ladder())
-    assert chart is not None and [row["y"].value for row in chart.rows if row["size"] == "1M"] == [3.0, 2.7, 2.4]
-    assert not [row for row in chart.rows if (row["size"], row["tokens"]) == ("3M", 4_000_000)], "what failed has none"
-    rows = rung_table(ladder()).rows
+    chart = figure_chart(ladder(), "source/web")
+    assert chart is not None and [row["y"].value for row in chart.rows if row["line"] == "1M"] == [3.0, 2.7, 2.4]
+    assert [row["x"] for row in chart.rows if row["line"] == "3M"] == [10**6, 2 * 10**6], "what failed has none"
+    rows = rung_table(ladder(), ["source/web"]).rows
     assert len(rows) == 6 and any("a loss was not finite" in str(cell) for cell in rows[-1])
     shown = " ".join(str(cell) for cell in rows[0])
     assert "9,000" in shown, "tokens a second"
@@ -37,7 +37,7 @@ def test_page_terminal_and_file(tmp_path: Path, capsys: object) -> None:
     record = ladder()
     assert read_ladder(write_ladder(tmp_path, record).parent) == record
     assert "a loss was not finite" in write_page(ladder_page(record), tmp_path / "report.html").read_text()
-    assert ladder_page(record).status == ("failed", "warn")
+    assert ladder_page(record).status == ("failed", "bad")
     (tmp_path / "1M.yaml").write_text("ladder: []\n")
     print_ladder(record, tmp_path)
     told = capsys.readouterr().out  # type: ignore[attr-defined]
