@@ -50,9 +50,14 @@ def decimals_for(interval: tuple[float, float] | None) -> int:
 
 def interval_text(interval: tuple[float, float] | None, decimals: int, *, sign: bool = False) -> str:
     """`[low, high]`, or "no interval"."""
-    if interval is None or any(math.isnan(v) for v in interval):
+    if interval is None or any(map(math.isnan, interval)):
         return "no interval"
-    return f"[{number(interval[0], decimals, sign=sign)}, {number(interval[1], decimals, sign=sign)}]"
+    return between(*(number(end, decimals, sign=sign) for end in interval))
+
+
+def between(low: str, high: str) -> str:
+    """An interval by the texts of its ends."""
+    return f"[{low}, {high}]"
 
 
 def points(value: float, digits: int = 2) -> str:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.records.measure import MINUS, Measure, decimals_for, interval_text, number
+from holdfast.records.measure import MINUS, Measure, between, decimals_for, interval_text, number
 from holdfast.records.probe import (
     AS_IT_IS,
     NOISE,
@@ -290,7 +290,7 @@ def turn_tables(record: ProbeRecord) -> list[Block]:
 def budget_interval(t: TurningPoint) -> str:
     """The budgets that may be the best one; "" of a single one."""
     low, high = t.interval
-    return "" if low == high else f"[{count(low)}, {count(high)}]"
+    return "" if low == high else between(count(low), count(high))
 
 
 def _lost(t: Inflection) -> str:

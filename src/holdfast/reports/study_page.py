@@ -47,10 +47,10 @@ def cell(measure: Measure, figure: Figure | None, *, sign: bool = False, missing
     return missing if figure is None else b.figure(*measure.texts(figure, sign=sign))
 
 
-def point(measure: Measure, figure: HasInterval) -> Value:
+def point(measure: Measure, figure: HasInterval, *, sign: bool = False) -> Value:
     """A figure in a chart, shares in percent."""
-    low, high = measure.ends(figure) or (None, None)
-    text, interval = measure.texts(figure)
+    low, high = measure.ends(figure, sign=sign) or (None, None)
+    text, interval = measure.texts(figure, sign=sign)
     return Value(
         value=measure.factor * figure.value,
         low=None if low is None else measure.factor * low,
@@ -106,23 +106,28 @@ def lines(
         return None
     marks = []
     for place, (name, members) in enumerate(groups.items()):
-        style: dict[str, Any] = {
-            "kind": "line" if len(members) > 1 else "points",
-            "colour": COLOURS[place % len(COLOURS)],
-            "symbol": SYMBOLS[place % len(SYMBOLS)],
-            "dash": DASHES[place // len(COLOURS) % len(DASHES)],
-        }
+        kind = "line" if len(members) > 1 else "points"
+        style: dict[str, Any] = {"name": name, "kind": kind, **line_style(place)}
         if isinstance(members[0]["x"], list):
             style["kind"] = "curves"
             members[0]["end"] = members[0]["y"][-1]
         style |= (styles or {}).get(name, {})
-        marks.append(Mark(where={"line": name}, name=name, **style))
+        marks.append(Mark(where={"line": name}, **style))
     across, sentences = _level_marks(levels or {}, x)
     ordered = [row for members in groups.values() for row in members]
     heads = [Col(text, key, numeric=not isinstance(ordered[0][key], str)) for key, text in columns.items()]
     settings: dict[str, Any] = {"legend": len(marks) <= MOST_NAMES, "height": 360} | options
     settings["caption"] = " ".join([*filter(None, [settings.get("caption")]), *sentences])
     return Chart(title=title, rows=ordered, columns=heads, marks=[*across, *marks], x=x, y=y, **settings)
+
+
+def line_style(place: int) -> dict[str, Any]:
+    """Colour, symbol and dash of the line at a place."""
+    return {
+        "colour": COLOURS[place % len(COLOURS)],
+        "symbol": SYMBOLS[place % len(SYMBOLS)],
+        "dash": DASHES[place // len(COLOURS) % len(DASHES)],
+    }
 
 
 def _level_marks(levels: Mapping[str, Value], x: Axis) -> tuple[list[Mark], list[str]]:

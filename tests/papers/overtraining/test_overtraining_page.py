@@ -12,7 +12,7 @@ import pytest
 from synthetic_overtraining import overtraining
 
 from holdfast.papers.overtraining.page import (
-    _at_rates,
+    _rates_chart,
     _tuned_chart,
     example_table,
     lead,
@@ -66,11 +66,11 @@ def test_the_lead_says_so_where_a_way_learns_little() -> None:
 def test_what_diverged_is_named_and_not_drawn() -> None:
     record = overtraining()
     held = record.arms[1]
-    chart = _at_rates(record, "reviews", held, record.scored["reviews"][0], cost=True)
+    chart = _rates_chart(record, "reviews", held, record.scored["reviews"][0], cost=True)
     assert chart is not None and "Diverged, so not drawn: 0.0001 at 4 B." in chart.caption
     assert all(math.isfinite(r["y"].value) for r in chart.rows) and len(chart.rows) == 5
     aside = dataclasses.replace(record, left_out=[1e-4])
-    chart = _at_rates(aside, "reviews", held, record.scored["reviews"][0], cost=True)
+    chart = _rates_chart(aside, "reviews", held, record.scored["reviews"][0], cost=True)
     assert chart is not None and "Left out, beyond the perplexity that was allowed: 0.0001." in chart.caption
     assert {r["line"] for r in chart.rows} == {"1e-05"}
 
@@ -84,7 +84,7 @@ def test_page_terminal_and_file(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert overtraining_page(record).status == ("finished", "good")
     print_overtraining(record, tmp_path)
     told = capsys.readouterr().out
-    assert "reviews at tuned rates" in told and "note: a note" in told
+    assert "reviews at tuned rates" in told and "Note: a note" in told
 
 
 def test_what_models_see_stands_with_its_pictures_and_with_guessing() -> None:
@@ -101,9 +101,9 @@ def test_what_models_see_stands_with_its_pictures_and_with_guessing() -> None:
     )  # fmt: skip
     scored = {"reviews": [plain.scored["reviews"][0], target, plain.scored["reviews"][2]]}
     record = dataclasses.replace(plain, scored=scored, groups=groups, examples=[example])
-    chart = _tuned_chart(record, "reviews", target, "the task")
+    chart = _tuned_chart(record, "reviews", target, "The task")
     assert chart is not None and [rule.y for rule in chart.rules] == [0.4] and "guessing, 0.4." in chart.caption
-    held = _at_rates(record, "reviews", record.arms[0], target, cost=True)
+    held = _rates_chart(record, "reviews", record.arms[0], target, cost=True)
     assert held is not None and not held.rules, "what fine-tuning costs is not held against guessing"
     rows = [[words(cell) for cell in row] for row in seen_table(record, groups).rows]
     assert rows == [["direct", "1 B", "0.500", "0.500"], ["direct", "4 B", "0.875", "0.875"]]

@@ -7,8 +7,10 @@ loss is positive.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import statistics
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,59 +26,22 @@ from holdfast.papers.overtraining.record import (
     Arm,
     Growth,
     OvertrainingRecord,
+    RateTrend,
     Scored,
     SeenExample,
     SeenGroup,
     Shift,
     TunedModel,
+    TunedRate,
     TunedTurn,
 )
 from holdfast.records.figure import Figure
-from holdfast.records.measure import Measure, decimals_for, interval_text, number
+from holdfast.records.measure import Measure, between, decimals_for, number
 from holdfast.records.probe import ProbeRecord
 from holdfast.reports import blocks as b
-from holdfast.reports.blocks import (
-    Block,
-    Fold,
-    Page,
-    Panel,
-    Paragraph,
-    Section,
-    Span,
-    Table,
-    Text,
-    Tile,
-    Tiles,
-    chip,
-    figure,
-)
-from holdfast.reports.charts import (
-    COLOURS,
-    DASHES,
-    SYMBOLS,
-    Axis,
-    Chart,
-    Col,
-    Mark,
-    Row,
-    Rule,
-    Value,
-    log_ticks,
-    rounded,
-    tabulate,
-    ticks_at,
-)
-from holdfast.reports.format import (
-    count,
-    duration,
-    flatten,
-    hardware_rows,
-    hardware_text,
-    joined,
-    listed,
-    plural,
-    significant,
-)
+from holdfast.reports.blocks import Block, Fold, Page, Section, Span, Table, Text, Tile, Tiles, chip
+from holdfast.reports.charts import Axis, Chart, Col, Mark, Row, Rule, Value, log_ticks, rounded, tabulate, ticks_at
+from holdfast.reports.format import count, duration, listed, plural, significant
 from holdfast.reports.probe_report import (
     KINDS,
     MEANING,
@@ -92,19 +57,23 @@ from holdfast.reports.probe_report import (
     trend_table,
     turn_tables,
 )
+from holdfast.reports.study_page import grid, line_style, lines, point, print_study, section, state_chip, study_page
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-STATUS_TONES = {"finished": "good", "running": "warn", "interrupted": "warn", "failed": "bad"}
-STATE_TONES = {"complete": "good", "running": "warn", "waiting": "flat", "failed": "bad"}
 SHIFT_TONES = {LATER: "good", EARLIER: "bad", CANNOT_TELL: "flat"}
 CLASS_TONES = {QUICK: "good", SLOW: "bad", CONSTANT: "flat", FALLS: "flat", RISES: "flat", CANNOT_TELL: "flat"}
+SUITES = {"validation": "Validation", "target": "Test", "source": "Kept"}
+SCORE = Measure()
+"""Figures of an entry, whose unit stands at the axis or at the head of the column."""
 LITTLE = 0.5
 """Share of what direct fine-tuning gains of a task, below which it is said beside what a way keeps."""
-AT_TUNED = "tuned"
 AS_IT_IS = "checkpoint as it is"
-HOW = (
+BASE_STYLE = {"kind": "line", "colour": "ink", "symbol": "star", "dash": "solid", "bars": 0}
+PRIVATE = ("ladder", "output_dir")
+"""Keys of the configuration that hold paths: whose folder it was says nothing."""
+READING = (
     "Tuned: at each budget the learning rate whose validation figure is the best, means over the seeds; the test is "
     "another part of the data. A rate at an end of what was tried may not be the best one there is.",
     "Best at: the budget at which the fine-tuned model is at its best (the inflection point of definition 4.2), with "
@@ -119,6 +88,34 @@ HOW = (
 )
 
 
+def overtraining_page(record: OvertrainingRecord) -> Page:
+    """The page on what is there."""
+    probed = _as_probed(record)
+    first, last = count(record.checkpoints[0].tokens), count(record.checkpoints[-1].tokens)
+    settings = {key: value for key, value in record.config.items() if key not in PRIVATE}
+    return study_page(
+        dataclasses.replace(record, config=settings),
+        "overtraining",
+        lead(record),
+        [
+            Tiles(_tiles(record)),
+            *(part for task in record.tasks if task in record.scored for part in _task_sections(record, task)),
+            _without_training(probed),
+            *curvature_sections(probed),
+            _models_section(record),
+        ],
+        reading=READING,
+        jobs=record.models,
+        details=[
+            plural(len(record.checkpoints), "checkpoint"),
+            f"{first} to {last} tokens of pre-training",
+            *record.tasks,
+            plural(len(record.config.get("seeds", [])), "seed"),
+        ],
+        facts=[(c.label, f"{c.name}, {count(c.tokens)} tokens") for c in record.checkpoints],
+    )
+
+
 def print_overtraining(record: OvertrainingRecord, folder: str | Path, console: Console | None = None) -> None:
     """Prints the answer, the tuned rates, and where the page is.
 
@@ -127,54 +124,19 @@ def print_overtraining(record: OvertrainingRecord, folder: str | Path, console: 
         folder: the study's.
         console: where to print; the terminal by default.
     """
-    from holdfast.reports.terminal import Printer
-
-    told: list[Block] = [Paragraph(f"{record.name} ({record.status})", "strong"), Paragraph(lead(record))]
-    told += [tuned_table(record, task) for task in record.tasks if any(r.task == task for r in record.rates)]
-    told += [shift_table(record, brief=True)] if record.shifts else []
-    told += [Paragraph(f"note: {n}", "note") for n in record.notes]
-    Printer(console).show([*told, Paragraph(f"Page: {Path(folder) / 'report.html'}")])
-
-
-def overtraining_page(record: OvertrainingRecord) -> Page:
-    """The page as blocks."""
-    probed = as_probed(record)
-    first, last = (count(record.checkpoints[place].tokens) for place in (0, -1))
-    failed = [f"{_named(m)}: {m.reason}" for m in record.models if m.state == "failed"]
-    return Page(
-        tab=f"{record.name}: holdfast overtraining",
-        eyebrow="holdfast overtraining report",
-        title=record.name,
-        lead=lead(record),
-        status=(record.status, STATUS_TONES.get(record.status, "")),
-        details=" · ".join(
-            [
-                plural(len(record.checkpoints), "checkpoint"),
-                f"{first} to {last} tokens of pre-training",
-                *record.tasks,
-                plural(len(record.config.get("seeds", [])), "seed"),
-                record.created,
-            ]
-        ),
-        blocks=[
-            *b.problems("Some models failed.", failed),
-            Tiles(_tiles(record)),
-            *(section for task in record.tasks for section in _task_sections(record, task)),
-            *_without_training(probed),
-            *curvature_sections(probed),
-            _models(record),
-            b.notes([*HOW, *record.notes], "How to read it"),
-            Section("The study", [Panel(b.facts_or_nothing(_facts(record)), "card"), _configuration(record)]),
-        ],
-        footer=joined("Measured by holdfast", hardware_text(record.hardware)),
-    )
+    tables = [_tuned_table(record, task) for task in dict.fromkeys(rate.task for rate in record.rates)]
+    if record.shifts:
+        shifts: list[Shift] = []
+        for task in record.tasks:
+            shifts += _leading_shifts(record, task, "source", "target")
+        tables.append(_shift_table(record, [shift for shift in shifts if shift.rate is None]))
+    print_study(record, lead(record), tables, folder, console)
 
 
-def as_probed(record: OvertrainingRecord) -> ProbeRecord:
+def _as_probed(record: OvertrainingRecord) -> ProbeRecord:
     """What the checkpoints went through without training, as a probe's record."""
-    models = [c.probed for c in record.checkpoints if c.probed is not None]
     return ProbeRecord(
-        models=models,
+        models=[c.probed for c in record.checkpoints if c.probed is not None],
         sensitivities=record.sensitivities,
         trends=record.trends,
         inflections=record.inflections,
@@ -189,162 +151,152 @@ def as_probed(record: OvertrainingRecord) -> ProbeRecord:
 
 def lead(record: OvertrainingRecord) -> str:
     """The answer in a few sentences: of direct fine-tuning at tuned rates, and of what retention does."""
-    told = []
+    sentences = []
     for task in record.tasks:
         for suite, what in (("source", "what should be kept"), ("target", "the task")):
             scored = record.leading(task, suite)
-            turn = _turn(record, task, record.direct, None, scored)
-            if turn is None or scored is None:
-                continue
-            told.append(f"{task}, {record.direct} at tuned rates: {what} ({scored.name}) {_turn_words(turn)}.")
-        lead_of = record.leading(task, "source")
-        moved = [s for s in record.shifts if lead_of and (s.task, s.rate, s.entry) == (task, None, lead_of.key)]
-        told += [f"{s.arm}: {words}." for s in moved if (words := _shift_words(record, s))]
-    if not told and record.inflections:
-        turned = [t for t in record.trends if t.verdict == "grows"]
-        told.append(
-            f"{len(turned)} of {len(record.trends)} changes without training cost more after longer pre-training."
+            for turn in record.turns:
+                if scored and (turn.task, turn.arm, turn.rate, turn.entry) == (task, record.direct, None, scored.key):
+                    about = f"{what} ({scored.name}) {_turn_text(turn)}"
+                    sentences.append(f"{task}, {record.direct} at tuned rates: {about}.")
+        for shift in _leading_shifts(record, task, "source"):
+            text = _shift_text(record, shift) if shift.rate is None else ""
+            sentences += [f"{shift.arm}: {text}."] if text else []
+    if not sentences and record.inflections:
+        grow = sum(trend.verdict == "grows" for trend in record.trends)
+        sentences.append(
+            f"{grow} of {len(record.trends)} changes without training cost more after longer pre-training."
         )
-    left = sum(m.state != "complete" for m in record.models)
-    if left:
-        told.append(f"{len(record.models) - left} of {len(record.models)} fine-tunings are there.")
-    return " ".join(told) or "Nothing was measured yet."
+    if left := sum(model.state != "complete" for model in record.models):
+        sentences.append(f"{len(record.models) - left} of {len(record.models)} fine-tunings are there.")
+    return " ".join(sentences) or "Nothing was measured yet."
 
 
-def _turn_words(turn: TunedTurn) -> str:
-    at = f"{count(turn.tokens)} tokens {budget_interval(turn)}".rstrip()
+def _turn_text(turn: TunedTurn) -> str:
+    """Whether a fine-tuned model gets worse with longer pre-training."""
+    best = f"is best at {count(turn.tokens)} tokens {budget_interval(turn)}".rstrip()
     if turn.verdict == "turns":
-        return f"is best at {at}; longer pre-training costs {significant(rounded(turn.after, 3))} {turn.unit}"
+        return f"{best}; longer pre-training costs {significant(rounded(turn.after, 3))} {turn.unit}"
     if turn.verdict == "does not turn":
         return "gets better up to the largest budget"
-    return f"is best at {at}, and whether it turns cannot be told"
+    return f"{best}, and whether it turns cannot be told"
 
 
-def _shift_words(record: OvertrainingRecord, s: Shift) -> str:
+def _shift_text(record: OvertrainingRecord, shift: Shift) -> str:
     """What a way does to turning point and cost; empty where nothing can be told."""
-    digits = decimals_for(s.growth.interval)
-    clear = _is_clear(s.growth)
-    own = {g.arm: g for g in record.growth if (g.task, g.rate, g.entry) == (s.task, s.rate, s.entry)}
-    grows = ""
-    if clear and s.arm in own and s.against in own:  # "grows less" would be said of costs that fall, too
-        mine, theirs = own[s.arm].difference.value, own[s.against].difference.value
-        unit = f" {s.unit}" if s.unit else ""
-        grows = f"along the ladder its cost {_moves(mine, digits)}{unit}, that of {s.against} {_moves(theirs, digits)}"
-    turns = "" if s.verdict == CANNOT_TELL else f"its turning point comes {s.verdict}"
-    words = " and ".join(part for part in (turns, grows) if part)
-    learnt, beside = _learnt(record, s.task, s.arm), _learnt(record, s.task, s.against)
-    if words and learnt is not None and beside is not None and learnt < LITTLE * beside:  # who learns nothing keeps all
-        share = 100 * max(0.0, learnt / beside)
-        words += f"; but it learns {share:.0f} % of what {s.against} does of {s.task}"
-    return words
+    effects = []
+    if shift.verdict != CANNOT_TELL:
+        effects.append(f"its turning point comes {shift.verdict}")
+    alike = (shift.task, shift.rate, shift.entry)
+    growth = {g.arm: g.difference.value for g in record.growth if (g.task, g.rate, g.entry) == alike}
+    if _is_clear(shift.growth) and shift.arm in growth and shift.against in growth:
+        # "grows less" would be said of costs that fall, too
+        digits = decimals_for(shift.growth.interval)
+        moves = {}
+        for arm in (shift.arm, shift.against):
+            moves[arm] = f"{'grows' if growth[arm] > 0 else 'falls'} by {number(abs(growth[arm]), digits)}"
+        unit = f" {shift.unit}" if shift.unit else ""
+        mine, other = moves[shift.arm], moves[shift.against]
+        effects.append(f"along the ladder its cost {mine}{unit}, that of {shift.against} {other}")
+    text = " and ".join(effects)
+    gain, usual = _gain_of_task(record, shift.task, shift.arm), _gain_of_task(record, shift.task, shift.against)
+    if text and gain is not None and usual is not None and gain < LITTLE * usual:  # who learns nothing keeps all
+        share = 100 * max(0.0, gain / usual)
+        text += f"; but it learns {share:.0f} % of what {shift.against} does of {shift.task}"
+    return text
 
 
-def _learnt(record: OvertrainingRecord, task: str, arm: str) -> float | None:
+def _gain_of_task(record: OvertrainingRecord, task: str, arm: str) -> float | None:
     """What a way gains of the task at its tuned rates, mean over the checkpoints; None where one of them is missing."""
-    lead, own = record.leading(task, "target"), [r for r in record.rates if (r.task, r.arm) == (task, arm)]
-    models = [record.model(r.task, r.arm, r.rate, r.checkpoint) for r in own]
-    gains = [-m.costs[lead.key].value for m in models if m is not None and lead and lead.key in m.costs]
-    whole = len(gains) == len(record.checkpoints) and all(map(math.isfinite, gains))
-    return statistics.fmean(gains) if gains and whole else None
+    scored = record.leading(task, "target")
+    costs = [
+        _tuned_figure(record, rate, scored, cost=True) for rate in record.rates if (rate.task, rate.arm) == (task, arm)
+    ]
+    gains = [-cost.value for cost in costs if cost is not None and math.isfinite(cost.value)]
+    return statistics.fmean(gains) if gains and len(gains) == len(record.checkpoints) else None
 
 
-def _moves(value: float, digits: int) -> str:
-    return f"{'grows' if value > 0 else 'falls'} by {number(abs(value), digits)}"
+def _is_clear(figure: Figure) -> bool:
+    """Whether a difference is shown not to be 0."""
+    return figure.interval is not None and not figure.interval[0] <= 0 <= figure.interval[1]
 
 
 def _tiles(record: OvertrainingRecord) -> list[Tile]:
-    done = [m for m in record.models if m.state == "complete"]
-    diverged = sum(len(m.diverged) for m in record.models)
-    tiles = [
-        Tile(
-            "Fine-tunings", f"{sum(len(m.seeds) for m in record.models)}", f"{len(done)} of {len(record.models)} cells"
-        ),
-        Tile(
-            "Ways to fine-tune",
-            str(len(record.arms)),
-            listed([a.label for a in record.arms]) if record.arms else "",
-        ),
-        Tile("Time", duration(sum(m.seconds for m in record.models)), "of training and measuring, added up"),
+    """How much was fine-tuned."""
+    complete = sum(model.state == "complete" for model in record.models)
+    runs = sum(len(model.seeds) for model in record.models)
+    arms = [arm.label for arm in record.arms]
+    seconds = sum(model.seconds for model in record.models)
+    figures = [
+        Tile("Fine-tunings", str(runs), f"{complete} of {len(record.models)} cells"),
+        Tile("Ways to fine-tune", str(len(arms)), listed(arms) if arms else ""),
+        Tile("Time", duration(seconds), "of training and measuring, added up"),
     ]
-    return tiles + (
-        [Tile("Diverged", str(diverged), "fine-tunings, counted as a loss without end")] if diverged else []
-    )
+    if diverged := sum(len(model.diverged) for model in record.models):
+        figures.append(Tile("Diverged", str(diverged), "fine-tunings, counted as a loss without end"))
+    return figures
 
 
 # --------------------------------------------------------------------------------------------------------------- a task
 
 
-def _task_sections(record: OvertrainingRecord, task: str) -> list[Section]:
-    if task not in record.scored:
-        return []
-    target, source = (record.leading(task, suite) for suite in ("target", "source"))
-    tuned = [
-        _tuned_chart(record, task, scored, title)
-        for scored, title in ((target, "the task"), (source, "what should be kept"))
-        if scored is not None
-    ]
-    sections = [
-        Section(
-            f"{task}: every budget at its tuned rate",
-            [*b.side_by_side([*tuned, _rate_chart(record, task)]), tuned_table(record, task), rate_table(record, task)],
-            intro="The learning rate is chosen by the validation data, anew at each budget (figures 6 and 7 of the "
-            "paper).",
-        )
-    ]
-    sections += _seen(record, task)
-    if any(s.task == task for s in record.shifts):
-        sections.append(
-            Section(
-                f"{task}: what retention does to it",
-                [*b.side_by_side([_growth_chart(record, task, source)]), shift_table(record, task)],
-                intro="The paper expects that regularised fine-tuning delays the inflection point (section 3.4.2), and "
-                "did not try it.",
-            )
+def _task_sections(record: OvertrainingRecord, task: str) -> Iterator[Section | None]:
+    """At tuned rates, what models see, what retention does, and at fixed rates."""
+    target, source = record.leading(task, "target"), record.leading(task, "source")
+    yield section(
+        f"{task}: every budget at its tuned rate",
+        _tuned_chart(record, task, target, "The task"),
+        _tuned_chart(record, task, source, "What should be kept"),
+        _rate_chart(record, task),
+        _tuned_table(record, task),
+        _rate_table([trend for trend in record.rate_trends if trend.task == task]),
+        intro="The learning rate is chosen by the validation data, anew at each budget (figures 6 and 7 of the paper).",
+    )
+    groups = [group for group in record.groups if group.task == task]
+    examples = [example for example in record.examples if example.task == task]
+    yield section(
+        f"{task}: what the models see",
+        seen_table(record, groups) if groups else None,
+        example_table(record, examples) if examples else None,
+        intro="The score is the mean over all questions. The paper's VLM score (MME, GQA, AI2D, POPE, TextVQA) is "
+        "another: figures are not comparable with its.",
+    )
+    if any(shift.task == task for shift in record.shifts):
+        shifts = [*_leading_shifts(record, task, "source", "target")]
+        yield section(
+            f"{task}: what retention does to it",
+            _growth_chart(record, task, source),
+            _shift_table(record, shifts),
+            intro="The paper expects that regularised fine-tuning delays the inflection point (section 3.4.2), and did "
+            "not try it.",
         )
     others = []
     for arm in record.arms:
-        charts = [
-            chart
-            for scored in (source, target)
-            if scored is not None
-            for chart in (
-                _at_rates(record, task, arm, scored, cost=False),
-                _at_rates(record, task, arm, scored, cost=True),
-            )
-        ]
-        turns = turn_table(record, task, arm)
-        shown: list[Any] = [*b.side_by_side(charts), *([turns] if turns is not None else [])]
+        charts = []
+        for scored in (source, target):
+            charts += [_rates_chart(record, task, arm, scored, cost=cost) for cost in (False, True)]
+        turns = _turn_table(record, task, arm)
         if arm.label == record.direct:
-            sections.append(
-                Section(
-                    f"{task}: {arm.label} at fixed rates",
-                    shown,
-                    intro="One learning rate at all budgets (figures 4 and 5): where a line turns, longer pre-training "
-                    "makes the fine-tuned model worse.",
-                )
+            yield section(
+                f"{task}: {arm.label} at fixed rates",
+                *charts,
+                turns,
+                intro="One learning rate at all budgets (figures 4 and 5): where a line turns, longer pre-training "
+                "makes the fine-tuned model worse.",
             )
-            sections += _distance(record, task, arm)
+            yield _distance_section(record, task, arm)
         elif any(charts):
-            others.append(Fold(arm.label, shown))
-    return [*sections, *([Section(f"{task}: the other ways at fixed rates", others)] if others else [])]
+            others.append(Fold(arm.label, [*b.side_by_side(charts), *([] if turns is None else [turns])]))
+    yield section(f"{task}: the other ways at fixed rates", *others)
 
 
-def _seen(record: OvertrainingRecord, task: str) -> list[Section]:
-    """What models that see answer: families of questions, and examples with their pictures."""
-    groups = [g for g in record.groups if g.task == task]
-    examples = [e for e in record.examples if e.task == task]
-    if not groups and not examples:
-        return []
-    intro = (
-        "The score is the mean over all questions. The paper's VLM score (MME, GQA, AI2D, POPE, TextVQA) is another: "
-        "figures are not comparable with its."
-    )
-    blocks: list[Block | None] = [seen_table(record, groups) if groups else None]
-    blocks += [example_table(record, examples)] if examples else []
-    return [Section(f"{task}: what the models see", blocks, intro=intro)]
+def _leading_shifts(record: OvertrainingRecord, task: str, *suites: str) -> list[Shift]:
+    """Those of a task's shifts that are of the entries that lead the suites."""
+    entries = [scored.key for suite in suites if (scored := record.leading(task, suite)) is not None]
+    return [shift for shift in record.shifts if shift.task == task and shift.entry in entries]
 
 
-def seen_table(record: OvertrainingRecord, groups: list[SeenGroup]) -> Table:
+def seen_table(record: OvertrainingRecord, groups: Sequence[SeenGroup]) -> Table:
     """Right answers by family of questions, a line a way and budget, with what guessing gives.
 
     Args:
@@ -352,465 +304,364 @@ def seen_table(record: OvertrainingRecord, groups: list[SeenGroup]) -> Table:
         groups: of one task.
     """
     by_model: dict[tuple[str, str], dict[str, SeenGroup]] = {}
-    for g in groups:
-        by_model.setdefault((g.arm, g.checkpoint), {})[g.group] = g
+    for group in groups:
+        by_model.setdefault((group.arm, group.checkpoint), {})[group.group] = group
     tokens = {c.label: c.tokens for c in record.checkpoints}
-    first = next(iter(by_model.values()))
-
-    def right(name: str) -> Any:
-        return lambda item: number(item[1][name].value, 3) if name in item[1] else ""
-
-    return tabulate(
-        list(by_model.items()),
-        [
-            Col("Way", lambda item: item[0][0], numeric=False),
-            Col("Tokens", lambda item: figure(count(tokens[item[0][1]]), value=tokens[item[0][1]])),
-            *(
-                Col((name, b.sub(f"{g.n} questions; guessing {number(g.chance, 2)}")), right(name))
-                for name, g in first.items()
-            ),
-        ],
-        kind="dense",
-        title="Right answers by family, at tuned rates",
-    )
+    rows = []
+    for (arm, checkpoint), families in by_model.items():
+        row: dict[str, Any] = {"arm": arm, "tokens": _tokens_cell(tokens[checkpoint])}
+        rows.append(row | {name: number(group.value, 3) for name, group in families.items()})
+    columns = [Col("Way", "arm", numeric=False), Col("Tokens", "tokens")]
+    for name, group in next(iter(by_model.values())).items():
+        columns.append(Col((name, b.sub(f"{group.n} questions; guessing {number(group.chance, 2)}")), name))
+    return tabulate(rows, columns, kind="dense", title="Right answers by family, at tuned rates")
 
 
-def example_table(record: OvertrainingRecord, examples: list[SeenExample]) -> Table:
+def example_table(record: OvertrainingRecord, examples: Sequence[SeenExample]) -> Table:
     """Questions with their pictures, and what each checkpoint answers.
 
     Args:
         record: of the study.
         examples: of one task.
     """
-
-    def answer(label: str) -> Any:
-        def of(e: SeenExample) -> Text:
-            place = e.answers.get(label)
-            return "" if place is None else chip(e.options[place].strip(), "good" if place == e.right else "bad")
-
-        return of
-
-    answered = [c for c in record.checkpoints if any(c.label in e.answers for e in examples)]
-    return tabulate(
-        examples,
-        [
-            Col("Picture", lambda e: Span("a picture", picture=e.picture) if e.picture else "", numeric=False),
-            Col("Question", lambda e: (asked_words(e.question), b.sub(e.group) if e.group else None), numeric=False),
-            Col("Right", lambda e: e.options[e.right].strip(), numeric=False),
-            *(Col(f"{count(c.tokens)} tokens", answer(c.label), numeric=False) for c in answered),
-        ],
-        kind="dense",
-        title=f"The first question of each family: answers after {record.direct} at the tuned rate, first seed",
-    )
+    answered = [c for c in record.checkpoints if any(c.label in example.answers for example in examples)]
+    rows = []
+    for example in examples:
+        question = " ".join(example.question.replace("<image>", " ").split())
+        row: dict[str, Any] = {
+            "Picture": Span("a picture", picture=example.picture) if example.picture else "",
+            "Question": (question, b.sub(example.group) if example.group else None),
+            "Right": example.options[example.right].strip(),
+        }
+        for checkpoint in answered:
+            choice = example.answers.get(checkpoint.label)
+            if choice is not None:
+                tone = "good" if choice == example.right else "bad"
+                row[f"{count(checkpoint.tokens)} tokens"] = chip(example.options[choice].strip(), tone)
+        rows.append(row)
+    titles = ["Picture", "Question", "Right", *(f"{count(c.tokens)} tokens" for c in answered)]
+    title = f"The first question of each family: answers after {record.direct} at the tuned rate, first seed"
+    return grid(rows, {name: name for name in titles}, words=len(titles), kind="dense", title=title)
 
 
-def asked_words(question: str) -> str:
-    """A question without the place of its picture."""
-    return " ".join(question.replace("<image>", " ").split())
+# --------------------------------------------------------------------------------------------------------------- charts
 
 
-def _of(record: OvertrainingRecord, task: str, arm: str, checkpoint: str, rate: float | None) -> TunedModel | None:
-    """A fine-tuned model at a rate, or at the tuned one."""
-    if rate is None:
-        chosen = [r.rate for r in record.rates if (r.task, r.arm, r.checkpoint) == (task, arm, checkpoint)]
-        if not chosen:
-            return None
-        rate = chosen[0]
-    return record.model(task, arm, rate, checkpoint)
+def _tuned_figure(
+    record: OvertrainingRecord, rate: TunedRate, scored: Scored | None, *, cost: bool = False
+) -> Figure | None:
+    """The score, or the cost, of a way at a budget's tuned rate."""
+    model = record.model(rate.task, rate.arm, rate.rate, rate.checkpoint)
+    return None if model is None or scored is None else _figures(model, cost).get(scored.key)
 
 
-def _turn(
-    record: OvertrainingRecord, task: str, arm: str, rate: float | None, scored: Scored | None
-) -> TunedTurn | None:
-    wanted = (task, arm, rate, scored.key if scored is not None else "")
-    return next((t for t in record.turns if (t.task, t.arm, t.rate, t.entry) == wanted), None)
+def _figures(model: TunedModel, cost: bool) -> Mapping[str, Figure]:
+    """Costs or scores by entry."""
+    return model.costs if cost else model.scores
 
 
-def _value(f: Figure, *, cost: bool) -> Value:
-    low, high = f.interval or (None, None)
-    text, interval = Measure().texts(f, sign=cost)
-    return Value(value=f.value, low=low, high=high, text=text, interval=interval)
+def _budget_row(line: str, tokens: float, y: float | Value) -> Row:
+    """A point of a chart against the budget."""
+    return {"line": line, "x": tokens, "tokens": _tokens_cell(tokens), "y": y}
 
 
-def _is_clear(f: Figure) -> bool:
-    return f.interval is not None and not f.interval[0] <= 0 <= f.interval[1]
+def _tokens_cell(tokens: float) -> Text:
+    return b.figure(count(tokens), value=tokens)
 
 
-def _tokens_axis(record: OvertrainingRecord) -> Axis:
+def _budget_chart(record: OvertrainingRecord, title: str, rows: Sequence[Row], y: Axis, **options: Any) -> Chart | None:
+    """Lines against the budget; `options` are those of `lines`."""
     budgets = [c.tokens for c in record.checkpoints]
     ticks = [(t, count(t)) for t in budgets] if len(budgets) < 7 else log_ticks(budgets[0], budgets[-1])
-    return Axis(title="tokens of pre-training", log=True, ticks=ticks or ticks_at(budgets))
-
-
-def _line_look(place: int) -> dict[str, Any]:
-    """Colour, symbol and dash of the line at a place."""
-    return {
-        "colour": COLOURS[place % len(COLOURS)],
-        "symbol": SYMBOLS[place % len(SYMBOLS)],
-        "dash": DASHES[place // len(COLOURS) % len(DASHES)],
-    }
+    x = Axis(title="tokens of pre-training", log=True, ticks=ticks or ticks_at(budgets))
+    styles: dict[str, Mapping[str, Any]] = {AS_IT_IS: BASE_STYLE}
+    for place, arm in enumerate(record.arms):
+        styles[arm.label] = {"kind": "line", **line_style(place)}
+    defaults: dict[str, Any] = {"styles": styles, "height": 380}
+    return lines(title, rows, x, y, **defaults | options)
 
 
 def _base_rows(record: OvertrainingRecord, task: str, scored: Scored) -> list[Row]:
-    """The checkpoints as they are: what a fine-tuned model's figure was before, without its cost."""
-    found: list[Row] = []
-    for c in record.checkpoints:
-        tuned = (m for m in record.models if (m.task, m.checkpoint) == (task, c.label) and scored.key in m.scores)
-        model = next((m for m in tuned if math.isfinite(m.scores[scored.key].value)), None)
-        if model is not None:
-            sign = -1.0 if scored.higher_is_better else 1.0
-            before = model.scores[scored.key].value - sign * model.costs[scored.key].value
-            found.append({"line": AS_IT_IS, "x": c.tokens, "tokens": count(c.tokens), "y": before})
-    return found
+    """What the checkpoints score as they are: a fine-tuned model's score without its cost."""
+    if scored.suite != "source":
+        return []
+    sign = -1.0 if scored.higher_is_better else 1.0
+    rows = []
+    for checkpoint in record.checkpoints:
+        for model in record.models:
+            score = model.scores.get(scored.key)
+            tuned = (model.task, model.checkpoint) == (task, checkpoint.label)
+            if tuned and score is not None and math.isfinite(score.value):
+                before = score.value - sign * model.costs[scored.key].value
+                rows.append(_budget_row(AS_IT_IS, checkpoint.tokens, before))
+                break
+    return rows
 
 
-_BASE = Mark(kind="line", where={"line": AS_IT_IS}, name=AS_IT_IS, colour="ink", symbol="star", bars=0)
+def _guessing(scored: Scored) -> tuple[list[Rule], str]:
+    """The line of what guessing gives, and a sentence on it."""
+    if scored.chance is None:
+        return [], ""
+    return [Rule(y=scored.chance)], f" Dotted: guessing, {significant(rounded(scored.chance, 3))}."
 
 
-def _tuned_chart(record: OvertrainingRecord, task: str, scored: Scored, what: str) -> Chart | None:
-    """A figure at tuned rates against the budget, a line a way."""
-    rows = _base_rows(record, task, scored) if scored.suite == "source" else []
-    base = bool(rows)
-    for arm in record.arms:
-        for c in record.checkpoints:
-            m = _of(record, task, arm.label, c.label, None)
-            if m is not None and (f := m.scores.get(scored.key)) is not None and math.isfinite(f.value):
-                rows.append({"line": arm.label, "x": c.tokens, "tokens": count(c.tokens), "y": _value(f, cost=False)})
-    if len(rows) <= len(record.checkpoints) * base:
+def _tuned_chart(record: OvertrainingRecord, task: str, scored: Scored | None, what: str) -> Chart | None:
+    """A score at tuned rates against the budget, a line a way."""
+    if scored is None:
         return None
-    marks = [
-        Mark(kind="line", where={"line": a.label}, name=a.label, **_line_look(n)) for n, a in enumerate(record.arms)
-    ]
+    rows = []
+    order = [arm.label for arm in record.arms]
+    for rate in sorted(record.rates, key=lambda rate: order.index(rate.arm)):
+        score = _tuned_figure(record, rate, scored) if rate.task == task else None
+        if score is not None and math.isfinite(score.value):
+            rows.append(_budget_row(rate.arm, rate.tokens, point(SCORE, score)))
+    rules, dotted = _guessing(scored)
     better = "higher" if scored.higher_is_better else "lower"
-    return Chart(
-        title=f"{what.capitalize()}: {scored.name}",
-        rows=rows,
-        columns=[Col("Model", "line", numeric=False), Col("Tokens", "tokens"), Col(scored.unit, "y")],
-        marks=[*([_BASE] if base else []), *marks],
-        x=_tokens_axis(record),
-        y=Axis(title=scored.unit),
-        rules=_guessing(scored),
-        caption=f"At tuned rates; {better} is better.{_guessing_words(scored)}",
-        height=380,
+    return _budget_chart(
+        record,
+        f"{what}: {scored.name}",
+        [*_base_rows(record, task, scored), *rows] if rows else [],
+        Axis(title=scored.unit),
+        columns={"line": "Model", "tokens": "Tokens", "y": scored.unit},
+        rules=rules,
+        caption=f"At tuned rates; {better} is better.{dotted}",
     )
-
-
-def _guessing(scored: Scored) -> list[Rule]:
-    """The line of what guessing gives."""
-    return [] if scored.chance is None else [Rule(y=scored.chance)]
-
-
-def _guessing_words(scored: Scored) -> str:
-    return "" if scored.chance is None else f" Dotted: guessing, {significant(rounded(scored.chance, 3))}."
 
 
 def _rate_chart(record: OvertrainingRecord, task: str) -> Chart | None:
     """The tuned rate against the budget, a line a way."""
-    own = [r for r in record.rates if r.task == task]
-    if not own:
-        return None
-    rows: list[Row] = [
-        {
-            "line": r.arm,
-            "x": r.tokens,
-            "tokens": count(r.tokens),
-            "y": Value(
-                value=r.rate, low=r.interval[0], high=r.interval[1], text=f"{r.rate:g}", interval=_rates(r.interval)
-            ),
-        }
-        for r in own
-    ]
-    tried = sorted({rate for a in record.arms for rate in a.rates})
-    return Chart(
-        title="Tuned learning rate",
-        rows=rows,
-        columns=[Col("Model", "line", numeric=False), Col("Tokens", "tokens"), Col("Rate", "y")],
-        marks=[
-            Mark(kind="line", where={"line": a.label}, name=a.label, **_line_look(n)) for n, a in enumerate(record.arms)
-        ],
-        x=_tokens_axis(record),
-        y=Axis(title="learning rate", log=True, ticks=[(t, f"{t:g}") for t in tried] if len(tried) < 9 else ()),
+    rows = []
+    for rate in record.rates:
+        if rate.task == task:
+            low, high = rate.interval
+            y = Value(value=rate.rate, low=low, high=high, text=f"{rate.rate:g}", interval=_rates_text(rate))
+            rows.append(_budget_row(rate.arm, rate.tokens, y))
+    tried = sorted({rate for arm in record.arms for rate in arm.rates})
+    return _budget_chart(
+        record,
+        "Tuned learning rate",
+        rows,
+        Axis(title="learning rate", log=True, ticks=[(t, f"{t:g}") for t in tried] if len(tried) < 9 else ()),
+        columns={"line": "Model", "tokens": "Tokens", "y": "Rate"},
         caption="Bars: rates that are not shown to be worse on the validation data.",
-        height=380,
     )
 
 
-def _rates(interval: tuple[float, float]) -> str:
-    return "" if interval[0] == interval[1] else f"[{interval[0]:g}, {interval[1]:g}]"
+def _rates_text(rate: TunedRate) -> str:
+    """The rates that may be the best one; "" of a single one."""
+    low, high = rate.interval
+    return "" if low == high else between(f"{low:g}", f"{high:g}")
 
 
-def _at_rates(record: OvertrainingRecord, task: str, arm: Arm, scored: Scored, *, cost: bool) -> Chart | None:
-    """A figure, or what fine-tuning has taken from it, against the budget: a line a rate."""
-    base = [] if cost or scored.suite != "source" else _base_rows(record, task, scored)
-    rows, lost = list(base), list[str]()
-    rates = [rate for rate in arm.rates if rate not in record.left_out]
-    for rate in rates:
-        for c in record.checkpoints:
-            m = record.model(task, arm.label, rate, c.label)
-            f = (m.costs if cost else m.scores).get(scored.key) if m is not None else None
-            if f is None:
-                continue
-            if not math.isfinite(f.value):
-                lost.append(f"{rate:g} at {count(c.tokens)}")
-                continue
-            rows.append({"line": f"{rate:g}", "x": c.tokens, "tokens": count(c.tokens), "y": _value(f, cost=cost)})
-    if len(rows) == len(base):
+def _rates_chart(record: OvertrainingRecord, task: str, arm: Arm, scored: Scored | None, *, cost: bool) -> Chart | None:
+    """A score, or what fine-tuning has taken from it, against the budget: a line a rate."""
+    if scored is None:
         return None
-    marks = [Mark(kind="line", where={"line": f"{r:g}"}, name=f"{r:g}", **_line_look(n)) for n, r in enumerate(rates)]
-    left = (
-        f" Left out, beyond the perplexity that was allowed: {listed([f'{r:g}' for r in record.left_out])}."
-        if (record.left_out)
-        else ""
-    )
-    return Chart(
-        title=f"{scored.name}: {'what fine-tuning costs' if cost else 'the fine-tuned model'}",
-        rows=rows,
-        columns=[Col("Learning rate", "line", numeric=False), Col("Tokens", "tokens"), Col(scored.unit, "y")],
-        marks=[*([_BASE] if base else []), *marks],
-        x=_tokens_axis(record),
-        y=Axis(title=f"cost, {scored.unit}" if cost else scored.unit, zero=cost),
-        rules=[] if cost else _guessing(scored),
-        caption=(
-            (f"Diverged, so not drawn: {listed(lost)}." if lost else "")
-            + left
-            + ("" if cost else _guessing_words(scored))
-        ).strip(),
-        height=360,
-    )
+    rows, diverged, styles = [], [], {AS_IT_IS: BASE_STYLE}
+    for place, rate in enumerate(rate for rate in arm.rates if rate not in record.left_out):
+        styles[f"{rate:g}"] = {"kind": "line", **line_style(place)}
+        for checkpoint in record.checkpoints:
+            model = record.model(task, arm.label, rate, checkpoint.label)
+            figure = None if model is None else _figures(model, cost).get(scored.key)
+            if figure is None:
+                continue
+            if math.isfinite(figure.value):
+                rows.append(_budget_row(f"{rate:g}", checkpoint.tokens, point(SCORE, figure, sign=cost)))
+            else:
+                diverged.append(f"{rate:g} at {count(checkpoint.tokens)}")
+    caption = f"Diverged, so not drawn: {listed(diverged)}." if diverged else ""
+    if record.left_out:
+        rates = listed([f"{rate:g}" for rate in record.left_out])
+        caption += f" Left out, beyond the perplexity that was allowed: {rates}."
+    title, y, rules = f"{scored.name}: what fine-tuning costs", f"cost, {scored.unit}", list[Rule]()
+    if not cost:
+        title, y = f"{scored.name}: the fine-tuned model", scored.unit
+        rules, dotted = _guessing(scored)
+        caption += dotted
+        rows = [*_base_rows(record, task, scored), *rows] if rows else []
+    columns = {"line": "Learning rate", "tokens": "Tokens", "y": scored.unit}
+    options = {"columns": columns, "styles": styles, "rules": rules, "caption": caption.strip(), "height": 360}
+    return _budget_chart(record, title, rows, Axis(title=y, zero=cost), **options)
 
 
 def _growth_chart(record: OvertrainingRecord, task: str, scored: Scored | None) -> Chart | None:
     """How the cost grows along the ladder, a way a line, at tuned rates."""
-    own = [
-        g
-        for g in record.growth
-        if scored is not None
-        and (g.task, g.rate, g.entry) == (task, None, scored.key)
-        and math.isfinite(g.difference.value)
-    ]
-    if not own or scored is None:
+    rows: list[Row] = []
+    for growth in record.growth:
+        tuned = scored is not None and (growth.task, growth.rate, growth.entry) == (task, None, scored.key)
+        if tuned and math.isfinite(growth.difference.value):
+            rows.append({"arm": growth.arm, "y": len(rows), "x": point(SCORE, growth.difference, sign=True)})
+    if not rows or scored is None:
         return None
-    names = [g.arm for g in own]
-    rows: list[Row] = [{"arm": g.arm, "y": names.index(g.arm), "x": _growth_value(g)} for g in own]
     return Chart(
         title=f"How much more it costs after the longest pre-training: {scored.name}",
         rows=rows,
         columns=[Col("Way", "arm", numeric=False), Col(scored.unit, "x")],
         marks=[Mark()],
         x=Axis(title=f"growth of the cost, {scored.unit}", zero=True),
-        y=Axis(names=names, length=34),
+        y=Axis(names=[row["arm"] for row in rows], length=34),
         caption="Each at its tuned rates.",
-        height=max(200, 70 + 34 * len(names)),
+        height=max(200, 70 + 34 * len(rows)),
     )
 
 
-def _growth_value(g: Growth | Shift) -> Value:
-    return _value(g.difference if isinstance(g, Growth) else g.growth, cost=True)
-
-
-def _distance(record: OvertrainingRecord, task: str, arm: Arm) -> list[Section]:
+def _distance_section(record: OvertrainingRecord, task: str, arm: Arm) -> Section | None:
     """How far the weights went, against the rate: figure 8."""
-    rows: list[Row] = [
-        {"line": c.label, "rate": f"{rate:g}", "x": rate, "y": m.distance}
-        for c in record.checkpoints
-        for rate in arm.rates
-        if (m := record.model(task, arm.label, rate, c.label)) is not None and m.distance
-    ]
-    if len({r["x"] for r in rows}) < 2:
-        return []
-    marks = [
-        Mark(kind="line", where={"line": c.label}, name=f"{count(c.tokens)} tokens", bars=0, **_line_look(n))
-        for n, c in enumerate(record.checkpoints)
-    ]
-    chart = Chart(
-        title="Distance to the checkpoint",
-        rows=rows,
-        columns=[Col("Checkpoint", "line", numeric=False), Col("Learning rate", "rate"), Col("L2", "y")],
-        marks=marks,
-        x=Axis(title="learning rate", log=True, ticks=[(rate, f"{rate:g}") for rate in arm.rates[:9]]),
-        y=Axis(title="L2 distance of the weights", log=True),
+    rows, styles = [], {}
+    for place, checkpoint in enumerate(record.checkpoints):
+        styles[checkpoint.label] = {"kind": "line", "bars": 0, **line_style(place)}
+        styles[checkpoint.label] |= {"name": f"{count(checkpoint.tokens)} tokens"}
+        for rate in arm.rates:
+            model = record.model(task, arm.label, rate, checkpoint.label)
+            if model is not None and model.distance:
+                rows.append({"line": checkpoint.label, "rate": b.figure(f"{rate:g}"), "x": rate, "y": model.distance})
+    if len({row["x"] for row in rows}) < 2:
+        return None
+    chart = lines(
+        "Distance to the checkpoint",
+        rows,
+        Axis(title="learning rate", log=True, ticks=[(rate, f"{rate:g}") for rate in arm.rates[:9]]),
+        Axis(title="L2 distance of the weights", log=True),
+        columns={"line": "Checkpoint", "rate": "Learning rate", "y": "L2"},
+        styles=styles,
         height=340,
     )
-    own = [d for d in record.distances if (d.task, d.arm) == (task, arm.label)]
-    table = tabulate(
-        own,
-        [
-            Col("Checkpoint", "checkpoint", numeric=False),
-            Col("Exponent", lambda d: number(d.exponent, 2)),
-            Col("Rates", lambda d: f"{d.rates[0]:g} to {d.rates[1]:g}"),
-        ],
+    table = grid(
+        [trend for trend in record.distances if (trend.task, trend.arm) == (task, arm.label)],
+        {
+            "Checkpoint": "checkpoint",
+            "Exponent": lambda trend: number(trend.exponent, 2),
+            "Rates": lambda trend: f"{trend.rates[0]:g} to {trend.rates[1]:g}",
+        },
         kind="dense",
     )
     intro = "In the paper the distance is in proportion to the rate (an exponent of 1) and the same at all budgets."
-    return [Section(f"{task}: how far the weights go", [*b.side_by_side([chart]), table], intro=intro)]
+    return section(f"{task}: how far the weights go", chart, table, intro=intro)
 
 
 # --------------------------------------------------------------------------------------------------------------- tables
 
 
-def tuned_table(record: OvertrainingRecord, task: str) -> Table:
+def _figure_cell(figure: Figure | None, *, sign: bool = False, tone: str = "") -> Text:
+    """A figure with its interval below; empty where there is none."""
+    return "" if figure is None else b.figure(*SCORE.texts(figure, sign=sign), value=figure.value, tone=tone)
+
+
+def _rate_text(rate: float | None) -> str:
+    return "tuned" if rate is None else f"{rate:g}"
+
+
+def _tuned_table(record: OvertrainingRecord, task: str) -> Table:
     """A line a way and budget: the tuned rate, and the leading figures there."""
-    suites = {"validation": "Validation", "target": "Test", "source": "Kept"}
-    leads = {suite: scored for suite in suites if (scored := record.leading(task, suite)) is not None}
-
-    def figures(scored: Scored, *, cost: bool = False) -> Any:
-        def of(r: Any) -> Text:
-            m = record.model(task, r.arm, r.rate, r.checkpoint)
-            f = (m.costs if cost else m.scores).get(scored.key) if m is not None else None
-            if f is None:
-                return ""
-            value = _value(f, cost=cost)
-            return figure(value.text, value.interval, value=value.value)
-
-        return of
-
-    kept = leads.get("source")
-    return tabulate(
-        [r for r in record.rates if r.task == task],
-        [
-            Col("Way", "arm", numeric=False),
-            Col("Tokens", lambda r: figure(count(r.tokens), value=r.tokens)),
-            Col("Tuned rate", lambda r: figure(f"{r.rate:g}", _rates(r.interval), value=r.rate)),
-            *(Col((f"{suites[s]}: {one.name},", b.sub(one.unit)), figures(one)) for s, one in leads.items()),
-            *([Col(f"Cost in {kept.name}", figures(kept, cost=True))] if kept is not None else []),
-        ],
-        kind="dense",
-        title=f"{task} at tuned rates",
-    )
-
-
-def rate_table(record: OvertrainingRecord, task: str) -> Table | None:
-    """How the tuned rate moves, a way a line."""
-    own = [t for t in record.rate_trends if t.task == task]
-    if not own:
-        return None
-    return tabulate(
-        own,
-        [
-            Col("Way", "arm", numeric=False),
-            Col("The tuned rate", lambda t: chip(t.verdict, CLASS_TONES[t.verdict]), numeric=False),
-            Col(
-                "Exponent",
-                lambda t: figure(number(t.exponent.value, 2), _exponents(t.exponent.interval), value=t.exponent.value),
-            ),
-            Col("", "why", numeric=False),
-        ],
-        kind="dense",
-        title="The tuned rate against the budget: rate ~ tokens to the exponent",
-    )
-
-
-def _exponents(interval: tuple[float, float] | None) -> str:
-    return "" if interval is None else interval_text(interval, 2)
-
-
-def shift_table(record: OvertrainingRecord, task: str = "", *, brief: bool = False) -> Table:
-    """What each way does to turning point and growth, against direct fine-tuning. `brief`: at tuned rates alone."""
-    leads = {(t, s.key) for t in record.tasks for suite in ("source", "target") if (s := record.leading(t, suite))}
-    own = [
-        s
-        for s in record.shifts
-        if (s.task == task or not task) and (s.task, s.entry) in leads and (s.rate is None or not brief)
+    columns = [
+        Col("Way", "arm", numeric=False),
+        Col("Tokens", lambda rate: _tokens_cell(rate.tokens)),
+        Col("Tuned rate", lambda rate: b.figure(f"{rate.rate:g}", _rates_text(rate), value=rate.rate)),
     ]
 
-    def grown(s: Shift) -> Text:
-        value = _growth_value(s)
-        tone = "" if not _is_clear(s.growth) else "good" if value.value < 0 else "bad"
-        return figure(value.text, value.interval, value=value.value, tone=tone)
+    def column(title: Text, scored: Scored, *, cost: bool = False) -> Col:
+        return Col(title, lambda rate: _figure_cell(_tuned_figure(record, rate, scored, cost=cost), sign=cost))
 
-    return tabulate(
-        own,
-        [
-            Col("Way", "arm", numeric=False),
-            Col("Turning point", lambda s: chip(s.verdict, SHIFT_TONES[s.verdict]), numeric=False),
-            Col("Rate", lambda s: AT_TUNED if s.rate is None else f"{s.rate:g}"),
-            Col("Figure", lambda s: s.entry.rpartition("/")[2], numeric=False),
-            Col("Cost grows more by", grown),
-        ],
-        kind="dense",
-        title=f"Against {record.direct}",
-    )
+    for suite, name in SUITES.items():
+        scored = record.leading(task, suite)
+        if scored is not None:
+            columns.append(column((f"{name}: {scored.name},", b.sub(scored.unit)), scored))
+    kept = record.leading(task, "source")
+    if kept is not None:
+        columns.append(column(f"Cost in {kept.name}", kept, cost=True))
+    rates = [rate for rate in record.rates if rate.task == task]
+    return tabulate(rates, columns, kind="dense", title=f"{task} at tuned rates")
 
 
-def turn_table(record: OvertrainingRecord, task: str, arm: Arm) -> Table | None:
+def _rate_table(trends: Sequence[RateTrend]) -> Table | None:
+    """How the tuned rate moves, a way a line."""
+
+    def exponent(trend: RateTrend) -> Text:
+        interval = trend.exponent.interval
+        ends = "" if interval is None else between(*(number(end, 2) for end in interval))
+        return b.figure(number(trend.exponent.value, 2), ends, value=trend.exponent.value)
+
+    columns = [
+        Col("Way", "arm", numeric=False),
+        Col("The tuned rate", lambda trend: chip(trend.verdict, CLASS_TONES[trend.verdict]), numeric=False),
+        Col("Exponent", exponent),
+        Col("", "why", numeric=False),
+    ]
+    title = "The tuned rate against the budget: rate ~ tokens to the exponent"
+    return tabulate(trends, columns, kind="dense", title=title) if trends else None
+
+
+def _shift_table(record: OvertrainingRecord, shifts: Sequence[Shift]) -> Table:
+    """What ways do to turning point and growth, against direct fine-tuning."""
+
+    def growth(shift: Shift) -> Text:
+        tone = "good" if shift.growth.value < 0 else "bad"
+        return _figure_cell(shift.growth, sign=True, tone=tone if _is_clear(shift.growth) else "")
+
+    columns = [
+        Col("Way", "arm", numeric=False),
+        Col("Turning point", lambda shift: chip(shift.verdict, SHIFT_TONES[shift.verdict]), numeric=False),
+        Col("Rate", lambda shift: _rate_text(shift.rate)),
+        Col("Figure", lambda shift: shift.entry.rpartition("/")[2], numeric=False),
+        Col("Cost grows more by", growth),
+    ]
+    return tabulate(shifts, columns, kind="dense", title=f"Against {record.direct}")
+
+
+def _turn_table(record: OvertrainingRecord, task: str, arm: Arm) -> Table | None:
     """At which budget the fine-tuned model is at its best, and how the cost grows: a rate and figure a line."""
-    grown = {(g.rate, g.entry): g for g in record.growth if (g.task, g.arm) == (task, arm.label)}
-    own = [t for t in record.turns if (t.task, t.arm) == (task, arm.label)]
-    if not own:
-        return None
+    turns = [turn for turn in record.turns if (turn.task, turn.arm) == (task, arm.label)]
+    growths = {(g.rate, g.entry): g for g in record.growth if (g.task, g.arm) == (task, arm.label)}
 
-    def growth(t: TunedTurn) -> Text:
-        g = grown.get((t.rate, t.entry))
-        if g is None:
+    def growth(turn: TunedTurn) -> Text:
+        grown: Growth | None = growths.get((turn.rate, turn.entry))
+        if grown is None:
             return ""
-        value = _growth_value(g)
-        return figure(value.text, value.interval, value=value.value, tone=_tone(g.verdict))
+        tone = TREND_TONES[grown.verdict]
+        return _figure_cell(grown.difference, sign=True, tone="" if tone == "flat" else tone)
 
-    return tabulate(
-        own,
-        [
-            Col("Rate", lambda t: AT_TUNED if t.rate is None else f"{t.rate:g}", numeric=False),
-            Col("Longer pre-training", lambda t: chip(TURNS[t.verdict], TURN_TONES[t.verdict]), numeric=False),
-            Col("Figure", lambda t: t.entry, numeric=False),
-            Col("Best at, tokens", lambda t: figure(count(t.tokens), budget_interval(t), value=t.tokens)),
-            Col("Lost from there on", lambda t: f"{significant(rounded(t.after, 3))} {t.unit}" if t.after else ""),
-            Col("The cost grows by", growth),
-        ],
-        kind="dense",
-    )
+    def lost(turn: TunedTurn) -> str:
+        return f"{significant(rounded(turn.after, 3))} {turn.unit}" if turn.after else ""
 
-
-def _tone(verdict: str) -> str:
-    return {"bad": "bad", "good": "good"}.get(TREND_TONES[verdict], "")
+    columns = [
+        Col("Rate", lambda turn: _rate_text(turn.rate), numeric=False),
+        Col("Longer pre-training", lambda turn: chip(TURNS[turn.verdict], TURN_TONES[turn.verdict]), numeric=False),
+        Col("Figure", "entry", numeric=False),
+        Col("Best at, tokens", lambda turn: b.figure(count(turn.tokens), budget_interval(turn), value=turn.tokens)),
+        Col("Lost from there on", lost),
+        Col("The cost grows by", growth),
+    ]
+    return tabulate(turns, columns, kind="dense") if turns else None
 
 
-def _without_training(probed: ProbeRecord) -> list[Section]:
+def _without_training(probed: ProbeRecord) -> Section | None:
     """Figures 2 and 3: what the checkpoints went through without training."""
     if not probed.sensitivities:
-        return []
-    trend = [*b.side_by_side(ladder_charts(probed)), trend_table(probed), *turn_tables(probed)] if probed.trends else []
-    costs = [*b.side_by_side([noise_chart(probed), other_chart(probed)]), *cost_tables(probed)]
-    kinds = [KINDS[k] for k in KINDS if any(s.kind == k for s in probed.sensitivities)]
-    folded = Fold("What each change costs each checkpoint", [*costs, b.Bullets(kinds)])
-    return [Section("Without training: noise, few bits, pruning", [*trend, folded], intro=MEANING)]
-
-
-def _models(record: OvertrainingRecord) -> Section | None:
-    """Every fine-tuning."""
-    if not record.models:
         return None
-
-    def epochs(m: TunedModel) -> str:
-        return ", ".join(f"{e:g}" for e in m.stopped.values())
-
-    table = tabulate(
-        record.models,
-        [
-            Col("Fine-tuning", _named, numeric=False),
-            Col("State", lambda m: chip(m.state, STATE_TONES.get(m.state, "flat")), numeric=False),
-            Col("Epochs", epochs),
-            Col("Distance", lambda m: "" if m.distance is None else significant(rounded(m.distance, 4))),
-            Col("Time", lambda m: duration(m.seconds) if m.seconds else ""),
-            Col("", lambda m: m.reason or "; ".join(dict.fromkeys(m.diverged.values())), numeric=False),
-        ],
-        kind="trials",
-        find="fine-tuning",
-    )
-    return Section("All fine-tunings", [Fold("State, epochs, distance and time of each", [table])])
+    along: list[Block | None] = []
+    if probed.trends:
+        along = [*ladder_charts(probed), trend_table(probed), *turn_tables(probed)]
+    kinds = {s.kind for s in probed.sensitivities}
+    meanings = b.Bullets([text for kind, text in KINDS.items() if kind in kinds])
+    charts = b.side_by_side([noise_chart(probed), other_chart(probed)])
+    costs = Fold("What each change costs each checkpoint", [*charts, *cost_tables(probed), meanings])
+    return section("Without training: noise, few bits, pruning", *along, costs, intro=MEANING)
 
 
-def _named(m: TunedModel) -> str:
-    return f"{m.checkpoint}: {m.task}, {m.arm}, {m.rate:g}"
+def _models_section(record: OvertrainingRecord) -> Section | None:
+    """Every fine-tuning."""
 
+    def distance(model: TunedModel) -> str:
+        return "" if model.distance is None else significant(rounded(model.distance, 4))
 
-def _facts(record: OvertrainingRecord) -> list[tuple[str, Text]]:
-    return [
-        *((c.label, f"{c.name}, {count(c.tokens)} tokens") for c in record.checkpoints),
-        *hardware_rows(record.hardware),
-        *((f"{name} version", version) for name, version in record.versions.items()),
+    columns = [
+        Col("Fine-tuning", "label", numeric=False),
+        Col("State", lambda model: state_chip(model.state), numeric=False),
+        Col("Epochs", lambda model: ", ".join(f"{epochs:g}" for epochs in model.stopped.values())),
+        Col("Distance", distance),
+        Col("Time", lambda model: duration(model.seconds) if model.seconds else ""),
+        Col("", lambda model: model.reason or "; ".join(dict.fromkeys(model.diverged.values())), numeric=False),
     ]
-
-
-def _configuration(record: OvertrainingRecord) -> Fold | None:
-    asked = {k: v for k, v in record.config.items() if k not in ("ladder", "output_dir")}
-    return b.fold_facts("Configuration", flatten(asked))
+    table = tabulate(record.models, columns, kind="trials", find="fine-tuning")
+    fold = Fold("State, epochs, distance and time of each", [table])
+    return Section("All fine-tunings", [fold]) if record.models else None

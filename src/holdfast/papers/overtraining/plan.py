@@ -83,14 +83,26 @@ Part = tuple[str, str, str | None]
 """Data by name, split and configuration."""
 
 
-def _read_by(settings: Mapping[str, Any]) -> list[Part]:
+def _training_data(settings: Mapping[str, Any]) -> list[Part]:
     """What a training reads: its data set, or each of its mixture."""
-    found: list[Part] = []
+    parts: list[Part] = []
     if "dataset_name" in settings:
         split = str(settings.get("dataset_train_split") or "train")
-        found.append((settings["dataset_name"], split, settings.get("dataset_config")))
-    mixture = settings.get("datasets") or ()
-    return found + [(one["path"], str(one.get("split") or "train"), one.get("name")) for one in mixture]
+        parts.append((settings["dataset_name"], split, settings.get("dataset_config")))
+    for data in settings.get("datasets") or ():
+        parts.append((data["path"], str(data.get("split") or "train"), data.get("name")))
+    return parts
+
+
+def _data_of_methods(settings: Mapping[str, Any]) -> list[Part]:
+    """The files that the methods of a training mix in or learn from."""
+    parts: list[Part] = []
+    for method in settings["retention"] if settings["retention"] != "none" else ():
+        for parameters in method.values():
+            data = (parameters or {}).get("data")
+            if data and isinstance(data, str):
+                parts.append((data, "train", None))
+    return parts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,9 +114,13 @@ class OvertrainingConfig(AskedStudy[OvertrainingSettings]):
     @staticmethod
     def training_parts(asked: OvertrainingSettings) -> dict[str, tuple[Mapping[str, Any], Collection[str]]]:
         """See `AskedStudy`."""
-        parts = {"train": asked.train, **{f"tasks.{n}.train": t.train for n, t in asked.tasks.items()}}
-        parts |= {f"tasks.{n}.align.train": t.align.train for n, t in asked.tasks.items() if t.align is not None}
-        return {where: (train, (*OWN, *EARLY)) for where, train in parts.items()}
+        own = (*OWN, *EARLY)
+        parts: dict[str, tuple[Mapping[str, Any], Collection[str]]] = {"train": (asked.train, own)}
+        for name, task in asked.tasks.items():
+            parts[f"tasks.{name}.train"] = (task.train, own)
+            if task.align is not None:
+                parts[f"tasks.{name}.align.train"] = (task.align.train, own)
+        return parts
 
     @staticmethod
     def settings_problems(asked: OvertrainingSettings) -> list[str]:
@@ -116,12 +132,31 @@ class OvertrainingConfig(AskedStudy[OvertrainingSettings]):
         return problems + _measuring_problems(asked)
 
     def plan_problems(self) -> list[str]:
-        """Rates that are not said, and fine-tunings that are the same."""
-        return _unclear(self)
+        """Labels twice, rates that are not said, and fine-tunings that are the same."""
+        assert self.rungs  # a label twice is said here
+        return _rate_problems(self) or _direction_problems(self)
 
     def part_problems(self) -> list[str]:
-        """See `check_parts`."""
-        return check_parts(self)
+        """What is wrong with the checkpoints, with what is measured, or else with a fine-tuning."""
+        from holdfast.evaluation.suite import parse_evaluation
+
+        trusted = bool(self.asked.train.get("trust_remote_code"))
+        models = [self.model(label) for label in self.rungs]
+        problems = [f"ladder: {text}" for text in unlike(models, trust_remote_code=trusted)]
+        if not problems and self.ways_to_see:
+            problems += _vision_problems(self, models[0], trusted)
+        problems += [_in_file(problem, None) for problem in parse_evaluation(self.evaluation(None))[1]]
+        if not problems:
+            for task in self.asked.tasks:
+                problems += [_in_file(problem, task) for problem in parse_evaluation(self.evaluation(task))[1]]
+        if not problems and self.changes:
+            from holdfast.runs.probing import check_probe
+
+            try:
+                check_probe(self.requests(), **self.probing)
+            except ConfigError as error:
+                problems += error.problems
+        return problems or self.run_problems()
 
     def problems_before(self) -> list[str]:
         """Without early stopping, which looks at held-out files."""
@@ -152,9 +187,8 @@ class OvertrainingConfig(AskedStudy[OvertrainingSettings]):
         """The checkpoints by label, the smallest budget first."""
         from holdfast.evaluation.session import requests_of
 
-        named = [f"{r.label}={r.model}" if r.label else r.model for r in self.asked.ladder]
-        labels = [request.label for request in requests_of(named)]
-        return dict(zip(labels, self.asked.ladder, strict=True))
+        requests = requests_of([f"{r.label}={r.model}" if r.label else r.model for r in self.asked.ladder])
+        return {request.label: rung for request, rung in zip(requests, self.asked.ladder, strict=True)}
 
     @functools.cached_property
     def changes(self) -> list[Change]:
@@ -183,26 +217,23 @@ class OvertrainingConfig(AskedStudy[OvertrainingSettings]):
         from holdfast.evaluation.probe.settings import CurvatureSettings
         from holdfast.runs.probed_checkpoint import Probe
 
-        asked, tuning = self.asked.direction, self.direction
-        assert asked is not None and tuning is not None
-        name = f"{asked.task}-{asked.learning_rate:g}"
+        direction, tuning = self.asked.direction, self.direction
+        assert direction is not None and tuning is not None
+        name = f"{direction.task}-{direction.learning_rate:g}"
         folder = self.run_folder(label, tuning.name, self.asked.seeds[0])
-        changes = [Toward(size=size, label=name) for size in asked.steps]
+        changes = [Toward(size=size, label=name) for size in direction.steps]
         curvature = CurvatureSettings(curvature=self.asked.curvature)
         return {**self.probing, "probe": Probe(changes=changes, toward=[f"{name}={folder}"], curvature=curvature)}
 
     @functools.cached_property
     def direction(self) -> Tuning | None:
         """The fine-tuning whose direction is followed; None where none is, or none is like that."""
-        asked = self.asked.direction
-        if asked is None:
-            return None
-        alike = (
-            t
-            for t in self.tunings.values()
-            if (t.task, t.arm, t.rate) == (asked.task, self.direct, asked.learning_rate)
-        )
-        return next(alike, None)
+        direction = self.asked.direction
+        if direction is not None:
+            for tuning in self.arms(direction.task).get(self.direct, ()):
+                if tuning.rate == direction.learning_rate:
+                    return tuning
+        return None
 
     def requests(self) -> list[ModelRequest]:
         """The checkpoints, as the code that measures takes them."""
@@ -220,107 +251,94 @@ class OvertrainingConfig(AskedStudy[OvertrainingSettings]):
     @functools.cached_property
     def tunings(self) -> dict[str, Tuning]:
         """Every fine-tuning by name: tasks and ways as listed, rates rising."""
-        found = [tuning for name, task in self.asked.tasks.items() for tuning in _tunings(self, name, task)]
-        return {tuning.name: tuning for tuning in found}
+        tunings: dict[str, Tuning] = {}
+        for name, task in self.asked.tasks.items():
+            tunings |= {tuning.name: tuning for tuning in _tunings(self, name, task)}
+        return tunings
 
     def arms(self, task: str) -> dict[str, list[Tuning]]:
         """The ways to fine-tune on a task, each with its rates."""
-        found: dict[str, list[Tuning]] = {}
+        arms: dict[str, list[Tuning]] = {}
         for tuning in self.tunings.values():
             if tuning.task == task:
-                found.setdefault(tuning.arm, []).append(tuning)
-        return found
+                arms.setdefault(tuning.arm, []).append(tuning)
+        return arms
 
     @property
     def direct(self) -> str:
         """The way that others are held against: the first one without a method."""
-        kinds = {tuning.arm: tuning.kind for tuning in self.tunings.values()}
-        return next((arm for arm, kind in kinds.items() if kind == DIRECT), next(iter(kinds), ""))
+        tunings = list(self.tunings.values())
+        direct = [tuning.arm for tuning in tunings if tuning.kind == DIRECT]
+        return next(iter(direct or [tuning.arm for tuning in tunings]), "")
 
     def trained_on(self, task: str) -> list[Part]:
         """All data that a task is trained on: of its stages, of every way to fine-tune on it, and what methods mix in
         or learn from."""
         align = self.asked.tasks[task].align
-        parts = [*self._own_data(task), *(_read_by(align.train) if align is not None else ()), *self.other_data(task)]
+        parts = self._own_data(task)
+        if align is not None:
+            parts += _training_data(align.train)
+        parts += self.other_data(task)
         return [(str(name), str(split), subset) for name, split, subset in self.filled(list(map(list, parts)))]
 
     def other_data(self, task: str) -> list[Part]:
-        """Of this, what the task's own settings do not name."""
-        ways = [t.settings for t in self.tunings.values() if t.task == task]
-        methods = [p for s in ways if s["retention"] != "none" for method in s["retention"] for p in method.values()]
-        named = [p["data"] for p in methods if p and isinstance(p.get("data"), str) and p["data"]]
-        parts = [*((name, "train", None) for name in named), *(part for s in ways for part in _read_by(s))]
+        """Of this, what the task's own settings do not name: of methods first, then of trainings."""
+        tunings = [tuning for tuning in self.tunings.values() if tuning.task == task]
+        parts: list[Part] = []
+        for read in (_data_of_methods, _training_data):
+            for tuning in tunings:
+                parts += read(tuning.settings)
         own = self._own_data(task)
         return [part for part in dict.fromkeys(parts) if part not in own]
 
     def _own_data(self, task: str) -> list[Part]:
-        return _read_by({**self.asked.train, **self.asked.tasks[task].train})
+        return _training_data({**self.asked.train, **self.asked.tasks[task].train})
 
     def jobs(self) -> list[Job]:
         """The texts, what every checkpoint is put through, and every fine-tuning of each."""
         from holdfast.studies.engine.study import LABEL, Job
 
-        # of a plain file the name alone, as studies of before have it
-        others = {
-            task: [
-                name if (split, subset) == ("train", None) else [name, split, subset] for name, split, subset in data
-            ]
-            for task in self.asked.tasks
-            if (data := self.other_data(task))
-        }
-        looking = {LABEL: "looking for what is measured in what is trained on", KIND: TEXTS}
-        checks = [Job(attributes=looking | ({DATA: others} if others else {}))]  # with other data it is another job
-        checks = checks if self.tunings else []
-        after = tuple(range(len(checks)))
-        probes = [
-            Job(attributes={LABEL: f"{label}: noise, few bits, pruning", KIND: PROBE, CHECKPOINT: label})
-            for label in (self.rungs if self.changes else ())
-        ]
-        aligned = {(label, name): len(checks) + len(probes) + n for n, (label, name) in enumerate(self.alignments())}
-        alignments = [
-            Job(
-                attributes={
-                    LABEL: f"{label}: a projector for its vision tower",
-                    KIND: ALIGN,
-                    CHECKPOINT: label,
-                    MODEL: n,
-                },
-                after=after,
-            )
-            for label, n in aligned
-        ]
-        tunings = [
-            Job(
-                attributes={
-                    LABEL: f"{label}: {t.task}, {t.arm}, learning rate {t.rate:g}",
-                    KIND: TUNE,
-                    CHECKPOINT: label,
-                    MODEL: name,
-                },
-                after=(*after, *([aligned[label, self.way_to_see(t.task)]] if self.way_to_see(t.task) else [])),
-            )
-            for name, t in self.tunings.items()
-            for label in self.rungs
-        ]
-        jobs = [*checks, *probes, *alignments, *tunings]
-        if (followed := self.direction) is not None:
-            made = {
-                (j.attributes[KIND], j.attributes.get(CHECKPOINT), j.attributes.get(MODEL)): n
-                for n, j in enumerate(jobs)
-            }
-            jobs += [
-                Job(
-                    attributes={
-                        LABEL: f"{label}: along {followed.task}, learning rate {followed.rate:g}",
-                        KIND: LINE,
-                        CHECKPOINT: label,
-                        MODEL: followed.name,
-                    },
-                    after=(made[PROBE, label, None], made[TUNE, label, followed.name]),
-                )
-                for label in self.rungs
-            ]
+        jobs: list[Job] = []
+        numbers: dict[tuple[str, str, str], int] = {}
+
+        def add(kind: str, checkpoint: str, model: str, text: str, *after: int) -> None:
+            attributes = {LABEL: f"{checkpoint}: {text}", KIND: kind, CHECKPOINT: checkpoint}
+            numbers[kind, checkpoint, model] = len(jobs)
+            jobs.append(Job(attributes=attributes | ({MODEL: model} if model else {}), after=after))
+
+        texts: tuple[int, ...] = ()
+        if self.tunings:
+            attributes: dict[str, Any] = {LABEL: "looking for what is measured in what is trained on", KIND: TEXTS}
+            if others := self._other_data_by_task():
+                attributes[DATA] = others  # with other data it is another job
+            jobs.append(Job(attributes=attributes))
+            texts = (0,)
+        if self.changes:
+            for label in self.rungs:
+                add(PROBE, label, "", "noise, few bits, pruning")
+        for name in self.ways_to_see:
+            for label in self.rungs:
+                add(ALIGN, label, name, "a projector for its vision tower", *texts)
+        for name, tuning in self.tunings.items():
+            way = self.way_to_see(tuning.task)
+            for label in self.rungs:
+                before = (*texts, numbers[ALIGN, label, way]) if way else texts
+                add(TUNE, label, name, f"{tuning.task}, {tuning.arm}, learning rate {tuning.rate:g}", *before)
+        if (direction := self.direction) is not None:
+            for label in self.rungs:
+                before = (numbers[PROBE, label, ""], numbers[TUNE, label, direction.name])
+                text = f"along {direction.task}, learning rate {direction.rate:g}"
+                add(LINE, label, direction.name, text, *before)
         return jobs
+
+    def _other_data_by_task(self) -> dict[str, list[Any]]:
+        """As the storage keeps it: of a plain file the name alone, as studies of before have it."""
+        others: dict[str, list[Any]] = {}
+        for task in self.asked.tasks:
+            for name, split, subset in self.other_data(task):
+                plain = (split, subset) == ("train", None)
+                others.setdefault(task, []).append(name if plain else [name, split, subset])
+        return others
 
     # -------------------------------------------------------------------------------------------------- models that see
 
@@ -334,10 +352,6 @@ class OvertrainingConfig(AskedStudy[OvertrainingSettings]):
     def ways_to_see(self) -> dict[str, AlignSettings]:
         """How checkpoints come to see, by name."""
         return {self.way_to_see(name): task.align for name, task in self.asked.tasks.items() if task.align is not None}
-
-    def alignments(self) -> list[tuple[str, str]]:
-        """Every checkpoint that gets a tower, with the name of the way."""
-        return [(label, name) for name in self.ways_to_see for label in self.rungs]
 
     def aligned(self, label: str, name: str, seed: int) -> Path:
         """Where a checkpoint's projector is trained; the model before lies beside it while that is done."""
@@ -370,10 +384,10 @@ class OvertrainingConfig(AskedStudy[OvertrainingSettings]):
 
     def evaluation(self, task: str | None) -> dict[str, Any]:
         """What a model is measured on: what should be kept and, of a fine-tuned one, its task."""
-        found: dict[str, Any] = {**self.asked.evaluation, SOURCE: list(self.asked.generalist)}
+        evaluation: dict[str, Any] = {**self.asked.evaluation, SOURCE: list(self.asked.generalist)}
         if task is not None:
-            found |= {VALIDATION: self.asked.tasks[task].validation, TEST: self.asked.tasks[task].test}
-        return dict(self.filled(found))
+            evaluation |= {VALIDATION: self.asked.tasks[task].validation, TEST: self.asked.tasks[task].test}
+        return dict(self.filled(evaluation))
 
     def plan(self, task: str | None) -> EvaluationPlan:
         """The same as the code that measures takes it."""
@@ -397,23 +411,23 @@ class OvertrainingConfig(AskedStudy[OvertrainingSettings]):
         if settings.held_out is not None:
             return {"eval_dataset_name": str(self.filled(settings.held_out))}
         first = next((e for e in self.plan(task).entries if e.suite == VALIDATION), None)
+        problem, split = "", ""
         if not isinstance(first, DataEntry):
+            problem = "a file with rows like those that are trained on, which early stopping looks at after each epoch"
+        elif first.config is not None:
+            problem = f"{first.name} is the configuration {first.config} of {first.data}, and early stopping reads "
+            problem += "data without one"
+        elif first.max_documents is None:
+            split = first.split
+        elif "[" in first.split:
+            problem = f"{first.name} is the first {first.max_documents} documents of {first.split}, a part of a part"
+        else:
+            split = f"{first.split}[:{first.max_documents}]"
+        if problem or not isinstance(first, DataEntry):
             raise ConfigError(
-                f"tasks.{task}.held_out: is missing: a file with rows like those that are trained on, which early "
-                f"stopping looks at after each epoch; or set early_stopping: false."
+                f"tasks.{task}.held_out: is missing: {problem}. Name a file, or set early_stopping: false."
             )
-        if first.config is not None:
-            raise ConfigError(
-                f"tasks.{task}.held_out: is missing: {first.name} is the configuration {first.config} of {first.data}, "
-                f"and early stopping reads data without one. Name a file, or set early_stopping: false."
-            )
-        if first.max_documents is not None and "[" in first.split:
-            raise ConfigError(
-                f"tasks.{task}.held_out: is missing: {first.name} is the first {first.max_documents} documents of "
-                f"{first.split}, a part of a part. Name a file, or set early_stopping: false."
-            )
-        part = f"[:{first.max_documents}]" if first.max_documents is not None else ""
-        return {"eval_dataset_name": first.data, "eval_dataset_split": f"{first.split}{part}"}
+        return {"eval_dataset_name": first.data, "eval_dataset_split": split}
 
     def run_folder(self, label: str, name: str, seed: int) -> Path:
         """Where a checkpoint is fine-tuned."""
@@ -440,29 +454,27 @@ class OvertrainingConfig(AskedStudy[OvertrainingSettings]):
 
 
 def _tunings(config: OvertrainingConfig, name: str, task: TaskSettings) -> list[Tuning]:
+    """Every way to fine-tune on a task at every rate: ways as listed, rates rising."""
     space, base = config.space, {**TRAIN, **config.asked.train, **task.train}
-    found = []
+    arms: dict[str, list[Tuning]] = {}
     for params in space.grid():
-        alternative = space.alternative(params)
-        axes = space.axes(alternative)
-        arm = {k: v for k, v in params.items() if k == METHOD or axes[k][0] != (RATE,)}
+        axes = space.axes(space.alternative(params))
         settings = space.settings(base, params)
         settings["retention"] = settings["retention"] or "none"
-        if task.align is not None:
-            own = ("lora_target_modules", ADAPTED) if settings.get("use_peft") else ("train_only", BUT_THE_TOWER)
-            settings.setdefault(own[0], list(own[1]))
-        if RATE in settings:
-            found.append(
-                Tuning(
-                    task=name,
-                    arm=space.label(arm),
-                    kind=space.kind(params),
-                    rate=float(settings[RATE]),
-                    settings=settings,
-                )
-            )
-    order = list(dict.fromkeys(t.arm for t in found))
-    return sorted(found, key=lambda t: (order.index(t.arm), t.rate))
+        if task.align is not None and settings.get("use_peft"):
+            settings.setdefault("lora_target_modules", list(ADAPTED))
+        elif task.align is not None:
+            settings.setdefault("train_only", list(BUT_THE_TOWER))
+        if RATE not in settings:
+            continue
+        arm = space.label({k: v for k, v in params.items() if k == METHOD or axes[k][0] != (RATE,)})
+        rate = float(settings[RATE])
+        tuning = Tuning(task=name, arm=arm, kind=space.kind(params), rate=rate, settings=settings)
+        arms.setdefault(arm, []).append(tuning)
+    tunings = []
+    for of_arm in arms.values():
+        tunings += sorted(of_arm, key=lambda tuning: tuning.rate)
+    return tunings
 
 
 def overtraining_config(
@@ -495,61 +507,38 @@ def _measuring_problems(asked: OvertrainingSettings) -> list[str]:
     ]
 
 
-def _unclear(config: OvertrainingConfig) -> list[str]:
+def _rate_problems(config: OvertrainingConfig) -> list[str]:
     """Rates that are not said, and fine-tunings that are the same."""
-    rungs = config.rungs  # a label twice is said here
-    assert rungs
-    if not config.asked.tasks:
-        return []
     for task in config.asked.tasks.values():
-        tried = _tunings(config, "", task)
-        if len(tried) < len(config.space.grid()):
+        tunings = _tunings(config, "", task)
+        if len(tunings) < len(config.space.grid()):
             return ["vary.learning_rate: is missing: every way to fine-tune needs the rates that are tried."]
-        same = [(t.arm, t.rate) for t in tried]
-        if twice := [one for one in dict.fromkeys(same) if same.count(one) > 1]:
-            arm, rate = twice[0]
-            return [f"vary: '{arm}' at learning rate {rate:g} stands there twice. Give one of them a label."]
-    asked, followed = config.asked.direction, config.direction
-    if asked is not None and followed is None:
-        own = [t for t in config.tunings.values() if (t.task, t.arm) == (asked.task, config.direct)]
+        pairs = [(tuning.arm, tuning.rate) for tuning in tunings]
+        for arm, rate in pairs:
+            if pairs.count((arm, rate)) > 1:
+                return [f"vary: '{arm}' at learning rate {rate:g} is listed twice. Give one of them a label."]
+    return []
+
+
+def _direction_problems(config: OvertrainingConfig) -> list[str]:
+    """A direction that no fine-tuning has."""
+    direction = config.asked.direction
+    if direction is None or not config.asked.tasks:
+        return []
+    if config.direction is None:
+        rates = [f"{tuning.rate:g}" for tuning in config.arms(direction.task).get(config.direct, ())]
         return [
-            f"direction.learning_rate: expected one of {', '.join(f'{t.rate:g}' for t in own)}, at which "
-            f"{config.direct} is tried, got {asked.learning_rate:g}."
+            f"direction.learning_rate: expected one of {', '.join(rates)}, at which {config.direct} is tried, got "
+            f"{direction.learning_rate:g}."
         ]
-    if followed is not None and followed.settings.get("use_peft"):
+    if config.direction.settings.get("use_peft"):
         return [
             "direction: expected a fine-tuning of all weights, an adapter has no direction of its own. Leave it out."
         ]
     return []
 
 
-def check_parts(config: OvertrainingConfig) -> list[str]:
-    """What is wrong with the checkpoints, with what is measured, or else with a fine-tuning.
-
-    Args:
-        config: with nothing left open.
-    """
-    from holdfast.evaluation.suite import parse_evaluation
-
-    models = [config.model(label) for label in config.rungs]
-    trusted = bool(config.asked.train.get("trust_remote_code"))
-    problems = [f"ladder: {text}" for text in unlike(models, trust_remote_code=trusted)]
-    if not problems and config.ways_to_see:
-        problems += _blind(config, models[0], trusted)
-    problems += [f"{_place(p, None)}" for p in parse_evaluation(config.evaluation(None))[1]]
-    for name in config.asked.tasks if not problems else ():
-        problems += [_place(p, name) for p in parse_evaluation(config.evaluation(name))[1]]
-    if not problems and config.changes:
-        from holdfast.runs.probing import check_probe
-
-        try:
-            check_probe(config.requests(), **config.probing)
-        except ConfigError as error:
-            problems += error.problems
-    return problems or config.run_problems()
-
-
-def _blind(config: OvertrainingConfig, model: str, trusted: bool) -> list[str]:
+def _vision_problems(config: OvertrainingConfig, model: str, trusted: bool) -> list[str]:
     """Why checkpoints cannot come to see."""
     from holdfast.models import takes_images
     from holdfast.runs.wrapping import check_tower
@@ -558,28 +547,24 @@ def _blind(config: OvertrainingConfig, model: str, trusted: bool) -> list[str]:
     if takes_images(model, trust_remote_code=trusted):
         problems.append(f"ladder: expected language models, to which `align` puts a tower, but {model} reads images.")
     for name, task in config.asked.tasks.items():
-        if task.align is None:
-            continue
-        try:
-            check_tower(config.filled(task.align.tower), task.align.layer)
-        except UserError as error:
-            problems.append(f"tasks.{name}.align: {error}")
+        if task.align is not None:
+            try:
+                check_tower(config.filled(task.align.tower), task.align.layer)
+            except UserError as error:
+                problems.append(f"tasks.{name}.align: {error}")
     for tuning in config.tunings.values():
-        targets = tuning.settings.get("lora_target_modules")
-        if (
-            config.asked.tasks[tuning.task].align
-            and tuning.settings.get("use_peft")
-            and "all-linear" in (targets or ())
-        ):
+        targets = tuning.settings.get("lora_target_modules") or ()
+        sees = config.asked.tasks[tuning.task].align is not None
+        if sees and tuning.settings.get("use_peft") and "all-linear" in targets:
             text = "all-linear would train the tower, too. Leave lora_target_modules out, or give a pattern."
             problems.append(f"{tuning.task}, {tuning.arm}: {text}")
     return list(dict.fromkeys(problems))
 
 
-def _place(problem: str, task: str | None) -> str:
+def _in_file(problem: str, task: str | None) -> str:
     """A problem of the measuring as the study's file has it."""
-    named = {SOURCE: "generalist", VALIDATION: f"tasks.{task}.validation", TEST: f"tasks.{task}.test"}
-    for suite, key in named.items():
+    keys = {SOURCE: "generalist", VALIDATION: f"tasks.{task}.validation", TEST: f"tasks.{task}.test"}
+    for suite, key in keys.items():
         if problem.startswith(f"evaluation.{suite}"):
             return key + problem.removeprefix(f"evaluation.{suite}")
     return problem

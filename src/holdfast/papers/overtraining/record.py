@@ -113,6 +113,11 @@ class TunedModel:
     """That one seed has read."""
     seconds: float = 0.0
 
+    @property
+    def label(self) -> str:
+        """Of pages."""
+        return f"{self.checkpoint}: {self.task}, {self.arm}, {self.rate:g}"
+
 
 @dataclass(frozen=True, kw_only=True)
 class TunedRate:
