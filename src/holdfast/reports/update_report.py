@@ -14,7 +14,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from holdfast.records.comparison import (
@@ -28,12 +28,13 @@ from holdfast.records.comparison import (
     Comparison,
 )
 from holdfast.records.evaluation import Evaluation, EvaluationFolder, Metric
-from holdfast.records.measure import number, with_interval
+from holdfast.records.figure import Figure
+from holdfast.records.measure import Measure, number
 from holdfast.records.metrics import called, is_share
 from holdfast.records.residual import BASE, INSTRUCT, ModelPair, ResidualRecord, StudiedModel
 from holdfast.records.run import LayerDistance
 from holdfast.reports import blocks as b
-from holdfast.reports.blocks import Bullets, Facts, Fold, Panel, Paragraph, Section, Span, Text, Tile, chip, sub
+from holdfast.reports.blocks import Facts, Fold, Panel, Paragraph, Section, Span, Text, Tile, sub
 from holdfast.reports.charts import Col, moved, tabulate
 from holdfast.reports.compared import (
     GROUPS,
@@ -53,7 +54,6 @@ from holdfast.reports.format import (
     duration,
     flatten,
     flops_text,
-    hardware_rows,
     last_part,
     listed,
     metric_texts,
@@ -63,21 +63,16 @@ from holdfast.reports.format import (
 )
 from holdfast.reports.html import write_page
 from holdfast.reports.measured import Measured, names_of
+from holdfast.reports.study_page import grid, state_chip, study_page
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 REPORT_FILE = "report.html"
-STATUS_TONES = {"finished": "good", "running": "warn", "interrupted": "warn", "failed": "bad"}
-STATE_TONES = {"complete": "good", "running": "warn", "waiting": "", "failed": "bad"}
 STATUS = {
-    "interrupted": b.Banner(
-        Span("It was interrupted. The same command continues with what is missing.", "strong"), "warn"
-    ),
-    "running": b.Banner("It had not ended when this page was written."),
-    "failed": b.Banner(
-        Span("It failed. What was finished before is shown; the same command continues.", "strong"), "bad"
-    ),
+    "interrupted": ("It was interrupted. The same command continues with what is missing.", "warn"),
+    "running": ("It had not ended when this page was written.", "flat"),
+    "failed": ("It failed. What was finished before is shown; the same command continues.", "bad"),
 }
 UNFINISHED = {"running": "is not finished", "interrupted": "was interrupted", "failed": "failed"}
 ROLES = {"new": "new text", "instruction": "instruction following"}
@@ -101,7 +96,7 @@ INSTRUCTION_METRICS = ("inst_level_", "prompt_level_")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Measure:
+class ResultRow:
     """One figure that models have: a metric of an entry, or a mean of several."""
 
     title: str
@@ -142,13 +137,15 @@ class Results:
 
     def __init__(self, folder: Path, record: ResidualRecord) -> None:
         self.folder, self.record, self.models = folder, record, record.models
-        self.measured = {
-            m.name: Measured(EvaluationFolder(folder / (m.evaluations or ".no-evaluations")), m.label or m.name)
-            for m in record.models
-        }
-        self.problems = list(dict.fromkeys(p for m in self.measured.values() for p in m.problems))
-        pairs = (m.family for m in record.models if m.start in (BASE, INSTRUCT))
-        self.families = list(dict.fromkeys([*record.families, *pairs]))
+        self.measured: dict[str, Measured] = {}
+        self.problems: list[str] = []
+        for model in record.models:
+            evaluations = EvaluationFolder(folder / (model.evaluations or ".no-evaluations"))
+            measured = Measured(evaluations, model.label or model.name)
+            self.measured[model.name] = measured
+            self.problems += [problem for problem in measured.problems if problem not in self.problems]
+        families = [model.family for model in record.models if model.start in (BASE, INSTRUCT)]
+        self.families = list(dict.fromkeys([*record.families, *families]))
         """The pairs of the record and those that its bases and instruct models are of; a derived model may go by a name
         of its own."""
 
@@ -157,23 +154,26 @@ class Results:
         return next((m.label or m.name for m in self.models if m.name == name), name)
 
     @functools.cached_property
-    def entries(self) -> list[Measure]:
+    def entries(self) -> list[ResultRow]:
         """Every metric of every entry that a model measured: target, source, other suites, averages last; within an
         entry the one that leads first."""
-        found: dict[tuple[str, str], list[Evaluation]] = {}
+        entries: dict[tuple[str, str], list[Evaluation]] = {}
         for measured in self.measured.values():
             for key, evaluation in measured.evaluations.items():
                 if key != CHOICE:
-                    found.setdefault(key, []).append(evaluation)
-        keys = sorted(found, key=lambda k: (found[k][0].kind == "average", group_rank(k[0])))
-        measures = []
+                    entries.setdefault(key, []).append(evaluation)
+        keys = sorted(entries, key=lambda key: (entries[key][0].kind == "average", group_rank(key[0])))
+        rows = []
         for key, title in zip(keys, names_of(keys), strict=True):
-            lead = found[key][0].primary
-            metrics = dict.fromkeys(metric for evaluation in found[key] for metric in evaluation.metrics)
-            measures += [self._measure(key, m, lead, title) for m in sorted(metrics, key=lambda m: m != lead)]
-        return measures
+            lead = entries[key][0].primary
+            metrics: dict[str, None] = {}
+            for evaluation in entries[key]:
+                metrics |= dict.fromkeys(evaluation.metrics)
+            for metric in sorted(metrics, key=lambda metric: metric != lead):
+                rows.append(self._row(key, metric, lead, title))
+        return rows
 
-    def _measure(self, key: tuple[str, str], metric: str, lead: str, title: str) -> Measure:
+    def _row(self, key: tuple[str, str], metric: str, lead: str, title: str) -> ResultRow:
         (suite, name), values = key, self.values(*key, metric)
         first = next(iter(values.values()))
         both = metric in BOTH and lead in BOTH
@@ -181,7 +181,7 @@ class Results:
         score = name if "/" not in title and suite in (*GROUPS, "average") else f"{suite}: {name}"
         if both:
             score += f", {metric.partition(',')[2].partition('-')[0]}"
-        return Measure(
+        return ResultRow(
             title=title,
             words=", ".join(dict.fromkeys(filter(None, words))) + lower(first),
             values=values,
@@ -199,17 +199,19 @@ class Results:
         name before its filter is taken where there is one alone."""
         values = {}
         for model, measured in self.measured.items():
-            found = measured.evaluations.get((suite, name)) if suite else measured.find("", name)
-            names = called(metric, found.metrics) if found is not None else []
-            if found is not None and len(names) == 1:
-                values[model] = found.metrics[names[0]]
+            evaluation = measured.evaluations.get((suite, name)) if suite else measured.find("", name)
+            names = called(metric, evaluation.metrics) if evaluation is not None else []
+            if evaluation is not None and len(names) == 1:
+                values[model] = evaluation.metrics[names[0]]
         return values
 
     def against_instruct(self, *, continued: bool) -> ModelPair | None:
         """The comparison of an update's result with its instruct model, as given or continued; None: none."""
-        others = {m.name for m in self.models if (m.start, m.restored, m.continued) == (INSTRUCT, "", continued)}
-        pairs = (p for p in self.record.pairs if p.after == self.record.result and p.before in others)
-        return next(pairs, None)
+        others = [m.name for m in self.models if (m.start, m.restored, m.continued) == (INSTRUCT, "", continued)]
+        for pair in self.record.pairs:
+            if pair.after == self.record.result and pair.before in others:
+                return pair
+        return None
 
 
 def role_of(suite: str, name: str, unit: str = "", metric: str = "") -> str:
@@ -222,26 +224,29 @@ def role_of(suite: str, name: str, unit: str = "", metric: str = "") -> str:
     """
     if suite == "average":
         return "instruction" if name == "sub_average_1" else "kept"
-    words = set(re.split(r"[^a-z0-9]+", f"{suite} {name}".lower()))
-    if words & INSTRUCTION_WORDS or metric.startswith(INSTRUCTION_METRICS):
+    of_suite = set(re.split(r"[^a-z0-9]+", suite.lower()))
+    of_both = of_suite | set(re.split(r"[^a-z0-9]+", name.lower()))
+    if of_both & INSTRUCTION_WORDS or metric.startswith(INSTRUCTION_METRICS):
         return "instruction"
-    named = f"{suite} {name}" if suite == "target" else suite
-    is_new = bool(set(re.split(r"[^a-z0-9]+", named.lower())) & NEW_WORDS)
-    return "new" if is_new or (suite == "target" and "/" in unit) else "kept"
+    is_text = suite == "target" and "/" in unit
+    is_new = (of_both if suite == "target" else of_suite) & NEW_WORDS
+    return "new" if is_new or is_text else "kept"
 
 
 def by_role(pair: ModelPair, role: str) -> list[Comparison]:
     """The comparisons of one role that lead; an average in place of its members where it is there."""
-    found = [c for c in pair.comparisons if role_of(c.suite, c.name, c.unit, c.metric) == role]
-    found = [c for c in found if (c.suite, c.name) != CHOICE]
-    averages = [c for c in found if c.suite == "average"]
+    averages: list[Comparison] = []
+    entries: list[Comparison] = []
+    for comparison in pair.comparisons:
+        of_role = role_of(comparison.suite, comparison.name, comparison.unit, comparison.metric) == role
+        if of_role and (comparison.suite, comparison.name) != CHOICE:
+            (averages if comparison.suite == "average" else entries).append(comparison)
     if role == "instruction" and averages:
         return averages
-    entries = [c for c in found if c.suite != "average"]
-    return [c for c in entries if c.primary] or entries
+    return [comparison for comparison in entries if comparison.primary] or entries
 
 
-def lower(of: Metric | Measure) -> str:
+def lower(of: Metric | ResultRow) -> str:
     """What is put behind a unit where less is better."""
     return "" if of.higher_is_better else ", lower is better"
 
@@ -276,15 +281,11 @@ def write_update_report(folder: str | os.PathLike[str], record: ResidualRecord) 
 def update_page(record: ResidualRecord, folder: Path) -> b.Page:
     """The page; see `write_update_report`."""
     r = Results(folder, record)
-    shown = [
-        _pairs(r),
-        Section("What was measured", _measures(r), anchor="measured"),
-        _scale(r),
-    ]
-    return whole_page(r, "update", lead(r), [*_answer_tiles(r), *token_tile(r)], shown)
+    sections = [_pairs(r), Section("What was measured", _measures(r), anchor="measured"), _scale(r)]
+    return whole_page(r, "update", lead(r), [*_answer_tiles(r), *token_tile(r)], sections)
 
 
-def whole_page(r: Results, what: str, answer: str, tiles: Sequence[Tile], shown: Sequence[b.Block | None]) -> b.Page:
+def whole_page(r: Results, what: str, answer: str, tiles: Sequence[Tile], sections: Sequence[b.Block | None]) -> b.Page:
     """A page of what was measured, with how it came about below.
 
     Args:
@@ -292,28 +293,16 @@ def whole_page(r: Results, what: str, answer: str, tiles: Sequence[Tile], shown:
         what: the kind of job, in a word or two.
         answer: its lead.
         tiles: the figures beside it.
-        shown: what was measured.
+        sections: what was measured.
     """
-    record, new = r.record, corpus_text(r)
-    details = [plural(len(r.models), "model"), f"new text: {new}" if new else "", record.created]
-    return b.Page(
-        tab=f"{record.name}: holdfast {what} report",
-        eyebrow=f"holdfast {what}",
-        title=record.name or what.capitalize(),
-        lead=answer,
-        status=(record.status, STATUS_TONES.get(record.status, "flat")),
-        details=" · ".join(d for d in details if d),
-        blocks=[
-            *_banners(r),
-            b.Tiles(list(tiles)) if tiles else None,
-            *shown,
-            _models(r),
-            _corpus(r),
-            b.notes(record.notes, anchor="notes"),
-            Section("How to read this page", [Panel([Bullets(READING)], "card")], anchor="reading"),
-            _small_print(r),
-        ],
-        footer=f"Written by holdfast {record.versions.get('holdfast', '')} from the files of the folder.",
+    new = corpus_text(r)
+    return study_page(
+        r.record,
+        what,
+        answer,
+        [*_banners(r), b.Tiles(tiles) if tiles else None, *sections, _models(r), _corpus(r)],
+        reading=READING,
+        details=[plural(len(r.models), "model"), f"new text: {new}" if new else ""],
     )
 
 
@@ -334,23 +323,25 @@ def print_results(r: Results, answer: str, console: Console | None = None) -> No
     from holdfast.reports.terminal import Printer
 
     record = r.record
-    shown: list[b.Block] = [Paragraph(f"{record.name} ({record.status})", "strong"), Paragraph(answer)]
-    shown += [Paragraph(f"{r.label(m.name)}: {_state(m)}", "bad") for m in r.models if m.state != "complete"]
-    for pair in [p for p in record.pairs if p.after == record.result][:MOST_PAIRS]:
-        shown += [Paragraph(pair.question, "strong"), Paragraph(f"  {pair_title(pair, r)}", "note")]
-        for row in primary_of([ComparisonRow(c) for c in pair.comparisons]):
+    blocks: list[b.Block] = [Paragraph(f"{record.name} ({record.status})", "strong"), Paragraph(answer)]
+    for model in r.models:
+        if model.state != "complete":
+            state = f"{model.state}: {model.reason}" if model.reason else model.state
+            blocks.append(Paragraph(f"{r.label(model.name)}: {state}", "bad"))
+    for pair in [pair for pair in record.pairs if pair.after == record.result][:MOST_PAIRS]:
+        blocks += [Paragraph(pair.question, "strong"), Paragraph(f"  {pair_title(pair, r)}", "note")]
+        for row in primary_of(list(map(ComparisonRow, pair.comparisons))):
             text = f"  {row.name}: {row.levels()}, {' '.join(row.change())}: {row.verdict}"
-            shown.append(Paragraph(text, TONES.get(row.verdict, "flat")))
+            blocks.append(Paragraph(text, TONES.get(row.verdict, "flat")))
     facts = [("New text", corpus_text(r))] if record.corpus else []
     if record.scale is not None:
         facts.append(("Scale", f"{record.scale.chosen:g}: {record.scale.reason}"))
-    facts += [("Result", str(r.folder / m.path)) for m in r.models if m.name == record.result and m.state == "complete"]
+    for model in r.models:
+        if model.name == record.result and model.state == "complete":
+            facts.append(("Result", str(r.folder / model.path)))
     facts.append(("Report", str(r.folder / REPORT_FILE)))
-    Printer(console).show([*shown, Facts(facts), *(Paragraph(f"Note: {note}", "note") for note in record.notes)])
-
-
-def _state(model: StudiedModel) -> str:
-    return f"{model.state}: {model.reason}" if model.reason else model.state
+    notes = [Paragraph(f"Note: {note}", "note") for note in record.notes]
+    Printer(console).show([*blocks, Facts(facts), *notes])
 
 
 # -------------------------------------------------------------------------------------------------------------- answer
@@ -361,13 +352,17 @@ def lead(r: Results) -> str:
     sentences = []
     for who, pair in _against(r).items():
         continued = "continued" in who
-        roles = {words: found for role, words in ROLES.items() if (found := by_role(pair, role))}
-        parts = [clause(found, words) for words, found in (reversed(roles.items()) if continued else roles.items())]
+        clauses = []
+        for role, words in ROLES.items():
+            if comparisons := by_role(pair, role):
+                clauses.append(clause(comparisons, words))
+        if continued:
+            clauses.reverse()
         rest = by_role(pair, "kept")
-        if rest and not (continued and parts):
-            parts.append(clause(rest, "" if parts else "what was measured"))
-        shown = "the instruct model continued on the same text" if continued else who
-        sentences.append(f"Against {shown}: {'; '.join(parts)}.")
+        if rest and not (continued and clauses):
+            clauses.append(clause(rest, "" if clauses else "what was measured"))
+        other = "the instruct model continued on the same text" if continued else who
+        sentences.append(f"Against {other}: {'; '.join(clauses)}.")
     return " ".join(sentences) or no_answer(r, "update")
 
 
@@ -385,9 +380,12 @@ def no_answer(r: Results, what: str) -> str:
 
 def _against(r: Results) -> dict[str, ModelPair]:
     """What an update's result is held against: the instruct model, and the one that was continued."""
-    who = {"the instruct model": False, "the continued instruct model": True}
-    pairs = {name: r.against_instruct(continued=continued) for name, continued in who.items()}
-    return {name: pair for name, pair in pairs.items() if pair is not None}
+    pairs = {}
+    for name, continued in {"the instruct model": False, "the continued instruct model": True}.items():
+        pair = r.against_instruct(continued=continued)
+        if pair is not None:
+            pairs[name] = pair
+    return pairs
 
 
 def clause(comparisons: Sequence[Comparison], what: str) -> str:
@@ -415,29 +413,33 @@ def corpus_text(r: Results) -> str:
 
 def _banners(r: Results) -> list[b.Block]:
     failed = [m for m in r.models if m.state == "failed"]
-    lines = [f"{m.label or m.name}: {m.reason or 'no reason was recorded'}" for m in failed]
-    found = b.problems(f"{plural(len(failed), 'model')} could not be made.", lines, "bad")
+    reasons = [f"{m.label or m.name}: {m.reason or 'no reason was recorded'}" for m in failed]
+    banners = b.problems(f"{plural(len(failed), 'model')} could not be made.", reasons, "bad")
     if r.record.status in STATUS and not (r.record.status == "failed" and failed):
-        found.append(STATUS[r.record.status])
-    found += b.problems("Some files could not be used.", r.problems)
-    return found + b.problems("A pair does not look like a base and its child.", _warnings(r))
+        text, tone = STATUS[r.record.status]
+        banners.append(b.Banner(Span(text, "strong"), tone))
+    banners += b.problems("Some files could not be used.", r.problems)
+    return banners + b.problems("A pair does not look like a base and its child.", _warnings(r))
 
 
 def _warnings(r: Results) -> list[str]:
     """Sentences on pairs that do not look like a base and its child: with the evidence, or among the notes
     (`holdfast.checkpoints.ancestry`)."""
-    found = [w for evidence in r.record.ancestry for w in evidence["warnings"]]
-    return list(dict.fromkeys([*found, *(n for n in r.record.notes if n.startswith("WARNING:"))]))
+    warnings = []
+    for evidence in r.record.ancestry:
+        warnings += evidence["warnings"]
+    warnings += [note for note in r.record.notes if note.startswith("WARNING:")]
+    return list(dict.fromkeys(warnings))
 
 
 def _answer_tiles(r: Results) -> list[Tile]:
-    found = []
+    tiles = []
     for who, pair in _against(r).items():
         for role, words in ROLES.items():
             comparisons = by_role(pair, role)
             if comparisons and not (role == "new" and "continued" in who):
-                found.append(_tile(words.capitalize(), comparisons, f"against {who}"))
-    return found
+                tiles.append(_tile(words.capitalize(), comparisons, f"against {who}"))
+    return tiles
 
 
 def new_tokens(model: StudiedModel, r: Results) -> int:
@@ -470,16 +472,18 @@ def _tile(title: str, comparisons: Sequence[Comparison], against: str) -> Tile:
 
 def _pairs(r: Results) -> Section | None:
     """Every pair with its forests and figures."""
-    pairs = [p for p in r.record.pairs if p.comparisons]
-    parts: list[Any] = []
-    for pair in pairs:
+    blocks: list[b.Block] = []
+    compared: list[ComparisonRow] = []
+    for pair in r.record.pairs:
+        if not pair.comparisons:
+            continue
         rows = ordered(pair.comparisons)
         primary = primary_of(rows)
         sentence = pair_sentence((r.label(pair.before), r.label(pair.after)), primary)
-        parts += [b.Heading(pair.question or pair_title(pair, r)), Paragraph(sentence)]
-        parts += [*b.side_by_side(gains(primary)), Fold(f"Figures ({len(rows):,})", [measures(rows)])]
-    parts += [difference_note([ComparisonRow(c) for p in pairs for c in p.comparisons])] if pairs else []
-    return Section("Compared pairs", parts, anchor="pairs") if pairs else None
+        blocks += [b.Heading(pair.question or pair_title(pair, r)), Paragraph(sentence)]
+        blocks += [*b.side_by_side(gains(primary)), Fold(f"Figures ({len(rows):,})", [measures(rows)])]
+        compared += map(ComparisonRow, pair.comparisons)
+    return Section("Compared pairs", [*blocks, difference_note(compared)], anchor="pairs") if blocks else None
 
 
 def pair_title(pair: ModelPair, r: Results) -> str:
@@ -493,23 +497,26 @@ def _measures(r: Results) -> list[b.Block]:
         return [Paragraph("No evaluation of any model is there yet.", "note")]
 
     def column(model: StudiedModel) -> Col:
-        def figure(row: Measure) -> Text:
+        def figure(row: ResultRow) -> Text:
             return b.figure(*metric_texts(row.values[model.name])) if model.name in row.values else ""
 
-        return Col((model.label or model.name, state_chip(model.state)), figure)
+        return Col((model.label or model.name, unfinished_chip(model.state)), figure)
 
-    heads = [Col("Measure", lambda row: (breakable(row.title), sub(breakable(row.words))), numeric=False)]
-    columns = [*heads, *map(column, r.models)]
-    others = [m for m in r.entries if not m.leads]
-    table = tabulate([m for m in r.entries if m.leads], columns, kind="figures")
-    text = "Below each figure: its interval over the samples of the model alone."
-    folded = [Fold(f"Other metrics ({len(others):,})", [tabulate(others, columns, kind="figures")])] if others else []
-    return [table, *folded, Paragraph(text, "note")]
+    columns = [Col("Measure", lambda row: (breakable(row.title), sub(breakable(row.words))), numeric=False)]
+    columns += map(column, r.models)
+    leading: list[ResultRow] = []
+    others: list[ResultRow] = []
+    for row in r.entries:
+        (leading if row.leads else others).append(row)
+    blocks: list[b.Block] = [tabulate(leading, columns, kind="figures")]
+    if others:
+        blocks.append(Fold(f"Other metrics ({len(others):,})", [tabulate(others, columns, kind="figures")]))
+    return [*blocks, Paragraph("Below each figure: its interval over the samples of the model alone.", "note")]
 
 
-def state_chip(state: str) -> Text:
+def unfinished_chip(state: str) -> Text:
     """What keeps a model's figures from being there."""
-    return chip(state, STATE_TONES.get(state, "")) if state != "complete" else None
+    return state_chip(state) if state != "complete" else None
 
 
 def _scale(r: Results) -> Section | None:
@@ -517,21 +524,24 @@ def _scale(r: Results) -> Section | None:
     choice = r.record.scale
     if choice is None:
         return None
-    rows = sorted((c for c in choice.candidates if c["score"] is not None), key=lambda c: float(c["scale"]))
-    columns = [
-        Col("Scale", lambda c: significant(c["scale"]) + " (chosen)" * (c["scale"] == choice.chosen), numeric=False),
-        Col("Mean gain", lambda c: b.figure(*with_interval(c["score"], c["interval"], sign=True))),
-        Col("Against scale 1", lambda c: _against_one(c["against_one"])),
-    ]
+    rows = []
+    for candidate in sorted(choice.candidates, key=lambda candidate: float(candidate["scale"])):
+        if candidate["score"] is None:
+            continue
+        scale, against = candidate["scale"], candidate["against_one"]
+        row = {"Scale": f"{significant(scale)} (chosen)" if scale == choice.chosen else significant(scale)}
+        row["Mean gain"] = b.figure(*_gain_texts(candidate["score"], candidate["interval"]))
+        row["Against scale 1"] = " ".join(_gain_texts(against["gain"], against["interval"])) if against else ""
+        rows.append(row)
     entries = ", ".join(choice.entries) or "not recorded"
     text = f"Chosen by: {entries}. The chosen scale looks a little better on these than it is, because they chose it."
     intro = f"Scale {significant(float(choice.chosen))} was chosen: {choice.reason.removesuffix('.')}."
-    parts = [tabulate(rows, columns), Paragraph(text, "note")]
-    return Section("Scale of the residual", parts, intro=intro, anchor="scale")
+    table = grid(rows, {title: title for title in ("Scale", "Mean gain", "Against scale 1")})
+    return Section("Scale of the residual", [table, Paragraph(text, "note")], intro=intro, anchor="scale")
 
 
-def _against_one(found: Mapping[str, Any] | None) -> str:
-    return " ".join(with_interval(found["gain"], found["interval"], sign=True)) if found else ""
+def _gain_texts(gain: float, interval: tuple[float, float] | None) -> tuple[str, str]:
+    return Measure().texts(Figure(value=gain, over_samples=interval), sign=True)
 
 
 # --------------------------------------------------------------------------------------------------------------- models
@@ -550,9 +560,12 @@ def made_text(model: StudiedModel, r: Results) -> str:
     if model.residual is not None:
         whose = f" of {model.residual}" if several and model.residual else ""
         parts.append(f"+ {1 if model.scale is None else model.scale:g} × (instruct \u2212 base){whose}")
-    parts += ["tuned on the instruct model's conversations"] * model.tuned
-    parts += ["held to the instruct model on its own answers"] * model.distilled
-    parts += ["held to itself with the conversations' answers in the prompt"] * model.self_distilled
+    if model.tuned:
+        parts.append("tuned on the instruct model's conversations")
+    if model.distilled:
+        parts.append("held to the instruct model on its own answers")
+    if model.self_distilled:
+        parts.append("held to itself with the conversations' answers in the prompt")
     if model.width:
         parts.append(f"width {model.width}, world {model.seed}")
     elif model.continued and len({m.seed for m in r.models}) > 1:
@@ -569,7 +582,7 @@ def _models(r: Results) -> Section:
         Col("Parameters", lambda m: count(m.parameters) if m.parameters else ""),
         Col("Compute", lambda m: flops_text(m.flops) if m.flops else ""),
         Col("Time", lambda m: duration(m.seconds) if m.seconds else ""),
-        Col("State", lambda m: chip(m.state, STATE_TONES.get(m.state, "")), numeric=False),
+        Col("State", lambda m: state_chip(m.state), numeric=False),
         Col("Where", lambda m: _where(r.folder, m), numeric=False, wide=True),
     ]
     tones = ["taken" if m.name == r.record.result else "" for m in r.models]
@@ -591,19 +604,18 @@ def _where(folder: Path, model: StudiedModel) -> Text:
 def _ancestry(r: Results) -> list[str]:
     """Whether each instruct model looks like a child of its base."""
     child = "" if _warnings(r) else " That is what a fine-tune of a base looks like."
-    found = []
+    sentences = []
     for evidence in r.record.ancestry:
-        total = next((LayerDistance(**d) for d in evidence["layers"] if d["layer"] == "total"), None)
-        title = " from ".join(last_part(evidence[k]) for k in ("instruct", "base"))
-        if total is not None:
-            found.append(
-                f"{title}: over all weights the difference has {moved(total.relative)} of the base's norm, and the "
-                f"cosine is {number(total.cosine, 4)}, on a sample of {count(total.parameters)} weights.{child}"
-            )
-    return found
+        title = f"{last_part(evidence['instruct'])} from {last_part(evidence['base'])}"
+        for layer in evidence["layers"]:
+            if layer["layer"] == "total":
+                total = LayerDistance(**layer)
+                sentences.append(
+                    f"{title}: over all weights the difference has {moved(total.relative)} of the base's norm, and the "
+                    f"cosine is {number(total.cosine, 4)}, on a sample of {count(total.parameters)} weights.{child}"
+                )
+    return sentences
 
-
-# --------------------------------------------------------------------------------------------------------- small print
 
 READING = [
     "The residual is what instruction tuning changed: instruct \u2212 base, weight by weight. Added to the base after "
@@ -621,16 +633,3 @@ def _corpus(r: Results) -> Section:
     if not r.record.corpus.get("first_date"):
         facts.append(("dates", "none recorded: whether the text is new to the models is not known from it"))
     return Section("New text", [Panel([Facts(facts)], "card")], anchor="corpus")
-
-
-def _small_print(r: Results) -> Section:
-    record = r.record
-    settings = flatten(record.config)
-    found = [("Began", record.created or "not recorded"), ("Finished", record.finished or f"no ({record.status})")]
-    folds = {
-        f"Settings ({plural(len(settings), 'key')})": settings,
-        "Versions": list(record.versions.items()),
-        "Hardware": hardware_rows(record.hardware),
-    }
-    folded = [Fold(title, b.facts_or_nothing(facts)) for title, facts in folds.items()]
-    return Section("To repeat it", [Panel([Facts(found)], "card"), *folded])

@@ -23,7 +23,7 @@ from holdfast.papers.residual.page import (
 from holdfast.records.residual import ModelPair, ResidualRecord
 from holdfast.reports.blocks import words
 from holdfast.reports.charts import plotly_figure
-from holdfast.reports.update_report import Measure
+from holdfast.reports.update_report import ResultRow
 from holdfast.support.quantiles import t_quantile
 
 
@@ -41,7 +41,7 @@ def headers(columns: list[Column]) -> list[list[str]]:
     return [[c.header for c in columns if c.block == block] for block in blocks]
 
 
-def row(results: StudyResults, title: str) -> Measure:
+def row(results: StudyResults, title: str) -> ResultRow:
     return next(r for r in results.rows if r.title == title)
 
 

@@ -32,27 +32,28 @@ from holdfast.papers.residual import printed_figures
 from holdfast.papers.residual.printed_figures import AVERAGES, PaperColumn
 from holdfast.records.evaluation import Metric
 from holdfast.records.figure import seeds_and_samples
-from holdfast.records.measure import in_percent, interval_text, number, with_interval
+from holdfast.records.measure import Measure, in_percent, interval_text, number
 from holdfast.records.metrics import is_share
 from holdfast.records.residual import BASE, DERIVED, INSTRUCT, ModelPair, ResidualRecord, StudiedModel
 from holdfast.reports import blocks as b
 from holdfast.reports.blocks import Fold, Paragraph, Section, Table, Text, Tile, sub
-from holdfast.reports.charts import DASHES, Axis, Chart, Col, Mark, Value
+from holdfast.reports.charts import DASHES, Axis, Chart, Col, Mark
 from holdfast.reports.compared import ComparisonRow, measures, ordered, primary_of, without_means
 from holdfast.reports.format import count, metric_texts, plural, significant, tally
 from holdfast.reports.html import write_page
+from holdfast.reports.study_page import point
 from holdfast.reports.update_report import (
     REPORT_FILE,
     VERDICTS,
-    Measure,
+    ResultRow,
     Results,
     breakable,
     lower,
     no_answer,
     pair_title,
     print_results,
-    state_chip,
     token_tile,
+    unfinished_chip,
     whole_page,
 )
 
@@ -88,11 +89,11 @@ READING = (
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PaperMeasure(Measure):
+class PaperRow(ResultRow):
     """A row of the paper's tables."""
 
-    place: int | str
-    """Of the sixteen figures, or the name of an average."""
+    cell: int | str
+    """Number of the figure among the sixteen, or the name of an average."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -119,82 +120,92 @@ class Column:
         """New tokens, mean over the members."""
         return round(statistics.fmean(max(0, m.tokens) for m in self.members)) or self.model.budget or 0
 
-    def metric(self, measure: Measure) -> Metric | None:
+    def metric(self, row: ResultRow) -> Metric | None:
         """One figure, over the members that have it."""
-        return over_seeds([measure.values[m.name] for m in self.members if m.name in measure.values])
+        return over_seeds([row.values[m.name] for m in self.members if m.name in row.values])
 
-    def printed(self, measure: Measure) -> float | None:
+    def printed(self, row: ResultRow) -> float | None:
         """The same figure as the paper prints it."""
-        if self.paper is None or not isinstance(measure, PaperMeasure):
+        if self.paper is None or not isinstance(row, PaperRow):
             return None
-        place = measure.place
-        return self.paper.values[place] if isinstance(place, int) else self.paper.averages.get(place)
+        return self.paper.averages.get(row.cell) if isinstance(row.cell, str) else self.paper.values[row.cell]
 
 
 class StudyResults(Results):
     """Everything that lies in the folder of a study."""
 
     @functools.cached_property
-    def paper_rows(self) -> list[Measure]:
+    def paper_rows(self) -> list[ResultRow]:
         """The paper's sixteen figures, each average after the last that it is over; nothing where the models measured
         little of the suite."""
-        measured = {m.name for m in self.entries}
-        found: list[Measure] = []
-        if len(measured & {row.entry for row in printed_figures.rows()}) < FEWEST_PAPER_ENTRIES:
-            return found
-        for place, row in enumerate(printed_figures.rows()):
+        printed = printed_figures.rows()
+        measured = {entry.name for entry in self.entries} & {row.entry for row in printed}
+        rows: list[ResultRow] = []
+        for number_, row in enumerate(printed if len(measured) >= FEWEST_PAPER_ENTRIES else ()):
             values, words = self.values("", row.entry, row.key), f"{row.metric}: {row.words}"
             score = "Truthfulness" if row.entry == "truthfulqa_mc2" else ""
-            found.append(PaperMeasure(title=row.benchmark, words=words, values=values, score=score, place=place))
-            for name, part in AVERAGES.items():
-                if part.stop == place + 1:
+            rows.append(PaperRow(title=row.benchmark, words=words, values=values, score=score, cell=number_))
+            for name, members in AVERAGES.items():
+                if members.stop == number_ + 1:
                     title, words, score = AVERAGE_WORDS[name]
-                    more: dict[str, Any] = {"suite": "average", "score": score, "place": name}
                     values = self.values("average", name, "average")
-                    found.append(PaperMeasure(title=title, words=words, values=values, **more))
-        return found
+                    about: dict[str, Any] = {"title": title, "words": words, "score": score, "cell": name}
+                    rows.append(PaperRow(values=values, suite="average", **about))
+        return rows
 
     @functools.cached_property
-    def rows(self) -> list[Measure]:
+    def rows(self) -> list[ResultRow]:
         """What tables have: the paper's rows where its suite was measured, then everything else."""
-        shown = {id(v) for row in self.paper_rows for v in row.values.values()}
-        return self.paper_rows + [m for m in self.entries if not any(id(v) in shown for v in m.values.values())]
+        in_paper: set[int] = set()
+        for row in self.paper_rows:
+            in_paper |= set(map(id, row.values.values()))
+        others = [row for row in self.entries if not in_paper & set(map(id, row.values.values()))]
+        return self.paper_rows + others
 
     @functools.cached_property
-    def drawn_scores(self) -> list[Measure]:
+    def drawn_scores(self) -> list[ResultRow]:
         """What charts show: the paper's groups and average, and what was measured beside its suite."""
         if not self.paper_rows:
             leading = [m for m in self.entries if m.leads]
             averages = [m for m in leading if m.average] if len(leading) > MOST_SCORES else []
             return averages + [m for m in leading if m not in averages][:MOST_SCORES]
-        return [m for m in self.rows if m.score and m.values and (isinstance(m, PaperMeasure) or m.leads)]
+        return [m for m in self.rows if m.score and m.values and (isinstance(m, PaperRow) or m.leads)]
 
     @functools.cached_property
     def tables(self) -> dict[str, list[Column]]:
         """Columns by the title of their table; models of other widths than the first are in none."""
         blocks: dict[tuple[int, str, str], dict[object, Column]] = {}
-        for m in (m for m in self.models if m.width == self.models[0].width):
-            for table, block, header in self._places(m):
+        for model in self.models:
+            for table, block, header in self._cells(model) if model.width == self.models[0].width else ():
                 several = table == 2 and len(self.families) > 1
-                title = f"{m.family}: {TITLES[table].lower()}" if several else TITLES[table]
-                paper, alike = self._paper_column(m), blocks.setdefault((table, title, block), {})
-                new = Column(table=table, family=m.family, block=block, header=header, paper=paper, members=[])
-                alike.setdefault((m.repeated, m.scale), new).members.append(m)
+                title = f"{model.family}: {TITLES[table].lower()}" if several else TITLES[table]
+                about: dict[str, Any] = {"table": table, "block": block, "header": header}
+                new = Column(**about, family=model.family, paper=self._paper_column(model), members=[])
+                columns = blocks.setdefault((table, title, block), {})
+                columns.setdefault((model.repeated, model.scale), new).members.append(model)
+
+        def order(column: Column) -> tuple[bool, bool, int]:
+            return column.model.residual is not None, column.model.continued, budget_of(column.model)
+
         tables: dict[str, list[Column]] = {}
-        for (_, title, _), alike in sorted(blocks.items(), key=lambda item: item[0][0]):
-            order = sorted(
-                alike.values(), key=lambda c: (c.model.residual is not None, c.model.continued, asked(c.model))
-            )
-            tables.setdefault(title, []).extend(order)
+        for (_, title, _), columns in sorted(blocks.items(), key=lambda item: item[0][0]):
+            tables.setdefault(title, []).extend(sorted(columns.values(), key=order))
         return tables
 
-    def _places(self, model: StudiedModel) -> Iterator[tuple[int, str, str]]:
+    def columns(self, *numbers: int) -> list[Column]:
+        """Those of the paper's tables with these numbers."""
+        columns: list[Column] = []
+        for table in self.tables.values():
+            columns += [column for column in table if column.table in numbers]
+        return columns
+
+    def _cells(self, model: StudiedModel) -> Iterator[tuple[int, str, str]]:
         """(table, block, header of the column) of every place where a model stands."""
         start, family = model.start, model.family
         times = "" if model.scale in (None, 1) else f"{significant(model.scale)} × "
         whose = f"{model.residual} " if len(self.families) > 1 and model.residual else ""
         added = f"+ {times}{whose}residual"
-        amount = f"+{count(asked(model))}" if asked(model) > 0 else "+ new text"
+        amount = f"+{count(budget_of(model))}" if budget_of(model) > 0 else "+ new text"
         tokens = amount if model.continued else "original"
         swapped = {m.family for m in self.models if m.start == BASE and m.residual not in (None, m.family)}
         if start == DERIVED:
@@ -213,37 +224,32 @@ class StudyResults(Results):
         start, residual = self._paper_name(model.start, model.family), None
         if model.residual is not None:
             # The difference is taken between a pair: both have to be the paper's.
-            residual, parent = (self._paper_name(s, model.residual) for s in (INSTRUCT, BASE))
+            residual = self._paper_name(INSTRUCT, model.residual)
+            parent = self._paper_name(BASE, model.residual)
             if not residual or residual[:-1] != parent[:-1] or model.scale not in (None, 1):
                 return None
-        return printed_figures.find_column(start, asked(model), residual) if start else None
+        return printed_figures.find_column(start, budget_of(model), residual) if start else None
 
     def _paper_name(self, start: str, family: str) -> str:
         """The paper's name of a given model; "" where it is none of the paper's."""
-        paths = (m.path for m in self.models if m.given and (m.start, m.family) == (start, family))
-        return printed_figures.recognise(next(paths, "")) or ""
-
-
-def drawn(metric: Metric, score: Measure) -> Value:
-    """A score to draw: shares in percent."""
-    factor = 100.0 if score.share else 1.0
-    low, high = (factor * v for v in metric.interval or (math.nan, math.nan))
-    text, interval = with_interval(metric.value, metric.interval, share=score.share, unit=score.unit)
-    return Value(value=factor * metric.value, low=low, high=high, text=text, interval=interval)
+        for model in self.models:
+            if model.given and (model.start, model.family) == (start, family):
+                return printed_figures.recognise(model.path) or ""
+        return ""
 
 
 def over_seeds(metrics: Sequence[Metric]) -> Metric | None:
     """The mean over seeds with the interval of the module's head; one alone as it is, None for none."""
     if len(metrics) < 2:
         return metrics[0] if metrics else None
-    values, interval = [m.value for m in metrics], None
-    halves = [(m.interval[1] - m.interval[0]) / 2 for m in metrics if m.interval is not None]
+    values, interval = [metric.value for metric in metrics], None
+    halves = [(metric.interval[1] - metric.interval[0]) / 2 for metric in metrics if metric.interval is not None]
     if len(halves) == len(metrics) and all(map(math.isfinite, values)):
         interval = seeds_and_samples(values, statistics.fmean(halves))
     return dataclasses.replace(metrics[0], value=statistics.fmean(values), interval=interval)
 
 
-def asked(model: StudiedModel) -> int:
+def budget_of(model: StudiedModel) -> int:
     """New tokens that were asked for, else those that were counted."""
     return model.tokens if model.budget is None else model.budget
 
@@ -263,7 +269,9 @@ def write_study_report(folder: str | os.PathLike[str], record: ResidualRecord) -
 def study_page(record: ResidualRecord, folder: Path) -> b.Page:
     """The page; see `write_study_report`."""
     r = StudyResults(folder, record)
-    return whole_page(r, "residual study", lead(r), [*_tiles(r), *token_tile(r)], [_figures(r), *_charts(r), _pairs(r)])
+    done = sum(model.state == "complete" for model in r.models)
+    tiles = [Tile("Models", f"{done} of {len(r.models)}", "complete"), *token_tile(r)]
+    return whole_page(r, "residual study", lead(r), tiles, [_figures(r), *_charts(r), _pairs(r)])
 
 
 def print_study(record: ResidualRecord, folder: str | Path, console: Console | None = None) -> None:
@@ -282,9 +290,11 @@ def lead(r: StudyResults) -> str:
     """How far the study is, and what its pairs show, by the question that they answer."""
     sentences = []
     for question, pairs in _questions(r).items():
-        rows = [r for pair in pairs for r in without_means(primary_of([ComparisonRow(c) for c in pair.comparisons]))]
-        verdicts = tally([row.verdict for row in rows], VERDICTS)
-        sentences.append(f"{question} {plural(len(rows), 'paired comparison')}: {verdicts}.")
+        verdicts: list[str] = []
+        for pair in pairs:
+            rows = without_means(primary_of(list(map(ComparisonRow, pair.comparisons))))
+            verdicts += [row.verdict for row in rows]
+        sentences.append(f"{question} {plural(len(verdicts), 'paired comparison')}: {tally(verdicts, VERDICTS)}.")
     done, models = sum(m.state == "complete" for m in r.models), plural(len(r.models), "model")
     complete = f"{done} of {models} are complete." if done < len(r.models) else f"{models}."
     return " ".join([complete, *sentences]) if sentences else no_answer(r, "study")
@@ -296,11 +306,6 @@ def _questions(r: StudyResults) -> dict[str, list[ModelPair]]:
     for pair in r.record.pairs:
         questions.setdefault(pair.question, []).append(pair)
     return questions
-
-
-def _tiles(r: StudyResults) -> list[Tile]:
-    done = sum(m.state == "complete" for m in r.models)
-    return [Tile("Models", f"{done} of {len(r.models)}", "complete")]
 
 
 def _pairs(r: StudyResults) -> Section | None:
@@ -317,16 +322,20 @@ def _pairs(r: StudyResults) -> Section | None:
 
 def _figures(r: StudyResults) -> Section:
     parts: list[b.Block] = []
+    paper, beside = bool(r.paper_rows), False
     for title, columns in r.tables.items():
-        rows = [row for row in r.rows if isinstance(row, PaperMeasure) or any(c.metric(row) for c in columns)]
-        others = [row for row in rows if not row.leads]
-        if rows:
-            paper = bool(r.paper_rows)
-            parts.append(figures_table(columns, [row for row in rows if row.leads], title, paper=paper))
+        beside = beside or any(column.paper is not None for column in columns)
+        leading: list[ResultRow] = []
+        others: list[ResultRow] = []
+        for row in r.rows:
+            if isinstance(row, PaperRow) or any(column.metric(row) for column in columns):
+                (leading if row.leads else others).append(row)
+        if leading or others:
+            parts.append(figures_table(columns, leading, title, paper=paper))
         if others:
             parts.append(Fold(f"Other metrics ({len(others):,})", [figures_table(columns, others, paper=paper)]))
     notes, printed = [READING], printed_figures.printed()
-    if any(c.paper is not None for columns in r.tables.values() for c in columns):
+    if beside:
         notes += [printed["beside_ours"], *printed["against_its_text"]]
     if r.paper_rows and 0 < max(m.parameters for m in r.models) < printed_figures.SMALL:
         notes.append(printed["small_models"])
@@ -334,7 +343,7 @@ def _figures(r: StudyResults) -> Section:
     return Section("What was measured", parts, anchor="measured")
 
 
-def figures_table(columns: Sequence[Column], rows: Sequence[Measure], title: str = "", *, paper: bool) -> Table:
+def figures_table(columns: Sequence[Column], rows: Sequence[ResultRow], title: str = "", *, paper: bool) -> Table:
     """A table of blocks: block titles over columns, a figure with its interval a cell, the paper's below where there is
     one.
 
@@ -350,8 +359,11 @@ def figures_table(columns: Sequence[Column], rows: Sequence[Measure], title: str
         for column in columns:
             metric, printed = column.metric(row), column.printed(row)
             beside = sub(f"paper {number(printed, 2)}", tone="paper") if printed is not None else None
-            value, interval = cell_text(metric, paper=paper) if metric is not None else ("", "")
-            parts.append((value, sub(interval), beside) if metric is not None else beside)
+            if metric is None:
+                parts.append(beside)
+            else:
+                value, interval = cell_text(metric, paper=paper)
+                parts.append((value, sub(interval), beside))
         cells.append(parts)
     heads = [b.Column(title="Measure"), *(b.Column(title=_head(c), numeric=True) for c in columns)]
     groups = [(block, len(list(group))) for block, group in itertools.groupby(columns, lambda c: c.block)]
@@ -361,7 +373,7 @@ def figures_table(columns: Sequence[Column], rows: Sequence[Measure], title: str
 
 def _head(column: Column) -> Text:
     seeds = sub(plural(len(column.members), "seed")) if len(column.members) > 1 else None
-    return column.header, seeds, state_chip(min(m.state for m in column.members))
+    return column.header, seeds, unfinished_chip(min(m.state for m in column.members))
 
 
 def cell_text(metric: Metric, *, paper: bool) -> tuple[str, str]:
@@ -386,7 +398,7 @@ def _charts(r: StudyResults) -> list[Section]:
 
 
 def _chart(
-    score: Measure, shown: Sequence[Column], lines: Sequence[str], places: Sequence[float], **more: Any
+    score: ResultRow, shown: Sequence[Column], lines: Sequence[str], places: Sequence[float], **more: Any
 ) -> Chart:
     """A score of each column at its place.
 
@@ -397,21 +409,24 @@ def _chart(
         places: across, or upright where `more` has an axis `y`.
     """
     across = "y" in more
+    measure = Measure(unit=score.unit, share=score.share, bounded=False)
     rows, kinds = [], {}
     for column, line, place in zip(shown, lines, places, strict=True):
         metric = column.metric(score)
         assert metric is not None
         kinds[line] = column.model.restored or column.model.start
-        names = {"line": line, "header": f"{column.family}: {column.header}".lstrip(": ")}
-        rows.append(names | {"score": drawn(metric, score), "place": place, "paper": column.printed(score)})
+        header = f"{column.family}: {column.header}".lstrip(": ")
+        printed = column.printed(score)
+        rows.append({"line": line, "header": header, "score": point(measure, metric), "place": place, "paper": printed})
     marks: list[Mark] = []
     for number_, (line, kind) in enumerate(kinds.items()):
         colour, symbol = STYLES[kind]
-        ends: dict[str, Any] = {"x": "score", "y": "place"} if across else {"x": "place", "y": "score"}
         style: dict[str, Any] = {"colour": colour, "symbol": symbol, "dash": DASHES[number_ // 3 % 4]}
-        marks.append(Mark(where={"line": line}, name=line, kind="points" if across else "line", **style, **ends))
-    ends = {"x": "paper", "y": "place"} if across else {"x": "place", "y": "paper"}
-    marks.append(Mark(name="paper", colour="ink", symbol="circle-open", size=11, **ends))
+        style["kind"] = "points" if across else "line"
+        marks.append(Mark(where={"line": line}, name=line, x="place", y="score", **style))
+    marks.append(Mark(name="paper", x="place", y="paper", colour="ink", symbol="circle-open", size=11))
+    if across:
+        marks = [dataclasses.replace(mark, x=mark.y, y=mark.x) for mark in marks]
     columns = [Col("Model", "line", numeric=False), Col("", "header", numeric=False), Col("Score", "score")]
     columns.append(Col("Paper", "paper"))
     return Chart(
@@ -432,14 +447,16 @@ def token_charts(r: StudyResults) -> list[Chart]:
     Returns:
         None where there is one budget alone.
     """
-    scales = {m.scale for m in r.models}
-    columns = [c for t in r.tables.values() for c in t if c.table == 2]
-    columns = [c for c in columns if c.model.scale in (None, 1) or 1 not in scales]
+    columns = r.columns(2)
+    if any(model.scale == 1 for model in r.models):
+        columns = [column for column in columns if column.model.scale in (None, 1)]
     budgets = sorted({c.tokens for c in columns} - {0})
-    if len({asked(c.model) for c in columns if c.model.continued}) < 2:
+    if len({budget_of(c.model) for c in columns if c.model.continued}) < 2:
         return []
-    places = {n: 1 + math.log10(n / budgets[0]) if n else 0.0 for n in (0, *budgets)}
-    ticks = [(place, count(n) if n else "original") for n, place in places.items()]
+    places, ticks = {0: 0.0}, [(0.0, "original")]
+    for tokens in budgets:
+        places[tokens] = 1 + math.log10(tokens / budgets[0])
+        ticks.append((places[tokens], count(tokens)))
     several = len({c.family for c in columns}) > 1
     charts = []
     for score in r.drawn_scores:
@@ -454,7 +471,7 @@ def token_charts(r: StudyResults) -> list[Chart]:
 def carried_charts(r: StudyResults) -> list[Chart]:
     """Whether residuals carry over: every model of the tables of siblings and derived models as a point with its
     interval."""
-    columns = [c for t in r.tables.values() for c in t if c.table in (3, 4)]
+    columns = r.columns(3, 4)
     charts = []
     for score in r.drawn_scores:
         shown = [c for c in columns if c.metric(score) is not None]
