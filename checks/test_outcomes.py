@@ -14,7 +14,7 @@ import packed_documents
 from claim_studies import paper_like
 from claims_page import NOT_RUN, claims_page, known_papers, with_verdicts
 from holdfast.papers.claims.registry import papers
-from holdfast.papers.claims.rules import FAILS, HOLDS, RULES, UNKNOWN, Statement, claims_json, family_line
+from holdfast.papers.claims.rules import FAILS, HOLDS, RULES, UNKNOWN, Rule, Statement, claims_json, family_line
 from holdfast.papers.label_annealing.claims import RECIPES, STATEMENTS, check_claims
 from holdfast.support.files import read_json, write_json
 
@@ -99,7 +99,8 @@ def test_claims_that_were_judged_apart_stand_in_one_table(tmp_path):
     for name, number in (("sfa-look", "1"), ("sfa-more-look", "2")):
         about = {"rules": RULES, "size": "look", "family": f"family of {number}", "studies": {f"r_{number}": {}}}
         (tmp_path / f"{name}.json").write_text(json.dumps({**about, "claims": [{**claim, "number": number}]}))
-    statements = [Statement(number=n, recipe=f"r_{n}", text="t", paper="p", check=lambda r, a: []) for n in "123"]
+    rule = Rule("It is so.", lambda record, level: [])
+    statements = [Statement(number=n, recipe=f"r_{n}", text="t", paper="p", rule=rule) for n in "123"]
     page = claims_page({"sfa": ("Soup", statements)}, tmp_path)
     rows = [line for line in page.splitlines() if line.startswith(("| 1", "| 2", "| 3"))]
     assert ["**holds**" in row for row in rows] == [True, True, False]

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from holdfast.cli.main import main
 from holdfast.errors import DataError, HoldfastError, Interrupted, RunFolderError
-from holdfast.papers.claims.rules import ClaimFigure, Evidence, Statement, above, check_claims
+from holdfast.papers.claims.rules import ClaimFigure, Evidence, Rule, Statement, above, check_claims
 from holdfast.studies.engine.session import execute_study, kind_name, open_existing
 from holdfast.studies.engine.storage import Storage
 from holdfast.studies.engine.study import Job, Study
@@ -91,7 +91,8 @@ def _all_thrown(throws):
 
 
 CLAIM = "The faster ball flies farther."
-CLAIMS = [Statement(number="1", recipe="toy", text=CLAIM, paper="1638", check=_farther, lacking=_all_thrown)]
+RULE = Rule("The fastest throw flies farther than the slowest.", _farther)
+CLAIMS = [Statement(number="1", recipe="toy", text=CLAIM, paper="1638", rule=RULE, lacking=_all_thrown)]
 
 
 def quiet():

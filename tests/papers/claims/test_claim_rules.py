@@ -13,6 +13,7 @@ from holdfast.papers.claims.rules import (
     ClaimFigure,
     Evidence,
     Part,
+    Rule,
     Statement,
     above,
     at_least,
@@ -35,12 +36,12 @@ def figure(value, half, level=0.95):
 
 
 def better(record, level):
-    """The mean lies above 1 with its interval."""
     return [above(figure(sum(record) / len(record), 0.5, level), 1.0, yes="more than 1", no="less than 1")]
 
 
 def statement(number="1", check=better, **about):
-    return Statement(number=number, recipe="r", text="It is more.", paper="", check=check, **about)
+    rule = Rule("The mean lies above 1 with its interval.", check)
+    return Statement(number=number, recipe="r", text="It is more.", paper="", rule=rule, **about)
 
 
 PLAIN = statement()

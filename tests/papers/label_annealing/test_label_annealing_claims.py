@@ -64,7 +64,7 @@ def test_every_claim_holds_where_the_paper_is_right():
     assert all(c.paper and c.reason and c.figures and c.preconditions and not unmet(c) for c in found)
     assert all(c.figures[0].needs for c in found), "what each figure is held against"
     assert [c.number for c in check_claims({"code": paper_like()})] == NUMBERS["code"]
-    assert all(s.rule for s in STATEMENTS)
+    assert all(s.rule.says for s in STATEMENTS)
 
 
 @pytest.mark.parametrize("number", [n for numbers in NUMBERS.values() for n in numbers])

@@ -155,7 +155,7 @@ def test_a_study_as_the_paper_has_it(record: OvertrainingRecord) -> None:
     found = judged(record)
     assert {n: c.verdict for n, c in found.items()} == {s.number: HOLDS for s in STATEMENTS if s.recipe == LANGUAGE}
     assert all(c.family is not None and c.recipe == "budgets" for c in found.values())
-    assert all(s.rule and s.paper for s in STATEMENTS)
+    assert all(s.rule.says and s.paper for s in STATEMENTS)
 
 
 def test_the_checkpoint_itself(record: OvertrainingRecord) -> None:
@@ -249,7 +249,7 @@ def test_what_retention_does(record: OvertrainingRecord) -> None:
     same = turn(None, "cannot tell", 4e6, 8e6, arm="l2")
     found = judged(record, shifts=shifts, turns=[*record.turns[:4], earlier, same])
     assert [found[f"9{letter}"].verdict for letter in "abcdef"] == [FAILS, FAILS, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN]
-    assert "There is no such fine-tuning" in found["9e"].reason
+    assert "Fine-tuning with sfa at tuned rates was not measured" in found["9e"].reason
     (figure,) = found["9d"].figures
     assert figure.interval == pytest.approx((-0.08, 0.02)) and figure.needs == "below -0.02"
 

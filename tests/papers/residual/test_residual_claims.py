@@ -146,7 +146,7 @@ def study(*, worlds=WORLDS, widths=(128, 64), budgets=BUDGETS, half=0.01, spread
 
 
 def claims(record):
-    return {c.number: c for c in check_claims(record)}
+    return {c.number: c for c in check_claims({"residual": record})}
 
 
 def verdicts(record):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast.papers.claims.rules import FAILS, HOLDS, UNKNOWN, Claim
-from holdfast.papers.stages.claims import FACTS, LEARNT, LETTERED, PLAIN, STATEMENTS, check_claims
+from holdfast.papers.stages.claims import STATEMENTS, check_claims
 from holdfast.records.evaluation import Evaluation, Metric
 from holdfast.records.figure import Figure
 from holdfast.records.stages import (
@@ -25,6 +25,8 @@ from holdfast.records.stages import (
 )
 
 EPOCHS = 4
+FACTS, LETTERED, LEARNT = "knowledge/old_facts", "knowledge/old_lettered", "knowledge/learnt"
+PLAIN = "probing/probing"
 ALL = tuple(s.number for s in STATEMENTS)
 LIKE_THE_PAPER: dict[str, dict[str, list[float]]] = {
     # base and control, then the checkpoints before restoring, then after
@@ -102,7 +104,7 @@ def test_every_claim_holds_of_a_study_like_the_papers() -> None:
     assert {n: c.verdict for n, c in (found | {"6": surge["6"]}).items()} == dict.fromkeys(ALL, HOLDS)
     assert all(p.met for c in found.values() for p in c.preconditions)
     assert {c.figures[0].n for c in found.values()} == {"3 worlds"}
-    assert all(c.paper and s.rule for c, s in zip(found.values(), STATEMENTS, strict=True))
+    assert all(c.paper and s.rule.says for c, s in zip(found.values(), STATEMENTS, strict=True))
 
 
 @pytest.mark.parametrize(

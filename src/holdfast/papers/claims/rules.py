@@ -1,9 +1,12 @@
 """Claims held against studies: a statement, where it is from, the rule that judges it, what has to be so before the
 rule may speak, and the verdict: holds, does not hold, or cannot tell.
 
-- A *rule* is a function of a study's record and of the level of its intervals, and returns parts; a claim holds if all
-  of its parts do, and does not hold if one does not. A figure's interval decides: wholly beyond a bound, wholly on the
-  other side of it, or not to be told. A bound of a claim of direction is not zero but the least effect that counts.
+- A *rule* (`Rule`) gives parts of a study's record and of the level of its intervals; a claim holds if all of its parts
+  do, and does not hold if one does not. A figure's interval decides: wholly beyond a bound, wholly on the other side of
+  it, or not to be told. A bound of a claim of direction is not zero but the least effect that counts.
+- Most rules are declared: `rule`, `some` and `rising` say in which *cases* (an order with one of its old tasks, a
+  checkpoint, a learning rate) which `Check` has to hold. A figure that was not measured raises `NotMeasured`, and the
+  part cannot be told.
 - *Cannot tell* is what an experiment says that was not able to decide; it never counts against a claim. An interval
   that contains the bound is one reason, a study or a trial that is missing another, a precondition that is not met a
   third.
@@ -19,13 +22,12 @@ rule may speak, and the verdict: holds, does not hold, or cannot tell.
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
-from holdfast.records.figure import CONFIDENCE, Figure
+from holdfast.records.figure import CONFIDENCE, Figure, NotMeasured
 
 R = TypeVar("R")
 HOLDS, FAILS, UNKNOWN = "holds", "does not hold", "cannot tell"
@@ -70,29 +72,27 @@ class Precondition:
     @property
     def met(self) -> bool:
         """Whether the value is on the right side of the bound; False where there is none."""
-        if self.value is None or math.isnan(self.value):
-            return False
-        slack = self.value - self.bound if self.sense == "at most" else self.bound - self.value
-        return slack <= 1e-9  # a mean of shares may be off by its last bit
+        return self.by is not None and self.by <= 1e-9  # a mean of shares may be off by its last bit
 
     @property
     def by(self) -> float | None:
         """By how much it is missed; 0 where it is met, None where nothing was measured."""
         if self.value is None or math.isnan(self.value):
             return None
-        return max(0.0, self.value - self.bound if self.sense == "at most" else self.bound - self.value)
+        excess = self.value - self.bound
+        return max(0.0, excess if self.sense == "at most" else -excess)
 
     @property
     def sentence(self) -> str:
         """How it is; where it is not met also by how much, and what to do."""
         if self.by is None:
-            found = f"{self.figure} was not measured"
+            state = f"{self.figure} was not measured"
         else:
-            found = f"{self.figure} is {self.value:.3g}, expected {self.sense} {self.bound:.3g}"
-            if self.met:
-                return f"precondition met, {self.name}: {found}"
-            found += f", off by {self.by:.2g}"
-        return f"precondition not met, {self.name}: {found}; {self.advice}"
+            state = f"{self.figure} is {self.value:.3g}, expected {self.sense} {self.bound:.3g}"
+        if self.met:
+            return f"precondition met, {self.name}: {state}"
+        off = "" if self.by is None else f", off by {self.by:.2g}"
+        return f"precondition not met, {self.name}: {state}{off}; {self.advice}"
 
 
 def at_most(name: str, value: float | None, bound: float, *, figure: str, advice: str) -> Precondition:
@@ -106,24 +106,40 @@ def at_least(name: str, value: float | None, bound: float, *, figure: str, advic
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Requirement(Generic[R]):
-    """A precondition of one figure before it meets a study: one of `Statement.preconditions`."""
+class Requirement:
+    """A precondition before it meets a study: one of `Statement.preconditions`. `{case}` in its texts stands for the
+    case."""
 
     name: str
     """As in `Precondition`; `figure` and `advice` too."""
-    of: Callable[[R], float | None]
-    """The figure of a study; None where it was not measured."""
-    at_least: float | None = None
-    """The bound; the other one is None."""
+    of: Callable[[Any], float]
+    """The figure of a case; raises `NotMeasured`."""
+    at_least: float | Callable[[Any], float] | None = None
+    """The bound, or that of a case; the other one is None."""
     at_most: float | None = None
     figure: str
     advice: str
+    cases: Callable[[Any], Iterable[Any]] = lambda record: [record]
+    """What it has to be so for; the record itself."""
 
-    def __call__(self, record: R) -> list[Precondition]:
+    def __call__(self, record: Any) -> list[Precondition]:
         """How it is in a study."""
-        sense, bound = (at_least, self.at_least) if self.at_most is None else (at_most, self.at_most)
-        assert bound is not None, "a requirement has a bound"
-        return [sense(self.name, self.of(record), bound, figure=self.figure, advice=self.advice)]
+        return [self._of_case(case) for case in self.cases(record)]
+
+    def _of_case(self, case: Any) -> Precondition:
+        try:
+            value: float | None = self.of(case)
+        except NotMeasured:
+            value = None
+        name, figure = self.name.format(case=case), self.figure.format(case=case)
+        if self.at_most is not None:
+            return at_most(name, value, self.at_most, figure=figure, advice=self.advice)
+        return at_least(name, value, _of(case, self.at_least), figure=figure, advice=self.advice)
+
+
+def _of(case: Any, value: Any) -> Any:
+    """A value, or that of a case."""
+    return value(case) if callable(value) else value
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -162,6 +178,23 @@ class Part:
     """What a reader has to know of it beside the verdict."""
 
 
+@dataclasses.dataclass(frozen=True)
+class Rule(Generic[R]):
+    """What a claim is judged by. Called with a record and the level of its intervals it gives the parts."""
+
+    says: str
+    """The rule for people; the table of claims in the docs shows it."""
+    judge: Callable[[R, float], list[Part]]
+    """May raise `NotMeasured`."""
+
+    def __call__(self, record: R, level: float) -> list[Part]:
+        """The parts, at least one; one that cannot be told where a figure was not measured."""
+        try:
+            return self.judge(record, level) or [not_measured("what the claim speaks of")]
+        except NotMeasured as missing:
+            return [not_measured(missing)]
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Statement(Generic[R]):
     """One claim before it meets a study."""
@@ -170,19 +203,13 @@ class Statement(Generic[R]):
     recipe: str
     text: str
     paper: str
-    check: Callable[[R, float], list[Part]]
-    """The rule, given a record and the level of its intervals; its `says`, or its docstring, tells it."""
+    rule: Rule[R]
     preconditions: Sequence[Callable[[R], Sequence[Precondition]]] = ()
     """What has to be so before the rule may speak; a function that returns none does not concern the record."""
     lacking: Callable[[R], str | None] = lambda record: None
     """Why neither rule nor preconditions can be applied to a record; None where they can."""
     may_change: bool = True
     """Whether jobs that are not finished may change the verdict."""
-
-    @property
-    def rule(self) -> str:
-        """The rule in words."""
-        return str(getattr(self.check, "says", "")) or inspect.getdoc(self.check) or ""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -199,6 +226,11 @@ class Evidence(Generic[R]):
     """What a job is called."""
     without: Mapping[str, R] = dataclasses.field(default_factory=dict)
     """The record with one thing left out, by the name of what is left out: "seed 1", "the base llama-3"."""
+
+    @classmethod
+    def of(cls, record: R, jobs: Iterable[Any], **about: Any) -> Evidence[R]:
+        """A study with its jobs (models, trials); `about` are the other fields."""
+        return cls(record=record, waiting=sum(job.state in ("waiting", "running") for job in jobs), **about)
 
 
 def check_claims(statements: Iterable[Statement[R]], evidence: Mapping[str, Evidence[R]]) -> list[Claim]:
@@ -230,7 +262,7 @@ def _checked(statement: Statement[R], evidence: Evidence[R]) -> Claim:
     elif (lacking := statement.lacking(record)) is not None:
         parts = [unknown(lacking)]
     else:
-        parts = statement.check(record, CONFIDENCE)
+        parts = statement.rule(record, CONFIDENCE)
         preconditions = [p for look in statement.preconditions for p in look(record)]
         warnings = [part.warning for part in parts if part.warning]
     found = verdict = joint(part.verdict for part in parts)
@@ -273,7 +305,7 @@ def _carried(statement: Statement[R], evidence: Evidence[R], verdict: str) -> li
         if statement.lacking(record) is not None:
             other = UNKNOWN
         else:
-            other = joint(part.verdict for part in statement.check(record, 0.0))
+            other = joint(part.verdict for part in statement.rule(record, 0.0))
         if other != verdict:
             found.setdefault(other, []).append(name)
     return [f"{', '.join(names)} carries it: left out, the verdict would be: {other}" for other, names in found.items()]
@@ -283,7 +315,7 @@ def _holds(statement: Statement[R], evidence: Evidence[R]) -> Callable[[float], 
     """Whether the rule of a claim that holds does so with intervals of another level."""
     record = evidence.record
     assert record is not None, "a claim without a study does not hold"
-    return lambda level: joint(part.verdict for part in statement.check(record, level)) == HOLDS
+    return lambda level: joint(part.verdict for part in statement.rule(record, level)) == HOLDS
 
 
 def _holm(holds: Sequence[Callable[[float], bool] | None]) -> set[int]:
@@ -321,6 +353,43 @@ def joint(verdicts: Iterable[str]) -> str:
 def unknown(reason: str, figures: Sequence[ClaimFigure] = ()) -> Part:
     """A condition that cannot be told."""
     return Part(verdict=UNKNOWN, reason=reason, figures=figures)
+
+
+def failed_models(models: Iterable[Any]) -> str | None:
+    """Why a study with models that failed cannot be judged; None where none did."""
+    count = sum(model.state == "failed" for model in models)
+    return f"{count} {'model' if count == 1 else 'models'} failed; the same command tries them again" if count else None
+
+
+def not_measured(missing: NotMeasured | str, where: str = "") -> Part:
+    """A condition that cannot be told for want of a figure."""
+    return unknown(f"{_at(where, str(missing))} was not measured")
+
+
+def _at(where: str, text: str) -> str:
+    return f"{where}: {text}" if where else text
+
+
+def widened(level: float, looks: int) -> float:
+    """The level of each of several looks (Bonferroni)."""
+    return 1 - (1 - level) / max(1, looks) if level > 0 else level
+
+
+def all_of(parts: Sequence[Part]) -> Part:
+    """Several conditions as one."""
+    verdict = joint(part.verdict for part in parts)
+    reasons = [part.reason for part in parts if part.verdict == verdict]
+    return Part(verdict=verdict, reason="; ".join(reasons), figures=[f for part in parts for f in part.figures])
+
+
+def one_of(parts: Sequence[Part]) -> Part:
+    """Of several conditions, at least one: the first that holds, else the first that cannot be told; it does not hold
+    where none does."""
+    for verdict in (HOLDS, UNKNOWN):
+        for part in parts:
+            if part.verdict == verdict:
+                return part
+    return dataclasses.replace(parts[0], reason="; ".join(part.reason for part in parts[:3]))
 
 
 def against(interval: tuple[float, float] | None, bound: float, *, inclusive: bool = False) -> str:
@@ -413,8 +482,8 @@ def monotone(
         n, unit: see `ClaimFigure`.
         along: what the line is a line of, in a word.
     """
-    sign, pairs = 1.0 if rises else -1.0, list(itertools.combinations(line, 2))
-    each = 1 - (1 - level) / len(pairs) if level > 0 else 0.0
+    pairs = list(itertools.combinations(line, 2))
+    each = widened(level, len(pairs))
     (first, start), (last, end) = line[0], line[-1]
     whole = end - start
     figure = ClaimFigure(
@@ -425,26 +494,179 @@ def monotone(
         step = (after - before).interval_at(each)
         if step is None or not all(map(math.isfinite, step)):
             return unknown(f"the {what} has no interval", [figure])
-        ahead = step if rises else (-step[1], -step[0])
-        if ahead[1] < -margin:
+        least_ahead, most_ahead = step if rises else (-step[1], -step[0])
+        if most_ahead < -margin:
             backwards.append(f"{a} to {b}")
-        elif ahead[0] < -margin:
+        elif least_ahead < -margin:
             doubtful.append(f"{a} to {b}")
-    way = "rises" if rises else "falls"
-    found = (above if rises else below)(
-        figure,
-        sign * least,
-        yes=f"the {what} {way} with the {along}",
-        no=f"the {what} does not {way[:-1]} by the least that counts",
-    )
+    judge, bound, way = (above, least, "rise") if rises else (below, -least, "fall")
+    yes, no = f"the {what} {way}s with the {along}", f"the {what} does not {way} by the least that counts"
+    part = judge(figure, bound, yes=yes, no=no)
     if backwards:
-        return dataclasses.replace(
-            found, verdict=FAILS, reason=f"the {what} goes back by more than {margin:.3g} from {', '.join(backwards)}"
-        )
-    if doubtful and found.verdict == HOLDS:
+        reason = f"the {what} goes back by more than {margin:.3g} from {', '.join(backwards)}"
+        return dataclasses.replace(part, verdict=FAILS, reason=reason)
+    if doubtful and part.verdict == HOLDS:
         reason = f"whether the {what} goes back by more than {margin:.3g} cannot be told from {', '.join(doubtful)}"
-        return dataclasses.replace(found, verdict=UNKNOWN, reason=reason)
-    return found
+        return dataclasses.replace(part, verdict=UNKNOWN, reason=reason)
+    return part
+
+
+# ------------------------------------------------------------------------------------------------------ declared rules
+
+
+class Case(Protocol):
+    """What a claim has to hold for: an order with one of its old tasks, a checkpoint, a learning rate."""
+
+    @property
+    def where(self) -> str:
+        """For people; empty where there is one case."""
+
+    @property
+    def unit(self) -> str:
+        """Of its figures."""
+
+    def behind(self, figure: Figure) -> str:
+        """What is behind a figure, as `ClaimFigure.n`."""
+
+
+Cases = Callable[[Any], Iterable[Any]]
+"""Of a record."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Check:
+    """A figure that has to lie beyond a bound with its whole interval. `{case}` in its texts stands for the case,
+    `{arm}` and `{other}` for what `some` looks at."""
+
+    what: str
+    of: Callable[..., Figure]
+    """The figure of a case, with `arm` and `other` under `some`; raises `NotMeasured`."""
+    above: float | None = None
+    """One of three bounds."""
+    below: float | None = None
+    within: float | None = None
+    yes: str
+    no: str
+    unit: str | Callable[[Any], str] = lambda case: case.unit
+
+    def part(self, case: Case, level: float, **options: Any) -> Part:
+        """How it is in a case."""
+        try:
+            value = self.of(case, **options)
+        except NotMeasured as missing:
+            return not_measured(missing, case.where)
+        what, yes, no = (text.format(case=case, **options) for text in (self.what, self.yes, self.no))
+        figure = ClaimFigure(
+            what=_at(case.where, what),
+            value=value.value,
+            interval=value.interval_at(level),
+            n=case.behind(value),
+            unit=_of(case, self.unit),
+        )
+        if self.above is not None:
+            return above(figure, self.above, yes=yes, no=no)
+        if self.below is not None:
+            return below(figure, self.below, yes=yes, no=no)
+        assert self.within is not None, "a check has a bound"
+        return within(figure, self.within, yes=yes, no=no)
+
+
+def rule(says: str, cases: Cases, *checks: Check) -> Rule[Any]:
+    """Every check holds in every case.
+
+    Args:
+        says: the rule for people.
+        cases: of a record; none: the rule cannot be told.
+        checks: see `Check`.
+    """
+
+    def judge(record: Any, level: float) -> list[Part]:
+        return [check.part(case, level) for check in checks for case in cases(record)]
+
+    return Rule(says, judge)
+
+
+def some(
+    says: str, cases: Cases, options: Callable[[Any], Iterable[tuple[Any, Sequence[Any]]]], *checks: Check
+) -> Rule[Any]:
+    """In every case, beside every rival, one of several arms passes all checks, with intervals widened for the number
+    of arms.
+
+    Args:
+        says: the rule for people.
+        cases: of a record.
+        options: of a case, each rival (`other`) with the arms (`arm`) beside it; raises `NotMeasured` where there is
+            none.
+        checks: see `Check`.
+    """
+
+    def judge(record: Any, level: float) -> list[Part]:
+        parts = []
+        for case in cases(record):
+            try:
+                rivals = list(options(case))
+            except NotMeasured as missing:
+                parts.append(not_measured(missing, case.where))
+                continue
+            for other, arms in rivals:
+                each = widened(level, len(arms))
+                looks = [all_of([c.part(case, each, arm=arm, other=other) for c in checks]) for arm in arms]
+                parts.append(one_of(looks))
+        return parts
+
+    return Rule(says, judge)
+
+
+def rising(
+    says: str,
+    cases: Cases,
+    line: Callable[[Any], list[tuple[str, Figure]]],
+    *,
+    what: str,
+    least: float | Callable[[Any], float],
+    back: float | Callable[[Any], float],
+    along: str = "strength",
+    points: int = 2,
+) -> Rule[Any]:
+    """In every case a figure rises along a line of points (`monotone`).
+
+    Args:
+        says: the rule for people.
+        cases: of a record.
+        line: of a case, the points with what was measured there; raises `NotMeasured`.
+        what: the figure; `{case}` stands for the case.
+        least: by how much the ends have to differ, or that of a case.
+        back: what a way back may be, or that of a case.
+        along: what the line is a line of.
+        points: how many are needed.
+    """
+
+    def judged(case: Any, level: float) -> Part:
+        figures = line(case)
+        if len(figures) < points:
+            raise NotMeasured(f"{what.format(case=case)} at {points} points")
+        return monotone(
+            figures,
+            what=_at(case.where, what.format(case=case)),
+            rises=True,
+            least=_of(case, least),
+            margin=_of(case, back),
+            level=level,
+            n=case.behind(figures[0][1]),
+            unit=case.unit,
+            along=along,
+        )
+
+    def judge(record: Any, level: float) -> list[Part]:
+        parts = []
+        for case in cases(record):
+            try:
+                parts.append(judged(case, level))
+            except NotMeasured as missing:
+                parts.append(not_measured(missing, case.where))
+        return parts
+
+    return Rule(says, judge)
 
 
 def claims_json(claims: Iterable[Claim]) -> list[dict[str, Any]]:

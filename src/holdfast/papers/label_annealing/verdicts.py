@@ -1,11 +1,10 @@
 """Rules by which the claims of "Memory Retaining Finetuning" are judged on a trade-off study; `claims` says which claim
-has which, and what the words mean. Each takes the study and the level of its intervals, and its docstring says it.
+has which, and what the words mean.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import math
 from collections.abc import Callable, Sequence
 
@@ -16,12 +15,14 @@ from holdfast.papers.claims.rules import (
     NO_INTERVAL,
     ClaimFigure,
     Part,
+    Rule,
     above,
     against,
     below,
     joint,
     monotone,
     unknown,
+    widened,
     within,
 )
 from holdfast.records.figure import Figure
@@ -69,12 +70,9 @@ _SHARES = {
 
 # --------------------------------------------------------------------------------------------------------------- rules
 
-Rule = Callable[[StudyRecord, float], list[Part]]
-
 
 def learns_and_forgets(study: StudyRecord, level: float) -> list[Part]:
-    """Direct fine-tuning's target gain lies above the least change that counts with its whole interval, its source gain
-    below. What was scored strictly and flexibly stands beside: the strict match mixes form and ability."""
+    """Direct fine-tuning gains on the target and loses on the source."""
     target, source = (
         _figure(f"direct fine-tuning, {side}", gain(study.direct, study, side), study, level, _unit(study, side))
         for side in ("target", "source")
@@ -93,10 +91,10 @@ def learns_and_forgets(study: StudyRecord, level: float) -> list[Part]:
     ]
 
 
-def keeps(method: Method, *, kept: float, avoided: float) -> Rule:
+def keeps(method: Method, *, kept: float, avoided: float) -> Rule[StudyRecord]:
     """Where the method has learnt `kept` of direct's gain, it avoids at least `avoided` of its loss."""
 
-    def check(study: StudyRecord, level: float) -> list[Part]:
+    def judge(study: StudyRecord, level: float) -> list[Part]:
         much = f"{_percent(avoided)} of direct fine-tuning's loss where it has {_percent(kept)} of its gain"
         share = avoided_at(study, method, kept, level)
         part = above(
@@ -120,14 +118,12 @@ def keeps(method: Method, *, kept: float, avoided: float) -> Rule:
 
         return [_beside_the_papers(part, study, method, by_trial, level)]
 
-    check.__doc__ = (
-        f"Where it has learnt {_percent(kept)} of direct's gain, {NAMES[method]} avoids at least {avoided:g}."
-    )
-    return check
+    says = f"Where it has learnt {_percent(kept)} of direct's gain, {NAMES[method]} avoids at least {_percent(avoided)}"
+    return Rule(f"{says} of direct's loss.", judge)
 
 
 def helps_little(study: StudyRecord, level: float) -> list[Part]:
-    """Where L2 has learnt `NO_LOSS` of direct's gain, it avoids less than `MOST` of its loss."""
+    """L2 avoids less than `MOST` of direct's loss."""
     share = avoided_at(study, L2, NO_LOSS, level)
     part = below(
         _share_figure(f"L2 at {_percent(NO_LOSS)} of the gain: {_SHARES['source'][0]}", share, study),
@@ -145,8 +141,7 @@ def helps_little(study: StudyRecord, level: float) -> list[Part]:
 
 
 def better_than_l2(study: StudyRecord, level: float) -> list[Part]:
-    """At `NO_LOSS` of direct's target gain label annealing keeps more of the source than L2, by at least `BETTER` of
-    what direct fine-tuning loses; at all of the gain stands beside it."""
+    """Label annealing keeps more of the source than L2, by `BETTER`."""
     parts = []
     for target in (NO_LOSS, 1.0):
         both = [at_equal_target(study, method, target) for method in (ANNEALING, L2)]
@@ -176,9 +171,7 @@ def better_than_l2(study: StudyRecord, level: float) -> list[Part]:
 
 
 def curve(study: StudyRecord, level: float) -> list[Part]:
-    """Along label annealing's weights, at one temperature, at least three: from the weakest to the strongest the source
-    rises and the target falls, by at least `BETTER` of what direct fine-tuning did, and between no two weights does
-    either go back by more than `STEP` of that, for all pairs at once."""
+    """The source rises and the target falls along label annealing's weights."""
     line = next(iter(lines(study, ANNEALING)), None)
     if line is None or len(line.members) < 3:
         count = 0 if line is None else len(line.members)
@@ -201,13 +194,13 @@ def _monotone(study: StudyRecord, line: Line, side: str, rises: bool, level: flo
     )
 
 
-def some_weight(kept: float) -> Rule:
+def some_weight(kept: float) -> Rule[StudyRecord]:
     """Some weight keeps `kept` of the gain and avoids 1 - MARGIN of the loss, with intervals widened for the number of
     weights."""
 
-    def check(study: StudyRecord, level: float) -> list[Part]:
+    def judge(study: StudyRecord, level: float) -> list[Part]:
         trials, bounds = complete_trials(study, ANNEALING), {"target": kept, "source": 1 - MARGIN}
-        each = _each(level, len(trials))
+        each = widened(level, len(trials))
         judged: list[Part] = []
         for trial in trials:
             figures = [
@@ -234,14 +227,14 @@ def some_weight(kept: float) -> Rule:
         reason = f"whether {nearest.reason}, the nearest of {len(trials)}, keeps {named} cannot be told"
         return [unknown(reason, nearest.figures)]
 
-    check.__doc__ = f"Some weight keeps at least {kept:g} of the gain and avoids at least {1 - MARGIN:g} of the loss."
-    return check
+    says = f"Some weight keeps at least {_percent(kept)} of direct's gain and avoids at least {_percent(1 - MARGIN)}"
+    return Rule(f"{says} of its loss.", judge)
 
 
-def on_win_rate(side: str, rule: Rule) -> Rule:
+def on_win_rate(side: str, rule: Rule[StudyRecord]) -> Rule[StudyRecord]:
     """A rule that looks at nothing but the win rate on a side."""
 
-    def check(study: StudyRecord, level: float) -> list[Part]:
+    def judge(study: StudyRecord, level: float) -> list[Part]:
         alone = by_win_rate(study, side)
         return (
             [unknown(f"no judge compared replies: the {side} has no win_rate entry")]
@@ -249,13 +242,11 @@ def on_win_rate(side: str, rule: Rule) -> Rule:
             else rule(alone, level)
         )
 
-    check.__doc__ = f"{inspect.getdoc(rule)} The {side} is the win rate alone."
-    return check
+    return Rule(f"{rule.says} The {side} is the win rate alone.", judge)
 
 
 def replay_alike(study: StudyRecord, level: float) -> list[Part]:
-    """The source of replay + label annealing differs from that of replay by at most MARGIN of direct's loss, both by
-    the trial that the paper's rule takes, for replay has no grid here."""
+    """Replay with label annealing and without keep the source alike."""
     chosen = [paper_choice(study, method) for method in (REPLAY, BOTH)]
     if chosen[0] is None or chosen[1] is None:
         lacking = NAMES[REPLAY if chosen[0] is None else BOTH]
@@ -274,9 +265,7 @@ def replay_alike(study: StudyRecord, level: float) -> list[Part]:
 
 
 def temperature_matters(study: StudyRecord, level: float) -> list[Part]:
-    """Where it has learnt `NO_LOSS` of direct's gain, label annealing at some temperature other than 1 keeps more of
-    the source than at 1, by at least `BETTER` of what direct fine-tuning loses, with intervals widened for the number
-    of temperatures. It needs one below 1 and one above."""
+    """A temperature other than 1 keeps more of the source."""
     known = sorted({line.temperature for line in lines(study, ANNEALING)})
     if 1.0 not in known or known[0] >= 1 or known[-1] <= 1:
         there = ", ".join(f"{t:g}" for t in known) or "none"
@@ -288,7 +277,7 @@ def temperature_matters(study: StudyRecord, level: float) -> list[Part]:
         if plain is None or other is None:
             parts.append(unknown(f"temperature {temperature:g} or 1 does not reach {_percent(NO_LOSS)} of the gain"))
             continue
-        share = difference_share(other, plain, study, _each(level, len(others)))
+        share = difference_share(other, plain, study, widened(level, len(others)))
         what = f"source at temperature {temperature:g} - 1 at {_percent(NO_LOSS)} of the gain"
         judged = above(
             _share_figure(what, share, study),
@@ -301,8 +290,7 @@ def temperature_matters(study: StudyRecord, level: float) -> list[Part]:
 
 
 def keeps_the_related_skill(study: StudyRecord, level: float) -> list[Part]:
-    """Where it has learnt `NO_LOSS` of direct's gain, label annealing has at least `MOST` of what direct fine-tuning
-    gained on a skill that it was not trained for (the suite `related`, or HumanEval)."""
+    """Label annealing keeps `MOST` of what direct fine-tuning brings to a related skill."""
     skill = related_skill(study)
     if skill is None:
         return [unknown("no related skill was measured: give it as the suite 'related'")]
@@ -321,22 +309,19 @@ def keeps_the_related_skill(study: StudyRecord, level: float) -> list[Part]:
 
 
 def beats_direct(study: StudyRecord, level: float) -> list[Part]:
-    """Some trial of label annealing learns more of the target than direct fine-tuning, by at least the least change
-    that counts, with intervals widened for the number of trials."""
+    """A trial of label annealing learns more of the target than direct fine-tuning."""
     trials, direct = complete_trials(study, ANNEALING), gain(study.direct, study, "target")
     parts = []
     for trial in trials:
         more, what = gain(trial, study, "target") - direct, f"target of {trial.label} - direct fine-tuning"
-        figure = _figure(what, more, study, _each(level, len(trials)), _unit(study, "target"))
+        figure = _figure(what, more, study, widened(level, len(trials)), _unit(study, "target"))
         words = f"{trial.label} learns more of the target than direct fine-tuning", f"{trial.label} does not"
         parts.append(above(figure, _least(study, "target"), yes=words[0], no=words[1]))
     return _some(parts)
 
 
 def restores_format(study: StudyRecord, level: float) -> list[Part]:
-    """Where it has learnt `NO_LOSS` of direct's gain, L2 avoids at least 1 - MARGIN of the answers that direct
-    fine-tuning no longer gives in the form of the few-shot examples: what it loses of the strict match beyond what it
-    loses of the flexible one."""
+    """L2 avoids 1 - MARGIN of what direct fine-tuning loses of the answers' form."""
     if not formats(study):
         return [unknown("no entry was scored both strictly and flexibly")]
     direct = follows_format(study.direct, study)
@@ -422,11 +407,6 @@ def _percent(share: float) -> str:
 
 def _or_low(value: float) -> float:
     return -math.inf if math.isnan(value) else value
-
-
-def _each(level: float, looks: int) -> float:
-    """The level of each of several looks (Bonferroni)."""
-    return 1 - (1 - level) / looks if level > 0 else 0.0
 
 
 def _some(parts: Sequence[Part]) -> list[Part]:

@@ -40,23 +40,26 @@ from holdfast.papers.claims import rules as engine
 from holdfast.papers.claims.rules import (
     FAILS,
     HOLDS,
-    UNKNOWN,
+    Check,
     Claim,
     ClaimFigure,
     Evidence,
     Part,
     Requirement,
+    Rule,
     Statement,
     above,
     below,
-    monotone,
+    rising,
+    rule,
     unknown,
+    widened,
     within,
 )
 from holdfast.papers.overtraining.costs import change_cost, tuned_score, tuning_cost
-from holdfast.papers.overtraining.record import OvertrainingRecord, Shift, TunedModel, TunedTurn
-from holdfast.records.figure import CONFIDENCE, Figure
-from holdfast.records.probe import AS_IT_IS, NOISE, Inflection
+from holdfast.papers.overtraining.record import OvertrainingRecord, Shift, TunedModel, TunedRate, TunedTurn
+from holdfast.records.figure import CONFIDENCE, Figure, NotMeasured
+from holdfast.records.probe import AS_IT_IS, NOISE, Inflection, TurningPoint
 from holdfast.statistics.equal_target import Point, source_at
 from holdfast.statistics.inflection import FALLS, TURNS, places_at, verdict_of
 
@@ -96,552 +99,537 @@ def check_claims(records: Mapping[str, OvertrainingRecord | None]) -> list[Claim
 def _evidence(record: OvertrainingRecord | None) -> Evidence[OvertrainingRecord]:
     if record is None:
         return Evidence(record=None)
-    waiting = sum(m.state in ("waiting", "running") for m in record.models)
-    seeds = max((len(m.seeds) for m in record.models), default=2)
-    return Evidence(record=record, waiting=waiting, seeds=seeds, noun="fine-tuning")
+    seeds = max((len(model.seeds) for model in record.models), default=2)
+    return Evidence.of(record, record.models, seeds=seeds, noun="fine-tuning")
 
 
 # ------------------------------------------------------------------------------------------------------------- measures
 
 
-def _task(record: OvertrainingRecord) -> str:
+def task_of(record: OvertrainingRecord) -> str:
     """The task that the claims are judged on: the first."""
     return record.tasks[0] if record.tasks else ""
 
 
-def _lead(record: OvertrainingRecord, suite: str) -> str:
-    scored = record.leading(_task(record), suite)
+def leading_key(record: OvertrainingRecord, suite: str) -> str:
+    """The entry that leads a suite; "" before anything was measured."""
+    scored = record.leading(task_of(record), suite)
     return scored.key if scored is not None else ""
 
 
-def _unit(record: OvertrainingRecord, suite: str) -> str:
-    scored = record.leading(_task(record), suite)
-    return scored.unit if scored is not None else ""
-
-
-def _rates(record: OvertrainingRecord) -> list[float]:
-    """Direct fine-tuning's, at which no model diverged."""
-    own = [m for m in record.models if (m.task, m.arm) == (_task(record), record.direct)]
-    lost = {m.rate for m in own if m.diverged}
-    return sorted({m.rate for m in own} - lost)
-
-
-def _models(record: OvertrainingRecord, rate: float) -> list[TunedModel]:
-    """Direct fine-tuning at a rate, the smallest budget first."""
-    found = [record.model(_task(record), record.direct, rate, c.label) for c in record.checkpoints]
-    return [m for m in found if m is not None]
-
-
-def _tuned(record: OvertrainingRecord) -> list[TunedModel]:
-    """Direct fine-tuning at each budget's tuned rate, the smallest budget first."""
-    own = {r.checkpoint: r for r in record.rates if (r.task, r.arm) == (_task(record), record.direct)}
-    rates = [own[c.label] for c in record.checkpoints if c.label in own]
-    found = [record.model(r.task, r.arm, r.rate, r.checkpoint) for r in rates]
-    return [m for m in found if m is not None]
-
-
-def _score(record: OvertrainingRecord, model: TunedModel) -> Figure | None:
-    """The VLM score of a model; None where a seed has diverged."""
-    return tuned_score(record, model, _lead(record, "target"))
-
-
-def _gammas(record: OvertrainingRecord) -> list[float]:
-    return sorted({s.size for s in record.sensitivities if s.kind == NOISE})
-
-
-def _noise_costs(record: OvertrainingRecord, gamma: float) -> list[tuple[str, Figure]]:
-    """What noise costs each checkpoint, the smallest budget first; empty where it overflows."""
-    own = {s.model: s for s in record.sensitivities if (s.kind, s.size, s.entry) == (NOISE, gamma, _kept(record))}
-    if any(s.failed for s in own.values()):
-        return []
-    return [
-        (
-            c.label,
-            change_cost(record, own[c.label]),
-        )
-        for c in record.checkpoints
-        if c.label in own
-    ]
-
-
-def _kept(record: OvertrainingRecord) -> str:
+def kept_entry(record: OvertrainingRecord) -> str:
     """The entry that leads what should be kept; of a study without tasks the first that was probed."""
-    return _lead(record, "source") or (record.sensitivities[0].entry if record.sensitivities else "")
+    return leading_key(record, "source") or (record.sensitivities[0].entry if record.sensitivities else "")
 
 
-def _budgets(interval: tuple[float, float]) -> str:
+def kept_unit(record: OvertrainingRecord) -> str:
+    """Of what should be kept."""
+    scored = record.leading(task_of(record), "source")
+    return NATS if scored is None else scored.unit or NATS
+
+
+def rates_of(record: OvertrainingRecord) -> list[float]:
+    """Direct fine-tuning's, the smallest first; raises `NotMeasured` where a model diverged at each."""
+    rates, diverged = set(), set()
+    for model in record.models:
+        if (model.task, model.arm) == (task_of(record), record.direct):
+            rates.add(model.rate)
+            if model.diverged:
+                diverged.add(model.rate)
+    if not rates - diverged:
+        raise NotMeasured("a rate at which no model diverged")
+    return sorted(rates - diverged)
+
+
+def models_at(record: OvertrainingRecord, rate: float) -> list[TunedModel]:
+    """Direct fine-tuning at a rate, the smallest budget first."""
+    models = [record.model(task_of(record), record.direct, rate, c.label) for c in record.checkpoints]
+    return [model for model in models if model is not None]
+
+
+def tuned_rates(record: OvertrainingRecord) -> list[TunedRate]:
+    """Direct fine-tuning's of each budget."""
+    return [rate for rate in record.rates if (rate.task, rate.arm) == (task_of(record), record.direct)]
+
+
+def tuned_models(record: OvertrainingRecord) -> list[TunedModel]:
+    """Direct fine-tuning at each budget's tuned rate, the smallest budget first."""
+    rates = {rate.checkpoint: rate for rate in tuned_rates(record)}
+    models = []
+    for checkpoint in record.checkpoints:
+        rate = rates.get(checkpoint.label)
+        model = None if rate is None else record.model(rate.task, rate.arm, rate.rate, rate.checkpoint)
+        if model is not None:
+            models.append(model)
+    return models
+
+
+def score_of(record: OvertrainingRecord, model: TunedModel) -> Figure | None:
+    """The VLM score of a model; None where a seed has diverged."""
+    return tuned_score(record, model, leading_key(record, "target"))
+
+
+def cost_of(record: OvertrainingRecord, model: TunedModel) -> Figure | None:
+    """What fine-tuning costs a model of what should be kept; None where a seed has diverged."""
+    return tuning_cost(record, model, kept_entry(record))
+
+
+def shown(what: str, figure: Figure, level: float, n: str, unit: str) -> ClaimFigure:
+    """A figure at a level."""
+    return ClaimFigure(what=what, value=figure.value, interval=figure.interval_at(level), n=n, unit=unit)
+
+
+# --------------------------------------------------------------------------------------------------------------- cases
+
+
+@dataclasses.dataclass(frozen=True)
+class Noise:
+    """One size of noise, on every checkpoint."""
+
+    record: OvertrainingRecord
+    size: float
+    where = ""
+
+    @property
+    def unit(self) -> str:
+        """Of what should be kept."""
+        return kept_unit(self.record)
+
+    def behind(self, figure: Figure) -> str:
+        """The draws."""
+        return f"{len(figure.by_seed)} draws or seeds"
+
+    def costs(self) -> list[tuple[str, Figure]]:
+        """Of each checkpoint, the smallest budget first."""
+        wanted = (NOISE, self.size, kept_entry(self.record))
+        changes = {s.model: s for s in self.record.sensitivities if (s.kind, s.size, s.entry) == wanted}
+        if any(change.failed for change in changes.values()):
+            raise NotMeasured(f"noise {self.size:g}, which overflows,")
+        labels = [c.label for c in self.record.checkpoints if c.label in changes]
+        return [(label, change_cost(self.record, changes[label])) for label in labels]
+
+
+@dataclasses.dataclass(frozen=True)
+class Direct:
+    """Direct fine-tuning of every checkpoint, at one rate or at the tuned ones."""
+
+    record: OvertrainingRecord
+    at: str
+    """The rate for people."""
+    models: Sequence[TunedModel]
+    noise: str = "seeds, paired"
+    """What seeds are called."""
+    where = ""
+
+    @property
+    def unit(self) -> str:
+        """Of what should be kept."""
+        return kept_unit(self.record)
+
+    @property
+    def ends(self) -> str:
+        """The largest budget minus the smallest."""
+        return f"{self.record.checkpoints[-1].label} - {self.record.checkpoints[0].label}"
+
+    def behind(self, figure: Figure) -> str:
+        """The seeds."""
+        return f"{len(figure.by_seed)} {self.noise}"
+
+    def costs(self) -> list[tuple[str, Figure]]:
+        """Of each checkpoint, the smallest budget first."""
+        line = [(model.checkpoint, cost_of(self.record, model)) for model in self.models]
+        known = [(label, cost) for label, cost in line if cost is not None]
+        if len(known) < len(self.record.checkpoints):
+            raise NotMeasured(f"{self.at} at every budget")
+        return known
+
+    def grows(self, of: Callable[[OvertrainingRecord, TunedModel], Figure | None], what: str) -> Figure:
+        """A figure at the largest budget minus that at the smallest."""
+        if 1 < len(self.models) == len(self.record.checkpoints):
+            first, last = (of(self.record, self.models[place]) for place in (0, -1))
+            if first is not None and last is not None:
+                return last - first
+        raise NotMeasured(f"the {what} at {self.at} at both ends of the ladder")
+
+
+def noises(record: OvertrainingRecord) -> list[Noise]:
+    """Every size of noise."""
+    sizes = sorted({s.size for s in record.sensitivities if s.kind == NOISE})
+    if not sizes:
+        raise NotMeasured("noise")
+    return [Noise(record, size) for size in sizes]
+
+
+def every_rate(record: OvertrainingRecord, noise: str = "seeds, paired") -> list[Direct]:
+    """Direct fine-tuning at every rate at which no model diverged."""
+    return [Direct(record, f"learning rate {rate:g}", models_at(record, rate), noise) for rate in rates_of(record)]
+
+
+def at_tuned_rates(record: OvertrainingRecord) -> list[Direct]:
+    """Direct fine-tuning at the tuned rates."""
+    return [Direct(record, "tuned rates", tuned_models(record))]
+
+
+# ------------------------------------------------------------------------------------------------------ turning points
+
+
+def places_of(turn: TurningPoint, level: float) -> tuple[int, int]:
+    """The smallest and the largest budget that may be the best, by place."""
+    if not turn.chances:
+        raise NotMeasured("at which level the curve turns (run the study's command again): it")
+    return places_at(turn.chances, level)
+
+
+def tokens_text(interval: tuple[float, float]) -> str:
+    """Budgets for people."""
     from holdfast.support.token_counts import shown_tokens
 
-    low, high = (shown_tokens(round(float(f"{v:.2g}"))) for v in interval)  # whole steps, near round numbers
+    low, high = (shown_tokens(round(float(f"{value:.2g}"))) for value in interval)  # whole steps, near round numbers
     return low if low == high else f"{low} to {high}"
 
 
-def _places(turn: Inflection | TunedTurn, level: float) -> tuple[int, int] | None:
-    """The smallest and the largest budget that may be the best, by place; None where the record is of before there were
-    levels."""
-    return places_at(turn.chances, level) if turn.chances else None
-
-
-def _turned(what: str, turn: Inflection | TunedTurn, level: float) -> Part:
+def turned(what: str, turn: TurningPoint, level: float) -> Part:
     """Whether a curve turns, as a part of a claim."""
-    places = _places(turn, level)
-    if places is None:
-        return unknown(f"the record does not say at which levels {what} turns; run the study's command again")
-    interval, verdict = (turn.budgets[places[0]], turn.budgets[places[1]]), verdict_of(places, len(turn.budgets))
-    at = f"best at {_budgets((turn.tokens, turn.tokens))} tokens (may be {_budgets(interval)})"
-    figure = ClaimFigure(
-        what=f"{what}: lost from its best budget to the largest",
-        value=turn.after,
-        interval=None,
-        n="the ladder",
-        unit=turn.unit,
-    )
+    low, high = places_of(turn, level)
+    verdict = verdict_of((low, high), len(turn.budgets))
+    may_be = tokens_text((turn.budgets[low], turn.budgets[high]))
+    at = f"best at {tokens_text((turn.tokens, turn.tokens))} tokens (may be {may_be})"
+    lost = f"{what}: lost from its best budget to the largest"
+    figures = [ClaimFigure(what=lost, value=turn.after, interval=None, n="the ladder", unit=turn.unit)]
     if verdict == TURNS:
-        return Part(verdict=HOLDS, reason=f"{what} turns, {at}", figures=[figure])
+        return Part(verdict=HOLDS, reason=f"{what} turns, {at}", figures=figures)
     if verdict == FALLS:
-        return Part(verdict=FAILS, reason=f"{what} gets better up to the largest budget", figures=[figure])
-    return unknown(f"whether {what} turns cannot be told, {at}", [figure])
+        return Part(verdict=FAILS, reason=f"{what} gets better up to the largest budget", figures=figures)
+    return unknown(f"whether {what} turns cannot be told, {at}", figures)
 
 
-# ---------------------------------------------------------------------------------------------------------------- rules
+def earlier(one: TurningPoint, other: TurningPoint, name: str, than: str, level: float) -> list[Part]:
+    """Whether all budgets that may be best lie before all of another's; each has half of the error."""
+    each = widened(level, 2)
+    budgets = [[turn.budgets[place] for place in places_of(turn, each)] for turn in (one, other)]
+    (low, high), (other_low, other_high) = budgets
+    reason = (
+        f"with {name} the model is best at {tokens_text((low, high))} tokens, with {than} at "
+        f"{tokens_text((other_low, other_high))}"
+    )
+    if high < other_low:
+        return [Part(verdict=HOLDS, reason=reason)]
+    return [Part(verdict=FAILS, reason=reason) if low > other_high else unknown(reason)]
+
+
+def noise_turns_of(record: OvertrainingRecord, kind: str = NOISE) -> list[Inflection]:
+    """Where the model turns under each size of noise, the smallest first."""
+    wanted = (kind, kept_entry(record))
+    turns = sorted((turn for turn in record.inflections if (turn.kind, turn.entry) == wanted), key=lambda t: t.size)
+    if not turns:
+        raise NotMeasured(f"{'noise' if kind == NOISE else 'the checkpoint as it is'} at three budgets")
+    return turns
+
+
+def turn_of(record: OvertrainingRecord, rate: float | None, entry: str, arm: str = "") -> TunedTurn:
+    """Where a way to fine-tune turns, direct fine-tuning where none is named."""
+    wanted = (task_of(record), arm or record.direct, rate, entry)
+    for turn in record.turns:
+        if (turn.task, turn.arm, turn.rate, turn.entry) == wanted:
+            return turn
+    raise NotMeasured(f"the turning point at {'tuned rates' if rate is None else f'learning rate {rate:g}'}")
 
 
 def base_improves(record: OvertrainingRecord, level: float) -> list[Part]:
-    """The checkpoint as it is is at its best at the largest budget, and every smaller one is shown to be worse."""
-    found = next((i for i in record.inflections if (i.kind, i.entry) == (AS_IT_IS, _kept(record))), None)
-    if found is None:
-        return [unknown("the checkpoints were not probed, or are fewer than three")]
-    part = _turned("the checkpoint as it is", found, level)
-    swapped = {HOLDS: FAILS, FAILS: HOLDS, UNKNOWN: UNKNOWN}[part.verdict]
-    return [dataclasses.replace(part, verdict=swapped)]
-
-
-def noise_costs_more(record: OvertrainingRecord, level: float) -> list[Part]:
-    """At every gamma the cost of noise rises monotonically with the budget."""
-    parts = []
-    for gamma in _gammas(record):
-        line = _noise_costs(record, gamma)
-        parts.append(
-            _rising(line, f"cost of noise {gamma:g}", level, record)
-            if len(line) > 1
-            else unknown(f"noise {gamma:g} overflows")
-        )
-    return parts or [unknown("no noise was probed")]
-
-
-def tuning_costs_more(record: OvertrainingRecord, level: float) -> list[Part]:
-    """At every rate the cost of direct fine-tuning rises monotonically with the budget."""
-    parts = []
-    for rate in _rates(record):
-        costs = [(m.checkpoint, tuning_cost(record, m, _kept(record))) for m in _models(record, rate)]
-        line = [(label, cost) for label, cost in costs if cost is not None]
-        parts.append(
-            _rising(line, f"cost at learning rate {rate:g}", level, record)
-            if len(line) == len(record.checkpoints)
-            else unknown(f"learning rate {rate:g} was not measured at every budget")
-        )
-    return parts or [unknown("there is no rate at which no model diverged")]
-
-
-def _rising(line: Sequence[tuple[str, Figure]], what: str, level: float, record: OvertrainingRecord) -> Part:
-    seeds = len(line[0][1].by_seed)
-    unit = _unit(record, "source") or NATS
-    return monotone(
-        line,
-        what=what,
-        rises=True,
-        least=LEAST,
-        margin=BACK,
-        level=level,
-        n=f"{seeds} draws or seeds",
-        unit=unit,
-        along="budget",
-    )
+    """The opposite of turning."""
+    part = turned("the checkpoint as it is", noise_turns_of(record, AS_IT_IS)[0], level)
+    opposite = {HOLDS: FAILS, FAILS: HOLDS}.get(part.verdict, part.verdict)
+    return [dataclasses.replace(part, verdict=opposite)]
 
 
 def noise_turns(record: OvertrainingRecord, level: float) -> list[Part]:
     """Under the largest noise the model turns."""
-    own = [i for i in record.inflections if (i.kind, i.entry) == (NOISE, _kept(record))]
-    if not own:
-        return [unknown("no noise was probed, or the checkpoints are fewer than three")]
-    last = max(own, key=lambda i: i.size)
-    what = f"the model under noise {last.size:g}"
-    return [_turned(what, last, level)]
-
-
-def tuning_turns(record: OvertrainingRecord, level: float) -> list[Part]:
-    """Fine-tuned directly at the largest rate that no model diverged at, what should be kept turns."""
-    rates = _rates(record)
-    if not rates:
-        return [unknown("there is no rate at which no model diverged")]
-    return [_turn(record, rates[-1], "source", level)]
-
-
-def _turn_of(record: OvertrainingRecord, rate: float | None, entry: str, arm: str = "") -> TunedTurn | None:
-    """Where a way to fine-tune turns, direct fine-tuning where none is named; None: it has no such figure."""
-    wanted = (_task(record), arm or record.direct, rate, entry)
-    return next((t for t in record.turns if (t.task, t.arm, t.rate, t.entry) == wanted), None)
-
-
-def _turn(record: OvertrainingRecord, rate: float | None, suite: str, level: float) -> Part:
-    found = _turn_of(record, rate, _kept(record) if suite == "source" else _lead(record, suite))
-    what = f"{'what should be kept' if suite == 'source' else 'the task'} at " + (
-        "tuned rates" if rate is None else f"learning rate {rate:g}"
-    )
-    if found is None:
-        return unknown(f"{what} has no turning point to speak of")
-    return _turned(what, found, level)
+    turn = noise_turns_of(record)[-1]
+    return [turned(f"the model under noise {turn.size:g}", turn, level)]
 
 
 def stronger_noise_turns_earlier(record: OvertrainingRecord, level: float) -> list[Part]:
-    """The turning point under the largest noise comes earlier than that under the smallest."""
-    own = sorted((i for i in record.inflections if (i.kind, i.entry) == (NOISE, _kept(record))), key=lambda i: i.size)
-    if len(own) < 2:
-        return [unknown("fewer than two sizes of noise")]
-    return [_earlier(own[-1], own[0], f"noise {own[-1].size:g}", f"noise {own[0].size:g}", level)]
+    """Under the largest noise than under the smallest."""
+    turns = noise_turns_of(record)
+    if len(turns) < 2:
+        raise NotMeasured("a second size of noise")
+    weak, strong = turns[0], turns[-1]
+    return earlier(strong, weak, f"noise {strong.size:g}", f"noise {weak.size:g}", level)
+
+
+def tuning_turns(record: OvertrainingRecord, level: float) -> list[Part]:
+    """What should be kept, at the largest rate."""
+    rate = rates_of(record)[-1]
+    turn = turn_of(record, rate, kept_entry(record))
+    return [turned(f"what should be kept at learning rate {rate:g}", turn, level)]
 
 
 def higher_rates_turn_earlier(record: OvertrainingRecord, level: float) -> list[Part]:
-    """Fine-tuned directly at the largest rate, what should be kept turns earlier than at the smallest."""
-    rates = _rates(record)
-    high, low = (_turn_of(record, rate, _kept(record)) for rate in (rates[-1], rates[0])) if rates else (None, None)
-    if len(rates) < 2 or high is None or low is None:
-        return [unknown("there are no two rates at which no model diverged")]
-    return [_earlier(high, low, f"learning rate {rates[-1]:g}", f"learning rate {rates[0]:g}", level)]
-
-
-def _earlier(one: Inflection | TunedTurn, other: Inflection | TunedTurn, name: str, than: str, level: float) -> Part:
-    """Whether all budgets that may be best lie before all of another's; each has half of the error."""
-    each = 1 - (1 - level) / 2 if level > 0 else 0.0
-    mine, theirs = _places(one, each), _places(other, each)
-    if mine is None or theirs is None:
-        return unknown("the record does not say at which levels the two turn; run the study's command again")
-    own, its = ((turn.budgets[a], turn.budgets[b]) for turn, (a, b) in ((one, mine), (other, theirs)))
-    told = f"with {name} the model is best at {_budgets(own)} tokens, with {than} at {_budgets(its)}"
-    if own[1] < its[0]:
-        return Part(verdict=HOLDS, reason=told)
-    return Part(verdict=FAILS, reason=told) if own[0] > its[1] else unknown(told)
+    """At the largest rate than at the smallest."""
+    low, high = rates_of(record)[0], rates_of(record)[-1]
+    if low == high:
+        raise NotMeasured("a second rate at which no model diverged")
+    at_high, at_low = (turn_of(record, rate, kept_entry(record)) for rate in (high, low))
+    return earlier(at_high, at_low, f"learning rate {high:g}", f"learning rate {low:g}", level)
 
 
 def kept_turns_when_tuned(record: OvertrainingRecord, level: float) -> list[Part]:
-    """With each budget at its tuned rate, what should be kept turns."""
-    return [_turn(record, None, "source", level)]
+    """What should be kept, at tuned rates."""
+    return [turned("what should be kept at tuned rates", turn_of(record, None, kept_entry(record)), level)]
 
 
 def task_turns_when_tuned(record: OvertrainingRecord, level: float) -> list[Part]:
-    """With each budget at its tuned rate, the task itself turns."""
-    return [_turn(record, None, "target", level)]
+    """The task itself, at tuned rates."""
+    return [turned("the task at tuned rates", turn_of(record, None, leading_key(record, "target")), level)]
+
+
+def lower_rates_turn_later(record: OvertrainingRecord, level: float) -> list[Part]:
+    """At the tuned rates earlier than at the smallest."""
+    rate = rates_of(record)[0]
+    tuned, low = (turn_of(record, at, kept_entry(record)) for at in (None, rate))
+    return earlier(tuned, low, "tuned rates", f"learning rate {rate:g}", level)
+
+
+def shift_of(record: OvertrainingRecord, kind: str) -> Shift:
+    """What a method does at tuned rates, against direct fine-tuning."""
+    arms = [arm.label for arm in record.arms if arm.kind == kind]
+    for shift in record.shifts:
+        if shift.arm in arms and (shift.task, shift.rate, shift.entry) == (task_of(record), None, kept_entry(record)):
+            return shift
+    raise NotMeasured(f"fine-tuning with {kind} at tuned rates")
+
+
+def moves(kind: str) -> Rule[OvertrainingRecord]:
+    """A method delays the turning point."""
+
+    def judge(record: OvertrainingRecord, level: float) -> list[Part]:
+        shift = shift_of(record, kind)
+        tuned, direct = (turn_of(record, None, shift.entry, arm) for arm in (shift.arm, record.direct))
+        return earlier(direct, tuned, "direct fine-tuning", shift.arm, level)
+
+    return Rule("Each at its tuned rates, what should be kept turns later than with direct fine-tuning.", judge)
+
+
+def costs_grow_less(kind: str) -> Rule[OvertrainingRecord]:
+    """With a method the cost grows less along the ladder."""
+
+    def judge(record: OvertrainingRecord, level: float) -> list[Part]:
+        shift = shift_of(record, kind)
+        what = "growth of the cost along the ladder, less direct fine-tuning's"
+        figure = shown(what, shift.growth, level, "seeds paired", shift.unit)
+        return [below(figure, -LEAST, yes="its cost grows less", no="its cost does not grow less")]
+
+    says = (
+        "Each at its tuned rates, the cost in what should be kept grows less from the smallest to the largest budget "
+        "than with direct fine-tuning, by more than 0.02 nats a token."
+    )
+    return Rule(says, judge)
+
+
+# ---------------------------------------------------------------------------------------------- distance and curvature
 
 
 def distance_follows_the_rate(record: OvertrainingRecord, level: float) -> list[Part]:
-    """The weights' distance to the checkpoint is in proportion to the rate, and at one rate independent of the
-    budget."""
-    rates = _rates(record)
-    rows = {rate: _models(record, rate) for rate in rates}
-    seeds = sorted({s for models in rows.values() for m in models for s in m.distance_by_seed})
-    whole = all(set(m.distance_by_seed) == set(seeds) for models in rows.values() for m in models)
-    if len(rates) < 3 or not seeds or not whole or any(len(m) < 2 for m in rows.values()):
-        return [unknown("distances of three rates and more are needed, with the same seeds")]
-    x = [math.log(rate) for rate in rates]
+    """Exponent and spread of the weights' distance to the checkpoint, seed by seed."""
+    rates = rates_of(record)
+    rows = [models_at(record, rate) for rate in rates]
+    distances = [model.distance_by_seed for row in rows for model in row]
+    seeds = sorted(set().union(*distances))
+    same_seeds = all(set(by_seed) == set(seeds) for by_seed in distances)
+    budgets = {len(row) for row in rows}
+    if len(rates) < 3 or not seeds or not same_seeds or len(budgets) > 1 or min(budgets) < 2:
+        raise NotMeasured("the distance at three rates, with the same budgets and seeds,")
+    log_rates = [math.log(rate) for rate in rates]
     exponents, spreads = {}, {}
     for seed in seeds:
-        away = [[math.log(m.distance_by_seed[seed]) for m in rows[rate]] for rate in rates]  # rate, budget
-        slopes = [statistics.linear_regression(x, line).slope for line in zip(*away, strict=True)]
-        exponents[int(seed)] = statistics.fmean(slopes)
+        away = [[math.log(model.distance_by_seed[seed]) for model in row] for row in rows]  # rate, budget
+        slopes = [statistics.linear_regression(log_rates, line).slope for line in zip(*away, strict=True)]
+        exponents[int(seed)] = statistics.fmean(slopes) - 1.0
         spreads[int(seed)] = statistics.fmean(line[-1] - line[0] for line in away)
-    found = []
-    for what, by_seed, centre, margin, yes, no in (
-        ("exponent of the distance in the rate, less 1", exponents, 1.0, EXPONENT, "it is in proportion", "it is not"),
-        ("log of the distance, largest to smallest budget", spreads, 0.0, ALIKE, "it is alike", "it depends on it"),
-    ):
-        over = Figure(
-            value=statistics.fmean(by_seed.values()) - centre,
-            by_seed={s: v - centre for s, v in by_seed.items()},
-            samples_half=0.0,
-        )
-        figure = ClaimFigure(
-            what=what, value=over.value, interval=over.interval_at(level), n=f"{len(seeds)} seeds", unit=""
-        )
-        found.append(within(figure, margin, yes=yes, no=no))
-    return found
+    n = f"{len(seeds)} seeds"
+    exponent = shown("exponent of the distance in the rate, less 1", Figure.over_seeds(exponents), level, n, "")
+    spread = shown("log of the distance, largest to smallest budget", Figure.over_seeds(spreads), level, n, "")
+    return [
+        within(exponent, EXPONENT, yes="it is in proportion", no="it is not"),
+        within(spread, ALIKE, yes="it is alike", no="it depends on it"),
+    ]
 
 
 def quadratic_near_and_far(record: OvertrainingRecord, level: float) -> list[Part]:
-    """Along noise the loss is the quadratic's at the smallest size, and lies above it at the largest."""
-    deviations: dict[str, list[float]] = {"near": [], "far": []}
+    """The loss along noise, less the quadratic, at the smallest and at the largest size."""
+    near: list[float] = []
+    far: list[float] = []
     for sharpness in record.sharpness:
         line = next((one for one in sharpness.lines if one.label.startswith("noise") and len(one.losses) > 2), None)
         if line is None:
             continue
         start = next(loss for size, loss in line.losses if size == 0)
         sizes = sorted(line.losses)[1:]
-        for name, (size, loss) in (("near", sizes[0]), ("far", sizes[-1])):
+        for deviations, (size, loss) in ((near, sizes[0]), (far, sizes[-1])):
             predicted = line.quadratic(size, start)
-            deviations[name].append((loss - predicted) / max(abs(predicted - start), 1e-4))
-    if lost := sum(not math.isfinite(v) for values in deviations.values() for v in values):
+            deviations.append((loss - predicted) / max(abs(predicted - start), 1e-4))
+    if lost := sum(not math.isfinite(value) for value in (*near, *far)):
         return [unknown(f"the loss along noise is not finite at an end of the line of {lost} checkpoints")]
-    if len(deviations["near"]) < 2:
-        return [unknown("the curvature of two checkpoints and more is needed, and two sizes of noise")]
-
-    def figure(what: str, values: Sequence[float]) -> ClaimFigure:
-        over = Figure(value=statistics.fmean(values), by_seed=dict(enumerate(values)), samples_half=0.0)
-        n = f"{len(values)} checkpoints"
-        return ClaimFigure(
-            what=what, value=over.value, interval=over.interval_at(level), n=n, unit="share of its change"
-        )
-
-    near = figure("loss less the quadratic, smallest noise", deviations["near"])
-    far = figure("loss less the quadratic, largest noise", deviations["far"])
+    if len(near) < 2:
+        raise NotMeasured("the curvature of two checkpoints, at two sizes of noise,")
+    n, unit = f"{len(near)} checkpoints", "share of its change"
+    at_ends = [Figure.over_seeds(dict(enumerate(values))) for values in (near, far)]
+    smallest = shown("loss less the quadratic, smallest noise", at_ends[0], level, n, unit)
+    largest = shown("loss less the quadratic, largest noise", at_ends[1], level, n, unit)
     return [
-        within(near, NEAR, yes="the quadratic holds near the checkpoint", no="it does not hold near the checkpoint"),
-        above(far, FAR, yes="the loss lies above it far away", no="the loss does not lie above it far away"),
+        within(
+            smallest, NEAR, yes="the quadratic holds near the checkpoint", no="it does not hold near the checkpoint"
+        ),
+        above(largest, FAR, yes="the loss lies above it far away", no="the loss does not lie above it far away"),
     ]
 
 
-def lower_rates_turn_later(record: OvertrainingRecord, level: float) -> list[Part]:
-    """At the smallest rate that was tried, what should be kept turns later than at the tuned rates."""
-    rates = _rates(record)
-    low = _turn_of(record, rates[0], _kept(record)) if rates else None
-    tuned = _turn_of(record, None, _kept(record))
-    if low is None or tuned is None:
-        return [unknown("there is no turning point to compare")]
-    return [_earlier(tuned, low, "tuned rates", f"learning rate {rates[0]:g}", level)]
+# ----------------------------------------------------------------------------------------------------- models that see
 
 
-def moves(kind: str) -> Callable[[OvertrainingRecord, float], list[Part]]:
-    """A rule: with a method, each at its tuned rates, the turning point comes later than with direct fine-tuning."""
-
-    def rule(record: OvertrainingRecord, level: float) -> list[Part]:
-        found = _shift(record, kind)
-        if isinstance(found, Part):
-            return [found]
-        mine, direct = (_turn_of(record, None, found.entry, arm) for arm in (found.arm, record.direct))
-        if mine is None or direct is None:
-            return [unknown("there is no turning point to compare")]
-        return [_earlier(direct, mine, "direct fine-tuning", found.arm, level)]
-
-    rule.says = (  # type: ignore[attr-defined]
-        "Each at its tuned rates, what should be kept turns later than with direct fine-tuning."
-    )
-    return rule
-
-
-def costs_grow_less(kind: str) -> Callable[[OvertrainingRecord, float], list[Part]]:
-    """A rule: with a method, each at its tuned rates, the cost grows less along the ladder than with direct
-    fine-tuning."""
-
-    def rule(record: OvertrainingRecord, level: float) -> list[Part]:
-        found = _shift(record, kind)
-        if isinstance(found, Part):
-            return [found]
-        figure = ClaimFigure(
-            what="growth of the cost along the ladder, less direct fine-tuning's",
-            value=found.growth.value,
-            interval=found.growth.interval_at(level),
-            n="seeds paired",
-            unit=found.unit,
-        )
-        return [below(figure, -LEAST, yes="its cost grows less", no="its cost does not grow less")]
-
-    rule.says = (  # type: ignore[attr-defined]
-        "Each at its tuned rates, the cost in what should be kept grows less from the smallest to the largest budget "
-        "than with direct fine-tuning, by more than 0.02 nats a token."
-    )
-    return rule
+SCORE_RISES = Check(
+    what="VLM score at {case.at}: {case.ends}",
+    of=lambda direct: direct.grows(score_of, "VLM score"),
+    above=SCORE,
+    yes="at {case.at} the VLM score rises with the budget",
+    no="at {case.at} the VLM score does not rise with the budget",
+    unit="share of the questions",
+)
+LANGUAGE_COSTS = Check(
+    what="cost in language at {case.at}: {case.ends}",
+    of=lambda direct: direct.grows(cost_of, "cost in language"),
+    above=LEAST,
+    yes="at {case.at} more language is lost after longer pre-training",
+    no="at {case.at} no more language is lost after longer pre-training",
+)
 
 
-def score_rises_when_tuned(record: OvertrainingRecord, level: float) -> list[Part]:
-    """At the tuned rates the VLM score of the largest budget is above that of the smallest by more than 0.02."""
-    return [_score_rises(record, _tuned(record), "tuned rates", level)]
+def score_and_language(record: OvertrainingRecord, arm: str, checkpoint: str) -> list[Point]:
+    """A way to fine-tune a checkpoint along its rates, those at which it diverged left out: VLM score, and language
+    kept."""
+    wanted = (task_of(record), arm, checkpoint)
+    points = []
+    for model in sorted(record.models, key=lambda model: model.rate):
+        if (model.task, model.arm, model.checkpoint) == wanted:
+            score, cost = score_of(record, model), cost_of(record, model)
+            if score is not None and cost is not None:
+                points.append(Point(target=score, source=cost * -1.0))
+    return points
 
 
-def language_costs_more_when_tuned(record: OvertrainingRecord, level: float) -> list[Part]:
-    """At the tuned rates the cost in what should be kept at the largest budget is above that at the smallest by more
-    than 0.02 nats a token."""
-    return [_language_costs(record, _tuned(record), "tuned rates", level)]
+def language_at(record: OvertrainingRecord, arm: str, checkpoint: str, score: Figure) -> Figure | None:
+    """Language kept by a way to fine-tune a checkpoint where it reaches a VLM score; None where it does not."""
+    curve = score_and_language(record, arm, checkpoint)
+    if any(point.target.by_seed.keys() != score.by_seed.keys() for point in curve):
+        raise NotMeasured(f"{arm} with every seed")
+    return source_at([curve], score)
 
 
-def score_rises_at_every_rate(record: OvertrainingRecord, level: float) -> list[Part]:
-    """At every rate the VLM score of the largest budget is above that of the smallest by more than 0.02."""
-    return _at_every_rate(record, lambda models, at: _score_rises(record, models, at, level))
+def keeps_more_at_equal_score(kind: str) -> Rule[OvertrainingRecord]:
+    """A way to fine-tune keeps more language than direct fine-tuning at equal VLM score."""
 
-
-def language_costs_more_at_every_rate(record: OvertrainingRecord, level: float) -> list[Part]:
-    """At every rate the cost in what should be kept at the largest budget is above that at the smallest by more than
-    0.02 nats a token."""
-    return _at_every_rate(record, lambda models, at: _language_costs(record, models, at, level))
-
-
-def _at_every_rate(record: OvertrainingRecord, part: Callable[[Sequence[TunedModel], str], Part]) -> list[Part]:
-    parts = [part(_models(record, rate), f"learning rate {rate:g}") for rate in _rates(record)]
-    return parts or [unknown("there is no rate at which no model diverged")]
-
-
-def _score_rises(record: OvertrainingRecord, models: Sequence[TunedModel], at: str, level: float) -> Part:
-    scores = [_score(record, m) for m in models]
-    return _along(
-        record, scores, f"VLM score at {at}", SCORE, level, unit="share of the questions",
-        yes=f"at {at} the VLM score rises with the budget", no=f"at {at} the VLM score does not rise with the budget",
-    )  # fmt: skip
-
-
-def _language_costs(record: OvertrainingRecord, models: Sequence[TunedModel], at: str, level: float) -> Part:
-    costs = [tuning_cost(record, m, _kept(record)) for m in models]
-    return _along(
-        record, costs, f"cost in language at {at}", LEAST, level, unit=_unit(record, "source") or NATS,
-        yes=f"at {at} more language is lost after longer pre-training",
-        no=f"at {at} no more language is lost after longer pre-training",
-    )  # fmt: skip
-
-
-def _along(
-    record: OvertrainingRecord,
-    line: Sequence[Figure | None],
-    what: str,
-    least: float,
-    level: float,
-    *,
-    unit: str,
-    yes: str,
-    no: str,
-) -> Part:
-    """Whether a figure grows from the smallest budget to the largest by more than what counts."""
-    if len(line) < len(record.checkpoints) or len(line) < 2 or line[0] is None or line[-1] is None:
-        return unknown(f"the {what} was not measured at both ends of the ladder")
-    over = line[-1] - line[0]
-    first, last = (record.checkpoints[place].label for place in (0, -1))
-    figure = ClaimFigure(
-        what=f"{what}: {last} - {first}",
-        value=over.value,
-        interval=over.interval_at(level),
-        n=f"{len(over.by_seed)} seeds, paired",
-        unit=unit,
-    )
-    return above(figure, least, yes=yes, no=no)
-
-
-def keeps_more_at_equal_score(kind: str) -> Callable[[OvertrainingRecord, float], list[Part]]:
-    """A rule: at the largest budget, a way to fine-tune keeps more language than direct fine-tuning at equal VLM
-    score."""
-
-    def rule(record: OvertrainingRecord, level: float) -> list[Part]:
-        last = record.checkpoints[-1].label if record.checkpoints else ""
-        arm = next((a.label for a in record.arms if a.kind == kind), None)
-        tuned = next((s for m in _tuned(record) if m.checkpoint == last and (s := _score(record, m))), None)
-        if arm is None or tuned is None:
-            return [unknown("there is no such fine-tuning at the largest budget")]
-        by_seed = {seed: score - SCORE for seed, score in tuned.by_seed.items()}
-        wanted = dataclasses.replace(tuned, value=tuned.value - SCORE, by_seed=by_seed, samples_half=0.0)
-        curves = {a: _score_and_language(record, a, last) for a in (arm, record.direct)}
-        if short := [a for a, curve in curves.items() if any(p.target.by_seed.keys() != by_seed.keys() for p in curve)]:
-            return [unknown(f"{' and '.join(short)}: not every seed is there")]
-        kept = {a: source_at([curve], wanted) for a, curve in curves.items()}
-        mine, direct = kept[arm], kept[record.direct]
-        if mine is None or direct is None:
-            missed = arm if mine is None else record.direct
-            return [unknown(f"{missed} does not reach the VLM score {wanted.value:.3f} in every seed")]
-        over = mine - direct
-        figure = ClaimFigure(
-            what=f"language kept at VLM score {wanted.value:.3f}: {arm} - {record.direct}",
-            value=over.value,
-            interval=over.interval_at(level),
-            n=f"{len(over.by_seed)} seeds, paired",
-            unit=_unit(record, "source") or NATS,
-        )
+    def judge(record: OvertrainingRecord, level: float) -> list[Part]:
+        largest = record.checkpoints[-1].label if record.checkpoints else ""
+        arm = next((arm.label for arm in record.arms if arm.kind == kind), None)
+        scores = [score_of(record, model) for model in tuned_models(record) if model.checkpoint == largest]
+        if arm is None or not scores or scores[0] is None:
+            raise NotMeasured(f"{kind} beside direct fine-tuning at the largest budget")
+        by_seed = {seed: value - SCORE for seed, value in scores[0].by_seed.items()}
+        score = dataclasses.replace(scores[0], value=scores[0].value - SCORE, by_seed=by_seed, samples_half=0.0)
+        kept, direct = (language_at(record, label, largest, score) for label in (arm, record.direct))
+        if kept is None or direct is None:
+            label = arm if kept is None else record.direct
+            return [unknown(f"{label} does not reach the VLM score {score.value:.3f} in every seed")]
+        what = f"language kept at VLM score {score.value:.3f}: {arm} - {record.direct}"
+        n = f"{len(by_seed)} seeds, paired"
+        figure = shown(what, kept - direct, level, n, kept_unit(record))
         return [above(figure, LEAST, yes="it keeps more language", no="it does not keep more language")]
 
-    rule.says = (  # type: ignore[attr-defined]
+    says = (
         "At the largest budget and at equal VLM score (that of direct fine-tuning at its tuned rate, less 0.02) the "
         "cost in what should be kept is below that of direct fine-tuning by more than 0.02 nats a token."
     )
-    return rule
-
-
-def _score_and_language(record: OvertrainingRecord, arm: str, checkpoint: str) -> list[Point]:
-    """A way to fine-tune a checkpoint along its rates, those at which it diverged left out: VLM score, and language
-    kept."""
-    own = [m for m in record.models if (m.task, m.arm, m.checkpoint) == (_task(record), arm, checkpoint)]
-    found = []
-    for m in sorted(own, key=lambda m: m.rate):
-        score, cost = _score(record, m), tuning_cost(record, m, _kept(record))
-        if score is not None and cost is not None:
-            found.append(Point(target=score, source=cost * -1.0))
-    return found
-
-
-def _shift(record: OvertrainingRecord, kind: str) -> Part | Shift:
-    arms = [a.label for a in record.arms if a.kind == kind]
-    wanted = [(_task(record), arm, None, _kept(record)) for arm in arms]
-    found = next((s for s in record.shifts if (s.task, s.arm, s.rate, s.entry) in wanted), None)
-    return found if found is not None else unknown("there is no such fine-tuning at tuned rates")
+    return Rule(says, judge)
 
 
 # ------------------------------------------------------------------------------------------------------- preconditions
 
 
-def _falls(record: OvertrainingRecord) -> float | None:
+def improvement(record: OvertrainingRecord) -> float:
     """How far the checkpoints' own loss falls along the ladder; where nothing was probed, as the fine-tunings have
     measured their start."""
-    own = {s.model: s.before for s in record.sensitivities if s.entry == _kept(record) and not s.higher_is_better}
-    lead = record.leading(_task(record), "source")
+    kept = kept_entry(record)
+    losses = {s.model: s.before for s in record.sensitivities if s.entry == kept and not s.higher_is_better}
+    lead = record.leading(task_of(record), "source")
     if not record.sensitivities and lead is not None and not lead.higher_is_better:
-        measured = [m for m in record.models if lead.key in m.scores and math.isfinite(m.scores[lead.key].value)]
-        own = {m.checkpoint: m.scores[lead.key].value - m.costs[lead.key].value for m in measured}
-    ends = [own.get(record.checkpoints[place].label) for place in (0, -1)]
-    return None if None in ends else float(ends[0]) - float(ends[1])  # type: ignore[arg-type]
+        for model in record.models:
+            score = model.scores.get(lead.key)
+            if score is not None and math.isfinite(score.value):
+                losses[model.checkpoint] = score.value - model.costs[lead.key].value
+    first, last = (losses.get(record.checkpoints[place].label) for place in (0, -1))
+    if first is None or last is None:
+        raise NotMeasured("the checkpoints' own loss")
+    return first - last
 
 
-def _edges(record: OvertrainingRecord) -> float | None:
-    own = [r for r in record.rates if (r.task, r.arm) == (_task(record), record.direct)]
-    alone = any(a.label == record.direct and len(a.rates) < 2 for a in record.arms)  # nothing was chosen
-    return float(sum(alone or bool(r.edge) for r in own)) if own else None
+def edges(record: OvertrainingRecord) -> float:
+    """Budgets at which direct fine-tuning's tuned rate is an end of what was tried."""
+    rates = tuned_rates(record)
+    if not rates:
+        raise NotMeasured("tuned rates")
+    alone = any(arm.label == record.direct and len(arm.rates) < 2 for arm in record.arms)  # nothing was chosen
+    return float(sum(alone or bool(rate.edge) for rate in rates))
 
 
-def _learnt(record: OvertrainingRecord) -> float | None:
+def least_learnt(record: OvertrainingRecord) -> float:
     """The least that direct fine-tuning at tuned rates brings to the task."""
-    entry = _lead(record, "target")
-    own = [r for r in record.rates if (r.task, r.arm) == (_task(record), record.direct)]
-    models = [record.model(r.task, r.arm, r.rate, r.checkpoint) for r in own]
-    gains = [-m.costs[entry].value for m in models if m is not None and entry in m.costs]
-    return min(gains) if gains and len(gains) == len(record.checkpoints) else None
+    entry = leading_key(record, "target")
+    gains = [-model.costs[entry].value for model in tuned_models(record) if entry in model.costs]
+    if not gains or len(gains) < len(record.checkpoints):
+        raise NotMeasured("the task at every budget")
+    return min(gains)
 
 
-def _above_chance(record: OvertrainingRecord) -> float | None:
+def above_chance(record: OvertrainingRecord) -> float:
     """By how much direct fine-tuning at its tuned rates is above guessing at the ends of the ladder: the least lower
     end of an interval, less chance."""
-    lead, models = record.leading(_task(record), "target"), _tuned(record)
+    lead, models = record.leading(task_of(record), "target"), tuned_models(record)
     if lead is None or lead.chance is None or len(models) < len(record.checkpoints):
-        return None
-    scores = [_score(record, models[place]) for place in (0, -1)]
-    intervals = [s.interval_at(CONFIDENCE) for s in scores if s is not None]
-    lows = [interval[0] - lead.chance for interval in intervals if interval is not None]
-    return min(lows) if len(lows) == 2 else None
+        raise NotMeasured("the VLM score and chance")
+    lows = []
+    for place in (0, -1):
+        score = score_of(record, models[place])
+        interval = None if score is None else score.interval_at(CONFIDENCE)
+        if interval is None:
+            raise NotMeasured("the VLM score with an interval")
+        lows.append(interval[0] - lead.chance)
+    return min(lows)
 
 
-IMPROVING: Requirement[OvertrainingRecord] = Requirement(
+IMPROVING = Requirement(
     name="the checkpoints get better along the ladder",
-    of=_falls,
+    of=improvement,
     at_least=IMPROVES,
     figure="loss of the smallest budget less that of the largest, as they are",
     advice="take budgets further apart",
 )
-INSIDE: Requirement[OvertrainingRecord] = Requirement(
+INSIDE = Requirement(
     name="the tuned rate is inside what was tried",
-    of=_edges,
+    of=edges,
     at_most=0.0,
     figure="budgets at which direct's tuned rate is an end of what was tried",
     advice="try more rates on that side",
 )
-LEARNING: Requirement[OvertrainingRecord] = Requirement(
+LEARNING = Requirement(
     name="direct fine-tuning learns the task at every budget",
-    of=_learnt,
+    of=least_learnt,
     at_least=LEARNS,
     figure="least gain on the task's test at tuned rates",
     advice="train longer, or on more rows",
 )
-SEEING: Requirement[OvertrainingRecord] = Requirement(
+SEEING = Requirement(
     name="direct fine-tuning sees, at the smallest and at the largest budget",
-    of=_above_chance,
+    of=above_chance,
     at_least=0.0,
     figure="lower end of the VLM score's interval at tuned rates, less guessing",
     advice="train longer, or on more pictures",
@@ -654,158 +642,218 @@ SEEN_TUNED = (IMPROVING, INSIDE, SEEING)
 # ---------------------------------------------------------------------------------------------------------- statements
 
 
-def _statement(
+def _claim(
     number: str,
     text: str,
-    check: Callable[[OvertrainingRecord, float], list[Part]],
     paper: str,
-    preconditions: Sequence[Requirement[OvertrainingRecord]] = (IMPROVING,),
+    rule: Rule[OvertrainingRecord],
+    needs: Sequence[Requirement] = (IMPROVING,),
     recipe: str = LANGUAGE,
 ) -> Statement[OvertrainingRecord]:
-    return Statement(
-        number=number, recipe=recipe, text=text, paper=paper, check=check, preconditions=tuple(preconditions)
-    )
+    return Statement(number=number, recipe=recipe, text=text, paper=paper, rule=rule, preconditions=needs)
 
 
 _OURS = (
     '"we expect that explicit forms of regularization to prevent large parameter updates could also mitigate or delay '
     'catastrophic overtraining" (section 3.4.2; theorem 4.7); not tried'
 )
-
-
-def _retention() -> Iterator[Statement[OvertrainingRecord]]:
-    letters = iter("abcdef")
-    for kind, name in {"label_annealing": "Label annealing", "l2": "L2 to the start", "sfa": "SFA"}.items():
-        text = f"{name} moves the inflection point to larger budgets."
-        yield _statement(f"9{next(letters)}", text, moves(kind), _OURS, TUNED)
-        text = f"{name} lets the cost grow less with the budget."
-        yield _statement(f"9{next(letters)}", text, costs_grow_less(kind), _OURS, TUNED)
-
-
 _SCORE = '"extended pre-training translates to continuous improvements in the VLM score" (section 2, figure 2 right)'
 _LOST = (
     '"models pre-trained on more tokens show greater forgetting and larger drops in performance across the various OOD '
     'benchmarks" (section 2, figure 2 right)'
 )
-_OF_SEEING = {"label_annealing": "label annealing", "sfa": "SFA", "LoRA": "LoRA"}
-"""By the kind of a way to fine-tune."""
+_ALL_RATES = "all learning rates: figures 24, 26 and 28 (appendix E); a sentence on them is not there"
 
 
-def _seeing() -> Iterator[Statement[OvertrainingRecord]]:
-    for number, text, check, paper, needs in (
-        (
-            "10a",
-            "With the learning rate tuned for it, the VLM score rises with the budget.",
-            score_rises_when_tuned,
-            _SCORE,
-            SEEN_TUNED,
-        ),
-        (
-            "10b",
-            "With the learning rate tuned for the VLM score, more language is lost after longer pre-training.",
-            language_costs_more_when_tuned,
-            _LOST,
-            SEEN_TUNED,
-        ),
-        (
-            "10c",
-            "At every fixed learning rate, the VLM score rises with the budget.",
-            score_rises_at_every_rate,
-            "all learning rates: figures 24, 26 and 28 (appendix E); a sentence on them is not there",
-            SEEN,
-        ),
-        (
-            "10d",
-            "At every fixed learning rate, more language is lost after longer pre-training.",
-            language_costs_more_at_every_rate,
-            "all learning rates: figures 24, 26 and 28 (appendix E); a sentence on them is not there",
-            SEEN,
-        ),
-    ):
-        yield _statement(number, text, check, paper, needs, PICTURES)
-    for letter, (kind, name) in zip("efg", _OF_SEEING.items(), strict=True):
-        text = f"At the largest budget, {name} keeps more language at equal VLM score."
-        yield _statement(f"10{letter}", text, keeps_more_at_equal_score(kind), _OURS, SEEN_TUNED, PICTURES)
+def _retention(kind: str, name: str, letters: str) -> Iterator[Statement[OvertrainingRecord]]:
+    text = f"{name} moves the inflection point to larger budgets."
+    yield _claim(f"9{letters[0]}", text, _OURS, moves(kind), TUNED)
+    text = f"{name} lets the cost grow less with the budget."
+    yield _claim(f"9{letters[1]}", text, _OURS, costs_grow_less(kind), TUNED)
 
 
-STATEMENTS: tuple[Statement[OvertrainingRecord], ...] = (
-    _statement(
+def _equal_score(kind: str, name: str, letter: str) -> Statement[OvertrainingRecord]:
+    text = f"At the largest budget, {name} keeps more language at equal VLM score."
+    return _claim(f"10{letter}", text, _OURS, keeps_more_at_equal_score(kind), SEEN_TUNED, PICTURES)
+
+
+STATEMENTS = (
+    _claim(
         "1",
         "The checkpoint's own perplexity falls with the pre-training budget.",
-        base_improves,
         "falls with the budget (figures 3 to 6, dashed lines)",
+        Rule(
+            "The checkpoint as it is is at its best at the largest budget, and every smaller one is shown to be worse.",
+            base_improves,
+        ),
         (),
     ),
-    _statement(
+    _claim(
         "2",
         "The cost of Gaussian noise rises monotonically with the budget, at every size of the noise.",
-        noise_costs_more,
         '"progressive sensitivity": at every gamma (section 3.3, figure 3)',
+        rising(
+            "At every gamma the cost of noise rises by more than 0.02 nats from the smallest to the largest budget, "
+            "and between no two goes back by more than that.",
+            noises,
+            Noise.costs,
+            what="cost of noise {case.size:g}",
+            least=LEAST,
+            back=BACK,
+            along="budget",
+        ),
     ),
-    _statement(
+    _claim(
         "3",
         "The cost of fine-tuning at a fixed learning rate rises monotonically with the budget.",
-        tuning_costs_more,
         '"progressive sensitivity" at fixed rates, on all data sets (section 3.4.1, figure 4)',
+        rising(
+            "At every rate the cost of direct fine-tuning rises by more than 0.02 nats from the smallest to the "
+            "largest budget, and between no two goes back by more than that.",
+            lambda record: every_rate(record, "draws or seeds"),
+            Direct.costs,
+            what="cost at {case.at}",
+            least=LEAST,
+            back=BACK,
+            along="budget",
+        ),
     ),
-    _statement(
+    _claim(
         "4a",
         "Under noise the loss is U-shaped: beyond some budget longer pre-training makes it worse.",
-        noise_turns,
         "an inflection point at each gamma that is large enough (section 3.3, figure 3)",
+        Rule(
+            "Under the largest noise the best budget is not the largest, which is shown to be worse.",
+            noise_turns,
+        ),
     ),
-    _statement(
+    _claim(
         "4b",
         "Larger noise moves the inflection point to smaller budgets.",
-        stronger_noise_turns_earlier,
         '"leading to an inflection point at a lower token budget" (section 3.3)',
+        Rule(
+            "All budgets that may be best under the largest noise lie before all of those under the smallest.",
+            stronger_noise_turns_earlier,
+        ),
     ),
-    _statement(
+    _claim(
         "4c",
         "Fine-tuned at a fixed learning rate, the loss on pre-training text is U-shaped in the budget.",
-        tuning_turns,
         "U-shaped for larger rates (section 3.4.1, figure 5)",
+        Rule(
+            "Fine-tuned directly at the largest rate that no model diverged at, what should be kept is at its best "
+            "before the largest budget, which is shown to be worse.",
+            tuning_turns,
+        ),
     ),
-    _statement(
+    _claim(
         "4d",
         "A larger learning rate moves the inflection point to smaller budgets.",
-        higher_rates_turn_earlier,
         "larger rates degrade at smaller budgets (section 3.4.1, figure 5)",
+        Rule(
+            "Fine-tuned directly at the largest rate, what should be kept turns earlier than at the smallest.",
+            higher_rates_turn_earlier,
+        ),
     ),
-    _statement(
+    _claim(
         "5a",
         "With the learning rate tuned for the task, what should be kept still degrades at large budgets.",
-        kept_turns_when_tuned,
         "C4 perplexity degrades (section 3.4.2, figure 6)",
+        Rule("With each budget at its tuned rate, what should be kept turns.", kept_turns_when_tuned),
         TUNED,
     ),
-    _statement(
+    _claim(
         "5b",
         "With the learning rate tuned for the task, the task itself degrades at large budgets.",
-        task_turns_when_tuned,
         "in some cases the in-domain perplexity degrades, too (section 3.4.2, figure 6)",
+        Rule("With each budget at its tuned rate, the task itself turns.", task_turns_when_tuned),
         TUNED,
     ),
-    _statement(
+    _claim(
         "6",
         "The weights move in proportion to the learning rate, independently of the budget.",
-        distance_follows_the_rate,
         "distance in proportion to the rate, alike at all budgets (figure 8)",
+        Rule(
+            "The weights' distance to the checkpoint grows with the rate to an exponent within 0.2 of 1, and at one "
+            "rate is alike within 20 % at the smallest and the largest budget.",
+            distance_follows_the_rate,
+        ),
     ),
-    _statement(
+    _claim(
         "7",
         "The loss along noise is its quadratic approximation near the checkpoint, and lies above it far away.",
-        quadratic_near_and_far,
         "holds for small steps, and the loss lies above it for large ones (appendix D, figure 9)",
+        Rule(
+            "Along noise the loss is within 10 % of the quadratic's change at the smallest size, and more than 10 % "
+            "above it at the largest.",
+            quadratic_near_and_far,
+        ),
         (),
     ),
-    _statement(
+    _claim(
         "8",
         "A learning rate below the tuned one delays the inflection point.",
-        lower_rates_turn_later,
         "a rate that is not optimal can delay it, at the task's expense (section 3.4.2, figure 7)",
+        Rule(
+            "At the smallest rate that was tried, what should be kept turns later than at the tuned rates.",
+            lower_rates_turn_later,
+        ),
         TUNED,
     ),
-    *_retention(),
-    *_seeing(),
+    *_retention("label_annealing", "Label annealing", "ab"),
+    *_retention("l2", "L2 to the start", "cd"),
+    *_retention("sfa", "SFA", "ef"),
+    _claim(
+        "10a",
+        "With the learning rate tuned for it, the VLM score rises with the budget.",
+        _SCORE,
+        rule(
+            "At the tuned rates the VLM score of the largest budget is above that of the smallest by more than 0.02.",
+            at_tuned_rates,
+            SCORE_RISES,
+        ),
+        SEEN_TUNED,
+        PICTURES,
+    ),
+    _claim(
+        "10b",
+        "With the learning rate tuned for the VLM score, more language is lost after longer pre-training.",
+        _LOST,
+        rule(
+            "At the tuned rates the cost in what should be kept at the largest budget is above that at the smallest by "
+            "more than 0.02 nats a token.",
+            at_tuned_rates,
+            LANGUAGE_COSTS,
+        ),
+        SEEN_TUNED,
+        PICTURES,
+    ),
+    _claim(
+        "10c",
+        "At every fixed learning rate, the VLM score rises with the budget.",
+        _ALL_RATES,
+        rule(
+            "At every rate the VLM score of the largest budget is above that of the smallest by more than 0.02.",
+            every_rate,
+            SCORE_RISES,
+        ),
+        SEEN,
+        PICTURES,
+    ),
+    _claim(
+        "10d",
+        "At every fixed learning rate, more language is lost after longer pre-training.",
+        _ALL_RATES,
+        rule(
+            "At every rate the cost in what should be kept at the largest budget is above that at the smallest by more "
+            "than 0.02 nats a token.",
+            every_rate,
+            LANGUAGE_COSTS,
+        ),
+        SEEN,
+        PICTURES,
+    ),
+    _equal_score("label_annealing", "label annealing", "e"),
+    _equal_score("sfa", "SFA", "f"),
+    _equal_score("LoRA", "LoRA", "g"),
 )

@@ -35,18 +35,16 @@ from holdfast.papers.claims.rules import (
     ClaimFigure,
     Evidence,
     Part,
-    Precondition,
     Requirement,
+    Rule,
     Statement,
     above,
-    at_least,
     below,
-    unknown,
 )
 from holdfast.records.comparison import Comparison
-from holdfast.records.figure import Figure
+from holdfast.records.figure import Figure, NotMeasured
 from holdfast.records.metrics import is_share
-from holdfast.records.residual import BASE, DERIVED, INSTRUCT, ResidualRecord, StudiedModel
+from holdfast.records.residual import BASE, DERIVED, INSTRUCT, ModelPair, ResidualRecord, StudiedModel
 from holdfast.statistics.gains import Gain, gain_over_seeds
 from holdfast.support.token_counts import shown_tokens
 
@@ -89,30 +87,30 @@ NAMES = {
 }
 
 
-def check_claims(record: ResidualRecord | None) -> list[Claim]:
+def check_claims(records: Mapping[str, ResidualRecord | None]) -> list[Claim]:
     """Every claim of the paper, held against a study.
 
     Args:
-        record: a study's, finished or not; None: not run.
+        records: by study (`RECIPE`), finished or not; None: not run.
     """
-    models = record.models if record is not None else []
-    evidence = Evidence(
-        record=None if record is None else _Study(record),
-        waiting=sum(m.state in ("waiting", "running") for m in models),
-        seeds=len({m.seed for m in models}),
-        noun="model",
-        without={} if record is None else {name: _Study(rest) for name, rest in _without(record)},
-    )
-    return engine.check_claims(STATEMENTS, {RECIPE: evidence})
+    return engine.check_claims(STATEMENTS, {name: _evidence(record) for name, record in records.items()})
+
+
+def _evidence(record: ResidualRecord | None) -> Evidence[Study]:
+    if record is None:
+        return Evidence(record=None)
+    seeds = len({model.seed for model in record.models})
+    without = {name: Study(rest) for name, rest in _without(record)}
+    return Evidence.of(Study(record), record.models, seeds=seeds, noun="model", without=without)
 
 
 def _without(record: ResidualRecord) -> Iterator[tuple[str, ResidualRecord]]:
     """The record with one seed left out, by name; nothing where there is one."""
-    seeds = sorted({m.seed for m in record.models if m.continued})
+    seeds = sorted({model.seed for model in record.models if model.continued})
     for seed in seeds if len(seeds) > 1 else ():
         left = {m.name for m in record.models if m.seed == seed and (m.continued or m.width)}
-        models = [m for m in record.models if m.name not in left]
-        pairs = [p for p in record.pairs if not {p.before, p.after} & left]
+        models = [model for model in record.models if model.name not in left]
+        pairs = [pair for pair in record.pairs if not {pair.before, pair.after} & left]
         yield f"seed {seed}", dataclasses.replace(record, models=models, pairs=pairs)
 
 
@@ -154,30 +152,71 @@ def flexible(c: Comparison) -> bool:
 
 
 Measure = Callable[[Comparison], bool]
+WORDS: dict[Measure, str] = {
+    following: "following",
+    overall: "overall",
+    kept: "old knowledge",
+    new_text: "new text",
+    strict: "problems solved, strict",
+    flexible: "problems solved, flexible",
+}
 
 
 def gain_of(compared: Compared, measure: Measure) -> Gain | None:
     """The change of a measure over seeds; None where nothing was compared, a seed lacks it or it is not finite."""
-    found = [c for held in compared.values() for c in held if measure(c)]
-    if any(c.suite == AVERAGES for c in found):
-        found = [c for c in found if c.suite == AVERAGES]  # its members are in it
-    return gain_over_seeds(compared, list(dict.fromkeys((c.suite, c.name, c.metric) for c in found)))
+    entries: dict[tuple[str, str, str], None] = {}
+    for comparisons in compared.values():
+        for c in comparisons:
+            if measure(c):
+                entries[c.suite, c.name, c.metric] = None
+    averages = [entry for entry in entries if entry[0] == AVERAGES]  # its members are in it
+    return gain_over_seeds(compared, averages or list(entries))
 
 
-class _Study:
+def title(after: Kind, before: Kind, measure: Measure, budget: int | None) -> str:
+    """What a change is of, for people."""
+    tokens = "new text" if budget is None else f"{shown_tokens(budget)} tokens"
+    return f"{WORDS[measure]}, {NAMES[after]} against {NAMES[before]}".format(tokens=tokens)
+
+
+@dataclasses.dataclass(frozen=True)
+class Study:
     """A record, asked for changes."""
 
-    def __init__(self, record: ResidualRecord) -> None:
-        self.record = record
-        continued = [m for m in record.models if m.budget is not None]
-        self.family = continued[0].family if continued else "".join(record.families[:1])
-        self.widths = sorted({m.width for m in record.models})
-        self.width = record.models[0].width if record.models else 0
-        self.budgets = sorted({m.budget for m in continued if m.family == self.family and m.budget is not None})
+    record: ResidualRecord
+
+    @property
+    def continued(self) -> list[StudiedModel]:
+        """Models that were trained on new text."""
+        return [model for model in self.record.models if model.budget is not None]
+
+    @property
+    def family(self) -> str:
+        """That which is continued."""
+        return self.continued[0].family if self.continued else "".join(self.record.families[:1])
+
+    @property
+    def widths(self) -> list[int]:
+        """Of the models, the smallest first."""
+        return sorted({model.width for model in self.record.models})
+
+    @property
+    def width(self) -> int:
+        """The first, which the claims are about."""
+        return self.record.models[0].width if self.record.models else 0
+
+    @property
+    def budgets(self) -> list[int]:
+        """Tokens of new text, the smallest first; raises `NotMeasured` where nothing was continued."""
+        family = self.family
+        budgets = sorted({model.budget or 0 for model in self.continued if model.family == family})
+        if not budgets:
+            raise NotMeasured("a continued model")
+        return budgets
 
     def change(
         self, after: Kind, before: Kind, measure: Measure, *, budget: int | None = None, width: int | None = None
-    ) -> Gain | None:
+    ) -> Gain:
         """Of models of the family that is continued.
 
         Args:
@@ -185,433 +224,471 @@ class _Study:
             measure: what is compared.
             budget: of those that are continued; None: the largest.
             width: None: the first.
+
+        Raises:
+            NotMeasured: it was not compared, or is not finite.
         """
-        budget = self.budgets[-1] if budget is None and self.budgets else budget
+        if budget is None and (after[1] or before[1]):
+            budget = self.budgets[-1]
         width = self.width if width is None else width
+        later, earlier = (self._models(kind, budget if kind[1] else None, width) for kind in (after, before))
+        gain = self._between(later, earlier, measure)
+        if gain is None:
+            raise NotMeasured(title(after, before, measure, budget))
+        return gain
 
-        def fits(m: StudiedModel, kind: Kind) -> bool:
+    def _models(self, kind: Kind, budget: int | None, width: int) -> list[StudiedModel]:
+        """Of the family; of those with a residual only with its own, at scale 1."""
+        family, models = self.family, []
+        for m in self.record.models:
             own = m.residual is None or (m.residual == m.family and m.scale in (None, 1))
-            same = (m.family, m.width, m.budget) == (self.family, width, budget if kind[1] else None)
-            return same and own and (m.start, m.continued, m.restored) == kind
+            same = (m.family, m.width, m.budget) == (family, width, budget)
+            if same and own and (m.start, m.continued, m.restored) == kind:
+                models.append(m)
+        return models
 
-        models = self.record.models
-        return self._between([m for m in models if fits(m, after)], [m for m in models if fits(m, before)], measure)
+    def _given(self) -> list[StudiedModel]:
+        return [model for model in self.record.models if not model.continued and model.width == self.width]
 
-    def carried(self, start: str, before: Kind, measure: Measure) -> Iterator[tuple[StudiedModel, Gain]]:
+    def carried(self, start: str, before: Kind) -> list[tuple[StudiedModel, Gain]]:
         """Given models with a residual that is not their own pair's, at scale 1, against models of their family: one of
-        each family and residual, with the change over seeds."""
-        given = [m for m in self.record.models if not m.continued and m.width == self.width]
-        held: dict[tuple[str, str], list[StudiedModel]] = {}
-        for m in given:
+        each family and residual, with the change in following over seeds."""
+        groups: dict[tuple[str, str], list[StudiedModel]] = {}
+        for m in self._given():
             foreign = m.residual is not None and (start == DERIVED or m.residual != m.family)
             if m.start == start and foreign and m.scale in (None, 1):
-                held.setdefault((m.family, str(m.residual)), []).append(m)
-        for (family, _), later in held.items():
-            bare = [m for m in given if m.family == family and (m.start, m.continued, m.restored) == before]
-            gain = self._between(later, bare, measure)
+                groups.setdefault((m.family, str(m.residual)), []).append(m)
+        changes = []
+        for (family, _), later in groups.items():
+            bare = [m for m in self._given() if m.family == family and (m.start, m.continued, m.restored) == before]
+            gain = self._between(later, bare, following)
             if gain is not None:
-                yield later[0], gain
+                changes.append((later[0], gain))
+        return changes
 
-    def siblings(self) -> tuple[StudiedModel, Gain] | None:
-        """How much better an instruct model follows than the first family's; None where there is no other family."""
-        given = [m for m in self.record.models if m.start == INSTRUCT and m.given and m.width == self.width]
-        families = list(dict.fromkeys(m.family for m in given))
-        if len(families) < 2:
-            return None
-        first, other = ([m for m in given if m.family == f] for f in families[:2])
-        gain = self._between(other, first, following)
-        return None if gain is None else (other[0], gain)
+    def siblings(self) -> tuple[StudiedModel, Gain]:
+        """How much better an instruct model follows than the first family's; raises `NotMeasured` where there is no
+        other family."""
+        models = [model for model in self._given() if model.start == INSTRUCT and model.given]
+        families = list(dict.fromkeys(model.family for model in models))
+        if len(families) > 1:
+            first, other = ([model for model in models if model.family == family] for family in families[:2])
+            gain = self._between(other, first, following)
+            if gain is not None:
+                return other[0], gain
+        raise NotMeasured("a sibling's instruct model beside the first")
 
     def _between(self, later: Sequence[StudiedModel], earlier: Sequence[StudiedModel], measure: Measure) -> Gain | None:
-        seeds, before = {m.name: m.seed for m in later}, {m.name for m in earlier}
-        pairs = [p for p in self.record.pairs if p.after in seeds and p.before in before]
-        return gain_of({seeds[p.after]: p.comparisons for p in pairs}, measure)
+        seeds, before = {model.name: model.seed for model in later}, {model.name for model in earlier}
+        pairs: list[ModelPair] = [pair for pair in self.record.pairs if pair.after in seeds and pair.before in before]
+        return gain_of({seeds[pair.after]: pair.comparisons for pair in pairs}, measure)
 
 
 # ---------------------------------------------------------------------------------------------------------------- rules
 
 
-def figure_of(found: Figure, what: str, level: float, like: Gain) -> ClaimFigure:
+def figure_of(figure: Figure, what: str, level: float, like: Gain) -> ClaimFigure:
     """A change as claims show it, in the unit and of the samples of `like`."""
-    n = f"{len(found.by_seed)} seed{'s' if len(found.by_seed) != 1 else ''}, {like.samples} samples"
-    return ClaimFigure(what=what, value=found.value, interval=found.interval_at(level), n=n, unit=like.unit)
+    n = f"{len(figure.by_seed)} seed{'s' if len(figure.by_seed) != 1 else ''}, {like.samples} samples"
+    return ClaimFigure(what=what, value=figure.value, interval=figure.interval_at(level), n=n, unit=like.unit)
 
 
-def _missing(what: str) -> list[Part]:
-    return [unknown(f"{what} was not measured here, or is not finite")]
+def paired(one: Gain, other: Gain, what: str) -> None:
+    """Raises `NotMeasured` where two changes are not of the same seeds."""
+    if one.by_seed.keys() != other.by_seed.keys():
+        raise NotMeasured(f"{what} with the same seeds")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Rule:
-    """One change, held against the least that counts or against a part of another change."""
+def with_beside(part: Part, *beside: ClaimFigure) -> Part:
+    """A part with figures beside it that it is not judged by."""
+    return dataclasses.replace(part, figures=[*part.figures, *beside])
 
-    after: Kind
-    before: Kind
-    measure: Measure = following
-    words: str = "following"
-    """The measure, in words."""
-    yes: str
-    """Why it holds; `{tokens}` stands for the budget, here and below."""
-    no: str
-    loses: bool = False
-    """It has to lie below -`LEAST` in place of above."""
-    part: float = 0.0
-    """Of the change from `of[1]` to `of[0]`: it is taken off, and the rest has to lie above 0."""
-    of: tuple[Kind, Kind] | None = None
-    largest: bool = False
-    """At the largest budget alone, not at every one."""
 
-    def __call__(self, study: _Study, level: float) -> list[Part]:
-        """See the class."""
-        parts: list[Part] = []
-        for budget in study.budgets[-1:] if self.largest else study.budgets:
+def changes(says: str, after: Kind, before: Kind, *, loses: bool = False, yes: str, no: str) -> Rule[Study]:
+    """At every budget following is better (worse, if it `loses`) by more than `LEAST`; `{tokens}` stands for the budget
+    in `yes` and `no`."""
+
+    def judge(study: Study, level: float) -> list[Part]:
+        parts = []
+        for budget in study.budgets:
+            gain = study.change(after, before, following, budget=budget)
+            figure = figure_of(gain, title(after, before, following, budget), level, gain)
             tokens = f"{shown_tokens(budget)} tokens"
-            what = f"{self.words}, {NAMES[self.after]} against {NAMES[self.before]}".format(tokens=tokens)
-            yes, no = self.yes.format(tokens=tokens), self.no.format(tokens=tokens)
-            found = study.change(self.after, self.before, self.measure, budget=budget)
-            if found is None:
-                return _missing(what)
-            alone = figure_of(found, what, level, found)
-            if self.of is None:
-                parts.append((below if self.loses else above)(alone, LEAST * (-1) ** self.loses, yes=yes, no=no))
-                continue
-            named = f"{self.words}, {NAMES[self.of[0]]} against {NAMES[self.of[1]]}".format(tokens=tokens)
-            other = study.change(*self.of, self.measure, budget=budget)
-            if other is None or other.by_seed.keys() != found.by_seed.keys():
-                return _missing(named)
-            rest = figure_of(found - other * self.part, f"{what}, less {self.part:g} x ({named})", level, found)
-            judged = above(rest, 0.0, yes=yes, no=no)
-            parts.append(
-                dataclasses.replace(judged, figures=[*judged.figures, alone, figure_of(other, named, level, found)])
-            )
-        return parts or _missing("a continued model")
+            judge_figure, bound = (below, -LEAST) if loses else (above, LEAST)
+            parts.append(judge_figure(figure, bound, yes=yes.format(tokens=tokens), no=no.format(tokens=tokens)))
+        return parts
+
+    return Rule(says, judge)
 
 
-def _more_with_tokens(study: _Study, level: float) -> list[Part]:
+def exceeds(
+    says: str,
+    after: Kind,
+    before: Kind,
+    *,
+    share: float,
+    of: tuple[Kind, Kind],
+    measure: Measure = following,
+    largest: bool = True,
+    yes: str,
+    no: str,
+) -> Rule[Study]:
+    """A change lies above a share of another change, the one from `of[1]` to `of[0]`; at the largest budget, or at
+    every one."""
+
+    def judge(study: Study, level: float) -> list[Part]:
+        parts = []
+        for budget in study.budgets[-1:] if largest else study.budgets:
+            what, than = (title(*kinds, measure, budget) for kinds in ((after, before), of))
+            gain, other = (study.change(*kinds, measure, budget=budget) for kinds in ((after, before), of))
+            paired(gain, other, than)
+            rest = figure_of(gain - other * share, f"{what}, less {share:g} x ({than})", level, gain)
+            tokens = f"{shown_tokens(budget)} tokens"
+            part = above(rest, 0.0, yes=yes.format(tokens=tokens), no=no.format(tokens=tokens))
+            beside = figure_of(gain, what, level, gain), figure_of(other, than, level, gain)
+            parts.append(with_beside(part, *beside))
+        return parts
+
+    return Rule(says, judge)
+
+
+def more_with_tokens(study: Study, level: float) -> list[Part]:
     """The change at the largest budget minus that at the smallest, seed by seed, lies below -`LEAST`."""
-    if len(study.budgets) < 2:
-        return [unknown("it needs more than one budget")]
-    ends = study.budgets[0], study.budgets[-1]
-    small, large = (study.change(NEW_INSTRUCT, OLD_INSTRUCT, following, budget=b) for b in ends)
-    if small is None or large is None or small.by_seed.keys() != large.by_seed.keys():
-        return _missing("the instruct model continued on two budgets")
+    least, most = study.budgets[0], study.budgets[-1]
+    if least == most:
+        raise NotMeasured("a second budget")
+    small, large = (study.change(NEW_INSTRUCT, OLD_INSTRUCT, following, budget=b) for b in (least, most))
+    paired(small, large, "the instruct model continued on two budgets")
     # the same prompts of the same instruct model: what the samples add to the difference is in the seeds
     difference = Figure.over_seeds((large - small).by_seed)
-    what = f"following, change after {shown_tokens(ends[1])} tokens - after {shown_tokens(ends[0])} tokens"
+    what = f"following, change after {shown_tokens(most)} tokens - after {shown_tokens(least)} tokens"
     figure = figure_of(difference, what, level, large)
     return [below(figure, -LEAST, yes="it loses more with more tokens", no="it does not lose more with more tokens")]
 
 
-def _strict_falls(study: _Study, level: float) -> list[Part]:
+def strict_falls(study: Study, level: float) -> list[Part]:
     """At the largest budget, against the instruct model: strict falls by more than `LEAST`, and flexible loses less
     than a quarter of that."""
-    found = {m: study.change(RESIDUAL, OLD_INSTRUCT, m) for m in (strict, flexible)}
-    hard, soft = found[strict], found[flexible]
-    if hard is None or soft is None:
-        return _missing("word problems, strict and flexible,")
+    hard, soft = (study.change(RESIDUAL, OLD_INSTRUCT, measure) for measure in (strict, flexible))
     falls = figure_of(hard, "problems solved, strict: base + new text + residual against instruct", level, hard)
     keeps = figure_of(soft - hard * LITTLE, f"flexible, less {LITTLE:g} x strict", level, hard)
-    alone = figure_of(soft, "problems solved, flexible", level, hard)
     first = below(falls, -LEAST, yes="strict answers fall", no="strict answers do not fall")
     second = above(keeps, 0.0, yes="the answers themselves fall little", no="the answers themselves fall as well")
-    return [first, dataclasses.replace(second, figures=[*second.figures, alone])]
+    return [first, with_beside(second, figure_of(soft, "problems solved, flexible", level, hard))]
 
 
-def _carried(start: str, before: Kind, missing: str) -> Callable[[_Study, float], list[Part]]:
-    def check(study: _Study, level: float) -> list[Part]:
-        """Every one follows better with the residual than without, by more than `LEAST`."""
+def carries(start: str, before: Kind, missing: str) -> Rule[Study]:
+    """A residual brings following to models that it is not of."""
+
+    def judge(study: Study, level: float) -> list[Part]:
         parts = []
-        for model, gain in study.carried(start, before, following):
+        for model, gain in study.carried(start, before):
             name = model.repeated
             figure = figure_of(gain, f"following, {name} against without", level, gain)
             parts.append(above(figure, LEAST, yes=f"{name} follows better", no=f"{name} does not follow better"))
-        return parts or _missing(missing)
+        if not parts:
+            raise NotMeasured(missing)
+        return parts
 
-    return check
+    return Rule("Every one follows better with the residual than without, by more than 2 points.", judge)
 
 
-def _better_sibling(study: _Study, level: float) -> list[Part]:
+def better_sibling(study: Study, level: float) -> list[Part]:
     """The weaker base with the better sibling's residual follows better than its own instruct model, and the better
     base with the weaker sibling's follows worse than its own, each by more than `LEAST`."""
-    siblings = study.siblings()
-    if siblings is None:
-        return _missing("a sibling's instruct model beside the first")
-    other, lead = siblings
+    other, lead = study.siblings()
     parts = []
-    for model, gain in study.carried(BASE, OLD_INSTRUCT, following):
-        gets_better = (model.residual == other.family) == (lead.value > 0)
-        name, judge = model.repeated, above if gets_better else below
-        what = f"following, {name} against its own instruct model"
-        figure = figure_of(gain, what, level, gain)
-        words = (f"{name} is better than its own", f"{name} is worse than its own")
-        yes, no = words if gets_better else words[::-1]
-        parts.append(judge(figure, LEAST if gets_better else -LEAST, yes=yes, no=no))
-    return parts or _missing("a sibling's residual")
+    for model, gain in study.carried(BASE, OLD_INSTRUCT):
+        name = model.repeated
+        figure = figure_of(gain, f"following, {name} against its own instruct model", level, gain)
+        better, worse = f"{name} is better than its own", f"{name} is worse than its own"
+        if (model.residual == other.family) == (lead.value > 0):
+            parts.append(above(figure, LEAST, yes=better, no=worse))
+        else:
+            parts.append(below(figure, -LEAST, yes=worse, no=better))
+    if not parts:
+        raise NotMeasured("a sibling's residual")
+    return parts
 
 
-def _small_models(study: _Study, level: float) -> list[Part]:
+def small_models(study: Study, level: float) -> list[Part]:
     """What the residual brings to the continued base at the smallest width minus what it brings at the largest, seed by
     seed, lies below -`LEAST`. (The paper's figures are of siblings; every width here has its own pair's residual.)"""
     if len(study.widths) < 2:
-        return [unknown("it needs models of several sizes side by side")]
-    ends = study.widths[0], study.widths[-1]
-    small, large = (study.change(RESIDUAL, NEW_BASE, following, width=w) for w in ends)
-    if small is None or large is None or small.by_seed.keys() != large.by_seed.keys():
-        return _missing("the residual at the smallest and the largest width")
-    what = f"following, what the residual brings at width {ends[0]} - at width {ends[1]}"
-    figures = [
-        figure_of(g, f"following, what the residual brings at width {w}", level, large)
-        for w, g in zip(ends, (small, large), strict=True)
-    ]
-    figure = figure_of(small - large, what, level, large)
-    judged = below(figure, -LEAST, yes="the smaller model gains less", no="the smaller model does not gain less")
-    return [dataclasses.replace(judged, figures=[*judged.figures, *figures])]
+        raise NotMeasured("a model of another size beside it")
+    least, most = study.widths[0], study.widths[-1]
+    small, large = (study.change(RESIDUAL, NEW_BASE, following, width=width) for width in (least, most))
+    paired(small, large, "the residual at the smallest and the largest width")
+    brings = "following, what the residual brings at width"
+    figure = figure_of(small - large, f"{brings} {least} - at width {most}", level, large)
+    part = below(figure, -LEAST, yes="the smaller model gains less", no="the smaller model does not gain less")
+    beside = [figure_of(gain, f"{brings} {width}", level, large) for width, gain in ((least, small), (most, large))]
+    return [with_beside(part, *beside)]
 
 
 # -------------------------------------------------------------------------------------------------------- preconditions
 
 
-def took(study: _Study) -> list[Precondition]:
-    """Instruct models follow better than their bases, at the width that is judged."""
-    return [_took(study, study.width)]
+@dataclasses.dataclass(frozen=True)
+class Width:
+    """A study at one width of its models."""
+
+    study: Study
+    width: int
+
+    @property
+    def at(self) -> str:
+        """For people; empty where models have no width."""
+        return f" at width {self.width}" if self.width else ""
 
 
-def took_everywhere(study: _Study) -> list[Precondition]:
-    """The same at every width."""
-    return [_took(study, width) for width in study.widths]
-
-
-def _took(study: _Study, width: int) -> Precondition:
-    gain = study.change(OLD_INSTRUCT, OLD_BASE, following, width=width)
-    return at_least(
-        "instruction tuning took",
-        None if gain is None else gain.value,
-        TOOK,
-        figure="following, instruct - base" + (f" at width {width}" if width else ""),
+def took(widths: Callable[[Study], Sequence[int]]) -> Requirement:
+    """Instruct models follow better than their bases, at some widths."""
+    return Requirement(
+        name="instruction tuning took",
+        cases=lambda study: [Width(study, width) for width in widths(study)],
+        of=lambda case: case.study.change(OLD_INSTRUCT, OLD_BASE, following, width=case.width).value,
+        at_least=TOOK,
+        figure="following, instruct - base{case.at}",
         advice="tune the instruct model longer, or measure what it was tuned to do",
     )
 
 
-def _value(after: Kind, before: Kind, measure: Measure) -> Callable[[_Study], float | None]:
-    def value(study: _Study) -> float | None:
-        gain = study.change(after, before, measure)
-        return None if gain is None else gain.value
-
-    return value
-
-
-def lost(measure: Measure, words: str) -> Requirement[_Study]:
+def lost(measure: Measure) -> Requirement:
     """Continuing cost the instruct model something, after the largest budget."""
     return Requirement(
         name="continuing cost the instruct model something",
-        of=_value(NEW_INSTRUCT, OLD_INSTRUCT, measure),
+        of=lambda study: study.change(NEW_INSTRUCT, OLD_INSTRUCT, measure).value,
         at_most=-LEAST,
-        figure=f"{words}, continued instruct - instruct",
+        figure=f"{WORDS[measure]}, continued instruct - instruct",
         advice="continue on more text, or at a higher rate",
     )
 
 
-def _base_before(study: _Study) -> float | None:
-    gain = study.change(NEW_BASE, OLD_BASE, kept)
-    return None if gain is None else gain.before
+def solves(measure: Measure, words: str) -> Requirement:
+    """The instruct model solves problems, and says so in the format."""
+    return Requirement(
+        name="the instruct model solves problems",
+        of=lambda study: study.change(RESIDUAL, OLD_INSTRUCT, measure).before,
+        at_least=SOLVES,
+        figure=f"the instruct model's problems solved, {words}",
+        advice="tune on more worked problems",
+    )
 
 
-learnt = Requirement(
+def nearest_end(study: Study) -> float:
+    """Of the interval of the siblings' difference, the end that is nearer to 0; 0 where it contains 0."""
+    interval = study.siblings()[1].interval
+    if interval is None or not all(map(math.isfinite, interval)):
+        raise NotMeasured("the siblings' difference with an interval")
+    low, high = interval
+    return 0.0 if low <= 0 <= high else min(abs(low), abs(high))
+
+
+TOOK_HERE, TOOK_EVERYWHERE = took(lambda study: [study.width]), took(lambda study: study.widths)
+LEARNS = Requirement(
     name="continuing taught the new text",
-    of=_value(NEW_BASE, OLD_BASE, new_text),
+    of=lambda study: study.change(NEW_BASE, OLD_BASE, new_text).value,
     at_least=LEARNT,
     figure="nats a token of held-out new text that the continued base is better by",
     advice="continue on more text, or at a higher rate",
 )
-known = Requirement(
+KNOWS = Requirement(
     name="the base is above chance",
-    of=_base_before,
+    of=lambda study: study.change(NEW_BASE, OLD_BASE, kept).before,
     at_least=KNOWN,
     figure="the base on what is to be kept",
     advice="train the base longer, or ask what it knows",
 )
-tuned_again = Requirement(
+TUNED_AGAIN = Requirement(
     name="tuning the continued base took",
-    of=_value(TUNED, NEW_BASE, following),
+    of=lambda study: study.change(TUNED, NEW_BASE, following).value,
     at_least=TOOK,
     figure="following, continued base + tuning - continued base",
     advice="give 'retuned: true', or tune longer",
 )
-
-
-def solves(study: _Study) -> list[Precondition]:
-    """The instruct model solves problems, and says so in the format."""
-    found = {
-        words: study.change(RESIDUAL, OLD_INSTRUCT, m) for words, m in (("strict", strict), ("flexible", flexible))
-    }
-    return [
-        at_least(
-            "the instruct model solves problems",
-            None if gain is None else gain.before,
-            SOLVES,
-            figure=f"the instruct model's problems solved, {words}",
-            advice="tune on more worked problems",
-        )
-        for words, gain in found.items()
-    ]
-
-
-def differ(study: _Study) -> list[Precondition]:
-    """One sibling's instruct model is the better one, with the whole interval."""
-    siblings = study.siblings()
-    interval = None if siblings is None else siblings[1].interval
-    nearest = None if interval is None else 0.0 if interval[0] <= 0 <= interval[1] else min(map(abs, interval))
-    return [
-        at_least(
-            "one sibling is the better one",
-            nearest if nearest is None or math.isfinite(nearest) else None,
-            LEAST,
-            figure="difference in following of the siblings' instruct models (nearer end of its interval)",
-            advice="make one of the siblings better, or add seeds",
-        )
-    ]
-
-
+DIFFER = Requirement(
+    name="one sibling is the better one",
+    of=nearest_end,
+    at_least=LEAST,
+    figure="difference in following of the siblings' instruct models (nearer end of its interval)",
+    advice="make one of the siblings better, or add seeds",
+)
 QUARTER = f"{100 * LITTLE:.0f} % of what the instruct model loses"
-LOST = lost(following, "following")
-Check = Callable[[_Study, float], list[Part]]
-Look = Callable[[_Study], list[Precondition]]
-CLAIMS: tuple[tuple[str, str, str, Check, tuple[Look, ...]], ...] = (
-    (
+LOST = lost(following)
+
+
+def _claim(number: str, text: str, paper: str, rule: Rule[Study], *needs: Requirement) -> Statement[Study]:
+    return Statement(number=number, recipe=RECIPE, text=text, paper=paper, rule=rule, preconditions=needs)
+
+
+STATEMENTS = (
+    _claim(
         "1a",
         "Continuing the instruct model on new text loses instruction following.",
         "IFEval inst-level strict 47.84 to 40.41 / 38.61 / 35.25 after 100M / 500M / 1B tokens (table 2)",
-        Rule(
-            after=NEW_INSTRUCT,
-            before=OLD_INSTRUCT,
+        changes(
+            "At every budget the continued instruct model follows worse than the instruct model by more than 2 points.",
+            NEW_INSTRUCT,
+            OLD_INSTRUCT,
             loses=True,
             yes="it loses instruction following after {tokens}",
             no="it does not lose instruction following after {tokens}",
         ),
-        (took, learnt),
+        TOOK_HERE,
+        LEARNS,
     ),
-    (
+    _claim(
         "1b",
         "It loses more with more tokens.",
         "-7.43 after 100M, -12.59 after 1B (table 2)",
-        _more_with_tokens,
-        (took, learnt),
+        Rule(
+            "Following changes by more than 2 points less at the largest budget than at the smallest, seed by seed.",
+            more_with_tokens,
+        ),
+        TOOK_HERE,
+        LEARNS,
     ),
-    (
+    _claim(
         "1c",
         "The base loses little, by the same measures.",
         "average of the base 51.64 to 51.41 after 1B, of the instruct model 62.94 to 58.00 (table 2); 'minimal quality "
         "degradation' (section 4.1)",
-        Rule(
-            after=NEW_BASE,
-            before=OLD_BASE,
+        exceeds(
+            "At the largest budget the base loses less than a quarter of what the instruct model loses, overall.",
+            NEW_BASE,
+            OLD_BASE,
             measure=overall,
-            words="overall",
-            part=LITTLE,
+            share=LITTLE,
             of=(NEW_INSTRUCT, OLD_INSTRUCT),
-            largest=True,
             yes=f"the base loses less than {QUARTER}",
             no=f"the base loses more than {QUARTER}",
         ),
-        (took, learnt, known, lost(overall, "overall")),
+        TOOK_HERE,
+        LEARNS,
+        KNOWS,
+        lost(overall),
     ),
-    (
+    _claim(
         "2a",
         "Base + residual follows instructions better than the continued instruct model.",
         "inst-level strict 51.68 against 40.41 / 38.61 / 35.25 (table 2)",
-        Rule(
-            after=RESIDUAL,
-            before=NEW_INSTRUCT,
+        changes(
+            "At every budget base + residual follows better than the continued instruct model by more than 2 points.",
+            RESIDUAL,
+            NEW_INSTRUCT,
             yes="better than continuing the instruct model at {tokens}",
             no="not better than continuing the instruct model at {tokens}",
         ),
-        (took, learnt, LOST),
+        TOOK_HERE,
+        LEARNS,
+        LOST,
     ),
-    (
+    _claim(
         "2b",
         "Base + residual is at or above the original instruct model.",
         "51.68 / 51.44 / 51.68 against 47.84 (table 2)",
-        Rule(
-            after=RESIDUAL,
-            before=OLD_INSTRUCT,
-            part=MARGIN,
+        exceeds(
+            "At every budget base + residual follows no worse than the instruct model by more than a fifth of what "
+            "that loses by continuing.",
+            RESIDUAL,
+            OLD_INSTRUCT,
+            share=MARGIN,
             of=(NEW_INSTRUCT, OLD_INSTRUCT),
+            largest=False,
             yes="at or above the instruct model at {tokens}",
             no="below the instruct model at {tokens}",
         ),
-        (took, learnt, LOST),
+        TOOK_HERE,
+        LEARNS,
+        LOST,
     ),
-    (
+    _claim(
         "2c",
         "It keeps most of what the new text taught (ours, not the paper's).",
         "no held-out new text was measured; MMLU 67.69 against 63.83 (table 2)",
-        Rule(
-            after=RESIDUAL,
-            before=OLD_BASE,
+        exceeds(
+            "At the largest budget base + residual keeps more than half of what continuing taught of held-out text.",
+            RESIDUAL,
+            OLD_BASE,
             measure=new_text,
-            words="new text",
-            part=MOST,
+            share=MOST,
             of=(NEW_BASE, OLD_BASE),
-            largest=True,
             yes="the result keeps more than half of what continuing taught",
             no="the result keeps less than half of what continuing taught",
         ),
-        (took, learnt),
+        TOOK_HERE,
+        LEARNS,
     ),
-    (
+    _claim(
         "2d",
         "It is as good as tuning the continued base once more.",
         "'no traditional instruction tuning is required' (section 1); no figure of setting S2 is printed",
-        Rule(
-            after=RESIDUAL,
-            before=NEW_BASE,
-            part=1 - MARGIN,
+        exceeds(
+            "At the largest budget the residual brings the continued base at least four fifths of the following that "
+            "tuning it once more brings.",
+            RESIDUAL,
+            NEW_BASE,
+            share=1 - MARGIN,
             of=(TUNED, NEW_BASE),
-            largest=True,
             yes="the residual brings what tuning brings",
             no="the residual brings less than tuning",
         ),
-        (took, learnt, tuned_again),
+        TOOK_HERE,
+        LEARNS,
+        TUNED_AGAIN,
     ),
-    (
+    _claim(
         "2e",
         "On worked problems it loses the format of the answer, not the answer (ours: the paper's text does not speak "
         "of its figures).",
         "GSM8K strict 74.98 to 46.93, flexible 75.06 to 74.83 at 100M (table 2)",
-        _strict_falls,
-        (took, solves),
+        Rule(
+            "At the largest budget, against the instruct model, problems solved by strict judgement fall by more than "
+            "2 points, and by the flexible one by less than a quarter of that.",
+            strict_falls,
+        ),
+        TOOK_HERE,
+        solves(strict, "strict"),
+        solves(flexible, "flexible"),
     ),
-    (
+    _claim(
         "3a",
         "A sibling's residual brings instruction following to the other base.",
         "Llama 3 base + 3.1 residual 51.92 (base 17.87); the other way 43.76 (base 14.63) (table 3)",
-        _carried(BASE, OLD_BASE, "a sibling's residual"),
-        (took,),
+        carries(BASE, OLD_BASE, "a sibling's residual"),
+        TOOK_HERE,
     ),
-    (
+    _claim(
         "3b",
         "So does it to a model derived from the base.",
         "DocChat inst-level strict 34.65, + 3 residual 46.04, + 3.1 residual 53.12 (table 4)",
-        _carried(DERIVED, (DERIVED, False, ""), "a derived model with a residual"),
-        (took,),
+        carries(DERIVED, (DERIVED, False, ""), "a derived model with a residual"),
+        TOOK_HERE,
     ),
-    (
+    _claim(
         "3c",
         "The better sibling gives the better residual.",
         "Llama 3 base + 3.1 residual 64.25, its own instruct model 62.94; 3.1 base + 3 residual 62.01, its own 64.42 "
         "(averages, table 3, section 4.3)",
-        _better_sibling,
-        (took, differ),
+        Rule(
+            "The weaker base with the better sibling's residual follows better than its own instruct model, and the "
+            "better base with the weaker sibling's follows worse than its own, each by more than 2 points.",
+            better_sibling,
+        ),
+        TOOK_HERE,
+        DIFFER,
     ),
-    (
+    _claim(
         "4",
         "The gain shrinks for smaller models.",
         "8B: 51.64 to 64.25; Qwen 2 1.5B 48.07 to 48.54, Qwen 2.5 1.5B 51.24 to 51.35 (averages, table 3)",
-        _small_models,
-        (took_everywhere, learnt),
+        Rule(
+            "The residual brings the continued base more than 2 points less following at the smallest width than at "
+            "the largest, seed by seed.",
+            small_models,
+        ),
+        TOOK_EVERYWHERE,
+        LEARNS,
     ),
 )
-STATEMENTS = [
-    Statement(number=n, recipe=RECIPE, text=t, paper=p, check=rule, preconditions=looks)
-    for n, t, p, rule, looks in CLAIMS
-]

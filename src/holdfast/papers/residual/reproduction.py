@@ -29,7 +29,7 @@ TWINS = Twins(
     run=run_residual_study,
     read=read_update,
     summary=_summary,
-    check=lambda records: check_claims(records[RECIPE]),
+    check=check_claims,
     reading=READING,
 )
 reproduce = TWINS.reproduce

@@ -25,26 +25,24 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from holdfast.papers.claims import rules as engine
 from holdfast.papers.claims.rules import (
-    HOLDS,
     MARGIN,
-    UNKNOWN,
+    Check,
     Claim,
-    ClaimFigure,
     Evidence,
-    Part,
-    Precondition,
+    Requirement,
+    Rule,
     Statement,
-    above,
-    at_least,
-    below,
-    monotone,
-    unknown,
+    failed_models,
+    rising,
+    rule,
+    some,
 )
-from holdfast.records.figure import Figure
+from holdfast.records.figure import Figure, NotMeasured
 from holdfast.records.sequence import MERGE, SEQUENTIAL, SINGLE, ArmResult, SequenceRecord
 
 RECIPE, DIGITS = "tasks", "digits"
@@ -63,6 +61,8 @@ READING = (
     "Better: by at least a tenth of what is forgotten. As good: not off by more than a fifth of what is forgotten, or "
     "learnt. One arm beats another where it is better on the old task and as good on the new one.",
 )
+NAMES = {SEQUENTIAL: "sequential fine-tuning", SINGLE: "the single task", "replay": "rehearsal", "sfa": "SFA"}
+"""Of kinds of arms, where they have another for people."""
 
 
 def check_claims(records: Mapping[str, SequenceRecord | None]) -> list[Claim]:
@@ -75,42 +75,34 @@ def check_claims(records: Mapping[str, SequenceRecord | None]) -> list[Claim]:
 
 
 def _evidence(record: SequenceRecord | None) -> Evidence[SequenceRecord]:
-    models = record.models if record is not None else []
-    return Evidence(
-        record=record,
-        waiting=sum(m.state in ("waiting", "running") for m in models),
-        seeds=len(record.seeds) if record is not None else 0,
-        noun="model",
-        without={} if record is None else dict(_without(record)),
-    )
+    if record is None:
+        return Evidence(record=None)
+    return Evidence.of(record, record.models, seeds=len(record.seeds), noun="model", without=dict(_without(record)))
 
 
 def _without(record: SequenceRecord) -> Iterator[tuple[str, SequenceRecord]]:
     """The record with one seed left out, by name; nothing where there are not two others."""
     for seed in record.seeds if len(record.seeds) > 2 else ():
 
-        def rest(estimate: Figure, seed: int = seed) -> Figure:
-            kept = {s: v for s, v in estimate.by_seed.items() if s != seed}
-            return dataclasses.replace(estimate, by_seed=kept, value=statistics.fmean(kept.values() or [math.nan]))
+        def rest(figure: Figure, seed: int = seed) -> Figure:
+            by_seed = {s: value for s, value in figure.by_seed.items() if s != seed}
+            return dataclasses.replace(figure, by_seed=by_seed, value=statistics.fmean(by_seed.values() or [math.nan]))
 
-        arms = [
-            dataclasses.replace(
-                arm,
-                scores={t: rest(e) for t, e in arm.scores.items()},
-                against={t: rest(e) for t, e in arm.against.items()},
-                distance=arm.distance and rest(arm.distance),
-            )
-            for arm in record.arms
-        ]
+        arms = []
+        for arm in record.arms:
+            scores = {task: rest(figure) for task, figure in arm.scores.items()}
+            against = {task: rest(figure) for task, figure in arm.against.items()}
+            distance = arm.distance and rest(arm.distance)
+            arms.append(dataclasses.replace(arm, scores=scores, against=against, distance=distance))
         yield f"seed {seed}", dataclasses.replace(record, seeds=[s for s in record.seeds if s != seed], arms=arms)
 
 
-# ------------------------------------------------------------------------------------------------------------- measures
+# --------------------------------------------------------------------------------------------------------------- cases
 
 
 @dataclasses.dataclass(frozen=True)
-class _Pair:
-    """An order with one of its old tasks."""
+class Pair:
+    """An order with one of its old tasks. What is asked for and was not measured raises `NotMeasured`."""
 
     record: SequenceRecord
     order: list[str]
@@ -122,469 +114,409 @@ class _Pair:
         return self.order[-1]
 
     @property
-    def where(self) -> str:
-        """For people."""
-        return " → ".join(self.order) + (f", {self.old}" if len(self.order) > 2 else "")
+    def path(self) -> str:
+        """The order for people."""
+        return " → ".join(self.order)
 
     @property
-    def n(self) -> str:
-        """What is behind a figure."""
+    def where(self) -> str:
+        """For people, with the old task where there are several."""
+        return f"{self.path}, {self.old}" if len(self.order) > 2 else self.path
+
+    @property
+    def unit(self) -> str:
+        """Of the old task."""
+        return self.record.tasks[self.old].unit
+
+    @property
+    def unit_of_new(self) -> str:
+        """Of the last task."""
+        return self.record.tasks[self.new].unit
+
+    def behind(self, figure: Figure) -> str:
+        """The seeds."""
         return f"{len(self.record.seeds)} seeds" if len(self.record.seeds) > 1 else "one seed"
 
-    def arms(self, *kinds: str) -> list[ArmResult]:
-        """Those of some kinds that were measured."""
-        return [a for a in self.record.of(self.order) if a.kind in kinds and a.scores]
+    def arms(self, kind: str) -> list[ArmResult]:
+        """Those of a kind, or of a merge method."""
+        arms = []
+        for arm in self.record.of(self.order):
+            if arm.scores and (arm.kind == kind or (arm.kind == MERGE and arm.merge.get("method") == kind)):
+                arms.append(arm)
+        if not arms:
+            raise NotMeasured(NAMES.get(kind, kind))
+        return arms
 
-    def one(self, kind: str) -> ArmResult | None:
-        """The arm of a kind that has one."""
-        return next(iter(self.arms(kind)), None)
+    def alone(self, kind: str) -> list[ArmResult]:
+        """Arms of a method by itself, or of a merge method."""
+        arms = [arm for arm in self.arms(kind) if arm.kind == MERGE or len(arm.retention) == 1]
+        if not arms:
+            raise NotMeasured(f"{NAMES.get(kind, kind)} by itself")
+        return arms
 
-    def gained(self, arm: ArmResult, task: str) -> Figure | None:
-        """Over the base, more is better."""
-        about, score = self.record.tasks[task], arm.scores.get(task)
-        if score is None:
-            return None
+    def averaging(self, **fixed: float) -> list[ArmResult]:
+        """SFA by itself, the rarest averages first, at some p or beta."""
+        arms = []
+        for arm in self.arms("sfa"):
+            parameters = averaging_of(arm)
+            if set(parameters) == {"p", "beta"} and parameters.items() >= fixed.items():
+                arms.append(arm)
+        if not arms:
+            raise NotMeasured(" ".join(["SFA", *(f"at {name} = {value:g}" for name, value in fixed.items())]))
+        return sorted(arms, key=lambda arm: (-averaging_of(arm)["p"], averaging_of(arm)["beta"]))
+
+    def gained(self, task: str, kind: str = SINGLE) -> Figure:
+        """Over the base, more is better; by training the task alone."""
+        about, score = self.record.tasks[task], self.arms(kind)[0].scores.get(task)
+        if score is None or not score.by_seed:
+            raise NotMeasured(f"{NAMES[kind]} on {task}")
         sign = 1.0 if about.higher_is_better else -1.0
-        return _over_seeds(score, lambda value: sign * (value - about.before))
+        gains = {seed: sign * (value - about.before) for seed, value in score.by_seed.items()}
+        return Figure.over_seeds(gains, score.samples_half)
 
-    def against(self, arm: ArmResult, task: str) -> Figure | None:
+    def against(self, arm: ArmResult, task: str) -> Figure:
         """Over sequential fine-tuning."""
-        sequential = self.one(SEQUENTIAL)
-        if sequential is not None and arm.arm == sequential.arm:
-            return arm.scores[task] * 0.0 if task in arm.scores and arm.scores[task].by_seed else None
-        return arm.against.get(task)
+        if arm.kind == SEQUENTIAL and arm.arm == self.arms(SEQUENTIAL)[0].arm:
+            figure = arm.scores.get(task)
+            figure = figure * 0.0 if figure is not None and figure.by_seed else None
+        else:
+            figure = arm.against.get(task)
+        if figure is None:
+            raise NotMeasured(f"{arm.arm} on {task}")
+        return figure
+
+    def mean(self, arm: ArmResult) -> Figure:
+        """Of both tasks, over sequential fine-tuning."""
+        return (self.against(arm, self.old) + self.against(arm, self.new)) * 0.5
 
     @property
-    def forgotten(self) -> Figure | None:
+    def forgotten(self) -> Figure:
         """Of the old task by sequential fine-tuning."""
-        single = self.one(SINGLE)
-        return None if single is None else self.against(single, self.old)
-
-    def learnt(self, task: str) -> Figure | None:
-        """What training it alone gains."""
-        single = self.one(SINGLE)
-        return None if single is None else self.gained(single, task)
-
-    def least(self, task: str) -> float:
-        """What counts, in the task's unit."""
-        return LEAST_NATS if "nat" in self.record.tasks[task].unit else LEAST_SHARE
-
-    def figure(self, what: str, value: Figure, level: float, task: str) -> ClaimFigure:
-        """A figure at a level."""
-        return ClaimFigure(
-            what=f"{self.where}: {what}",
-            value=value.value,
-            interval=value.interval_at(level),
-            n=self.n,
-            unit=self.record.tasks[task].unit,
-        )
+        return self.against(self.arms(SINGLE)[0], self.old)
 
 
-def _over_seeds(estimate: Figure, of: Callable[[float], float]) -> Figure:
-    by_seed = {s: of(v) for s, v in estimate.by_seed.items()}
-    return Figure(
-        value=statistics.fmean(by_seed.values() or [math.nan]), by_seed=by_seed, samples_half=estimate.samples_half
+def averaging_of(arm: ArmResult) -> dict[str, Any]:
+    """Parameters of SFA."""
+    return {"p": 0.25, "beta": 0.5, **(arm.retention[0]["sfa"] or {})}
+
+
+def pairs(record: SequenceRecord) -> list[Pair]:
+    """Every order with each of its old tasks."""
+    return [Pair(record, order, old) for order in record.orders for old in order[:-1]]
+
+
+# --------------------------------------------------------------------------------------------------------------- rules
+
+
+KEEPS_MORE = Check(
+    what="{case.old}: {arm.arm} - {other.arm}, less the least that counts",
+    of=lambda pair, arm, other: pair.against(arm, pair.old) - pair.against(other, pair.old) - pair.forgotten * BETTER,
+    above=0.0,
+    yes="{arm.arm} keeps more of {case.old} than {other.arm}",
+    no="{arm.arm} keeps no more than {other.arm}",
+)
+
+
+def not_worse(pair: Pair, arm: ArmResult, other: ArmResult, task: str, scale: Figure) -> Figure:
+    """Above 0 where an arm is not worse than another by more than `MARGIN` of a scale."""
+    return pair.against(arm, task) - pair.against(other, task) + scale * MARGIN
+
+
+AS_GOOD_ON_OLD = Check(
+    what="{case.old}: {arm.arm} - {other.arm}, plus the margin",
+    of=lambda pair, arm, other: not_worse(pair, arm, other, pair.old, pair.forgotten),
+    above=0.0,
+    yes="{arm.arm} is as good as {other.arm} on {case.old}",
+    no="{arm.arm} is worse than {other.arm} on {case.old}",
+)
+AS_GOOD_ON_NEW = Check(
+    what="{case.new}: {arm.arm} - {other.arm}, plus the margin",
+    of=lambda pair, arm, other: not_worse(pair, arm, other, pair.new, pair.gained(pair.new)),
+    above=0.0,
+    yes="{arm.arm} is as good as {other.arm} on {case.new}",
+    no="{arm.arm} is worse than {other.arm} on {case.new}",
+    unit=lambda pair: pair.unit_of_new,
+)
+
+
+def beats(mine: str, theirs: str) -> Rule[SequenceRecord]:
+    """One method beats another."""
+    return some(
+        f"For every arm of {theirs.replace('_', ' ')} one of {mine} is better on the old task by a tenth of what is "
+        "forgotten, and as good on the new one.",
+        pairs,
+        lambda pair: [(other, pair.alone(mine)) for other in pair.alone(theirs)],
+        KEEPS_MORE,
+        AS_GOOD_ON_NEW,
     )
 
 
-def _pairs(record: SequenceRecord) -> list[_Pair]:
-    return [_Pair(record, order, old) for order in record.orders for old in order[:-1]]
+def best(pair: Pair, kind: str) -> Figure:
+    """The mean of both tasks, of each seed the arm that is best with the other seeds."""
+    means = [pair.mean(arm) for arm in pair.alone(kind)]
+    seeds = sorted(set.intersection(*(set(mean.by_seed) for mean in means)))
+    if len(seeds) < 2:
+        raise NotMeasured(f"{kind} with two seeds")
+    by_seed = {}
+    for seed in seeds:
+        others = [s for s in seeds if s != seed]
+        chosen = max(means, key=lambda mean: sum(mean.by_seed[s] for s in others))
+        by_seed[seed] = chosen.by_seed[seed]
+    return Figure.over_seeds(by_seed, max(mean.samples_half for mean in means))
 
 
-def _missing(pair: _Pair, what: str) -> list[Part]:
-    return [unknown(f"{pair.where}: {what} was not measured")]
-
-
-def _some(parts: Sequence[Part], nothing: str) -> Part:
-    """Of several arms: holds if one does, does not hold if none does."""
-    if not parts:
-        return unknown(nothing)
-    for verdict in (HOLDS, UNKNOWN):
-        held = [p for p in parts if p.verdict == verdict]
-        if held:
-            return held[0]
-    return dataclasses.replace(parts[0], reason="; ".join(p.reason for p in parts[:3]))
-
-
-def _both(first: Part, second: Part) -> Part:
-    verdict = engine.joint([first.verdict, second.verdict])
-    reasons = [p.reason for p in (first, second) if p.verdict == verdict] or [first.reason]
-    return Part(verdict=verdict, reason="; ".join(reasons), figures=[*first.figures, *second.figures])
-
-
-# ---------------------------------------------------------------------------------------------------------------- rules
-
-
-def _to_the_base(record: SequenceRecord, level: float) -> list[Part]:
-    """After sequential fine-tuning the old task's gain over the base is less than `MARGIN` of what was learnt."""
-    parts = []
-    for pair in _pairs(record):
-        sequential, learnt = pair.one(SEQUENTIAL), pair.learnt(pair.old)
-        left = None if sequential is None else pair.gained(sequential, pair.old)
-        if left is None or learnt is None:
-            parts += _missing(pair, "sequential fine-tuning or the single task")
-            continue
-        figure = pair.figure(f"{pair.old} left, less {MARGIN:g} x learnt", left - learnt * MARGIN, level, pair.old)
-        parts.append(
-            below(figure, 0.0, yes=f"{pair.old} is at the base's level", no=f"{pair.old} is above the base's level")
-        )
-    return parts
-
-
-def _averaging(pair: _Pair, *, beta: float | None = None) -> list[tuple[float, float, ArmResult]]:
-    """(p, beta, arm) of SFA, the rarest averages first."""
-    found = []
-    for arm in pair.arms("sfa"):
-        parameters = arm.retention[0]["sfa"] or {}
-        if set(parameters) <= {"p", "beta"}:
-            found.append((float(parameters.get("p", 0.25)), float(parameters.get("beta", 0.5)), arm))
-    return sorted([f for f in found if beta is None or f[1] == beta], key=lambda f: (-f[0], f[1]))
-
-
-def _rises(record: SequenceRecord, level: float) -> list[Part]:
-    """Along falling p, at beta 0.5, the old task's score rises by at least `BETTER` of what is forgotten, and no way
-    back is larger than `MARGIN` of it."""
-    parts = []
-    for pair in _pairs(record):
-        forgotten, line = pair.forgotten, []
-        for p, _, arm in _averaging(pair, beta=0.5):
-            value = pair.against(arm, pair.old)
-            line += [(f"p {p:g}", value)] if value is not None else []
-        if forgotten is None or len(line) < 3:
-            parts += _missing(pair, "SFA at three p or more, or the single task,")
-            continue
-        part = monotone(
-            line,
-            what=f"{pair.where}: score of {pair.old}",
-            rises=True,
-            least=BETTER * forgotten.value,
-            margin=MARGIN * forgotten.value,
-            level=level,
-            n=pair.n,
-            unit=pair.record.tasks[pair.old].unit,
-        )
-        parts.append(part)
-    return parts
-
-
-def _little_lost(record: SequenceRecord, level: float) -> list[Part]:
-    """At p = 0.25 and beta 0.5 the new task's score is below sequential fine-tuning's by less than `LITTLE` of what is
-    learnt of it."""
-    parts = []
-    for pair in _pairs(record):
-        arm = next((a for p, _, a in _averaging(pair, beta=0.5) if p == 0.25), None)
-        value, learnt = None if arm is None else pair.against(arm, pair.new), pair.learnt(pair.new)
-        if value is None or learnt is None:
-            parts += _missing(pair, "SFA at p = 0.25, or the single task,")
-            continue
-        rest = value + learnt * LITTLE
-        figure = pair.figure(f"{pair.new} beside sequential, plus {LITTLE:g} x learnt", rest, level, pair.new)
-        parts.append(
-            above(figure, 0.0, yes=f"little of {pair.new} is lost", no=f"more than a quarter of {pair.new} is lost")
-        )
-    return parts
-
-
-def _as_good(pair: _Pair, arm: ArmResult, other: ArmResult, task: str, level: float) -> Part:
-    """Not worse than another arm by more than `MARGIN` of what is forgotten (old) or learnt (new)."""
-    scale = pair.forgotten if task == pair.old else pair.learnt(task)
-    mine, theirs = pair.against(arm, task), pair.against(other, task)
-    if scale is None or mine is None or theirs is None:
-        return _missing(pair, arm.arm)[0]
-    rest = mine - theirs + scale * MARGIN
-    figure = pair.figure(f"{task}: {arm.arm} - {other.arm}, plus the margin", rest, level, task)
-    words = f"{arm.arm} is as good as {other.arm} on {task}", f"{arm.arm} is worse than {other.arm} on {task}"
-    return above(figure, 0.0, yes=words[0], no=words[1])
-
-
-def _better(pair: _Pair, arm: ArmResult, other: ArmResult, level: float) -> Part:
-    """Better on the old task by at least `BETTER` of what is forgotten."""
-    forgotten, mine, theirs = pair.forgotten, pair.against(arm, pair.old), pair.against(other, pair.old)
-    if forgotten is None or mine is None or theirs is None:
-        return _missing(pair, arm.arm)[0]
-    rest = mine - theirs - forgotten * BETTER
-    figure = pair.figure(f"{pair.old}: {arm.arm} - {other.arm}, less the least that counts", rest, level, pair.old)
-    words = f"{arm.arm} keeps more of {pair.old} than {other.arm}", f"{arm.arm} keeps no more than {other.arm}"
-    return above(figure, 0.0, yes=words[0], no=words[1])
-
-
-def _each(level: float, count: int) -> float:
-    return 1 - (1 - level) / max(1, count) if level > 0 else level
-
-
-def _matches_rehearsal(record: SequenceRecord, level: float) -> list[Part]:
-    """Some SFA arm is as good as rehearsal on the old task and on the new one."""
-    parts = []
-    for pair in _pairs(record):
-        rehearsal, arms = pair.one("replay"), [a for _, _, a in _averaging(pair)]
-        if rehearsal is None or not arms:
-            parts += _missing(pair, "SFA or rehearsal")
-            continue
-        each = _each(level, len(arms))
-        tried = [_both(*(_as_good(pair, arm, rehearsal, task, each) for task in (pair.old, pair.new))) for arm in arms]
-        parts.append(_some(tried, f"{pair.where}: no arm of SFA"))
-    return parts
-
-
-def _of(kind: str) -> Callable[[_Pair], list[ArmResult]]:
-    """The arms of a method, or of a merge method."""
-
-    def arms(pair: _Pair) -> list[ArmResult]:
-        merges = [a for a in pair.arms(MERGE) if a.merge.get("method") == kind]
-        return merges or [a for a in pair.arms(kind) if len(a.retention) == 1]
-
-    return arms
-
-
-def _beats(mine: str, theirs: str) -> Callable[[SequenceRecord, float], list[Part]]:
-    def rule(record: SequenceRecord, level: float) -> list[Part]:
-        parts = []
-        for pair in _pairs(record):
-            arms, others = _of(mine)(pair), _of(theirs)(pair)
-            if not arms or not others:
-                parts += _missing(pair, f"{mine} or {theirs}")
-                continue
-            each = _each(level, len(arms))
-            for other in others:
-                tried = [
-                    _both(_better(pair, arm, other, each), _as_good(pair, arm, other, pair.new, each)) for arm in arms
-                ]
-                parts.append(_some(tried, f"{pair.where}: no arm"))
-        return parts
-
-    rule.__doc__ = (
-        f"For every arm of {theirs.replace('_', ' ')} one of {mine} is better on the old task and as good on the new "
-        "one."
+def best_beats(mine: str, theirs: str) -> Rule[SequenceRecord]:
+    """One method's best arm is above another's."""
+    check = Check(
+        what=f"mean of both: {mine} - {theirs}, less the least that counts",
+        of=lambda pair: best(pair, mine) - best(pair, theirs) - pair.forgotten * (BETTER / 2),
+        above=0.0,
+        yes=f"{mine} at its best is above {theirs}",
+        no=f"{mine} at its best is not above {theirs}",
     )
-    return rule
-
-
-def _best_beats(mine: str, theirs: str) -> Callable[[SequenceRecord, float], list[Part]]:
-    def rule(record: SequenceRecord, level: float) -> list[Part]:
-        parts = []
-        for pair in _pairs(record):
-            best, other, forgotten = _best(pair, _of(mine)(pair)), _best(pair, _of(theirs)(pair)), pair.forgotten
-            if best is None or other is None or forgotten is None:
-                parts += _missing(pair, f"{mine} and {theirs} with two seeds, or the single task,")
-                continue
-            rest = best - other - forgotten * (BETTER / 2)
-            figure = pair.figure(f"mean of both: {mine} - {theirs}, less the least that counts", rest, level, pair.old)
-            words = f"{mine} at its best is above {theirs}", f"{mine} at its best is not above {theirs}"
-            parts.append(above(figure, 0.0, yes=words[0], no=words[1]))
-        return parts
-
-    rule.__doc__ = (
-        f"The mean of old and new task of {mine}'s best arm is above that of {theirs}'s by at least `BETTER` of half "
+    says = (
+        f"The mean of old and new task of {mine}'s best arm is above that of {theirs}'s by at least a tenth of half "
         "of what is forgotten; the best arms are chosen for each seed by the others."
     )
-    return rule
+    return rule(says, pairs, check)
 
 
-def _best(pair: _Pair, arms: Sequence[ArmResult]) -> Figure | None:
-    """The mean of both tasks, of each seed the arm that is best with the other seeds."""
-    means = [m for m in (_mean(pair, arm) for arm in arms) if m is not None]
-    shared = sorted(set[int]().union(*(m.by_seed for m in means)).intersection(*(m.by_seed for m in means)))
-    if len(shared) < 2:
-        return None
+def once_and_often(pair: Pair) -> list[tuple[ArmResult, Sequence[ArmResult]]]:
+    """By beta: the average once at the end, and those on the way."""
+    if pair.unit != pair.unit_of_new:
+        raise NotMeasured("the mean of tasks in one unit")
+    options: list[tuple[ArmResult, Sequence[ArmResult]]] = []
+    for once in pair.averaging(p=1.0):
+        often = [arm for arm in pair.averaging(beta=averaging_of(once)["beta"]) if averaging_of(arm)["p"] < 1]
+        if often:
+            options.append((once, often))
+    if not options:
+        raise NotMeasured("SFA at p = 1 beside p < 1 at one beta")
+    return options
+
+
+def correlation(pair: Pair) -> Figure:
+    """Of the distance to the model before with the old task's score, over sequential fine-tuning and SFA's arms."""
+    points = []
+    for arm in (*pair.arms(SEQUENTIAL), *pair.averaging()):
+        if arm.distance is not None and (arm.against or arm == pair.arms(SEQUENTIAL)[0]):
+            points.append((arm.distance.by_seed, pair.against(arm, pair.old).by_seed))
     by_seed = {}
-    for seed in shared:
-        chosen = max(means, key=lambda m: sum(m.by_seed[s] for s in shared if s != seed))
-        by_seed[seed] = chosen.by_seed[seed]
-    half = max(m.samples_half for m in means)
-    return Figure.over_seeds(by_seed, half)
+    for seed in pair.record.seeds:
+        both = [(distance[seed], score[seed]) for distance, score in points if seed in distance and seed in score]
+        distances, scores = [distance for distance, _ in both], [score for _, score in both]
+        if len(scores) >= 4 and len(set(distances)) > 1 and len(set(scores)) > 1:
+            by_seed[seed] = statistics.correlation(distances, scores)
+    if not by_seed:
+        raise NotMeasured("the distance of four arms")
+    return Figure.over_seeds(by_seed)
 
 
-def _often(record: SequenceRecord, level: float) -> list[Part]:
-    """At every beta that has both, some p < 1 is as good as p = 1, on the mean of old and new task: not worse by more
-    than `MARGIN` of half of what is forgotten."""
-    parts = []
-    for pair in _pairs(record):
-        found = _averaging(pair)
-        betas = sorted({beta for p, beta, _ in found if p == 1} & {beta for p, beta, _ in found if p < 1})
-        if not betas or pair.record.tasks[pair.old].unit != pair.record.tasks[pair.new].unit:
-            parts += _missing(pair, "p = 1 beside p < 1 at one beta, in one unit,")
-            continue
-        for beta in betas:
-            once = next(a for p, b, a in found if (p, b) == (1, beta))
-            often = [a for p, b, a in found if p < 1 and b == beta]
-            tried = []
-            for arm in often:
-                mine, theirs, forgotten = _mean(pair, arm), _mean(pair, once), pair.forgotten
-                if mine is None or theirs is None or forgotten is None:
-                    tried += _missing(pair, arm.arm)
-                    continue
-                rest = mine - theirs + forgotten * (MARGIN / 2)
-                what = f"mean of both: {arm.arm} - {once.arm}, plus the margin"
-                figure = pair.figure(what, rest, _each(level, len(often)), pair.old)
-                words = f"{arm.arm} is as good as {once.arm}", f"{arm.arm} is worse than {once.arm}"
-                tried.append(above(figure, 0.0, yes=words[0], no=words[1]))
-            parts.append(_some(tried, f"{pair.where}: no p below 1 at beta {beta:g}"))
-    return parts
-
-
-def _mean(pair: _Pair, arm: ArmResult) -> Figure | None:
-    old, new = pair.against(arm, pair.old), pair.against(arm, pair.new)
-    return None if old is None or new is None else (old + new) * 0.5
-
-
-def _nearer_keeps_more(record: SequenceRecord, level: float) -> list[Part]:
-    """Over sequential fine-tuning and SFA's arms, the correlation of the distance to the model before with the old
-    task's score lies below `CORRELATED` with its whole interval over the seeds."""
-    parts = []
-    for pair in _pairs(record):
-        arms = [a for a in (*pair.arms(SEQUENTIAL), *(a for _, _, a in _averaging(pair))) if a.distance is not None]
-        by_seed = {}
-        for seed in record.seeds:
-            points = [
-                (a.distance.by_seed[seed], kept.by_seed[seed])
-                for a in arms
-                if a.distance is not None and seed in a.distance.by_seed
-                for kept in [pair.against(a, pair.old)]
-                if kept is not None and seed in kept.by_seed
-            ]
-            if len(points) >= 4 and all(len(set(axis)) > 1 for axis in zip(*points, strict=True)):
-                by_seed[seed] = statistics.correlation(*zip(*points, strict=True))
-        if not by_seed:
-            parts += _missing(pair, "the distance of four arms")
-            continue
-        value = Figure.over_seeds(by_seed)
-        figure = dataclasses.replace(
-            pair.figure(f"correlation of distance and {pair.old}", value, level, pair.old), unit="correlation"
-        )
-        parts.append(
-            below(figure, CORRELATED, yes="what moves less keeps more", no="they are not negatively correlated")
-        )
-    return parts
+TO_THE_BASE = rule(
+    "After sequential fine-tuning the old task's gain over the base is less than a fifth of what was learnt.",
+    pairs,
+    Check(
+        what=f"{{case.old}} left, less {MARGIN:g} x learnt",
+        of=lambda pair: pair.gained(pair.old, SEQUENTIAL) - pair.gained(pair.old) * MARGIN,
+        below=0.0,
+        yes="{case.old} is at the base's level",
+        no="{case.old} is above the base's level",
+    ),
+)
+RISES = rising(
+    "Along falling p, at beta 0.5, the old task's score rises by at least a tenth of what is forgotten, and no way "
+    "back is larger than a fifth of it.",
+    pairs,
+    lambda pair: [(f"p {averaging_of(a)['p']:g}", pair.against(a, pair.old)) for a in pair.averaging(beta=0.5)],
+    what="score of {case.old}",
+    points=3,
+    least=lambda pair: BETTER * pair.forgotten.value,
+    back=lambda pair: MARGIN * pair.forgotten.value,
+)
+LITTLE_LOST = rule(
+    "At p = 0.25 and beta 0.5 the new task's score is below sequential fine-tuning's by less than a quarter of "
+    "what is learnt of it.",
+    pairs,
+    Check(
+        what=f"{{case.new}} beside sequential, plus {LITTLE:g} x learnt",
+        of=lambda p: p.against(p.averaging(p=0.25, beta=0.5)[0], p.new) + p.gained(p.new) * LITTLE,
+        above=0.0,
+        yes="little of {case.new} is lost",
+        no="more than a quarter of {case.new} is lost",
+        unit=lambda pair: pair.unit_of_new,
+    ),
+)
+MATCHES = some(
+    "Some SFA arm is as good as rehearsal on the old task and on the new one.",
+    pairs,
+    lambda pair: [(pair.arms("replay")[0], pair.averaging())],
+    AS_GOOD_ON_OLD,
+    AS_GOOD_ON_NEW,
+)
+OFTEN = some(
+    "At every beta that has both, some p < 1 is as good as p = 1, on the mean of old and new task: not worse by more "
+    "than a fifth of half of what is forgotten.",
+    pairs,
+    once_and_often,
+    Check(
+        what="mean of both: {arm.arm} - {other.arm}, plus the margin",
+        of=lambda pair, arm, other: pair.mean(arm) - pair.mean(other) + pair.forgotten * (MARGIN / 2),
+        above=0.0,
+        yes="{arm.arm} is as good as {other.arm}",
+        no="{arm.arm} is worse than {other.arm}",
+    ),
+)
+NEARER_KEEPS_MORE = rule(
+    "Over sequential fine-tuning and SFA's arms, the correlation of the distance to the model before with the old "
+    "task's score lies below -0.3 with its whole interval over the seeds.",
+    pairs,
+    Check(
+        what="correlation of distance and {case.old}",
+        of=correlation,
+        below=CORRELATED,
+        yes="what moves less keeps more",
+        no="they are not negatively correlated",
+        unit="correlation",
+    ),
+)
 
 
 # -------------------------------------------------------------------------------------------------------- preconditions
 
 
-def _nearest(value: Figure | None) -> float | None:
+def lower_end(figure: Figure) -> float:
     """The end of the interval that is nearer to 0; the value itself where there is none."""
-    if value is None or not math.isfinite(value.value):
-        return None
-    interval = value.interval_at(0.95)
-    return value.value if interval is None else interval[0]
+    if not math.isfinite(figure.value):
+        raise NotMeasured("a finite figure")
+    return figure.value if figure.interval is None else figure.interval[0]
 
 
-def learns(record: SequenceRecord) -> list[Precondition]:
-    """Every task is learnt where it is trained alone."""
-    return [
-        at_least(
-            f"{task} is learnt ({' → '.join(order)})",
-            _nearest(_Pair(record, order, order[0]).learnt(task)),
-            _Pair(record, order, order[0]).least(task),
-            figure=f"gain of training {task} alone over the base (lower end of its interval)",
-            advice="train it longer, or at a higher rate; the arm 'single' has to be there",
-        )
-        for order in record.orders
-        for task in order
-        if record.tasks
-    ]
+def least(pair: Pair) -> float:
+    """What counts of the old task, in its unit."""
+    return LEAST_NATS if "nat" in pair.unit else LEAST_SHARE
 
 
-def forgets(record: SequenceRecord) -> list[Precondition]:
-    """Sequential fine-tuning forgets every old task."""
-    return [
-        at_least(
-            f"{pair.old} is forgotten ({pair.where})",
-            _nearest(pair.forgotten),
-            pair.least(pair.old),
-            figure="what sequential fine-tuning loses of it (lower end of its interval)",
-            advice="train the later task longer, or choose tasks that are less alike",
-        )
-        for pair in _pairs(record)
-        if record.tasks
-    ]
+LEARNS = Requirement(
+    name="{case.old} is learnt ({case.path})",
+    cases=lambda record: [Pair(record, order, task) for order in record.orders for task in order if record.tasks],
+    of=lambda pair: lower_end(pair.gained(pair.old)),
+    at_least=least,
+    figure="gain of training {case.old} alone over the base (lower end of its interval)",
+    advice="train it longer, or at a higher rate; the arm 'single' has to be there",
+)
+FORGETS = Requirement(
+    name="{case.old} is forgotten ({case.where})",
+    cases=lambda record: pairs(record) if record.tasks else [],
+    of=lambda pair: lower_end(pair.forgotten),
+    at_least=least,
+    figure="what sequential fine-tuning loses of it (lower end of its interval)",
+    advice="train the later task longer, or choose tasks that are less alike",
+)
 
 
 def _lacking(record: SequenceRecord) -> str | None:
-    failed = sum(m.state == "failed" for m in record.models)
-    if failed:
-        return f"{failed} {'model' if failed == 1 else 'models'} failed; the same command tries them again"
-    return None if record.tasks else "nothing was measured"
+    return failed_models(record.models) or (None if record.tasks else "nothing was measured")
 
 
-Rule = Callable[[SequenceRecord, float], list[Part]]
-CLAIMS: tuple[tuple[str, str, str, Rule], ...] = (
-    (
+def _claim(
+    number: str, text: str, paper: str, rule: Rule[SequenceRecord], recipe: str = RECIPE
+) -> Statement[SequenceRecord]:
+    needs = (LEARNS, FORGETS)
+    return Statement(
+        number=number, recipe=recipe, text=text, paper=paper, rule=rule, preconditions=needs, lacking=_lacking
+    )
+
+
+STATEMENTS = (
+    _claim(
         "1",
         "Sequential fine-tuning drops the old task to the base's level.",
         "GSM8K 0.38 to 0 (Pythia) and 0.42 to 0 (Llama 2) after law (figures 2, 3)",
-        _to_the_base,
+        TO_THE_BASE,
     ),
-    (
+    _claim(
         "2a",
         "SFA keeps more of the old task as p falls.",
         "GSM8K 0.048 / 0.13 / 0.31 at p = 1 / 0.5 / 0.25 (Pythia, Math-Law)",
-        _rises,
+        RISES,
     ),
-    (
+    _claim(
         "2b",
         "It costs little of the new task.",
         "CaseHOLD 0.76 sequential, 0.59 at p = 0.25 (Pythia); Terms of Service 0.86 to 0.13 (Llama 2), against 'little "
         "loss on the new task' in the text",
-        _little_lost,
+        LITTLE_LOST,
     ),
-    (
+    _claim(
         "3a",
         "SFA at some p matches rehearsal without old data.",
         "(CaseHOLD, GSM8K) 0.48, 0.48 at p = 0.17 against 0.46, 0.49 (Llama 2); on Math-Law-Code it loses to rehearsal",
-        _matches_rehearsal,
+        MATCHES,
     ),
-    (
+    _claim(
         "3b",
         "SFA beats task arithmetic.",
         "(CaseHOLD, GSM8K) 0.59, 0.31 at p = 0.25 against 0.68, 0 (Pythia)",
-        _beats("sfa", "task_arithmetic"),
+        beats("sfa", "task_arithmetic"),
     ),
-    ("3c", "SFA beats TIES merging.", "0.53, 0.46 at p = 0.25 against 0.37, 0.014 (Llama 2)", _beats("sfa", "ties")),
-    (
+    _claim(
+        "3c", "SFA beats TIES merging.", "0.53, 0.46 at p = 0.25 against 0.37, 0.014 (Llama 2)", beats("sfa", "ties")
+    ),
+    _claim(
         "3d",
         "L2 beats EWC (ours for language models: the paper shows it on split MNIST).",
         "curves of figure 1, small networks",
-        _beats("l2", "ewc"),
+        beats("l2", "ewc"),
     ),
-    ("3e", "SFA beats L2 (ours for language models).", "curves of figure 1, small networks", _beats("sfa", "l2")),
-    ("3f", "SFA beats EWC (ours for language models).", "curves of figure 1, small networks", _beats("sfa", "ewc")),
-    (
+    _claim("3e", "SFA beats L2 (ours for language models).", "curves of figure 1, small networks", beats("sfa", "l2")),
+    _claim(
+        "3f", "SFA beats EWC (ours for language models).", "curves of figure 1, small networks", beats("sfa", "ewc")
+    ),
+    _claim(
         "4",
         "Averaging on the way (p < 1) is at least as good as once at the end, at every beta.",
         "curves over beta for p = 1 and p < 1 (section 6.2 and figure 1)",
-        _often,
+        OFTEN,
     ),
-    (
+    _claim(
         "5",
         "The nearer the weights stay to the model before, the more of the old task is kept.",
         "distances 90.99 / 45.50 / 35.38 / 24.16 with GSM8K 0 / 0.048 / 0.13 / 0.31 (figure 5, Pythia)",
-        _nearer_keeps_more,
+        NEARER_KEEPS_MORE,
     ),
-)
-SMALL_NETWORKS: tuple[tuple[str, str, str, Rule], ...] = (
-    (
+    _claim(
         "1s",
         "On a small network: sequential training drops the old task to the base's level.",
         "split MNIST, figure 1",
-        _to_the_base,
+        TO_THE_BASE,
+        DIGITS,
     ),
-    (
+    _claim(
         "6a",
         "On a small network L2 has the better trade-off than EWC.",
         "split MNIST, figure 1",
-        _best_beats("l2", "ewc"),
+        best_beats("l2", "ewc"),
+        DIGITS,
     ),
-    ("6b", "On a small network SFA has a better one than L2.", "split MNIST, figure 1", _best_beats("sfa", "l2")),
-    ("6c", "On a small network SFA has a better one than EWC.", "split MNIST, figure 1", _best_beats("sfa", "ewc")),
-    (
+    _claim(
+        "6b",
+        "On a small network SFA has a better one than L2.",
+        "split MNIST, figure 1",
+        best_beats("sfa", "l2"),
+        DIGITS,
+    ),
+    _claim(
+        "6c",
+        "On a small network SFA has a better one than EWC.",
+        "split MNIST, figure 1",
+        best_beats("sfa", "ewc"),
+        DIGITS,
+    ),
+    _claim(
         "6d",
         "On a small network averaging on the way (p < 1) is at least as good as once at the end, at every beta.",
         "split MNIST, figure 1: curves over beta and over the frequency",
-        _often,
+        OFTEN,
+        DIGITS,
     ),
 )
-STATEMENTS = [
-    Statement(number=n, recipe=recipe, text=t, paper=p, check=rule, preconditions=(learns, forgets), lacking=_lacking)
-    for recipe, claims in ((RECIPE, CLAIMS), (DIGITS, SMALL_NETWORKS))
-    for n, t, p, rule in claims
-]

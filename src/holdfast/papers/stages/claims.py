@@ -7,8 +7,9 @@ The rules stand here and were written before any outcome of the studies was look
   covers them; the questions of a world are its own, so that their noise is in the spread between worlds. With one world
   it covers the questions alone.
 - *First*, *middle*, *last*: the checkpoint after the first epoch, after half of them, and after all. *Plain text*: the
-  probing passages, nats a token. *Knowledge*: multiple choice about people whom the base knew (`FACTS`). *Letters*:
-  lettered questions about them (`LETTERED`), which have the answer position.
+  probing passages, nats a token. *Knowledge*: the first task of the study, in small worlds multiple choice about people
+  whom the base knew. *Letters*: lettered questions, which have the answer position. *Memorised*: what has exact
+  memorisation of the fine-tuning's data. Entries are the record's own, whatever they are called.
 - Restored models are held against the base and against the control, the base after the same restoring: *back* is not
   below the lower of the two, *below* is below both. That is `holdfast.statistics.stages` over worlds.
 - A change counts from `LEAST` on: 2 points, or 0.05 nats a token, with the whole interval. Plain text is *at the base's
@@ -28,30 +29,30 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 
 from holdfast.papers.claims import rules as engine
 from holdfast.papers.claims.rules import (
     FAILS,
     HOLDS,
+    Check,
     Claim,
     Evidence,
     Part,
     Requirement,
+    Rule,
     Statement,
-    above,
-    below,
-    unknown,
+    failed_models,
+    rule,
+    widened,
 )
-from holdfast.records.figure import Figure
+from holdfast.records.figure import Figure, NotMeasured
 from holdfast.records.stages import BASE, CONTROL, PROBING, RESTORED, TUNED, StagesRecord
 
 RECIPE = "stages"
 """All worlds together."""
 WIDE, NARROW = "world-", "narrow-"
 """What the studies' names begin with: the models of the claims, and smaller ones for claim 5."""
-FACTS, LETTERED, LEARNT = "knowledge/old_facts", "knowledge/old_lettered", "knowledge/learnt"
-PLAIN = f"{PROBING}/{PROBING}"
 LEAST, LEAST_NATS = 0.02, 0.05
 TOLERANCE = 0.05
 FEW = 0.05
@@ -81,29 +82,14 @@ class Worlds:
     narrow: Mapping[int, StagesRecord] = dataclasses.field(default_factory=dict)
 
     @property
-    def places(self) -> range:
-        """The checkpoints of every world, from 1."""
-        return range(1, 1 + min((len(_labels(r)) for r in self.wide.values()), default=0))
-
-    @property
     def last(self) -> int:
-        """After all epochs."""
-        return len(self.places)
+        """The checkpoint after all epochs, counted from 1; 0 where there is none."""
+        return min((len(labels(record)) for record in self.wide.values()), default=0)
 
     @property
     def middle(self) -> int:
         """After half of them."""
         return max(1, self.last // 2)
-
-    def over(self, of: Callable[[StagesRecord], Figure | None]) -> Figure | None:
-        """A figure over worlds; None where one lacks it."""
-        found = {world: of(record) for world, record in self.wide.items()}
-        known = {world: value for world, value in found.items() if value is not None}
-        if not known or len(known) < len(found):
-            return None
-        by_world = {world: value.value for world, value in known.items()}
-        half = known[next(iter(known))].half_over_samples if len(known) == 1 else 0.0
-        return Figure.over_seeds(by_world, half)
 
 
 def check_claims(records: Mapping[str, StagesRecord | None]) -> list[Claim]:
@@ -112,17 +98,18 @@ def check_claims(records: Mapping[str, StagesRecord | None]) -> list[Claim]:
     Args:
         records: by study (`world-0`, `narrow-0`, ...), finished or not; None: not run.
     """
-
-    def of(kind: str) -> dict[int, StagesRecord]:
-        named = {int(n.removeprefix(kind)): r for n, r in records.items() if n.startswith(kind)}
-        return {world: record for world, record in named.items() if record is not None}
-
-    wide, narrow = of(WIDE), of(NARROW)
-    models = [m for record in (*wide.values(), *narrow.values()) for m in record.models]
-    missing = [name for name, record in records.items() if record is None]
+    worlds: dict[str, dict[int, StagesRecord]] = {WIDE: {}, NARROW: {}}
+    models = []
+    for name, record in records.items():
+        size = WIDE if name.startswith(WIDE) else NARROW
+        if record is not None:
+            worlds[size][int(name.removeprefix(size))] = record
+            models += record.models
+    wide, narrow = worlds[WIDE], worlds[NARROW]
+    missing = sum(record is None for record in records.values())
     evidence = Evidence(
         record=Worlds(wide, narrow) if wide else None,
-        waiting=sum(m.state in ("waiting", "running") for m in models) + len(missing),
+        waiting=sum(model.state in ("waiting", "running") for model in models) + missing,
         seeds=len(wide),
         noun="model",
         without=dict(_without(wide, narrow)),
@@ -133,290 +120,274 @@ def check_claims(records: Mapping[str, StagesRecord | None]) -> list[Claim]:
 def _without(wide: Mapping[int, StagesRecord], narrow: Mapping[int, StagesRecord]) -> Iterator[tuple[str, Worlds]]:
     """The studies with one world left out, by name; nothing where there are not two others."""
     for world in wide if len(wide) > 2 else ():
-        left, narrower = ({w: r for w, r in records.items() if w != world} for records in (wide, narrow))
-        yield f"world {world}", Worlds(left, narrower)
+        left = {other: record for other, record in wide.items() if other != world}
+        yield f"world {world}", Worlds(left, {other: record for other, record in narrow.items() if other != world})
 
 
 # ------------------------------------------------------------------------------------------------------------- measures
 
 
-def _labels(record: StagesRecord) -> list[str]:
+Measure = Callable[[StagesRecord], tuple[str, str]]
+"""Of a record, the entry ("suite/name") and the metric; raises `NotMeasured`."""
+Model = tuple[str, int]
+"""Role and checkpoint, 0 of base and control."""
+BASE_MODEL: Model = (BASE, 0)
+FIRST: Model = (TUNED, 1)
+
+
+def labels(record: StagesRecord) -> list[str]:
+    """Of the checkpoints that are diagnosed."""
     return record.checkpoints[record.arms[0]]
 
 
-def _of(record: StagesRecord, role: str, place: int, entry: str, metric: str) -> Figure | None:
-    """A figure of a model; place 0: base and control."""
-    model = record.model(role, record.arms[0] if place else "", place)
-    found = None if model is None else model.figures.get(entry, {}).get(metric)
-    return None if found is None or not math.isfinite(found.value) else found
+def plain(record: StagesRecord) -> tuple[str, str]:
+    """Plain text."""
+    return f"{PROBING}/{PROBING}", "nats_per_token"
 
 
-Model = tuple[str, int]
-"""Role and place."""
+def knowledge(record: StagesRecord) -> tuple[str, str]:
+    """The first task."""
+    if not record.tasks:
+        raise NotMeasured("a task")
+    task = record.tasks[0]
+    return f"{task.suite}/{task.name}", task.metric
 
 
-def change(after: Model, before: Model, entry: str, metric: str) -> Callable[[StagesRecord], Figure | None]:
-    """What changes of a figure between two models of a world."""
-
-    def of(record: StagesRecord) -> Figure | None:
-        a, b = _of(record, *after, entry, metric), _of(record, *before, entry, metric)
-        return None if a is None or b is None else a - b
-
-    return of
+def entropy(record: StagesRecord) -> tuple[str, str]:
+    """At the answer position of lettered questions."""
+    return entry_with("entropy", record), "entropy"
 
 
-def beside_both(place: int, entry: str, metric: str, *, lower: bool) -> Callable[[StagesRecord], Figure | None]:
-    """A restored model's figure minus the lower, or the higher, of base and control."""
-
-    def of(record: StagesRecord) -> Figure | None:
-        restored = _of(record, RESTORED, place, entry, metric)
-        two = [_of(record, role, 0, entry, metric) for role in (BASE, CONTROL)]
-        known = [v for v in two if v is not None]
-        if restored is None or len(known) < 2:
-            return None
-        return restored - (min if lower else max)(known, key=lambda v: v.value)
-
-    return of
+def letters(record: StagesRecord) -> tuple[str, str]:
+    """Lettered questions that are answered right."""
+    return entry_with("entropy", record), "acc"
 
 
-def least_along(entry: str, metric: str, share: float) -> Callable[[StagesRecord], Figure | None]:
-    """The least value of a figure from a share of the fine-tuning's steps on, of what was measured on the way; None
-    where nothing was, or a point is not finite."""
-
-    def of(record: StagesRecord) -> Figure | None:
-        points = record.along.get(record.arms[0], [])
-        last = max((p.step for p in points), default=0)
-        values = [
-            Figure(value=e.metrics[metric].value, over_samples=e.metrics[metric].interval)
-            for p in points
-            if last and p.step >= share * last
-            for e in p.evaluations
-            if f"{e.suite}/{e.name}" == entry and metric in e.metrics
-        ]
-        if not all(math.isfinite(v.value) for v in values):
-            return None
-        return min(values, key=lambda v: v.value, default=None)
-
-    return of
+def memorised(record: StagesRecord) -> tuple[str, str]:
+    """What fine-tuning's data is memorised of."""
+    return entry_with("exact_memorisation", record), "exact_memorisation"
 
 
-def transition(record: StagesRecord) -> int | None:
+def entry_with(metric: str, record: StagesRecord) -> str:
+    """The first entry that has a metric."""
+    for model in record.models:
+        for entry, figures in model.figures.items():
+            if metric in figures:
+                return entry
+    raise NotMeasured(metric.replace("_", " "))
+
+
+def figure_of(record: StagesRecord, model: Model, measure: Measure) -> Figure:
+    """A figure of a model of a world."""
+    (role, place), (entry, metric) = model, measure(record)
+    measured = record.model(role, record.arms[0] if place else "", place)
+    figure = None if measured is None else measured.figures.get(entry, {}).get(metric)
+    if figure is None or not math.isfinite(figure.value):
+        raise NotMeasured(f"{entry} ({metric}) of the {role} {f'checkpoint {place}' if place else 'model'}")
+    return figure
+
+
+def above_guessing(record: StagesRecord, model: Model, measure: Measure) -> Figure:
+    """What a model answers beyond chance."""
+    for task in record.tasks:
+        if f"{task.suite}/{task.name}" == measure(record)[0]:
+            return Figure(value=figure_of(record, model, measure).value - (task.chance or 0.0))
+    raise NotMeasured("chance")
+
+
+def least_mass(record: StagesRecord) -> Figure:
+    """The least mass on the letters from `FEW` of the fine-tuning's steps on, of what was measured on the way."""
+    entry, points = entropy(record)[0], record.along.get(record.arms[0], [])
+    last = max((point.step for point in points), default=0)
+    figures = []
+    for point in points:
+        for evaluation in point.evaluations if last and point.step >= FEW * last else ():
+            mass = evaluation.metrics.get("mass")
+            if f"{evaluation.suite}/{evaluation.name}" == entry and mass is not None:
+                figures.append(Figure(value=mass.value, over_samples=mass.interval))
+    if not figures or not all(math.isfinite(figure.value) for figure in figures):
+        raise NotMeasured("the mass on the letters along fine-tuning, as finite figures,")
+    return min(figures, key=lambda figure: figure.value)
+
+
+def transition(record: StagesRecord) -> int:
     """The checkpoint at which actual forgetting of the knowledge begins; one more than there are where it does not."""
-    found = next((t for t in record.transitions if (t.arm, t.task) == (record.arms[0], FACTS)), None)
-    return None if found is None else found.place or len(_labels(record)) + 1
+    for begin in record.transitions:
+        if (begin.arm, begin.task) == (record.arms[0], knowledge(record)[0]):
+            return begin.place or len(labels(record)) + 1
+    raise NotMeasured("the transition to actual forgetting")
 
 
-# ---------------------------------------------------------------------------------------------------------------- rules
+# --------------------------------------------------------------------------------------------------------------- cases
 
 
-Of = Callable[[StagesRecord], Figure | None]
-Places = Callable[[Worlds], Sequence[int]]
+@dataclasses.dataclass(frozen=True)
+class Checkpoint:
+    """One checkpoint of every world. What is asked for and was not measured raises `NotMeasured`."""
+
+    worlds: Worlds
+    place: int
+    """From 1."""
+    where = ""
+    unit = "share"
+
+    def behind(self, figure: Figure) -> str:
+        """The worlds."""
+        return f"{len(figure.by_seed)} worlds" if len(figure.by_seed) > 1 else "one world"
+
+    @property
+    def tuned(self) -> Model:
+        """Before restoring."""
+        return TUNED, self.place
+
+    @property
+    def restored(self) -> Model:
+        """After restoring."""
+        return RESTORED, self.place
+
+    def over(self, of: Callable[[StagesRecord], Figure]) -> Figure:
+        """A figure over worlds: their spread is its noise, of one world that of the samples."""
+        figures = {world: of(record) for world, record in self.worlds.wide.items()}
+        half = next(iter(figures.values())).half_over_samples if len(figures) == 1 else 0.0
+        return Figure.over_seeds({world: figure.value for world, figure in figures.items()}, half)
+
+    def figure(self, model: Model, measure: Measure) -> Figure:
+        """Of a model."""
+        return self.over(lambda record: figure_of(record, model, measure))
+
+    def change(self, after: Model, before: Model, measure: Measure) -> Figure:
+        """Between two models."""
+        return self.figure(after, measure) - self.figure(before, measure)
+
+    def beside_both(self, measure: Measure, nearest: Callable[..., Figure]) -> Figure:
+        """The restored model's figure minus the lower (`min`), or the higher (`max`), of base and control."""
+
+        def beside(record: StagesRecord) -> Figure:
+            others = [figure_of(record, (role, 0), measure) for role in (BASE, CONTROL)]
+            return figure_of(record, self.restored, measure) - nearest(others, key=lambda figure: figure.value)
+
+        return self.over(beside)
+
+    def earlier_than_smaller(self) -> Figure:
+        """The checkpoint of the transition minus that of the smaller model, over the worlds that have both."""
+        by_world = {}
+        for world, record in self.worlds.wide.items():
+            try:
+                by_world[world] = float(transition(record) - transition(self.worlds.narrow[world]))
+            except (KeyError, NotMeasured):
+                continue
+        if not by_world:
+            raise NotMeasured(f"a smaller model in the same world (the recipes {NARROW}0, {NARROW}1 and {NARROW}2)")
+        return Figure.over_seeds(by_world)
 
 
-def first(worlds: Worlds) -> list[int]:
+def first(worlds: Worlds) -> list[Checkpoint]:
     """The checkpoint after the first epoch."""
-    return [1]
+    return [Checkpoint(worlds, 1)]
 
 
-def last(worlds: Worlds) -> list[int]:
+def last(worlds: Worlds) -> list[Checkpoint]:
     """That after all of them."""
-    return [worlds.last]
+    return [Checkpoint(worlds, worlds.last)]
 
 
-def three(worlds: Worlds) -> list[int]:
+def three(worlds: Worlds) -> list[Checkpoint]:
     """The first, the middle and the last one."""
-    return list(dict.fromkeys((1, worlds.middle, worlds.last)))
+    return [Checkpoint(worlds, place) for place in dict.fromkeys((1, worlds.middle, worlds.last))]
 
 
-def every(worlds: Worlds) -> list[int]:
+def every(worlds: Worlds) -> list[Checkpoint]:
     """All of them."""
-    return list(worlds.places)
+    return [Checkpoint(worlds, place) for place in range(1, 1 + worlds.last)]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Condition:
-    """A figure over worlds that has to lie beyond a bound, at some checkpoints."""
-
-    what: str
-    """The figure; `{place}` stands for the checkpoint's number, here and below."""
-    of: Callable[[Worlds, int], Of]
-    """The figure of a checkpoint."""
-    above: float | None = None
-    """The bound; the other one is None."""
-    below: float | None = None
-    yes: str
-    no: str
-    at: Places = last
-    unit: str = "share"
-
-    def parts(self, worlds: Worlds, level: float) -> list[Part]:
-        """One a checkpoint."""
-        return [self._part(worlds, place, level) for place in self.at(worlds)]
-
-    def _part(self, worlds: Worlds, place: int, level: float) -> Part:
-        what, yes, no = (text.format(place=place) for text in (self.what, self.yes, self.no))
-        found = worlds.over(self.of(worlds, place))
-        if found is None:
-            return unknown(f"{what} was not measured")
-        figure = _figure(what, found, level, self.unit)
-        if self.below is not None:
-            return below(figure, self.below, yes=yes, no=no)
-        assert self.above is not None, "a condition has a bound"
-        return above(figure, self.above, yes=yes, no=no)
-
-
-class Rule:
-    """Conditions that all have to be met.
-
-    Args:
-        says: what they say together.
-        conditions: each with its figure and bound.
-    """
-
-    def __init__(self, says: str, *conditions: Condition) -> None:
-        self.says, self.conditions = says, conditions
-
-    def __call__(self, worlds: Worlds, level: float) -> list[Part]:
-        """Their parts."""
-        return [part for condition in self.conditions for part in condition.parts(worlds, level)]
-
-
-def _figure(what: str, value: Figure, level: float, unit: str) -> engine.ClaimFigure:
-    n = f"{len(value.by_seed)} worlds" if len(value.by_seed) > 1 else "one world"
-    return engine.ClaimFigure(what=what, value=value.value, interval=value.interval_at(level), n=n, unit=unit)
-
+# --------------------------------------------------------------------------------------------------------------- rules
 
 NATS = "nats/token"
-
-
-def _kept(worlds: Worlds, place: int) -> Of:
-    """Exact memorisation beyond the base after restoring, less half of that before."""
-
-    def of(record: StagesRecord) -> Figure | None:
-        kept = change((RESTORED, place), (BASE, 0), LEARNT, "exact_memorisation")(record)
-        learnt = change((TUNED, place), (BASE, 0), LEARNT, "exact_memorisation")(record)
-        return None if kept is None or learnt is None else kept - learnt * 0.5
-
-    return of
-
-
-TUNED_ABOVE = Condition(
-    what="knowledge, checkpoint {place} - base",
-    of=lambda worlds, k: change((TUNED, k), (BASE, 0), FACTS, "acc"),
+TUNED_ABOVE = Check(
+    what="knowledge, checkpoint {case.place} - base",
+    of=lambda at: at.change(at.tuned, BASE_MODEL, knowledge),
     above=LEAST,
-    yes="checkpoint {place} is above the base",
-    no="checkpoint {place} is not above the base",
-    at=lambda worlds: list(worlds.places)[:3],
+    yes="checkpoint {case.place} is above the base",
+    no="checkpoint {case.place} is not above the base",
 )
 
 
 def one_tuned_above(worlds: Worlds, level: float) -> list[Part]:
-    """Whether one of the first three checkpoints is, with intervals widened for three chances."""
-    chances = max(1, len(TUNED_ABOVE.at(worlds)))
-    parts = TUNED_ABOVE.parts(worlds, 1 - (1 - level) / chances if level > 0 else level)
-    held = next((p for p in parts if p.verdict == HOLDS), None)
-    if held is not None or not parts:
-        return [held] if held is not None else [unknown("no checkpoint was measured")]
-    told = all(p.verdict == FAILS for p in parts)
-    return parts if told else [p for p in parts if p.verdict != FAILS]
-
-
-def larger_earlier(worlds: Worlds, level: float) -> list[Part]:
-    """Whether in the same worlds the transition comes at least one checkpoint earlier than with the smaller model."""
-    by_world: dict[int, float] = {}
-    for world, record in worlds.wide.items():
-        smaller = worlds.narrow.get(world)
-        mine, theirs = transition(record), None if smaller is None else transition(smaller)
-        if mine is not None and theirs is not None:
-            by_world[world] = float(mine - theirs)
-    if not by_world:
-        return [unknown("it needs models of two sizes in the same worlds: the recipes narrow-0, narrow-1 and narrow-2")]
-    found = Figure.over_seeds(by_world)
-    figure = _figure("checkpoint of the transition, larger model - smaller", found, level, "checkpoints")
-    words = "the larger model turns earlier", "the larger model does not turn earlier"
-    return [below(figure, -0.5, yes=words[0], no=words[1])]
+    """That which holds; else those that cannot be told."""
+    cases = every(worlds)[:3]
+    parts = [TUNED_ABOVE.part(at, widened(level, len(cases))) for at in cases]
+    for part in parts:
+        if part.verdict == HOLDS:
+            return [part]
+    return [part for part in parts if part.verdict != FAILS] or parts
 
 
 # -------------------------------------------------------------------------------------------------------- preconditions
 
 
-def _mean(of: Of) -> Callable[[Worlds], float | None]:
-    def mean(worlds: Worlds) -> float | None:
-        found = worlds.over(of)
-        return None if found is None else found.value
-
-    return mean
-
-
-def _at(place: Places, of: Callable[[int], Of]) -> Callable[[Worlds], float | None]:
-    return lambda worlds: _mean(of(place(worlds)[0]))(worlds)
-
-
-def _above_guessing(model: Model, entry: str) -> Of:
-    def of(record: StagesRecord) -> Figure | None:
-        about = next((t for t in record.tasks if f"{t.suite}/{t.name}" == entry), None)
-        value = _of(record, *model, entry, "acc")
-        return None if about is None or value is None else Figure(value=value.value - (about.chance or 0.0))
-
-    return of
-
-
-def lost(name: str, place: Places) -> Requirement[Worlds]:
+def lost(name: str, cases: Callable[[Worlds], list[Checkpoint]]) -> Requirement:
     """Fine-tuning lowers the score of a checkpoint."""
     return Requirement(
         name=f"the {name} checkpoint lost knowledge",
-        of=_at(place, lambda k: change((BASE, 0), (TUNED, k), FACTS, "acc")),
+        cases=cases,
+        of=lambda at: at.change(BASE_MODEL, at.tuned, knowledge).value,
         at_least=COSTS,
         figure="base - checkpoint, share of right answers",
         advice="fine-tune for longer, or at a higher rate",
     )
 
 
-def back(name: str, place: Places) -> Requirement[Worlds]:
+def back(name: str, cases: Callable[[Worlds], list[Checkpoint]]) -> Requirement:
     """The pattern of a checkpoint is back after restoring."""
     return Requirement(
         name=f"the pattern of the {name} checkpoint is back",
-        of=_at(place, lambda k: beside_both(k, PLAIN, "nats_per_token", lower=False)),
+        cases=cases,
+        of=lambda at: at.beside_both(plain, max).value,
         at_most=TOLERANCE,
         figure="plain text, restored - the dearer of base and control",
         advice="restore for longer",
     )
 
 
-FIRST_LOST, LAST_LOST, FIRST_BACK, LAST_BACK = (
-    of(name, place) for of in (lost, back) for name, place in (("first", first), ("last", last))
-)
+FIRST_LOST, LAST_LOST = lost("first", first), lost("last", last)
+FIRST_BACK, LAST_BACK = back("first", first), back("last", last)
 KNOWS = Requirement(
     name="the base knows what is asked",
-    of=_mean(_above_guessing((BASE, 0), FACTS)),
+    cases=first,
+    of=lambda at: at.over(lambda record: above_guessing(record, BASE_MODEL, knowledge)).value,
     at_least=KNOWN,
     figure="its accuracy above guessing",
     advice="train the base for longer",
 )
 CHEAP = Requirement(
     name="restoring alone costs the base little",
-    of=_mean(change((BASE, 0), (CONTROL, 0), FACTS, "acc")),
+    cases=first,
+    of=lambda at: at.change(BASE_MODEL, (CONTROL, 0), knowledge).value,
     at_most=COSTS,
     figure="base - control, share of right answers",
     advice="restore at a lower rate, or on text that is nearer to the base's own",
 )
 ROOM = Requirement(
     name="there is room above the base",
-    of=_mean(lambda record: _of(record, BASE, 0, FACTS, "acc")),
+    cases=first,
+    of=lambda at: at.figure(BASE_MODEL, knowledge).value,
     at_most=0.95,
     figure="its accuracy",
     advice="ask harder questions",
 )
 LETTERS = Requirement(
     name="the first checkpoint answers lettered questions",
-    of=_mean(_above_guessing((TUNED, 1), LETTERED)),
+    cases=first,
+    of=lambda at: at.over(lambda record: above_guessing(record, FIRST, letters)).value,
     at_least=COSTS,
     figure="its accuracy above guessing",
     advice="mix more lettered questions about known people into the fine-tuning",
 )
 SHIFTED = Requirement(
     name="fine-tuning shifts the text pattern",
-    of=_at(last, lambda k: change((TUNED, k), (BASE, 0), PLAIN, "nats_per_token")),
+    cases=last,
+    of=lambda at: at.change(at.tuned, BASE_MODEL, plain).value,
     at_least=LEAST_NATS,
     figure="plain text, last checkpoint - base",
     advice="fine-tune for longer, or at a higher rate",
@@ -425,233 +396,270 @@ SHIFTED = Requirement(
 
 def _lacking(worlds: Worlds) -> str | None:
     records = [*worlds.wide.values(), *worlds.narrow.values()]
-    failed = sum(m.state == "failed" for record in records for m in record.models)
-    if failed:
-        return f"{failed} {'model' if failed == 1 else 'models'} failed; the same command tries them again"
-    return None if worlds.places and all(r.tasks for r in worlds.wide.values()) else "nothing was measured"
+    failed = failed_models(model for record in records for model in record.models)
+    measured = worlds.last > 0 and all(record.tasks for record in worlds.wide.values())
+    return failed or (None if measured else "nothing was measured")
 
 
-Check = Callable[[Worlds, float], list[Part]]
-CLAIMS: tuple[tuple[str, str, str, Check, tuple[Requirement[Worlds], ...]], ...] = (
-    (
+def _claim(number: str, text: str, paper: str, rule: Rule[Worlds], *needs: Requirement) -> Statement[Worlds]:
+    return Statement(
+        number=number, recipe=RECIPE, text=text, paper=paper, rule=rule, preconditions=needs, lacking=_lacking
+    )
+
+
+STATEMENTS = (
+    _claim(
         "1a",
         "The perplexity of plain text rises through fine-tuning.",
         "'a continuing upward trend' over ten epochs (figure 3b, section 4.1)",
-        Rule(
+        rule(
             "Plain text costs the last checkpoint at least 0.05 nats more than the base, and more than the first one.",
-            Condition(
+            last,
+            Check(
                 what="plain text, last checkpoint - base",
-                of=lambda worlds, k: change((TUNED, k), (BASE, 0), PLAIN, "nats_per_token"),
+                of=lambda at: at.change(at.tuned, BASE_MODEL, plain),
                 above=LEAST_NATS,
                 yes="fine-tuning makes plain text dearer",
                 no="fine-tuning does not make plain text dearer",
                 unit=NATS,
             ),
-            Condition(
+            Check(
                 what="plain text, last checkpoint - first",
-                of=lambda worlds, k: change((TUNED, k), (TUNED, 1), PLAIN, "nats_per_token"),
+                of=lambda at: at.change(at.tuned, FIRST, plain),
                 above=0.0,
                 yes="it goes on rising",
                 no="it does not go on rising",
                 unit=NATS,
             ),
         ),
-        (),
     ),
-    (
+    _claim(
         "1b",
         "Restoring brings it back to the base's from every epoch.",
         "restored models 'have all returned to convergence with the base' (figures 3a, 3b)",
-        Rule(
-            "After restoring, plain text costs every checkpoint less than `TOLERANCE` nats more than the "
-            "dearer of base and control.",
-            Condition(
-                what="plain text, restored checkpoint {place} - the dearer of base and control",
-                of=lambda worlds, k: beside_both(k, PLAIN, "nats_per_token", lower=False),
+        rule(
+            f"After restoring, plain text costs every checkpoint less than {TOLERANCE:g} nats more than the dearer of "
+            "base and control.",
+            every,
+            Check(
+                what="plain text, restored checkpoint {case.place} - the dearer of base and control",
+                of=lambda at: at.beside_both(plain, max),
                 below=TOLERANCE,
                 yes="the pattern comes back from every checkpoint",
-                no="the pattern of checkpoint {place} does not come back",
-                at=every,
+                no="the pattern of checkpoint {case.place} does not come back",
                 unit=NATS,
             ),
         ),
-        (SHIFTED,),
+        SHIFTED,
     ),
-    (
+    _claim(
         "2a",
         "Early on forgetting is pseudo: restored, the model is at the base's score again.",
         "Llama 2 7B on Alpaca, before epoch 4; MMLU and ARC (figures 3c, 3d)",
-        Rule(
+        rule(
             "The first checkpoint, restored, is not below the lower of base and control by 2 points or more.",
-            Condition(
+            first,
+            Check(
                 what="knowledge, restored first checkpoint - the lower of base and control",
-                of=lambda worlds, k: beside_both(k, FACTS, "acc", lower=True),
+                of=lambda at: at.beside_both(knowledge, min),
                 above=-LEAST,
                 yes="what the first epoch cost comes back",
                 no="what the first epoch cost does not come back",
-                at=first,
             ),
         ),
-        (KNOWS, CHEAP, FIRST_LOST, FIRST_BACK),
+        KNOWS,
+        CHEAP,
+        FIRST_LOST,
+        FIRST_BACK,
     ),
-    (
+    _claim(
         "2b",
         "Late it is actual: restored, the model is below the base although the pattern is back.",
         "Llama 2 7B from epoch 4 on, 13B from epoch 2 on (figures 3c, 3d, 6c, 6d)",
-        Rule(
+        rule(
             "The last checkpoint, restored, is below both base and control by 2 points or more.",
-            Condition(
+            last,
+            Check(
                 what="knowledge, restored last checkpoint - the lower of base and control",
-                of=lambda worlds, k: beside_both(k, FACTS, "acc", lower=True),
+                of=lambda at: at.beside_both(knowledge, min),
                 below=-LEAST,
                 yes="a loss is left after the last epoch",
                 no="no loss is left after the last epoch",
             ),
         ),
-        (KNOWS, CHEAP, LAST_LOST, LAST_BACK),
+        KNOWS,
+        CHEAP,
+        LAST_LOST,
+        LAST_BACK,
     ),
-    (
+    _claim(
         "2c",
         "Restoring raises the score at every stage.",
         "'a marked enhancement in performance after the restoring stage' (section 4.1)",
-        Rule(
+        rule(
             "Restoring raises the score of the first, the middle and the last checkpoint by 2 points or more.",
-            Condition(
-                what="knowledge, checkpoint {place}, restored - before",
-                of=lambda worlds, k: change((RESTORED, k), (TUNED, k), FACTS, "acc"),
+            three,
+            Check(
+                what="knowledge, checkpoint {case.place}, restored - before",
+                of=lambda at: at.change(at.restored, at.tuned, knowledge),
                 above=LEAST,
                 yes="restoring raises the score",
-                no="restoring does not raise the score of checkpoint {place}",
-                at=three,
+                no="restoring does not raise the score of checkpoint {case.place}",
             ),
         ),
-        (KNOWS, FIRST_LOST, LAST_LOST),
+        KNOWS,
+        FIRST_LOST,
+        LAST_LOST,
     ),
-    (
+    _claim(
         "2d",
         "Early on the restored model even exceeds the base.",
         "'once the fine-tuned LLMs are restored, their performances exceed' the base's (section 1, figures 3c, 3d)",
-        Rule(
+        rule(
             "The first checkpoint, restored, is above the base by 2 points or more.",
-            Condition(
+            first,
+            Check(
                 what="knowledge, restored first checkpoint - base",
-                of=lambda worlds, k: change((RESTORED, k), (BASE, 0), FACTS, "acc"),
+                of=lambda at: at.change(at.restored, BASE_MODEL, knowledge),
                 above=LEAST,
                 yes="the restored model exceeds the base",
                 no="the restored model does not exceed the base",
-                at=first,
             ),
         ),
-        (KNOWS, CHEAP, FIRST_BACK, ROOM),
+        KNOWS,
+        CHEAP,
+        FIRST_BACK,
+        ROOM,
     ),
-    (
+    _claim(
         "3a",
         "The answer's format is learnt within a few steps and stays.",
         "probability of the options at 0.95 within a few steps (figure 4, section 5.1)",
-        Rule(
-            "From `FEW` of the steps on, the mean mass on the letters stays at 0.95 or more at every point "
+        rule(
+            f"From {FEW:.0%} of the steps on, the mean mass on the letters stays at {MASS:g} or more at every point "
             "that was measured.",
-            Condition(
+            last,
+            Check(
                 what=f"least mass on the letters after {FEW:.0%} of the steps",
-                of=lambda worlds, k: least_along(LETTERED, "mass", FEW),
+                of=lambda at: at.over(least_mass),
                 above=MASS,
                 yes="the format is learnt within a few steps and stays",
                 no="the format is not learnt within a few steps, or does not stay",
             ),
         ),
-        (),
     ),
-    (
+    _claim(
         "3b",
         "The entropy at the answer position declines in the late stage.",
         "entropy fluctuates after the format is learnt, then declines continuously (figure 4)",
-        Rule(
+        rule(
             "The entropy at the answer position is lower at the last checkpoint than at the middle one by "
             "0.05 nats or more.",
-            Condition(
+            last,
+            Check(
                 what="entropy at the answer position, last checkpoint - middle",
-                of=lambda worlds, k: change((TUNED, k), (TUNED, worlds.middle), LETTERED, "entropy"),
+                of=lambda at: at.change(at.tuned, (TUNED, at.worlds.middle), entropy),
                 below=-LEAST_NATS,
                 yes="the entropy declines in the late stage",
                 no="the entropy does not decline in the late stage",
                 unit="nats",
             ),
         ),
-        (),
     ),
-    (
+    _claim(
         "3c",
         "Entropy and accuracy fall together: over-confidence.",
         "'models are becoming overconfident, which may cause the actual forgetting' (section 5.1)",
-        Rule(
+        rule(
             "From the first checkpoint to the last, the entropy falls by 0.05 nats or more, and accuracy on "
             "the same lettered questions by 2 points or more.",
-            Condition(
+            last,
+            Check(
                 what="entropy at the answer position, last checkpoint - first",
-                of=lambda worlds, k: change((TUNED, k), (TUNED, 1), LETTERED, "entropy"),
+                of=lambda at: at.change(at.tuned, FIRST, entropy),
                 below=-LEAST_NATS,
                 yes="the entropy falls",
                 no="the entropy does not fall",
                 unit="nats",
             ),
-            Condition(
+            Check(
                 what="lettered questions, last checkpoint - first",
-                of=lambda worlds, k: change((TUNED, k), (TUNED, 1), LETTERED, "acc"),
+                of=lambda at: at.change(at.tuned, FIRST, letters),
                 below=-LEAST,
                 yes="accuracy falls with it",
                 no="accuracy does not fall with it",
             ),
         ),
-        (LETTERS,),
+        LETTERS,
     ),
-    (
+    _claim(
         "4a",
         "Exact memorisation of the fine-tuning data rises through the run.",
         "an ascending trend along ten epochs (figure 5)",
-        Rule(
+        rule(
             "The last checkpoint has memorised more of the fine-tuning's outputs than the first by 2 points or more.",
-            Condition(
+            last,
+            Check(
                 what="exact memorisation, last checkpoint - first",
-                of=lambda worlds, k: change((TUNED, k), (TUNED, 1), LEARNT, "exact_memorisation"),
+                of=lambda at: at.change(at.tuned, FIRST, memorised),
                 above=LEAST,
                 yes="memorisation rises through the run",
                 no="memorisation does not rise through the run",
             ),
         ),
-        (),
     ),
-    (
+    _claim(
         "4b",
         "What was memorised survives restoring.",
         "'these data remain even after restoring the original pattern' (finding 3, figure 5)",
-        Rule(
+        rule(
             "Of what the last checkpoint has memorised beyond the base, more than half is there after restoring.",
-            Condition(
+            last,
+            Check(
                 what="exact memorisation beyond the base after restoring - half of that before",
-                of=_kept,
+                of=lambda at: (
+                    at.change(at.restored, BASE_MODEL, memorised) - at.change(at.tuned, BASE_MODEL, memorised) * 0.5
+                ),
                 above=0.0,
                 yes="most of what was memorised stays",
                 no="less than half of what was memorised stays",
             ),
         ),
-        (SHIFTED, LAST_BACK),
+        SHIFTED,
+        LAST_BACK,
     ),
-    (
+    _claim(
         "5",
         "A larger model turns to actual forgetting earlier.",
         "13B after 2 epochs, 7B after 4 (section 6, figure 6)",
-        larger_earlier,
-        (KNOWS, CHEAP, LAST_LOST, LAST_BACK),
+        rule(
+            "In the same worlds the transition to actual forgetting comes at least one checkpoint earlier than with "
+            "the smaller model.",
+            first,
+            Check(
+                what="checkpoint of the transition, larger model - smaller",
+                of=Checkpoint.earlier_than_smaller,
+                below=-0.5,
+                yes="the larger model turns earlier",
+                no="the larger model does not turn earlier",
+                unit="checkpoints",
+            ),
+        ),
+        KNOWS,
+        CHEAP,
+        LAST_LOST,
+        LAST_BACK,
     ),
-    (
+    _claim(
         "6",
         "Early in fine-tuning the tuned model itself is above the base.",
         "'an initial surge, surpassing the baseline, before subsequently diminishing' (section 4.2)",
-        one_tuned_above,
-        (KNOWS, ROOM),
+        Rule(
+            "One of the first three checkpoints is above the base by 2 points or more, with intervals widened for "
+            "three chances.",
+            one_tuned_above,
+        ),
+        KNOWS,
+        ROOM,
     ),
 )
-STATEMENTS = [
-    Statement(number=n, recipe=RECIPE, text=t, paper=p, check=rule, preconditions=looks, lacking=_lacking)
-    for n, t, p, rule, looks in CLAIMS
-]
