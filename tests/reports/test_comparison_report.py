@@ -217,7 +217,7 @@ def test_gold_may_be_several_and_fields_may_lack() -> None:
     after = [{**rows[0], "acc": 0.0, "answer": 1}, {"doc": "2", "acc": 1.0}]
     found = flips_of("e", "f", "acc", rows, after)
     panel = "".join(b.html for b in flips_panel([found]))
-    assert found.lost == 1 and len(found.found) == 2
+    assert found.lost == 1 and len(found.questions) == 2
     assert panel.count('class="mark gold"') == 2
     assert "The question was not recorded." in panel
     assert flips_panel([]) == flips_panel([flips_of("e", "f", "acc", rows, rows)]) == []

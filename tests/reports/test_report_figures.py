@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import math
+import re
+from pathlib import Path
 
 import pytest
+from synthetic_evaluations import GATES
 from synthetic_runs import SOURCE_LOST, SOURCE_NOISE, comparison, metric_lines, record
+from test_every_page import PAGES, texts
 
 from holdfast.errors import DataError
 from holdfast.records import measure
 from holdfast.records.run import RunFolder
 from holdfast.reports import format as figures
+from holdfast.reports.charts import Axis, Value, heat_map, plotly_figure
 from holdfast.reports.compared import ComparisonRow
 from holdfast.reports.methods import method_name, method_text
 from holdfast.reports.run_report import read_run, training_figures, verdict_sentence
@@ -69,6 +74,33 @@ def test_counts_durations_and_p_values() -> None:
 )
 def test_the_interval_decides_the_decimals(interval: tuple[float, float] | None, decimals: int) -> None:
     assert measure.decimals_for(interval) == decimals
+
+
+@pytest.mark.parametrize("name", ["run", "run, unfinished", "comparison", "evaluation", "probe of a ladder"])
+def test_one_constant_decides_what_intervals_look_like(name: str, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(measure, "INTERVAL", "<{} to {}>")
+    page = PAGES[name](tmp_path, "prose")
+    text = " ".join(texts([block for block in page.blocks if block is not None])).replace(GATES[1].reason, "")
+    assert re.search(r"<[−+]?[\d.]+ to ", text)
+    assert not re.search(r"\[[−+]?\d", text)
+
+
+def test_a_share_is_drawn_in_percent_and_ends_where_its_text_does() -> None:
+    share = measure.Measure(share=True)
+    drawn = Value.of(measure.Reading(0.99, (0.97, 1.02)), share)
+    assert (drawn.value, drawn.low, drawn.high, drawn.interval) == (99.0, 97.0, 100.0, "[97.0, 100.0]")
+    change = Value.of(measure.Reading(0.01, (-0.01, 0.03)), share, sign=True)
+    assert (change.text, change.low, change.high) == ("+1.0 pt", -1.0, 3.0)
+    alone = Value.of(measure.Reading(2.5))
+    assert (alone.low, alone.high, alone.reach(), alone.interval) == (None, None, (0.0, 0.0), "no interval")
+
+
+def test_a_heat_map_has_the_cells_of_its_table() -> None:
+    rows = [{"name": name, "z": [1.0, math.nan], "cells": ["1", ""], "texts": ["one", ""]} for name in "ab"]
+    chart = heat_map("t", rows, ["x", "y"], name="Row", x=Axis(title="column"), length=8)
+    assert chart.table.rows == [["a", "1", ""], ["b", "1", ""]]
+    [trace] = plotly_figure(chart)["data"]
+    assert trace["z"] == [[1.0, None]] * 2 and trace["text"][0] == ["one", ""]
 
 
 def test_a_row_turns_the_sign_where_lower_is_better() -> None:

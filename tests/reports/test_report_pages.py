@@ -14,9 +14,10 @@ from synthetic_runs import distances, metric_lines, perplexity
 
 from holdfast.records.run import RunFolder
 from holdfast.reports.blocks import Column, Table, widths
-from holdfast.reports.charts import MOST_POINTS, layer_chart, plain, plotly_figure, thin
+from holdfast.reports.charts import MOST_POINTS, plain, plotly_figure, thin
 from holdfast.reports.html import Html, join, table, tag
-from holdfast.reports.run_report import training_charts, write_run_report
+from holdfast.reports.run_report import write_run_report
+from holdfast.reports.training_charts import layer_chart, training_charts
 
 
 def figures_of(page: str) -> list[dict]:

@@ -251,7 +251,7 @@ def test_resumed_run_is_the_uninterrupted_one(kind, tmp_path):
 
 def test_charts_of_the_trajectories():
     from holdfast.reports.charts import plotly_figure
-    from holdfast.reports.run_report import BUDGET_KEYS, budget_charts
+    from holdfast.reports.training_charts import BUDGET_KEYS, budget_charts
 
     figures = dict.fromkeys(BUDGET_KEYS, 0.5)
     rows = [{"step": step, "loss": 1.0, **figures} for step in (1, 2)]

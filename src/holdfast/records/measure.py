@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from holdfast.records.figure import Interval
 from holdfast.records.metrics import is_share
 
 MINUS = "\u2212"
+INTERVAL = "[{}, {}]"
+"""What an interval looks like, everywhere."""
 
 
 class HasInterval(Protocol):
@@ -25,6 +27,13 @@ class HasInterval(Protocol):
 
     @property
     def interval(self) -> Interval | None: ...
+
+
+class Reading(NamedTuple):
+    """A number with an interval that is known as it is."""
+
+    value: float
+    interval: Interval | None = None
 
 
 def number(value: float | None, decimals: int = 4, *, sign: bool = False) -> str:
@@ -57,7 +66,7 @@ def interval_text(interval: tuple[float, float] | None, decimals: int, *, sign: 
 
 def between(low: str, high: str) -> str:
     """An interval by the texts of its ends."""
-    return f"[{low}, {high}]"
+    return INTERVAL.format(low, high)
 
 
 def points(value: float, digits: int = 2) -> str:

@@ -11,9 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from holdfast.records.evaluation import Evaluation
-from holdfast.records.measure import decimals_for, interval_text, number
 from holdfast.records.metrics import RESTATED
-from holdfast.reports.charts import SMALL, Axis, Chart, Col, Mark, Rule, Value
+from holdfast.reports.charts import SMALL, Axis, Chart, Mark, Rule, Value, heads
 from holdfast.reports.format import significant
 
 COMPLETE = 0.95
@@ -26,12 +25,18 @@ Trajectory = Sequence[tuple[int, Mapping[tuple[str, str], Evaluation]]]
 """(optimiser steps, evaluations by suite and name), by step."""
 
 
-def point_line(step: int, found: Sequence[Evaluation]) -> str:
+Points = list[dict[str, Any]]
+"""Of one figure, by step: rows of its chart."""
+
+
+def point_line(step: int, evaluations: Sequence[Evaluation]) -> str:
     """One point in a line: of every entry the figure that leads, and the mass on the options."""
     parts = []
-    for e in found:
-        names = dict.fromkeys([e.primary, *([MASS] if MASS in e.metrics else [])])
-        parts.append(f"{e.name} {', '.join(f'{name} {significant(e.metrics[name].value)}' for name in names)}")
+    for e in evaluations:
+        figures = [f"{e.primary} {significant(e.metrics[e.primary].value)}"]
+        if MASS in e.metrics and e.primary != MASS:
+            figures.append(f"{MASS} {significant(e.metrics[MASS].value)}")
+        parts.append(f"{e.name} {', '.join(figures)}")
     return f"step {step} measured: {'; '.join(parts)}"
 
 
@@ -41,63 +46,60 @@ def complete_from(points: Sequence[tuple[int, float]]) -> int | None:
     Args:
         points: (optimiser steps, mean mass), by step.
     """
-    found = None
+    first = None
     for step, mass in reversed(points):
         if not mass >= COMPLETE:
             break
-        found = step
-    return found
+        first = step
+    return first
+
+
+def _mass_complete_from(points: Points) -> int | None:
+    return complete_from([(point["step"], point["value"].value) for point in points])
 
 
 def completions(trajectory: Trajectory) -> dict[str, int | None]:
     """By entry with a mass: `complete_from` of it."""
     curves = _curves(trajectory)
-    return {
-        name: complete_from([(row["step"], row["value"].value) for row in rows])
-        for (_, name, metric), rows in curves.items()
-        if metric == MASS
-    }
+    return {name: _mass_complete_from(points) for (_, name, metric), points in curves.items() if metric == MASS}
 
 
 def along_charts(trajectory: Trajectory) -> list[Chart]:
     """A chart for each figure, its intervals as a band."""
-    return [_chart(name, metric, rows) for (_, name, metric), rows in _curves(trajectory).items()]
+    return [_chart(name, metric, points) for (_, name, metric), points in _curves(trajectory).items()]
 
 
-def _curves(trajectory: Trajectory) -> dict[tuple[str, str, str], list[dict[str, Any]]]:
+def _curves(trajectory: Trajectory) -> dict[tuple[str, str, str], Points]:
     """By (suite, entry, metric): a row a point that has a number."""
-    found: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
+    curves: dict[tuple[str, str, str], Points] = {}
     for step, evaluations in trajectory:
         for (suite, name), e in evaluations.items():
-            for metric, m in e.metrics.items():
-                if _SAME.get(metric) in e.metrics or not math.isfinite(m.value):
-                    continue
-                decimals = decimals_for(m.interval)
-                low, high = m.interval if m.interval is not None else (None, None)
-                text, interval = number(m.value, decimals), interval_text(m.interval, decimals)
-                value = Value(value=m.value, low=low, high=high, text=text, interval=interval)
-                row = {"step": step, "value": value, "n": m.n, "unit": m.unit, "confidence": m.confidence}
-                found.setdefault((suite, name, metric), []).append(row)
-    return found
+            for key, metric in e.metrics.items():
+                if _SAME.get(key) not in e.metrics and math.isfinite(metric.value):
+                    point = {"step": step, "value": Value.of(metric), "n": metric.n, "metric": metric}
+                    curves.setdefault((suite, name, key), []).append(point)
+    return curves
 
 
-def _chart(name: str, metric: str, rows: list[dict[str, Any]]) -> Chart:
-    caption = f"Band: {100 * rows[0]['confidence']:g} % interval over samples."
-    if metric == MASS:
-        step = complete_from([(row["step"], row["value"].value) for row in rows])
+def _chart(name: str, key: str, points: Points) -> Chart:
+    metric, title = points[0]["metric"], key.replace("_", " ")
+    caption = f"Band: {100 * metric.confidence:g} % interval over samples."
+    rules = []
+    if key == MASS:
+        rules = [Rule(y=COMPLETE)]
+        step = _mass_complete_from(points)
         where = "which it does not yet" if step is None else f"which it does from step {step} on"
         caption += f" The format counts as learnt where the mass stays above the dotted line ({COMPLETE}), {where}."
+    marks = [Mark(kind="band", x="step", y="value"), Mark(kind="line", x="step", y="value", size=6, bars=0)]
+    columns = heads({"Step": "step", title: "value", "n": "n"}, words=0)
     return Chart(
-        title=f"{name}: {metric.replace('_', ' ')}",
-        rows=rows,
-        columns=[Col("Step", "step"), Col(metric.replace("_", " "), "value"), Col("n", "n")],
-        marks=[
-            Mark(kind="band", x="step", y="value"),
-            Mark(kind="line", x="step", y="value", size=6, bars=0),
-        ],
+        title=f"{name}: {title}",
+        rows=points,
+        columns=columns,
+        marks=marks,
         x=Axis(title="optimiser step"),
-        y=Axis(title=rows[0]["unit"]),
-        rules=[Rule(y=COMPLETE)] if metric == MASS else [],
+        y=Axis(title=metric.unit),
+        rules=rules,
         caption=caption,
         height=SMALL + 40,
     )

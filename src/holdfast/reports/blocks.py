@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.printable import Lines, printable
 from holdfast.reports.format import percent
@@ -17,6 +17,7 @@ from holdfast.reports.format import percent
 if TYPE_CHECKING:
     from holdfast.reports.charts import Chart
 
+T = TypeVar("T")
 Tone = str
 """"good", "bad", "warn", "flat", or "" for none."""
 Text = Any
@@ -61,7 +62,7 @@ def words(content: Text, *, below: str = "\n") -> Lines:
     if isinstance(content, Span):
         return Lines((below if content.form == "sub" else "") + words(content.content, below=below))
     if isinstance(content, (list, tuple)):
-        return Lines("".join(words(part, below=below) for part in content))
+        return Lines("".join(words(item, below=below) for item in content))
     return printable(str(content))
 
 
@@ -128,6 +129,11 @@ class Tile:
     main: bool = False
     """What the page is about before all else: its figure is the largest."""
 
+    @property
+    def text(self) -> str:
+        """In one line."""
+        return f"{self.label}: {self.figure}" + (f" ({self.below})" if self.below else "")
+
 
 @dataclasses.dataclass(frozen=True)
 class Tiles:
@@ -149,8 +155,8 @@ class Column:
 
 def columns(*titles: str, right: Sequence[int] | None = None, wide: Sequence[int] = ()) -> list[Column]:
     """Columns by their titles: those at the places `right` hold figures; None: all but the first."""
-    places = range(1, len(titles)) if right is None else [p % len(titles) for p in right]
-    return [Column(title=t, numeric=p in places, wide=p in wide) for p, t in enumerate(titles)]
+    figures = range(1, len(titles)) if right is None else [index % len(titles) for index in right]
+    return [Column(title=title, numeric=n in figures, wide=n in wide) for n, title in enumerate(titles)]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -202,8 +208,11 @@ class Bars:
     @property
     def texts(self) -> list[tuple[str, str]]:
         """Each name with its share in percent."""
-        small = [(n, s, 0 < s < 0.01) for n, s, _ in self.items]
-        return [(n, percent(100 * s, sign=False) if below else f"{100 * s:.0f} %") for n, s, below in small]
+        texts = []
+        for name, share, _ in self.items:
+            text = percent(100 * share, sign=False) if 0 < share < 0.01 else f"{100 * share:.0f} %"
+            texts.append((name, text))
+        return texts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -248,9 +257,8 @@ class Page:
 def document(page: Page) -> list[Block]:
     """The whole page as blocks, its head and foot too: for renderers that know no frame around it."""
     status = f" ({page.status[0]})" if page.status else ""
-    details = [Paragraph(page.details, "note")] if page.details else []
-    head = [Heading(f"{page.title}{status}", 1), Paragraph(page.lead), *details]
-    return [*head, *page.blocks, *([Paragraph(page.footer, "note")] if page.footer else [])]
+    details, footer = (Paragraph(text, "note") if text else None for text in (page.details, page.footer))
+    return [Heading(f"{page.title}{status}", 1), Paragraph(page.lead), details, *page.blocks, footer]
 
 
 # ------------------------------------------------------------------------------------------------------ small patterns
@@ -284,13 +292,25 @@ def widths(n: int) -> list[str]:
     return ["third"] * (n - halves) + ["half"] * halves
 
 
+def present(items: Iterable[T | None]) -> list[T]:
+    """What is there."""
+    return [item for item in items if item is not None]
+
+
+def paragraphs(texts: Iterable[str], style: str = "note", *, before: str = "") -> list[Paragraph]:
+    """A paragraph a text, each with the same words before it."""
+    return [Paragraph(f"{before}{text}", style) for text in texts]
+
+
 def side_by_side(charts: Sequence[Chart | None]) -> list[Any]:
     """Charts two a row; a single one has the whole width."""
-    held = [c for c in charts if c is not None]
-    return [dataclasses.replace(c, width="half" if len(held) > 1 else "full") for c in held]
+    drawn = present(charts)
+    width = "half" if len(drawn) > 1 else "full"
+    return [dataclasses.replace(chart, width=width) for chart in drawn]
 
 
 def known(value: Any) -> float | None:
     """A finite number, None for anything else."""
-    found = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-    return float(value) if found else None
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        return None
+    return float(value)

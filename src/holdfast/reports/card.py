@@ -13,7 +13,20 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.records.run import RunFolder
-from holdfast.reports.blocks import Block, Bullets, Code, Fold, Heading, Paragraph, Section, Span, Table, columns
+from holdfast.reports.blocks import (
+    Block,
+    Bullets,
+    Code,
+    Fold,
+    Heading,
+    Paragraph,
+    Section,
+    Span,
+    Table,
+    Text,
+    columns,
+    paragraphs,
+)
 from holdfast.reports.format import flatten, hardware_text
 from holdfast.reports.markdown import render
 from holdfast.reports.methods import method_name
@@ -31,15 +44,9 @@ _PATH = re.compile(
 
 def is_hub_id(name: Any) -> bool:
     """Whether a model or data set name is `owner/name` of a hub, and not a folder or file on this machine."""
-    if (
-        not isinstance(name, str)
-        or not _HUB_ID.fullmatch(name)
-        or "--" in name
-        or ".." in name
-        or name.lower().endswith(_DATA_ENDINGS)
-    ):
+    if not isinstance(name, str) or not _HUB_ID.fullmatch(name) or "--" in name or ".." in name:
         return False
-    return not Path(name).exists()
+    return not name.lower().endswith(_DATA_ENDINGS) and not Path(name).exists()
 
 
 def public(text: Any) -> str:
@@ -71,70 +78,60 @@ def _title(run: RunFigures) -> str:
 
 
 def _metadata(run: RunFigures, folder: RunFolder) -> dict[str, Any]:
-    record = run.record
-    found: dict[str, Any] = {}
+    record, adapter = run.record, _adapter(folder)
+    metadata: dict[str, Any] = {}
     if is_hub_id(record.model.get("name")):
-        found["base_model"] = record.model["name"]
-        found["base_model_relation"] = "adapter" if _adapter(folder) else "finetune"
-    found["library_name"] = "peft" if _adapter(folder) else "transformers"
-    found["pipeline_tag"] = "text-generation"
-    methods = [str(m["method"]).replace("_", "-") for m in record.retention if m.get("method")]
-    found["tags"] = list(dict.fromkeys(["holdfast", "forgetting", *(methods or ["direct-fine-tuning"])]))
+        metadata["base_model"] = record.model["name"]
+        metadata["base_model_relation"] = "adapter" if adapter else "finetune"
+    metadata["library_name"] = "peft" if adapter else "transformers"
+    metadata["pipeline_tag"] = "text-generation"
+    methods = [str(method["method"]).replace("_", "-") for method in record.retention if method.get("method")]
+    metadata["tags"] = list(dict.fromkeys(["holdfast", "forgetting", *(methods or ["direct-fine-tuning"])]))
     if is_hub_id(record.data.get("name")):
-        found["datasets"] = [record.data["name"]]
+        metadata["datasets"] = [record.data["name"]]
     results = _results(run)
     if results:
-        found["model-index"] = [{"name": _title(run), "results": results}]
-    return found
+        metadata["model-index"] = [{"name": _title(run), "results": results}]
+    return metadata
 
 
 def _results(run: RunFigures) -> list[dict[str, Any]]:
     """Figures of the result, one entry a data set, as the hub's model index wants them."""
-    found: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for r in run.rows:
-        if r.raw.failed is None:
-            found.setdefault((r.raw.suite, r.name), []).append(
-                {"type": r.raw.metric, "name": f"{r.raw.metric} ({r.unit})", "value": r.raw.after}
-            )
-    return [
-        {
-            "task": {"type": "text-generation"},
-            "dataset": {"name": f"{public(name)} ({suite})", "type": public(name)},
-            "metrics": metrics,
-        }
-        for (suite, name), metrics in found.items()
-    ]
+    results: dict[tuple[str, str], dict[str, Any]] = {}
+    for row in run.rows:
+        if row.raw.failed is None:
+            name = public(row.name)
+            dataset = {"name": f"{name} ({row.raw.suite})", "type": name}
+            empty = {"task": {"type": "text-generation"}, "dataset": dataset, "metrics": []}
+            result = results.setdefault((row.raw.suite, row.name), empty)
+            figure = {"type": row.raw.metric, "name": f"{row.raw.metric} ({row.unit})", "value": row.raw.after}
+            result["metrics"].append(figure)
+    return list(results.values())
 
 
 def _body(run: RunFigures, folder: RunFolder) -> list[Block]:
     record = run.record
     base = record.model.get("name")
-    shown: Any = "a model that was not recorded"
+    name: Text = "a model that was not recorded"
     if base:
-        shown = Span(base, link=f"https://huggingface.co/{base}") if is_hub_id(base) else Path(str(base)).name
+        name = Span(base, link=f"https://huggingface.co/{base}") if is_hub_id(base) else Path(str(base)).name
     kind = "An adapter for " if _adapter(folder) else "Fine-tuned from "
-    found: list[Block] = [
-        Heading(_title(run), level=1),
-        Paragraph(run.verdict),
-        Paragraph((kind, shown, f" with {run.method}, using holdfast.")),
-    ]
+    blocks: list[Block] = [Heading(_title(run), level=1), Paragraph(run.verdict)]
+    blocks.append(Paragraph((kind, name, f" with {run.method}, using holdfast.")))
     if record.status != "finished":
         text = (
             f"The run behind this folder is {record.status} (stage: {record.stage}); its weights may be missing or "
             "incomplete."
         )
-        found.append(Paragraph(Span(text, "strong")))
-    return [*found, _what_changed(run), _how_to_load(folder), _training(run)]
-
-
-def _what_changed(run: RunFigures) -> Section:
-    return Section("What changed", [*change_tables(run), *(Paragraph(m) for m in (*run.missing, *run.problems))])
+        blocks.append(Paragraph(Span(text, "strong")))
+    gaps = paragraphs([*run.missing, *run.problems])
+    return [*blocks, Section("What changed", [*change_tables(run), *gaps]), _how_to_load(folder), _training(run)]
 
 
 def _how_to_load(folder: RunFolder) -> Section:
     adapter, sees = _adapter(folder), (folder.path / "processor_config.json").is_file()
     kind = "AutoModelForImageTextToText" if sees else "AutoModelForCausalLM"
-    reader, held = ("AutoProcessor", "processor") if sees else ("AutoTokenizer", "tokenizer")
+    reader, variable = ("AutoProcessor", "processor") if sees else ("AutoTokenizer", "tokenizer")
     load = f'model = {kind}.from_pretrained(name, dtype="auto")'
     imports = f"from transformers import {kind}, {reader}"
     if adapter and not sees:
@@ -144,39 +141,42 @@ def _how_to_load(folder: RunFolder) -> Section:
 
 name = "<this repository or folder>"
 {load}
-{held} = {reader}.from_pretrained(name)"""
+{variable} = {reader}.from_pretrained(name)"""
     return Section("How to load it", [Code(code, "python")])
 
 
 def _training(run: RunFigures) -> Section:
     record = run.record
-    items: list[Any] = []
+    items: list[Text] = []
     for label, text in run.facts:
         if label in ("Model", "Data"):  # the name may be a path; the rest of the line is not
-            head, dot, rest = text.partition(" · ")
-            text = (head if is_hub_id(head) else Path(head).name) + dot + rest
+            name, dot, rest = text.partition(" · ")
+            text = (name if is_hub_id(name) else Path(name).name) + dot + rest
         items.append(f"{label}: {text}")
-    for method in record.retention:
-        known = [(Span(k, "code"), " = ", Span(str(v), "code")) for k, v in method.items() if k != "method"]
-        parts: list[Any] = [x for p in known for x in (", ", *p)][1:] or ["no parameters"]
-        items.append((f"Parameters of {method_name(method)}: ", *parts))
-    found: list[Block] = [Bullets(items)]
-    settings = [[Span(k, "code"), _named(v)] for k, v in flatten(record.config)]
+    items += map(_parameters, record.retention)
+    blocks: list[Block] = [Bullets(items)]
+    settings = [[Span(key, "code"), _without_folder(value)] for key, value in flatten(record.config)]
     if settings:
-        found.append(Fold("Settings", [Table(columns=columns("Key", "Value", right=()), rows=settings)]))
+        blocks.append(Fold("Settings", [Table(columns=columns("Key", "Value", right=()), rows=settings)]))
     if record.versions:
-        found.append(Paragraph(f"Versions: {', '.join(f'{k} {v}' for k, v in record.versions.items())}."))
+        blocks.append(Paragraph(f"Versions: {', '.join(map(' '.join, record.versions.items()))}."))
     if record.hardware:
-        found.append(Paragraph(f"Hardware: {hardware_text(_without_paths(record.hardware))}."))
+        hardware = {key: public(value) if isinstance(value, str) else value for key, value in record.hardware.items()}
+        blocks.append(Paragraph(f"Hardware: {hardware_text(hardware)}."))
     if record.notes:
-        found += [Paragraph("Notes of the run:"), Bullets(record.notes)]
-    return Section("How it was trained", found)
+        blocks += [Paragraph("Notes of the run:"), Bullets(record.notes)]
+    return Section("How it was trained", blocks)
 
 
-def _named(value: str) -> str:
+def _parameters(method: Mapping[str, Any]) -> Text:
+    """The settings of a method of retention."""
+    parts: list[Text] = []
+    for key, value in method.items():
+        if key != "method":
+            parts += [", ", Span(key, "code"), " = ", Span(str(value), "code")]
+    return (f"Parameters of {method_name(method)}: ", *(parts[1:] or ["no parameters"]))
+
+
+def _without_folder(value: str) -> str:
     """A setting's value; a whole value that is an absolute path keeps only its last component."""
     return Path(value).name if value.startswith(("/", "~/")) and "\n" not in value and " " not in value else value
-
-
-def _without_paths(hardware: Mapping[str, Any]) -> dict[str, Any]:
-    return {k: public(v) if isinstance(v, str) else v for k, v in hardware.items()}

@@ -9,12 +9,13 @@ sheet decides the colours of text and plots, light and dark. No plotly import is
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from holdfast.printable import printable
-from holdfast.records.measure import number
+from holdfast.records.measure import HasInterval, Measure
 from holdfast.reports.blocks import Column, Table, Text, figure, words
 from holdfast.reports.format import significant, squeeze
 
@@ -22,8 +23,6 @@ MOST_POINTS = 1200
 """A curve is drawn with at most this many points, so that a long run does not make a heavy page."""
 SMOOTHED_FROM = 60
 """Logged values from which on a trailing mean is drawn over the raw curve."""
-COMPACT_FROM = 15
-"""Named lines from which on each takes one text line."""
 SMALL = 210
 """Height of charts that only accompany others, in CSS pixels."""
 COLOURS = ("accent", "second", "good", "third", "fourth", "bad")
@@ -31,8 +30,14 @@ SYMBOLS = ("circle", "diamond", "square", "triangle-up", "pentagon")
 DASHES = ("solid", "dash", "dot", "dashdot")
 
 Row = Mapping[str, Any]
+Rows = Sequence[Row]
+Plotly = dict[str, Any]
+"""What plotly reads."""
+Traces = list[Plotly]
 Item = Any
 """What a line of a table is about: a mapping, or a value with attributes."""
+AS_IT_IS = Measure()
+"""Of figures that stand without a unit."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -45,11 +50,20 @@ class Value:
     text: str = ""
     interval: str = ""
 
+    @classmethod
+    def of(cls, known: HasInterval, measure: Measure = AS_IT_IS, *, sign: bool = False) -> Value:
+        """A figure as a chart draws it, shares in percent; `sign` for differences and gains."""
+        text, interval = measure.texts(known, sign=sign)
+        factor = measure.factor
+        low, high = [factor * end for end in measure.ends(known, sign=sign) or ()] or (None, None)
+        return cls(value=factor * known.value, low=low, high=high, text=text, interval=interval)
+
     def reach(self) -> tuple[float, float]:
         """How far the interval reaches below and above the value; 0 where there is none."""
-        ends = (self.low, self.high)
-        low, high = (e if e is not None and math.isfinite(e) else self.value for e in ends)
-        return rounded(max(0.0, self.value - low)), rounded(max(0.0, high - self.value))
+        low, high = finite(self.low), finite(self.high)
+        below = 0.0 if low is None else max(0.0, self.value - low)
+        above = 0.0 if high is None else max(0.0, high - self.value)
+        return rounded(below), rounded(above)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,28 +82,41 @@ class Col:
     def cell(self, row: Item) -> Text:
         """What the table says of an item here."""
         if callable(self.of):
-            found = self.of(row)
+            content = self.of(row)
         else:
-            found = row.get(self.of) if isinstance(row, Mapping) else getattr(row, self.of)
-        if isinstance(found, Value):
-            return figure(found.text or significant(found.value), found.interval)
-        return "" if found is None else significant(found) if isinstance(found, (int, float)) else found
+            content = row.get(self.of) if isinstance(row, Mapping) else getattr(row, self.of)
+        if isinstance(content, Value):
+            return figure(content.text or significant(content.value), content.interval)
+        if content is None:
+            return ""
+        return significant(content) if isinstance(content, (int, float)) else content
 
 
 def tabulate(items: Iterable[Item], columns: Sequence[Col], **options: Any) -> Table:
     """A line an item under declared columns; `options` are those of `Table`."""
     items = list(items)
-    shown = [c for c in columns if not c.folded]
-    folded = [dataclasses.replace(c, folded=False) for c in columns if c.folded]
-    heads = [Column(title=c.title, numeric=c.numeric, wide=c.wide) for c in shown]
-    rows = [[c.cell(item) for c in shown] for item in items]
-    numbers = tabulate(items, [shown[0], *folded], tones=options.get("tones", ())) if folded else None
-    return Table(columns=heads, rows=rows, numbers=numbers, **options)
+    above, folded, titles = [], [], []
+    for column in columns:
+        if column.folded:
+            folded.append(dataclasses.replace(column, folded=False))
+        else:
+            above.append(column)
+            titles.append(Column(title=column.title, numeric=column.numeric, wide=column.wide))
+    rows = []
+    for item in items:
+        rows.append([column.cell(item) for column in above])
+    numbers = tabulate(items, [above[0], *folded], tones=options.get("tones", ())) if folded else None
+    return Table(columns=titles, rows=rows, numbers=numbers, **options)
 
 
-def fold(*columns: Col) -> list[Col]:
+def heads(titles: Mapping[str, str | Callable[[Any], Any]], *, words: int = 1) -> list[Col]:
+    """Columns by their titles, the first `words` of them text, the others figures."""
+    return [Col(title, of, numeric=n >= words) for n, (title, of) in enumerate(titles.items())]
+
+
+def fold(columns: Iterable[Col]) -> list[Col]:
     """Columns as statistics behind "Numbers"."""
-    return [dataclasses.replace(c, folded=True) for c in columns]
+    return [dataclasses.replace(column, folded=True) for column in columns]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -107,7 +134,7 @@ class Axis:
     zero: bool = False
     """Draws the line at 0."""
     from_zero: bool = False
-    more: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    more: Row = dataclasses.field(default_factory=dict)
     """Of plotly's, where nothing above says it."""
 
 
@@ -120,9 +147,9 @@ class Mark:
     `base`; "band" between the ends of y; "heat", a row of cells each."""
     x: str = "x"
     y: str = "y"
-    where: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    where: Row = dataclasses.field(default_factory=dict)
     """Rows with these values."""
-    rows: Sequence[Row] | None = None
+    rows: Rows | None = None
     """These instead: some of the chart's rows in an order of their own, or lines and areas to read the others by, which
     the table need not show and which have no words at the mouse."""
     name: str = ""
@@ -144,7 +171,7 @@ class Mark:
     bars: float = 1.4
     """Thickness of the interval bars; 0 draws none."""
     base: str = "base"
-    more: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    more: Row = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -176,7 +203,7 @@ class Note:
     y: float
     colour: str = "muted"
     paper: bool = False
-    more: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    more: Row = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -184,7 +211,7 @@ class Chart:
     """A figure with its words and its numbers."""
 
     title: str
-    rows: Sequence[Row]
+    rows: Rows
     columns: Sequence[Col]
     marks: Sequence[Mark]
     x: Axis = Axis()
@@ -202,26 +229,25 @@ class Chart:
     notes: Sequence[Note] = ()
     order: str = ""
     """Key that the table's rows are sorted by."""
-    layout: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    layout: Row = dataclasses.field(default_factory=dict)
     """Of plotly's, where nothing above says it."""
 
     @property
     def table(self) -> Table:
         """The numbers of the figure."""
-        held = sorted(self.rows, key=lambda r: r[self.order]) if self.order else self.rows
-        return tabulate(held, self.columns, cards=False)
+        rows = sorted(self.rows, key=lambda row: row[self.order]) if self.order else self.rows
+        return tabulate(rows, self.columns, cards=False)
 
 
 # ------------------------------------------------------------------------------------------------------- small helpers
+
+_PLAIN = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", "$": "&#36;", "\n": "<br>"})
 
 
 def plain(text: str) -> str:
     """Text for inside a figure: plotly reads a little markup, `$...$` as TeX and `%{...}` as a variable there, so all
     are taken out of it."""
-    text = printable(text, breaks=True)
-    for mark, code in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ("$", "&#36;"), ("%{", "&#37;{")):
-        text = text.replace(mark, code)
-    return text.replace("\n", "<br>")
+    return printable(text, breaks=True).translate(_PLAIN).replace("%{", "&#37;{")
 
 
 def rounded(value: float, digits: int = 6) -> float:
@@ -239,15 +265,50 @@ def colour_of(place: int, models: int = 2) -> str:
     return COLOURS[place % len(COLOURS)] if models > 1 else "accent"
 
 
+def look(place: int) -> Plotly:
+    """Colour and symbol of the points, and the dash of the line, at `place` among several."""
+    dash = DASHES[place // len(COLOURS) % len(DASHES)]
+    return {"colour": colour_of(place), "symbol": SYMBOLS[place % len(SYMBOLS)], "dash": dash}
+
+
 def log_ticks(low: float, high: float, steps: Sequence[float] = (1, 2, 5), most: int = 4) -> list[tuple[float, str]]:
     """Ticks at `steps` times the powers of ten, or at the powers only where these are more than `most`."""
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    places = [step * 10.0**power for power in powers for step in (steps if len(powers) <= most else (1,))]
-    return [(place, significant(place) if place < 1e4 else f"{place:g}") for place in places]
+    ticks = []
+    for power in powers:
+        for step in steps if len(powers) <= most else (1,):
+            tick = step * 10.0**power
+            ticks.append((tick, significant(tick) if tick < 1e4 else f"{tick:g}"))
+    return ticks
 
 
 def ticks_at(values: Sequence[float]) -> list[tuple[float, str]]:
-    return [(v, significant(v)) for v in values]
+    return [(value, significant(value)) for value in values]
+
+
+def heat_map(title: str, rows: Rows, columns: Sequence[str], *, name: str, x: Axis, **options: Any) -> Chart:
+    """A grid of cells, the stronger the colour, the larger.
+
+    Args:
+        title: of the chart.
+        rows: from the top, each with its `name`, and by column `z` (numbers, NaN for a gap), `cells` (what the table
+            says) and `texts` (the words at the mouse).
+        columns: their titles in the table.
+        name: what a row is.
+        x: the axis across.
+        options: of `Chart`; "length" are the characters of a row's name, "more" is for plotly.
+    """
+    titles = heads({name: "name"})
+    for number, column in enumerate(columns):
+        titles.append(Col(column, functools.partial(_heat_cell, number)))
+    down = {"range": [len(rows) - 0.5, -0.5], "showgrid": False}
+    y = Axis(names=[row["name"] for row in rows], length=options.pop("length"), more=down)
+    marks = [Mark(kind="heat", y="z", text="texts", more=options.pop("more", {}))]
+    return Chart(title=title, rows=rows, columns=titles, marks=marks, x=x, y=y, **options)
+
+
+def _heat_cell(number: int, row: Row) -> str:
+    return row["cells"][number]
 
 
 def thin(
@@ -261,8 +322,8 @@ def thin(
     keep: list[int] = []
     for start in range(0, len(xs), size):
         bucket = range(start, min(start + size, len(xs)))
-        known = [(y, i) for i in bucket if (y := ys[i]) is not None]
-        keep += sorted({min(known)[1], max(known)[1]}) if known else [start]
+        points = [(y, i) for i in bucket if (y := ys[i]) is not None]
+        keep += sorted({min(points)[1], max(points)[1]}) if points else [start]
     return [xs[i] for i in keep], [ys[i] for i in keep]
 
 
@@ -270,131 +331,123 @@ def smooth(ys: Sequence[float | None], window: int) -> list[float | None]:
     """Trailing mean over `window` logged values, gaps left out of it."""
     import numpy as np
 
-    if not ys:
-        return []
-    known = np.array([y is not None for y in ys])
-    values = np.array([0.0 if y is None else y for y in ys])
-    base = values[known].mean() if known.any() else 0.0  # sums of what is left keep their digits
-
-    def trailing(of: Any) -> Any:
-        sums = np.concatenate([np.zeros(window), np.cumsum(of)])
-        return sums[window:] - sums[:-window]
-
-    counts, sums = trailing(known.astype(float)), trailing(np.where(known, values - base, 0.0))
-    return [base + s / c if c else None for s, c in zip(sums.tolist(), counts.tolist(), strict=True)]
+    values = np.array(ys, dtype=float)  # gaps are NaN
+    numbers = ~np.isnan(values)
+    base = values[numbers].mean() if numbers.any() else 0.0  # sums of what is left keep their digits
+    padded = np.concatenate([np.zeros((2, window)), [numbers, np.where(numbers, values - base, 0.0)]], axis=1)
+    sums = padded.cumsum(axis=1)
+    counts, totals = (sums[:, window:] - sums[:, :-window]).tolist()
+    return [base + total / count if count else None for total, count in zip(totals, counts, strict=True)]
 
 
 # ----------------------------------------------------------------------------------------------------------- the engine
 
 
-def plotly_figure(chart: Chart) -> dict[str, Any]:
+def _font(colour: str, size: int = 12) -> Plotly:
+    return {"size": size, "color": f"var(--{colour})"}
+
+
+CLEAR = "rgba(0,0,0,0)"
+LAYOUT: Plotly = {
+    "paper_bgcolor": CLEAR,
+    "plot_bgcolor": CLEAR,
+    "font": {"family": "var(--font)", **_font("ink")},
+    "hoverlabel": {"bgcolor": "var(--raised)", "bordercolor": "var(--line)", "font": _font("ink")},
+    "modebar": {"bgcolor": CLEAR, "color": "var(--muted)", "activecolor": "var(--accent)"},
+}
+LEGEND: Plotly = {"orientation": "h", "x": 0, "xanchor": "left", "yanchor": "bottom", "traceorder": "normal"}
+LEGEND |= {"bgcolor": CLEAR, "font": _font("ink")}
+LEGEND_LINE = {"full": 120, "half": 52, "third": 36}
+"""Characters of a legend that fit into one line, by the chart's width."""
+AXIS: Plotly = {"gridcolor": "var(--grid)", "linecolor": "var(--line)", "zerolinecolor": "var(--line)"}
+AXIS |= {"tickfont": _font("muted", 11), "automargin": True, "exponentformat": "e"}
+ZERO_LINE = {"zerolinewidth": 2, "zerolinecolor": "var(--muted)"}
+GROUND: Plotly = {"opacity": 0.13, "line": {"width": 0}, "layer": "below"}
+ABOVE_PLOT = {"yref": "paper", "xanchor": "center", "yanchor": "bottom"}
+"""Where the name of a shade stands: no bar lies on it."""
+ON_PAPER = {"xref": "paper", "yref": "paper"}
+HEAT: Plotly = {"type": "heatmap", "hovertemplate": "%{text}<extra></extra>"}
+HEAT |= {"hoverongaps": False, "showscale": False}
+HEAT |= {"colorscale": [[n / 3, f"var(--heat-{n})"] for n in range(4)], "xgap": 2, "ygap": 2}
+NO_WORDS = {"hoverinfo": "skip"}
+
+
+def plotly_figure(chart: Chart) -> Plotly:
     """`{"data": [...], "layout": {...}}`."""
-    data = [trace for mark in chart.marks for trace in _traces(mark, chart)]
-    named = [t["name"] for t in data if t.get("name") and t.get("showlegend", True)]
-    legend = len(named) > 1 if chart.legend is None else chart.legend
-    characters = sum(len(n) + 9 for n in named)
-    lines = min(3, 1 + characters // {"full": 120, "half": 52, "third": 36}[chart.width]) if legend else 0
-    titled = any(s.text for s in chart.shades)
-    layout: dict[str, Any] = {
-        "height": chart.height,
-        "margin": {"l": 12, "r": 16 + _right_of_plot(chart), "t": 12 + 22 * lines + 18 * titled, "b": 12},
-        "paper_bgcolor": "rgba(0,0,0,0)",
-        "plot_bgcolor": "rgba(0,0,0,0)",
-        "font": {"family": "var(--font)", "size": 12, "color": "var(--ink)"},
-        "hoverlabel": {"bgcolor": "var(--raised)", "bordercolor": "var(--line)", "font": _font("ink")},
-        "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": "var(--muted)", "activecolor": "var(--accent)"},
-        "showlegend": legend,
-        "xaxis": _axis(chart.x),
-        "yaxis": _axis(chart.y),
-        "shapes": [*map(_shade, chart.shades), *map(_rule, chart.rules)],
-        "annotations": [*map(_note, chart.notes), *(_note(_title(s)) for s in chart.shades if s.text)],
-    }
+    data: Traces = []
+    for mark in chart.marks:
+        data += _traces(mark, chart)
+    names = [trace["name"] for trace in data if trace.get("name") and trace.get("showlegend", True)]
+    legend = len(names) > 1 if chart.legend is None else chart.legend
+    lines = min(3, 1 + sum(len(name) + 9 for name in names) // LEGEND_LINE[chart.width]) if legend else 0
+    titles = [Note(text=s.text, x=(s.start + s.end) / 2, y=1, more=ABOVE_PLOT) for s in chart.shades if s.text]
+    above = 18 if titles else 0
+    margin = {"l": 12, "r": 16 + _right_of_plot(chart), "t": 12 + 22 * lines + above, "b": 12}
+    layout = LAYOUT | {"height": chart.height, "margin": margin, "showlegend": legend}
+    layout |= {"xaxis": _axis(chart.x), "yaxis": _axis(chart.y)}
+    layout["shapes"] = [*map(_shade, chart.shades), *map(_rule, chart.rules)]
+    layout["annotations"] = [*map(_note, chart.notes), *map(_note, titles)]
     if legend:
-        above = 1.02 + 18 * titled / max(chart.height - 80, 1)
-        place = {"orientation": "h", "x": 0, "xanchor": "left", "y": above, "yanchor": "bottom", "font": _font("ink")}
-        layout["legend"] = {**place, "bgcolor": "rgba(0,0,0,0)", "traceorder": "normal"}
+        layout["legend"] = LEGEND | {"y": 1.02 + above / max(chart.height - 80, 1)}
     if chart.y.names:  # what the page shows on a phone
-        layout["meta"] = {"narrow": [plain(squeeze(n, 17)) for n in chart.y.names]}
+        layout["meta"] = {"narrow": [plain(squeeze(name, 17)) for name in chart.y.names]}
     return {"data": data, "layout": layout | dict(chart.layout)}
 
 
 def _right_of_plot(chart: Chart) -> int:
     """Pixels that notes right of the plot take."""
-    longest = max((len(n.text) for n in chart.notes if n.x == 1.0 and n.more.get("xanchor") == "left"), default=0)
-    return 8 * longest
+    lengths = [len(n.text) for n in chart.notes if n.x == 1.0 and n.more.get("xanchor") == "left"]
+    return 8 * max(lengths, default=0)
 
 
-def _font(colour: str, size: int = 12) -> dict[str, Any]:
-    return {"size": size, "color": f"var(--{colour})"}
-
-
-def _axis(axis: Axis) -> dict[str, Any]:
-    found: dict[str, Any] = {
-        "title": {"text": plain(axis.title), "standoff": 8, "font": _font("muted")},
-        "gridcolor": "var(--grid)",
-        "linecolor": "var(--line)",
-        "zerolinecolor": "var(--line)",
-        "tickfont": _font("muted", 11),
-        "automargin": True,
-        "exponentformat": "e",
-        "zeroline": axis.zero,
-    }
+def _axis(axis: Axis) -> Plotly:
+    title = {"text": plain(axis.title), "standoff": 8, "font": _font("muted")}
+    layout: Plotly = AXIS | {"title": title, "zeroline": axis.zero}
     if axis.zero:
-        found |= {"zerolinewidth": 2, "zerolinecolor": "var(--muted)"}
+        layout |= ZERO_LINE
     if axis.log:
-        found["type"] = "log"
+        layout["type"] = "log"
     if axis.range is not None:
-        found["range"] = [math.log10(v) for v in axis.range] if axis.log else list(axis.range)
+        layout["range"] = list(map(math.log10, axis.range) if axis.log else axis.range)
     if axis.from_zero:
-        found["rangemode"] = "tozero"
-    ticks = [(place, plain(squeeze(text, axis.length))) for place, text in axis.ticks]
+        layout["rangemode"] = "tozero"
     if axis.names:
-        ticks = [(place, plain(squeeze(n, axis.length))) for place, n in enumerate(axis.names)]
-        found |= {"range": [len(axis.names) - 0.4, -0.6], "fixedrange": True, "ticklen": 4}
+        layout |= {"range": [len(axis.names) - 0.4, -0.6], "fixedrange": True, "ticklen": 4}
+    ticks = list(enumerate(axis.names)) or axis.ticks
     if ticks:
-        found |= {"tickvals": [place for place, _ in ticks], "ticktext": [text for _, text in ticks]}
-    return found | dict(axis.more)
+        layout["tickvals"] = [at for at, _ in ticks]
+        layout["ticktext"] = [plain(squeeze(text, axis.length)) for _, text in ticks]
+    return layout | dict(axis.more)
 
 
-def _rule(rule: Rule) -> dict[str, Any]:
+def _rule(rule: Rule) -> Plotly:
+    along, across, at = ("y", "x", rule.x) if rule.x is not None else ("x", "y", rule.y)
     line = {"color": f"var(--{rule.colour})", "width": 1.3, "dash": rule.dash}
-    if rule.x is not None:
-        return {"type": "line", "x0": rule.x, "x1": rule.x, "yref": "paper", "y0": 0, "y1": 1, "line": line}
-    return {"type": "line", "y0": rule.y, "y1": rule.y, "xref": "paper", "x0": 0, "x1": 1, "line": line}
+    ends = {f"{across}0": at, f"{across}1": at, f"{along}0": 0, f"{along}1": 1}
+    return {"type": "line", f"{along}ref": "paper", "line": line} | ends
 
 
-def _shade(shade: Shade) -> dict[str, Any]:
-    ground = {"fillcolor": f"var(--{shade.colour})", "opacity": 0.13, "line": {"width": 0}, "layer": "below"}
-    return {"type": "rect", "x0": shade.start, "x1": shade.end, "yref": "paper", "y0": 0, "y1": 1, **ground}
+def _shade(shade: Shade) -> Plotly:
+    ends = {"x0": shade.start, "x1": shade.end, "yref": "paper", "y0": 0, "y1": 1}
+    return {"type": "rect", "fillcolor": f"var(--{shade.colour})"} | GROUND | ends
 
 
-def _title(shade: Shade) -> Note:
-    more = {"yref": "paper", "xanchor": "center", "yanchor": "bottom"}  # above the plot: no bar lies on it
-    return Note(text=shade.text, x=(shade.start + shade.end) / 2, y=1, colour="muted", more=more)
+def _note(note: Note) -> Plotly:
+    text = {"text": plain(note.text), "showarrow": False, "font": _font(note.colour)}
+    return (ON_PAPER if note.paper else {}) | {"x": note.x, "y": note.y} | text | dict(note.more)
 
 
-def _note(note: Note) -> dict[str, Any]:
-    paper = {"xref": "paper", "yref": "paper"} if note.paper else {}
-    found = {
-        **paper,
-        "x": note.x,
-        "y": note.y,
-        "text": plain(note.text),
-        "showarrow": False,
-        "font": _font(note.colour),
-    }
-    return found | dict(note.more)
-
-
-def _traces(mark: Mark, chart: Chart) -> list[dict[str, Any]]:
-    rows = [r for r in (chart.rows if mark.rows is None else mark.rows) if mark.where.items() <= r.items()]
-    if mark.kind in ("points", "line", "bars", "columns", "spans", "band"):
-        rows = [r for r in rows if r.get(mark.x) is not None and r.get(mark.y) is not None]
+def _traces(mark: Mark, chart: Chart) -> Traces:
+    rows = []
+    for row in chart.rows if mark.rows is None else mark.rows:
+        lacks_a_place = mark.kind not in ("curves", "heat") and None in (row.get(mark.x), row.get(mark.y))
+        if mark.where.items() <= row.items() and not lacks_a_place:
+            rows.append(row)
     if not rows:
         return []
     draw = {"curves": _curves, "heat": _heat, "band": _band}.get(mark.kind, _cartesian)
-    found = draw(mark, chart, rows)
-    for trace in found:
+    traces = draw(mark, chart, rows)
+    for trace in traces:
         if mark.name and "name" not in trace:
             trace["name"] = plain(squeeze(mark.name, 34))
         if not mark.legend or not trace.get("name"):
@@ -402,262 +455,129 @@ def _traces(mark: Mark, chart: Chart) -> list[dict[str, Any]]:
         if mark.opacity != 1:
             trace["opacity"] = mark.opacity
         trace |= dict(mark.more)
-    return found
+    return traces
 
 
-def _number(value: Any) -> float | None:
-    return finite(value.value if isinstance(value, Value) else value)
-
-
-def _each(mark_field: str, rows: Sequence[Row]) -> Any:
+def _each(mark_field: str, rows: Rows) -> Any:
     """A field that is one for all, or each row's own."""
-    return [r.get(mark_field[1:], "") for r in rows] if mark_field.startswith("@") else mark_field
+    return [row.get(mark_field[1:], "") for row in rows] if mark_field.startswith("@") else mark_field
 
 
-def _colour(mark: Mark, rows: Sequence[Row]) -> Any:
-    found = _each(mark.colour, rows)
-    return f"var(--{found})" if isinstance(found, str) else [f"var(--{c or 'accent'})" for c in found]
+def _colour(mark: Mark, rows: Rows) -> Any:
+    colour = _each(mark.colour, rows)
+    return f"var(--{colour})" if isinstance(colour, str) else [f"var(--{c or 'accent'})" for c in colour]
 
 
-def _hover(mark: Mark, chart: Chart, rows: Sequence[Row]) -> dict[str, Any]:
+def _hover(mark: Mark, chart: Chart, rows: Rows) -> Plotly:
     """What the table says of each row."""
-    own = {id(r) for r in chart.rows}
-    if not any(id(r) in own for r in rows):
-        return {"hoverinfo": "skip"}
-    texts = []
-    for row in rows:
-        if id(row) not in own:
-            texts.append("")
-            continue
-        head, *rest = (words(c.cell(row), below=" ") for c in chart.columns)
-        lines = [f"{plain(words(c.title))}: {plain(t)}" for c, t in zip(chart.columns[1:], rest, strict=True) if t]
-        title = f"{plain(mark.name)}: " if mark.name and mark.name not in head and mark.kind == "bars" else ""
-        texts.append("<br>".join([f"<b>{title}{plain(head)}</b>", *lines]))
+    in_table = set(map(id, chart.rows))
+    if in_table.isdisjoint(map(id, rows)):
+        return NO_WORDS
+    texts = [_hover_text(mark, chart, row) if id(row) in in_table else "" for row in rows]
     return {"hovertext": texts, "hoverinfo": "text"}
 
 
-def _error(values: Sequence[Any], colour: Any, thickness: float) -> dict[str, Any] | None:
+def _hover_text(mark: Mark, chart: Chart, row: Row) -> str:
+    head = words(chart.columns[0].cell(row), below=" ")
+    name = f"{plain(mark.name)}: " if mark.name and mark.name not in head and mark.kind == "bars" else ""
+    lines = [f"<b>{name}{plain(head)}</b>"]
+    for column in chart.columns[1:]:
+        if text := words(column.cell(row), below=" "):
+            lines.append(f"{plain(words(column.title))}: {plain(text)}")
+    return "<br>".join(lines)
+
+
+def _error(values: Sequence[Any], colour: Any, thickness: float) -> Plotly | None:
     """Interval bars; None where no value has an interval."""
     if not thickness or not any(isinstance(v, Value) and (v.low is not None or v.high is not None) for v in values):
         return None
-    reach = [v.reach() if isinstance(v, Value) else (0.0, 0.0) for v in values]
-    ends = {"arrayminus": [low for low, _ in reach], "array": [high for _, high in reach]}
+    below, above = zip(*(v.reach() if isinstance(v, Value) else (0.0, 0.0) for v in values), strict=True)
     tint = colour if isinstance(colour, str) else "var(--ink)"
-    return {"type": "data", "symmetric": False, **ends, "color": tint, "thickness": thickness, "width": 3}
+    bars = {"type": "data", "symmetric": False, "color": tint, "thickness": thickness, "width": 3}
+    return bars | {"arrayminus": list(below), "array": list(above)}
 
 
-def _cartesian(mark: Mark, chart: Chart, rows: Sequence[Row]) -> list[dict[str, Any]]:
-    xs, ys, colour = [r[mark.x] for r in rows], [r[mark.y] for r in rows], _colour(mark, rows)
-    trace: dict[str, Any] = {"x": [_plotted(v) for v in xs], "y": [_plotted(v) for v in ys]}
-    if mark.kind in ("bars", "columns", "spans"):
-        trace |= {"type": "bar", "marker": {"color": colour, "cornerradius": 3}}
-        if mark.kind != "columns":
-            trace["orientation"] = "h"
-        if mark.kind == "spans":
-            trace["base"] = [r[mark.base] for r in rows]
-        colour = "var(--ink)"
-    else:
-        lines = "lines" if mark.kind == "line" else ""
-        parts = [lines, "markers" if mark.markers or not lines else "", "text" if mark.text else ""]
-        symbol = _each(mark.symbol, rows)
-        fill = "var(--surface)" if mark.hollow else colour
-        trace |= {
-            "type": "scatter",
-            "mode": "+".join(p for p in parts if p),
-            "line": {"color": colour, "width": mark.width, "dash": mark.dash},
-            "marker": {"size": mark.size, "symbol": symbol, "color": fill, "line": {"color": colour, "width": 2}},
-        }
-        if mark.text:
-            sides = _each(mark.side, rows)
-            trace |= {"text": [plain(str(r.get(mark.text) or "")) for r in rows], "cliponaxis": False}
-            trace |= {"textposition": sides, "textfont": _font("muted", 11)}
-            trace |= {"meta": "named in legend"} if mark.name else {}
-    for key, values in (("error_x", xs), ("error_y", ys)):
-        error = _error(values, colour, mark.bars)
+def _cartesian(mark: Mark, chart: Chart, rows: Rows) -> Traces:
+    colour = _colour(mark, rows)
+    bars = mark.kind in ("bars", "columns", "spans")
+    trace = _bars(mark, rows, colour) if bars else _points(mark, rows, colour)
+    for axis, key in (("x", mark.x), ("y", mark.y)):
+        values = [row[key] for row in rows]
+        trace[axis] = list(map(_plotted, values))
+        error = _error(values, "var(--ink)" if bars else colour, mark.bars)
         if error is not None:
-            trace[key] = error
+            trace[f"error_{axis}"] = error
     return [trace | _hover(mark, chart, rows)]
 
 
+def _bars(mark: Mark, rows: Rows, colour: Any) -> Plotly:
+    trace: Plotly = {"type": "bar", "marker": {"color": colour, "cornerradius": 3}}
+    if mark.kind != "columns":
+        trace["orientation"] = "h"
+    if mark.kind == "spans":
+        trace["base"] = [row[mark.base] for row in rows]
+    return trace
+
+
+def _points(mark: Mark, rows: Rows, colour: Any) -> Plotly:
+    lines = "lines" if mark.kind == "line" else ""
+    modes = [lines, "markers" if mark.markers or not lines else "", "text" if mark.text else ""]
+    trace: Plotly = {"type": "scatter", "mode": "+".join(filter(None, modes))}
+    trace["line"] = {"color": colour, "width": mark.width, "dash": mark.dash}
+    trace["marker"] = {"size": mark.size, "symbol": _each(mark.symbol, rows), "line": {"color": colour, "width": 2}}
+    trace["marker"]["color"] = "var(--surface)" if mark.hollow else colour
+    if mark.text:
+        trace["text"] = [plain(str(row.get(mark.text) or "")) for row in rows]
+        trace |= {"cliponaxis": False, "textposition": _each(mark.side, rows), "textfont": _font("muted", 11)}
+        trace |= {"meta": "named in legend"} if mark.name else {}
+    return trace
+
+
 def _plotted(value: Any) -> Any:
-    """A number as it is drawn; words of a category stay."""
-    return plain(value) if isinstance(value, str) else (None if (v := _number(value)) is None else rounded(v))
+    """A number as it is drawn, None for a gap; words of a category stay."""
+    if isinstance(value, str):
+        return plain(value)
+    number = finite(value.value if isinstance(value, Value) else value)
+    return None if number is None else rounded(number)
 
 
-def _curves(mark: Mark, chart: Chart, rows: Sequence[Row]) -> list[dict[str, Any]]:
+def _curves(mark: Mark, chart: Chart, rows: Rows) -> Traces:
     """A trace a row: its lists, thinned; a long one pale with its trailing mean above, unless the row has `markers`."""
-    found = []
+    traces = []
     for row in rows:
-        colour = f"var(--{row.get('colour', mark.colour)})"
-        xs, ys = list(row[mark.x]), [finite(v) for v in row[mark.y]]
-        line = {"color": colour, "width": mark.width, "dash": row.get("dash", mark.dash)}
-        points = row.get("markers", False)
-        shared = {"type": "scatter", "opacity": mark.opacity}
+        line = {"color": f"var(--{row.get('colour', mark.colour)})", "width": mark.width}
+        line["dash"] = row.get("dash", mark.dash)
+        xs, ys = list(row[mark.x]), list(map(finite, row[mark.y]))
         if row.get("smooth") and len(xs) >= SMOOTHED_FROM:
+            pale = {"type": "scatter", "mode": "lines", "name": "", "showlegend": False, "opacity": 0.3}
             x, y = thin(xs, ys)
-            pale = {"mode": "lines", "x": x, "y": y, "line": {**line, "width": 1}, "opacity": 0.3, "hoverinfo": "skip"}
-            found.append({**shared, **pale, "name": "", "showlegend": False})
+            traces.append(pale | NO_WORDS | {"x": x, "y": y, "line": line | {"width": 1}})
             ys = smooth(ys, max(5, len(xs) // 40))
         x, y = thin(xs, ys)
-        name = plain(squeeze(str(row.get("name", mark.name)), 34))
-        legend = plain(squeeze(str(row.get("legend", row.get("name", mark.name))), 34))
-        trace = {**shared, "mode": "lines+markers" if points else "lines", "x": x, "y": y, "name": legend, "line": line}
+        name = str(row.get("name", mark.name))
+        mode = "lines+markers" if row.get("markers") else "lines"
+        trace = {"type": "scatter", "mode": mode, "x": x, "y": y, "line": line, "opacity": mark.opacity}
+        trace["name"] = plain(squeeze(str(row.get("legend", name)), 34))
         trace["marker"] = {"size": row.get("size", 5), "symbol": row.get("symbol", "circle")}
-        hover = (
-            {"hoverinfo": "skip"} if mark.rows is not None else {"hovertemplate": f"{name} %{{y:.5g}}<extra></extra>"}
-        )
-        found.append(trace | hover)
-    return found
+        hover = {"hovertemplate": f"{plain(squeeze(name, 34))} %{{y:.5g}}<extra></extra>"}
+        traces.append(trace | (hover if mark.rows is None else NO_WORDS))
+    return traces
 
 
-def _band(mark: Mark, chart: Chart, rows: Sequence[Row]) -> list[dict[str, Any]]:
+def _band(mark: Mark, chart: Chart, rows: Rows) -> Traces:
     """A pale area between the ends of the intervals; nothing where one has none."""
-    held: list[Value] = [r[mark.y] for r in rows]
-    if any(v.low is None or v.high is None for v in held):
+    lows, highs = ([getattr(row[mark.y], end) for row in rows] for end in ("low", "high"))
+    if any(finite(end) is None for end in (*lows, *highs)):
         return []
     line = {"width": 0, "color": f"var(--{mark.colour})"}
-    style: dict[str, Any] = {"type": "scatter", "mode": "lines", "x": [_plotted(r[mark.x]) for r in rows], "line": line}
-    style |= {"hoverinfo": "skip", "showlegend": False, "name": ""}
+    edge = {"type": "scatter", "mode": "lines", "line": line, "showlegend": False, "name": ""} | NO_WORDS
+    edge["x"] = [_plotted(row[mark.x]) for row in rows]
     fill = {"fill": "tonexty", "fillcolor": f"var(--{mark.colour})26"}  # two digits of opacity after #rrggbb
-    return [{**style, "y": [v.low for v in held]}, {**style, "y": [v.high for v in held], **fill}]
+    return [edge | {"y": lows}, edge | {"y": highs} | fill]
 
 
-def _heat(mark: Mark, chart: Chart, rows: Sequence[Row]) -> list[dict[str, Any]]:
+def _heat(mark: Mark, chart: Chart, rows: Rows) -> Traces:
     """A row of cells each: lists of shades under `y`, of words under `mark.text`."""
-    trace: dict[str, Any] = {
-        "type": "heatmap",
-        "x": list(range(len(rows[0][mark.y]))),
-        "y": list(range(len(rows))),
-        "z": [[None if (f := finite(v)) is None else rounded(f) for v in r[mark.y]] for r in rows],
-        "text": [[plain(t) for t in r[mark.text]] for r in rows],
-        "hovertemplate": "%{text}<extra></extra>",
-        "hoverongaps": False,
-        "showscale": False,
-        "colorscale": [[n / 3, f"var(--heat-{n})"] for n in range(4)],
-        "xgap": 2,
-        "ygap": 2,
-    }
-    return [trace]
-
-
-# --------------------------------------------------------------------------------------------------------- chart makers
-
-
-def figures_at_right(texts: Sequence[str], tones: Sequence[str]) -> list[Note]:
-    """The figure of each row, right of the plot, where no bar can lie on it."""
-    found = []
-    for place, (text, tone) in enumerate(zip(texts, tones, strict=True)):
-        colour = "ink" if tone == "flat" else tone
-        more = {"xref": "paper", "xanchor": "left", "xshift": 8}
-        found.append(Note(text=text, x=1.0, y=place, colour=colour, more=more))
-    return found
-
-
-def logged_curves(
-    metrics: Sequence[Mapping[str, Any]],
-    wanted: Sequence[tuple[str, str, str, bool]],
-    *,
-    title: str,
-    unit: str,
-    caption: str = "",
-    height: int = 300,
-    may_be_log: bool = False,
-) -> Chart | None:
-    """Logged quantities against the optimiser step; None where none was logged.
-
-    Args:
-        metrics: rows of the log.
-        wanted: (key, name, colour, whether its points are marked) of each curve.
-        title: of the chart.
-        unit: of all of them.
-        caption: what stands first below.
-        height: in CSS pixels.
-        may_be_log: on a logarithmic axis where positive values span more than a factor of 20.
-    """
-    rows, everything, gaps = [], [], 0
-    for key, name, colour, marked in wanted:
-        points = [(m["step"], m[key]) for m in metrics if "step" in m and m.get(key) is not None]
-        if points:
-            ys = [y for _, y in points]
-            known = [v for y in ys if (v := finite(y)) is not None]
-            everything += known
-            gaps += len(ys) - len(known)
-            row = {"name": name, "colour": colour, "x": [x for x, _ in points], "y": ys, "known": known}
-            rows.append(row | {"markers": marked or len(points) < 20, "smooth": not marked})
-    if not rows:
-        return None
-    log = may_be_log and bool(everything) and min(everything) > 0 and max(everything) / min(everything) > 20
-    sentences = [caption, "Logarithmic axis." if log else ""]
-    sentences.append(
-        f"{gaps} logged {'value is' if gaps == 1 else 'values are'} not finite and shown as gaps." if gaps else ""
-    )
-
-    def cell(pick: Callable[[Row], Any]) -> Callable[[Row], str]:
-        return lambda r: significant(pick(r)) if r["known"] else "n/a"
-
-    return Chart(
-        title=title,
-        rows=rows,
-        columns=[
-            Col("Curve", "name", numeric=False),
-            Col("First", cell(lambda r: r["y"][0])),
-            Col("Lowest", cell(lambda r: min(r["known"]))),
-            Col("Highest", cell(lambda r: max(r["known"]))),
-            Col("Last", cell(lambda r: r["y"][-1])),
-            Col("Values logged", lambda r: len(r["y"])),
-        ],
-        marks=[Mark(kind="curves", width=2.2)],
-        x=Axis(title="optimiser step"),
-        y=Axis(title=unit, log=log, ticks=log_ticks(min(everything), max(everything)) if log else ()),
-        caption=" ".join(s for s in sentences if s),
-        height=height,
-        layout={"hovermode": "x unified"},
-    )
-
-
-def moved(relative: float) -> str:
-    """A relative distance in percent with three significant digits: moves of a millionth are as common as moves of a
-    tenth."""
-    return f"{significant(float(f'{100 * relative:.3g}'))} %" if math.isfinite(relative) else number(relative)
-
-
-def signs_kept(share: float) -> str:
-    """A share of parameters in percent, two decimals."""
-    return f"{number(100 * share, 2)} %" if math.isfinite(share) else number(share)
-
-
-def layer_chart(distance: Sequence[Any], **changes: Any) -> Chart | None:
-    """Relative L2 distance of each layer (`LayerDistance`) from the start, as bars in the order of the model; signs
-    kept where they were recorded."""
-    if not distance:
-        return None
-    endless = [d.layer for d in distance if not math.isfinite(d.relative)]
-    signs = any(math.isfinite(d.sign_agreement) for d in distance)
-    rows = [
-        {"x": d.layer, "y": 100 * d.relative, "d": d, "colour": "accent" if d.layer.isdigit() else "second"}
-        for d in distance
-    ]
-    caption = (
-        "L2 norm of (result \u2212 start) over the L2 norm of the start, per layer; other colour: outside the blocks."
-    )
-    if endless:
-        caption += f" Not drawn, because the start's norm is 0: {', '.join(endless)}."
-    chart = Chart(
-        title="Distance from the start, layer by layer",
-        rows=rows,
-        columns=[
-            Col("Layer", "x", numeric=False),
-            Col("Relative L2", lambda r: moved(r["d"].relative)),
-            Col("L2", lambda r: significant(float(r["d"].l2))),
-            Col("Cosine", lambda r: number(r["d"].cosine, 6)),
-            *([Col("Signs kept", lambda r: signs_kept(r["d"].sign_agreement))] if signs else []),
-            Col("Parameters", lambda r: f"{r['d'].parameters:,}"),
-        ],
-        marks=[Mark(kind="columns", colour="@colour")],
-        x=Axis(title="layer", more={"type": "category", "tickangle": "auto"}),
-        y=Axis(title="% of the layer's norm", from_zero=True),
-        caption=caption,
-        height=290,
-        layout={"bargap": 0.25},
-    )
-    return dataclasses.replace(chart, **changes)
+    places = {"x": list(range(len(rows[0][mark.y]))), "y": list(range(len(rows)))}
+    shades = [list(map(_plotted, row[mark.y])) for row in rows]
+    return [HEAT | places | {"z": shades, "text": [list(map(plain, row[mark.text])) for row in rows]}]

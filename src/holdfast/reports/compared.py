@@ -14,34 +14,22 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from holdfast.records.comparison import (
-    GAINED,
-    LOST,
-    NOT_FINITE,
-    VERDICTS,
-    Comparison,
-    Decision,
-)
-from holdfast.records.measure import decimals_for, interval_text, number, with_interval
+from holdfast.records.comparison import GAINED, LOST, NOT_FINITE, VERDICTS, Comparison, Decision
+from holdfast.records.figure import Interval
+from holdfast.records.measure import Measure, Reading, between, decimals_for, number, point_digits
 from holdfast.records.metrics import RESTATED, is_share
-from holdfast.reports.blocks import Paragraph, Span, Table, Text, Tile, chip, figure, sub
-from holdfast.reports.charts import (
-    COMPACT_FROM,
-    Axis,
-    Chart,
-    Col,
-    Mark,
-    Value,
-    figures_at_right,
-    fold,
-    tabulate,
-)
+from holdfast.reports.blocks import Paragraph, Span, Table, Text, Tile, chip, figure, present, sub
+from holdfast.reports.charts import AS_IT_IS, Axis, Chart, Col, Mark, Note, Value, fold, heads, tabulate
 from holdfast.reports.format import direction, p_value, percent, plural, tally
 
 GROUPS = ("target", "source")
 """Suites in the order of reading: what was to be learnt, then what was to be kept. Suites of the user's own follow."""
 PURPOSE = dict(zip(GROUPS, ("what was to be learnt", "what was to be kept"), strict=True))
 TONES = {GAINED: "good", LOST: "bad", NOT_FINITE: "bad"}
+MOST_NAMED = 2
+"""Measures of a suite that a headline names one by one."""
+COMPACT_FROM = 15
+"""Comparisons from which on each takes one text line of a forest."""
 
 
 def group_title(suite: str) -> str:
@@ -56,11 +44,6 @@ def entry_title(suite: str, name: str) -> str:
 
 def group_rank(suite: str) -> tuple[int, str]:
     return (GROUPS.index(suite) if suite in GROUPS else len(GROUPS), suite)
-
-
-def section_title(suite: str) -> str:
-    """`Target: what was to be learnt`."""
-    return f"{group_title(suite)}: {PURPOSE[suite]}" if suite in PURPOSE else group_title(suite)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,29 +61,50 @@ class ComparisonRow:
         return self.raw.unit
 
     @property
-    def digits(self) -> int:
-        return decimals_for(self.raw.interval)
+    def verdict(self) -> str:
+        """One of `VERDICTS`."""
+        return self.raw.verdict
+
+    @property
+    def tone(self) -> str:
+        return TONES.get(self.verdict, "flat")
 
     @property
     def label(self) -> str:
         return entry_title(self.raw.suite, self.name)
 
     @property
+    def share(self) -> bool:
+        """True where both figures are shares, so that their difference is in points."""
+        c = self.raw
+        return c.higher_is_better and (c.flips_lost is not None or is_share(c.unit, c.metric, (c.before, c.after)))
+
+    @property
+    def measure(self) -> Measure:
+        """How its figures read."""
+        return Measure(unit=self.unit, share=self.share, higher_is_better=self.raw.higher_is_better)
+
+    @property
     def before(self) -> str:
-        return number(self.raw.before, self.digits)
+        return number(self.raw.before, decimals_for(self.raw.interval))
 
     @property
     def after(self) -> str:
-        return number(self.raw.after, self.digits)
+        return number(self.raw.after, decimals_for(self.raw.interval))
+
+    @property
+    def reading(self) -> Reading:
+        """After minus before, with its interval."""
+        return Reading(self.raw.difference, self.raw.interval)
 
     @property
     def difference(self) -> str:
         """After minus before, signed, in the metric's own unit."""
-        return number(self.raw.difference, self.digits, sign=True)
+        return AS_IT_IS.texts(self.reading, sign=True)[0]
 
     @property
     def interval(self) -> str:
-        return interval_text(self.raw.interval, self.digits, sign=True)
+        return AS_IT_IS.texts(self.reading, sign=True)[1]
 
     @property
     def p(self) -> str:
@@ -109,11 +113,6 @@ class ComparisonRow:
     @property
     def n(self) -> str:
         return f"{self.raw.n:,}"
-
-    @property
-    def verdict(self) -> str:
-        """One of `VERDICTS`."""
-        return self.raw.verdict
 
     @property
     def adjusted(self) -> str:
@@ -126,22 +125,18 @@ class ComparisonRow:
         else empty."""
         if self.raw.detectable is None:
             return ""
-        seen = f"a loss of {self.in_unit(self.raw.detectable)} would have been seen with 80 %"
+        visible = f"a loss of {self.in_unit(self.raw.detectable)} would have been seen with 80 %"
         if self.raw.needed is None:
-            return seen
+            return visible
         size = 10 ** max(0, len(str(self.raw.needed)) - 2)
         needed = math.ceil(self.raw.needed / size) * size
-        return f"{seen}; about {needed:,} samples would decide on {self.in_unit(self.raw.tolerated)}"
+        return f"{visible}; about {needed:,} samples would decide on {self.in_unit(self.raw.tolerated)}"
 
     def in_unit(self, value: float) -> str:
         """A size of a change with two digits: in points for shares, else in the metric's unit."""
-        size = 100 * value if self.share else value
+        size = self.measure.factor * value
         text = f"{size:.2g}" if size < 100 else f"{size:,.0f}"
         return f"{text} {'pt' if self.share else self.unit}".rstrip()
-
-    @property
-    def tone(self) -> str:
-        return TONES.get(self.verdict, "flat")
 
     @property
     def flips(self) -> str:
@@ -150,15 +145,7 @@ class ComparisonRow:
         return "" if lost is None and gained is None else f"{lost or 0:,} lost, {gained or 0:,} gained"
 
     @property
-    def share(self) -> bool:
-        """True where both figures are shares, so that their difference is in points."""
-        c = self.raw
-        return c.higher_is_better and (
-            c.flips_lost is not None or is_share(c.unit, c.metric, (v for v in (c.before, c.after) if math.isfinite(v)))
-        )
-
-    @property
-    def gain_interval(self) -> tuple[float, float]:
+    def gain_interval(self) -> Interval:
         """The interval of the gain: the difference's, turned where lower is better."""
         low, high = self.raw.interval
         return (low, high) if self.raw.higher_is_better else (-high, -low)
@@ -175,39 +162,60 @@ class ComparisonRow:
 
     def change(self) -> tuple[str, str]:
         """(difference, its interval): in points for shares, else in the metric's unit."""
-        return with_interval(self.raw.difference, self.raw.interval, share=self.share, sign=True, unit=self.unit)
+        return self.measure.texts(self.reading, sign=True)
 
     def levels(self) -> str:
         """`41.8 → 40.9 %`, or in the metric's own unit."""
-        before, after = (
-            with_interval(v, self.raw.interval, share=self.share, unit=self.unit)[0]
-            for v in (self.raw.before, self.raw.after)
-        )
-        return f"{before.partition(' ')[0]} → {after}"
+        interval, factor = self.raw.interval, self.measure.factor
+        digits = point_digits(interval) if self.share else decimals_for(interval)
+        before, after = (number(factor * value, digits) for value in (self.raw.before, self.raw.after))
+        return f"{before} → {after} {'%' if self.share else self.unit}".rstrip()
+
+
+Rows = Sequence[ComparisonRow]
 
 
 def ordered(comparisons: Iterable[Comparison]) -> list[ComparisonRow]:
     """Target, source, then other suites; within a suite primary metrics first, otherwise as recorded."""
-    return [ComparisonRow(c) for c in sorted(comparisons, key=lambda c: (group_rank(c.suite), not c.primary))]
+    return list(map(ComparisonRow, sorted(comparisons, key=lambda c: (group_rank(c.suite), not c.primary))))
 
 
-def primary_of(rows: Sequence[ComparisonRow]) -> list[ComparisonRow]:
+def primary_of(rows: Rows) -> list[ComparisonRow]:
     """The rows that lead; all where none does."""
     return [r for r in rows if r.raw.primary] or list(rows)
 
 
-def without_means(rows: Sequence[ComparisonRow]) -> list[ComparisonRow]:
+def without_means(rows: Rows) -> list[ComparisonRow]:
     """The rows that a sentence counts: without means of entries, since their entries are counted themselves; all where
     there is nothing else."""
     return [r for r in rows if r.raw.suite != "average"] or list(rows)
 
 
-def short_names(rows: Sequence[ComparisonRow]) -> list[str]:
+def by_suite(rows: Rows) -> dict[str, list[ComparisonRow]]:
+    """The rows of each suite, in the order of the rows."""
+    suites: dict[str, list[ComparisonRow]] = {}
+    for row in rows:
+        suites.setdefault(row.raw.suite, []).append(row)
+    return suites
+
+
+def one_unit(rows: Rows) -> tuple[list[ComparisonRow], list[ComparisonRow]]:
+    """(rows of one unit an entry, those that say the same in another unit)."""
+    keys = {(r.raw.suite, r.name, r.raw.metric) for r in rows}
+    again = [r for r in rows if (r.raw.suite, r.name, RESTATED.get(r.raw.metric)) in keys]
+    return [r for r in rows if r not in again], again
+
+
+def short_names(rows: Rows) -> list[str]:
     """A name a row: the entry's, with its suite where two entries share it and its metric where one entry has
     several."""
-    names = [r.name for r in rows]
-    chosen = [n if names.count(n) == 1 else f"{r.raw.suite}/{n}" for n, r in zip(names, rows, strict=True)]
-    return [n if chosen.count(n) == 1 else f"{n} {r.raw.metric}" for n, r in zip(chosen, rows, strict=True)]
+    names = _told_apart([r.name for r in rows], [f"{r.raw.suite}/{r.name}" for r in rows])
+    return _told_apart(names, [f"{name} {r.raw.metric}" for name, r in zip(names, rows, strict=True)])
+
+
+def _told_apart(names: list[str], longer: list[str]) -> list[str]:
+    """The longer name in place of each that is not the only one."""
+    return [name if names.count(name) == 1 else full for name, full in zip(names, longer, strict=True)]
 
 
 # ------------------------------------------------------------------------------------------------------------ sentences
@@ -217,85 +225,85 @@ def headline(comparisons: Sequence[Comparison]) -> str:
     """What changed, suite by suite, in one sentence with its sizes: `Target: code −0.56 nats/token [−0.60, −0.52]
     (gained); source: prose +0.27 [+0.22, +0.31] (lost).` Of a suite of many measures the verdicts are counted, and the
     largest change of the kind that matters is named. A unit stands where it changes."""
-    primary = primary_of([ComparisonRow(c) for c in comparisons])
+    suites = by_suite(primary_of(list(map(ComparisonRow, comparisons))))
     parts: list[str] = []
     unit = ""
-    for suite in sorted({r.raw.suite for r in primary}, key=group_rank):
-        held = [r for r in primary if r.raw.suite == suite]
-        rows = list(zip(held, short_names(held), strict=True))
-        many, sizes = len(rows) > MOST_NAMED, []
-        for r, name in _largest(rows, GAINED if suite == "target" else LOST) if many else rows:
-            sizes.append(_size(name, r, unit) + ("" if many else f" ({r.verdict})"))
-            unit = unit if r.verdict == NOT_FINITE else "pt" if r.share else r.unit
+    for suite in sorted(suites, key=group_rank):
+        rows = suites[suite]
+        many = len(rows) > MOST_NAMED
+        sizes = []
+        for row, name in _largest(rows, GAINED if suite == "target" else LOST) if many else _named(rows):
+            sizes.append(_size(name, row, unit) + ("" if many else f" ({row.verdict})"))
+            unit = unit if row.verdict == NOT_FINITE else "pt" if row.share else row.unit
         text = ", ".join(sizes)
         if many:
-            text = f"{tally([r.verdict for r in held])} of {len(rows)} measures{f' (most: {text})' if text else ''}"
+            most = f" (most: {text})" if text else ""
+            text = f"{verdicts_of(rows)} of {len(rows)} measures{most}"
         title = group_title(suite)
         parts.append(f"{title.lower() if parts and suite in GROUPS else title}: {text}")
-    return "; ".join(parts) + "." if parts else "Nothing was compared."
+    return f"{'; '.join(parts)}." if parts else "Nothing was compared."
 
 
-MOST_NAMED = 2
-"""Measures of a suite that a headline names one by one."""
+def verdicts_of(rows: Rows) -> str:
+    """`2 lost, 1 not shown`."""
+    return tally([row.verdict for row in rows])
+
+
+def _named(rows: Rows) -> list[tuple[ComparisonRow, str]]:
+    return list(zip(rows, short_names(rows), strict=True))
 
 
 def _size(name: str, row: ComparisonRow, unit: str) -> str:
     """`prose +0.27 nats/token [+0.22, +0.31]`, without a unit that was said just before."""
     if row.verdict == NOT_FINITE:
         return name
-    known = row.share or row.unit == unit
-    text, interval = with_interval(
-        row.raw.difference, row.raw.interval, share=row.share, sign=True, unit="" if known else row.unit
-    )
-    return f"{name} {text} {interval}"
+    measure = row.measure if row.unit != unit else Measure(share=row.share)
+    return f"{name} {measure.text(row.reading, sign=True)}"
 
 
-def _largest(rows: Sequence[tuple[ComparisonRow, str]], verdict: str) -> list[tuple[ComparisonRow, str]]:
+def _largest(rows: Rows, verdict: str) -> list[tuple[ComparisonRow, str]]:
     """Of rows with their names the one with the largest change of those with a verdict: shares before others, since
     they are what the rest is compared with. Nothing where none has it."""
-    held = [p for p in rows if p[0].verdict == verdict]
-    shares = [p for p in held if p[0].share]
-    known = shares or [p for p in held if p[0].to_relative(1.0) is not None]
-    size = {True: lambda r: abs(r.raw.gain), False: lambda r: abs(r.to_relative(r.raw.gain) or 0.0)}[bool(shares)]
-    return sorted(known, key=lambda p: -size(p[0]))[:1]
+    sizes = []
+    for row, name in _named(rows):
+        relative = row.to_relative(row.raw.gain)
+        if row.verdict == verdict and (row.share or relative is not None):
+            sizes.append(((row.share, abs(row.raw.gain if row.share else relative or 0.0)), (row, name)))
+    return [max(sizes, key=lambda pair: pair[0])[1]] if sizes else []
 
 
-def largest_loss(rows: Sequence[ComparisonRow]) -> str:
-    """`the largest loss is arc −5.0 pt [−6.1, −3.9]`, of what was lost; empty where nothing was lost."""
-    found = _largest(list(zip(rows, short_names(rows), strict=True)), LOST)
-    return f"the largest loss is {_size(found[0][1], found[0][0], '')}" if found else ""
-
-
-def pair_sentence(labels: tuple[str, str], rows: Sequence[ComparisonRow], before: Sequence[str] = ()) -> str:
+def pair_sentence(labels: tuple[str, str], rows: Rows, before: Sequence[str] = ()) -> str:
     """What became of the rows that lead from one model to the other, in one sentence; `before` comes first in it. Means
     of entries are not counted beside their entries."""
     rows = without_means(rows)
+    parts = [*before]
     if rows:
-        found = (
-            f"from {labels[0]} to {labels[1]}, of {plural(len(rows), 'measure')}: {tally([r.verdict for r in rows])}"
-        )
+        parts.append(f"from {labels[0]} to {labels[1]}, of {plural(len(rows), 'measure')}: {verdicts_of(rows)}")
     else:
-        found = f"nothing was compared between {labels[0]} and {labels[1]}"
-    text = "; ".join(p for p in (*before, found, largest_loss(rows)) if p) + "."
+        parts.append(f"nothing was compared between {labels[0]} and {labels[1]}")
+    for row, name in _largest(rows, LOST):
+        parts.append(f"the largest loss is {_size(name, row, '')}")
+    text = f"{'; '.join(parts)}."
     return text[:1].upper() + text[1:]
 
 
-def difference_note(rows: Sequence[ComparisonRow]) -> Paragraph:
+def difference_note(rows: Rows) -> Paragraph:
     """What difference, interval and verdict mean, below the tables."""
-    text = (
-        f"Difference: after \u2212 before, with its paired {100 * rows[0].raw.confidence:g} % interval over the "
-        f"evaluated samples. {VERDICT_WORDS} Flips: samples right before and wrong after, "
-        "and the reverse. How far another training run would move the figures is not in the intervals."
+    return Paragraph(
+        f"{difference_words(rows)} Flips: samples right before and wrong after, "
+        "and the reverse. How far another training run would move the figures is not in the intervals.",
+        "note",
     )
-    return Paragraph(text, "note")
 
 
-VERDICT_WORDS = (
-    "Gained or lost: the interval excludes zero, and p of the same test is below its level; within the margin: all of "
-    "it is too small to matter. Kept: the interval leaves no room for a loss beyond the margin. Not shown: none of "
-    "these."
-)
-"""What verdicts mean."""
+def difference_words(rows: Rows) -> str:
+    """What differences and verdicts are."""
+    return (
+        f"Difference: after \u2212 before, with its paired {100 * rows[0].raw.confidence:g} % interval over the "
+        "evaluated samples. Gained or lost: the interval excludes zero, and p of the same test is below its level; "
+        "within the margin: all of it is too small to matter. Kept: the interval leaves no room for a loss beyond the "
+        "margin. Not shown: none of these."
+    )
 
 
 def decision_note(decision: Decision | None) -> Paragraph | None:
@@ -307,18 +315,18 @@ def decision_note(decision: Decision | None) -> Paragraph | None:
 
 def count_tile(suite: str, verdicts: Sequence[str]) -> Tile:
     """How many measures of a suite went the way that matters for it."""
-    wanted = GAINED if suite == "target" else LOST
-    tone = "bad" if NOT_FINITE in verdicts else "" if wanted not in verdicts else TONES[wanted]
-    rest = tally(verdicts, [v for v in VERDICTS if v != wanted])
-    figure_ = f"{verdicts.count(wanted)} of {len(verdicts)} {wanted}"
+    looked_for = GAINED if suite == "target" else LOST
+    tone = "bad" if NOT_FINITE in verdicts else TONES[looked_for] if looked_for in verdicts else ""
+    rest = tally(verdicts, [verdict for verdict in VERDICTS if verdict != looked_for])
+    figure_ = f"{verdicts.count(looked_for)} of {len(verdicts)} {looked_for}"
     return Tile(group_title(suite), figure_, rest or PURPOSE.get(suite, ""), tone)
 
 
 # --------------------------------------------------------------------------------------------------------------- tables
 
-BEFORE, AFTER, RELATIVE = Col("Before", "before"), Col("After", "after"), Col("Relative gain", "relative")
-ADJUSTED = Col("p, loss, adjusted", "adjusted")
-P, N, TEST = Col("p", "p"), Col("n", "n"), Col("Test", lambda r: r.raw.test, numeric=False)
+BEFORE, AFTER, RELATIVE = heads({"Before": "before", "After": "after", "Relative gain": "relative"}, words=0)
+P, ADJUSTED, N = heads({"p": "p", "p, loss, adjusted": "adjusted", "n": "n"}, words=0)
+FLIPS, TEST = heads({"Flips": "flips", "Test": lambda r: r.raw.test}, words=2)
 DIFFERENCE = Col("Difference", lambda r: figure(r.difference, r.interval))
 """Columns of tables whose items are rows."""
 
@@ -328,61 +336,59 @@ def arrow(row: ComparisonRow) -> str:
     return "↑" if row.raw.higher_is_better else "↓"
 
 
-def measure_table(rows: Sequence[ComparisonRow], columns: Sequence[Col], **options: Any) -> Table:
+def measure_table(rows: Rows, columns: Sequence[Col], **options: Any) -> Table:
     """A line a comparison; metrics that do not lead are greyed."""
-    return tabulate(rows, columns, tones=["" if r.raw.primary else "minor" for r in rows], **options)
+    return tabulate(rows, columns, tones=["" if row.raw.primary else "minor" for row in rows], **options)
 
 
 def _what_and_direction(r: ComparisonRow) -> Text:
     return r.name, sub(f"{r.raw.metric}, {r.unit}; {direction(r.raw.higher_is_better)}")
 
 
-def measures(rows: Sequence[ComparisonRow], title: Text = "", *, relative: bool = False) -> Table:
+def _verdict_and_power(r: ComparisonRow) -> Text:
+    return chip(r.verdict, r.tone), sub(r.power) if r.power else None
+
+
+def measures(rows: Rows, title: Text = "", *, relative: bool = False) -> Table:
     """Comparisons as a page shows them, the verdict beside the name and statistics folded away; `relative` adds the
     gain in percent of before."""
-    what = Col("Measure", _what_and_direction, numeric=False)
-    verdict = Col("Verdict", lambda r: (chip(r.verdict, r.tone), sub(r.power) if r.power else None), numeric=False)
-    adjusted = [ADJUSTED] if any(r.adjusted for r in rows) else []
-    flips = [Col("Flips", "flips", numeric=False)] if any(r.flips for r in rows) else []
-    shown = [what, verdict, BEFORE, AFTER, DIFFERENCE, *([RELATIVE] if relative else [])]
-    columns = [*shown, *fold(P, *adjusted, N, *flips, TEST)]
-    return measure_table(rows, columns, title=title, kind="dense compared")
+    columns = heads({"Measure": _what_and_direction, "Verdict": _verdict_and_power}, words=2)
+    columns += [BEFORE, AFTER, DIFFERENCE]
+    if relative:
+        columns.append(RELATIVE)
+    statistics = [P, ADJUSTED, N, FLIPS, TEST]
+    if not any(row.adjusted for row in rows):
+        statistics.remove(ADJUSTED)
+    if not any(row.flips for row in rows):
+        statistics.remove(FLIPS)
+    return measure_table(rows, [*columns, *fold(statistics)], title=title, kind="dense compared")
 
 
-def by_suite(rows: Sequence[ComparisonRow]) -> list[list[ComparisonRow]]:
-    """The rows of each suite, in the order of the rows."""
-    return [[r for r in rows if r.raw.suite == s] for s in dict.fromkeys(r.raw.suite for r in rows)]
-
-
-def one_unit(rows: Sequence[ComparisonRow]) -> tuple[list[ComparisonRow], list[ComparisonRow]]:
-    """(rows of one unit an entry, those that say the same in another unit)."""
-    there = {(r.raw.suite, r.name, r.raw.metric) for r in rows}
-    again = [r for r in rows if (r.raw.suite, r.name, RESTATED.get(r.raw.metric)) in there]
-    return [r for r in rows if r not in again], again
-
-
-def measures_by_suite(rows: Sequence[ComparisonRow], **options: Any) -> list[Table]:
-    """A table a suite, titled."""
-    return [measures(held, section_title(held[0].raw.suite), **options) for held in by_suite(rows)]
+def measures_by_suite(rows: Rows, **options: Any) -> list[Table]:
+    """A table a suite, titled `Target: what was to be learnt`."""
+    tables = []
+    for suite, members in by_suite(rows).items():
+        purpose = f": {PURPOSE[suite]}" if suite in PURPOSE else ""
+        tables.append(measures(members, f"{group_title(suite)}{purpose}", **options))
+    return tables
 
 
 # ---------------------------------------------------------------------------------------------------------------- gains
 
+RIGHT_OF_PLOT = {"xref": "paper", "xanchor": "left", "xshift": 8}
+"""Where no bar can lie on a figure."""
 
-def gains(rows: Sequence[ComparisonRow]) -> list[Chart]:
+
+def gains(rows: Rows) -> list[Chart]:
     """Forests of comparisons: shares in points on one axis, everything else on a second."""
     shares, others = [r for r in rows if r.share], [r for r in rows if not r.share]
-    both = bool(shares and others)
-    found = [
-        gain_forest(shares, title="Accuracies: gains in points" if both else "Gains in points"),
-        gain_forest(others, title="Other measures: gains" if both else "Gains"),
-    ]
-    return [c for c in found if c is not None]
+    both = shares and others
+    first = gain_forest(shares, title="Accuracies: gains in points" if both else "Gains in points")
+    second = gain_forest(others, title="Other measures: gains" if both else "Gains")
+    return present((first, second))
 
 
-def gain_forest(
-    rows: Sequence[ComparisonRow], *, title: str, names: Sequence[str] | None = None, caption: str = ""
-) -> Chart | None:
+def gain_forest(rows: Rows, *, title: str, names: Sequence[str] | None = None, caption: str = "") -> Chart | None:
     """Gains with their paired intervals, one line a comparison, the largest loss first; right of zero is better.
 
     Shares are drawn in points. Other figures are drawn in their unit where they share one, otherwise in percent of the
@@ -397,67 +403,61 @@ def gain_forest(
     Returns:
         None where nothing can be drawn.
     """
-    share = all(r.share for r in rows)
-    relative = not share and len({r.unit for r in rows}) > 1
-    unit = "points" if share else "% of the value before" if relative else rows[0].unit if rows else ""
-
-    def scaled(r: ComparisonRow, value: float) -> float:
-        return 100 * value if share else (r.to_relative(value) or 0.0) if relative else value
-
-    def gain(r: ComparisonRow) -> Value:
-        low, high = r.gain_interval
-        text, interval = with_interval(r.raw.gain, (low, high), share=share, sign=True)
-        if relative:
-            text = r.relative
-            if math.isfinite(low):
-                interval = f"[{percent(r.to_relative(low))}, {percent(r.to_relative(high))}]"
-        return Value(
-            value=scaled(r, r.raw.gain), low=scaled(r, low), high=scaled(r, high), text=text, interval=interval
-        )
-
-    named = list(zip(rows, short_names(rows) if names is None else names, strict=True))
-    fit = [r.raw.failed is None and (not relative or r.to_relative(1.0) is not None) for r in rows]
-    values = [(gain(r), name, r) for (r, name), fits in zip(named, fit, strict=True) if fits]
-    if not values:
+    share = all(row.share for row in rows)
+    relative = not share and len({row.unit for row in rows}) > 1
+    lines: list[dict[str, Any]] = []
+    left_out = []
+    for row, name in zip(rows, short_names(rows) if names is None else names, strict=True):
+        if row.raw.failed is not None or (relative and row.to_relative(1.0) is None):
+            left_out.append(name)
+            continue
+        value = _relative_gain(row) if relative else _gain(row, share)
+        texts = {key: getattr(row, key) for key in ("tone", "verdict", "before", "after", "p", "n")}
+        lines.append({"name": name, "value": value} | texts)
+    if not lines:
         return None
-    found: list[dict[str, Any]] = [
-        {"place": place, "name": name, "value": value, "tone": r.tone, "verdict": r.verdict}
-        | {"before": r.before, "after": r.after, "p": r.p, "n": r.n}
-        for place, (value, name, r) in enumerate(sorted(values, key=lambda drawn: drawn[0].value))
-    ]
-    compact = len(found) >= COMPACT_FROM
-    called = [f["name"] for f in found]
-    notes = [caption] if caption else []
-    notes.append(
-        f"Right of zero is better whatever the metric's direction. Bars: paired {100 * rows[0].raw.confidence:g} % "
+    lines.sort(key=lambda line: line["value"].value)
+    compact = len(lines) >= COMPACT_FROM
+    notes = []
+    for height, line in enumerate(lines):
+        line["place"] = height
+        colour = "ink" if line["tone"] == "flat" else line["tone"]
+        notes.append(Note(text=line["value"].text, x=1.0, y=height, colour=colour, more=RIGHT_OF_PLOT))
+    caption += (
+        f" Right of zero is better whatever the metric's direction. Bars: paired {100 * rows[0].raw.confidence:g} % "
         "intervals over the evaluated samples. Filled: the interval excludes zero."
     )
-    if not all(fit):
-        left_out = ", ".join(name for (_, name), fits in zip(named, fit, strict=True) if not fits)
-        reason = "a start of 0 has no relative change" if relative else "the difference is not a number"
-        if relative and any(r.raw.failed is not None for r in rows):
-            reason += ", or the difference is not a number"
-        notes.append(f"Not drawn, because {reason}: {left_out}.")
-    end = (len(found) - 0.4, -0.7)
+    if left_out:
+        not_numbers = any(row.raw.failed is not None for row in rows)
+        reasons = ["a start of 0 has no relative change"] if relative else []
+        reasons += ["the difference is not a number"] if not_numbers or not relative else []
+        caption += f" Not drawn, because {', or '.join(reasons)}: {', '.join(left_out)}."
+    unit = "points" if share else "% of the value before" if relative else rows[0].unit
+    size = 8 if compact else 11
+    words = heads({"Measure": "name", "Verdict": "verdict"}, words=2)
     return Chart(
         title=title,
-        rows=found,
-        columns=[
-            Col("Measure", "name", numeric=False),
-            Col("Verdict", "verdict", numeric=False),
-            Col(f"Gain, {unit}", "value"),
-            BEFORE,
-            AFTER,
-            P,
-            N,
-        ],
-        marks=[
-            Mark(x="value", y="place", where={"tone": t}, colour=t, hollow=t == "flat", size=8 if compact else 11)
-            for t in ("flat", "bad", "good")
-        ],
+        rows=lines,
+        columns=[*words, Col(f"Gain, {unit}", "value"), BEFORE, AFTER, P, N],
+        marks=[_tone_mark(tone, size) for tone in ("flat", "bad", "good")],
         x=Axis(title=f"gain, {unit} → better", zero=True, from_zero=True, more={"nticks": 7}),
-        y=Axis(names=called, length=26, range=end),
-        notes=[] if compact else figures_at_right([f["value"].text for f in found], [f["tone"] for f in found]),
-        caption=" ".join(notes),
-        height=66 + (19 if compact else 30) * max(len(found), 2),
+        y=Axis(names=[line["name"] for line in lines], length=26, range=(len(lines) - 0.4, -0.7)),
+        notes=() if compact else notes,
+        caption=caption.strip(),
+        height=66 + (19 if compact else 30) * max(len(lines), 2),
     )
+
+
+def _tone_mark(tone: str, size: float) -> Mark:
+    return Mark(x="value", y="place", where={"tone": tone}, colour=tone, hollow=tone == "flat", size=size)
+
+
+def _gain(row: ComparisonRow, share: bool) -> Value:
+    return Value.of(Reading(row.raw.gain, row.gain_interval), Measure(share=share), sign=True)
+
+
+def _relative_gain(row: ComparisonRow) -> Value:
+    """In percent of the value before."""
+    value, low, high = (row.to_relative(figure) or 0.0 for figure in (row.raw.gain, *row.gain_interval))
+    interval = "no interval" if math.isnan(low) else between(percent(low), percent(high))
+    return Value(value=value, low=low, high=high, text=row.relative, interval=interval)

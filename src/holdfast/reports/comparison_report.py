@@ -10,14 +10,15 @@ What it does not do: decide. Rules and their outcomes are given (`GateOutcome`);
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
-from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from holdfast.errors import DataError
 from holdfast.records.comparison import NOT_FINITE, NOT_MEASURED, Decision, GateOutcome, StageMatrix
 from holdfast.records.evaluation import Evaluation
-from holdfast.records.measure import interval_text, number, point_digits, points
+from holdfast.records.measure import interval_text, number, points
 from holdfast.records.metrics import is_share
 from holdfast.reports.blocks import (
     Facts,
@@ -34,12 +35,15 @@ from holdfast.reports.blocks import (
     figure,
     fold_facts,
     notes,
+    present,
     problems,
     sub,
 )
-from holdfast.reports.charts import Axis, Chart, Col, Mark, finite, tabulate
+from holdfast.reports.charts import AS_IT_IS, Axis, Chart, Col, Row, finite, fold, heads, heat_map, tabulate
 from holdfast.reports.compared import (
     ComparisonRow,
+    Rows,
+    by_suite,
     count_tile,
     decision_note,
     difference_note,
@@ -54,16 +58,9 @@ from holdfast.reports.compared import (
     short_names,
     without_means,
 )
-from holdfast.reports.flips import (
-    Flips,
-    documents_panel,
-    flips_of,
-    flips_panel,
-    has_documents,
-    paired,
-)
+from holdfast.reports.flips import Flips, documents_panel, flips_of, flips_panel, has_documents, paired
 from holdfast.reports.format import joined, last_part, p_value, plural, shorten, squeeze, tally
-from holdfast.reports.measured import Measured, averages_of, settings_of
+from holdfast.reports.measured import Measured, averages_of, not_finite_tile, settings_of
 
 if TYPE_CHECKING:
     from holdfast.evaluation.compare.result import Result
@@ -75,36 +72,27 @@ OUTCOMES = {NOT_FINITE: "bad", "failed": "bad", NOT_MEASURED: "bad", "undecided"
 def comparison_page(result: Result) -> Page:
     """A comparison as a page; the rows of the two models are read from their folders."""
     labels, gates, unmatched, matrix = result.labels, result.gates, result.unmatched, result.matrix
-    first, last = (Measured(side.folder, side.label) for side in (result.sides[0], result.sides[-1]))
-    sides = (first, last)
+    sides = [Measured(side.folder, side.label) for side in (result.sides[0], result.sides[-1])]
     rows = ordered(result.comparisons)
     primary = primary_of(rows)
-    pairs = _pairs(sides, primary)
-    flips = [
-        f
-        for p in pairs
-        if p.shown.raw.flips_lost is not None
-        for f in [flips_of(p.name, p.file, p.shown.raw.metric, p.before_rows, p.after_rows)]
-        if f.found
-    ]
-    averages = averages_of(sides)
-    outcome = next((o for o in OUTCOMES if any(g.outcome == o for g in gates)), None)
-    outcome = NOT_FINITE if result.not_finite else outcome
-    samples = sum({(r.raw.suite, r.raw.name): r.raw.n for r in without_means(primary)}.values())
+    pairs = list(_pairs(sides, primary))
+    flips = list(_flips_of(pairs))
+    outcome = NOT_FINITE if result.not_finite else _worst([gate.outcome for gate in gates])
+    samples = {(row.raw.suite, row.raw.name): row.raw.n for row in without_means(primary)}
+    counted = f"{sum(samples.values()):,} paired samples" if primary else ""
+    tiles = [*_failed_tile(result), *_suite_tiles(primary, averages_of(sides), 4 if flips else 5), *_flips_tile(flips)]
     return Page(
         tab=f"{labels[0]} → {labels[1]}: holdfast comparison",
         eyebrow="holdfast comparison",
         title=f"{labels[0]} → {labels[1]}",
         status=(outcome, OUTCOMES[outcome]) if outcome else None,
         lead=comparison_verdict(labels, primary, gates),
-        details=joined(
-            f"{samples:,} paired samples" if primary else "", f"{len(unmatched):,} not compared" if unmatched else ""
-        ),
+        details=joined(counted, f"{len(unmatched):,} not compared" if unmatched else ""),
         blocks=[
             *problems("NaN or infinity: the comparison has failed.", result.not_finite, "bad"),
-            *problems("Some files could not be used.", [p for side in sides for p in side.problems]),
-            Tiles([*_failed_tile(result), *_tiles(primary, flips, averages)]) if primary else None,
-            rules_section(gates, result.decision) if gates else None,
+            *problems("Some files could not be used.", [*sides[0].problems, *sides[1].problems]),
+            Tiles(tiles) if primary else None,
+            _rules(gates, result.decision) if gates else None,
             _differences(rows, primary, None if gates else result.decision),
             _stages(matrix) if matrix is not None and matrix.tasks else None,
             _subjects(pairs),
@@ -117,50 +105,59 @@ def comparison_page(result: Result) -> Page:
     )
 
 
+def _worst(outcomes: Collection[str]) -> str:
+    """The worst outcome of rules; empty without any."""
+    return next((outcome for outcome in OUTCOMES if outcome in outcomes), "")
+
+
 @dataclasses.dataclass(frozen=True)
 class _Pair:
     """One entry of both models with its rows side by side."""
 
     name: str
-    shown: ComparisonRow
-    before: Evaluation
-    after: Evaluation
-    before_rows: list[Mapping[str, Any]]
-    after_rows: list[Mapping[str, Any]]
+    row: ComparisonRow
+    evaluations: tuple[Evaluation, Evaluation]
+    samples: Sequence[list[Row]]
+    """Of both models, the same at the same place."""
     file: str
 
 
-def _pairs(sides: tuple[Measured, Measured], primary: Sequence[ComparisonRow]) -> list[_Pair]:
+def _pairs(sides: Sequence[Measured], primary: Rows) -> Iterator[_Pair]:
     """Entries whose rows of both models are there and fit together."""
-    pairs = []
-    seen = set()
-    for r, name in zip(primary, short_names(primary), strict=True):
-        key = (r.raw.suite, r.raw.name)
-        before, after = (side.find(*key) for side in sides)
-        if key in seen or before is None or after is None or "average" in (before.kind, after.kind):
+    entries = set()
+    for row, name in zip(primary, short_names(primary), strict=True):
+        entry = row.raw.suite, row.raw.name
+        before, after = (side.find(*entry) for side in sides)
+        if row.raw.failed is not None or entry in entries or before is None or after is None:
             continue
-        if r.raw.failed is not None:
+        if "average" in (before.kind, after.kind):
             continue
-        seen.add(key)
-        rows = [side.rows(e) for side, e in zip(sides, (before, after), strict=True)]
-        if rows[0] is None or rows[1] is None:
+        entries.add(entry)
+        left, right = sides[0].rows(before), sides[1].rows(after)
+        if left is None or right is None:
             continue
         try:
-            left, right = paired(rows[0], rows[1], what=name)
+            samples = paired(left, right, what=name)
         except DataError as error:
             sides[1].problems.append(f"{error} Its questions are not shown.")
             continue
-        files = dict.fromkeys(side.samples_file(e) for side, e in zip(sides, (before, after), strict=True))
-        pairs.append(_Pair(name, r, before, after, left, right, " / ".join(files)))
-    return pairs
+        files = dict.fromkeys((sides[0].samples_file(before), sides[1].samples_file(after)))
+        yield _Pair(name, row, (before, after), samples, " / ".join(files))
+
+
+def _flips_of(pairs: Sequence[_Pair]) -> Iterator[Flips]:
+    """The questions that changed, of the entries that have some."""
+    for pair in pairs:
+        if pair.row.raw.flips_lost is not None:
+            flips = flips_of(pair.name, pair.file, pair.row.raw.metric, *pair.samples)
+            if flips.questions:
+                yield flips
 
 
 # ---------------------------------------------------------------------------------------------------------------- head
 
 
-def comparison_verdict(
-    labels: tuple[str, str], rows: Sequence[ComparisonRow], gates: Sequence[GateOutcome] = ()
-) -> str:
+def comparison_verdict(labels: tuple[str, str], rows: Rows, gates: Sequence[GateOutcome] = ()) -> str:
     """The comparison in one sentence.
 
     Args:
@@ -168,10 +165,10 @@ def comparison_verdict(
         rows: the primary comparisons.
         gates: rules and what they say.
     """
-    outcomes = [g.outcome for g in gates]
+    outcomes = [gate.outcome for gate in gates]
     if not gates:
         first = []
-    elif outcomes.count("passed") == len(outcomes):
+    elif set(outcomes) == {"passed"}:
         first = [f"{'the rule' if len(gates) == 1 else f'all {len(gates)} rules'} passed"]
     else:
         first = [f"of {plural(len(gates), 'rule')} {tally(outcomes, list(OUTCOMES))}"]
@@ -181,83 +178,99 @@ def comparison_verdict(
 def _failed_tile(result: Result) -> list[Tile]:
     """What the comparison failed by, the worst first; nothing where it did not."""
     if result.not_finite:
-        below = f"entries hold NaN or infinity: {shorten(', '.join(result.not_finite), 90)}"
-        return [Tile("Not finite", f"{len(result.not_finite)}", below, "bad", main=True)]
-    order = [o for o in OUTCOMES if o != "passed" and (o != "undecided" or result.settings.strict)]
-    failed = sorted((g for g in result.gates if g.outcome in order), key=lambda g: order.index(g.outcome))
+        return [not_finite_tile(result.not_finite)]
+    fails = {*OUTCOMES} - ({"passed"} if result.settings.strict else {"passed", "undecided"})
+    failed = [gate for gate in _worst_first(result.gates) if gate.outcome in fails]
     if not failed:
         return []
     worst = failed[0]
+    change = f"{number(worst.value, 1, sign=True)} {worst.unit}" if math.isfinite(worst.value) else worst.outcome
     more = f"; {plural(len(failed) - 1, 'other rule')} too" if len(failed) > 1 else ""
-    figure_ = f"{number(worst.value, 1, sign=True)} {worst.unit}" if math.isfinite(worst.value) else worst.outcome
     below = f"{worst.outcome}: {worst.suite}/{worst.name}, {worst.metric}{more}"
-    return [Tile(worst.rule, figure_, below, "bad", main=True)]
+    return [Tile(worst.rule, change, below, "bad", main=True)]
 
 
-def _tiles(rows: Sequence[ComparisonRow], flips: Sequence[Flips], averages: Collection[tuple[str, str]]) -> list[Tile]:
-    found = []
-    suites = sorted({r.raw.suite for r in rows}, key=group_rank)
-    for suite in suites[: 4 if flips else 5]:
-        held = [r for r in rows if r.raw.suite == suite]
-        means = [r for r in held if (r.raw.suite, r.raw.name) in averages and r.share]
-        shares = [r for r in held if r.share and r not in means]
-        verdicts = [r.verdict for r in held]
-        if NOT_FINITE in verdicts:
-            found.append(count_tile(suite, verdicts))
-        elif len(held) == 1 or len(means) == 1:
-            r = held[0] if len(held) == 1 else means[0]
-            below = f"{r.verdict} ({r.before} → {r.after} {r.unit})"
-            if len(held) > 1:
-                below = f"{r.before} → {r.after}; of {len(held)} measures {tally(verdicts)}"
-            text = r.change()[0] if r.share else r.difference
-            found.append(Tile(r.label, text, below, r.tone))
-        elif len(shares) > 1:
-            mean = sum(r.raw.difference for r in shares) / len(shares)
-            below = f"mean of {len(shares)} accuracies; {tally(verdicts)}"
-            found.append(Tile(group_title(suite), points(mean, 2), below))
-        else:
-            found.append(count_tile(suite, verdicts))
-    if flips:
-        lost, gained = sum(f.lost for f in flips), sum(len(f.found) - f.lost for f in flips)
-        below = f"{lost:,} right before and wrong after, {gained:,} the reverse"
-        found.append(Tile("Answers that flipped", f"{lost + gained:,}", below))
-    return found
+def _worst_first(gates: Sequence[GateOutcome]) -> list[GateOutcome]:
+    order = list(OUTCOMES)
+    return sorted(gates, key=lambda gate: order.index(gate.outcome) if gate.outcome in order else 0)
+
+
+def _suite_tiles(rows: Rows, averages: Collection[tuple[str, str]], most: int) -> list[Tile]:
+    """What became of each suite, of `most` of them."""
+    suites = by_suite(rows)
+    return [_suite_tile(suite, suites[suite], averages) for suite in sorted(suites, key=group_rank)[:most]]
+
+
+def _suite_tile(suite: str, rows: Rows, averages: Collection[tuple[str, str]]) -> Tile:
+    verdicts = [row.verdict for row in rows]
+    shares = [row for row in rows if row.share]
+    means = [row for row in shares if (suite, row.name) in averages]
+    if NOT_FINITE in verdicts:
+        return count_tile(suite, verdicts)
+    if len(rows) == 1 or len(means) == 1:
+        row = rows[0] if len(rows) == 1 else means[0]
+        levels = f"{row.before} → {row.after}"
+        below = f"{row.verdict} ({levels} {row.unit})"
+        if len(rows) > 1:
+            below = f"{levels}; of {len(rows)} measures {tally(verdicts)}"
+        return Tile(row.label, row.change()[0] if row.share else row.difference, below, row.tone)
+    members = [row.raw.difference for row in shares if row not in means]
+    if len(members) < 2:
+        return count_tile(suite, verdicts)
+    below = f"mean of {len(members)} accuracies; {tally(verdicts)}"
+    return Tile(group_title(suite), points(sum(members) / len(members), 2), below)
+
+
+def _flips_tile(flips: Sequence[Flips]) -> list[Tile]:
+    """How many answers changed; nothing where none did."""
+    lost, gained = _lost_and_gained(flips)
+    below = f"{lost:,} right before and wrong after, {gained:,} the reverse"
+    return [Tile("Answers that flipped", f"{lost + gained:,}", below)] if flips else []
+
+
+def _lost_and_gained(flips: Sequence[Flips]) -> tuple[int, int]:
+    lost = sum(entry.lost for entry in flips)
+    return lost, sum(len(entry.questions) for entry in flips) - lost
 
 
 # ------------------------------------------------------------------------------------------------------------ sections
 
+RULE_WORDS = (
+    "A rule is judged on the interval of the change, signed as the rule words it: failed where the whole interval "
+    "lies beyond the threshold, and still does when all tests are accounted for (adjusted p, one-sided); passed "
+    "where all of it lies within; else undecided. Not finite: a figure or a sample is NaN or infinite; not "
+    "measured: only one of the two models was; the rule is not passed."
+)
 
-def rules_section(gates: Sequence[GateOutcome], decision: Decision | None = None) -> Section:
+
+def _rules(gates: Sequence[GateOutcome], decision: Decision | None) -> Section:
     """Rules and their outcomes, the worst first."""
-    order = list(OUTCOMES)
-    worst_first = sorted(gates, key=lambda g: order.index(g.outcome) if g.outcome in order else 0)
-
-    def rule(g: GateOutcome) -> Text:
-        return g.rule, sub(f"{g.suite}/{g.name}, {g.metric}" if g.suite or g.name else g.metric)
-
-    def change(g: GateOutcome) -> Text:
-        half = (g.interval[1] - g.interval[0]) / 2
-        digits = max(1, min(5, 1 - math.floor(math.log10(half)))) if math.isfinite(half) and half > 0 else 2
-        return figure(f"{number(g.value, digits, sign=True)} {g.unit}", interval_text(g.interval, digits, sign=True))
-
-    columns = [
-        Col("Rule", rule, numeric=False),
-        Col("Outcome", lambda g: chip(g.outcome, OUTCOMES.get(g.outcome, "flat")), numeric=False),
-        Col("Change", change),
-        Col("Why", "reason", numeric=False, wide=True),
-        Col("Threshold", lambda g: f"{g.threshold:g} {g.unit}", folded=True),
-        Col("Adjusted p", lambda g: p_value(g.p_adjusted), folded=True),
-    ]
-    words = (
-        "A rule is judged on the interval of the change, signed as the rule words it: failed where the whole interval "
-        "lies beyond the threshold, and still does when all tests are accounted for (adjusted p, one-sided); passed "
-        "where all of it lies within; else undecided. Not finite: a figure or a sample is NaN or infinite; not "
-        "measured: only one of the two models was; the rule is not passed."
+    words = heads({"Rule": _rule_and_entry, "Outcome": _outcome_chip}, words=2)
+    why = Col("Why", "reason", numeric=False, wide=True)
+    statistics = heads(
+        {"Threshold": lambda g: f"{g.threshold:g} {g.unit}", "Adjusted p": lambda g: p_value(g.p_adjusted)}, words=0
     )
-    return Section("Rules", [decision_note(decision), tabulate(worst_first, columns), Paragraph(words, "note")])
+    table = tabulate(_worst_first(gates), [*words, Col("Change", _change), why, *fold(statistics)])
+    return Section("Rules", [decision_note(decision), table, Paragraph(RULE_WORDS, "note")])
 
 
-def _differences(rows: Sequence[ComparisonRow], primary: Sequence[ComparisonRow], decision: Decision | None) -> Section:
+def _rule_and_entry(gate: GateOutcome) -> Text:
+    entry = f"{gate.suite}/{gate.name}, " if gate.suite or gate.name else ""
+    return gate.rule, sub(f"{entry}{gate.metric}")
+
+
+def _outcome_chip(gate: GateOutcome) -> Text:
+    return chip(gate.outcome, OUTCOMES.get(gate.outcome, "flat"))
+
+
+def _change(gate: GateOutcome) -> Text:
+    half = (gate.interval[1] - gate.interval[0]) / 2
+    digits = max(1, min(5, 1 - math.floor(math.log10(half)))) if 0 < half < math.inf else 2
+    interval = interval_text(gate.interval, digits, sign=True)
+    return figure(f"{number(gate.value, digits, sign=True)} {gate.unit}", interval)
+
+
+def _differences(rows: Rows, primary: Rows, decision: Decision | None) -> Section:
     if not rows:
         text = "No entry of the one model could be compared with one of the other."
         return Section("Before and after", [Paragraph(text, "note")])
@@ -281,125 +294,120 @@ STAGE_MEASURES = {
 
 
 def _stages(matrix: StageMatrix) -> Section:
-    cells = []
-    for key, m in matrix.measures.items():
+    rows = []
+    for key, metric in matrix.measures.items():
         title, words = STAGE_MEASURES.get(key, (key.replace("_", " "), ""))
-        digits = 4 if m.interval is None else max(3, point_digits(m.interval) + 2)
-        interval = interval_text(m.interval, digits)
-        cells.append([(title, sub(words) if words else None), number(m.value, digits), interval, f"{m.n:,}"])
-    heads = columns("Measure", "Value", "Interval", "n")
-    measures = Table(columns=heads, rows=cells, title="What the stages did to each other") if cells else None
-    return Section("Stages of training", [stage_heat(matrix), measures])
+        rows.append([(title, sub(words) if words else None), *AS_IT_IS.texts(metric), f"{metric.n:,}"])
+    titles = columns("Measure", "Value", "Interval", "n")
+    measures = Table(columns=titles, rows=rows, title="What the stages did to each other") if rows else None
+    return Section("Stages of training", [_stage_heat(matrix), measures])
 
 
-def stage_heat(matrix: StageMatrix) -> Chart:
+def _stage_heat(matrix: StageMatrix) -> Chart:
     """Scores of every task (across) after every stage (down); outlined where the task was the one just trained."""
-    known = [v for line in matrix.scores for v in line if finite(v) is not None]
-    share = is_share(matrix.unit or "accuracy", values=known)
+    share = is_share(matrix.unit or "accuracy", values=[value for line in matrix.scores for value in line])
     factor, digits = (100.0, 1) if share else (1.0, 3)
-    rows = [
-        {
-            "after": stage,
-            "z": [factor * v for v in line],
-            "texts": [number(factor * v, digits) if finite(v) is not None else "" for v in line],
-        }
-        for stage, line in zip(matrix.stages, matrix.scores, strict=True)
-    ]
-    edge = {"type": "rect", "line": {"color": "var(--second)", "width": 2.5}}
-    outline = [{**edge, "x0": i - 0.5, "x1": i + 0.5, "y0": i + 0.5, "y1": i + 1.5} for i in range(len(matrix.tasks))]
-    unit = f"{matrix.unit}, %" if share and matrix.unit else "%" if share else matrix.unit or "score"
-
-    def column(place: int, task: str) -> Col:
-        return Col(task, lambda r: r["texts"][place] or "n/a")
-
-    return Chart(
-        title="Every task after every stage",
-        rows=rows,
-        columns=[Col("After", "after", numeric=False), *(column(i, t) for i, t in enumerate(matrix.tasks))],
-        marks=[Mark(kind="heat", y="z", text="texts", more={"texttemplate": "%{text}"})],
-        x=Axis(
-            title="task, in the order of training",
-            ticks=[(i, squeeze(t, 16)) for i, t in enumerate(matrix.tasks)],
-            more={"showgrid": False, "fixedrange": True},
-        ),
-        y=Axis(names=matrix.stages, length=20, more={"range": [len(rows) - 0.5, -0.5], "showgrid": False}),
-        caption=(
-            f"Each row: the model after one stage ({unit}; higher is better). Outlined: the task that this stage "
-            "trained. Down a column: what became of it."
-        ),
+    rows = []
+    for stage, line in zip(matrix.stages, matrix.scores, strict=True):
+        cells = [number(factor * value, digits) for value in line]
+        texts = [text if finite(value) is not None else "" for text, value in zip(cells, line, strict=True)]
+        rows.append({"name": stage, "z": [factor * value for value in line], "cells": cells, "texts": texts})
+    outline = []
+    for stage in range(len(matrix.tasks)):
+        ends = {"x0": stage - 0.5, "x1": stage + 0.5, "y0": stage + 0.5, "y1": stage + 1.5}
+        outline.append({"type": "rect", "line": {"color": "var(--second)", "width": 2.5}} | ends)
+    unit = ", ".join(filter(None, (matrix.unit, "%"))) if share else matrix.unit or "score"
+    ticks = [(at, squeeze(task, 16)) for at, task in enumerate(matrix.tasks)]
+    across = Axis(title="task, in the order of training", ticks=ticks, more={"showgrid": False, "fixedrange": True})
+    caption = (
+        f"Each row: the model after one stage ({unit}; higher is better). Outlined: the task that this stage "
+        "trained. Down a column: what became of it."
+    )
+    return heat_map(
+        "Every task after every stage",
+        rows,
+        matrix.tasks,
+        name="After",
+        x=across,
+        length=20,
+        more={"texttemplate": "%{text}"},
+        caption=caption,
         height=96 + 44 * len(rows),
         layout={"shapes": outline},
     )
 
 
 def _subjects(pairs: Sequence[_Pair]) -> Section | None:
+    charts = []
+    for pair in pairs:
+        metric = pair.row.raw.metric
+        tasks: dict[str, list[int]] = {}
+        for index, row in enumerate(pair.samples[0]):
+            if row.get("task"):
+                tasks.setdefault(str(row["task"]), []).append(index)
+        if len(tasks) > 1 and all(metric in row for row in (*pair.samples[0], *pair.samples[1])):
+            charts.append(_subject_forest(pair, tasks))
+    drawn = present(charts)
+    return Section("Subjects", drawn) if drawn else None
+
+
+def _subject_forest(pair: _Pair, tasks: Mapping[str, Sequence[int]]) -> Chart | None:
+    """The gain on each subject of an entry."""
     from holdfast.evaluation.compare.samples import compare_samples
     from holdfast.statistics.family_wise import adjust
 
-    charts = []
-    for pair in pairs:
-        places: dict[str, list[int]] = {}
-        for place, r in enumerate(pair.before_rows):
-            if r.get("task"):
-                places.setdefault(str(r["task"]), []).append(place)
-        metric, level = pair.shown.raw.metric, pair.shown.raw.confidence
-        if len(places) < 2 or not all(metric in r for r in (*pair.before_rows, *pair.after_rows)):
-            continue
-        metrics = [
-            dataclasses.replace(e, primary=metric, metrics={metric: e.metrics[metric]})
-            for e in (pair.before, pair.after)
-        ]
-        rows = []
-        for task, held in sorted(places.items()):
-            left, right = ([side[i] for i in held] for side in (pair.before_rows, pair.after_rows))
-            found = compare_samples(left, right, *metrics, confidence=level)
-            rows += [ComparisonRow(dataclasses.replace(c, name=task)) for c in found]
-        shown = [r for r in rows if not math.isnan(r.raw.p_value)]
-        adjusted = adjust([r.raw.p_value for r in shown], "holm")
-        changed = sum(p < 1 - level for p in adjusted)
-        words = (
-            f"{plural(len(rows), 'subject')}; {changed} changed beyond chance when all are accounted for (Holm, "
-            f"two-sided, at {100 * (1 - level):.3g} %)."
-        )
-        names = subject_names([r.name for r in rows])
-        charts.append(gain_forest(rows, title=f"{pair.name}, by subject", names=names, caption=words))
-    held_charts = [c for c in charts if c is not None]
-    return Section("Subjects", held_charts) if held_charts else None
+    metric, level = pair.row.raw.metric, pair.row.raw.confidence
+    before, after = (
+        dataclasses.replace(e, primary=metric, metrics={metric: e.metrics[metric]}) for e in pair.evaluations
+    )
+    rows = []
+    for task, samples in sorted(tasks.items()):
+        left, right = ([side[index] for index in samples] for side in pair.samples)
+        for comparison in compare_samples(left, right, before, after, confidence=level):
+            rows.append(ComparisonRow(dataclasses.replace(comparison, name=task)))
+    tests = [row.raw.p_value for row in rows if not math.isnan(row.raw.p_value)]
+    changed = sum(p < 1 - level for p in adjust(tests, "holm"))
+    caption = (
+        f"{plural(len(rows), 'subject')}; {changed} changed beyond chance when all are accounted for (Holm, "
+        f"two-sided, at {100 * (1 - level):.3g} %)."
+    )
+    names = subject_names([row.name for row in rows])
+    return gain_forest(rows, title=f"{pair.name}, by subject", names=names, caption=caption)
 
 
 def subject_names(tasks: Sequence[str]) -> list[str]:
     """Subtasks without what all their names begin with (`mmlu_anatomy` -> `anatomy`), underscores as spaces."""
     first, last = min(tasks, default=""), max(tasks, default="")  # what these two share, all between them share
-    same = next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last)))
-    cut = first[:same].rfind("_") + 1 if first != last else 0
-    return [t[cut:].replace("_", " ") or t for t in tasks]
+    shared = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False))
+    cut = "".join(letter for letter, _ in shared).rfind("_") + 1 if first != last else 0
+    return [task[cut:].replace("_", " ") or task for task in tasks]
 
 
-def _flips(found: Sequence[Flips]) -> Section | None:
-    lost = sum(f.lost for f in found)
-    gained = sum(len(f.found) for f in found) - lost
+def _flips(flips: Sequence[Flips]) -> Section | None:
+    lost, gained = _lost_and_gained(flips)
     intro = f"{plural(lost, 'question')} right before and wrong after, {gained:,} the reverse."
-    return Section("Questions whose answers flipped", flips_panel(found), intro=intro) if found else None
+    return Section("Questions whose answers flipped", flips_panel(flips), intro=intro) if flips else None
 
 
 def _documents(pairs: Sequence[_Pair]) -> Section | None:
-    parts: list[Any] = []
+    panels = []
     for pair in pairs:
-        if not (has_documents(pair.before, pair.before_rows) and has_documents(pair.after, pair.after_rows)):
-            continue
-        parts.append(documents_panel(pair.before_rows, pair.after_rows))
-    return Section("Documents that changed most", parts) if parts else None
+        if all(map(has_documents, pair.evaluations, pair.samples)):
+            panels.append(documents_panel(*pair.samples))
+    return Section("Documents that changed most", panels) if panels else None
 
 
-def _small_print(sides: tuple[Measured, Measured], pairs: Sequence[_Pair]) -> Section:
+def _small_print(sides: Sequence[Measured], pairs: Sequence[_Pair]) -> Section:
     models = []
     versions: dict[str, str] = {}
     for side in sides:
-        held = list(side.evaluations.values())
-        model = held[0].model if held else {}
-        name = joined(last_part(model.get("name"))[:64], shorten(str(model.get("hash") or ""), 17), model.get("origin"))
+        evaluations = list(side.evaluations.values())
+        for evaluation in evaluations:
+            versions |= evaluation.versions
+        model = evaluations[0].model if evaluations else {}
+        weights = shorten(str(model.get("hash") or ""), 17)
+        name = joined(last_part(model.get("name"))[:64], weights, model.get("origin"))
         models.append((side.label, name or "not recorded"))
-        versions |= {k: str(v) for e in held for k, v in e.versions.items()}
-    settings = fold_facts("Settings of the entries", settings_of(p.before for p in pairs))
+    settings = fold_facts("Settings of the entries", settings_of(pair.evaluations[0] for pair in pairs))
     blocks = [Panel([Facts(models)], "card"), settings, fold_facts("Versions", sorted(versions.items()))]
     return Section("What was compared", blocks)

@@ -14,16 +14,29 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from holdfast.evaluation.compare.gate import by_rule, outcome_of
 from holdfast.printable import Lines, lines, printable
 from holdfast.records.comparison import NOT_FINITE, NOT_MEASURED, Comparison, GateOutcome, StageMatrix
+from holdfast.records.evaluation import Metric
 from holdfast.records.measure import interval_text, number
 from holdfast.reports import markdown
-from holdfast.reports.blocks import Block, Bullets, Fold, Heading, Paragraph, Span, Table, Text, columns, sub
-from holdfast.reports.charts import Col, fold, tabulate
+from holdfast.reports.blocks import (
+    Block,
+    Bullets,
+    Fold,
+    Heading,
+    Paragraph,
+    Span,
+    Table,
+    Text,
+    columns,
+    paragraphs,
+    sub,
+)
+from holdfast.reports.charts import Col, fold, heads, tabulate
 from holdfast.reports.compared import (
     ADJUSTED,
     AFTER,
@@ -32,12 +45,14 @@ from holdfast.reports.compared import (
     ComparisonRow,
     N,
     P,
+    Rows,
     arrow,
     by_suite,
     decision_note,
     group_title,
     headline,
     measure_table,
+    verdicts_of,
 )
 from holdfast.reports.comparison_report import OUTCOMES, STAGE_MEASURES
 from holdfast.reports.format import direction, plural, tally
@@ -53,6 +68,7 @@ FOLD_FROM = 25
 SYMBOLS = {"passed": "✅", "failed": "❌", "undecided": "⚠️", NOT_FINITE: "⛔", NOT_MEASURED: "❌"}
 WORDS = {"passed": "PASS", "failed": "FAIL", "undecided": "UNDECIDED"}
 WORDS |= {NOT_FINITE: "NOT FINITE", NOT_MEASURED: "FAIL"}
+COUNTED = ("passed", "failed", NOT_MEASURED, "undecided", NOT_FINITE)
 
 
 # ------------------------------------------------------------------------------------------------------------- shared
@@ -75,21 +91,36 @@ def not_finite_text(sentences: Sequence[str]) -> Lines:
     return lines(first, *(f"  - {sentence}" for sentence in sentences), last)
 
 
-def matrix_tables(matrix: StageMatrix, titles: tuple[str, str], after: str, heads: Sequence[str]) -> list[Table]:
-    """Scores after every stage, and what they say of the sequence; `after` and `heads` title the columns."""
-    title = Col(
-        heads[0], lambda m: f"{STAGE_MEASURES.get(m[0], (m[0],))[0]} ({direction(m[1].higher_is_better)})", False
-    )
-    value, interval = (
-        Col(heads[1], lambda m: number(m[1].value, 4)),
-        Col(heads[2], lambda m: interval_text(m[1].interval, 4)),
-    )
-    n = Col("n", lambda m: f"{m[1].n:,}" if m[1].n else "n/a")
-    scores = [[s, *(number(v, 4) for v in line)] for s, line in zip(matrix.stages, matrix.scores, strict=True)]
+def _head(result: Result) -> list[Block]:
+    """Who was compared, what changed, and what all tests say together."""
+    note = decision_note(result.decision)
+    head: list[Block] = [Heading(" → ".join(result.labels)), Paragraph(headline(result.comparisons))]
+    return head if note is None else [*head, note]
+
+
+def matrix_tables(
+    matrix: StageMatrix | None, titles: tuple[str, str], spell: Callable[[str], str] = str
+) -> list[Table]:
+    """Scores after every stage, and what they say of the sequence; nothing without stages. `spell` writes the titles of
+    columns."""
+    if matrix is None:
+        return []
+    scores, measures = [], []
+    for stage, values in zip(matrix.stages, matrix.scores, strict=True):
+        scores.append([stage, *(number(value, 4) for value in values)])
+    for name, metric in matrix.measures.items():
+        measures.append(_stage_measure(name, metric))
+    by_task = columns(spell("After"), *matrix.tasks)
+    by_measure = columns(*map(spell, ("Measure", "Value", "Interval")), "n")
     return [
-        Table(columns=columns(after, *matrix.tasks), rows=scores, title=titles[0].format(unit=matrix.unit)),
-        tabulate(matrix.measures.items(), [title, value, interval, n], title=titles[1]),
+        Table(columns=by_task, rows=scores, title=titles[0].format(unit=matrix.unit)),
+        Table(columns=by_measure, rows=measures, title=titles[1]),
     ]
+
+
+def _stage_measure(name: str, metric: Metric) -> list[Text]:
+    title = f"{STAGE_MEASURES.get(name, (name,))[0]} ({direction(metric.higher_is_better)})"
+    return [title, number(metric.value, 4), interval_text(metric.interval, 4), f"{metric.n:,}" if metric.n else "n/a"]
 
 
 def _flips(r: ComparisonRow) -> str:
@@ -123,68 +154,73 @@ class _Rule:
     @property
     def decided(self) -> list[str]:
         """The outcomes that made it what it is, each as `suite/name metric: reason`."""
-        return [
-            f"{g.suite}/{g.name}{f' {g.metric}' if g.metric else ''}: {g.reason}"
-            for g in self.gates
-            if g.outcome == self.outcome
-        ]
+        texts = []
+        for gate in self.gates:
+            if gate.outcome == self.outcome:
+                metric = f" {gate.metric}" if gate.metric else ""
+                texts.append(f"{gate.suite}/{gate.name}{metric}: {gate.reason}")
+        return texts
 
 
 def _rules(result: Result) -> list[_Rule]:
-    return [_Rule(text, held, result.settings.strict) for text, held in by_rule(result.gates).items()]
+    return [_Rule(text, gates, result.settings.strict) for text, gates in by_rule(result.gates).items()]
 
 
 # ----------------------------------------------------------------------------------------------------------- terminal
 
 
-def print_comparison(found: Result, console: Console | None = None) -> None:
+def print_comparison(result: Result, console: Console | None = None) -> None:
     """Prints tables, rules and what was left out; plain ASCII where the terminal cannot show more."""
-    Printer(console).show(comparison_blocks(found))
+    Printer(console).show(comparison_blocks(result))
 
 
 def comparison_blocks(result: Result) -> list[Block]:
     """The same as blocks."""
-    comparisons, matrix, labels = result.comparisons, result.matrix, result.labels
     blank = Paragraph("")
-    rows = [ComparisonRow(c) for c in comparisons]
-    found: list[Block] = [Heading(f"{labels[0]} → {labels[1]}"), Paragraph(headline(comparisons))]
-    found += [note] if (note := decision_note(result.decision)) is not None else []
-    found.append(blank)
-    broken = [Paragraph(f"Not finite: {sentence}", "bad") for sentence in result.not_finite]
-    found += [brief_measures(held) for held in by_suite(rows)]
+    rows = list(map(ComparisonRow, result.comparisons))
+    blocks = [*_head(result), blank, *map(_brief_measures, by_suite(rows).values())]
     if rows:
-        text = f"{how(comparisons)} Under a verdict: samples lost / gained of all, where a sample is right or wrong."
-        found += [Paragraph(text, "note"), *(Paragraph(power, "note") for power in powers(rows)), blank]
-    if matrix is not None:
-        titles = ("Scores ({unit}, higher is better)", "Sequential training")
-        found += matrix_tables(matrix, titles, "After", ("Measure", "Value", "Interval"))
+        below = "Under a verdict: samples lost / gained of all, where a sample is right or wrong."
+        blocks.append(Paragraph(f"{how(result.comparisons)} {below}", "note"))
+        for row in rows:
+            if row.power:
+                where = f"{row.raw.suite}/{row.name} {row.raw.metric}"
+                blocks.append(Paragraph(f"Not shown: {where}: {row.power}.", "note"))
+        blocks.append(blank)
+    blocks += matrix_tables(result.matrix, ("Scores ({unit}, higher is better)", "Sequential training"))
     for rule in _rules(result):
-        of = f" ({len(rule.decided)} of {len(rule.gates)})" if len(rule.gates) > 1 else ""
-        tone = "bad" if rule.fails else OUTCOMES[rule.outcome]
-        found.append(Paragraph(f"{WORDS[rule.outcome]:<10} {rule.text}{of}{rule.consequence}", tone))
-        found += [Paragraph(f"{'':10} {line}") for line in rule.decided[: 5 if rule.outcome == "passed" else 20]]
-    found += [blank] if result.gates else []
-    remarks = [*(f"Not compared: {u}" for u in result.unmatched), *(f"Note: {n}" for n in result.notes)]
-    return [*found, *broken, *(Paragraph(text, "note") for text in remarks)]
+        blocks += _rule_lines(rule)
+    blocks += [blank] if result.gates else []
+    blocks += paragraphs(result.not_finite, "bad", before="Not finite: ")
+    blocks += paragraphs(result.unmatched, before="Not compared: ")
+    return blocks + paragraphs(result.notes, before="Note: ")
 
 
-def brief_measures(rows: Sequence[ComparisonRow]) -> Table:
+def _rule_lines(rule: _Rule) -> list[Block]:
+    """A rule, and below it the outcomes that decided it."""
+    of = f" ({len(rule.decided)} of {len(rule.gates)})" if len(rule.gates) > 1 else ""
+    tone = "bad" if rule.fails else OUTCOMES[rule.outcome]
+    title = Paragraph(f"{WORDS[rule.outcome]:<10} {rule.text}{of}{rule.consequence}", tone)
+    most = 5 if rule.outcome == "passed" else 20
+    return [title, *paragraphs(rule.decided[:most], "", before=" " * 11)]
+
+
+def _brief_measures(rows: Rows) -> Table:
     """Two lines a comparison, so that sixty of them can be read through in a terminal."""
-    what = Col("Measure", lambda r: (r.name, sub(f"{r.raw.metric} {arrow(r)}")), numeric=False)
-    adjusted = any(r.adjusted for r in rows)
-    p = Col(("p", sub("adjusted") if adjusted else None), lambda r: (r.p, sub(r.adjusted) if adjusted else None))
-
-    def verdict(r: ComparisonRow) -> Text:
-        samples = f"{_flips(r)} of {r.n}" if r.flips else f"n {r.n}"
-        return Span((r.verdict, sub(samples)), tone=r.tone)
-
-    columns = [what, Col("Verdict", verdict, numeric=False), BEFORE, AFTER, DIFFERENCE, p]
-    return measure_table(rows, columns, title=group_title(rows[0].raw.suite))
+    words = heads({"Measure": _brief_measure, "Verdict": _brief_verdict}, words=2)
+    p = P
+    if any(row.adjusted for row in rows):
+        p = Col(("p", sub("adjusted")), lambda row: (row.p, sub(row.adjusted)))
+    return measure_table(rows, [*words, BEFORE, AFTER, DIFFERENCE, p], title=group_title(rows[0].raw.suite))
 
 
-def powers(rows: Sequence[ComparisonRow]) -> list[str]:
-    """What would have been seen where nothing is shown, a sentence each."""
-    return [f"Not shown: {r.raw.suite}/{r.name} {r.raw.metric}: {r.power}." for r in rows if r.power]
+def _brief_measure(row: ComparisonRow) -> Text:
+    return row.name, sub(f"{row.raw.metric} {arrow(row)}")
+
+
+def _brief_verdict(row: ComparisonRow) -> Text:
+    samples = f"{_flips(row)} of {row.n}" if row.flips else f"n {row.n}"
+    return Span((row.verdict, sub(samples)), tone=row.tone)
 
 
 # ----------------------------------------------------------------------------------------------------------- markdown
@@ -192,114 +228,142 @@ def powers(rows: Sequence[ComparisonRow]) -> list[str]:
 
 def comparison_markdown(result: Result) -> str:
     """The comparison for a pull request's comment."""
-    comparisons, matrix, labels = result.comparisons, result.matrix, result.labels
-    found: list[Block] = [Heading(f"{labels[0]} → {labels[1]}"), Paragraph(headline(comparisons))]
-    found += [note] if (note := decision_note(result.decision)) is not None else []
-    rules = _rules(result)
+    blocks = _head(result)
     if result.not_finite:
-        title = "Not finite: the comparison has failed, whatever its rules say."
-        found += [Paragraph(Span(f"{SYMBOLS[NOT_FINITE]} {title}", "strong")), Bullets(result.not_finite)]
+        title = f"{SYMBOLS[NOT_FINITE]} Not finite: the comparison has failed, whatever its rules say."
+        blocks += [Paragraph(Span(title, "strong")), Bullets(result.not_finite)]
+    rules = _rules(result)
     if rules:
-        counts = tally([r.outcome for r in rules], ("passed", "failed", NOT_MEASURED, "undecided", NOT_FINITE))
-        counted = " (undecided counts as failed)" if any(r.fails for r in rules) else ""
-        found.append(Paragraph(Span(f"{plural(len(rules), 'rule')}: {counts}{counted}", "strong")))
-        outcome = Col("", lambda r: f"{SYMBOLS[r.outcome]} {r.outcome}{r.consequence}", numeric=False)
-        rule = Col("rule", lambda r: Span(r.text, "code"), numeric=False)
-        found.append(tabulate(rules, [outcome, rule, Col("on", lambda r: _first_lines(r.decided), numeric=False)]))
-    rows = [ComparisonRow(c) for c in comparisons]
-    shown = [r for r in rows if len(rows) <= FOLD_FROM or (r.tone != "flat" and r.raw.primary)]
-    rest = [r for r in rows if r not in shown]
-    adjusted = [ADJUSTED] if any(r.adjusted for r in rows) else []
-    columns_ = [*_COLUMNS, *fold(P, *adjusted, Col("lost / gained", _flips), N)]
-    found += [tabulate(shown, columns_)] if shown else []
-    if rest:
-        verdicts = tally([r.verdict for r in rest])
-        found.append(Fold(f"{len(rest)} more: {verdicts}", [tabulate(rest, columns_)]))
-    if matrix is not None:
-        titles = ("Scores after each stage ({unit}, higher is better):", "")
-        found += matrix_tables(matrix, titles, "after", ("measure", "value", "interval"))
-    found += [Paragraph(how(comparisons))] if comparisons else []
+        counts = tally([rule.outcome for rule in rules], COUNTED)
+        counted = " (undecided counts as failed)" if any(rule.fails for rule in rules) else ""
+        blocks.append(Paragraph(Span(f"{plural(len(rules), 'rule')}: {counts}{counted}", "strong")))
+        blocks.append(tabulate(rules, RULE_COLUMNS))
+    blocks += _markdown_measures(list(map(ComparisonRow, result.comparisons)))
+    titles = ("Scores after each stage ({unit}, higher is better):", "")
+    blocks += matrix_tables(result.matrix, titles, str.lower)
+    if result.comparisons:
+        blocks.append(Paragraph(how(result.comparisons)))
     most = markdown.MOST_ROWS
-    remarks = [*(f"Not compared: {u}" for u in result.unmatched[:most]), *result.notes[:most]]
-    return markdown.render([*found, Bullets(remarks)])
+    remarks = [f"Not compared: {entry}" for entry in result.unmatched[:most]]
+    return markdown.render([*blocks, Bullets([*remarks, *result.notes[:most]])])
+
+
+def _markdown_measures(rows: Rows) -> list[Block]:
+    """The comparisons; of many those that changed, the rest folded away."""
+    statistics = [P, ADJUSTED, Col("lost / gained", _flips), N]
+    if not any(row.adjusted for row in rows):
+        statistics.remove(ADJUSTED)
+    table_columns = [*MEASURE_COLUMNS, *fold(statistics)]
+    first = [row for row in rows if len(rows) <= FOLD_FROM or (row.tone != "flat" and row.raw.primary)]
+    rest = [row for row in rows if row not in first]
+    blocks: list[Block] = [tabulate(first, table_columns)] if first else []
+    if rest:
+        title = f"{len(rest)} more: {verdicts_of(rest)}"
+        blocks.append(Fold(title, [tabulate(rest, table_columns)]))
+    return blocks
 
 
 def _first_lines(texts: Sequence[str], most: int = 5) -> list[Any]:
     more = [f"and {len(texts) - most} more"] if len(texts) > most else []
-    return [texts[0], *(sub(text) for text in (*texts[1:most], *more))]
+    return [texts[0], *map(sub, (*texts[1:most], *more))]
 
 
+RULE_COLUMNS = heads(
+    {
+        "": lambda rule: f"{SYMBOLS[rule.outcome]} {rule.outcome}{rule.consequence}",
+        "rule": lambda rule: Span(rule.text, "code"),
+        "on": lambda rule: _first_lines(rule.decided),
+    },
+    words=3,
+)
 MARKS = {"good": "▲ ", "bad": "▼ ", "flat": ""}
-_COLUMNS = [
-    Col("task", lambda r: (f"{r.raw.suite}/{r.name} ", Span(r.raw.metric, "code"), f" {arrow(r)}"), numeric=False),
-    Col("verdict", lambda r: (f"{MARKS[r.tone]}{r.verdict}", sub(r.power) if r.power else None), numeric=False),
-    Col("before", "before"),
-    Col("after", "after"),
-    Col("difference", lambda r: f"{r.difference} {r.interval}"),
-]
+MEASURE_COLUMNS = heads(
+    {
+        "task": lambda r: (f"{r.raw.suite}/{r.name} ", Span(r.raw.metric, "code"), f" {arrow(r)}"),
+        "verdict": lambda r: (f"{MARKS[r.tone]}{r.verdict}", sub(r.power) if r.power else None),
+        "before": "before",
+        "after": "after",
+        "difference": lambda r: f"{r.difference} {r.interval}",
+    },
+    words=2,
+)
 
 
 # -------------------------------------------------------------------------------------------------------------- junit
+
+_CLASS = "holdfast.compare"
+_KINDS = {"error": "errors", "failure": "failures", "skipped": "skipped"}
+"""Element of a test case, and the attribute that counts it."""
 
 
 def comparison_junit(result: Result, *, seconds: float = 0.0) -> bytes:
     """The comparisons, as the gate judges them, as JUnit XML (module docstring); `seconds` is what it took."""
     import xml.etree.ElementTree as ET
 
-    suite = ET.Element("testsuite", name=_xml(" ".join(["holdfast compare", *result.labels])))
-
-    def case(kind: str, classname: str, name: str, text: str = "", **attributes: str) -> None:
-        found = ET.SubElement(suite, "testcase", classname=_xml(classname), name=_xml(name), time="0")
-        ET.SubElement(found, kind, {k: _xml(v) for k, v in attributes.items()}).text = _xml(text) or None
-
-    for (suite_name, name, metric), held in _by_benchmark(result).items():
-        place, title = f"{_CLASS}.{suite_name}", f"{name} {metric}".strip()
-        outcome = outcome_of(held.gates) if held.gates else "passed"
-        reasons = [f"{g.rule}: {g.reason}" for g in held.gates if g.outcome == outcome]
-        text = lines(*reasons, *(comparison_line(c) for c in held.comparisons))
-        if outcome == NOT_FINITE:
-            case("error", place, title, text, message=reasons[0], type=NOT_FINITE)
-        elif outcome in ("failed", NOT_MEASURED) or (outcome == "undecided" and result.settings.strict):
-            case("failure", place, title, text, message=reasons[0], type=outcome)
-        elif outcome == "undecided":
-            case("skipped", place, title, message=f"undecided: {reasons[0]}")
-        else:
-            case("system-out", place, title, text)
-    for sentence in result.not_finite:
-        case("error", _CLASS, sentence.partition(": ")[0], message=sentence, type=NOT_FINITE)
+    root = ET.Element("testsuites")
+    suite = ET.SubElement(root, "testsuite", name=_xml(" ".join(["holdfast compare", *result.labels])))
+    counts = {"tests": 0, "failures": 0, "errors": 0, "skipped": 0}
+    for case in _cases(result):
+        names = {"classname": _xml(case.classname), "name": _xml(case.name), "time": "0"}
+        element = ET.SubElement(ET.SubElement(suite, "testcase", names), case.kind)
+        for name, value in case.about.items():
+            element.set(name, _xml(value))
+        element.text = _xml(case.text) or None
+        counts["tests"] += 1
+        if case.kind in _KINDS:
+            counts[_KINDS[case.kind]] += 1
     if result.decision is not None:
         ET.SubElement(suite, "system-out").text = _xml(result.decision.sentence)
-    counts = {name: len(suite.findall(f"testcase/{kind}")) for name, kind in _COUNTED.items()}
-    counts = {"tests": len(suite.findall("testcase")), "failures": 0, "errors": 0} | counts
-    for name, value in (counts | {"time": f"{seconds:.3f}"}).items():
-        suite.set(name, str(value))
-    root = ET.Element("testsuites")
-    root.append(suite)
+    for kind, count in counts.items():
+        suite.set(kind, str(count))
+    suite.set("time", f"{seconds:.3f}")
     ET.indent(root)
     return bytes(ET.tostring(root, encoding="utf-8", xml_declaration=True)) + b"\n"
 
 
-@dataclasses.dataclass
-class _Benchmark:
-    """What there is to say of one."""
+@dataclasses.dataclass(frozen=True)
+class _Case:
+    """A test case of the suite, with the element in it."""
 
-    comparisons: list[Comparison] = dataclasses.field(default_factory=list)
-    gates: list[GateOutcome] = dataclasses.field(default_factory=list)
+    kind: str
+    """"error", "failure", "skipped" or "system-out"."""
+    classname: str
+    name: str
+    text: str = ""
+    about: dict[str, str] = dataclasses.field(default_factory=dict)
+    """Attributes of the element."""
 
 
-def _by_benchmark(result: Result) -> dict[tuple[str, str, str], _Benchmark]:
-    """By suite, name and metric: what was compared, then what rules speak of beside it."""
-    found: dict[tuple[str, str, str], _Benchmark] = {}
+def _cases(result: Result) -> list[_Case]:
+    """One a benchmark: what was compared, then what rules speak of beside it; and one for every entry that is not
+    finite."""
+    benchmarks: dict[tuple[str, str, str], tuple[list[Comparison], list[GateOutcome]]] = {}
     for c in result.comparisons:
         if c.failed is None:
-            found.setdefault((c.suite, c.name, c.metric), _Benchmark()).comparisons.append(c)
+            benchmarks.setdefault((c.suite, c.name, c.metric), ([], []))[0].append(c)
     for gate in result.gates:
-        found.setdefault((gate.suite, gate.name, gate.metric), _Benchmark()).gates.append(gate)
-    return found
+        benchmarks.setdefault((gate.suite, gate.name, gate.metric), ([], []))[1].append(gate)
+    cases = []
+    for (suite, name, metric), (comparisons, gates) in benchmarks.items():
+        cases.append(_case(f"{_CLASS}.{suite}", f"{name} {metric}".strip(), comparisons, gates, result.settings.strict))
+    for sentence in result.not_finite:
+        about = {"message": sentence, "type": NOT_FINITE}
+        cases.append(_Case("error", _CLASS, sentence.partition(": ")[0], about=about))
+    return cases
 
 
-_CLASS = "holdfast.compare"
-_COUNTED = {"failures": "failure", "errors": "error", "skipped": "skipped"}
+def _case(
+    classname: str, name: str, comparisons: Sequence[Comparison], gates: Sequence[GateOutcome], strict: bool
+) -> _Case:
+    outcome = outcome_of(gates) if gates else "passed"
+    reasons = [f"{gate.rule}: {gate.reason}" for gate in gates if gate.outcome == outcome]
+    text = lines(*reasons, *map(comparison_line, comparisons))
+    if outcome == "passed":
+        return _Case("system-out", classname, name, text)
+    if outcome == "undecided" and not strict:
+        return _Case("skipped", classname, name, about={"message": f"undecided: {reasons[0]}"})
+    kind = "error" if outcome == NOT_FINITE else "failure"
+    return _Case(kind, classname, name, text, {"message": reasons[0], "type": outcome})
 
 
 def comparison_line(c: Comparison) -> str:

@@ -6,7 +6,7 @@ from holdfast.records.comparison import Comparison
 from holdfast.records.run import RunFolder
 from holdfast.records.study import StudyRecord
 from holdfast.reports.blocks import Block, Facts, Paragraph
-from holdfast.reports.charts import Col
+from holdfast.reports.charts import heads
 from holdfast.reports.compared import AFTER, BEFORE, DIFFERENCE, ComparisonRow, measure_table, one_unit
 from holdfast.reports.format import duration, significant
 from holdfast.reports.html import join, part
@@ -14,14 +14,8 @@ from holdfast.reports.run_report import read_run
 from holdfast.reports.study_figures import counts_text, lead
 from holdfast.statistics.selection import select_all
 
-COLUMNS = (
-    Col("Measure", "label", numeric=False),
-    Col("Verdict", "verdict", numeric=False),
-    BEFORE,
-    AFTER,
-    DIFFERENCE,
-    Col("Unit", "unit", numeric=False),
-)
+WORDS = heads({"Measure": "label", "Verdict": "verdict", "Unit": "unit"}, words=3)
+COLUMNS = [*WORDS[:2], BEFORE, AFTER, DIFFERENCE, *WORDS[2:]]
 
 
 def html(value: RunFolder | Comparison | StudyRecord) -> str:
@@ -55,11 +49,8 @@ def _run_blocks(folder: RunFolder) -> list[Block]:
     if folder.report_file.is_file():
         facts.append(("Report", str(folder.report_file)))
     rows = [row for row in one_unit(run.rows)[0] if row.raw.primary]
-    return [
-        Paragraph(f"{run.title} ({run.record.status})"),
-        measure_table(rows, COLUMNS) if rows else Paragraph(run.verdict),
-        Facts([(label, text) for label, text in facts if text]),
-    ]
+    result = measure_table(rows, COLUMNS) if rows else Paragraph(run.verdict)
+    return [Paragraph(f"{run.title} ({run.record.status})"), result, Facts([fact for fact in facts if fact[1]])]
 
 
 def _comparison_line(comparison: Comparison) -> Block:

@@ -9,7 +9,6 @@ What it does not do: say whether a move is large. That is a question of evaluati
 
 from __future__ import annotations
 
-import functools
 import math
 import os
 import re
@@ -18,9 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.records.measure import number
-from holdfast.reports.blocks import Block, Bullets, Page, Panel, Paragraph, Section, Table, Text
-from holdfast.reports.charts import Axis, Chart, Col, Mark, moved, signs_kept, tabulate
-from holdfast.reports.format import duration, plural, shorten, significant
+from holdfast.reports.blocks import Block, Page, Paragraph, Section, Table, notes
+from holdfast.reports.charts import Axis, Chart, heads, heat_map, tabulate
+from holdfast.reports.format import duration, moved, plural, significant, signs_kept
 from holdfast.reports.html import write_page
 
 if TYPE_CHECKING:
@@ -31,118 +30,107 @@ DEFINITIONS = (
     "a·b / (|a| |b|), signs kept = share of parameters whose sign (\u22121, 0 or 1) is the same in both. n/a: the "
     "cosine with a tensor of zeros; ∞: a move away from zeros."
 )
-FIGURES = (
-    Col("Relative", lambda d: moved(d.relative)),
-    Col("L2", lambda d: significant(d.l2)),
-    Col("Cosine", lambda d: number(d.cosine, 6)),
-    Col("Signs kept", lambda d: signs_kept(d.sign_agreement)),
-)
+FIGURES = {
+    "Relative": lambda row: moved(row[1].relative),
+    "L2": lambda row: significant(row[1].l2),
+    "Cosine": lambda row: number(row[1].cosine, 6),
+    "Signs kept": lambda row: signs_kept(row[1].sign_agreement),
+}
+"""Columns of (name, distance)."""
 
 
-def distance_blocks(found: CheckpointDistance, *, per: str) -> list[Block]:
+def distance_blocks(distance: CheckpointDistance, *, per: str) -> list[Block]:
     """The distances as a table for a terminal, the total last, and the notes.
 
     Args:
-        found: the distances.
+        distance: of two checkpoints.
         per: what has a row, "layer" or "tensor".
     """
     rows: list[tuple[str, Any]] = []
     if per == "tensor":
-        rows += [(tensor.name, tensor) for tensor in found.tensors]
+        rows += [(tensor.name, tensor) for tensor in distance.tensors]
     else:
-        rows += [(layer.layer, layer) for layer in found.layers[:-1]]
-    table = _table(per, [*rows, ("total", found.total)])
-    title = f"{found.start} -> {found.result}: {len(found.tensors)} tensors, {found.total.parameters:,} parameters"
-    return [Paragraph(title), table, *(x for note in found.notes for x in (Paragraph(f"note: {note}"), Paragraph("")))]
+        rows += [(layer.layer, layer) for layer in distance.layers[:-1]]
+    table = _table(per, rows, distance.total)
+    size = f"{len(distance.tensors)} tensors, {distance.total.parameters:,} parameters"
+    blocks: list[Block] = [Paragraph(f"{distance.start} -> {distance.result}: {size}"), table]
+    for note in distance.notes:
+        blocks += [Paragraph(f"note: {note}"), Paragraph("")]
+    return blocks
 
 
-def write_distance_report(found: CheckpointDistance, path: str | os.PathLike[str]) -> Path:
+def write_distance_report(distance: CheckpointDistance, path: str | os.PathLike[str]) -> Path:
     """Writes the page and returns its path.
 
     Raises:
         StorageError: the page could not be written; an earlier one is intact.
     """
-    return write_page(distance_page(found), Path(path))
+    return write_page(distance_page(distance), Path(path))
 
 
-def distance_page(found: CheckpointDistance) -> Page:
+def distance_page(distance: CheckpointDistance) -> Page:
     """The distances as a page; checkpoints are called by the last parts of their folders."""
-    start, result = _short_names(found.start, found.result)
-    blocks: list[Block] = []
-    if found.total.l2 > 0:
-        blocks.append(_heat_map(found.tensors))
-    outside = [(tensor.name, tensor) for tensor in found.tensors if not tensor.layer.isdigit()]
-    rows = [*outside, ("total", found.total)]
-    blocks.append(Section("Outside the layers, and in total", [_table("tensor", rows), Paragraph(DEFINITIONS, "note")]))
-    if found.notes:
-        blocks.append(Section("What was not compared", [Panel([Bullets(found.notes)], "card")]))
+    start, result = _short_names(distance.start, distance.result)
+    outside = [(tensor.name, tensor) for tensor in distance.tensors if not tensor.layer.isdigit()]
+    table = _table("tensor", outside, distance.total)
     return Page(
         tab=f"{start} → {result}: holdfast inspect",
         eyebrow="holdfast inspect",
         title=f"{start} → {result}",
-        lead=_lead(found, start, result),
-        details=f"{plural(len(found.tensors), 'tensor')} compared",
-        blocks=blocks,
-        footer=f"Compared in {duration(found.seconds)} by holdfast.",
+        lead=_lead(distance, start, result),
+        details=f"{plural(len(distance.tensors), 'tensor')} compared",
+        blocks=[
+            _heat_map(distance.tensors) if distance.total.l2 > 0 else None,
+            Section("Outside the layers, and in total", [table, Paragraph(DEFINITIONS, "note")]),
+            notes(distance.notes, "What was not compared"),
+        ],
+        footer=f"Compared in {duration(distance.seconds)} by holdfast.",
     )
 
 
-def _table(per: str, rows: Sequence[tuple[str, Any]]) -> Table:
-    figures = [Col(column.title, functools.partial(_cell, column)) for column in FIGURES]
-    tones = ["taken" if name == "total" else "" for name, _ in rows]
-    return tabulate(rows, [Col(per, lambda row: row[0], numeric=False), *figures], tones=tones)
+def _table(per: str, rows: Sequence[tuple[str, Any]], total: Any) -> Table:
+    tones = [*[""] * len(rows), "taken"]
+    return tabulate([*rows, ("total", total)], heads({per: lambda row: row[0]} | FIGURES), tones=tones)
 
 
-def _cell(column: Col, row: tuple[str, Any]) -> Text:
-    return column.cell(row[1])
-
-
-def _lead(found: CheckpointDistance, start: str, result: str) -> str:
-    if found.total.l2 == 0:
+def _lead(distance: CheckpointDistance, start: str, result: str) -> str:
+    if distance.total.l2 == 0:
         return f"{start} and {result} are the same: no compared parameter differs."
-    text = f"From {start} to {result} the weights moved by {moved(found.total.relative)} of their norm"
-    layers = [layer for layer in found.layers[:-1] if math.isfinite(layer.relative)]
+    text = f"From {start} to {result} the weights moved by {moved(distance.total.relative)} of their norm"
+    layers = [layer for layer in distance.layers[:-1] if math.isfinite(layer.relative)]
     largest = max(layers, key=lambda layer: layer.relative, default=None)
     if largest is not None and largest.l2 > 0:
         name = f"layer {largest.layer}" if largest.layer.isdigit() else f"what belongs to {largest.layer}"
         text += f", {name} the most, by {moved(largest.relative)}"
-    same = sum(tensor.l2 == 0 for tensor in found.tensors)
-    return text + (f". {plural(same, 'tensor')} of {len(found.tensors):,} did not move." if same else ".")
+    same = sum(tensor.l2 == 0 for tensor in distance.tensors)
+    return text + (f". {plural(same, 'tensor')} of {len(distance.tensors):,} did not move." if same else ".")
 
 
 def _heat_map(tensors: Sequence[TensorDistance]) -> Chart | None:
     """Relative norms by module (down) and layer (across); None without numbered layers."""
-    cells: dict[str, dict[int, list[TensorDistance]]] = {}
+    modules: dict[str, dict[int, list[TensorDistance]]] = {}
+    last = 0
     for tensor in tensors:
         if tensor.layer.isdigit():
-            module = _module(tensor)
-            cells.setdefault(module, {}).setdefault(int(tensor.layer), []).append(tensor)
-    if not cells:
+            modules.setdefault(_module(tensor), {}).setdefault(int(tensor.layer), []).append(tensor)
+            last = max(last, int(tensor.layer))
+    if not modules:
         return None
-    last = max(layer for by_layer in cells.values() for layer in by_layer)
     rows: list[dict[str, Any]] = []
-    for module, by_layer in cells.items():
-        shades = [_relative(by_layer.get(layer, [])) for layer in range(last + 1)]
-        texts = [
-            "" if math.isnan(shade) else f"{module}, layer {layer}\n{moved(shade)}"
-            for layer, shade in enumerate(shades)
-        ]
-        rows.append({"module": module, "z": shades, "texts": texts})
-
-    def column(layer: int) -> Col:
-        return Col(str(layer), lambda row: "" if math.isnan(row["z"][layer]) else moved(row["z"][layer]))
-
-    return Chart(
-        title="Relative norm by layer and module",
-        rows=rows,
-        columns=[Col("Module", "module", numeric=False), *(column(layer) for layer in range(last + 1))],
-        marks=[Mark(kind="heat", y="z", text="texts")],
+    for module, by_layer in modules.items():
+        shades, cells, texts = [], [], []
+        for layer in range(last + 1):
+            shades.append(_relative(by_layer.get(layer, [])))
+            cells.append("" if math.isnan(shades[-1]) else moved(shades[-1]))
+            texts.append(f"{module}, layer {layer}\n{cells[-1]}" if cells[-1] else "")
+        rows.append({"name": module, "z": shades, "cells": cells, "texts": texts})
+    return heat_map(
+        "Relative norm by layer and module",
+        rows,
+        list(map(str, range(last + 1))),
+        name="Module",
         x=Axis(title="layer", more={"showgrid": False}),
-        y=Axis(
-            names=[shorten(row["module"], 28) for row in rows],
-            length=28,
-            more={"range": [len(rows) - 0.5, -0.5], "showgrid": False},
-        ),
+        length=28,
         caption="The stronger the colour, the further from the start, as a share of the tensor's norm.",
         height=92 + 21 * len(rows),
     )
@@ -158,11 +146,12 @@ def _module(tensor: TensorDistance) -> str:
 
 def _relative(tensors: Sequence[TensorDistance]) -> float:
     """Root mean square of relative norms, weighted by parameters; NaN without any."""
-    sizes = [math.prod(tensor.shape) for tensor in tensors]
-    if not sum(sizes):
-        return math.nan
-    squares = sum(size * tensor.relative**2 for size, tensor in zip(sizes, tensors, strict=True))
-    return math.sqrt(squares / sum(sizes))
+    parameters, squares = 0, 0.0
+    for tensor in tensors:
+        size = math.prod(tensor.shape)
+        parameters += size
+        squares += size * tensor.relative**2
+    return math.sqrt(squares / parameters) if parameters else math.nan
 
 
 def _short_names(start: str, result: str) -> tuple[str, str]:
@@ -179,6 +168,6 @@ def _short(label: str, depth: int) -> str:
     short = []
     for folder in label.split(" on "):  # an adapter on its base
         hub = re.search(r"models--([\w.-]+?)--([\w.-]+)[/\\]snapshots[/\\]", folder)
-        parts = [part for part in re.split(r"[/\\]", folder) if part not in ("", ".")]
+        parts = [name for name in re.split(r"[/\\]", folder) if name not in ("", ".")]
         short.append(f"{hub[1]}/{hub[2]}" if hub else "/".join(parts[-depth:]) or folder)
     return " on ".join(short)

@@ -9,12 +9,15 @@ named.
 from __future__ import annotations
 
 import dataclasses
+import functools
+import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from holdfast.records.comparison import NOT_FINITE, Comparison
 from holdfast.records.evaluation import Evaluation, EvaluationFolder, EvaluationRecord, Metric
+from holdfast.records.measure import Measure
 from holdfast.records.metrics import is_share, readings
 from holdfast.reports.blocks import (
     Banner,
@@ -37,10 +40,11 @@ from holdfast.reports.blocks import (
     figure,
     fold_facts,
     notes,
+    present,
     problems,
     sub,
 )
-from holdfast.reports.charts import Axis, Chart, Col, Mark, Value, colour_of, tabulate
+from holdfast.reports.charts import Axis, Chart, Col, Mark, Row, Value, colour_of, heads, tabulate
 from holdfast.reports.compared import (
     difference_note,
     entry_title,
@@ -63,19 +67,19 @@ from holdfast.reports.format import (
     last_part,
     metric_texts,
     plural,
-    shorten,
 )
-from holdfast.reports.measured import Measured, averages_of, names_of, settings_of
+from holdfast.reports.measured import Key, Measured, averages_of, names_of, not_finite_tile, settings_of
+from holdfast.reports.study_page import TONES
 
-STATUS_TONES = {"finished": "good", "failed": "bad", "interrupted": "warn"}
 BANNERS = {
     "failed": ("The evaluation failed. What was finished before is shown; the same command continues.", "bad"),
     "interrupted": ("The evaluation was interrupted. The same command continues with what is missing.", "warn"),
     "running": ("The evaluation had not ended when this page was written.", "flat"),
 }
 MOST_MISSING = 60
-Key = tuple[str, str]
-Rows = Mapping[tuple[str, Key], list[dict[str, Any]] | None]
+NOT_RECORDED = "not recorded"
+Column = tuple[str, Sequence[Metric | None]]
+"""Label of a model, and its metric on each of several entries; None where it was not measured."""
 
 
 def evaluation_page(
@@ -92,36 +96,30 @@ def evaluation_page(
         comparisons: label of a model -> its paired comparison with the first of which something was measured.
     """
     scores = Scores(record, folders)
-    models, labels, missing = scores.models, [m.label for m in scores.models], scores.missing
-    rows = {(m.label, key): m.rows(e) for m in models for key, e in _with_subjects(m)}
-    done = any(m.evaluations for m in models)
-    seconds = sum(e.seconds for m in models for e in m.evaluations.values())
-    text, tone = BANNERS.get(record.status, ("", "flat"))
-    more = [Paragraph(f"and {len(missing) - MOST_MISSING:,} more", "note")] if len(missing) > MOST_MISSING else []
-    gaps = Fold(f"Not measured ({len(missing):,})", [Bullets(missing[:MOST_MISSING]), *more])
+    subjects = _subjects(scores)  # what it cannot read is a problem that the page begins with
+    labels = [model.label for model in scores.models]
+    title = " · ".join(labels) if len(labels) <= 3 else f"{len(labels)} models"
+    seconds = sum(e.seconds for _, e in scores.measured)
+    time = f"{duration(seconds)} of evaluation" if seconds else ""
+    unusable = [problem for model in scores.models for problem in model.problems]
+    remarks = [f"{model.label}: {note}" for model, e in scores.measured for note in e.notes]
     return Page(
         tab=f"{', '.join(labels) or 'no model'}: holdfast evaluation",
         eyebrow="holdfast evaluation",
-        title=" · ".join(labels) if 0 < len(labels) <= 3 else f"{len(labels)} models" if labels else "No model",
-        status=(record.status, STATUS_TONES.get(record.status, "flat")),
+        title=title or "No model",
+        status=(record.status, TONES.get(record.status, "flat")),
         lead=_lead_sentence(record, scores),
-        details=joined(
-            *_origins(record),
-            ", ".join(record.suites),
-            f"{duration(seconds)} of evaluation" if seconds else "",
-            record.created,
-        ),
+        details=joined(*_origins(record), ", ".join(record.suites), time, record.created),
         blocks=[
-            Banner(text if tone == "flat" else Span(text, "strong"), tone) if text else None,
+            _state_banner(record),
             *problems("NaN or infinity: the figures of these entries mean nothing.", scores.broken, "bad"),
-            *problems("Some files could not be used.", [p for m in models for p in m.problems]),
-            Tiles([*_failed_tile(record, scores), *_tiles(scores)]) if done else None,
-            gaps if missing and done else None,
+            *problems("Some files could not be used.", unusable),
+            *_overview(record, scores),
             _scores(record, scores),
-            _comparisons([m.label for m in models if m.evaluations], comparisons),
-            _subjects(scores, rows),
-            notes([f"{m.label}: {note}" for m in models for e in m.evaluations.values() for note in e.notes]),
-            _small_print(record, models),
+            _comparisons(scores, comparisons),
+            subjects,
+            notes(remarks),
+            _small_print(record, scores),
         ],
         footer=f"Written by holdfast {record.versions.get('holdfast', '')} from the files of the evaluation.",
     )
@@ -139,30 +137,43 @@ class Scores:
     """
 
     def __init__(self, record: EvaluationRecord, folders: Sequence[EvaluationFolder]) -> None:
-        self.models = [
-            Measured(folder, str(m.get("label") or m.get("name") or folder.path.name))
-            for folder, m in zip(folders, record.models, strict=True)
-        ]
+        self.models: list[Measured] = []
+        keys: list[Key] = []
+        for entry in record.plan.get("entries") or ():
+            if isinstance(entry, Mapping) and {"suite", "name"} <= set(entry):
+                keys.append((str(entry["suite"]), str(entry["name"])))
+        for folder, model in zip(folders, record.models, strict=True):
+            label = str(model.get("label") or model.get("name") or folder.path.name)
+            self.models.append(Measured(folder, label))
+            keys += self.models[-1].evaluations
         self.averages = averages_of(self.models)
-        named = [e for e in record.plan.get("entries") or () if isinstance(e, Mapping) and {"suite", "name"} <= set(e)]
-        keys = [(str(e["suite"]), str(e["name"])) for e in named] + [key for m in self.models for key in m.evaluations]
-        known = list(dict.fromkeys(keys))
-        suites = sorted(dict.fromkeys(suite for suite, _ in known), key=lambda s: group_rank(s)[0])
-        self.entries = sorted(known, key=lambda k: (suites.index(k[0]), k in self.averages, known.index(k)))
+        order = list(dict.fromkeys(keys))
+        suites = sorted(dict.fromkeys(suite for suite, _ in order), key=lambda suite: group_rank(suite)[0])
+        self.entries = sorted(order, key=lambda key: (suites.index(key[0]), key in self.averages))
         """In the plan's order, what no plan names after it, averages last in their suite."""
-        self.missing = [
-            f"{m.label}: {s}/{n}" for m in self.models for s, n in self.entries if (s, n) not in m.evaluations
-        ]
+
+    @property
+    def measured(self) -> list[tuple[Measured, Evaluation]]:
+        """Every evaluation with its model."""
+        return [(model, e) for model in self.models for e in model.evaluations.values()]
+
+    @property
+    def missing(self) -> list[str]:
+        """Entries that a model lacks."""
+        lacks = []
+        for model in self.models:
+            absent = [key for key in self.entries if key not in model.evaluations]
+            lacks += [f"{model.label}: {suite}/{name}" for suite, name in absent]
+        return lacks
 
     @property
     def broken(self) -> list[str]:
         """Entries that failed, a sentence each."""
-        held = ((m, key, e) for m in self.models for key, e in m.evaluations.items())
-        return [f"{m.label}: {'/'.join(key)}: {e.failed}" for m, key, e in held if e.failed is not None]
+        return [f"{m.label}: {e.suite}/{e.name}: {e.failed}" for m, e in self.measured if e.failed is not None]
 
     def evaluations(self, key: Key) -> list[Evaluation]:
         """An entry of the models that have it."""
-        return [m.evaluations[key] for m in self.models if key in m.evaluations]
+        return [model.evaluations[key] for model in self.models if key in model.evaluations]
 
     def lead(self, key: Key) -> str:
         """The metric that an entry leads with: the first model's that has it."""
@@ -170,25 +181,21 @@ class Scores:
 
     def metrics(self, key: Key, name: str = "") -> list[Metric | None]:
         """One metric of an entry, the leading one by default; None for models that do not have it."""
-        held = (m.evaluations.get(key) for m in self.models)
-        return [e.metrics.get(name or self.lead(key)) if e is not None else None for e in held]
+        name = name or self.lead(key)
+        evaluations = [model.evaluations.get(key) for model in self.models]
+        return [None if e is None else e.metrics.get(name) for e in evaluations]
 
-    def side_by_side(self, keys: Sequence[Key]) -> list[tuple[str, list[Metric | None]]]:
+    def side_by_side(self, keys: Sequence[Key]) -> list[Column]:
         """The leading metrics of several entries, by the label of the model."""
-        held = zip(*(self.metrics(key) for key in keys), strict=True)
-        return [(m.label, list(found)) for m, found in zip(self.models, held, strict=True)]
-
-
-def _with_subjects(model: Measured) -> list[tuple[Key, Evaluation]]:
-    """Entries whose rows the page draws: groups of several subtasks."""
-    return [(key, e) for key, e in model.evaluations.items() if e.failed is None and e.settings.get("subtasks")]
+        by_model = zip(*map(self.metrics, keys), strict=True)
+        return [(model.label, metrics) for model, metrics in zip(self.models, by_model, strict=True)]
 
 
 def _shots(evaluation: Evaluation) -> str:
     shots = evaluation.settings.get("num_fewshot")
     if isinstance(shots, Mapping):
-        values = sorted({int(v) for v in shots.values() if isinstance(v, int)})
-        return f"{values[0]} to {values[-1]} shots" if values else ""
+        numbers = [int(value) for value in shots.values() if isinstance(value, int)]
+        return f"{min(numbers)} to {max(numbers)} shots" if numbers else ""
     return f"{shots}-shot" if isinstance(shots, int) and not isinstance(shots, bool) else ""
 
 
@@ -196,240 +203,283 @@ def _shots(evaluation: Evaluation) -> str:
 
 
 def _lead_sentence(record: EvaluationRecord, scores: Scores) -> str:
-    n, models = len(scores.entries), len(scores.models)
-    found = f"{plural(models, 'model')} on {n:,} entr{'y' if n == 1 else 'ies'}"
-    if not scores.missing:
-        return f"{found}."
+    n, models, missing = len(scores.entries), len(scores.models), len(scores.missing)
+    size = f"{plural(models, 'model')} on {n:,} entr{'y' if n == 1 else 'ies'}"
+    if not missing:
+        return f"{size}."
     why = {"running": " yet", "interrupted": ", because it was stopped"}.get(record.status, "")
-    return f"{found}; {len(scores.missing):,} of {n * models:,} evaluations are not there{why}."
+    return f"{size}; {missing:,} of {n * models:,} evaluations are not there{why}."
+
+
+def _state_banner(record: EvaluationRecord) -> Banner | None:
+    """That it failed or has not ended."""
+    if record.status not in BANNERS:
+        return None
+    text, tone = BANNERS[record.status]
+    return Banner(text if tone == "flat" else Span(text, "strong"), tone)
+
+
+def _overview(record: EvaluationRecord, scores: Scores) -> list[Block]:
+    """Tiles, and what was not measured; nothing where nothing was."""
+    if not scores.measured:
+        return []
+    missing = scores.missing
+    tiles = Tiles([*_failed_tile(record, scores), *_tiles(scores)])
+    more = f"and {len(missing) - MOST_MISSING:,} more" if len(missing) > MOST_MISSING else ""
+    gaps = [Bullets(missing[:MOST_MISSING]), *([Paragraph(more, "note")] if more else [])]
+    return [tiles, Fold(f"Not measured ({len(missing):,})", gaps)] if missing else [tiles]
 
 
 def _failed_tile(record: EvaluationRecord, scores: Scores) -> list[Tile]:
     """By what the evaluation failed; nothing where it did not."""
     if scores.broken:
-        below = f"entries hold NaN or infinity: {shorten(', '.join(scores.broken), 90)}"
-        return [Tile("Not finite", f"{len(scores.broken)}", below, "bad", main=True)]
+        return [not_finite_tile(scores.broken)]
     if record.status == "failed":
         return [Tile("Not measured", f"{len(scores.missing):,}", "entries; the evaluation failed", "bad", main=True)]
     return []
 
 
-def _tiles(scores: Scores) -> list[Tile]:
+def _tiles(scores: Scores) -> Iterator[Tile]:
     """Averages, then the first entries; of the best model where there are several."""
-    several, found = len(scores.models) > 1, []
-    for key in sorted(scores.entries, key=lambda k: k not in scores.averages)[:4]:
-        found_here = zip(scores.metrics(key), scores.models, strict=True)
-        held = [(m, label.label) for m, label in found_here if m is not None and math.isfinite(m.value)]
-        if held:
-            pick = max if held[0][0].higher_is_better else min
-            best, label = pick(held, key=lambda pair: pair[0].value)
+    for key in sorted(scores.entries, key=lambda key: key not in scores.averages)[:4]:
+        best, label = None, ""
+        for metric, model in zip(scores.metrics(key), scores.models, strict=True):
+            if metric is not None and math.isfinite(metric.value) and (best is None or _better(metric, best)):
+                best, label = metric, model.label
+        if best is not None:
             text, interval = metric_texts(best)
-            below = f"{best.unit}{f' {interval}' if best.interval else ''}{f', best: {label}' if several else ''}"
-            found.append(Tile(entry_title(*key), text, below))
-    return found
+            below = f"{best.unit} {interval}" if best.interval else best.unit
+            yield Tile(entry_title(*key), text, below + (f", best: {label}" if len(scores.models) > 1 else ""))
+
+
+def _better(metric: Metric, other: Metric) -> bool:
+    return metric.value > other.value if other.higher_is_better else metric.value < other.value
 
 
 def _scores(record: EvaluationRecord, scores: Scores) -> Section:
-    if not any(m.evaluations for m in scores.models):
+    if not scores.measured:
         return Section("Scores", [Paragraph("No evaluation is there yet.", "note")])
-    heads = columns("Entry", *(m.label for m in scores.models))
+    heads = columns("Entry", *(model.label for model in scores.models))
     missing = chip("not finished" if record.status in ("running", "interrupted") else "not measured", "warn")
-
-    def cells(key: Key, gap: Text, name: str = "") -> list[Text]:
-        return [gap if m is None else _cell(m) for m in scores.metrics(key, name)]
-
-    def lines(key: Key) -> list[list[Text]]:
-        """The entry, and other readings of its answers."""
-        first = next(iter(scores.evaluations(key)), None)
-        others = readings(first.primary, first.metrics) if first is not None else []
-        return [
-            [_entry_cell(scores, key), *cells(key, missing)],
-            *([sub(f"{key[1]}: {name}"), *cells(key, "", name)] for name in others),
-        ]
-
-    tables: list[Block] = []
-    for suite in dict.fromkeys(s for s, _ in scores.entries):
-        rows = [line for key in scores.entries if key[0] == suite for line in lines(key)]
+    suites: dict[str, list[list[Text]]] = {}
+    others: list[list[Text]] = []
+    for key in scores.entries:
+        lead, units = scores.lead(key), _units(scores, key)
+        rows = suites.setdefault(key[0], [])
+        rows.append([_entry_cell(scores, key), *_cells(scores, key, missing)])
+        for name in readings(lead, _units(scores, key, 1)):
+            rows.append([sub(f"{key[1]}: {name}"), *_cells(scores, key, "", name)])
+        for name, unit in units.items():
+            if name != lead:
+                others.append([("/".join(key), sub(f"{name}, {unit}")), *_cells(scores, key, "", name)])
+    tables = []
+    for suite, rows in suites.items():
         tables.append(Table(columns=heads, rows=rows, title=group_title(suite), kind="dense scores"))
-    units = {
-        (key, name): m.unit
-        for key in scores.entries
-        for e in reversed(scores.evaluations(key))
-        for name, m in e.metrics.items()
-        if name != scores.lead(key)
-    }
-    order = [(key, name) for key in scores.entries for e in scores.evaluations(key) for name in e.metrics]
-    others = [
-        [(f"{key[0]}/{key[1]}", sub(f"{name}, {units[key, name]}")), *cells(key, "", name)]
-        for key, name in dict.fromkeys(order)
-        if (key, name) in units
-    ]
-    note = (
-        "Shares in percent. In brackets: the interval over samples of this model alone; “no interval” where a figure "
-        "is no mean over samples."
-    )
     rest = Table(columns=heads, rows=others, kind="dense")
     fold = Fold(f"Other metrics ({len(others):,})", [rest]) if others else None
-    return Section("Scores", [*_score_charts(scores), *tables, fold, Paragraph(note, "note")])
+    return Section("Scores", [*_score_charts(scores), *tables, fold, Paragraph(SCORES, "note")])
 
 
-def _cell(metric: Metric) -> Text:
-    return figure(*metric_texts(metric)) if math.isfinite(metric.value) else chip(NOT_FINITE, "bad")
+SCORES = (
+    "Shares in percent. In brackets: the interval over samples of this model alone; “no interval” where a figure "
+    "is no mean over samples."
+)
+
+
+def _units(scores: Scores, key: Key, models: int | None = None) -> dict[str, str]:
+    """Unit of every metric of an entry, of the first models that have it."""
+    units: dict[str, str] = {}
+    for evaluation in scores.evaluations(key)[:models]:
+        for name, metric in evaluation.metrics.items():
+            units.setdefault(name, metric.unit)
+    return units
+
+
+def _cells(scores: Scores, key: Key, missing: Text, name: str = "") -> list[Text]:
+    """A metric of an entry of every model; the leading one by default."""
+    cells: list[Text] = []
+    for metric in scores.metrics(key, name):
+        if metric is None:
+            cells.append(missing)
+        elif math.isfinite(metric.value):
+            cells.append(figure(*metric_texts(metric)))
+        else:
+            cells.append(chip(NOT_FINITE, "bad"))
+    return cells
 
 
 def _entry_cell(scores: Scores, key: Key) -> Text:
-    held, name = scores.evaluations(key), scores.lead(key)
-    if not held:
+    """An entry's name, and below it what leads it."""
+    evaluations, name = scores.evaluations(key), scores.lead(key)
+    if not evaluations:
         return key[1]
-    first = held[0]
-    metric, average = first.metrics[name], first.kind == "average"
-    counts = {m.n for m in scores.metrics(key) if m is not None}
-    words = [name, metric.unit if metric.unit != name.split(",")[0] else "", _shots(first)]
-    words.append("mean of " + plural(len(first.settings.get("members") or ()), "figure") if average else "")
-    words.append(f"n {next(iter(counts)):,}" if len(counts) == 1 and not average else "")
+    first = evaluations[0]
+    metric = first.metrics[name]
+    words = [name, "" if metric.unit == name.split(",")[0] else metric.unit, _shots(first)]
+    sizes = {e.metrics[name].n for e in evaluations if name in e.metrics}
+    if first.kind == "average":
+        words.append(f"mean of {plural(len(first.settings.get('members') or ()), 'figure')}")
+    elif len(sizes) == 1:
+        words.append(f"n {sizes.pop():,}")
     words.append("" if metric.higher_is_better else direction(False))
-    return key[1], sub(", ".join(w for w in words if w))
+    return key[1], sub(", ".join(filter(None, words)))
+
+
+# -------------------------------------------------------------------------------------------------------------- charts
 
 
 def _score_charts(scores: Scores) -> list[Chart]:
     """One chart of all shares, one for each other unit."""
     units: dict[str, list[Key]] = {"accuracy": []}
     for key in scores.entries:
-        metrics = [m for m in scores.metrics(key) if m is not None]
+        metrics = present(scores.metrics(key))
         if metrics:
-            share = is_share(metrics[0].unit, scores.lead(key), (m.value for m in metrics))
+            share = is_share(metrics[0].unit, scores.lead(key), [metric.value for metric in metrics])
             units.setdefault("accuracy" if share else metrics[0].unit, []).append(key)
     charts = []
     for unit, keys in units.items():
-        title = "Shares of right answers" if unit == "accuracy" else f"In {unit}"
-        charts.append(score_bars(names_of(keys), scores.side_by_side(keys), title=title, unit=unit) if keys else None)
-    return [c for c in charts if c is not None]
+        if keys:
+            title = "Shares of right answers" if unit == "accuracy" else f"In {unit}"
+            charts.append(_score_bars(names_of(keys), scores.side_by_side(keys), title, unit))
+    return present(charts)
 
 
-def value_of(metric: Metric, factor: float = 1.0) -> Value:
-    """A metric to draw, `factor` times as large."""
-    text, interval = metric_texts(metric)
-    low, high = (factor * v for v in metric.interval or (math.nan, math.nan))
-    return Value(value=factor * metric.value, low=low, high=high, text=text, interval=interval)
-
-
-def _lines(
-    names: Sequence[str], models: Sequence[tuple[str, Sequence[Metric | None]]], factor: float
-) -> tuple[list[dict[str, Any]], list[Col]]:
-    """A row an entry and a column a model."""
-    rows: list[dict[str, Any]] = [
-        {"name": name, "place": i}
-        | {label: value_of(m, factor) for label, held in models if (m := held[i]) is not None}
-        for i, name in enumerate(names)
-    ]
-    return rows, [Col(label, _measured(label)) for label, _ in models]
-
-
-def _measured(label: str) -> Callable[[Mapping[str, Any]], Any]:
-    return lambda row: row.get(label, "not measured")
-
-
-def score_bars(
-    names: Sequence[str], models: Sequence[tuple[str, Sequence[Metric | None]]], *, title: str, unit: str
-) -> Chart | None:
-    """Scores of several models on several entries as bars with intervals; shares in percent.
+class _Lines:
+    """Several models on several entries as rows of a chart, an entry each.
 
     Args:
         names: of the entries.
-        models: (label, metric of every entry or None where it was not measured).
-        title: of the chart.
-        unit: of all of them.
-
-    Returns:
-        None where no model has a finite score.
+        models: the columns; at least one metric is there.
     """
-    metrics = [m for _, held in models for m in held if m is not None]
-    if not any(math.isfinite(m.value) for m in metrics):
+
+    def __init__(self, names: Sequence[str], models: Sequence[Column]) -> None:
+        self.metrics = present(itertools.chain.from_iterable(column for _, column in models))
+        self.unit = self.metrics[0].unit if self.metrics else ""
+        self.measure = Measure(share=is_share(self.unit, values=[metric.value for metric in self.metrics]))
+        self.keys = {f"model {number}": label for number, (label, _) in enumerate(models)}
+        """Key of a model's values, and its label."""
+        self.rows: list[dict[str, Any]] = [{"name": name, "n": 0} for name in names]
+        for key, (_, column) in zip(self.keys, models, strict=True):
+            for row, metric in zip(self.rows, column, strict=True):
+                if metric is not None:
+                    row[key] = Value.of(metric, self.measure)
+                    row["n"] = row["n"] or metric.n
+
+    def columns(self, title: str) -> list[Col]:
+        """Of the table: the entry, and a column a model."""
+        models = [Col(label, functools.partial(_value_or_gap, key)) for key, label in self.keys.items()]
+        return [Col(title, "name", numeric=False), *models]
+
+    def colour(self, key: str) -> str:
+        """Of a model."""
+        return colour_of(list(self.keys).index(key), len(self.keys))
+
+
+def _value_or_gap(key: str, row: Row) -> Any:
+    return row.get(key, "not measured")
+
+
+def _score_bars(names: Sequence[str], models: Sequence[Column], title: str, unit: str) -> Chart | None:
+    """Scores on several entries as bars with intervals, shares in percent; None where no model has a finite score."""
+    lines = _Lines(names, models)
+    if not any(math.isfinite(metric.value) for metric in lines.metrics):
         return None
-    share = is_share(unit, values=(m.value for m in metrics))
-    rows, heads = _lines(names, models, 100.0 if share else 1.0)
-    caption = f"Thin lines: {100 * metrics[0].confidence:g} % intervals over the samples of each model alone."
-    several = len(models) > 1
-    if several:
+    caption = f"Thin lines: {100 * lines.metrics[0].confidence:g} % intervals over the samples of each model alone."
+    if len(models) > 1:
         caption += (
             " Two of them may overlap and the difference still be sure, since both models answered the same questions."
         )
+    for height, row in enumerate(lines.rows):
+        row["place"] = height
+    marks = []
+    for key, label in lines.keys.items():
+        marks.append(Mark(kind="bars", x=key, y="place", name=label, colour=lines.colour(key), bars=1.1))
     return Chart(
         title=title,
-        rows=rows,
-        columns=[Col("Entry", "name", numeric=False), *heads],
-        marks=[
-            Mark(kind="bars", x=label, y="place", name=label, colour=colour_of(i, len(models)), bars=1.1)
-            for i, (label, _) in enumerate(models)
-        ],
-        x=Axis(title=f"{unit}, %" if share else unit, from_zero=True),
+        rows=lines.rows,
+        columns=lines.columns("Entry"),
+        marks=marks,
+        x=Axis(title=f"{unit}, %" if lines.measure.share else unit, from_zero=True),
         y=Axis(names=names, length=22, more={"showgrid": False}),
         caption=caption,
-        height=70 + len(names) * (12 + 15 * len(models)) + (24 if several else 0),
+        height=70 + len(names) * (12 + 15 * len(models)) + (24 if len(models) > 1 else 0),
         layout={"barmode": "group", "bargap": 0.25},
     )
 
 
-def subject_dots(names: Sequence[str], models: Sequence[tuple[str, Sequence[Metric | None]]], *, title: str) -> Chart:
+def _subject_dots(names: Sequence[str], models: Sequence[Column], title: str) -> Chart:
     """Scores on the subjects of a group, a line a subject and a dot a model, with intervals; sorted by the first
     model."""
-    first = models[0][1]
-    known = [math.inf if m is None or math.isnan(m.value) else -m.value for m in first]
-    order = sorted(range(len(names)), key=known.__getitem__)
-    metrics = [m for _, held in models for m in held if m is not None]
-    unit = next((m.unit for m in metrics), "")
-    share = is_share(unit, values=(m.value for m in metrics))
-    called = [names[i] for i in order]
-    rows, heads = _lines(called, [(lb, [held[i] for i in order]) for lb, held in models], 100.0 if share else 1.0)
+    lines = _Lines(names, models)
+    rows = sorted(lines.rows, key=_first_score)
     marks = []
-    for number, (label, held) in enumerate(models):
+    for number, (key, label) in enumerate(lines.keys.items()):
         shift = 0.5 * (number / (len(models) - 1) - 0.5) if len(models) > 1 else 0.0
-        for row, i in zip(rows, order, strict=True):
-            row[f"place {number}"] = round(row["place"] + shift, 3)
-            if (m := held[i]) is not None:
-                row.setdefault("n", m.n)
-        colour = colour_of(number, len(models))
-        marks.append(Mark(x=label, y=f"place {number}", name=label, colour=colour, size=7, bars=1))
+        for height, row in enumerate(rows):
+            row[f"{key}, place"] = round(height + shift, 3)
+        marks.append(Mark(x=key, y=f"{key}, place", name=label, colour=lines.colour(key), size=7, bars=1))
     return Chart(
         title=title,
         rows=rows,
-        columns=[Col("Subject", "name", numeric=False), *heads, Col("n", lambda r: f"{r.get('n', 0):,}")],
+        columns=[*lines.columns("Subject"), Col("n", lambda row: f"{row['n']:,}")],
         marks=marks,
-        x=Axis(title="%" if share else unit),
-        y=Axis(names=called, length=26),
+        x=Axis(title="%" if lines.measure.share else lines.unit),
+        y=Axis(names=[row["name"] for row in rows], length=26),
         caption="Sorted by the first model. Lines: intervals over the questions of the subject.",
         height=80 + len(names) * max(18, 9 * len(models)),
     )
 
 
-def _comparisons(labels: Sequence[str], comparisons: Mapping[str, Sequence[Comparison]]) -> Section | None:
-    known = {label: ordered(held) for label, held in comparisons.items() if held}
-    if not known:
-        return None
-    first = labels[0] if labels else ""
-    parts: list[Any] = []
-    for label, rows in known.items():
-        primary = primary_of(rows)
-        parts += [Heading(f"{first} → {label}"), Paragraph(pair_sentence((first, label), primary)), *gains(primary)]
-        parts.append(Fold(f"Figures ({len(rows):,})", [measures(rows)]))
-    return Section(f"Compared with {first}", [*parts, difference_note([r for rows in known.values() for r in rows])])
+def _first_score(row: Row) -> float:
+    """By what the largest score of the first model comes first, and what it has not last."""
+    value = row.get("model 0")
+    return math.inf if value is None or math.isnan(value.value) else -value.value
 
 
-def _subjects(scores: Scores, rows: Rows) -> Section | None:
+# ------------------------------------------------------------------------------------------------ comparisons, subjects
+
+
+def _comparisons(scores: Scores, comparisons: Mapping[str, Sequence[Comparison]]) -> Section | None:
+    first = next((model.label for model in scores.models if model.evaluations), "")
+    blocks: list[Block] = []
+    every = []
+    for label, compared in comparisons.items():
+        rows = ordered(compared)
+        if rows:
+            primary = primary_of(rows)
+            every += rows
+            blocks += [Heading(f"{first} → {label}"), Paragraph(pair_sentence((first, label), primary))]
+            blocks += [*gains(primary), Fold(f"Figures ({len(rows):,})", [measures(rows)])]
+    return Section(f"Compared with {first}", [*blocks, difference_note(every)]) if every else None
+
+
+def _subjects(scores: Scores) -> Section | None:
+    """Groups of several subtasks, a chart each."""
     charts = []
     for key in scores.entries:
-        held = [rows.get((m.label, key)) or [] for m in scores.models]
-        tasks = sorted({str(r["task"]) for found in held for r in found if r.get("task")})
-        if len(tasks) >= 2:
-            drawn = [
-                (m.label, [_subject(lead, scores.lead(key), [r for r in found if r.get("task") == t]) for t in tasks])
-                for m, lead, found in zip(scores.models, scores.metrics(key), held, strict=True)
-            ]
-            charts.append(subject_dots(subject_names(tasks), drawn, title=f"{key[1]}, by subject"))
+        by_task = [_by_task(model, key) for model in scores.models]
+        tasks = sorted(set().union(*by_task))
+        if len(tasks) > 1:
+            columns = []
+            for model, lead, rows in zip(scores.models, scores.metrics(key), by_task, strict=True):
+                name = scores.lead(key)
+                columns.append((model.label, [_subject(lead, name, rows.get(task, [])) for task in tasks]))
+            charts.append(_subject_dots(subject_names(tasks), columns, f"{key[1]}, by subject"))
     return Section("Subjects", charts) if charts else None
 
 
-def _subject(lead: Metric | None, name: str, rows: Sequence[Mapping[str, Any]]) -> Metric | None:
+def _by_task(model: Measured, key: Key) -> dict[str, list[Row]]:
+    """The rows of a group's subtasks; nothing for what is no group, or failed, or cannot be read."""
+    tasks: dict[str, list[Row]] = {}
+    evaluation = model.evaluations.get(key)
+    if evaluation is not None and evaluation.failed is None and evaluation.settings.get("subtasks"):
+        for row in model.rows(evaluation) or ():
+            if row.get("task"):
+                tasks.setdefault(str(row["task"]), []).append(row)
+    return tasks
+
+
+def _subject(lead: Metric | None, name: str, rows: Sequence[Row]) -> Metric | None:
     """The leading metric on the questions of one subject."""
     from holdfast.statistics.estimates import estimate, figure_for
 
@@ -442,40 +492,46 @@ def _subject(lead: Metric | None, name: str, rows: Sequence[Mapping[str, Any]]) 
     return dataclasses.replace(lead, value=value, n=len(rows), unit=ratio.unit, interval=interval)
 
 
+# --------------------------------------------------------------------------------------------------------- small print
+
+
 def _origins(record: EvaluationRecord) -> list[str]:
     """What has to be said of the models' weights, a sentence each."""
-    return [f"{m.get('label')}: {m['origin']}" for m in record.models if m.get("origin")]
+    return [f"{model.get('label')}: {model['origin']}" for model in record.models if model.get("origin")]
 
 
-def _small_print(record: EvaluationRecord, models: Sequence[Measured]) -> Section:
-    unknown = "not recorded"
+def _parameters(model: Row) -> str:
+    parameters = model.get("parameters")
+    return count(parameters) if isinstance(parameters, (int, float)) else NOT_RECORDED
 
-    def parameters(m: Mapping[str, Any]) -> str:
-        return count(m["parameters"]) if isinstance(m.get("parameters"), (int, float)) else unknown
 
-    held = [
-        Col("Model", lambda m: str(m.get("label") or ""), numeric=False),
-        Col("Name", lambda m: last_part(m.get("name")) or unknown, numeric=False),
-        Col("Architecture", lambda m: str(m.get("architecture") or unknown), numeric=False),
-        Col("Parameters", parameters),
-        *([Col("Weights", lambda m: str(m.get("origin") or ""), numeric=False)] if _origins(record) else []),
-        Col("Hash", lambda m: Span(str(m.get("hash") or unknown)[:16], "code"), numeric=False),
-    ]
-    settings = settings_of(e for m in models for e in m.evaluations.values())
-    plan = flatten({k: v for k, v in record.plan.items() if k != "entries"})
-    when = [
-        ("Started", record.created or unknown),
+def _hash(model: Row) -> Text:
+    return Span(str(model.get("hash") or NOT_RECORDED)[:16], "code")
+
+
+def _models_table(record: EvaluationRecord) -> Table:
+    rows = []
+    for model in record.models:
+        row = {"name": last_part(model.get("name")) or NOT_RECORDED, "parameters": _parameters(model)}
+        row |= {"label": model.get("label"), "origin": model.get("origin")}
+        rows.append(row | {"architecture": model.get("architecture") or NOT_RECORDED, "hash": _hash(model)})
+    words = heads({"Model": "label", "Name": "name", "Architecture": "architecture"}, words=3)
+    weights = heads({"Weights": "origin"} if _origins(record) else {})
+    return tabulate(rows, [*words, Col("Parameters", "parameters"), *weights, *heads({"Hash": "hash"})], kind="dense")
+
+
+def _small_print(record: EvaluationRecord, scores: Scores) -> Section:
+    settings = settings_of(evaluation for _, evaluation in scores.measured)
+    plan = flatten({key: value for key, value in record.plan.items() if key != "entries"})
+    facts = [
+        ("Started", record.created or NOT_RECORDED),
         ("Finished", record.finished or f"no ({record.status})"),
         ("Suites", ", ".join(record.suites) or "none named"),
     ]
+    folds = {f"Settings ({plural(len(plan), 'key')})": plan}
+    folds[f"Settings of the entries ({len(settings):,})"] = settings
+    folds |= {"Versions": list(record.versions.items()), "Hardware": hardware_rows(record.hardware)}
+    models = _models_table(record) if record.models else None
     return Section(
-        "What was run",
-        [
-            tabulate(record.models, held, kind="dense") if record.models else None,
-            Panel([Facts(when)], "card"),
-            fold_facts(f"Settings ({plural(len(plan), 'key')})", plan),
-            fold_facts(f"Settings of the entries ({len(settings):,})", settings),
-            fold_facts("Versions", list(record.versions.items())),
-            fold_facts("Hardware", hardware_rows(record.hardware)),
-        ],
+        "What was run", [models, Panel([Facts(facts)], "card"), *itertools.starmap(fold_facts, folds.items())]
     )

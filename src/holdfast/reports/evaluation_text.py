@@ -10,8 +10,8 @@ from holdfast.records.comparison import Comparison
 from holdfast.records.evaluation import Evaluation
 from holdfast.records.measure import decimals_for, interval_text, number
 from holdfast.records.metrics import readings
-from holdfast.reports.blocks import Block, Facts, Paragraph, Span, Text, figure, sub
-from holdfast.reports.charts import Col, tabulate
+from holdfast.reports.blocks import Block, Facts, Paragraph, Span, Text, figure, paragraphs, sub
+from holdfast.reports.charts import AS_IT_IS, heads, tabulate
 from holdfast.reports.compared import ComparisonRow, decision_note
 from holdfast.reports.format import direction, joined
 from holdfast.statistics.decision import loss_decision
@@ -24,63 +24,53 @@ SETTINGS = ("num_fewshot", "limit", "max_documents", "window", "samples", "data"
 
 
 def result_blocks(
-    found: Mapping[str, Sequence[Evaluation]], comparisons: Mapping[str, Sequence[Comparison]]
+    models: Mapping[str, Sequence[Evaluation]], comparisons: Mapping[str, Sequence[Comparison]]
 ) -> list[Block]:
     """Figure, interval, number of questions, and the difference to the first model.
 
     Args:
-        found: evaluations by label of the model.
+        models: evaluations by label of the model.
         comparisons: those of the other models with the first, by label.
     """
     blocks: list[Block] = []
-    for label, evaluations in found.items():
-        differences = {(c.suite, c.name): ComparisonRow(c) for c in comparisons.get(label, ()) if c.primary}
-
-        def difference(e: Evaluation, rows: Mapping[tuple[str, str], ComparisonRow] = differences) -> Text:
-            r = rows.get((e.suite, e.name))
-            if r is None:
-                return None
-            digits = decimals_for(e.metrics[e.primary].interval)
-            change = number(r.raw.difference, digits, sign=True)
-            return figure(change, interval_text(r.raw.interval, digits, sign=True), tone=r.tone)
-
-        def verdict(e: Evaluation, rows: Mapping[tuple[str, str], ComparisonRow] = differences) -> Text:
-            r = rows.get((e.suite, e.name))
-            return None if r is None else Span((r.verdict, sub(f"p {r.p}")), tone=r.tone)
-
-        columns = [Col("Measure", _measure, numeric=False), Col("Value", _value), Col("n", _samples)]
-        if differences:
-            columns.insert(1, Col("Verdict", verdict, numeric=False))
-            columns.append(Col(f"Against {next(iter(found))}", difference))
-        blocks.append(
-            tabulate(
-                evaluations,
-                columns,
-                title=joined(label, evaluations[0].model.get("origin")) if evaluations else label,
-            )
-        )
-        note = decision_note(loss_decision(comparisons.get(label, ())))
-        blocks += [note] if note is not None else []
-        broken = [e for e in evaluations if e.failed is not None]
-        blocks += [Paragraph(f"Failed: {e.suite}/{e.name}: {e.failed}", "bad") for e in broken]
-        blocks += [Paragraph(f"Note: {note}", "note") for e in evaluations for note in e.notes]
+    for label, evaluations in models.items():
+        compared = comparisons.get(label, ())
+        leading = {(c.suite, c.name): ComparisonRow(c) for c in compared if c.primary}
+        rows = []
+        for e in evaluations:
+            rows.append(_row(e, leading.get((e.suite, e.name))))
+        columns = heads({"Measure": "measure", "Value": "value", "n": "n"})
+        if leading:
+            first, *figures = columns
+            columns = [first, *heads({"Verdict": "verdict"}), *figures]
+            columns += heads({f"Against {next(iter(models))}": "difference"}, words=0)
+        title = joined(label, evaluations[0].model.get("origin")) if evaluations else label
+        blocks += [tabulate(rows, columns, title=title), decision_note(loss_decision(compared))]
+        for e in evaluations:
+            if e.failed is not None:
+                blocks.append(Paragraph(f"Failed: {e.suite}/{e.name}: {e.failed}", "bad"))
+        for e in evaluations:
+            blocks += paragraphs(e.notes, before="Note: ")
     return blocks
 
 
-def _measure(e: Evaluation) -> Text:
-    others = readings(e.primary, e.metrics)
-    also = [f"; {m}: {number(e.metrics[m].value, decimals_for(e.metrics[m].interval))}" for m in others]
-    return f"{e.suite}/{e.name}", sub(f"{e.primary}, {direction(e.metrics[e.primary].higher_is_better)}{''.join(also)}")
-
-
-def _value(e: Evaluation) -> Text:
-    m = e.metrics[e.primary]
-    digits = decimals_for(m.interval)
-    return Span(number(m.value, digits), tone="taken"), sub(interval_text(m.interval, digits), tone="flat")
-
-
-def _samples(e: Evaluation) -> Text:
-    return Span(f"{e.metrics[e.primary].n:,}", tone="flat")
+def _row(e: Evaluation, compared: ComparisonRow | None) -> dict[str, Text]:
+    """The cells of an entry, with the verdict and the difference where it was compared."""
+    metric = e.metrics[e.primary]
+    digits = decimals_for(metric.interval)
+    about = f"{e.primary}, {direction(metric.higher_is_better)}"
+    for name in readings(e.primary, e.metrics):
+        about += f"; {name}: {AS_IT_IS.texts(e.metrics[name])[0]}"
+    value, interval = AS_IT_IS.texts(metric)
+    cells: dict[str, Text] = {"measure": (f"{e.suite}/{e.name}", sub(about))}
+    cells["value"] = Span(value, tone="taken"), sub(interval, tone="flat")
+    cells["n"] = Span(f"{metric.n:,}", tone="flat")
+    if compared is not None:
+        difference = number(compared.raw.difference, digits, sign=True)
+        interval = interval_text(compared.raw.interval, digits, sign=True)
+        cells["verdict"] = Span((compared.verdict, sub(f"p {compared.p}")), tone=compared.tone)
+        cells["difference"] = figure(difference, interval, tone=compared.tone)
+    return cells
 
 
 def plan_blocks(plan: EvaluationPlan, models: Sequence[tuple[str, str]], out: Path) -> list[Block]:
@@ -93,10 +83,16 @@ def plan_blocks(plan: EvaluationPlan, models: Sequence[tuple[str, str]], out: Pa
     """
     facts = [("model", f"{label}: {name}") for label, name in models]
     for entry in plan.entries:
-        settings = [f"{key} {value}" for key in SETTINGS if (value := getattr(entry, key, None)) is not None]
-        facts.append((entry.suite, f"{entry.name} ({', '.join([entry.kind, *settings])})"))
-    facts += [("average", f"{a.name} of {len(a.members)} figures") for a in plan.averages]
+        about = [entry.kind]
+        for key in SETTINGS:
+            if (value := getattr(entry, key, None)) is not None:
+                about.append(f"{key} {value}")
+        facts.append((entry.suite, f"{entry.name} ({', '.join(about)})"))
+    facts += [("average", f"{average.name} of {len(average.members)} figures") for average in plan.averages]
     facts.append(("output", str(out)))
-    first = [a if not i or facts[i - 1][0] != a else "" for i, (a, _) in enumerate(facts)]
-    rows = list(zip(first, (text for _, text in facts), strict=True))
+    rows = []
+    before = ""
+    for label, text in facts:
+        rows.append((label if label != before else "", text))
+        before = label
     return [Paragraph("Dry run: the request is sound; nothing was measured."), Paragraph(""), Facts(rows)]

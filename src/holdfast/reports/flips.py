@@ -17,13 +17,14 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from holdfast.errors import DataError
 from holdfast.records.evaluation import Evaluation
 from holdfast.records.measure import number
-from holdfast.reports.blocks import Block, Markup, Paragraph, Span, Table, columns, sub
+from holdfast.reports.blocks import Block, Markup, Paragraph, Span, Text, known, present, sub
+from holdfast.reports.charts import heads, tabulate
 from holdfast.reports.format import plural, shorten
 from holdfast.reports.html import Html, join, tag
 
@@ -42,7 +43,8 @@ MOST_OPTIONS = 10
 MOST_DOCUMENTS = 8
 """Documents shown in each direction."""
 
-Rows = Sequence[Mapping[str, Any]]
+Row = Mapping[str, Any]
+Rows = Sequence[Row]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -53,9 +55,9 @@ class Flip:
     """The evaluation's name, for readers."""
     lost: bool
     """Right before and wrong after; False is the reverse."""
-    before: Mapping[str, Any]
+    before: Row
     """The row of the first model (`holdfast.records.evaluation.Evaluation` lists its forms)."""
-    after: Mapping[str, Any]
+    after: Row
     metric: str
 
 
@@ -66,15 +68,15 @@ class Flips:
     entry: str
     file: str
     """Name of the file with every row, the same in both models' folders or "a / b"."""
-    found: list[Flip]
+    questions: list[Flip]
 
     @property
     def lost(self) -> int:
         """Questions right before and wrong after."""
-        return sum(f.lost for f in self.found)
+        return sum(question.lost for question in self.questions)
 
 
-def paired(before: Rows, after: Rows, *, what: str) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
+def paired(before: Rows, after: Rows, *, what: str) -> tuple[list[Row], list[Row]]:
     """Rows of the same samples side by side.
 
     Raises:
@@ -101,18 +103,12 @@ def flips_of(entry: str, file: str, metric: str, before: Rows, after: Rows) -> F
         before: rows of the first model.
         after: those of the second, joined with the first.
     """
-    found = []
+    questions = []
     for a, b in zip(before, after, strict=True):
         pair = a.get(metric), b.get(metric)
         if pair in ((1, 0), (0, 1)):
-            found.append(Flip(entry=entry, lost=pair[0] == 1, before=a, after=b, metric=metric))
-    return Flips(entry=entry, file=file, found=found)
-
-
-def spread(items: Sequence[Any], most: int) -> list[Any]:
-    """At most so many items, evenly from the first to the last."""
-    count = min(most, len(items))
-    return [items[i * len(items) // count] for i in range(count)]
+            questions.append(Flip(entry=entry, lost=pair[0] == 1, before=a, after=b, metric=metric))
+    return Flips(entry=entry, file=file, questions=questions)
 
 
 # --------------------------------------------------------------------------------------------------------------- cards
@@ -121,47 +117,44 @@ def spread(items: Sequence[Any], most: int) -> list[Any]:
 def flips_panel(groups: Sequence[Flips]) -> list[Block]:
     """The questions as cards; page.js adds the box that filters them and the lost / gained switch. Empty where nothing
     flipped."""
-    groups = [g for g in groups if g.found]
-    room = max(1, MOST_FLIPS // max(1, len(groups)))
-    shown = [spread(group.found, room) for group in groups]
+    groups = [group for group in groups if group.questions]
+    most = max(1, MOST_FLIPS // max(1, len(groups)))
+    picked, left_out, total = [], [], 0
+    for group in groups:
+        size = len(group.questions)
+        total += size
+        count = min(most, size)
+        picked.append([group.questions[n * size // count] for n in range(count)])  # evenly from first to last
+        if count < size:
+            left_out.append(f"{group.entry}: {size - count:,} more in {group.file}")
     # Entries in turn: the first questions that a reader sees are not all of one kind.
-    cards = [_card(flip) for turn in itertools.zip_longest(*shown) for flip in turn if flip is not None]
+    turns = itertools.chain.from_iterable(itertools.zip_longest(*picked))
+    cards = list(map(_card, present(turns)))
     if not cards:
         return []
-    found: list[Block] = [Markup(tag("div", tag("ol", *cards, cls="questions"), cls="panel flips"))]
-    left_out = [
-        f"{g.entry}: {len(g.found) - len(picked):,} more in {g.file}"
-        for g, picked in zip(groups, shown, strict=True)
-        if len(picked) < len(g.found)
-    ]
+    blocks: list[Block] = [Markup(tag("div", tag("ol", *cards, cls="questions"), cls="panel flips"))]
     if left_out:
-        total = plural(sum(len(g.found) for g in groups), "question")
         text = (
-            f"{len(cards):,} of {total} are in this page, evenly picked. {'; '.join(left_out)}; of both models, joined"
+            f"{len(cards):,} of {plural(total, 'question')} are in this page, evenly picked. {'; '.join(left_out)}; "
+            "of both models, joined on “doc”."
         )
-        found.append(Paragraph(f"{text} on “doc”.", "note"))
-    return found
+        blocks.append(Paragraph(text, "note"))
+    return blocks
 
 
 def _card(flip: Flip) -> Html:
     row = flip.before
-    where = [flip.entry]
-    if row.get("task") and str(row["task"]) != flip.entry:
-        where.append(str(row["task"]))
-    head = tag(
-        "p",
-        tag("span", "lost" if flip.lost else "gained", cls=f"chip {'bad' if flip.lost else 'good'}"),
-        tag("strong", " · ".join(where)),
-        tag("span", f"doc {str(row.get('doc', ''))[:12]}", cls="doc"),
-        cls="head",
-    )
+    change, tone = ("lost", "bad") if flip.lost else ("gained", "good")
+    where = dict.fromkeys([flip.entry, str(row.get("task") or flip.entry)])
+    chip = tag("span", change, cls=f"chip {tone}")
+    doc = tag("span", f"doc {str(row.get('doc', ''))[:12]}", cls="doc")
+    head = tag("p", chip, tag("strong", " · ".join(where)), doc, cls="head")
     question = row.get("question")
-    asked = (
-        _long(str(question), cls="question")
-        if question not in (None, "")
-        else tag("p", "The question was not recorded.", cls="note")
-    )
-    return tag("li", head, asked, _answers(flip), cls="flip", data_change="lost" if flip.lost else "gained")
+    if question in (None, ""):
+        text = tag("p", "The question was not recorded.", cls="note")
+    else:
+        text = _long(str(question), cls="question")
+    return tag("li", head, text, _answers(flip), cls="flip", data_change=change)
 
 
 def _answers(flip: Flip) -> Html | None:
@@ -170,97 +163,88 @@ def _answers(flip: Flip) -> Html | None:
     if before.get("choices") or before.get("probabilities"):
         return _options(flip)
     if "output" in before or "output" in after:
-        return join(_gold(before.get("gold")), _sides([str(before.get("output", ""))], [str(after.get("output", ""))]))
+        outputs = [[str(row.get("output", ""))] for row in (before, after)]
+        return join(_gold(before.get("gold")), _sides(outputs))
     if before.get("outputs") or after.get("outputs"):
-        sides = []
-        for row in (before, after):
-            texts, reasons = [str(t) for t in row.get("outputs") or ()], [str(r) for r in row.get("reasons") or ()]
-            sides.append([*texts[:1], *([f"({reasons[0]})"] if reasons and reasons[0] else [])])
-        return _sides(sides[0], sides[1], "code")
+        return _sides([_first_output(row) for row in (before, after)], "code")
     return _gold(before.get("gold"))
 
 
+def _first_output(row: Row) -> list[str]:
+    """What a program of several printed, and why it failed."""
+    output, reason = (next(iter(row.get(key) or ()), "") for key in ("outputs", "reasons"))
+    return [*([str(output)] if row.get("outputs") else []), *([f"({reason})"] if reason else [])]
+
+
 def _options(flip: Flip) -> Html:
-    before, after = flip.before, flip.after
+    before = flip.before
     size = len(before.get("choices") or before.get("probabilities") or ())
-    choices = [str(c) for c in before.get("choices") or [""] * size]
+    choices = before.get("choices") or [""] * size
     gold = before.get("gold")
     right = set(gold) if isinstance(gold, (list, tuple)) else {gold}
-    answers = [answer_of(row, flip.metric) for row in (before, after)]
+    first, last = (answer_of(row, flip.metric) for row in (before, flip.after))
     items = []
-    for place, text in enumerate(choices):
-        if size > MOST_OPTIONS and place not in right and place not in answers:
-            continue
-        letter = chr(ord("A") + place) if place < 26 else str(place + 1)
-        marks = [
-            tag("span", name, cls=f"mark {name}")
-            for name, on in (
-                ("gold", place in right),
-                *zip(("before", "after"), (a == place for a in answers), strict=True),
-            )
-            if on
-        ]
-        chances = [_chance(row, place) for row in (before, after)]
-        numbers = tag("span", f"{chances[0]} → {chances[1]}", cls="chances") if all(chances) else None
-        items.append(
-            tag(
-                "li",
-                tag("span", tag("span", f"{letter}.", cls="letter"), _cut(text), cls="option"),
-                numbers,
-                tag("span", *marks, cls="marks"),
-                cls="right" if place in right else None,
-            )
-        )
+    for index, text in enumerate(choices):
+        marks = {"gold": index in right, "before": index == first, "after": index == last}
+        if size <= MOST_OPTIONS or any(marks.values()):
+            items.append(_option(flip, index, str(text), [name for name, holds in marks.items() if holds]))
     left_out = tag("li", f"{size - len(items)} other options", cls="others") if len(items) < size else None
     return tag("ul", *items, left_out, cls="options")
 
 
-def answer_of(row: Mapping[str, Any], metric: str) -> int | None:
+def _option(flip: Flip, index: int, text: str, marks: Sequence[str]) -> Html:
+    letter = chr(ord("A") + index) if index < 26 else str(index + 1)
+    option = tag("span", tag("span", f"{letter}.", cls="letter"), _cut(text), cls="option")
+    before, after = _chance(flip.before, index), _chance(flip.after, index)
+    chances = tag("span", f"{before} → {after}", cls="chances") if before and after else None
+    signs = tag("span", *map(_mark, marks), cls="marks")
+    return tag("li", option, chances, signs, cls="right" if "gold" in marks else None)
+
+
+def _mark(name: str) -> Html:
+    return tag("span", name, cls=f"mark {name}")
+
+
+def answer_of(row: Row, metric: str) -> int | None:
     """Which option a row's answer is under `metric`: `acc_norm` and `acc_bytes` divide log-likelihoods by the options'
     lengths first."""
     kind = metric.split(",")[0]
     choices, scores = row.get("choices"), row.get("loglikelihoods")
     if kind in ("acc_norm", "acc_bytes") and choices and scores and len(choices) == len(scores):
-        lengths = [len(str(c).encode()) if kind == "acc_bytes" else len(str(c)) for c in choices]
-        values = [float(s) / max(1, n) for s, n in zip(scores, lengths, strict=True)]
-        return max(range(len(values)), key=values.__getitem__)
-    answer = row.get("answer")
-    return (
-        int(answer)
-        if isinstance(answer, (int, float)) and not isinstance(answer, bool) and math.isfinite(answer)
-        else None
-    )
+        values = []
+        for choice, score in zip(choices, scores, strict=True):
+            length = len(str(choice).encode()) if kind == "acc_bytes" else len(str(choice))
+            values.append(float(score) / max(1, length))
+        return values.index(max(values))
+    answer = known(row.get("answer"))
+    return None if answer is None else int(answer)
 
 
-def _chance(row: Mapping[str, Any], place: int) -> str:
+def _chance(row: Row, index: int) -> str:
     """The probability of an option among the options, in percent; empty where the row has none."""
     values = row.get("probabilities")
     if not values and row.get("loglikelihoods"):
-        scores = [float(s) for s in row["loglikelihoods"]]
+        scores = list(map(float, row["loglikelihoods"]))
         top = max(scores)
         if not math.isfinite(top):
             return ""
-        weights = [math.exp(s - top) for s in scores]
-        values = [w / sum(weights) for w in weights]
-    return f"{100 * float(values[place]):.0f} %" if values and place < len(values) else ""
+        weights = [math.exp(score - top) for score in scores]
+        values = [weight / sum(weights) for weight in weights]
+    return f"{100 * float(values[index]):.0f} %" if values and index < len(values) else ""
 
 
 def _gold(gold: Any) -> Html | None:
     if gold in (None, ""):
         return None
-    text = ", ".join(str(g) for g in gold) if isinstance(gold, (list, tuple)) else str(gold)
-    return tag("div", tag("span", "gold", cls="mark gold"), _long(text), cls="gold-text")
+    text = ", ".join(map(str, gold)) if isinstance(gold, (list, tuple)) else str(gold)
+    return tag("div", _mark("gold"), _long(text), cls="gold-text")
 
 
-def _sides(before: Sequence[str], after: Sequence[str], cls: str | None = None) -> Html:
-    columns = [
-        tag(
-            "div",
-            tag("span", name, cls=f"mark {name}"),
-            *(_long(t, cls) for t in texts) if any(texts) else [tag("p", "No output.", cls="note")],
-        )
-        for name, texts in (("before", before), ("after", after))
-    ]
+def _sides(outputs: Sequence[Sequence[str]], cls: str | None = None) -> Html:
+    columns = []
+    for name, texts in zip(("before", "after"), outputs, strict=True):
+        blocks = [_long(text, cls) for text in texts] if any(texts) else [tag("p", "No output.", cls="note")]
+        columns.append(tag("div", _mark(name), *blocks))
     return tag("div", *columns, cls="sides")
 
 
@@ -271,9 +255,8 @@ def _long(text: str, cls: str | None = None) -> Html:
     if len(text) <= FOLDED_FROM:
         return tag("div", text, cls=classes)
     head = shorten(text, FOLDED_FROM - 60)
-    return tag(
-        "details", tag("summary", head), tag("div", "…" + text[len(head) - 1 :].lstrip("…")), cls=f"{classes} long"
-    )
+    rest = f"…{text[len(head) - 1 :].lstrip('…')}"
+    return tag("details", tag("summary", head), tag("div", rest), cls=f"{classes} long")
 
 
 def _cut(text: str) -> str:
@@ -285,22 +268,29 @@ def _cut(text: str) -> str:
 
 # ----------------------------------------------------------------------------------------------------------- documents
 
+DOCUMENTS = heads(
+    {
+        "Document": "name",
+        "Tokens": "tokens",
+        "Nats/token before": "before",
+        "After": "after",
+        "Change": "change",
+        "Change, nats in all": "total",
+    }
+)
+
 
 def documents_panel(before: Rows, after: Rows, *, most: int = MOST_DOCUMENTS) -> Block:
-    """The documents whose nats changed most, in both directions, with their place in the file of rows."""
-    moves = [(float(y["nats"]) - float(x["nats"]), i) for i, (x, y) in enumerate(zip(before, after, strict=True))]
-    moves = [m for m in moves if math.isfinite(m[0]) and m[0]]
-    worse = sorted((m for m in moves if m[0] > 0), reverse=True)[:most]
-    better = sorted(m for m in moves if m[0] < 0)[:most]
-    rows: list[list[Any]] = []
-    for move, place in [*worse, *better]:
-        row = before[place]
-        tokens = float(row.get("tokens") or 0)
-        each = [float(r["nats"]) / tokens if tokens else math.nan for r in (row, after[place])]
-        label = str(row["question"]) if row.get("question") else f"row {place + 1:,}"
-        change = Span(number(each[1] - each[0], 3, sign=True), tone="bad" if move > 0 else "good")
-        name = (shorten(label, 80), sub(f"doc {str(row.get('doc', ''))[:12]}"))
-        rows.append([name, f"{tokens:,.0f}", *(number(v, 3) for v in each), change, number(move, 1, sign=True)])
+    """The documents whose nats changed most, in both directions, with their index in the file of rows."""
+    moves = []
+    for index, (old, new) in enumerate(zip(before, after, strict=True)):
+        move = float(new["nats"]) - float(old["nats"])
+        if move and math.isfinite(move):
+            moves.append((move, index))
+    moves.sort()
+    worse = [(move, index) for move, index in moves[: -most - 1 : -1] if move > 0]
+    better = [(move, index) for move, index in moves[:most] if move < 0]
+    rows = [_document(move, index, before[index], after[index]) for move, index in (*worse, *better)]
     if not rows:
         return Paragraph("No document changed.", "note")
     words = (
@@ -308,10 +298,23 @@ def documents_panel(before: Rows, after: Rows, *, most: int = MOST_DOCUMENTS) ->
         f"{f'the {len(better)} that gained most' if better else 'none gained'}, of {plural(len(before), 'document')}. "
         "Row: the line in the first model's file."
     )
-    titles = ("Document", "Tokens", "Nats/token before", "After", "Change", "Change, nats in all")
-    return Table(columns=columns(*titles), rows=rows, kind="dense documents", note=words)
+    return tabulate(rows, DOCUMENTS, kind="dense documents", note=words)
 
 
-def has_documents(evaluation: Evaluation, rows: Iterable[Mapping[str, Any]]) -> bool:
+def _document(move: float, index: int, before: Row, after: Row) -> dict[str, Text]:
+    tokens = float(before.get("tokens") or 0)
+    old, new = (float(row["nats"]) / tokens if tokens else math.nan for row in (before, after))
+    label = str(before["question"]) if before.get("question") else f"row {index + 1:,}"
+    return {
+        "name": (shorten(label, 80), sub(f"doc {str(before.get('doc', ''))[:12]}")),
+        "tokens": f"{tokens:,.0f}",
+        "before": number(old, 3),
+        "after": number(new, 3),
+        "change": Span(number(new - old, 3, sign=True), tone="bad" if move > 0 else "good"),
+        "total": number(move, 1, sign=True),
+    }
+
+
+def has_documents(evaluation: Evaluation, rows: Rows) -> bool:
     """True for kinds whose rows are texts scored in nats."""
-    return evaluation.kind in ("perplexity", "memorisation") and all("nats" in r and "tokens" in r for r in rows)
+    return evaluation.kind in ("perplexity", "memorisation") and all({"nats", "tokens"} <= row.keys() for row in rows)

@@ -9,8 +9,14 @@ from typing import Any
 
 from holdfast.records.comparison import VERDICTS
 from holdfast.records.evaluation import Metric
-from holdfast.records.measure import MINUS, number, with_interval
+from holdfast.records.measure import MINUS, Measure, number
 from holdfast.records.metrics import is_share
+
+UNITS_OF_TIME = ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s"))
+"""(seconds, name) of a unit, and of the one that stands beside it."""
+_ASCII = str.maketrans(
+    {MINUS: "-", "∞": "inf", "→": "->", "·": "-", "…": "...", "–": "-", "—": "-", "×": "x", "↓": "v", "↑": "^"}
+)
 
 
 def percent(value: float | None, *, sign: bool = True) -> str:
@@ -34,11 +40,22 @@ def significant(value: Any) -> str:
     return str(value)
 
 
+def moved(relative: float) -> str:
+    """A relative distance in percent with three significant digits: moves of a millionth are as common as moves of a
+    tenth."""
+    return f"{significant(float(f'{100 * relative:.3g}'))} %" if math.isfinite(relative) else number(relative)
+
+
+def signs_kept(share: float) -> str:
+    """A share of parameters in percent, two decimals."""
+    return f"{number(100 * share, 2)} %" if math.isfinite(share) else number(share)
+
+
 def count(value: float | None) -> str:
     """A count for people: `950`, `12,345`, `1.23 M`, `7.62 B`."""
     if value is None or not math.isfinite(value):
         return "n/a"
-    for size, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M")):
+    for size, letter in {1e12: "T", 1e9: "B", 1e6: "M"}.items():
         if abs(value) >= size:
             return f"{value / size:.3g} {letter}"
     return f"{value:,.0f}"
@@ -50,12 +67,12 @@ def duration(seconds: float | None) -> str:
         return "n/a"
     if seconds < 10:
         return f"{seconds:.1f} s"
-    whole = round(seconds)
-    for size, name, small, small_name in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
-        if whole >= size:
-            rest = (whole % size) // small
-            return f"{whole // size} {name}" + (f" {rest} {small_name}" if rest else "")
-    return f"{whole} s"
+    total = round(seconds)
+    for size, name, small, small_name in UNITS_OF_TIME:
+        if total >= size:
+            rest = (total % size) // small
+            return f"{total // size} {name}" + (f" {rest} {small_name}" if rest else "")
+    return f"{total} s"
 
 
 def flops_text(value: float) -> str:
@@ -77,20 +94,7 @@ def plural(n: int, word: str) -> str:
 
 def ascii_only(text: str) -> str:
     """The same text for terminals that cannot show more than ASCII."""
-    for fancy, plain in (
-        (MINUS, "-"),
-        ("∞", "inf"),
-        ("→", "->"),
-        ("·", "-"),
-        ("…", "..."),
-        ("–", "-"),
-        ("—", "-"),
-        ("×", "x"),
-        ("↓", "v"),
-        ("↑", "^"),
-    ):
-        text = text.replace(fancy, plain)
-    return text.encode("ascii", "replace").decode()
+    return text.translate(_ASCII).encode("ascii", "replace").decode()
 
 
 # ----------------------------------------------------------------------------------------------------- shares, metrics
@@ -98,7 +102,7 @@ def ascii_only(text: str) -> str:
 
 def metric_texts(metric: Metric) -> tuple[str, str]:
     """(figure, interval) of a metric: shares in percent, the rest as it is, without its unit."""
-    return with_interval(metric.value, metric.interval, share=is_share(metric.unit, values=[metric.value]))
+    return Measure(share=is_share(metric.unit, values=[metric.value])).texts(metric)
 
 
 def direction(higher_is_better: bool) -> str:
@@ -128,7 +132,7 @@ def last_part(name: Any) -> str:
 
 def tally(verdicts: Sequence[str], words: Sequence[str] = VERDICTS) -> str:
     """`2 lost, 1 not shown`."""
-    return ", ".join(f"{verdicts.count(w)} {w}" for w in words if w in verdicts)
+    return ", ".join(f"{verdicts.count(word)} {word}" for word in words if word in verdicts)
 
 
 def listed(parts: Sequence[str]) -> str:
@@ -139,7 +143,7 @@ def listed(parts: Sequence[str]) -> str:
 def setting(value: Any) -> str:
     """One value of a configuration as text."""
     if isinstance(value, (list, tuple)):
-        return ", ".join(setting(v) for v in value) or "none"
+        return ", ".join(map(setting, value)) or "none"
     if isinstance(value, Mapping):
         return ", ".join(f"{k}: {setting(v)}" for k, v in value.items()) or "none"
     if isinstance(value, int) and not isinstance(value, bool):
@@ -160,13 +164,13 @@ def flatten(value: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]
 
 def hardware_text(hardware: Mapping[str, Any]) -> str:
     """The hardware in one line, in the order it was recorded."""
-    return ", ".join(f"{k.replace('_', ' ')}: {setting(v)}" for k, v in hardware.items() if v not in (None, "", [], {}))
+    return ", ".join(f"{name}: {text}" for name, text in hardware_rows(hardware) if text != "none")
 
 
 def joined(*parts: Any) -> str:
-    return " · ".join(str(p) for p in parts if p)
+    return " · ".join(map(str, filter(None, parts)))
 
 
 def hardware_rows(hardware: Mapping[str, Any]) -> list[tuple[str, str]]:
     """The same one by one."""
-    return [(k.replace("_", " "), setting(v) if v not in (None, "", [], {}) else "none") for k, v in hardware.items()]
+    return [(key.replace("_", " "), setting(value) or "none") for key, value in hardware.items()]

@@ -27,16 +27,15 @@ from typing import Any
 
 from holdfast.printable import printable
 from holdfast.reports import blocks as b
-from holdfast.reports.charts import Chart, plotly_figure
+from holdfast.reports.charts import Chart, Traces, plotly_figure
 from holdfast.support.files import to_jsonable, write_bytes_atomic
 
 POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; font-src data:;"
     " base-uri 'none'; form-action 'none'"
 )
+NO_SCRIPTS = "Scripts are off, so the figures are not drawn; their numbers are in the tables under each heading."
 _VOID = {"meta", "br", "hr", "img", "link", "input"}
-
-
 _JOINT = re.compile(r"(?<=\w)[_/]+(?=\w)|(?<=[^\W\d])[.,](?=[^\W\d])")
 """What joins the words of a name."""
 _NUMBER = r"[+\u2212-]?(?:\d[\d,]*(?:\.\d+)?(?:e-?\d+)?|∞|n/a)"
@@ -59,17 +58,20 @@ def escape(value: Any) -> Html:
 def join(*parts: Any) -> Html:
     """Parts one after the other: `Html` as it is, spans in their form, all else escaped; None is left out, sequences
     are flattened."""
-    out = []
-    for part in parts:
-        if isinstance(part, b.Span):
-            out.append(_span(part))
-        elif isinstance(part, (list, tuple)):
-            out.append(join(*part))
-        elif isinstance(part, Html):
-            out.append(part)
-        elif part is not None:
-            out.append(_text(part))
-    return Html("".join(out))
+    return Html("".join(map(_inline, parts)))
+
+
+def _inline(content: Any) -> Html:
+    match content:
+        case b.Span():
+            return _span(content)
+        case list() | tuple():
+            return join(*content)
+        case Html():
+            return content
+        case None:
+            return Html()
+    return _text(content)
 
 
 def _text(value: Any) -> Html:
@@ -86,7 +88,9 @@ def tag(name: str, /, *children: Any, **attributes: Any) -> Html:
             continue
         key = "class" if key == "cls" else key.replace("_", "-")
         text += f" {key}" if value is True else f' {key}="{escape(str(value))}"'
-    return Html(f"<{name}{text}>" if name in _VOID else f"<{name}{text}>{join(*children)}</{name}>")
+    if name in _VOID:
+        return Html(f"<{name}{text}>")
+    return Html(f"<{name}{text}>{join(*children)}</{name}>")
 
 
 def _span(span: b.Span) -> Html:
@@ -140,13 +144,15 @@ def write_page(page: b.Page, path: Path) -> Path:
 
 def render(page: b.Page) -> str:
     """The whole document."""
-    figures: list[dict[str, Any]] = []
-    main = join(_header(page), [_block(x, figures) for x in page.blocks if x is not None])
-    without = "Scripts are off, so the figures are not drawn; their numbers are in the tables under each heading."
-    noscript = tag("noscript", tag("p", without, cls="banner")) if figures else None
+    figures: Traces = []
+    main = join(_header(page), [_block(x, figures) for x in page.blocks])
     footer = tag("footer", page.footer, " This page needs no network.")
-    drawing = [tag("script", _script_json(figures), type="application/json", id="figures"), _plotly_script()]
-    scripts = [*(drawing if figures else []), tag("script", Html(_asset("page.js")))]
+    noscript, scripts = None, []
+    if figures:
+        noscript = tag("noscript", tag("p", NO_SCRIPTS, cls="banner"))
+        scripts.append(tag("script", _script_json(figures), type="application/json", id="figures"))
+        scripts.append(tag("script", Html(_plotly_packed()), type="text/plain", id="plotly-gzip"))
+    scripts.append(tag("script", Html(_asset("page.js"))))
     return _document(page.tab, [noscript, main, footer], scripts)
 
 
@@ -170,68 +176,55 @@ def _document(tab: str, main: Any, scripts: Any) -> str:
     return f"<!doctype html>\n{tag('html', tag('head', head), body, lang='en')}\n"
 
 
-def _plotly_script() -> Html:
-    return tag("script", Html(_plotly_packed()), type="text/plain", id="plotly-gzip")
-
-
 def _header(page: b.Page) -> Html:
     pill = tag("span", page.status[0], cls=f"pill {page.status[1]}") if page.status else None
-    return tag(
-        "header",
-        tag("p", page.eyebrow, cls="eyebrow"),
-        tag("h1", _breakable(page.title), pill),
-        tag("p", page.lead, cls="lead"),
-        tag("p", page.details, cls="details") if page.details else None,
-    )
+    title = tag("h1", _breakable(page.title), pill)
+    details = tag("p", page.details, cls="details") if page.details else None
+    return tag("header", tag("p", page.eyebrow, cls="eyebrow"), title, tag("p", page.lead, cls="lead"), details)
 
 
 _IN_A_GRID = (Chart, b.Table, b.Panel)
 
 
-def _blocks(found: Iterable[Any], figures: list[dict[str, Any]]) -> list[Html]:
+def _blocks(blocks: Iterable[b.Block], figures: Traces) -> list[Html]:
     """Blocks in reading order; charts, tables and panels that follow each other share a grid."""
     out = []
-    held = [x for x in found if x is not None]
-    for grid, run in itertools.groupby(held, key=lambda x: isinstance(x, _IN_A_GRID)):
+    for grid, run in itertools.groupby(b.present(blocks), key=lambda x: isinstance(x, _IN_A_GRID)):
         parts = [_block(x, figures) for x in run]
         out += [tag("div", *parts, cls="panels")] if grid else parts
     return out
 
 
-def _block(x: Any, figures: list[dict[str, Any]]) -> Html:
+def _block(x: b.Block, figures: Traces) -> Html:
     match x:
+        case None:
+            return Html()
         case b.Paragraph():
             return tag("p", x.content, cls=x.style)
         case b.Heading():
             return tag("h3", x.text)
         case b.Bullets():
-            return tag("ul", *(tag("li", item) for item in x.items))
+            return _list(x.items)
         case b.Facts():
-            return tag(
-                "dl", *(tag("div", tag("dt", _breakable(a)), tag("dd", _breakable(c))) for a, c in x.items), cls="facts"
-            )
+            return tag("dl", *(_fact(label, text) for label, text in x.items), cls="facts")
         case b.Code():
             return tag("pre", tag("code", x.text), cls="block", tabindex="0")
         case b.Banner():
-            items = tag("ul", *(tag("li", i) for i in x.items)) if x.items else None
-            return tag("div", x.content, items, cls=f"banner {x.tone}")
+            return tag("div", x.content, _list(x.items) if x.items else None, cls=f"banner {x.tone}")
         case b.Tiles():
-            return tag("div", *(_tile(t) for t in x.items), cls=f"tiles n{len(x.items)}")
+            return tag("div", *map(_tile, x.items), cls=f"tiles n{len(x.items)}")
         case b.Table():
             title = tag("h3", x.title) if x.title else None
             note = tag("p", x.note, cls="note above") if x.note else None
-            return tag("div", title, note, _whole(x), cls=f"panel {x.kind}".strip(), data_find=x.find or None)
+            return tag("div", title, note, _tables(x), cls=f"panel {x.kind}".strip(), data_find=x.find or None)
         case Chart():
             return _chart(x, figures)
         case b.Fold():
-            inner = [_whole(y) if isinstance(y, b.Table) and not y.title else _block(y, figures) for y in x.blocks]
-            kinds = {f"{y.kind}" for y in x.blocks if isinstance(y, b.Table)}
-            body = tag("div", *inner, cls=" ".join(sorted(kinds)))
-            return tag("details", tag("summary", x.title), body, cls="fold", open=x.open)
+            return _fold(x, figures)
         case b.Panel():
             return tag("div", *_blocks(x.blocks, figures), cls=f"panel {x.kind}".strip())
         case b.Bars():
-            return join([_bar(*item, text) for item, (_, text) in zip(x.items, x.texts, strict=True)])
+            return join(*map(_bar, x.items, x.texts))
         case b.Markup():
             return escape(x.html)
         case b.Section():
@@ -240,40 +233,49 @@ def _block(x: Any, figures: list[dict[str, Any]]) -> Html:
     raise AssertionError(f"no such block: {x!r}")
 
 
+def _list(items: Iterable[b.Text]) -> Html:
+    return tag("ul", *(tag("li", item) for item in items))
+
+
+def _fact(label: str, text: b.Text) -> Html:
+    return tag("div", tag("dt", _breakable(label)), tag("dd", _breakable(text)))
+
+
+def _fold(fold: b.Fold, figures: Traces) -> Html:
+    inner, kinds = [], set()
+    for x in fold.blocks:
+        is_table = isinstance(x, b.Table)
+        inner.append(_tables(x) if is_table and not x.title else _block(x, figures))
+        kinds |= {x.kind} if is_table else set()
+    body = tag("div", *inner, cls=" ".join(sorted(kinds)))
+    return tag("details", tag("summary", fold.title), body, cls="fold", open=fold.open)
+
+
 def _tile(tile: b.Tile) -> Html:
-    parts = (("label", tile.label), (f"figure {tile.tone}".strip(), tile.figure), ("below", tile.below))
-    lines = [tag("p", _breakable(text), cls=kind) for kind, text in parts]
-    return tag("div", *lines, cls="tile main" if tile.main else "tile")
+    label = tag("p", _breakable(tile.label), cls="label")
+    figure = tag("p", _breakable(tile.figure), cls=f"figure {tile.tone}".strip())
+    below = tag("p", _breakable(tile.below), cls="below")
+    return tag("div", label, figure, below, cls="tile main" if tile.main else "tile")
 
 
-def _bar(name: str, share: float, stands_out: bool, text: str) -> Html:
+def _bar(item: tuple[str, float, bool], texts: tuple[str, str]) -> Html:
+    (name, share, stands_out), (_, text) = item, texts
     track = tag("div", tag("div", cls="bar", style=f"width:{100 * share:.1f}%"), cls="track")
     parts = (tag("span", name, cls="name"), track, tag("span", text, cls="part"))
     return tag("div", *parts, cls="share taken-bar" if stands_out else "share")
 
 
-def _chart(chart: Chart, figures: list[dict[str, Any]]) -> Html:
+def _chart(chart: Chart, figures: Traces) -> Html:
     figures.append(plotly_figure(chart))
     label = f"{chart.title}. The numbers are in the table below the figure."
-    plot = tag(
-        "div",
-        cls="plot",
-        data_figure=len(figures) - 1,
-        role="img",
-        aria_label=label,
-        style=f"height:{chart.height}px",
-    )
-    return tag(
-        "figure",
-        tag("h3", chart.title) if chart.heading else None,
-        plot,
-        tag("figcaption", chart.caption) if chart.caption else None,
-        _numbers(chart.table),
-        cls=f"panel {chart.width}",
-    )
+    height = f"height:{chart.height}px"
+    plot = tag("div", cls="plot", data_figure=len(figures) - 1, role="img", aria_label=label, style=height)
+    title = tag("h3", chart.title) if chart.heading else None
+    caption = tag("figcaption", chart.caption) if chart.caption else None
+    return tag("figure", title, plot, caption, _numbers(chart.table), cls=f"panel {chart.width}")
 
 
-def _whole(x: b.Table) -> Html:
+def _tables(x: b.Table) -> Html:
     """A table, and its further columns where it has some."""
     return join(table(x), None if x.numbers is None else _numbers(x.numbers))
 
@@ -284,34 +286,38 @@ def _numbers(x: b.Table) -> Html:
 
 def table(x: b.Table) -> Html:
     """A table inside a container that scrolls by itself."""
-    heads = [tag("th", c.title, scope="col", cls="num" if c.numeric else None) for c in x.columns]
-    rows = [tag("tr", *heads)]
-    edges: set[int] = set()
+    titles = [tag("th", c.title, scope="col", cls="num" if c.numeric else None) for c in x.columns]
+    head = [tag("tr", *titles)]
+    edges = []
     if x.groups:
-        heads[0] = tag("th", x.columns[0].title, scope="col", rowspan=2)
-        edges = {1 + sum(n for _, n in x.groups[:place]) for place in range(len(x.groups))}
-        titles = [tag("th", t, scope="colgroup", colspan=n, cls="block edge") for t, n in x.groups]
-        rows = [tag("tr", heads[0], *titles), tag("tr", *(h for h in heads[1:]))]
+        first, edge = tag("th", x.columns[0].title, scope="col", rowspan=2), 1
+        groups = []
+        for title, size in x.groups:
+            groups.append(tag("th", title, scope="colgroup", colspan=size, cls="block edge"))
+            edges.append(edge)
+            edge += size
+        head = [tag("tr", first, *groups), tag("tr", *titles[1:])]
     body = []
-    for place, cells in enumerate(x.rows):
-        out = [_cell(i, c, cell, i in edges) for i, (c, cell) in enumerate(zip(x.columns, cells, strict=True))]
-        body.append(tag("tr", *out, cls=x.tones[place] if x.tones else None))
-    inner = tag("table", tag("thead", *rows), tag("tbody", *body), cls="cards" if x.cards and not x.groups else None)
+    for number, row in enumerate(x.rows):
+        cells = []
+        for index, (column, content) in enumerate(zip(x.columns, row, strict=True)):
+            cells.append(_cell(column, content, first=index == 0, edge=index in edges))
+        body.append(tag("tr", *cells, cls=x.tones[number] if x.tones else None))
+    inner = tag("table", tag("thead", *head), tag("tbody", *body), cls="cards" if x.cards and not x.groups else None)
     return tag("div", inner, cls="scroll", tabindex="0")
 
 
-def _cell(place: int, column: b.Column, cell: Any, edge: bool) -> Html:
-    kinds = (("edge", edge), ("num", column.numeric), ("wide", column.wide))
-    title = b.words(column.title, below=" ").replace("\u200b", "")
-    found = {"cls": " ".join(k for k, on in kinds if on), "data_label": title}
-    inner = cell if place else _breakable(cell)
-    return tag("td" if place else "th", inner, **found, scope=None if place else "row")
+def _cell(column: b.Column, content: Any, *, first: bool, edge: bool) -> Html:
+    kinds = ("edge" if edge else "", "num" if column.numeric else "", "wide" if column.wide else "")
+    label = b.words(column.title, below=" ").replace("\u200b", "")
+    about = {"cls": " ".join(filter(None, kinds)), "data_label": label}
+    return tag("th", _breakable(content), **about, scope="row") if first else tag("td", content, **about)
 
 
 def _breakable(name: Any) -> Any:
     """A name that a narrow column may break behind its joints, and nowhere else."""
     if isinstance(name, (list, tuple)):
-        return [_breakable(part) for part in name]
+        return list(map(_breakable, name))
     if not isinstance(name, str) or isinstance(name, Html):
         return name
     return Html(_JOINT.sub(r"\g<0><wbr>", _text(name)))

@@ -28,7 +28,8 @@ def code(text: str) -> str:
 
 def render(blocks: Iterable[Any], *, clean: Callable[[str], str] = str) -> str:
     """The blocks, one below the other; `clean` sees every text of the user's before it is escaped."""
-    return "\n\n".join(part for x in blocks if x is not None for part in [_block(x, clean)] if part).rstrip() + "\n"
+    texts = [_block(x, clean) for x in blocks]
+    return "\n\n".join(filter(None, texts)).rstrip() + "\n"
 
 
 def document(page: b.Page) -> str:
@@ -40,7 +41,7 @@ def _text(content: Any, clean: Callable[[str], str]) -> str:
     if content is None:
         return ""
     if isinstance(content, (list, tuple)):
-        return "".join(_text(part, clean) for part in content)
+        return "".join(_text(item, clean) for item in content)
     if isinstance(content, b.Span):
         if content.form == "code":
             return code(clean(b.words(content.content)))
@@ -60,44 +61,42 @@ def _block(x: Any, clean: Callable[[str], str]) -> str:
         case b.Bullets():
             return "\n".join(f"- {_text(item, clean)}" for item in x.items)
         case b.Facts():
-            return "\n".join(f"- {_text(label, clean)}: {_text(text, clean)}" for label, text in x.items)
+            return _block(b.Bullets([(label, ": ", text) for label, text in x.items]), clean)
         case b.Code():
             fence = "`" * max(3, 1 + max(map(len, re.findall("`+", x.text)), default=0))
             return f"{fence}{x.language}\n{printable(x.text, breaks=True)}\n{fence}"
         case b.Banner():
-            return "\n".join(f"> {line}" for line in (_text(x.content, clean), *(_text(i, clean) for i in x.items)))
+            return "\n".join(f"> {_text(line, clean)}" for line in (x.content, *x.items))
         case b.Tiles():
-            shown = [(b.Span(t.label, "strong"), f": {t.figure}", f" ({t.below})" if t.below else "") for t in x.items]
-            return _block(b.Bullets(shown), clean)
+            items = [(b.Span(t.label, "strong"), t.text.removeprefix(t.label)) for t in x.items]
+            return _block(b.Bullets(items), clean)
         case b.Bars():
-            return _block(b.Bullets([f"{name}: {text}" for name, text in x.texts]), clean)
+            return _block(b.Facts(x.texts), clean)
         case Chart():
-            parts = (b.Heading(x.title), x.table, b.Paragraph(x.caption) if x.caption else None)
-            return render(parts, clean=clean).rstrip()
+            return render((b.Heading(x.title), x.table, b.Paragraph(x.caption)), clean=clean).rstrip()
         case b.Panel():
             return render(x.blocks, clean=clean).rstrip()
-        case b.Table() if x.numbers is not None:
-            return "\n\n".join([_table(x, clean), _block(b.Fold("Numbers", [x.numbers]), clean)])
         case b.Table():
-            return _table(x, clean)
+            numbers = None if x.numbers is None else b.Fold("Numbers", [x.numbers])
+            return "\n\n".join(filter(None, (_table(x, clean), _block(numbers, clean))))
         case b.Fold():
             summary = _text(x.title, clean)
             return f"<details>\n<summary>{summary}</summary>\n\n{render(x.blocks, clean=clean)}\n</details>"
         case b.Section():
-            intro = b.Paragraph(x.intro) if x.intro else None
-            return "\n\n".join([f"## {_text(x.title, clean)}", render([intro, *x.blocks], clean=clean).rstrip()])
+            return render((b.Heading(x.title, 2), b.Paragraph(x.intro), *x.blocks), clean=clean).rstrip()
     return ""
 
 
 def _table(x: b.Table, clean: Callable[[str], str]) -> str:
-    lines = [_line([_text(c.title, clean) for c in x.columns])]
-    lines.append("|" + "|".join("---:" if c.numeric else "---" for c in x.columns) + "|")
-    lines += [_line([_text(cell, clean) for cell in row]) for row in x.rows[:MOST_ROWS]]
+    lines = [f"{_text(text, clean)}\n" for text in (x.title, x.note) if text]
+    lines.append(_line([column.title for column in x.columns], clean))
+    lines.append(f"|{'|'.join('---:' if column.numeric else '---' for column in x.columns)}|")
+    for row in x.rows[:MOST_ROWS]:
+        lines.append(_line(row, clean))
     if len(x.rows) > MOST_ROWS:
-        lines += ["", f"{len(x.rows) - MOST_ROWS} more rows are not shown."]
-    above = [text for text in (_text(x.title, clean), _text(x.note, clean)) if text]
-    return "\n".join([*(line for text in above for line in (text, "")), *lines])
+        lines.append(f"\n{len(x.rows) - MOST_ROWS} more rows are not shown.")
+    return "\n".join(lines)
 
 
-def _line(cells: list[str]) -> str:
-    return f"| {' | '.join(c.strip() for c in cells)} |"
+def _line(cells: Iterable[Any], clean: Callable[[str], str]) -> str:
+    return f"| {' | '.join(_text(cell, clean).strip() for cell in cells)} |"

@@ -9,8 +9,12 @@ from typing import Any
 
 from holdfast.errors import DataError
 from holdfast.records.evaluation import Evaluation, EvaluationFolder, why_not_finite
+from holdfast.reports.blocks import Tile
 from holdfast.reports.format import last_part, setting, shorten
 from holdfast.support.files import read_as
+
+Key = tuple[str, str]
+"""Suite and name of an entry."""
 
 
 class Measured:
@@ -25,25 +29,24 @@ class Measured:
         self.folder = folder
         self.label = label
         self.problems: list[str] = []
-        self.evaluations: dict[tuple[str, str], Evaluation] = {}
-        self._files: dict[tuple[str, str], Path] = {}
+        self.evaluations: dict[Key, Evaluation] = {}
+        self._files: dict[Key, Path] = {}
         for path in folder.files():
             try:
-                found = read_as(path, Evaluation)
+                evaluation = read_as(path, Evaluation)
             except DataError as error:
                 reason = str(error).replace(str(path), path.name)
                 self.problems.append(f"{label}: {path.name} could not be read and is left out here: {reason}")
                 continue
-            self.evaluations[found.suite, found.name] = found
-            self._files[found.suite, found.name] = path
+            self.evaluations[evaluation.suite, evaluation.name] = evaluation
+            self._files[evaluation.suite, evaluation.name] = path
 
     def find(self, suite: str, name: str) -> Evaluation | None:
         """The evaluation of an entry; by its name alone where no suite has both and one entry is called so."""
-        found = self.evaluations.get((suite, name))
-        if found is None:
-            same = [e for (_, n), e in self.evaluations.items() if n == name]
-            found = same[0] if len(same) == 1 else None
-        return found
+        if (suite, name) in self.evaluations:
+            return self.evaluations[suite, name]
+        namesakes = [evaluation for (_, other), evaluation in self.evaluations.items() if other == name]
+        return namesakes[0] if len(namesakes) == 1 else None
 
     def samples_file(self, evaluation: Evaluation) -> str:
         """Name of the file with the evaluation's rows."""
@@ -65,20 +68,23 @@ class Measured:
         return rows
 
 
-def averages_of(models: Iterable[Measured]) -> set[tuple[str, str]]:
-    """Entries that are the mean of others, by (suite, name)."""
-    return {key for m in models for key, e in m.evaluations.items() if e.kind == "average"}
+def averages_of(models: Iterable[Measured]) -> set[Key]:
+    """Entries that are the mean of others."""
+    averages = set()
+    for model in models:
+        averages |= {key for key, evaluation in model.evaluations.items() if evaluation.kind == "average"}
+    return averages
 
 
 def settings_of(evaluations: Iterable[Evaluation]) -> list[tuple[str, str]]:
     """The settings of every entry once, by the first that has it."""
-    found: dict[str, str] = {}
+    settings: dict[str, str] = {}
     for e in evaluations:
-        found.setdefault(f"{e.suite}/{e.name}", settings_text(e.settings))
-    return list(found.items())
+        settings.setdefault(f"{e.suite}/{e.name}", settings_text(e.settings))
+    return list(settings.items())
 
 
-def names_of(keys: Sequence[tuple[str, str]]) -> list[str]:
+def names_of(keys: Sequence[Key]) -> list[str]:
     """Entries by their names, with the suite where two share one."""
     names = [name for _, name in keys]
     return [name if names.count(name) == 1 else f"{suite}/{name}" for suite, name in keys]
@@ -90,12 +96,15 @@ def settings_text(settings: Mapping[str, Any]) -> str:
     for key, value in settings.items():
         if value in (None, "", [], {}):
             continue
-        if isinstance(value, str):
-            value = last_part(value)
-        text = (
-            f"{len(value)} of them"
-            if isinstance(value, (list, tuple)) and len(value) > 6
-            else shorten(setting(value), 120)
-        )
+        if isinstance(value, (list, tuple)) and len(value) > 6:
+            text = f"{len(value)} of them"
+        else:
+            text = shorten(setting(last_part(value) if isinstance(value, str) else value), 120)
         parts.append(f"{key.replace('_', ' ')}: {text}")
     return "; ".join(parts) or "none"
+
+
+def not_finite_tile(entries: Sequence[str]) -> Tile:
+    """How many entries are NaN or infinite, as what a page is about before all else."""
+    below = f"entries hold NaN or infinity: {shorten(', '.join(entries), 90)}"
+    return Tile("Not finite", f"{len(entries)}", below, "bad", main=True)

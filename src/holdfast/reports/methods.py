@@ -25,10 +25,13 @@ def method_text(retention: Sequence[Mapping[str, Any]]) -> str:
     were set to something, and how strongly the method holds on; files by their last part."""
     texts = []
     for method in retention:
-        told = {k: v for k, v in method.items() if k not in ABOUT and (k, v) not in _defaults(method)}
-        shown = {k: last_part(v) if isinstance(v, str) else v for k, v in told.items()}
-        known = [f"{k.replace('_', ' ')} {setting(v)}" for k, v in shown.items() if v not in (None, "")]
-        texts.append(method_name(method) + (f" ({', '.join(known)})" if known else ""))
+        defaults = _defaults(method)
+        settings = []
+        for key, value in method.items():
+            if key not in ABOUT and value not in (None, "") and (key, value) not in defaults:
+                text = setting(last_part(value) if isinstance(value, str) else value)
+                settings.append(f"{key.replace('_', ' ')} {text}")
+        texts.append(method_name(method) + (f" ({', '.join(settings)})" if settings else ""))
     return " + ".join(texts) or DIRECT
 
 

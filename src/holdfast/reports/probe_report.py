@@ -10,7 +10,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.records.measure import MINUS, Measure, between, decimals_for, interval_text, number
+from holdfast.records.figure import Interval
+from holdfast.records.measure import MINUS, Measure, Reading, between, number
 from holdfast.records.probe import (
     AS_IT_IS,
     NOISE,
@@ -18,6 +19,8 @@ from holdfast.records.probe import (
     QUANTIZE,
     TOWARD,
     Inflection,
+    Line,
+    ProbedModel,
     ProbeRecord,
     Sensitivity,
     Sharpness,
@@ -26,7 +29,6 @@ from holdfast.records.probe import (
 )
 from holdfast.reports.blocks import (
     Block,
-    Column,
     Page,
     Panel,
     Paragraph,
@@ -36,27 +38,30 @@ from holdfast.reports.blocks import (
     Tile,
     Tiles,
     chip,
+    columns,
     facts_or_nothing,
     figure,
     notes,
+    paragraphs,
+    present,
     side_by_side,
 )
 from holdfast.reports.charts import (
-    COLOURS,
-    DASHES,
-    SYMBOLS,
     Axis,
     Chart,
     Col,
     Mark,
     Row,
     Value,
+    heads,
     log_ticks,
+    look,
     rounded,
     tabulate,
     ticks_at,
 )
 from holdfast.reports.format import count, hardware_rows, hardware_text, joined, listed, plural, setting, significant
+from holdfast.reports.study_page import TONES
 
 MEANING = (
     "Cost: what a figure loses when the weights are changed, against the model as it is, on the same documents or "
@@ -85,37 +90,41 @@ LADDER = (
     "pre-training budget, and that the changed model gets worse from some budget on although its base gets better: "
     "the inflection point. Public ladders are confounded by learning rates that were not annealed."
 )
+PLAIN = Measure()
+"""How costs read: in their unit, which stands beside them."""
 
 
 def probe_page(record: ProbeRecord) -> Page:
     """The page as blocks."""
-    labels = [m.label for m in record.models]
-    kinds = [k for k in KINDS if any(s.kind == k for s in record.sensitivities)]
-    own = [m.label for m in record.models if m.stds == "tensor"]
-    scaled = [f"Noise of {listed(own)} is scaled by the present standard deviations instead."] if own else []
+    labels = [model.label for model in record.models]
+    title = f"How fragile {'is' if len(labels) == 1 else 'are'} {listed(labels) if 0 < len(labels) < 4 else 'they'}?"
+    charts = side_by_side([noise_chart(record), other_chart(record)])
     return Page(
         tab=f"{', '.join(labels[:3])}: holdfast probe",
         eyebrow="holdfast probe report",
-        title=f"How fragile {'is' if len(labels) == 1 else 'are'} {listed(labels) if 0 < len(labels) < 4 else 'they'}?",
+        title=title,
         lead=lead(record),
-        status=("finished", "good") if record.status == "finished" else (record.status, "warn"),
-        details=" · ".join(
-            [plural(len(record.models), "model"), *_budgets(record), *(m.origin for m in record.models[:1] if m.origin)]
-        ),
+        status=(record.status, TONES.get(record.status, "warn")),
+        details=joined(plural(len(labels), "model"), _budgets(record), record.models[0].origin if labels else ""),
         blocks=[
             Tiles(_tiles(record)),
             _ladder(record),
-            Section(
-                "What each change costs",
-                [*side_by_side([noise_chart(record), other_chart(record)]), *cost_tables(record)],
-                intro=MEANING,
-            ),
+            Section("What each change costs", [*charts, *cost_tables(record)], intro=MEANING),
             *curvature_sections(record),
-            notes([*(KINDS[k] for k in kinds), *scaled, *record.notes], "How to read it"),
+            notes(_how_to_read(record), "How to read it"),
             Section("What it ran on", [Panel(facts_or_nothing(_facts(record)), "card")]),
         ],
         footer=joined("Measured by holdfast", hardware_text(record.hardware)),
     )
+
+
+def _how_to_read(record: ProbeRecord) -> list[str]:
+    measured = {s.kind for s in record.sensitivities}
+    sentences = [text for kind, text in KINDS.items() if kind in measured]
+    rescaled = [model.label for model in record.models if model.stds == "tensor"]
+    if rescaled:
+        sentences.append(f"Noise of {listed(rescaled)} is scaled by the present standard deviations instead.")
+    return [*sentences, *record.notes]
 
 
 def _ladder(record: ProbeRecord) -> Section | None:
@@ -127,96 +136,99 @@ def _ladder(record: ProbeRecord) -> Section | None:
 
 def probe_blocks(record: ProbeRecord) -> list[Block]:
     """Lead and tables, for a terminal."""
-    trend = [trend_table(record), *turn_tables(record)] if record.trends else []
-    return [
-        Paragraph(lead(record)),
-        *cost_tables(record),
-        *trend,
-        *(Paragraph(f"note: {n}", "note") for n in record.notes),
-    ]
+    blocks: list[Block] = [Paragraph(lead(record)), *cost_tables(record)]
+    if record.trends:
+        blocks += [trend_table(record), *turn_tables(record)]
+    return blocks + paragraphs(record.notes, before="note: ")
 
 
 def lead(record: ProbeRecord) -> str:
     """The answer in a sentence or two."""
-    if not record.sensitivities:
+    first = _of_first_entry(record)
+    if not first:
         return "Nothing was measured yet."
-    entry = record.sensitivities[0].entry
-    own = [s for s in record.sensitivities if s.entry == entry]
     if record.ladder and len(record.models) > 1:
-        return _along_ladder(record, entry)
-    parts = []
+        return _along_ladder(record, first[0].entry)
+    sentences = []
     for model in record.models:
-        mine = [s for s in own if s.model == model.label]
-        middle = [_middle([s for s in mine if s.kind == kind]) for kind in KINDS]
-        told = [f"{change_text(s)} {_cost(s)}" for s in middle if s is not None]
-        parts.append(f"{model.label}: {', '.join(told)}.")
-    name, unit = entry.rpartition("/")[2], own[0].unit
-    return f"What it costs on {name}, in {unit}. {' '.join(parts)}"
+        costs = []
+        for s in _middles(first, model.label):
+            costs.append(f"{change_text(s)} {s.failed or ' '.join(_texts(s))}")
+        sentences.append(f"{model.label}: {', '.join(costs)}.")
+    return f"What it costs on {_name(first[0].entry)}, in {first[0].unit}. {' '.join(sentences)}"
 
 
 def _along_ladder(record: ProbeRecord, entry: str) -> str:
     """How costs move from the smallest to the largest budget."""
-    own = [t for t in record.trends if t.entry == entry]
-    named = {v: [change_text(t) for t in own if t.verdict == v] for v in TREND_TONES}
-    told = [f"{verdict}: {listed(names)}" for verdict, names in named.items() if names]
-    turned = [
-        f"{change_text(t)} beyond {count(t.tokens)}"
-        for t in record.inflections
-        if t.entry == entry and t.kind != AS_IT_IS and t.verdict == "turns"
-    ]
-    told += [f"more pre-training harms the model under {listed(turned)}"] if turned else []
+    changes: dict[str, list[str]] = {verdict: [] for verdict in TREND_TONES}
+    for trend in record.trends:
+        if trend.entry == entry:
+            changes[trend.verdict].append(change_text(trend))
+    parts = [f"{verdict}: {listed(names)}" for verdict, names in changes.items() if names]
+    turned = []
+    for turn in record.inflections:
+        if turn.entry == entry and turn.kind != AS_IT_IS and turn.verdict == "turns":
+            turned.append(f"{change_text(turn)} beyond {count(turn.tokens)}")
+    parts += [f"more pre-training harms the model under {listed(turned)}"] if turned else []
     budgets = f"from {count(record.models[0].tokens)} to {count(record.models[-1].tokens)} tokens of pre-training"
-    return f"What changes cost on {entry.rpartition('/')[2]} {budgets}: {'; '.join(told)}."
+    return f"What changes cost on {_name(entry)} {budgets}: {'; '.join(parts)}."
 
 
-def _middle(held: Sequence[Sensitivity]) -> Sensitivity | None:
+def _name(entry: str) -> str:
+    """An entry without its suite."""
+    return entry.rpartition("/")[2]
+
+
+def _of_first_entry(record: ProbeRecord, *kinds: str) -> list[Sensitivity]:
+    """What changes of some kinds, or all, cost on the entry that leads."""
+    entry = record.sensitivities[0].entry if record.sensitivities else ""
+    return [s for s in record.sensitivities if s.entry == entry and (not kinds or s.kind in kinds)]
+
+
+def _middles(costs: Sequence[Sensitivity], model: str) -> list[Sensitivity]:
     """One change of a kind to speak of: the one in the middle of its sizes, as asked for."""
-    return held[len(held) // 2] if held else None
+    middles = []
+    for kind in KINDS:
+        of_kind = [s for s in costs if s.model == model and s.kind == kind]
+        middles += of_kind[len(of_kind) // 2 :][:1]
+    return middles
 
 
-def _cost(s: Sensitivity) -> str:
-    return f"{number(s.harm, decimals_for(s.interval), sign=True)} {_interval(s)}" if not s.failed else s.failed
+def _cost(s: Sensitivity) -> Reading:
+    """What a change costs, with its interval."""
+    if s.interval is None or not s.higher_is_better:
+        return Reading(s.harm, s.interval)
+    return Reading(s.harm, (-s.interval[1], -s.interval[0]))
 
 
-def _interval(s: Sensitivity) -> str:
-    return interval_text(_ends(s), decimals_for(s.interval), sign=True)
-
-
-def _ends(s: Sensitivity) -> tuple[float, float] | None:
-    """The interval of the cost."""
-    if s.interval is None:
-        return None
-    return (-s.interval[1], -s.interval[0]) if s.higher_is_better else s.interval
+def _texts(s: Sensitivity) -> tuple[str, str]:
+    return PLAIN.texts(_cost(s), sign=True)
 
 
 def change_text(s: Sensitivity | Trend | Inflection) -> str:
     """A change in words: "noise 0.01", "int4", "30 % pruned", "50 % of the way to tuned"."""
-    return {
-        NOISE: f"noise {s.size:g}",
-        QUANTIZE: s.label,
-        PRUNE: f"{100 * s.size:g} % pruned",
-        TOWARD: f"{100 * s.size:g} % of the way to {s.label}" if s.size != 1 else f"all the way to {s.label}",
-    }[s.kind]
+    if s.kind == NOISE:
+        return f"noise {s.size:g}"
+    if s.kind == PRUNE:
+        return f"{100 * s.size:g} % pruned"
+    if s.kind == QUANTIZE:
+        return s.label
+    return f"all the way to {s.label}" if s.size == 1 else f"{100 * s.size:g} % of the way to {s.label}"
 
 
-def _budgets(record: ProbeRecord) -> list[str]:
-    known = [m.tokens for m in record.models if m.tokens is not None]
-    return [f"{count(min(known))} to {count(max(known))} tokens of pre-training"] if len(known) > 1 else []
+def _budgets(record: ProbeRecord) -> str:
+    tokens = present(model.tokens for model in record.models)
+    return f"{count(min(tokens))} to {count(max(tokens))} tokens of pre-training" if len(tokens) > 1 else ""
 
 
 def _tiles(record: ProbeRecord) -> list[Tile]:
     """The costs of the largest budget, or of the first model."""
-    if not record.models:
-        return []
-    model = (record.models[-1] if record.ladder else record.models[0]).label
-    entry = record.sensitivities[0].entry if record.sensitivities else ""
-    found = []
-    for kind in KINDS:
-        s = _middle([s for s in record.sensitivities if (s.model, s.entry, s.kind) == (model, entry, kind)])
-        if s is not None:
-            value = "∞" if s.failed else number(s.harm, decimals_for(s.interval), sign=True)
-            found.append(Tile(f"{model}: {change_text(s)}", value, s.failed or f"{s.unit} {_interval(s)}"))
-    return found
+    tiles = []
+    for model in record.models[-1:] if record.ladder else record.models[:1]:
+        for s in _middles(_of_first_entry(record), model.label):
+            cost, interval = ("∞", s.failed) if s.failed else _texts(s)
+            tiles.append(Tile(f"{model.label}: {change_text(s)}", cost, s.failed or f"{s.unit} {interval}"))
+    return tiles
 
 
 # --------------------------------------------------------------------------------------------------------------- tables
@@ -224,66 +236,72 @@ def _tiles(record: ProbeRecord) -> list[Tile]:
 
 def cost_tables(record: ProbeRecord) -> list[Table]:
     """One table an entry: a change a line, a model a column."""
-    found = []
-    for entry in dict.fromkeys(s.entry for s in record.sensitivities):
-        own = [s for s in record.sensitivities if s.entry == entry]
-        cells = {(s.kind, s.label, s.size, s.model): s for s in own}
-        changes = dict.fromkeys((s.kind, s.label, s.size) for s in own)
-        models = [m for m in record.models if any(s.model == m.label for s in own)]
-        as_it_is: list[Text] = ["as it is"]
-        for m in models:
-            before = next(s.before for s in own if s.model == m.label)
-            as_it_is.append(figure(number(before, 4), value=before))
-        rows = [as_it_is]
-        for change in changes:
-            row: list[Text] = []
-            for m in models:
-                s = cells.get((*change, m.label))
-                row.append("" if s is None else _cell(s))
-            rows.append([change_text(next(s for s in own if (s.kind, s.label, s.size) == change)), *row])
-        heads = [Column(title="Change"), *(Column(title=_head(m), numeric=True) for m in models)]
-        better = "higher" if own[0].higher_is_better else "lower"
-        title = f"{entry}: cost in {own[0].unit} ({better} figures are better)"
-        found.append(Table(columns=heads, rows=rows, title=title, kind="dense"))
-    return found
+    entries: dict[str, list[Sensitivity]] = {}
+    for s in record.sensitivities:
+        entries.setdefault(s.entry, []).append(s)
+    return [_cost_table(entry, costs, record.models) for entry, costs in entries.items()]
+
+
+def _cost_table(entry: str, costs: Sequence[Sensitivity], models: Sequence[ProbedModel]) -> Table:
+    as_it_is: dict[str, Text] = {}
+    cells = {"as it is": as_it_is}
+    for s in costs:
+        as_it_is.setdefault(s.model, figure(number(s.before, 4), value=s.before))
+        cells.setdefault(change_text(s), {})[s.model] = _cell(s)
+    measured = [model for model in models if model.label in as_it_is]
+    rows = []
+    for change, by_model in cells.items():
+        rows.append([change, *(by_model.get(model.label, "") for model in measured)])
+    better = "higher" if costs[0].higher_is_better else "lower"
+    title = f"{entry}: cost in {costs[0].unit} ({better} figures are better)"
+    return Table(columns=columns("Change", *map(_head, measured)), rows=rows, title=title, kind="dense")
+
+
+def _head(model: ProbedModel) -> str:
+    return model.label if model.tokens is None else f"{model.label} ({count(model.tokens)} tokens)"
+
+
+def _cell(s: Sensitivity) -> Text:
+    if s.failed:
+        return figure("∞", s.failed, tone="bad")
+    low, high = _cost(s).interval or (0.0, 0.0)
+    tone = "" if low <= 0 <= high else "bad" if s.harm > 0 else "good"
+    return figure(*_texts(s), value=s.harm, tone=tone)
 
 
 def trend_table(record: ProbeRecord) -> Table:
     """From the smallest to the largest budget, a change a line."""
-    several = len({t.entry for t in record.trends}) > 1
-    entry = [Col("Figure", lambda t: t.entry.rpartition("/")[2], numeric=False)] if several else []
-    first, last = (count(m.tokens) for m in (record.models[0], record.models[-1]))
-    return tabulate(
-        record.trends,
-        [
-            Col("Change", change_text, numeric=False),
-            Col("The cost", lambda t: chip(t.verdict, TREND_TONES[t.verdict]), numeric=False),
-            *entry,
-            Col(f"At {first} tokens", lambda t: number(t.first, _digits(t), sign=True)),
-            Col(f"At {last} tokens", lambda t: number(t.last, _digits(t), sign=True)),
-            Col("Difference", lambda t: figure(*Measure().texts(t.difference, sign=True), value=t.difference.value)),
-        ],
-        kind="dense",
-    )
+    rows = []
+    for t in record.trends:
+        row = {"change": change_text(t), "verdict": chip(t.verdict, TREND_TONES[t.verdict]), "entry": _name(t.entry)}
+        for key, value in (("first", t.first), ("last", t.last)):
+            row[key] = PLAIN.texts(Reading(value, t.difference.interval), sign=True)[0]
+        difference = PLAIN.texts(t.difference, sign=True)
+        rows.append(row | {"difference": figure(*difference, value=t.difference.value)})
+    first, last = (count(model.tokens) for model in (record.models[0], record.models[-1]))
+    words = {"Change": "change", "The cost": "verdict"} | _figure_column(record.trends)
+    figures = {f"At {first} tokens": "first", f"At {last} tokens": "last", "Difference": "difference"}
+    return tabulate(rows, [*heads(words, words=3), *heads(figures, words=0)], kind="dense")
+
+
+def _figure_column(items: Sequence[Trend | Inflection]) -> dict[str, str]:
+    """The column of the entry, where there are several."""
+    return {"Figure": "entry"} if len({item.entry for item in items}) > 1 else {}
 
 
 def turn_tables(record: ProbeRecord) -> list[Block]:
     """At which budget a changed model is at its best, a change a line."""
     if not record.inflections:
         return []
-    several = len({t.entry for t in record.inflections}) > 1
-    entry = [Col("Figure", lambda t: t.entry.rpartition("/")[2], numeric=False)] if several else []
-    table = tabulate(
-        record.inflections,
-        [
-            Col("Model", lambda t: "as it is" if t.kind == AS_IT_IS else change_text(t), numeric=False),
-            Col("More pre-training", lambda t: chip(TURNS[t.verdict], TURN_TONES[t.verdict]), numeric=False),
-            *entry,
-            Col("Best at, tokens", lambda t: figure(count(t.tokens), budget_interval(t), value=t.tokens)),
-            Col("Lost from there on", _lost),
-        ],
-        kind="dense",
-    )
+    rows = []
+    for t in record.inflections:
+        row: dict[str, Text] = {"change": "as it is" if t.kind == AS_IT_IS else change_text(t), "entry": _name(t.entry)}
+        row |= {"verdict": chip(TURNS[t.verdict], TURN_TONES[t.verdict])}
+        row |= {"best": figure(count(t.tokens), budget_interval(t), value=t.tokens), "lost": _lost(t)}
+        rows.append(row)
+    words = {"Model": "change", "More pre-training": "verdict"} | _figure_column(record.inflections)
+    figures = {"Best at, tokens": "best", "Lost from there on": "lost"}
+    table = tabulate(rows, [*heads(words, words=3), *heads(figures, words=0)], kind="dense")
     return [Paragraph(TURNING, "prose"), table]
 
 
@@ -294,23 +312,9 @@ def budget_interval(t: TurningPoint) -> str:
 
 
 def _lost(t: Inflection) -> str:
-    return "" if not t.after else "∞" if math.isinf(t.after) else f"{significant(rounded(t.after, 3))} {t.unit}"
-
-
-def _digits(t: Trend) -> int:
-    return decimals_for(t.difference.interval)
-
-
-def _head(model: Any) -> Text:
-    return model.label if model.tokens is None else f"{model.label} ({count(model.tokens)} tokens)"
-
-
-def _cell(s: Sensitivity) -> Text:
-    if s.failed:
-        return figure("∞", s.failed, tone="bad")
-    ends = _ends(s)
-    tone = "" if ends is None or ends[0] <= 0 <= ends[1] else "bad" if s.harm > 0 else "good"
-    return figure(number(s.harm, decimals_for(s.interval), sign=True), _interval(s), value=s.harm, tone=tone)
+    if not t.after:
+        return ""
+    return "∞" if math.isinf(t.after) else f"{_short(t.after)} {t.unit}"
 
 
 # --------------------------------------------------------------------------------------------------------------- charts
@@ -318,153 +322,107 @@ def _cell(s: Sensitivity) -> Text:
 
 def noise_chart(record: ProbeRecord) -> Chart | None:
     """The cost of noise against gamma, a line a model."""
-    return _sizes_chart(record, NOISE, "Noise", "γ", "gamma", "noise, γ")
-
-
-def _sizes_chart(record: ProbeRecord, kind: str, title: str, head: str, key: str, axis: str) -> Chart | None:
-    own = _of_first_entry(record, kind)
-    if len({s.size for s in own}) < 2:
+    costs = _of_first_entry(record, NOISE)
+    sizes = sorted({s.size for s in costs})
+    if len(sizes) < 2:
         return None
-    rows = [_row(s) | {key: f"{s.size:g}"} for s in own if not s.failed]
-    marks = [
-        Mark(kind="line", where={"model": m.label}, name=m.label, **_look(place))
-        for place, m in enumerate(record.models)
-    ]
-    sizes = sorted({s.size for s in own})
-    return Chart(
-        title=f"{title}: cost against size",
-        rows=rows,
-        columns=[Col("Model", "model", numeric=False), Col(head, key), Col(f"Cost, {own[0].unit}", "y")],
-        marks=marks,
-        x=Axis(title=axis, log=True, ticks=ticks_at(sizes) if len(sizes) < 7 else log_ticks(sizes[0], sizes[-1])),
-        y=Axis(title=f"cost, {own[0].unit}", zero=True),
-        caption=f"On {own[0].entry.rpartition('/')[2]}.{_left_out(own)}",
+    return _cost_chart(
+        "Noise: cost against size",
+        [_row(s) | {"gamma": f"{s.size:g}"} for s in costs if not s.failed],
+        heads({"Model": "model", "γ": "gamma"}),
+        costs,
+        marks=_marks("line", "model", [model.label for model in record.models]),
+        x=Axis(title="noise, γ", log=True, ticks=ticks_at(sizes) if len(sizes) < 7 else log_ticks(sizes[0], sizes[-1])),
         height=360,
     )
 
 
+def _cost_chart(
+    title: str, rows: Sequence[Row], columns: Sequence[Col], costs: Sequence[Sensitivity], **options: Any
+) -> Chart:
+    """Costs upright, unless the `options` of `Chart` say otherwise, with a column of them in the table."""
+    cost, broken = Axis(title=f"cost, {costs[0].unit}", zero=True), []
+    for s in costs:
+        if s.failed:
+            broken.append(f"{change_text(s)} of {s.model}")
+    caption = f"On {_name(costs[0].entry)}."
+    if broken:
+        caption += f" Not finite, so not drawn: {', '.join(broken)}."
+    columns = [*columns, Col(f"Cost, {costs[0].unit}", "y")]
+    return Chart(title=title, rows=rows, columns=columns, caption=caption, **{"y": cost} | options)
+
+
+def _marks(kind: str, key: str, names: Sequence[str], **places: Any) -> list[Mark]:
+    """A mark a name, for the rows that have it under `key`."""
+    marks = []
+    for index, name in enumerate(names):
+        marks.append(Mark(kind=kind, where={key: name}, name=name, **places, **look(index)))
+    return marks
+
+
+def _row(s: Sensitivity) -> dict[str, Any]:
+    return {"model": s.model, "change": change_text(s), "x": s.size, "y": Value.of(_cost(s), sign=True)}
+
+
 def other_chart(record: ProbeRecord) -> Chart | None:
-    """The cost of bits and pruning, a bar each."""
-    own = [s for s in _of_first_entry(record, QUANTIZE, PRUNE) if not s.failed]
-    if not own:
+    """The cost of bits and pruning, a point each."""
+    costs = _of_first_entry(record, QUANTIZE, PRUNE)
+    rows = [_row(s) for s in costs if not s.failed]
+    if not rows:
         return None
-    names = list(dict.fromkeys(change_text(s) for s in own))
-    many = len(record.models) > 1
-    rows = [
-        _row(s)
-        | {
-            "change": change_text(s),
-            "place": names.index(change_text(s)) + (_shift(record, s.model) if many else 0.0),
-            "colour": COLOURS[_place(record, s.model) % len(COLOURS)],
-        }
-        for s in own
-    ]
-    marks = [
-        Mark(kind="points", x="y", y="place", where={"model": m.label}, name=m.label, **_look(n, line=False))
-        for n, m in enumerate(record.models)
-    ]
-    return Chart(
-        title="Few bits and pruning",
-        rows=rows,
-        columns=[
-            Col("Change", "change", numeric=False),
-            Col("Model", "model", numeric=False),
-            Col(f"Cost, {own[0].unit}", "y"),
-        ],
-        marks=marks,
-        x=Axis(title=f"cost, {own[0].unit}", zero=True),
+    labels = [model.label for model in record.models]
+    names = list(dict.fromkeys(row["change"] for row in rows))
+    for row in rows:  # models of one change lie beside each other
+        index = labels.index(row["model"])
+        shift = 0.6 * (index / (len(labels) - 1) - 0.5) if len(labels) > 1 else 0.0
+        row["place"] = names.index(row["change"]) + shift
+    room = 34 * (1 + len(labels) // 4) if len(labels) > 1 else 34
+    return _cost_chart(
+        "Few bits and pruning",
+        rows,
+        heads({"Change": "change", "Model": "model"}, words=2),
+        costs,
+        marks=_marks("points", "model", labels, x="y", y="place"),
+        x=Axis(title=f"cost, {costs[0].unit}", zero=True),
         y=Axis(names=names),
-        caption=f"On {own[0].entry.rpartition('/')[2]}.{_left_out(_of_first_entry(record, QUANTIZE, PRUNE))}",
-        height=max(220, 60 + 34 * len(names) * (1 if not many else 1 + len(record.models) // 4)),
+        height=max(220, 60 + room * len(names)),
     )
 
 
 def ladder_charts(record: ProbeRecord) -> list[Chart]:
     """The figure and the cost against the budget, a line a change: figures 2 and 3 of the paper on one's own ladder."""
-    own = _of_first_entry(record)
-    if not own:
+    costs = _of_first_entry(record)
+    if not costs:
         return []
-    tokens = {m.label: m.tokens for m in record.models}
-    entry, unit = own[0].entry.rpartition("/")[2], own[0].unit
-    changes = list(dict.fromkeys((s.kind, s.label, s.size) for s in own if s.kind in (NOISE, QUANTIZE, PRUNE)))
-    ticks = ticks_at([m.tokens for m in record.models if m.tokens]) if len(record.models) < 7 else ()
-    shown = [(t, count(t)) for t, _ in ticks]
-    x = Axis(title="tokens of pre-training", log=True, ticks=shown)
-    cost_rows = [_row(s) | {"x": tokens[s.model], "change": change_text(s)} for s in own if not s.failed]
-    base_rows = [
-        {"x": m.tokens, "change": "as it is", "model": m.label, "y": rounded(s.before)}
-        for m in record.models
-        if (s := next((s for s in own if s.model == m.label), None)) is not None
-    ]
-    after_rows = [
-        {"x": tokens[s.model], "change": change_text(s), "model": s.model, "y": rounded(s.after)}
-        for s in own
-        if not s.failed
-    ]
-    names = [change_text(next(s for s in own if (s.kind, s.label, s.size) == c)) for c in changes]
-    heads = [Col("Model", "model", numeric=False), Col("Change", "change", numeric=False)]
-    lines = [Mark(kind="line", where={"change": n}, name=n, **_look(place)) for place, n in enumerate(names)]
-    base = Mark(kind="line", where={"change": "as it is"}, name="as it is", colour="ink", symbol="star", bars=0)
-    return [
-        Chart(
-            title="The changed model by budget",
-            rows=[*base_rows, *after_rows],
-            columns=[*heads, Col(unit, "y")],
-            marks=[base, *lines],
-            x=x,
-            y=Axis(title=f"{entry}, {unit}"),
-            caption="Where a line turns, more pre-training makes the changed model worse (the inflection point).",
-            height=380,
-        ),
-        Chart(
-            title="What the change costs by budget",
-            rows=cost_rows,
-            columns=[*heads, Col(f"Cost, {unit}", "y")],
-            marks=lines,
-            x=x,
-            y=Axis(title=f"cost, {unit}", zero=True),
-            caption=f"On {entry}.{_left_out(own)}",
-            height=380,
-        ),
-    ]
-
-
-def _of_first_entry(record: ProbeRecord, *kinds: str) -> list[Sensitivity]:
-    entry = record.sensitivities[0].entry if record.sensitivities else ""
-    return [s for s in record.sensitivities if s.entry == entry and (not kinds or s.kind in kinds)]
-
-
-def _row(s: Sensitivity) -> dict[str, Any]:
-    ends = _ends(s)
-    digits = decimals_for(s.interval)
-    value = Value(
-        value=s.harm,
-        low=None if ends is None else ends[0],
-        high=None if ends is None else ends[1],
-        text=number(s.harm, digits, sign=True),
-        interval=_interval(s),
+    tokens = {model.label: model.tokens for model in record.models}
+    base: dict[str, dict[str, Any]] = {}
+    changed, cost_rows = [], []
+    for s in costs:
+        about = {"x": tokens.get(s.model), "model": s.model}
+        base.setdefault(s.model, about | {"change": "as it is", "y": rounded(s.before)})
+        if not s.failed:
+            changed.append(about | {"change": change_text(s), "y": rounded(s.after)})
+            cost_rows.append(_row(s) | about)
+    names = dict.fromkeys(change_text(s) for s in costs if s.kind != TOWARD)
+    lines = _marks("line", "change", list(names))
+    as_it_is = Mark(kind="line", where={"change": "as it is"}, name="as it is", colour="ink", symbol="star", bars=0)
+    budgets = [budget for budget in tokens.values() if budget]
+    ticks = [(budget, count(budget)) for budget in budgets] if len(record.models) < 7 else []
+    x = Axis(title="tokens of pre-training", log=True, ticks=ticks)
+    unit = costs[0].unit
+    words = heads({"Model": "model", "Change": "change"}, words=2)
+    of_figures = Chart(
+        title="The changed model by budget",
+        rows=[*base.values(), *changed],
+        columns=[*words, Col(unit, "y")],
+        marks=[as_it_is, *lines],
+        x=x,
+        y=Axis(title=f"{_name(costs[0].entry)}, {unit}"),
+        caption="Where a line turns, more pre-training makes the changed model worse (the inflection point).",
+        height=380,
     )
-    return {"model": s.model, "x": s.size, "y": value}
-
-
-def _look(place: int, *, line: bool = True) -> dict[str, Any]:
-    found: dict[str, Any] = {"colour": COLOURS[place % len(COLOURS)], "symbol": SYMBOLS[place % len(SYMBOLS)]}
-    return found | ({"dash": DASHES[place // len(COLOURS) % len(DASHES)]} if line else {})
-
-
-def _place(record: ProbeRecord, label: str) -> int:
-    return next(n for n, m in enumerate(record.models) if m.label == label)
-
-
-def _shift(record: ProbeRecord, label: str) -> float:
-    """Models of one change lie beside each other."""
-    many = len(record.models)
-    return 0.6 * (_place(record, label) / (many - 1) - 0.5) if many > 1 else 0.0
-
-
-def _left_out(own: Sequence[Sensitivity]) -> str:
-    broken = [f"{change_text(s)} of {s.model}" for s in own if s.failed]
-    return f" Not finite, so not drawn: {', '.join(broken)}." if broken else ""
+    of_costs = _cost_chart("What the change costs by budget", cost_rows, words, costs, marks=lines, x=x, height=380)
+    return [of_figures, of_costs]
 
 
 # ------------------------------------------------------------------------------------------------------------ curvature
@@ -474,107 +432,93 @@ def curvature_sections(record: ProbeRecord) -> list[Section]:
     """What is known of the curvature of the loss; nothing where it was not measured."""
     if not record.sharpness:
         return []
-    charts = [
-        chart for sharpness in record.sharpness for chart in line_charts(sharpness, many=len(record.sharpness) > 1)
-    ]
+    charts: list[Chart | None] = []
+    for sharpness in record.sharpness:
+        charts += line_charts(sharpness, many=len(record.sharpness) > 1)
     first = record.sharpness[0]
-    return [
-        Section(
-            "Curvature of the loss",
-            [sharpness_table(record.sharpness), *side_by_side(charts)],
-            intro=(
-                f"Of the loss on {plural(first.documents, 'document')} ({first.tokens:,} tokens), nats a token. Noise "
-                "costs γ²/2 Tr(SH) on average where the loss is quadratic, S the variances at initialisation; traces "
-                f"are Hutchinson's estimates over {first.probes} random vectors, with their interval. The paper finds "
-                "the loss above its quadratic approximation once steps are large."
-            ),
-        )
-    ]
+    intro = (
+        f"Of the loss on {plural(first.documents, 'document')} ({first.tokens:,} tokens), nats a token. Noise "
+        "costs γ²/2 Tr(SH) on average where the loss is quadratic, S the variances at initialisation; traces "
+        f"are Hutchinson's estimates over {first.probes} random vectors, with their interval. The paper finds "
+        "the loss above its quadratic approximation once steps are large."
+    )
+    blocks = [_sharpness_table(record.sharpness), *side_by_side(charts)]
+    return [Section("Curvature of the loss", blocks, intro=intro)]
 
 
-def sharpness_table(held: Sequence[Sharpness]) -> Table:
+def _short(value: float, digits: int = 3) -> str:
+    return significant(rounded(value, digits))
+
+
+def _trace(value: float | None, interval: Interval | None) -> Text:
+    if value is None:
+        return ""
+    ends = "" if interval is None else between(*map(_short, interval))
+    return figure(_short(value, 4).replace("-", MINUS), ends, value=value)
+
+
+SHARPNESS = heads(
+    {
+        "Model": "model",
+        "Loss": lambda s: number(s.loss, 4),
+        "Gradient norm": lambda s: _short(s.gradient_norm),
+        "Trace of H": lambda s: _trace(s.trace, s.trace_interval),
+        "Tr(SH)": lambda s: _trace(s.noise_trace, s.noise_trace_interval),
+        "Largest eigenvalues": lambda s: ", ".join(map(_short, s.eigenvalues)),
+    }
+)
+
+
+def _sharpness_table(sharpness: Sequence[Sharpness]) -> Table:
     """A model a line."""
-
-    def estimate(value: float | None, interval: tuple[float, float] | None) -> Text:
-        if value is None:
-            return ""
-        ends = (
-            ""
-            if interval is None
-            else f"[{significant(rounded(interval[0], 3))}, {significant(rounded(interval[1], 3))}]"
-        )
-        return figure(significant(rounded(value, 4)).replace("-", MINUS), ends, value=value)
-
-    columns = [
-        Col("Model", "model", numeric=False),
-        Col("Loss", lambda s: number(s.loss, 4)),
-        Col("Gradient norm", lambda s: significant(rounded(s.gradient_norm, 3))),
-        Col("Trace of H", lambda s: estimate(s.trace, s.trace_interval)),
-        Col("Tr(SH)", lambda s: estimate(s.noise_trace, s.noise_trace_interval)),
-        *(
-            [Col("Largest eigenvalues", lambda s: ", ".join(significant(rounded(v, 3)) for v in s.eigenvalues))]
-            if any(s.eigenvalues for s in held)
-            else []
-        ),
-    ]
-    return tabulate(held, columns, kind="dense")
+    with_eigenvalues = any(s.eigenvalues for s in sharpness)
+    return tabulate(sharpness, SHARPNESS if with_eigenvalues else SHARPNESS[:-1], kind="dense")
 
 
 def line_charts(sharpness: Sharpness, *, many: bool) -> list[Chart]:
     """The loss along each direction against its quadratic approximation."""
-    found = []
+    charts = []
     for line in sharpness.lines:
-        losses = [(size, loss) for size, loss in line.losses if math.isfinite(loss)]
-        lost = [f"{size:g}" for size, loss in line.losses if not math.isfinite(loss)]
-        if len(losses) < 3 or losses[0][0] != 0:
-            continue
-        start = losses[0][1]
-        rows: list[Row] = [
-            {"x": size, "y": rounded(loss), "quadratic": rounded(line.quadratic(size, start))} for size, loss in losses
-        ]
-        last = max(size for size, _ in losses)
-        curve = [
-            {"x": rounded(last * n / 40), "quadratic": rounded(line.quadratic(last * n / 40, start))} for n in range(41)
-        ]
-        highest = max(loss for _, loss in losses)
-        lowest = min(min(loss for _, loss in losses), min(r["quadratic"] for r in curve))
-        room = 0.08 * max(highest - lowest, 1e-9)
-        towards = "noise" if line.label.startswith("noise") else f"towards {line.label}"
-        found.append(
-            Chart(
-                title=f"The loss along {line.label if towards == 'noise' else 'the step ' + towards}"
-                + (f", {sharpness.model}" if many else ""),
-                rows=rows,
-                columns=[Col("Size", "x"), Col("Loss", "y"), Col("Quadratic", "quadratic")],
-                marks=[
-                    Mark(kind="line", name="measured", bars=0),
-                    Mark(
-                        kind="line",
-                        y="quadratic",
-                        rows=curve,
-                        name="quadratic",
-                        colour="second",
-                        dash="dash",
-                        markers=False,
-                        bars=0,
-                    ),
-                ],
-                x=Axis(title="γ" if towards == "noise" else "share of the way"),
-                y=Axis(title="nats/token", range=(lowest - room, highest + room)),
-                caption=f"Slope {significant(rounded(line.slope, 3))}, curvature "
-                f"{significant(rounded(line.curvature, 3))}.".replace("-", MINUS)
-                + (f" Not finite at {', '.join(lost)}." if lost else ""),
-                height=340,
-            )
-        )
-    return found
+        points = [(size, loss) for size, loss in line.losses if math.isfinite(loss)]
+        if len(points) > 2 and points[0][0] == 0:
+            charts.append(_line_chart(line, points, f", {sharpness.model}" if many else ""))
+    return charts
+
+
+def _line_chart(line: Line, points: Sequence[tuple[float, float]], model: str) -> Chart:
+    start, last = points[0][1], points[-1][0]
+    rows, curve = [], []
+    for size, loss in points:
+        rows.append({"x": size, "y": rounded(loss), "quadratic": rounded(line.quadratic(size, start))})
+    for n in range(41):
+        size = last * n / 40
+        curve.append({"x": rounded(size), "quadratic": rounded(line.quadratic(size, start))})
+    losses = [loss for _, loss in points]
+    lowest, highest = min(*losses, *(row["quadratic"] for row in curve)), max(losses)
+    room = 0.08 * max(highest - lowest, 1e-9)
+    is_noise = line.label.startswith("noise")
+    approximation = Mark(
+        kind="line", y="quadratic", rows=curve, name="quadratic", colour="second", dash="dash", markers=False, bars=0
+    )
+    caption = f"Slope {_short(line.slope)}, curvature {_short(line.curvature)}.".replace("-", MINUS)
+    overflows = [f"{size:g}" for size, loss in line.losses if not math.isfinite(loss)]
+    return Chart(
+        title=f"The loss along {line.label if is_noise else f'the step towards {line.label}'}{model}",
+        rows=rows,
+        columns=heads({"Size": "x", "Loss": "y", "Quadratic": "quadratic"}, words=0),
+        marks=[Mark(kind="line", name="measured", bars=0), approximation],
+        x=Axis(title="γ" if is_noise else "share of the way"),
+        y=Axis(title="nats/token", range=(lowest - room, highest + room)),
+        caption=caption + (f" Not finite at {', '.join(overflows)}." if overflows else ""),
+        height=340,
+    )
 
 
 def _facts(record: ProbeRecord) -> list[tuple[str, Text]]:
-    models = [
-        (m.label, f"{m.name}, {m.architecture}, {count(m.parameters)} parameters, {m.dtype}") for m in record.models
-    ]
-    asked = [
-        (k.replace("_", " "), setting(v)) for k, v in record.settings.items() if v not in (None, [], {}, "", False)
-    ]
-    return [*models, *asked, *hardware_rows(record.hardware)]
+    facts: list[tuple[str, Text]] = []
+    for m in record.models:
+        facts.append((m.label, f"{m.name}, {m.architecture}, {count(m.parameters)} parameters, {m.dtype}"))
+    for key, value in record.settings.items():
+        if value not in (None, [], {}, "", False):
+            facts.append((key.replace("_", " "), setting(value)))
+    return [*facts, *hardware_rows(record.hardware)]

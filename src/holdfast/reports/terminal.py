@@ -4,8 +4,9 @@ page."""
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from holdfast.printable import Lines, printable
 from holdfast.reports import blocks as b
@@ -17,9 +18,9 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 STYLE = {"good": "green", "bad": "red", "flat": "dim", "warn": "yellow", "minor": "dim", "taken": "bold"}
+STYLE |= {"note": "dim", "strong": "bold"}
 LABEL = 16
 """Characters that a row's name keeps in a narrow terminal."""
-PARAGRAPHS = {"note": "dim", "strong": "bold"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,26 +74,28 @@ class Printer:
                     for text, style in _lines(x):
                         yield self._line(text, style)
 
-    def _line(self, value: str, style: str | None = None) -> Text:
+    def _line(self, value: str, style: str = "") -> Text:
         from rich.text import Text
 
-        return Text(self.text(value), style=style or "")
+        return Text(self.text(value), style=style)
 
     def _table(self, x: b.Table) -> Iterator[Any]:
         if x.note:
             yield self._line(x.note, "dim")
-        columns = [(b.words(c.title), c.numeric) for c in x.columns]
+        columns = [(b.words(column.title), column.numeric) for column in x.columns]
+        title = b.words(x.title)
         if self.unbroken:
-            lines = plain_table(columns, [[b.words(c) for c in row] for row in x.rows])
-            yield from (self._line(text) for text in (b.words(x.title), *lines, ""))
-            if x.numbers is not None:
-                yield from self._table(x.numbers)
-            return
-        tones = x.tones or [""] * len(x.rows)
-        rows = [[self._rich(c, STYLE.get(t, "")) for c in row] for row, t in zip(x.rows, tones, strict=True)]
-        for place, chosen in enumerate(self._parts(columns, rows)):
-            part = [columns[i] for i in chosen], [[row[i] for i in chosen] for row in rows]
-            yield self._made(b.words(x.title) if place == 0 else "", *part)
+            cells = [list(map(b.words, row)) for row in x.rows]
+            yield from map(self._line, (title, *plain_table(columns, cells), ""))
+        else:
+            rows = []
+            for index, row in enumerate(x.rows):
+                style = STYLE.get(x.tones[index], "") if x.tones else ""
+                rows.append([self._rich(cell, style) for cell in row])
+            for start, end in self._parts(columns, rows):
+                chosen = [[*row[:1], *row[start:end]] for row in rows]
+                yield self._rich_table(title, [*columns[:1], *columns[start:end]], chosen)
+                title = Lines()
         if x.numbers is not None:
             yield from self._table(x.numbers)
 
@@ -102,8 +105,8 @@ class Printer:
 
         out = Text()
         if isinstance(content, (list, tuple)):
-            for part in content:
-                out.append_text(self._rich(part, style))
+            for item in content:
+                out.append_text(self._rich(item, style))
         elif isinstance(content, b.Span):
             if content.form == "sub":
                 out.append("\n")
@@ -112,94 +115,89 @@ class Printer:
             out.append(self.text(str(content)), style=style)
         return out
 
-    def _parts(self, columns: Sequence[tuple[str, bool]], rows: Sequence[Sequence[Text]]) -> list[list[int]]:
-        """The columns of each table that a table is shown as: all of them where they fit, else as many at a time as do,
-        the first one with each."""
+    def _parts(self, columns: Sequence[tuple[str, bool]], rows: Sequence[Sequence[Text]]) -> list[tuple[int, int]]:
+        """The columns, from one to another, of each table that a table is shown as: all of them where they fit, else as
+        many at a time as do. The first one is shown with each."""
         needed = _needed(columns, rows)
         if len(columns) < 3 or sum(needed) + 2 * len(needed) <= self.console.width:
-            return [list(range(len(columns)))]
-        room = self.console.width - needed[0] - 2
-        parts: list[list[int]] = []
+            return [(1, len(columns))]
+        starts: list[int] = []
         left = 0
-        for i, width in enumerate(needed[1:], 1):
+        for index, width in enumerate(needed[1:], 1):
             if width + 2 > left:
-                parts.append([0])
-                left = room
-            parts[-1].append(i)
+                starts.append(index)
+                left = self.console.width - needed[0] - 2
             left -= width + 2
-        return parts
+        return list(itertools.pairwise([*starts, len(columns)]))
 
-    def _made(self, title: str, columns: Sequence[tuple[str, bool]], rows: Sequence[Sequence[Text]]) -> Any:
+    def _rich_table(self, title: str, columns: Sequence[tuple[str, bool]], rows: Sequence[Sequence[Text]]) -> Any:
         """The table that rich prints."""
         from rich import box
         from rich.table import Table
-        from rich.text import Text
 
-        made = Table(
-            title=Text(self.text(title), style="bold") if title else None,
-            title_justify="left",
-            box=box.SIMPLE_HEAD if self.fancy else box.ASCII,
-            pad_edge=False,
-            padding=(0, 1, 0, 0),
-        )
+        frame = box.SIMPLE_HEAD if self.fancy else box.ASCII
+        table = Table(title_justify="left", box=frame, pad_edge=False, padding=(0, 1, 0, 0))
+        table.title = self._line(title, "bold") if title else None
         needed = _needed(columns, rows)
         fits = sum(needed) + 2 * len(needed) <= self.console.width  # else figures break at spaces: they are never cut
         for (name, figure), width in zip(columns, needed, strict=True):
-            made.add_column(
-                Text(self.text(name)),
-                justify="right" if figure else "left",
-                min_width=width if fits else None,
-                no_wrap=figure and fits,
-                overflow="fold",
-            )
+            size = {"min_width": width if fits else None, "no_wrap": figure and fits}
+            justify: Literal["right", "left"] = "right" if figure else "left"
+            table.add_column(self._line(name), justify=justify, overflow="fold", **size)  # type: ignore[arg-type]
         for cells in rows:
-            made.add_row(*cells)
-        return made
+            table.add_row(*cells)
+        return table
 
 
 def _needed(columns: Sequence[tuple[str, bool]], rows: Sequence[Sequence[Text]]) -> list[int]:
     """The characters that each column takes at least: titles and figures are not broken, names break between words."""
     needed = []
-    for place, (title, figure) in enumerate(columns):
-        lines = [line for row in rows for line in row[place].plain.split("\n")]
-        width = max(map(len, lines), default=0)
+    for index, (title, figure) in enumerate(columns):
+        text = "\n".join(row[index].plain for row in rows)
+        width = _longest(text.split("\n"))
         if not figure:
-            longest_word = max((len(word) for line in lines for word in line.split()), default=0)
-            width = max(longest_word, min(width, LABEL))
-        needed.append(max(width, *map(len, title.split("\n"))))
+            width = max(_longest(text.split()), min(width, LABEL))
+        needed.append(max(width, _longest(title.split("\n"))))
     return needed
 
 
-def _lines(x: b.Block) -> list[tuple[str, str | None]]:
+def _longest(texts: Iterable[str]) -> int:
+    return max(map(len, texts), default=0)
+
+
+def _lines(x: b.Block) -> Iterator[tuple[str, str]]:
     """A block of text as (line, style)."""
     match x:
         case b.Paragraph():
-            return [(b.words(x.content), PARAGRAPHS.get(x.style, STYLE.get(x.style)))]
+            yield b.words(x.content), STYLE.get(x.style, "")
         case b.Heading():
-            return [(x.text, "bold")]
+            yield x.text, "bold"
         case b.Bullets():
-            return [(Lines(f"- {b.words(item)}"), None) for item in x.items]
+            for item in x.items:
+                yield Lines(f"- {b.words(item)}"), ""
         case b.Facts():
-            width = max([9, *(len(label) + 1 for label, _ in x.items)])
-            return [(f"{label:<{width}} {b.words(text, below=' ')}", None) for label, text in x.items]
+            width = max(9, 1 + _longest(label for label, _ in x.items))
+            for label, text in x.items:
+                yield f"{label:<{width}} {b.words(text, below=' ')}", ""
         case b.Banner():
-            return [(text, STYLE.get(x.tone)) for text in (b.words(x.content), *x.items)]
+            for text in (b.words(x.content), *x.items):
+                yield text, STYLE.get(x.tone, "")
         case b.Code():
-            return [(f"  {line}", None) for line in x.text.splitlines()]
+            for line in x.text.splitlines():
+                yield f"  {line}", ""
         case b.Tiles():
-            shown = [(t, f" ({t.below})" if t.below else "") for t in x.items]
-            return [(f"{t.label}: {t.figure}{below}", STYLE.get(t.tone)) for t, below in shown]
+            for tile in x.items:
+                yield tile.text, STYLE.get(tile.tone, "")
         case b.Bars():
-            return [(f"  {name}: {text}", None) for name, text in x.texts]
-    return []
+            for name, text in x.texts:
+                yield f"  {name}: {text}", ""
 
 
 def plain_table(columns: Sequence[tuple[str, bool]], rows: Sequence[Sequence[str]]) -> list[str]:
     """Aligned columns, one line a row: what a cell holds in several lines stands there side by side."""
-    titles = [title for title, _ in columns]
-    cells = [[" ".join(cell.split("\n")) for cell in row] for row in (titles, *rows)]
-    widths = [max(len(row[i]) for row in cells) for i in range(len(columns))]
-    return [
-        "  ".join(c.rjust(w) if f else c.ljust(w) for c, w, (_, f) in zip(row, widths, columns, strict=True)).rstrip()
-        for row in cells
-    ]
+    padded = []
+    for index, (title, figure) in enumerate(columns):
+        cells = [cell.replace("\n", " ") for cell in (title, *(row[index] for row in rows))]
+        width = _longest(cells)
+        padded.append([cell.rjust(width) if figure else cell.ljust(width) for cell in cells])
+    return ["  ".join(row).rstrip() for row in zip(*padded, strict=True)]

@@ -35,7 +35,7 @@ from holdfast.records.residual import BASE, INSTRUCT, ModelPair, ResidualRecord,
 from holdfast.records.run import LayerDistance
 from holdfast.reports import blocks as b
 from holdfast.reports.blocks import Facts, Fold, Panel, Paragraph, Section, Span, Text, Tile, sub
-from holdfast.reports.charts import Col, moved, tabulate
+from holdfast.reports.charts import Col, tabulate
 from holdfast.reports.compared import (
     GROUPS,
     TONES,
@@ -57,6 +57,7 @@ from holdfast.reports.format import (
     last_part,
     listed,
     metric_texts,
+    moved,
     plural,
     significant,
     tally,

@@ -30,6 +30,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from holdfast.records.comparison import Comparison
+from holdfast.records.measure import between
 from holdfast.records.metrics import is_share
 from holdfast.records.stages import ACTUAL, GAINED, INCONCLUSIVE, NONE, PSEUDO
 from holdfast.statistics.decision import level_of
@@ -248,8 +249,8 @@ def _number(value: float, c: Comparison) -> str:
 def _signed(c: Comparison) -> str:
     low, high = sorted(v if c.higher_is_better else -v for v in c.interval)
     if is_share(c.unit, c.metric):
-        return f"{100 * c.gain:+.1f} points [{100 * low:+.1f}, {100 * high:+.1f}]"
-    return f"{c.gain:+.3g} {c.unit} [{low:+.3g}, {high:+.3g}]"
+        return f"{100 * c.gain:+.1f} points {between(f'{100 * low:+.1f}', f'{100 * high:+.1f}')}"
+    return f"{c.gain:+.3g} {c.unit} {between(f'{low:+.3g}', f'{high:+.3g}')}"
 
 
 def _lost(c: Comparison) -> str:

@@ -49,6 +49,7 @@ from holdfast.evaluation.compare.decision import Adjustment
 from holdfast.evaluation.compare.folders import Compared, EntryPair, Key, Matching
 from holdfast.records.comparison import NOT_FINITE, NOT_MEASURED, Comparison, Decision, GateOutcome
 from holdfast.records.evaluation import Evaluation
+from holdfast.records.measure import between
 from holdfast.records.metrics import called, is_share
 from holdfast.statistics.decision import decision_of, level_of, named
 from holdfast.statistics.paired import paired_test
@@ -407,7 +408,7 @@ def _judge_one(rule: Rule, c: Comparison) -> tuple[GateOutcome, float]:
             PASSED: f"none of the interval is {beyond}",
             UNDECIDED: f"{threshold} lies inside the interval; more samples would decide",
         }
-        reason = f"{shown} [{low:.3g}, {high:.3g}]: {where[outcome]}."
+        reason = f"{shown} {between(f'{low:.3g}', f'{high:.3g}')}: {where[outcome]}."
     found = GateOutcome(
         rule=rule.text,
         suite=c.suite,
