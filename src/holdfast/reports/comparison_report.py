@@ -313,11 +313,11 @@ def _stage_heat(matrix: StageMatrix) -> Chart:
         texts = [text if finite(value) is not None else "" for text, value in zip(cells, line, strict=True)]
         rows.append({"name": stage, "z": [factor * value for value in line], "cells": cells, "texts": texts})
     outline = []
-    for stage in range(len(matrix.tasks)):
-        ends = {"x0": stage - 0.5, "x1": stage + 0.5, "y0": stage + 0.5, "y1": stage + 1.5}
+    for task in range(len(matrix.tasks)):
+        ends = {"x0": task - 0.5, "x1": task + 0.5, "y0": task + 0.5, "y1": task + 1.5}
         outline.append({"type": "rect", "line": {"color": "var(--second)", "width": 2.5}} | ends)
     unit = ", ".join(filter(None, (matrix.unit, "%"))) if share else matrix.unit or "score"
-    ticks = [(at, squeeze(task, 16)) for at, task in enumerate(matrix.tasks)]
+    ticks = [(at, squeeze(title, 16)) for at, title in enumerate(matrix.tasks)]
     across = Axis(title="task, in the order of training", ticks=ticks, more={"showgrid": False, "fixedrange": True})
     caption = (
         f"Each row: the model after one stage ({unit}; higher is better). Outlined: the task that this stage "

@@ -512,8 +512,8 @@ def _hash(model: Row) -> Text:
 def _models_table(record: EvaluationRecord) -> Table:
     rows = []
     for model in record.models:
-        row = {"name": last_part(model.get("name")) or NOT_RECORDED, "parameters": _parameters(model)}
-        row |= {"label": model.get("label"), "origin": model.get("origin")}
+        row: dict[str, Text] = {"label": model.get("label"), "origin": model.get("origin")}
+        row |= {"name": last_part(model.get("name")) or NOT_RECORDED, "parameters": _parameters(model)}
         rows.append(row | {"architecture": model.get("architecture") or NOT_RECORDED, "hash": _hash(model)})
     words = heads({"Model": "label", "Name": "name", "Architecture": "architecture"}, words=3)
     weights = heads({"Weights": "origin"} if _origins(record) else {})
