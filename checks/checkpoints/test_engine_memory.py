@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from holdfast.checkpoints import engine
-from holdfast.checkpoints.dtypes import DTYPES
+from holdfast.checkpoints.element_types import DTYPES
 from holdfast.checkpoints.engine import Job, map_blocks
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from holdfast.checkpoints import conversions
-from holdfast.checkpoints.dtypes import DTYPES, Operand
+from holdfast.checkpoints.element_types import DTYPES, Operand
 
 FLOATS = ("F64", "F32", "BF16", "F16", "F8_E4M3", "F8_E5M2")
 SIZES = (0, 1, 2, 3, 7, 511, 513, 1023, 1024, 1025, 2048, 2603)

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from holdfast.checkpoints.dtypes import DTYPES, Operand, decode, encode
+from holdfast.checkpoints.dtypes import decode, encode
+from holdfast.checkpoints.element_types import DTYPES, Operand
 from holdfast.checkpoints.kernels import Flags
 from holdfast.checkpoints.methods.protocol import Block, MergeMethod
 

@@ -24,7 +24,7 @@ from checkpoint_folders import (
     write_folder,
 )
 from holdfast.checkpoints import engine, kernels
-from holdfast.checkpoints.dtypes import DTYPES
+from holdfast.checkpoints.element_types import DTYPES
 from holdfast.checkpoints.engine import Job, map_blocks
 from holdfast.checkpoints.merge import merge
 from holdfast.checkpoints.methods.registry import METHODS

@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from checkpoint_folders import llama_shapes, random_model, stored, write_folder
-from holdfast.checkpoints.distance import CheckpointDistance, distance, layer_distances, layer_of
+from holdfast.checkpoints.distance import CheckpointDistance, distance, layer_distances
+from holdfast.checkpoints.layers import layer_of
 from holdfast.errors import ModelError
 
 NAMES = {

@@ -9,7 +9,8 @@ import torch
 from elements import SPECIAL, needs_compiler, numbers
 
 from holdfast.checkpoints import kernels
-from holdfast.checkpoints.dtypes import DTYPES, count_nonfinite, decode, dtype, encode
+from holdfast.checkpoints.dtypes import count_nonfinite, decode, dtype, encode
+from holdfast.checkpoints.element_types import DTYPES
 from holdfast.errors import ConfigError
 
 TORCH = {"BF16": torch.bfloat16, "F16": torch.float16, "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2}

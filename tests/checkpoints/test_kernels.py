@@ -9,7 +9,7 @@ from elements import FLOATS, empty, needs_compiler, numbers, same_bits, stored, 
 
 from holdfast.checkpoints import conversions, counter_torch, kernels, kernels_numpy, native
 from holdfast.checkpoints.counter import normal
-from holdfast.checkpoints.dtypes import DTYPES, Operand
+from holdfast.checkpoints.element_types import DTYPES, Operand
 from holdfast.checkpoints.kernels import Flags, Term, combine, delta_histogram, moments, perturb, ties
 from holdfast.errors import ShapeError
 

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save_file
 
 from holdfast.checkpoints import corrections, counter, counter_torch, kernels, live
-from holdfast.checkpoints.dtypes import DTYPES, Operand
+from holdfast.checkpoints.element_types import DTYPES, Operand
 from holdfast.checkpoints.live_tensors import checkpoint_names
 from holdfast.checkpoints.reader import CheckpointReader
 from holdfast.errors import ConfigError, ModelError

@@ -22,7 +22,7 @@ from checkpoint_folders import (
     weights,
     write_folder,
 )
-from holdfast.checkpoints.dtypes import DTYPES
+from holdfast.checkpoints.element_types import DTYPES
 from holdfast.checkpoints.policies import Policies
 from holdfast.checkpoints.residual import (
     apply_residual,

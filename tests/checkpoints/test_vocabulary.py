@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
-from holdfast.checkpoints.dtypes import DTYPES, Operand, decode, encode
+from holdfast.checkpoints.dtypes import decode, encode
+from holdfast.checkpoints.element_types import DTYPES, Operand
 from holdfast.checkpoints.reader import CheckpointReader
 from holdfast.checkpoints.sources import Entry
 from holdfast.checkpoints.vocabulary import (

@@ -6,7 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.checkpoints.distance import CheckpointDistance, TensorDistance, layer_of
+from holdfast.checkpoints.distance import CheckpointDistance, TensorDistance
+from holdfast.checkpoints.layers import layer_of
 from holdfast.records.run import LayerDistance
 
 LLAMA = (

@@ -38,9 +38,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.checkpoints.companions import changed_config
-from holdfast.checkpoints.dtypes import DTYPES, Operand, compute_dtype, decode
-from holdfast.checkpoints.reader import CheckpointReader, checkpoint_hash, only_pickles, stretches
-from holdfast.checkpoints.sources import bullets, config_of, read_object, same_values
+from holdfast.checkpoints.dtypes import compute_dtype, decode
+from holdfast.checkpoints.element_types import DTYPES, Operand
+from holdfast.checkpoints.reader import CheckpointReader, checkpoint_hash, only_pickles
+from holdfast.checkpoints.sources import bullets, config_of, read_object, same_values, stretches
 from holdfast.checkpoints.vocabulary import EMBEDDINGS, HEADS
 from holdfast.errors import ModelError
 from holdfast.support.paths import expanded

@@ -20,7 +20,8 @@ import numpy as np
 
 from holdfast.checkpoints.chat_template import write_template
 from holdfast.checkpoints.companions import copy_companions, write_config
-from holdfast.checkpoints.dtypes import DType, Operand, count_nonfinite
+from holdfast.checkpoints.dtypes import count_nonfinite
+from holdfast.checkpoints.element_types import DType, Operand
 from holdfast.checkpoints.engine import (
     Job,
     Reader,
@@ -32,14 +33,15 @@ from holdfast.checkpoints.engine import (
     workers_here,
 )
 from holdfast.checkpoints.kernels import Flags, Term, combine
+from holdfast.checkpoints.methods.linear import method_among
 from holdfast.checkpoints.methods.protocol import Block, Sum
 from holdfast.checkpoints.named import origin
 from holdfast.checkpoints.native import Streamed
 from holdfast.checkpoints.plan import Plan
 from holdfast.checkpoints.provenance import FILE, UNIT, Digests, content_fingerprint, parent_record, versions
-from holdfast.checkpoints.reader import CheckpointReader, stretches
+from holdfast.checkpoints.reader import CheckpointReader
 from holdfast.checkpoints.remainders import RemainderFiles, compared_in, remainder_name
-from holdfast.checkpoints.sources import Source, config_of, folders_of, inner_source
+from holdfast.checkpoints.sources import Source, config_of, folders_of, inner_source, stretches
 from holdfast.checkpoints.writer import CheckpointWriter, Slot, check_destination
 from holdfast.errors import ConfigError, Interrupted, ModelError, RunFolderError, ShapeError, StorageError
 from holdfast.support.environment import now
@@ -371,7 +373,7 @@ class _Work:
             return self.recipe
         owners = job.owners(self.slots.models)
         if owners not in self.partial:
-            self.partial[owners] = self.recipe.among(owners, len(self.slots.models))  # type: ignore[attr-defined]
+            self.partial[owners] = method_among(self.recipe, owners, len(self.slots.models))  # type: ignore[arg-type]
         return self.partial[owners]
 
     def _models(self, job: Job) -> tuple[int, ...]:

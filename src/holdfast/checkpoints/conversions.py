@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from holdfast.checkpoints.dtypes import DType
+    from holdfast.checkpoints.element_types import DType
 
 Array = NDArray[Any]
 

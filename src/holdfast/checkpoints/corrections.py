@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from holdfast.checkpoints.dtypes import Array
+from holdfast.checkpoints.element_types import Array
 
 ESCAPE = -128
 """The step that stands for an escape."""

@@ -11,12 +11,12 @@ All come from six sums, accumulated in float64 over one pass: `distance` streams
 from __future__ import annotations
 
 import math
-import re
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from holdfast.checkpoints.layers import layer_of
 from holdfast.checkpoints.sources import listing
 from holdfast.records.run import LayerDistance
 
@@ -28,11 +28,6 @@ if TYPE_CHECKING:
 
     from holdfast.checkpoints.engine import Job, Scratch
     from holdfast.checkpoints.sources import Entry, Source
-
-_LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks|block)\.(\d+)\.")
-_VISION = re.compile(
-    r"(?:^|\.)(?:vision_tower|vision_model|vision_encoder|visual|multi_modal_projector|connector|image_newline)(?:\.|$)"
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,23 +162,6 @@ def _left_out(a: Mapping[str, Any], b: Mapping[str, Any], compared: set[str]) ->
         if names:
             found.append(f"{len(names)} tensors {title}: {listing(names)}")
     return found
-
-
-def layer_of(name: str) -> str:
-    """The layer a parameter belongs to: its number, or "embed", "head", "norm", "other"."""
-    if _VISION.search(name):  # a tower's layers are none of the language model's
-        return "other"
-    match = _LAYER.search(name)
-    if match:
-        return match.group(1)
-    lowered = name.lower()
-    if "lm_head" in lowered or "embed_out" in lowered:
-        return "head"
-    if "embed" in lowered or "wte" in lowered or "wpe" in lowered:
-        return "embed"
-    if "norm" in lowered or "ln_f" in lowered:
-        return "norm"
-    return "other"
 
 
 def layer_distances(pairs: Iterable[tuple[str, torch.Tensor, torch.Tensor]]) -> list[LayerDistance]:

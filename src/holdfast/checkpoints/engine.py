@@ -23,11 +23,12 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from holdfast.checkpoints.dtypes import DType, Operand, decode
+from holdfast.checkpoints.dtypes import decode
+from holdfast.checkpoints.element_types import DType, Operand
 from holdfast.checkpoints.memory import keep_blocks, pages
 from holdfast.checkpoints.provenance import UNIT, Digests
-from holdfast.checkpoints.reader import CheckpointReader, stretches
-from holdfast.checkpoints.sources import Entry, Source
+from holdfast.checkpoints.reader import CheckpointReader
+from holdfast.checkpoints.sources import Entry, Source, stretches
 from holdfast.errors import ModelError
 from holdfast.support.environment import cores
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.checkpoints.companions import config_value
-from holdfast.checkpoints.distance import layer_of
+from holdfast.checkpoints.layers import layer_of
 from holdfast.checkpoints.reader import CheckpointReader, weight_files
 from holdfast.checkpoints.sources import listing, read_config, tied_head
 from holdfast.errors import ModelError

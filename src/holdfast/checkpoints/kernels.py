@@ -25,7 +25,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from holdfast.checkpoints import kernels_numpy, native
-from holdfast.checkpoints.dtypes import Array, Operand, count_nonfinite
+from holdfast.checkpoints.dtypes import count_nonfinite
+from holdfast.checkpoints.element_types import Array, Operand
 from holdfast.errors import ShapeError
 
 

@@ -14,7 +14,8 @@ import numpy as np
 
 from holdfast.checkpoints import counter
 from holdfast.checkpoints.conversions import count_nonfinite, decode, encode
-from holdfast.checkpoints.dtypes import DTYPES, Array, Operand, compute_dtype
+from holdfast.checkpoints.dtypes import compute_dtype
+from holdfast.checkpoints.element_types import DTYPES, Array, Operand
 
 _BLOCK = 16384
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from holdfast.checkpoints.build import Built, Prepared, Slots
-from holdfast.checkpoints.dtypes import Operand
+from holdfast.checkpoints.element_types import Operand
 from holdfast.checkpoints.fit import VISION, language_config, refuse_misfit
 from holdfast.checkpoints.kernels import Flags, Term, combine
 from holdfast.checkpoints.locate import open_source

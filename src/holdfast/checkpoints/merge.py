@@ -14,6 +14,7 @@ from typing import Any
 from holdfast.checkpoints.build import Built, Prepared, Slots
 from holdfast.checkpoints.chat_template import asked_template
 from holdfast.checkpoints.locate import open_source
+from holdfast.checkpoints.methods.linear import method_among
 from holdfast.checkpoints.methods.protocol import MergeMethod
 from holdfast.checkpoints.named import located
 from holdfast.checkpoints.plan import Plan, Policies, make_plan
@@ -122,7 +123,7 @@ def unmatched_problems(plan: Plan, method: MergeMethod, slots: Slots) -> list[st
         f"{listing(names, 4)}. To keep them is to take the mean of these models, but {'; '.join(wrong)}. Choose other "
         f"weights, or --unmatched drop, which leaves out what {plan.roles[plan.layout]} lacks."
         for owners, names in alone.items()
-        if (wrong := method.among(owners, len(slots.models)).problems(len(owners)))
+        if (wrong := method_among(method, owners, len(slots.models)).problems(len(owners)))
     ]
 
 

@@ -22,7 +22,8 @@ import numpy as np
 from holdfast.checkpoints import kernels
 from holdfast.checkpoints.build import Built, Prepared, Slots
 from holdfast.checkpoints.counter import stream_key
-from holdfast.checkpoints.dtypes import Operand, count_nonfinite, decode
+from holdfast.checkpoints.dtypes import count_nonfinite, decode
+from holdfast.checkpoints.element_types import Operand
 from holdfast.checkpoints.engine import Job, Scratch, job_of, map_blocks, nonfinite_error
 from holdfast.checkpoints.kernels import Flags, Term
 from holdfast.checkpoints.locate import open_source

@@ -17,8 +17,8 @@ import numpy as np
 
 from holdfast.checkpoints.architecture import config_differences, difference_texts
 from holdfast.checkpoints.companions import config_value
-from holdfast.checkpoints.dtypes import DType, Operand
 from holdfast.checkpoints.dtypes import dtype as dtype_named
+from holdfast.checkpoints.element_types import DType, Operand
 from holdfast.checkpoints.engine import Job
 from holdfast.checkpoints.policies import Policies
 from holdfast.checkpoints.reader import CheckpointReader

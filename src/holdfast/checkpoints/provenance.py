@@ -17,13 +17,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast.checkpoints.reader import stretches
+from holdfast.checkpoints.sources import stretches
 from holdfast.support.environment import package_version
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from holdfast.checkpoints.dtypes import DType
+    from holdfast.checkpoints.element_types import DType
     from holdfast.checkpoints.sources import Entry, Source
 
 UNIT = 1_048_576

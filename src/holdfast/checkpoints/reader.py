@@ -18,7 +18,7 @@ import json
 import os
 import re
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
 
-    from holdfast.checkpoints.dtypes import Operand
+    from holdfast.checkpoints.element_types import Operand
 
 STEMS = ("model", "adapter_model", "residual", "fisher")
 """Names that weight files begin with: `<stem>.safetensors`, or `<stem>-00001-of-00003.safetensors` with
@@ -75,7 +75,7 @@ class CheckpointReader:
 
     def read(self, name: str, start: int, stop: int, buffer: np.ndarray) -> Operand:
         """See `Source.read`."""
-        from holdfast.checkpoints.dtypes import Operand
+        from holdfast.checkpoints.element_types import Operand
 
         entry = self.entries[name]
         itemsize = entry.dtype.itemsize
@@ -189,7 +189,7 @@ def read_header(file: Path) -> tuple[dict[str, str], list[Entry]]:
         ModelError: the file is truncated, its header is no safetensors header, or a tensor's dtype, shape and place
             contradict each other.
     """
-    from holdfast.checkpoints.dtypes import DTYPES
+    from holdfast.checkpoints.element_types import DTYPES
 
     def refuse(reason: str) -> ModelError:
         return ModelError(f"Expected a whole safetensors file at {file}, but {reason}. Copy or download it again.")
@@ -377,11 +377,3 @@ def checkpoint_hash(folder: str | os.PathLike[str]) -> str:
     return hashlib.sha256(
         "".join(f"{f.name} {f.stat().st_size} {d}\n" for f, d in zip(files, parts, strict=True)).encode()
     ).hexdigest()
-
-
-def stretches(size: int, unit: int) -> Iterator[tuple[int, int]]:
-    """[start, stop) pairs of at most `unit` elements that cover `size`; one empty pair for an empty tensor."""
-    if size == 0:
-        yield 0, 0
-    for start in range(0, size, unit):
-        yield start, min(start + unit, size)

@@ -23,7 +23,8 @@ from pathlib import Path
 
 import numpy as np
 
-from holdfast.checkpoints.dtypes import DTYPES, DType, Operand, decode, encode
+from holdfast.checkpoints.dtypes import decode, encode
+from holdfast.checkpoints.element_types import DTYPES, DType, Operand
 from holdfast.checkpoints.engine import Job
 from holdfast.checkpoints.kernels import Term, combine
 from holdfast.checkpoints.methods.protocol import Block

@@ -33,7 +33,7 @@ import numpy as np
 
 from holdfast.checkpoints.ancestry import ancestry, warnings_of
 from holdfast.checkpoints.build import Built, Prepared, Slots
-from holdfast.checkpoints.dtypes import DTYPES, DType, Operand
+from holdfast.checkpoints.element_types import DTYPES, DType, Operand
 from holdfast.checkpoints.kernels import Flags, Term, combine
 from holdfast.checkpoints.locate import local_folder, open_source
 from holdfast.checkpoints.merge import Name, companions_of

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -20,7 +20,7 @@ from holdfast.printable import Lines, lines
 if TYPE_CHECKING:
     import numpy as np
 
-    from holdfast.checkpoints.dtypes import DType, Operand
+    from holdfast.checkpoints.element_types import DType, Operand
 
 
 LENGTH = 262_144
@@ -139,7 +139,6 @@ def same_values(one: Source, name: str, other: Source, other_name: str) -> bool:
     import numpy as np
 
     from holdfast.checkpoints.dtypes import decode
-    from holdfast.checkpoints.reader import stretches
 
     size, buffers = one.entries[name].size, [np.empty(8 * LENGTH, np.uint8) for _ in range(2)]
     return one.entries[name].shape == other.entries[other_name].shape and all(
@@ -173,3 +172,11 @@ def folders_of(source: Source) -> list[Path]:
     inner = inner_source(source)
     below = [] if inner is None else folders_of(inner)
     return below if source.folder in below else [*below, source.folder]
+
+
+def stretches(size: int, unit: int) -> Iterator[tuple[int, int]]:
+    """[start, stop) pairs of at most `unit` elements that cover `size`; one empty pair for an empty tensor."""
+    if size == 0:
+        yield 0, 0
+    for start in range(0, size, unit):
+        yield start, min(start + unit, size)

@@ -18,10 +18,10 @@ from typing import Any
 
 from holdfast.checkpoints.adapters import adapter_config, base_of, lacking
 from holdfast.checkpoints.companions import config_value
-from holdfast.checkpoints.distance import layer_of
 from holdfast.checkpoints.dtypes import count_nonfinite
 from holdfast.checkpoints.engine import Job, Scratch, job_of, map_blocks
 from holdfast.checkpoints.fit import fit_of, looks_whole
+from holdfast.checkpoints.layers import layer_of
 from holdfast.checkpoints.locate import local_folder
 from holdfast.checkpoints.manifest import FILE as MANIFEST
 from holdfast.checkpoints.manifest import damage, read_manifest

@@ -26,7 +26,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.checkpoints.companions import config_value
-from holdfast.checkpoints.dtypes import DTYPES, Operand, compute_dtype, decode
+from holdfast.checkpoints.dtypes import compute_dtype, decode
+from holdfast.checkpoints.element_types import DTYPES, Operand
 from holdfast.checkpoints.sources import bullets, config_of, folders_of, listing, read_object
 from holdfast.errors import ModelError, ShapeError
 

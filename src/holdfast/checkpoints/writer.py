@@ -33,7 +33,7 @@ from holdfast.support.leftovers import NewFolder
 if TYPE_CHECKING:
     import numpy as np
 
-    from holdfast.checkpoints.dtypes import DType
+    from holdfast.checkpoints.element_types import DType
 
 
 WRITE_OUT = 33_554_432

@@ -19,7 +19,7 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
-from holdfast.checkpoints.dtypes import Operand
+from holdfast.checkpoints.element_types import Operand
 from holdfast.checkpoints.kernels import Flags
 from holdfast.checkpoints.methods.linear import mean_shares
 from holdfast.checkpoints.methods.protocol import Block, WeightedMethod, computed

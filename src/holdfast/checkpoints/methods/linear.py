@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
-from holdfast.checkpoints.dtypes import DType
+from holdfast.checkpoints.element_types import DType
 from holdfast.checkpoints.methods.protocol import MergeMethod, Sum, WeightedMethod
 from holdfast.config.declare import Meta
 
@@ -63,6 +63,15 @@ class Linear(WeightedMethod):
         if self.normalize:
             return mean_as_sum(weights, operands)
         return Sum(None, [(w, index, None) for w, index in zip(weights, operands, strict=True)])
+
+
+def method_among(method: MergeMethod, owners: Sequence[int], models: int) -> MergeMethod:
+    """What a tensor is made with that only some of the models have; see `MergeMethod.among`."""
+    own = method.among(owners, models)
+    if own is not None:
+        return own
+    weights = method.weights_of(models)
+    return Linear(weights=tuple(weights[i] for i in owners))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,7 +25,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.checkpoints.dtypes import DType
+from holdfast.checkpoints.element_types import DType
 from holdfast.checkpoints.kernels import moments
 from holdfast.checkpoints.methods.linear import mean_as_sum
 from holdfast.checkpoints.methods.protocol import Block, MergeMethod, Sum

@@ -32,7 +32,8 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
-from holdfast.checkpoints.dtypes import DType, Operand, compute_dtype, count_nonfinite, decode, encode
+from holdfast.checkpoints.dtypes import compute_dtype, count_nonfinite, decode, encode
+from holdfast.checkpoints.element_types import DType, Operand
 from holdfast.checkpoints.kernels import Flags, Term, combine
 from holdfast.config.declare import Meta
 from holdfast.config.decode import field_mistakes
@@ -160,18 +161,15 @@ class MergeMethod:
         """The weight of each of so many models in a mean of some of them; see `among`."""
         return (1.0,) * models
 
-    def among(self, owners: Sequence[int], models: int) -> MergeMethod:
+    def among(self, owners: Sequence[int], models: int) -> MergeMethod | None:
         """What becomes of a tensor that only some of the models have, and the base has not: a method without rounds on
-        those, by default their mean by weight.
+        those; None: their mean by weight (`methods.linear.method_among`).
 
         Args:
             owners: models that have it, from 0.
             models: how many there are.
         """
-        from holdfast.checkpoints.methods.linear import Linear
-
-        weights = self.weights_of(models)
-        return Linear(weights=tuple(weights[i] for i in owners))
+        return None
 
     def identity(self) -> dict[str, Any]:
         """Name and parameters as JSON values, for the provenance record."""

@@ -18,7 +18,7 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
-from holdfast.checkpoints.dtypes import DType
+from holdfast.checkpoints.element_types import DType
 from holdfast.checkpoints.kernels import moments
 from holdfast.checkpoints.methods.linear import mean_as_sum
 from holdfast.checkpoints.methods.protocol import Block, MergeMethod, Sum

@@ -28,7 +28,7 @@ from typing import Annotated, ClassVar
 
 import numpy as np
 
-from holdfast.checkpoints.dtypes import Operand
+from holdfast.checkpoints.element_types import Operand
 from holdfast.checkpoints.kernels import Flags
 from holdfast.checkpoints.kernels import ties as ties_kernel
 from holdfast.checkpoints.methods import order_statistics

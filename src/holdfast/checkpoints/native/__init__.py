@@ -19,12 +19,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from holdfast.checkpoints.element_types import DTYPES, Operand
 from holdfast.support.native import Settings, build, settings
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from holdfast.checkpoints.dtypes import Operand
+    from holdfast.checkpoints.element_types import Operand
 
 SOURCE = Path(__file__).with_name("kernels.c")
 FLAGS = ("-std=gnu11", "-O3", "-march=native", "-fPIC", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math")
@@ -250,8 +251,6 @@ def _load(wanted: Settings) -> tuple[Kernels | None, str | None]:
 def _sample_digest(kernels: Kernels) -> str:
     """What a small problem gives, in every type: a compiler that fuses, reorders or rounds otherwise shows in it. The
     tests compare every entry point."""
-    from holdfast.checkpoints.dtypes import DTYPES, Operand
-
     values = kernels.normal(1, 0, np.empty(_SAMPLE, np.float32))
     digest = hashlib.blake2b(values.tobytes(), digest_size=16)
     values[1::7] *= np.float32(1e-6)
