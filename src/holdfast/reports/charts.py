@@ -111,7 +111,10 @@ def tabulate(items: Iterable[Item], columns: Sequence[Col], **options: Any) -> T
 
 def heads(titles: Mapping[str, str | Callable[[Any], Any]], *, words: int = 1) -> list[Col]:
     """Columns by their titles, the first `words` of them text, the others figures."""
-    return [Col(title, of, numeric=n >= words) for n, (title, of) in enumerate(titles.items())]
+    columns = []
+    for title, of in titles.items():
+        columns.append(Col(title, of, numeric=len(columns) >= words))
+    return columns
 
 
 def fold(columns: Iterable[Col]) -> list[Col]:
@@ -265,7 +268,7 @@ def colour_of(place: int, models: int = 2) -> str:
     return COLOURS[place % len(COLOURS)] if models > 1 else "accent"
 
 
-def look(place: int) -> Plotly:
+def line_style(place: int) -> Plotly:
     """Colour and symbol of the points, and the dash of the line, at `place` among several."""
     dash = DASHES[place // len(COLOURS) % len(DASHES)]
     return {"colour": colour_of(place), "symbol": SYMBOLS[place % len(SYMBOLS)], "dash": dash}
@@ -337,7 +340,10 @@ def smooth(ys: Sequence[float | None], window: int) -> list[float | None]:
     padded = np.concatenate([np.zeros((2, window)), [numbers, np.where(numbers, values - base, 0.0)]], axis=1)
     sums = padded.cumsum(axis=1)
     counts, totals = (sums[:, window:] - sums[:, :-window]).tolist()
-    return [base + total / count if count else None for total, count in zip(totals, counts, strict=True)]
+    means = []
+    for total, count in zip(totals, counts, strict=True):
+        means.append(base + total / count if count else None)
+    return means
 
 
 # ----------------------------------------------------------------------------------------------------------- the engine
@@ -380,7 +386,10 @@ def plotly_figure(chart: Chart) -> Plotly:
     names = [trace["name"] for trace in data if trace.get("name") and trace.get("showlegend", True)]
     legend = len(names) > 1 if chart.legend is None else chart.legend
     lines = min(3, 1 + sum(len(name) + 9 for name in names) // LEGEND_LINE[chart.width]) if legend else 0
-    titles = [Note(text=s.text, x=(s.start + s.end) / 2, y=1, more=ABOVE_PLOT) for s in chart.shades if s.text]
+    titles = []
+    for shade in chart.shades:
+        if shade.text:
+            titles.append(Note(text=shade.text, x=(shade.start + shade.end) / 2, y=1, more=ABOVE_PLOT))
     above = 18 if titles else 0
     margin = {"l": 12, "r": 16 + _right_of_plot(chart), "t": 12 + 22 * lines + above, "b": 12}
     layout = LAYOUT | {"height": chart.height, "margin": margin, "showlegend": legend}
@@ -396,8 +405,11 @@ def plotly_figure(chart: Chart) -> Plotly:
 
 def _right_of_plot(chart: Chart) -> int:
     """Pixels that notes right of the plot take."""
-    lengths = [len(n.text) for n in chart.notes if n.x == 1.0 and n.more.get("xanchor") == "left"]
-    return 8 * max(lengths, default=0)
+    longest = 0
+    for note in chart.notes:
+        if note.x == 1.0 and note.more.get("xanchor") == "left":
+            longest = max(longest, len(note.text))
+    return 8 * longest
 
 
 def _axis(axis: Axis) -> Plotly:
@@ -489,12 +501,17 @@ def _hover_text(mark: Mark, chart: Chart, row: Row) -> str:
 
 def _error(values: Sequence[Any], colour: Any, thickness: float) -> Plotly | None:
     """Interval bars; None where no value has an interval."""
-    if not thickness or not any(isinstance(v, Value) and (v.low is not None or v.high is not None) for v in values):
+    below, above, known = [], [], False
+    for value in values:
+        low, high = value.reach() if isinstance(value, Value) else (0.0, 0.0)
+        below.append(low)
+        above.append(high)
+        known |= isinstance(value, Value) and (value.low, value.high) != (None, None)
+    if not thickness or not known:
         return None
-    below, above = zip(*(v.reach() if isinstance(v, Value) else (0.0, 0.0) for v in values), strict=True)
     tint = colour if isinstance(colour, str) else "var(--ink)"
     bars = {"type": "data", "symmetric": False, "color": tint, "thickness": thickness, "width": 3}
-    return bars | {"arrayminus": list(below), "array": list(above)}
+    return bars | {"arrayminus": below, "array": above}
 
 
 def _cartesian(mark: Mark, chart: Chart, rows: Rows) -> Traces:

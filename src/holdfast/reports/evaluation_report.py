@@ -101,8 +101,10 @@ def evaluation_page(
     title = " · ".join(labels) if len(labels) <= 3 else f"{len(labels)} models"
     seconds = sum(e.seconds for _, e in scores.measured)
     time = f"{duration(seconds)} of evaluation" if seconds else ""
-    unusable = [problem for model in scores.models for problem in model.problems]
-    remarks = [f"{model.label}: {note}" for model, e in scores.measured for note in e.notes]
+    unusable = itertools.chain.from_iterable(model.problems for model in scores.models)
+    remarks = []
+    for model, e in scores.measured:
+        remarks += [f"{model.label}: {note}" for note in e.notes]
     return Page(
         tab=f"{', '.join(labels) or 'no model'}: holdfast evaluation",
         eyebrow="holdfast evaluation",
@@ -113,7 +115,7 @@ def evaluation_page(
         blocks=[
             _state_banner(record),
             *problems("NaN or infinity: the figures of these entries mean nothing.", scores.broken, "bad"),
-            *problems("Some files could not be used.", unusable),
+            *problems("Some files could not be used.", list(unusable)),
             *_overview(record, scores),
             _scores(record, scores),
             _comparisons(scores, comparisons),
@@ -169,7 +171,11 @@ class Scores:
     @property
     def broken(self) -> list[str]:
         """Entries that failed, a sentence each."""
-        return [f"{m.label}: {e.suite}/{e.name}: {e.failed}" for m, e in self.measured if e.failed is not None]
+        sentences = []
+        for model, e in self.measured:
+            if e.failed is not None:
+                sentences.append(f"{model.label}: {e.suite}/{e.name}: {e.failed}")
+        return sentences
 
     def evaluations(self, key: Key) -> list[Evaluation]:
         """An entry of the models that have it."""

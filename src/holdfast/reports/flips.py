@@ -282,23 +282,22 @@ DOCUMENTS = heads(
 
 def documents_panel(before: Rows, after: Rows, *, most: int = MOST_DOCUMENTS) -> Block:
     """The documents whose nats changed most, in both directions, with their index in the file of rows."""
-    moves = []
+    worse: list[tuple[float, int]] = []
+    better: list[tuple[float, int]] = []
     for index, (old, new) in enumerate(zip(before, after, strict=True)):
         move = float(new["nats"]) - float(old["nats"])
         if move and math.isfinite(move):
-            moves.append((move, index))
-    moves.sort()
-    worse = [(move, index) for move, index in moves[: -most - 1 : -1] if move > 0]
-    better = [(move, index) for move, index in moves[:most] if move < 0]
-    rows = [_document(move, index, before[index], after[index]) for move, index in (*worse, *better)]
-    if not rows:
+            (worse if move > 0 else better).append((move, index))
+    worse, better = sorted(worse, reverse=True)[:most], sorted(better)[:most]
+    if not worse and not better:
         return Paragraph("No document changed.", "note")
-    words = (
-        f"{f'The {len(worse)} that lost most' if worse else 'No document lost'} and "
-        f"{f'the {len(better)} that gained most' if better else 'none gained'}, of {plural(len(before), 'document')}. "
-        "Row: the line in the first model's file."
-    )
-    return tabulate(rows, DOCUMENTS, kind="dense documents", note=words)
+    rows = []
+    for move, index in (*worse, *better):
+        rows.append(_document(move, index, before[index], after[index]))
+    lost = f"The {len(worse)} that lost most" if worse else "No document lost"
+    gained = f"the {len(better)} that gained most" if better else "none gained"
+    note = f"{lost} and {gained}, of {plural(len(before), 'document')}. Row: the line in the first model's file."
+    return tabulate(rows, DOCUMENTS, kind="dense documents", note=note)
 
 
 def _document(move: float, index: int, before: Row, after: Row) -> dict[str, Text]:

@@ -54,8 +54,8 @@ from holdfast.reports.charts import (
     Row,
     Value,
     heads,
+    line_style,
     log_ticks,
-    look,
     rounded,
     tabulate,
     ticks_at,
@@ -356,7 +356,7 @@ def _marks(kind: str, key: str, names: Sequence[str], **places: Any) -> list[Mar
     """A mark a name, for the rows that have it under `key`."""
     marks = []
     for index, name in enumerate(names):
-        marks.append(Mark(kind=kind, where={key: name}, name=name, **places, **look(index)))
+        marks.append(Mark(kind=kind, where={key: name}, name=name, **places, **line_style(index)))
     return marks
 
 

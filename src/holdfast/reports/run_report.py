@@ -149,8 +149,7 @@ class RunFigures:
             ("Hardware", hardware_text(record.hardware)),
         ]
         if record.parents:
-            parents = [joined(p.get("name"), p.get("role"), str(p.get("hash", ""))[:12]) for p in record.parents]
-            facts.append(("Derived from", "; ".join(parents)))
+            facts.append(("Derived from", "; ".join(map(_parent, record.parents))))
         facts += [("Started", record.created), ("Finished", record.finished or f"no ({record.status})")]
         return [(label, text or NOT_RECORDED) for label, text in facts]
 
@@ -176,6 +175,10 @@ class RunFigures:
         absent = [suite for suite in GROUPS if suite not in by_suite(self.rows)]
         words = "No {} measure was compared, so this report cannot say anything about {}."
         return [words.format(suite, PURPOSE[suite]) for suite in absent]
+
+
+def _parent(model: Row) -> str:
+    return joined(model.get("name"), model.get("role"), str(model.get("hash", ""))[:12])
 
 
 def _size_of(model: Row) -> str:
@@ -252,7 +255,10 @@ def _trajectory(folder: RunFolder, unread: list[str]) -> Trajectory:
         if path.path.parent == folder.along:  # the ends are read elsewhere
             unread += point.problems
             entries |= set(point.evaluations)
-    return [(step, {key: e for key, e in measured.items() if key in entries}) for step, measured in points]
+    for _, evaluations in points:
+        for key in set(evaluations) - entries:
+            del evaluations[key]
+    return points
 
 
 def _levels(which: str, e: Evaluation) -> list[dict[str, Text]]:
@@ -344,8 +350,10 @@ def _state_banners(run: RunFigures) -> list[Block]:
     elif record.status == "running":
         text = f"The run had not ended when this page was written; its last stage was “{record.stage}”."
         banners.append(Banner(text))
-    broken = [f"{row.raw.suite}/{row.name}: {row.raw.failed}" for row in _broken(run)]
-    banners += problems("NaN or infinity: nothing follows from these comparisons.", list(dict.fromkeys(broken)), "bad")
+    broken: dict[str, None] = {}
+    for row in _broken(run):
+        broken[f"{row.raw.suite}/{row.name}: {row.raw.failed}"] = None
+    banners += problems("NaN or infinity: nothing follows from these comparisons.", list(broken), "bad")
     return banners + problems("Some files could not be read.", run.problems)
 
 

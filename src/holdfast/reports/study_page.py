@@ -14,7 +14,7 @@ from holdfast.records.figure import Figure
 from holdfast.records.measure import HasInterval, Measure
 from holdfast.reports import blocks as b
 from holdfast.reports.blocks import Bullets, Facts, Page, Panel, Paragraph, Section, Span, Table, Text, Tone
-from holdfast.reports.charts import COLOURS, DASHES, SYMBOLS, Axis, Chart, Col, Item, Mark, Value, tabulate
+from holdfast.reports.charts import DASHES, Axis, Chart, Col, Item, Mark, Value, line_style, tabulate
 from holdfast.reports.format import count, duration, flatten, hardware_rows, joined, plural
 
 if TYPE_CHECKING:
@@ -49,15 +49,7 @@ def cell(measure: Measure, figure: Figure | None, *, sign: bool = False, missing
 
 def point(measure: Measure, figure: HasInterval, *, sign: bool = False) -> Value:
     """A figure in a chart, shares in percent."""
-    low, high = measure.ends(figure, sign=sign) or (None, None)
-    text, interval = measure.texts(figure, sign=sign)
-    return Value(
-        value=measure.factor * figure.value,
-        low=None if low is None else measure.factor * low,
-        high=None if high is None else measure.factor * high,
-        text=text,
-        interval=interval,
-    )
+    return Value.of(figure, measure, sign=sign)
 
 
 def measure_axis(measure: Measure, title: str = "") -> Axis:
@@ -119,15 +111,6 @@ def lines(
     settings: dict[str, Any] = {"legend": len(marks) <= MOST_NAMES, "height": 360} | options
     settings["caption"] = " ".join([*filter(None, [settings.get("caption")]), *sentences])
     return Chart(title=title, rows=ordered, columns=heads, marks=[*across, *marks], x=x, y=y, **settings)
-
-
-def line_style(place: int) -> dict[str, Any]:
-    """Colour, symbol and dash of the line at a place."""
-    return {
-        "colour": COLOURS[place % len(COLOURS)],
-        "symbol": SYMBOLS[place % len(SYMBOLS)],
-        "dash": DASHES[place // len(COLOURS) % len(DASHES)],
-    }
 
 
 def _level_marks(levels: Mapping[str, Value], x: Axis) -> tuple[list[Mark], list[str]]:

@@ -102,14 +102,16 @@ def logged_curves(
     values: list[float] = []
     gaps = 0
     for curve in curves:
-        points = [(row["step"], row[curve.key]) for row in metrics if "step" in row and row.get(curve.key) is not None]
-        if points:
-            xs, ys = zip(*points, strict=True)
+        xs, ys = [], []
+        for row in metrics:
+            if "step" in row and row.get(curve.key) is not None:
+                xs.append(row["step"])
+                ys.append(row[curve.key])
+        if xs:
             numbers = present(map(finite, ys))
-            row = {"name": curve.name, "colour": curve.colour, "x": xs, "y": ys, "logged": len(ys)}
-            row |= {"markers": curve.marked or len(points) < 20, "smooth": not curve.marked}
-            row |= _ends(numbers, ys)
-            rows.append(row)
+            line = {"name": curve.name, "colour": curve.colour, "x": xs, "y": ys, "logged": len(ys)}
+            line |= {"markers": curve.marked or len(xs) < 20, "smooth": not curve.marked}
+            rows.append(line | _ends(numbers, ys))
             values += numbers
             gaps += len(ys) - len(numbers)
     if not rows:

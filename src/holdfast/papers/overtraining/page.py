@@ -40,7 +40,20 @@ from holdfast.records.measure import Measure, between, decimals_for, number
 from holdfast.records.probe import ProbeRecord
 from holdfast.reports import blocks as b
 from holdfast.reports.blocks import Block, Fold, Page, Section, Span, Table, Text, Tile, Tiles, chip
-from holdfast.reports.charts import Axis, Chart, Col, Mark, Row, Rule, Value, log_ticks, rounded, tabulate, ticks_at
+from holdfast.reports.charts import (
+    Axis,
+    Chart,
+    Col,
+    Mark,
+    Row,
+    Rule,
+    Value,
+    line_style,
+    log_ticks,
+    rounded,
+    tabulate,
+    ticks_at,
+)
 from holdfast.reports.format import count, duration, listed, plural, significant
 from holdfast.reports.probe_report import (
     KINDS,
@@ -57,7 +70,7 @@ from holdfast.reports.probe_report import (
     trend_table,
     turn_tables,
 )
-from holdfast.reports.study_page import grid, line_style, lines, point, print_study, section, state_chip, study_page
+from holdfast.reports.study_page import grid, lines, point, print_study, section, state_chip, study_page
 
 if TYPE_CHECKING:
     from rich.console import Console
