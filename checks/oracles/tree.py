@@ -26,7 +26,7 @@ STUDY_PAGE = "holdfast.reports.study_report:study_page"
 SELECT_ALL = "holdfast.statistics.selection:select_all"
 RUN_FILE = "run.json"
 RUN_FOLDER = "holdfast.records.run:RunFolder"
-READ_RUN = "holdfast.reports.run_report:read_run"
+READ_RUN = "holdfast.reports.run_figures:read_run"
 RUN_PAGE = "holdfast.reports.run_report:run_page"
 
 CLAIMS = {

@@ -61,7 +61,8 @@ from holdfast.reports.distance_report import distance_page
 from holdfast.reports.evaluation_report import evaluation_page
 from holdfast.reports.html import render
 from holdfast.reports.probe_report import probe_page
-from holdfast.reports.run_report import read_run, run_page
+from holdfast.reports.run_figures import read_run
+from holdfast.reports.run_report import run_page
 from holdfast.reports.sequence_report import sequence_page
 from holdfast.reports.stages_report import stages_page
 from holdfast.reports.study_report import study_page

@@ -13,7 +13,8 @@ from holdfast.records.metrics import is_share
 from holdfast.reports.compared import ComparisonRow, count_tile, gains, headline, pair_sentence
 from holdfast.reports.format import tally
 from holdfast.reports.html import render
-from holdfast.reports.run_report import print_run_summary, read_run, run_page
+from holdfast.reports.run_figures import read_run
+from holdfast.reports.run_report import print_run_summary, run_page
 from holdfast.reports.update_report import clause
 
 NAN, INF = math.nan, math.inf

@@ -10,7 +10,7 @@ from synthetic_runs import comparison
 
 from holdfast.records.run import RunFolder
 from holdfast.reports.card import is_hub_id, public, write_model_card
-from holdfast.reports.run_report import read_run
+from holdfast.reports.run_figures import read_run
 
 
 def load(folder: RunFolder) -> tuple[dict, str]:

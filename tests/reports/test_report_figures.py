@@ -18,7 +18,7 @@ from holdfast.reports import format as figures
 from holdfast.reports.charts import Axis, Value, heat_map, plotly_figure
 from holdfast.reports.compared import ComparisonRow
 from holdfast.reports.methods import method_name, method_text
-from holdfast.reports.run_report import read_run, training_figures, verdict_sentence
+from holdfast.reports.run_figures import read_run, training_figures, verdict_sentence
 
 
 @pytest.mark.parametrize(

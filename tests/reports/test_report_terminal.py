@@ -21,7 +21,8 @@ from holdfast.reports.charts import Chart
 from holdfast.reports.comparison_text import comparison_blocks
 from holdfast.reports.evaluation_text import result_blocks
 from holdfast.reports.probe_report import probe_blocks
-from holdfast.reports.run_report import print_run_summary, read_run
+from holdfast.reports.run_figures import read_run
+from holdfast.reports.run_report import print_run_summary
 from holdfast.reports.study_text import print_study
 from holdfast.reports.terminal import Printer, plain_table
 from holdfast.statistics.selection import select_all

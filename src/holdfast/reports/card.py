@@ -30,7 +30,8 @@ from holdfast.reports.blocks import (
 from holdfast.reports.format import flatten, hardware_text
 from holdfast.reports.markdown import render
 from holdfast.reports.methods import method_name
-from holdfast.reports.run_report import RunFigures, change_tables, read_run
+from holdfast.reports.run_figures import RunFigures, read_run
+from holdfast.reports.run_report import change_tables
 from holdfast.support.files import write_bytes_atomic
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")

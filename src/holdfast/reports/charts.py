@@ -111,7 +111,7 @@ def tabulate(items: Iterable[Item], columns: Sequence[Col], **options: Any) -> T
 
 def heads(titles: Mapping[str, str | Callable[[Any], Any]], *, words: int = 1) -> list[Col]:
     """Columns by their titles, the first `words` of them text, the others figures."""
-    columns = []
+    columns: list[Col] = []
     for title, of in titles.items():
         columns.append(Col(title, of, numeric=len(columns) >= words))
     return columns

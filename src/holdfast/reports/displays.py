@@ -10,7 +10,7 @@ from holdfast.reports.charts import heads
 from holdfast.reports.compared import AFTER, BEFORE, DIFFERENCE, ComparisonRow, measure_table, one_unit
 from holdfast.reports.format import duration, significant
 from holdfast.reports.html import join, part
-from holdfast.reports.run_report import read_run
+from holdfast.reports.run_figures import read_run
 from holdfast.reports.study_figures import counts_text, lead
 from holdfast.statistics.selection import select_all
 
