@@ -162,8 +162,7 @@ def _training(run: RunFigures) -> Section:
     if record.versions:
         blocks.append(Paragraph(f"Versions: {', '.join(map(' '.join, record.versions.items()))}."))
     if record.hardware:
-        hardware = {key: public(value) if isinstance(value, str) else value for key, value in record.hardware.items()}
-        blocks.append(Paragraph(f"Hardware: {hardware_text(hardware)}."))
+        blocks.append(Paragraph(f"Hardware: {public(hardware_text(record.hardware))}."))
     if record.notes:
         blocks += [Paragraph("Notes of the run:"), Bullets(record.notes)]
     return Section("How it was trained", blocks)

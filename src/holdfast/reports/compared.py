@@ -21,6 +21,7 @@ from holdfast.records.metrics import RESTATED, is_share
 from holdfast.reports.blocks import Paragraph, Span, Table, Text, Tile, chip, figure, present, sub
 from holdfast.reports.charts import AS_IT_IS, Axis, Chart, Col, Mark, Note, Value, fold, heads, tabulate
 from holdfast.reports.format import direction, p_value, percent, plural, tally
+from holdfast.reports.measured import names_of
 
 GROUPS = ("target", "source")
 """Suites in the order of reading: what was to be learnt, then what was to be kept. Suites of the user's own follow."""
@@ -209,13 +210,9 @@ def one_unit(rows: Rows) -> tuple[list[ComparisonRow], list[ComparisonRow]]:
 def short_names(rows: Rows) -> list[str]:
     """A name a row: the entry's, with its suite where two entries share it and its metric where one entry has
     several."""
-    names = _told_apart([r.name for r in rows], [f"{r.raw.suite}/{r.name}" for r in rows])
-    return _told_apart(names, [f"{name} {r.raw.metric}" for name, r in zip(names, rows, strict=True)])
-
-
-def _told_apart(names: list[str], longer: list[str]) -> list[str]:
-    """The longer name in place of each that is not the only one."""
-    return [name if names.count(name) == 1 else full for name, full in zip(names, longer, strict=True)]
+    names = names_of([(row.raw.suite, row.name) for row in rows])
+    metrics = [row.raw.metric for row in rows]
+    return [name if names.count(name) == 1 else f"{name} {metric}" for name, metric in zip(names, metrics, strict=True)]
 
 
 # ------------------------------------------------------------------------------------------------------------ sentences

@@ -39,7 +39,7 @@ from holdfast.reports.blocks import (
     problems,
     sub,
 )
-from holdfast.reports.charts import AS_IT_IS, Axis, Chart, Col, Row, finite, fold, heads, heat_map, tabulate
+from holdfast.reports.charts import AS_IT_IS, Axis, Chart, Col, Row, fold, heads, heat_map, tabulate
 from holdfast.reports.compared import (
     ComparisonRow,
     Rows,
@@ -72,7 +72,8 @@ OUTCOMES = {NOT_FINITE: "bad", "failed": "bad", NOT_MEASURED: "bad", "undecided"
 def comparison_page(result: Result) -> Page:
     """A comparison as a page; the rows of the two models are read from their folders."""
     labels, gates, unmatched, matrix = result.labels, result.gates, result.unmatched, result.matrix
-    sides = [Measured(side.folder, side.label) for side in (result.sides[0], result.sides[-1])]
+    before, after = result.sides[0], result.sides[-1]
+    sides = [Measured(before.folder, before.label), Measured(after.folder, after.label)]
     rows = ordered(result.comparisons)
     primary = primary_of(rows)
     pairs = list(_pairs(sides, primary))
@@ -309,9 +310,10 @@ def _stage_heat(matrix: StageMatrix) -> Chart:
     factor, digits = (100.0, 1) if share else (1.0, 3)
     rows = []
     for stage, line in zip(matrix.stages, matrix.scores, strict=True):
-        cells = [number(factor * value, digits) for value in line]
-        texts = [text if finite(value) is not None else "" for text, value in zip(cells, line, strict=True)]
-        rows.append({"name": stage, "z": [factor * value for value in line], "cells": cells, "texts": texts})
+        scores = [factor * score for score in line]
+        cells = [number(score, digits) for score in scores]  # "n/a" in the table, nothing in the grid
+        texts = [cell if cell != "n/a" else "" for cell in cells]
+        rows.append({"name": stage, "z": scores, "cells": cells, "texts": texts})
     outline = []
     for task in range(len(matrix.tasks)):
         ends = {"x0": task - 0.5, "x1": task + 0.5, "y0": task + 0.5, "y1": task + 1.5}

@@ -254,8 +254,11 @@ def _markdown_measures(rows: Rows) -> list[Block]:
     if not any(row.adjusted for row in rows):
         statistics.remove(ADJUSTED)
     table_columns = [*MEASURE_COLUMNS, *fold(statistics)]
-    first = [row for row in rows if len(rows) <= FOLD_FROM or (row.tone != "flat" and row.raw.primary)]
-    rest = [row for row in rows if row not in first]
+    first: list[ComparisonRow] = []
+    rest: list[ComparisonRow] = []
+    for row in rows:
+        changed = row.tone != "flat" and row.raw.primary
+        (first if changed or len(rows) <= FOLD_FROM else rest).append(row)
     blocks: list[Block] = [tabulate(first, table_columns)] if first else []
     if rest:
         title = f"{len(rest)} more: {verdicts_of(rest)}"

@@ -8,9 +8,9 @@ from holdfast.records.study import StudyRecord
 from holdfast.reports.blocks import Block, Facts, Paragraph
 from holdfast.reports.charts import heads
 from holdfast.reports.compared import AFTER, BEFORE, DIFFERENCE, ComparisonRow, measure_table, one_unit
-from holdfast.reports.format import duration, significant
 from holdfast.reports.html import join, part
 from holdfast.reports.run_figures import read_run
+from holdfast.reports.run_report import brief_facts
 from holdfast.reports.study_figures import counts_text, lead
 from holdfast.statistics.selection import select_all
 
@@ -39,18 +39,12 @@ def _run_blocks(folder: RunFolder) -> list[Block]:
     if not folder.exists():
         return [Paragraph(f"No run has begun in {folder.path}.")]
     run = read_run(folder)
-    steps, seconds = run.trained["steps"], run.trained["seconds"]
-    spent = []
-    if steps is not None:
-        spent.append(f"{significant(steps)} steps")
-    if seconds is not None:
-        spent.append(duration(seconds))
-    facts = [("Method", run.method), ("Training", ", ".join(spent)), ("Folder", str(folder.path))]
+    facts = [*brief_facts(run), ("Folder", str(folder.path))]
     if folder.report_file.is_file():
         facts.append(("Report", str(folder.report_file)))
     rows = [row for row in one_unit(run.rows)[0] if row.raw.primary]
     result = measure_table(rows, COLUMNS) if rows else Paragraph(run.verdict)
-    return [Paragraph(f"{run.title} ({run.record.status})"), result, Facts([fact for fact in facts if fact[1]])]
+    return [Paragraph(f"{run.title} ({run.record.status})"), result, Facts(facts)]
 
 
 def _comparison_line(comparison: Comparison) -> Block:

@@ -173,4 +173,7 @@ def joined(*parts: Any) -> str:
 
 def hardware_rows(hardware: Mapping[str, Any]) -> list[tuple[str, str]]:
     """The same one by one."""
-    return [(key.replace("_", " "), setting(value) or "none") for key, value in hardware.items()]
+    rows = []
+    for key, value in hardware.items():
+        rows.append((key.replace("_", " "), setting(value) or "none"))
+    return rows

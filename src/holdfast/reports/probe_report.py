@@ -328,8 +328,8 @@ def noise_chart(record: ProbeRecord) -> Chart | None:
         return None
     return _cost_chart(
         "Noise: cost against size",
-        [_row(s) | {"gamma": f"{s.size:g}"} for s in costs if not s.failed],
-        heads({"Model": "model", "γ": "gamma"}),
+        [_row(s) for s in costs if not s.failed],
+        heads({"Model": "model", "γ": lambda row: f"{row['x']:g}"}),
         costs,
         marks=_marks("line", "model", [model.label for model in record.models]),
         x=Axis(title="noise, γ", log=True, ticks=ticks_at(sizes) if len(sizes) < 7 else log_ticks(sizes[0], sizes[-1])),

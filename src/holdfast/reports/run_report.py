@@ -272,14 +272,15 @@ def print_run_summary(folder: RunFolder, console: Console | None = None) -> None
         blocks.append(Paragraph(f"Stage {record.stage}: {record.error}", "bad"))
     blocks += [*paragraphs(run.problems, "warn"), Paragraph("")]
     blocks += map(_brief, by_suite(one_unit(run.rows)[0]).values())
-    blocks += [*_level_table(run), Facts(_brief_facts(run))]
+    blocks += [*_level_table(run), Facts(brief_facts(run))]
     blocks += [*paragraphs(run.missing), *paragraphs(record.notes, before="Note: ")]
     if folder.report_file.is_file():
         blocks.append(Facts([("Report", str(folder.report_file))]))
     Printer(console).show(blocks)
 
 
-def _brief_facts(run: RunFigures) -> list[tuple[str, Text]]:
+def brief_facts(run: RunFigures) -> list[tuple[str, Text]]:
+    """How it was trained, in a few lines."""
     trained, move, model = run.trained, run.largest_move, run.record.model
     facts: list[tuple[str, Text]] = []
     if model.get("origin"):
