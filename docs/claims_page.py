@@ -32,10 +32,10 @@ NOT_RUN = "not yet run under these rules"
 HEAD = """\
 # Claims
 
-Every claim of the papers whose studies can be run, what the paper prints, and what came out here. The rules and the
-preconditions stand in [reproduce](reproduce.md) and were committed before any outcome under them was computed. This
-page is made from the outcomes in `docs/outcomes` by `docs/claims_page.py`; an outcome that was judged by other
-rules is not shown.
+Every claim of the papers whose studies can be run, what the paper prints, the rule, and what came out here. The rules
+were committed before any outcome under them was computed; [reproduce](reproduce.md) says how to run the studies and how
+a claim is judged. `docs/claims_page.py` makes this page from the claims in `src/holdfast/papers` and the outcomes in
+`docs/outcomes`; an outcome that was judged by other rules is not shown.
 """
 
 
@@ -52,7 +52,7 @@ def claims_page(papers: Mapping[str, tuple[str, Sequence[Statement[Any]]]], fold
     parts = [HEAD]
     for name, (title, statements) in papers.items():
         outcomes = {scale: _joined(_outcomes(folder, name, scale)) for scale in SCALES}
-        heads = ["claim", "the paper", *SCALES.values(), "precondition"]
+        heads = ["claim", "the paper", "holds where", *SCALES.values(), "precondition"]
         rows = [[*_row(s, outcomes)] for s in statements]
         table = [heads, ["---"] * len(heads), *rows]
         families = [
@@ -128,7 +128,8 @@ def _row(statement: Statement[Any], outcomes: Mapping[str, Mapping[str, Any]]) -
     known = [claim for claim in claims if claim is not None]
     met = ("met" if any(c["preconditions"] for c in known) else "none") if known else ""
     named = f"{statement.number} ({statement.recipe.replace('_', ' ')}): {statement.text}"
-    return [_cell(t) for t in (named, statement.paper, *cells, "<br>".join(dict.fromkeys(unmet)) or met)]
+    preconditions = "<br>".join(dict.fromkeys(unmet)) or met
+    return [_cell(text) for text in (named, statement.paper, statement.rule.says, *cells, preconditions)]
 
 
 def _cell(text: str) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.cli import reproduce as command
-from holdfast.errors import ConfigError, RunFolderError
+from holdfast.errors import ConfigError, DataError, RunFolderError
 from holdfast.papers.label_annealing import claims
 from holdfast.papers.label_annealing import reproduction as study
 from holdfast.papers.theory import overtraining
@@ -86,3 +86,28 @@ def test_a_world_is_not_written_into_a_folder_of_other_files(tmp_path):
     with pytest.raises(RunFolderError, match="is not empty and holds no world"):
         command.run(["--world", "--quick", "--output_dir", str(tmp_path / "mine")])
     assert [p.name for p in (tmp_path / "mine").iterdir()] == ["notes.txt"]
+
+
+def test_claims_of_a_study_of_ones_own(tmp_path, capsys):
+    """Any record of the paper's kind, by whatever names; a record of another kind is refused."""
+    study_folder = Path(__file__).parents[2] / "docs" / "examples" / "real_stages"
+    assert command.run(["stages", "--study", str(study_folder), "--output_dir", str(tmp_path)]) == 0
+    record = read_json(tmp_path / "claims.json")
+    by_number = {claim["number"]: claim for claim in record["claims"]}
+    assert record["size"] == "study" and list(record["studies"]) == ["world-0"]
+    assert by_number["2d"]["figures"][0]["n"] == "one world" and "was not measured" not in by_number["2d"]["reason"]
+    assert "a study of one's own" in (tmp_path / "claims.html").read_text(encoding="utf-8").replace("&#x27;", "'")
+    with pytest.raises(DataError):
+        command.run(["sfa", "--study", str(study_folder), "--output_dir", str(tmp_path)])
+    with pytest.raises(ConfigError, match="--study runs nothing") as caught:
+        command.run(["sfa", "--study", str(tmp_path / "none"), "--quick"])
+    assert "no such folder" in str(caught.value)
+
+
+def test_one_study_stands_for_several(tmp_path):
+    study_folder = Path(__file__).parents[2] / "docs" / "examples" / "real_sequence"
+    command.run(["sfa", "--recipes", "tasks", "digits", "--study", str(study_folder), "--output_dir", str(tmp_path)])
+    assert {claim["recipe"] for claim in read_json(tmp_path / "claims.json")["claims"]} == {"tasks", "digits"}
+    two = [str(study_folder), str(study_folder)]
+    with pytest.raises(ConfigError, match="expected 1 study"):
+        command.run(["sfa", "--recipes", "tasks", "--study", *two, "--output_dir", str(tmp_path)])

@@ -14,6 +14,7 @@ from holdfast.config.values import Mistake, show
 from holdfast.errors import did_you_mean
 from holdfast.papers.claims.registry import LOOK, SIZES, Paper, papers
 from holdfast.papers.theory import QUICK_SEEDS, SEEDS, THEORIES
+from holdfast.support.paths import expanded
 
 TABLE = "\n".join(
     f"  {name:<17}" + ", ".join(f"{size} {duration}" for size, duration in paper.durations.items())
@@ -43,6 +44,8 @@ examples
   # a look at the small twins
   holdfast reproduce label-annealing
   holdfast reproduce label-annealing --recipes math code --thorough
+  # a study of yours, of any model and data
+  holdfast reproduce sfa --study runs/my-sequence
   # formulas against numbers
   holdfast reproduce sfa --theory
   holdfast reproduce --world --output_dir world
@@ -60,6 +63,9 @@ class ReproduceRequest:
     """Paper whose claims are checked."""
     recipes: Annotated[tuple[str, ...], Meta(repeatable=True, metavar="RECIPE")] = ()
     """Some of the paper's studies, where it has several (all)."""
+    study: Annotated[tuple[Path, ...], Meta(repeatable=True, metavar="FOLDER")] = ()
+    """Hold the claims against the study in this folder in place of running the paper's; of several studies, one folder
+    each, in the order of --recipes."""
     thorough: bool = False
     """The small twins in whole, with all seeds, arms and steps, in place of a look at them."""
     full: bool = False
@@ -73,7 +79,7 @@ class ReproduceRequest:
     """Fine-tuning runs at the same time (2 on two and more cores, one a GPU)."""
     output_dir: Annotated[Path | None, Meta(metavar="FOLDER")] = None
     """Where to write (./reproduce-PAPER, with another size than a look ./reproduce-PAPER-SIZE, with --theory
-    ./reproduce-PAPER-theory)."""
+    ./reproduce-PAPER-theory, with --study its folder)."""
 
     @property
     def sizes(self) -> list[str]:
@@ -108,6 +114,13 @@ class ReproduceRequest:
             found.append(Mistake(path=("full",), text=paper.full))
         if self.theory:
             found += self.theory_problems(paper)
+        if self.study:
+            for name in ("theory", "workers", *SIZES):
+                if getattr(self, name, False):
+                    found.append(Mistake(path=(name,), text="--study runs nothing; leave it out."))
+            for folder in self.study:
+                if not expanded(folder).is_dir():
+                    found.append(Mistake(path=("study",), text=f"no such folder: {folder}."))
         if len(self.sizes) > 1:
             text = f"expected one size, got {' and '.join(f'--{size}' for size in self.sizes)}."
             found.append(Mistake(path=(self.sizes[0],), text=text))
@@ -157,6 +170,10 @@ def run(argv: list[str]) -> int:
     assert paper is not None, "the request was checked"
     if request.theory:
         return run_theory(paper, request)
+    if request.study:
+        about = {"recipes": request.recipes, "output_dir": request.output_dir, "console": stdout_console()}
+        paper.load_judge()([expanded(folder) for folder in request.study], **about)
+        return 0
     words: dict[str, object] = {}
     if len(paper.recipes) > 1:
         words["recipes"] = list(request.recipes or paper.recipes)

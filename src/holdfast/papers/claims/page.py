@@ -60,6 +60,7 @@ SIZES = {
     "quick": "a quick check: its verdicts mean nothing",
     "look": "a look at small twins of the paper's recipes",
     "thorough": "small twins of the paper's recipes",
+    "study": "a study of one's own",
 }
 
 
@@ -142,7 +143,7 @@ def _banners(found: Mapping[str, Any], studies: Mapping[str, Any]) -> list[Block
             "This was a quick check that everything works: a few steps on a few documents. Its verdicts mean nothing."
         )
         out.append(Banner(text, "warn"))
-    elif found["size"] != "full":
+    elif found["size"] not in ("full", "study"):
         if found["size"] == "look":
             text = (
                 "This is a look: fewer seeds, arms and steps than the study files have. Its verdicts say what is "

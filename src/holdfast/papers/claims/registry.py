@@ -45,8 +45,13 @@ class Paper:
     def load(self) -> Callable[..., Any]:
         """The function that reproduces it."""
         module, _, name = self.function.partition(":")
-        found: Callable[..., Any] = getattr(importlib.import_module(module), name)
-        return found
+        function: Callable[..., Any] = getattr(importlib.import_module(module), name)
+        return function
+
+    def load_judge(self) -> Callable[..., Any]:
+        """The function `judge` beside it, which holds its claims against studies that were run."""
+        judge: Callable[..., Any] = importlib.import_module(self.function.partition(":")[0]).judge
+        return judge
 
 
 @cache

@@ -36,6 +36,8 @@ from holdfast.support.environment import hardware, now, say, versions
 from holdfast.support.files import read_json, write_json
 
 CLAIMS_FILE, PAGE = "claims.json", "claims.html"
+OWN_STUDY = "study"
+"""Size of claims that are held against a study of one's own."""
 
 
 class Comparable(Protocol):
@@ -133,9 +135,6 @@ def reproduce(
     """
     from rich.console import Console
 
-    from holdfast.papers.claims.page import claims_page
-    from holdfast.reports.html import write_page
-
     known_size(size)
     console, out = console or Console(), Path(output_dir)
 
@@ -144,19 +143,11 @@ def reproduce(
 
     def write(records: Mapping[str, Any]) -> list[Claim]:
         claims = check(records)
-        studies = {recipe.name: _summary(paper, recipe, records[recipe.name], out) for recipe in recipes}
-        found = claims_record(
-            paper,
-            size,
-            claims,
-            created=now(),
-            studies=studies,
-            **({"reading": list(reading)} if reading else {}),
-            versions=versions(),
-            hardware=hardware(),
-        )
-        write_json(out / CLAIMS_FILE, found)
-        write_page(claims_page(read_json(out / CLAIMS_FILE)), out / PAGE)
+        studies = {}
+        for recipe in recipes:
+            record = records[recipe.name]
+            studies[recipe.name] = _about_study(paper, recipe.name, record, out / recipe.name, out, recipe.summary)
+        _write_claims(paper, size, claims, studies, reading, out)
         return claims
 
     records, failures = on_disk(), []
@@ -186,6 +177,55 @@ def reproduce(
     if failures:
         count = f"{len(failures)} of {len(recipes)} studies failed:"
         raise HoldfastError(count, *failures, "The same command tries them again.")
+    return claims
+
+
+def judge(
+    paper: Paper,
+    folders: Sequence[Path],
+    *,
+    recipes: Sequence[str],
+    read: Callable[[Path], Any],
+    check: Callable[[Mapping[str, Any]], list[Claim]],
+    summary: Callable[[Any], Mapping[str, Any]],
+    reading: Sequence[str],
+    output_dir: str | os.PathLike[str] | None,
+    console: Any,
+) -> list[Claim]:
+    """Holds a paper's claims against studies that were run, whatever their models and data.
+
+    Args:
+        paper: whose claims they are.
+        folders: the studies'.
+        recipes: which of the paper's studies they stand for, in order; one folder may stand for several. Empty: those
+            of their names, else the first ones.
+        read, check, summary, reading: see `reproduce` and `Recipe`.
+        output_dir: gets claims.json and claims.html; None: the first study's folder.
+        console: a `rich.console.Console`; None: a new one on standard output.
+
+    Raises:
+        DataError: a folder without a record of the paper's kind.
+        ConfigError: more studies than the paper has, or than `recipes` names.
+    """
+    from rich.console import Console
+
+    console, out = console or Console(), Path(output_dir or folders[0])
+    records = [read(folder) for folder in folders]
+    names = list(recipes) or [record.name for record in records]
+    if not set(names) <= set(paper.recipes) or len(set(names)) < len(names):
+        names = list(paper.recipes)[: len(records)]
+    if len(records) == 1:
+        records, folders = records * len(names), list(folders) * len(names)
+    if len(names) != len(records):
+        expected = f"expected {len(names)} {'study' if len(names) == 1 else 'studies'} ({', '.join(names)})"
+        raise ConfigError(f"study: {expected}, got {len(records)}.")
+    claims = check(dict(zip(names, records, strict=True)))
+    studies = {}
+    for name, record, folder in zip(names, records, folders, strict=True):
+        studies[name] = _about_study(paper, name, record, folder, out, summary)
+    _write_claims(paper, OWN_STUDY, claims, studies, reading, out)
+    print_claims(claims, console)
+    say(console, lines("", f"Page: {out / PAGE}"))
     return claims
 
 
@@ -278,6 +318,27 @@ class Twins:
             reading=self.reading,
         )
 
+    def judge(
+        self,
+        folders: Sequence[Path],
+        *,
+        recipes: Sequence[str] = (),
+        output_dir: str | os.PathLike[str] | None = None,
+        console: Any = None,
+    ) -> list[Claim]:
+        """Holds the claims against studies that were run; see `reproduction.judge`."""
+        return judge(
+            self.paper,
+            folders,
+            recipes=recipes,
+            read=self.read,
+            check=self.check,
+            summary=self.summary,
+            reading=self.reading,
+            output_dir=output_dir,
+            console=console,
+        )
+
     def _recipe(self, name: str, size: str, folder: Path, console: Any) -> Recipe:
         import yaml
 
@@ -324,14 +385,35 @@ def _read(recipe: Recipe, folder: Path) -> Any:
         return None
 
 
-def _summary(paper: Paper, recipe: Recipe, record: Any, out: Path) -> dict[str, Any]:
-    page = f"{recipe.name}/{STUDY_PAGE}"
+def _about_study(
+    paper: Paper, name: str, record: Any, folder: Path, out: Path, summary: Callable[[Any], Mapping[str, Any]]
+) -> dict[str, Any]:
+    """A study for the page in `out`."""
+    page = folder / STUDY_PAGE
     return {
-        "title": paper.recipes[recipe.name],
+        "title": paper.recipes[name],
         "status": "not run" if record is None else record.status,
-        "report": page if (out / page).is_file() else None,
-        **recipe.summary(record),
+        "report": Path(os.path.relpath(page, out)).as_posix() if page.is_file() else None,
+        **summary(record),
     }
+
+
+def _write_claims(
+    paper: Paper,
+    size: str,
+    claims: Sequence[Claim],
+    studies: Mapping[str, Mapping[str, Any]],
+    reading: Sequence[str],
+    out: Path,
+) -> None:
+    """claims.json, and the page made of it."""
+    from holdfast.papers.claims.page import claims_page
+    from holdfast.reports.html import write_page
+
+    about: dict[str, Any] = {"reading": list(reading)} if reading else {}
+    about |= {"created": now(), "studies": studies, "versions": versions(), "hardware": hardware()}
+    write_json(out / CLAIMS_FILE, claims_record(paper, size, claims, **about))
+    write_page(claims_page(read_json(out / CLAIMS_FILE)), out / PAGE)
 
 
 def print_claims(claims: Sequence[Claim], console: Any) -> None:

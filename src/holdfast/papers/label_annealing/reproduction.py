@@ -98,6 +98,27 @@ def reproduce(
     )
 
 
+def judge(
+    folders: Sequence[Path],
+    *,
+    recipes: Sequence[str] = (),
+    output_dir: str | os.PathLike[str] | None = None,
+    console: Any = None,
+) -> list[Claim]:
+    """Holds the claims against trade-off studies that were run; see `reproduction.judge`."""
+    return reproduction.judge(
+        PAPER,
+        folders,
+        recipes=recipes,
+        read=read_study,
+        check=check_claims,
+        summary=_summary,
+        reading=(),
+        output_dir=output_dir,
+        console=console,
+    )
+
+
 # -------------------------------------------------------------------------------------------------------------- studies
 
 

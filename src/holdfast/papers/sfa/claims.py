@@ -61,8 +61,17 @@ READING = (
     "Better: by at least a tenth of what is forgotten. As good: not off by more than a fifth of what is forgotten, or "
     "learnt. One arm beats another where it is better on the old task and as good on the new one.",
 )
-NAMES = {SEQUENTIAL: "sequential fine-tuning", SINGLE: "the single task", "replay": "rehearsal", "sfa": "SFA"}
-"""Of kinds of arms, where they have another for people."""
+NAMES = {
+    SEQUENTIAL: "sequential fine-tuning",
+    SINGLE: "the single task",
+    "replay": "rehearsal",
+    "sfa": "SFA",
+    "l2": "L2",
+    "ewc": "EWC",
+    "ties": "TIES",
+    "task_arithmetic": "task arithmetic",
+}
+"""Of kinds of arms, for people."""
 
 
 def check_claims(records: Mapping[str, SequenceRecord | None]) -> list[Claim]:
@@ -144,14 +153,14 @@ class Pair:
             if arm.scores and (arm.kind == kind or (arm.kind == MERGE and arm.merge.get("method") == kind)):
                 arms.append(arm)
         if not arms:
-            raise NotMeasured(NAMES.get(kind, kind))
+            raise NotMeasured(NAMES[kind])
         return arms
 
     def alone(self, kind: str) -> list[ArmResult]:
         """Arms of a method by itself, or of a merge method."""
         arms = [arm for arm in self.arms(kind) if arm.kind == MERGE or len(arm.retention) == 1]
         if not arms:
-            raise NotMeasured(f"{NAMES.get(kind, kind)} by itself")
+            raise NotMeasured(f"{NAMES[kind]} by itself")
         return arms
 
     def averaging(self, **fixed: float) -> list[ArmResult]:
@@ -242,7 +251,7 @@ AS_GOOD_ON_NEW = Check(
 def beats(mine: str, theirs: str) -> Rule[SequenceRecord]:
     """One method beats another."""
     return some(
-        f"For every arm of {theirs.replace('_', ' ')} one of {mine} is better on the old task by a tenth of what is "
+        f"For every arm of {NAMES[theirs]} one of {NAMES[mine]} is better on the old task by a tenth of what is "
         "forgotten, and as good on the new one.",
         pairs,
         lambda pair: [(other, pair.alone(mine)) for other in pair.alone(theirs)],
@@ -256,7 +265,7 @@ def best(pair: Pair, kind: str) -> Figure:
     means = [pair.mean(arm) for arm in pair.alone(kind)]
     seeds = sorted(set.intersection(*(set(mean.by_seed) for mean in means)))
     if len(seeds) < 2:
-        raise NotMeasured(f"{kind} with two seeds")
+        raise NotMeasured(f"{NAMES[kind]} with two seeds")
     by_seed = {}
     for seed in seeds:
         others = [s for s in seeds if s != seed]
@@ -275,8 +284,8 @@ def best_beats(mine: str, theirs: str) -> Rule[SequenceRecord]:
         no=f"{mine} at its best is not above {theirs}",
     )
     says = (
-        f"The mean of old and new task of {mine}'s best arm is above that of {theirs}'s by at least a tenth of half "
-        "of what is forgotten; the best arms are chosen for each seed by the others."
+        f"The mean of old and new task of {NAMES[mine]}'s best arm is above that of {NAMES[theirs]}'s by at least a "
+        "tenth of half of what is forgotten; the best arms are chosen for each seed by the others."
     )
     return rule(says, pairs, check)
 

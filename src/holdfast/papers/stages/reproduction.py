@@ -41,4 +41,4 @@ TWINS = Twins(
     check=check_claims,
     reading=READING,
 )
-reproduce = TWINS.reproduce
+reproduce, judge = TWINS.reproduce, TWINS.judge
