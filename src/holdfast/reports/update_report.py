@@ -413,10 +413,12 @@ def corpus_text(r: Results) -> str:
 
 
 def _banners(r: Results) -> list[b.Block]:
-    failed = [m for m in r.models if m.state == "failed"]
-    reasons = [f"{m.label or m.name}: {m.reason or 'no reason was recorded'}" for m in failed]
-    banners = b.problems(f"{plural(len(failed), 'model')} could not be made.", reasons, "bad")
-    if r.record.status in STATUS and not (r.record.status == "failed" and failed):
+    reasons = []
+    for model in r.models:
+        if model.state == "failed":
+            reasons.append(f"{model.label or model.name}: {model.reason or 'no reason was recorded'}")
+    banners = b.problems(f"{plural(len(reasons), 'model')} could not be made.", reasons, "bad")
+    if r.record.status in STATUS and not (r.record.status == "failed" and reasons):
         text, tone = STATUS[r.record.status]
         banners.append(b.Banner(Span(text, "strong"), tone))
     banners += b.problems("Some files could not be used.", r.problems)
@@ -580,6 +582,8 @@ def _models(r: Results) -> Section:
     columns = [
         Col("Model", _name, numeric=False),
         Col("How it was made", lambda m: made_text(m, r), numeric=False, wide=True),
+    ]
+    columns += [
         Col("Parameters", lambda m: count(m.parameters) if m.parameters else ""),
         Col("Compute", lambda m: flops_text(m.flops) if m.flops else ""),
         Col("Time", lambda m: duration(m.seconds) if m.seconds else ""),
@@ -630,7 +634,9 @@ READING = [
 
 
 def _corpus(r: Results) -> Section:
-    facts = [(name.replace(".", ": ").replace("_", " "), text) for name, text in flatten(r.record.corpus)]
+    facts = []
+    for name, text in flatten(r.record.corpus):
+        facts.append((name.replace(".", ": ").replace("_", " "), text))
     if not r.record.corpus.get("first_date"):
         facts.append(("dates", "none recorded: whether the text is new to the models is not known from it"))
     return Section("New text", [Panel([Facts(facts)], "card")], anchor="corpus")

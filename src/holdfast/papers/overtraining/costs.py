@@ -37,19 +37,18 @@ def _paired(
     if figure is None or not figure.by_seed:
         return None
     number = record.models.index(model)
-    key = next((c.entry for c in correlations if number in c.places and "/".join(c.entry[:2]) == entry), None)
-    if key is None:
-        return figure
-    part = part_of(number, {key: figure.samples_half}, correlations)
-    return dataclasses.replace(figure, samples_part=part)
+    for correlation in correlations:
+        suite, name, _ = correlation.entry
+        if number in correlation.places and f"{suite}/{name}" == entry:
+            samples = part_of(number, {correlation.entry: figure.samples_half}, correlations)
+            return dataclasses.replace(figure, samples_part=samples)
+    return figure
 
 
 def change_cost(record: OvertrainingRecord, change: Sensitivity) -> Figure:
     """What a change without training costs a checkpoint, over the seeds of noise."""
-    place = record.sensitivities.index(change)
-    return Figure(
-        value=change.harm,
-        by_seed={n: (-v if change.higher_is_better else v) for n, v in enumerate(change.by_seed)},
-        samples_half=change.samples_half,
-        samples_part=part_of(place, {change.key: change.samples_half}, record.probed_correlations),
-    )
+    number = record.sensitivities.index(change)
+    sign = -1 if change.higher_is_better else 1
+    by_seed = {seed: sign * difference for seed, difference in enumerate(change.by_seed)}
+    samples = part_of(number, {change.key: change.samples_half}, record.probed_correlations)
+    return Figure(value=change.harm, by_seed=by_seed, samples_half=change.samples_half, samples_part=samples)

@@ -26,7 +26,7 @@ from holdfast.evaluation.probe.outcome import (
     trends,
 )
 from holdfast.papers.overtraining.plan import CHECKPOINT, KIND, MODEL, TEST, TUNE, OvertrainingConfig, Tuning
-from holdfast.papers.overtraining.record import Arm, Checkpoint, OvertrainingRecord, Scored, TunedModel
+from holdfast.papers.overtraining.record import Arm, Checkpoint, OvertrainingRecord, Scored, TunedModel, alike
 from holdfast.papers.overtraining.seen import seen_examples, seen_groups
 from holdfast.papers.overtraining.verdicts import LEAST_BUDGETS, add_verdicts
 from holdfast.records.evaluation import Evaluation, EvaluationFolder
@@ -257,12 +257,12 @@ class TunedEvaluations:
             metric = (scored.suite, scored.name, scored.metric)
             after: dict[int, float] = {}
             for seed, comparisons in compared.items():
-                own = next((c for c in comparisons if (c.suite, c.name, c.metric) == metric), None)
-                if own is None:
+                comparisons = alike(comparisons, suite=scored.suite, name=scored.name, metric=scored.metric)
+                if not comparisons:
                     raise DataError(
                         f"{scored.key} of {model.checkpoint}, {model.arm}, {model.rate:g} was not compared."
                     )
-                after[seed] = own.after
+                after[seed] = comparisons[0].after
             gain = gain_over_seeds(compared, [metric])
             if gain is None:  # diverged, or one of them is not finite
                 scores[scored.key] = Figure(value=-math.inf if scored.higher_is_better else math.inf)

@@ -24,7 +24,6 @@ from holdfast.papers.overtraining.record import (
     RISES,
     SLOW,
     Arm,
-    Growth,
     OvertrainingRecord,
     RateTrend,
     Scored,
@@ -34,6 +33,7 @@ from holdfast.papers.overtraining.record import (
     TunedModel,
     TunedRate,
     TunedTurn,
+    alike,
 )
 from holdfast.records.figure import Figure
 from holdfast.records.measure import Measure, between, decimals_for, number
@@ -104,27 +104,23 @@ READING = (
 def overtraining_page(record: OvertrainingRecord) -> Page:
     """The page on what is there."""
     probed = _as_probed(record)
+    sections: list[Block | None] = [Tiles(_tiles(record))]
+    for task in record.tasks:
+        if task in record.scored:
+            sections += _task_sections(record, task)
+    sections += [_without_training(probed), *curvature_sections(probed), _models_section(record)]
     first, last = count(record.checkpoints[0].tokens), count(record.checkpoints[-1].tokens)
+    details = [plural(len(record.checkpoints), "checkpoint"), f"{first} to {last} tokens of pre-training"]
+    details += [*record.tasks, plural(len(record.config.get("seeds", [])), "seed")]
     settings = {key: value for key, value in record.config.items() if key not in PRIVATE}
     return study_page(
         dataclasses.replace(record, config=settings),
         "overtraining",
         lead(record),
-        [
-            Tiles(_tiles(record)),
-            *(part for task in record.tasks if task in record.scored for part in _task_sections(record, task)),
-            _without_training(probed),
-            *curvature_sections(probed),
-            _models_section(record),
-        ],
+        sections,
         reading=READING,
         jobs=record.models,
-        details=[
-            plural(len(record.checkpoints), "checkpoint"),
-            f"{first} to {last} tokens of pre-training",
-            *record.tasks,
-            plural(len(record.config.get("seeds", [])), "seed"),
-        ],
+        details=details,
         facts=[(c.label, f"{c.name}, {count(c.tokens)} tokens") for c in record.checkpoints],
     )
 
@@ -168,13 +164,12 @@ def lead(record: OvertrainingRecord) -> str:
     for task in record.tasks:
         for suite, what in (("source", "what should be kept"), ("target", "the task")):
             scored = record.leading(task, suite)
-            for turn in record.turns:
-                if scored and (turn.task, turn.arm, turn.rate, turn.entry) == (task, record.direct, None, scored.key):
-                    about = f"{what} ({scored.name}) {_turn_text(turn)}"
-                    sentences.append(f"{task}, {record.direct} at tuned rates: {about}.")
-        for shift in _leading_shifts(record, task, "source"):
-            text = _shift_text(record, shift) if shift.rate is None else ""
-            sentences += [f"{shift.arm}: {text}."] if text else []
+            entry = "" if scored is None else scored.name
+            for turn in alike(record.turns, task=task, arm=record.direct, rate=None, entry=f"{suite}/{entry}"):
+                sentences.append(f"{task}, {record.direct} at tuned rates: {what} ({entry}) {_turn_text(turn)}.")
+        for shift in alike(_leading_shifts(record, task, "source"), rate=None):
+            if text := _shift_text(record, shift):
+                sentences.append(f"{shift.arm}: {text}.")
     if not sentences and record.inflections:
         grow = sum(trend.verdict == "grows" for trend in record.trends)
         sentences.append(
@@ -200,8 +195,8 @@ def _shift_text(record: OvertrainingRecord, shift: Shift) -> str:
     effects = []
     if shift.verdict != CANNOT_TELL:
         effects.append(f"its turning point comes {shift.verdict}")
-    alike = (shift.task, shift.rate, shift.entry)
-    growth = {g.arm: g.difference.value for g in record.growth if (g.task, g.rate, g.entry) == alike}
+    growths = alike(record.growth, task=shift.task, rate=shift.rate, entry=shift.entry)
+    growth = {g.arm: g.difference.value for g in growths}
     if _is_clear(shift.growth) and shift.arm in growth and shift.against in growth:
         # "grows less" would be said of costs that fall, too
         digits = decimals_for(shift.growth.interval)
@@ -222,9 +217,8 @@ def _shift_text(record: OvertrainingRecord, shift: Shift) -> str:
 def _gain_of_task(record: OvertrainingRecord, task: str, arm: str) -> float | None:
     """What a way gains of the task at its tuned rates, mean over the checkpoints; None where one of them is missing."""
     scored = record.leading(task, "target")
-    costs = [
-        _tuned_figure(record, rate, scored, cost=True) for rate in record.rates if (rate.task, rate.arm) == (task, arm)
-    ]
+    rates = alike(record.rates, task=task, arm=arm)
+    costs = [_tuned_figure(record, rate, scored, cost=True) for rate in rates]
     gains = [-cost.value for cost in costs if cost is not None and math.isfinite(cost.value)]
     return statistics.fmean(gains) if gains and len(gains) == len(record.checkpoints) else None
 
@@ -240,11 +234,9 @@ def _tiles(record: OvertrainingRecord) -> list[Tile]:
     runs = sum(len(model.seeds) for model in record.models)
     arms = [arm.label for arm in record.arms]
     seconds = sum(model.seconds for model in record.models)
-    figures = [
-        Tile("Fine-tunings", str(runs), f"{complete} of {len(record.models)} cells"),
-        Tile("Ways to fine-tune", str(len(arms)), listed(arms) if arms else ""),
-        Tile("Time", duration(seconds), "of training and measuring, added up"),
-    ]
+    figures = [Tile("Fine-tunings", str(runs), f"{complete} of {len(record.models)} cells")]
+    figures.append(Tile("Ways to fine-tune", str(len(arms)), listed(arms) if arms else ""))
+    figures.append(Tile("Time", duration(seconds), "of training and measuring, added up"))
     if diverged := sum(len(model.diverged) for model in record.models):
         figures.append(Tile("Diverged", str(diverged), "fine-tunings, counted as a loss without end"))
     return figures
@@ -262,11 +254,10 @@ def _task_sections(record: OvertrainingRecord, task: str) -> Iterator[Section | 
         _tuned_chart(record, task, source, "What should be kept"),
         _rate_chart(record, task),
         _tuned_table(record, task),
-        _rate_table([trend for trend in record.rate_trends if trend.task == task]),
+        _rate_table(alike(record.rate_trends, task=task)),
         intro="The learning rate is chosen by the validation data, anew at each budget (figures 6 and 7 of the paper).",
     )
-    groups = [group for group in record.groups if group.task == task]
-    examples = [example for example in record.examples if example.task == task]
+    groups, examples = alike(record.groups, task=task), alike(record.examples, task=task)
     yield section(
         f"{task}: what the models see",
         seen_table(record, groups) if groups else None,
@@ -274,12 +265,11 @@ def _task_sections(record: OvertrainingRecord, task: str) -> Iterator[Section | 
         intro="The score is the mean over all questions. The paper's VLM score (MME, GQA, AI2D, POPE, TextVQA) is "
         "another: figures are not comparable with its.",
     )
-    if any(shift.task == task for shift in record.shifts):
-        shifts = [*_leading_shifts(record, task, "source", "target")]
+    if alike(record.shifts, task=task):
         yield section(
             f"{task}: what retention does to it",
             _growth_chart(record, task, source),
-            _shift_table(record, shifts),
+            _shift_table(record, _leading_shifts(record, task, "source", "target")),
             intro="The paper expects that regularised fine-tuning delays the inflection point (section 3.4.2), and did "
             "not try it.",
         )
@@ -306,7 +296,7 @@ def _task_sections(record: OvertrainingRecord, task: str) -> Iterator[Section | 
 def _leading_shifts(record: OvertrainingRecord, task: str, *suites: str) -> list[Shift]:
     """Those of a task's shifts that are of the entries that lead the suites."""
     entries = [scored.key for suite in suites if (scored := record.leading(task, suite)) is not None]
-    return [shift for shift in record.shifts if shift.task == task and shift.entry in entries]
+    return [shift for shift in alike(record.shifts, task=task) if shift.entry in entries]
 
 
 def seen_table(record: OvertrainingRecord, groups: Sequence[SeenGroup]) -> Table:
@@ -341,11 +331,9 @@ def example_table(record: OvertrainingRecord, examples: Sequence[SeenExample]) -
     rows = []
     for example in examples:
         question = " ".join(example.question.replace("<image>", " ").split())
-        row: dict[str, Any] = {
-            "Picture": Span("a picture", picture=example.picture) if example.picture else "",
-            "Question": (question, b.sub(example.group) if example.group else None),
-            "Right": example.options[example.right].strip(),
-        }
+        row: dict[str, Any] = {"Right": example.options[example.right].strip()}
+        row["Picture"] = Span("a picture", picture=example.picture) if example.picture else ""
+        row["Question"] = (question, b.sub(example.group) if example.group else None)
         for checkpoint in answered:
             choice = example.answers.get(checkpoint.label)
             if choice is not None:
@@ -388,8 +376,8 @@ def _budget_chart(record: OvertrainingRecord, title: str, rows: Sequence[Row], y
     ticks = [(t, count(t)) for t in budgets] if len(budgets) < 7 else log_ticks(budgets[0], budgets[-1])
     x = Axis(title="tokens of pre-training", log=True, ticks=ticks or ticks_at(budgets))
     styles: dict[str, Mapping[str, Any]] = {AS_IT_IS: BASE_STYLE}
-    for place, arm in enumerate(record.arms):
-        styles[arm.label] = {"kind": "line", **line_style(place)}
+    for number_, arm in enumerate(record.arms):
+        styles[arm.label] = {"kind": "line", **line_style(number_)}
     defaults: dict[str, Any] = {"styles": styles, "height": 380}
     return lines(title, rows, x, y, **defaults | options)
 
@@ -471,8 +459,10 @@ def _rates_chart(record: OvertrainingRecord, task: str, arm: Arm, scored: Scored
     if scored is None:
         return None
     rows, diverged, styles = [], [], {AS_IT_IS: BASE_STYLE}
-    for place, rate in enumerate(rate for rate in arm.rates if rate not in record.left_out):
-        styles[f"{rate:g}"] = {"kind": "line", **line_style(place)}
+    for rate in arm.rates:
+        if rate in record.left_out:
+            continue
+        styles[f"{rate:g}"] = {"kind": "line", **line_style(len(styles) - 1)}
         for checkpoint in record.checkpoints:
             model = record.model(task, arm.label, rate, checkpoint.label)
             figure = None if model is None else _figures(model, cost).get(scored.key)
@@ -500,19 +490,20 @@ def _rates_chart(record: OvertrainingRecord, task: str, arm: Arm, scored: Scored
 def _growth_chart(record: OvertrainingRecord, task: str, scored: Scored | None) -> Chart | None:
     """How the cost grows along the ladder, a way a line, at tuned rates."""
     rows: list[Row] = []
-    for growth in record.growth:
-        tuned = scored is not None and (growth.task, growth.rate, growth.entry) == (task, None, scored.key)
-        if tuned and math.isfinite(growth.difference.value):
+    for growth in alike(record.growth, task=task, rate=None, entry="" if scored is None else scored.key):
+        if math.isfinite(growth.difference.value):
             rows.append({"arm": growth.arm, "y": len(rows), "x": point(SCORE, growth.difference, sign=True)})
     if not rows or scored is None:
         return None
+    arms = [row["arm"] for row in rows]
+    columns = [Col("Way", "arm", numeric=False), Col(scored.unit, "x")]
     return Chart(
         title=f"How much more it costs after the longest pre-training: {scored.name}",
         rows=rows,
-        columns=[Col("Way", "arm", numeric=False), Col(scored.unit, "x")],
+        columns=columns,
         marks=[Mark()],
         x=Axis(title=f"growth of the cost, {scored.unit}", zero=True),
-        y=Axis(names=[row["arm"] for row in rows], length=34),
+        y=Axis(names=arms, length=34),
         caption="Each at its tuned rates.",
         height=max(200, 70 + 34 * len(rows)),
     )
@@ -520,9 +511,10 @@ def _growth_chart(record: OvertrainingRecord, task: str, scored: Scored | None) 
 
 def _distance_section(record: OvertrainingRecord, task: str, arm: Arm) -> Section | None:
     """How far the weights went, against the rate: figure 8."""
-    rows, styles = [], {}
-    for place, checkpoint in enumerate(record.checkpoints):
-        styles[checkpoint.label] = {"kind": "line", "bars": 0, **line_style(place)}
+    rows: list[Row] = []
+    styles: dict[str, dict[str, Any]] = {}
+    for checkpoint in record.checkpoints:
+        styles[checkpoint.label] = {"kind": "line", "bars": 0, **line_style(len(styles))}
         styles[checkpoint.label] |= {"name": f"{count(checkpoint.tokens)} tokens"}
         for rate in arm.rates:
             model = record.model(task, arm.label, rate, checkpoint.label)
@@ -539,15 +531,9 @@ def _distance_section(record: OvertrainingRecord, task: str, arm: Arm) -> Sectio
         styles=styles,
         height=340,
     )
-    table = grid(
-        [trend for trend in record.distances if (trend.task, trend.arm) == (task, arm.label)],
-        {
-            "Checkpoint": "checkpoint",
-            "Exponent": lambda trend: number(trend.exponent, 2),
-            "Rates": lambda trend: f"{trend.rates[0]:g} to {trend.rates[1]:g}",
-        },
-        kind="dense",
-    )
+    cells: dict[Text, Any] = {"Checkpoint": "checkpoint", "Exponent": lambda trend: number(trend.exponent, 2)}
+    cells["Rates"] = lambda trend: f"{trend.rates[0]:g} to {trend.rates[1]:g}"
+    table = grid(alike(record.distances, task=task, arm=arm.label), cells, kind="dense")
     intro = "In the paper the distance is in proportion to the rate (an exponent of 1) and the same at all budgets."
     return section(f"{task}: how far the weights go", chart, table, intro=intro)
 
@@ -579,11 +565,9 @@ def _tuned_table(record: OvertrainingRecord, task: str) -> Table:
         scored = record.leading(task, suite)
         if scored is not None:
             columns.append(column((f"{name}: {scored.name},", b.sub(scored.unit)), scored))
-    kept = record.leading(task, "source")
-    if kept is not None:
-        columns.append(column(f"Cost in {kept.name}", kept, cost=True))
-    rates = [rate for rate in record.rates if rate.task == task]
-    return tabulate(rates, columns, kind="dense", title=f"{task} at tuned rates")
+        if scored is not None and suite == "source":
+            columns.append(column(f"Cost in {scored.name}", scored, cost=True))
+    return tabulate(alike(record.rates, task=task), columns, kind="dense", title=f"{task} at tuned rates")
 
 
 def _rate_table(trends: Sequence[RateTrend]) -> Table | None:
@@ -623,24 +607,28 @@ def _shift_table(record: OvertrainingRecord, shifts: Sequence[Shift]) -> Table:
 
 def _turn_table(record: OvertrainingRecord, task: str, arm: Arm) -> Table | None:
     """At which budget the fine-tuned model is at its best, and how the cost grows: a rate and figure a line."""
-    turns = [turn for turn in record.turns if (turn.task, turn.arm) == (task, arm.label)]
-    growths = {(g.rate, g.entry): g for g in record.growth if (g.task, g.arm) == (task, arm.label)}
+    turns = alike(record.turns, task=task, arm=arm.label)
 
     def growth(turn: TunedTurn) -> Text:
-        grown: Growth | None = growths.get((turn.rate, turn.entry))
-        if grown is None:
-            return ""
-        tone = TREND_TONES[grown.verdict]
-        return _figure_cell(grown.difference, sign=True, tone="" if tone == "flat" else tone)
+        for trend in alike(record.growth, task=task, arm=arm.label, rate=turn.rate, entry=turn.entry):
+            tone = TREND_TONES[trend.verdict]
+            return _figure_cell(trend.difference, sign=True, tone="" if tone == "flat" else tone)
+        return ""
+
+    def verdict(turn: TunedTurn) -> Text:
+        return chip(TURNS[turn.verdict], TURN_TONES[turn.verdict])
+
+    def best(turn: TunedTurn) -> Text:
+        return b.figure(count(turn.tokens), budget_interval(turn), value=turn.tokens)
 
     def lost(turn: TunedTurn) -> str:
         return f"{significant(rounded(turn.after, 3))} {turn.unit}" if turn.after else ""
 
     columns = [
         Col("Rate", lambda turn: _rate_text(turn.rate), numeric=False),
-        Col("Longer pre-training", lambda turn: chip(TURNS[turn.verdict], TURN_TONES[turn.verdict]), numeric=False),
+        Col("Longer pre-training", verdict, numeric=False),
         Col("Figure", "entry", numeric=False),
-        Col("Best at, tokens", lambda turn: b.figure(count(turn.tokens), budget_interval(turn), value=turn.tokens)),
+        Col("Best at, tokens", best),
         Col("Lost from there on", lost),
         Col("The cost grows by", growth),
     ]
@@ -664,16 +652,22 @@ def _without_training(probed: ProbeRecord) -> Section | None:
 def _models_section(record: OvertrainingRecord) -> Section | None:
     """Every fine-tuning."""
 
+    def epochs(model: TunedModel) -> str:
+        return ", ".join(f"{number_:g}" for number_ in model.stopped.values())
+
     def distance(model: TunedModel) -> str:
         return "" if model.distance is None else significant(rounded(model.distance, 4))
+
+    def reason(model: TunedModel) -> str:
+        return model.reason or "; ".join(dict.fromkeys(model.diverged.values()))
 
     columns = [
         Col("Fine-tuning", "label", numeric=False),
         Col("State", lambda model: state_chip(model.state), numeric=False),
-        Col("Epochs", lambda model: ", ".join(f"{epochs:g}" for epochs in model.stopped.values())),
+        Col("Epochs", epochs),
         Col("Distance", distance),
         Col("Time", lambda model: duration(model.seconds) if model.seconds else ""),
-        Col("", lambda model: model.reason or "; ".join(dict.fromkeys(model.diverged.values())), numeric=False),
+        Col("", reason, numeric=False),
     ]
     table = tabulate(record.models, columns, kind="trials", find="fine-tuning")
     fold = Fold("State, epochs, distance and time of each", [table])

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -114,12 +114,12 @@ class OvertrainingConfig(AskedStudy[OvertrainingSettings]):
     @staticmethod
     def training_parts(asked: OvertrainingSettings) -> dict[str, tuple[Mapping[str, Any], Collection[str]]]:
         """See `AskedStudy`."""
-        own = (*OWN, *EARLY)
-        parts: dict[str, tuple[Mapping[str, Any], Collection[str]]] = {"train": (asked.train, own)}
+        study_keys = (*OWN, *EARLY)
+        parts: dict[str, tuple[Mapping[str, Any], Collection[str]]] = {"train": (asked.train, study_keys)}
         for name, task in asked.tasks.items():
-            parts[f"tasks.{name}.train"] = (task.train, own)
+            parts[f"tasks.{name}.train"] = (task.train, study_keys)
             if task.align is not None:
-                parts[f"tasks.{name}.align.train"] = (task.align.train, own)
+                parts[f"tasks.{name}.align.train"] = (task.align.train, study_keys)
         return parts
 
     @staticmethod
@@ -145,10 +145,10 @@ class OvertrainingConfig(AskedStudy[OvertrainingSettings]):
         problems = [f"ladder: {text}" for text in unlike(models, trust_remote_code=trusted)]
         if not problems and self.ways_to_see:
             problems += _vision_problems(self, models[0], trusted)
-        problems += [_in_file(problem, None) for problem in parse_evaluation(self.evaluation(None))[1]]
+        problems += _in_file(parse_evaluation(self.evaluation(None))[1], None)
         if not problems:
             for task in self.asked.tasks:
-                problems += [_in_file(problem, task) for problem in parse_evaluation(self.evaluation(task))[1]]
+                problems += _in_file(parse_evaluation(self.evaluation(task))[1], task)
         if not problems and self.changes:
             from holdfast.runs.probing import check_probe
 
@@ -160,8 +160,8 @@ class OvertrainingConfig(AskedStudy[OvertrainingSettings]):
 
     def problems_before(self) -> list[str]:
         """Without early stopping, which looks at held-out files."""
-        asked = dataclasses.replace(self.asked, early_stopping=False)
-        return AskedStudy.problems_before(dataclasses.replace(self, asked=asked))
+        settings = dataclasses.replace(self.asked, early_stopping=False)
+        return AskedStudy.problems_before(dataclasses.replace(self, asked=settings))
 
     def runs(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """Every first stage and fine-tuning of the smallest budget, which stands in for a model that sees."""
@@ -187,8 +187,9 @@ class OvertrainingConfig(AskedStudy[OvertrainingSettings]):
         """The checkpoints by label, the smallest budget first."""
         from holdfast.evaluation.session import requests_of
 
-        requests = requests_of([f"{r.label}={r.model}" if r.label else r.model for r in self.asked.ladder])
-        return {request.label: rung for request, rung in zip(requests, self.asked.ladder, strict=True)}
+        models = [f"{rung.label}={rung.model}" if rung.label else rung.model for rung in self.asked.ladder]
+        labels = [request.label for request in requests_of(models)]
+        return dict(zip(labels, self.asked.ladder, strict=True))
 
     @functools.cached_property
     def changes(self) -> list[Change]:
@@ -279,7 +280,8 @@ class OvertrainingConfig(AskedStudy[OvertrainingSettings]):
         if align is not None:
             parts += _training_data(align.train)
         parts += self.other_data(task)
-        return [(str(name), str(split), subset) for name, split, subset in self.filled(list(map(list, parts)))]
+        filled = self.filled([list(part) for part in parts])
+        return [(str(name), str(split), subset) for name, split, subset in filled]
 
     def other_data(self, task: str) -> list[Part]:
         """Of this, what the task's own settings do not name: of methods first, then of trainings."""
@@ -288,8 +290,8 @@ class OvertrainingConfig(AskedStudy[OvertrainingSettings]):
         for read in (_data_of_methods, _training_data):
             for tuning in tunings:
                 parts += read(tuning.settings)
-        own = self._own_data(task)
-        return [part for part in dict.fromkeys(parts) if part not in own]
+        of_task = self._own_data(task)
+        return [data for data in dict.fromkeys(parts) if data not in of_task]
 
     def _own_data(self, task: str) -> list[Part]:
         return _training_data({**self.asked.train, **self.asked.tasks[task].train})
@@ -351,7 +353,11 @@ class OvertrainingConfig(AskedStudy[OvertrainingSettings]):
     @functools.cached_property
     def ways_to_see(self) -> dict[str, AlignSettings]:
         """How checkpoints come to see, by name."""
-        return {self.way_to_see(name): task.align for name, task in self.asked.tasks.items() if task.align is not None}
+        ways = {}
+        for name, task in self.asked.tasks.items():
+            if task.align is not None:
+                ways[self.way_to_see(name)] = task.align
+        return ways
 
     def aligned(self, label: str, name: str, seed: int) -> Path:
         """Where a checkpoint's projector is trained; the model before lies beside it while that is done."""
@@ -467,7 +473,8 @@ def _tunings(config: OvertrainingConfig, name: str, task: TaskSettings) -> list[
             settings.setdefault("train_only", list(BUT_THE_TOWER))
         if RATE not in settings:
             continue
-        arm = space.label({k: v for k, v in params.items() if k == METHOD or axes[k][0] != (RATE,)})
+        rates = [key for key in params if key != METHOD and axes[key][0] == (RATE,)]
+        arm = space.label({key: value for key, value in params.items() if key not in rates})
         rate = float(settings[RATE])
         tuning = Tuning(task=name, arm=arm, kind=space.kind(params), rate=rate, settings=settings)
         arms.setdefault(arm, []).append(tuning)
@@ -499,12 +506,13 @@ def _measuring_problems(asked: OvertrainingSettings) -> list[str]:
     from holdfast.evaluation.entries import PlanSettings
 
     shared = [s.name for s in settings_of(PlanSettings) if s.name not in ("before", "along")]
-    return [
-        f"evaluation.{key}: no such key.{did_you_mean_key(key, shared)} What is measured stands under generalist and "
-        f"tasks."
-        for key in asked.evaluation
-        if key not in shared
-    ]
+    problems = []
+    for key in asked.evaluation:
+        if key not in shared:
+            near = did_you_mean_key(key, shared)
+            text = f"no such key.{near} What is measured stands under generalist and tasks."
+            problems.append(f"evaluation.{key}: {text}")
+    return problems
 
 
 def _rate_problems(config: OvertrainingConfig) -> list[str]:
@@ -561,10 +569,14 @@ def _vision_problems(config: OvertrainingConfig, model: str, trusted: bool) -> l
     return list(dict.fromkeys(problems))
 
 
-def _in_file(problem: str, task: str | None) -> str:
-    """A problem of the measuring as the study's file has it."""
+def _in_file(problems: Sequence[str], task: str | None) -> list[str]:
+    """Problems of the measuring as the study's file has them."""
     keys = {SOURCE: "generalist", VALIDATION: f"tasks.{task}.validation", TEST: f"tasks.{task}.test"}
-    for suite, key in keys.items():
-        if problem.startswith(f"evaluation.{suite}"):
-            return key + problem.removeprefix(f"evaluation.{suite}")
-    return problem
+    sentences = []
+    for problem in problems:
+        sentence = problem
+        for suite, key in keys.items():
+            if problem.startswith(f"evaluation.{suite}"):
+                sentence = key + problem.removeprefix(f"evaluation.{suite}")
+        sentences.append(sentence)
+    return sentences

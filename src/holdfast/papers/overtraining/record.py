@@ -13,9 +13,10 @@ report.html                       the page
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from holdfast.records.evaluation import SCHEMA
 from holdfast.records.figure import Figure
@@ -235,6 +236,14 @@ class SeenExample:
     """By checkpoint, the index of the option that it chose, with the first seed."""
 
 
+T = TypeVar("T")
+
+
+def alike(items: Iterable[T], **fields: Any) -> list[T]:
+    """Those of some records whose fields have these values."""
+    return [item for item in items if all(getattr(item, name) == value for name, value in fields.items())]
+
+
 @dataclass(frozen=True, kw_only=True)
 class OvertrainingRecord:
     """overtraining.json."""
@@ -289,8 +298,8 @@ class OvertrainingRecord:
 
     def model(self, task: str, arm: str, rate: float, checkpoint: str) -> TunedModel | None:
         """One fine-tuned model."""
-        wanted = (task, arm, rate, checkpoint)
-        return next((m for m in self.models if (m.task, m.arm, m.rate, m.checkpoint) == wanted), None)
+        models = alike(self.models, task=task, arm=arm, rate=rate, checkpoint=checkpoint)
+        return models[0] if models else None
 
 
 def read_overtraining(folder: str | os.PathLike[str]) -> OvertrainingRecord:

@@ -44,19 +44,20 @@ def twin_config(values: Mapping[str, Any], *, source: str | None = None) -> Twin
     """
     import yaml
 
-    given = dict(values)
-    asked = given.pop(PRETRAINING)
-    file = Path(__file__).resolve().parents[1] / "recipes" / asked["file"]
-    ladder_values = changed(yaml.safe_load(file.read_text(encoding="utf-8")), asked["changes"])
-    folder, size = Path(given["output_dir"]).with_name(LADDER), str(asked["size"])
-    own = {"name": LADDER, "output_dir": str(folder), "sizes": {size: ladder_values["sizes"][size]}}
-    ladder = ladder_config({**ladder_values, **own}, source=file.name)
-    rungs = [
-        {"model": str(ladder.run_folder(rung, ladder.asked.seeds[0])), "tokens": rung.tokens, "label": rung.name}
-        for rung in ladder.rungs.values()
-    ]
+    settings = dict(values)
+    pretraining = settings.pop(PRETRAINING)
+    file = Path(__file__).resolve().parents[1] / "recipes" / pretraining["file"]
+    recipe = changed(yaml.safe_load(file.read_text(encoding="utf-8")), pretraining["changes"])
+    size = str(pretraining["size"])
+    recipe["sizes"] = {size: recipe["sizes"][size]}
+    folder = Path(settings["output_dir"]).with_name(LADDER)
+    ladder = ladder_config({**recipe, "name": LADDER, "output_dir": str(folder)}, source=file.name)
+    settings["ladder"] = []
+    for rung in ladder.rungs.values():
+        model = str(ladder.run_folder(rung, ladder.asked.seeds[0]))
+        settings["ladder"].append({"model": model, "tokens": rung.tokens, "label": rung.name})
     # the checkpoints are not there yet; they are looked at when the study begins
-    config = overtraining_config({**given, "ladder": rungs}, source=source, check=False)
+    config = overtraining_config(settings, source=source, check=False)
     if problems := config.key_problems(config.asked):
         raise ConfigError(problems, source=source)
     fields = {f.name: getattr(config, f.name) for f in dataclasses.fields(config)}

@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import io
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +23,8 @@ MOST = 6
 """Examples of a task."""
 SIDE = 96
 """Pixels that an embedded picture has at most in each direction."""
-Folder = Any
-"""`(model, seed) -> EvaluationFolder`: what was measured of a fine-tuned model."""
+Folder = Callable[[TunedModel, int], EvaluationFolder]
+"""What was measured of a fine-tuned model with a seed."""
 
 
 def seen_groups(record: OvertrainingRecord, config: OvertrainingConfig, folder: Folder) -> list[SeenGroup]:
@@ -36,27 +36,21 @@ def seen_groups(record: OvertrainingRecord, config: OvertrainingConfig, folder: 
         config: of the study.
         folder: see `Folder`.
     """
-    found = []
+    groups = []
     for task, entry in _entries(record, config):
-        for rate in (r for r in record.rates if r.task == task):
-            model = record.model(task, rate.arm, rate.rate, rate.checkpoint)
-            if model is None or model.diverged:
-                continue
-            seeds = [folder(model, seed).samples(TEST, entry.name) for seed in model.seeds]
-            for group in dict.fromkeys(str(row["task"]) for row in seeds[0] if "task" in row):
-                own = [row for rows in seeds for row in rows if str(row.get("task")) == group]
-                found.append(
-                    SeenGroup(
-                        task=task,
-                        arm=rate.arm,
-                        checkpoint=rate.checkpoint,
-                        group=group,
-                        value=statistics.fmean(row["acc"] for row in own),
-                        chance=statistics.fmean(1 / len(row["choices"]) for row in own),
-                        n=len(own) // len(seeds),
-                    )
-                )
-    return found
+        for model in _tuned_models(record, task):
+            families: dict[str, list[Mapping[str, Any]]] = {}
+            for seed in model.seeds:
+                for row in folder(model, seed).samples(TEST, entry.name):
+                    if "task" in row:
+                        families.setdefault(str(row["task"]), []).append(row)
+            for family, rows in families.items():
+                value = statistics.fmean(row["acc"] for row in rows)
+                chance = statistics.fmean(1 / len(row["choices"]) for row in rows)
+                about: dict[str, Any] = {"task": task, "arm": model.arm, "checkpoint": model.checkpoint}
+                n = len(rows) // len(model.seeds)
+                groups.append(SeenGroup(**about, group=family, value=value, chance=chance, n=n))
+    return groups
 
 
 def seen_examples(record: OvertrainingRecord, config: OvertrainingConfig, folder: Folder) -> list[SeenExample]:
@@ -66,34 +60,41 @@ def seen_examples(record: OvertrainingRecord, config: OvertrainingConfig, folder
     Args:
         record, config, folder: as of `seen_groups`.
     """
-    found = []
+    examples = []
     for task, entry in _entries(record, config):
-        answered: dict[str, Sequence[Mapping[str, Any]]] = {}
-        for rate in (r for r in record.rates if (r.task, r.arm) == (task, record.direct)):
-            model = record.model(task, rate.arm, rate.rate, rate.checkpoint)
-            if model is not None and not model.diverged and model.seeds:
-                answered[rate.checkpoint] = _samples(folder, model, entry)
-        if not answered:
+        answers: dict[str, Sequence[Mapping[str, Any]]] = {}
+        for model in _tuned_models(record, task):
+            if model.arm == record.direct:
+                answers[model.checkpoint] = folder(model, model.seeds[0]).samples(TEST, entry.name)
+        if not answers:
             continue
-        rows = next(iter(answered.values()))
+        rows = next(iter(answers.values()))
         first: dict[str, int] = {}
-        for place, row in enumerate(rows):
-            first.setdefault(str(row.get("task", place)), place)
+        for number, row in enumerate(rows):
+            first.setdefault(str(row.get("task", number)), number)
         pictures = _pictures(entry)
-        for group, place in list(first.items())[:MOST]:
-            row = rows[place]
-            found.append(
+        for family, number in list(first.items())[:MOST]:
+            row = rows[number]
+            examples.append(
                 SeenExample(
                     task=task,
-                    group=group if "task" in row else "",
-                    picture=pictures(place),
+                    group=family if "task" in row else "",
+                    picture=pictures(number),
                     question=str(row["question"]),
-                    options=[str(option) for option in row["choices"]],
+                    options=list(map(str, row["choices"])),
                     right=int(row["gold"]),
-                    answers={label: int(own[place]["answer"]) for label, own in answered.items()},
+                    answers={label: int(of_model[number]["answer"]) for label, of_model in answers.items()},
                 )
             )
-    return found
+    return examples
+
+
+def _tuned_models(record: OvertrainingRecord, task: str) -> Iterator[TunedModel]:
+    """The models of a task at the tuned rates, without those that diverged."""
+    for rate in record.rates:
+        model = record.model(task, rate.arm, rate.rate, rate.checkpoint) if rate.task == task else None
+        if model is not None and model.seeds and not model.diverged:
+            yield model
 
 
 def _entries(record: OvertrainingRecord, config: OvertrainingConfig) -> Iterator[tuple[str, DataEntry]]:
@@ -106,18 +107,13 @@ def _entries(record: OvertrainingRecord, config: OvertrainingConfig) -> Iterator
         if lead is None or not config.way_to_see(task):
             continue
         for entry in config.plan(task).entries:
-            own = (entry.suite, entry.name) == (TEST, lead.name)
-            if own and isinstance(entry, ChoicesEntry) and entry.unit is None:
+            leads = (entry.suite, entry.name) == (TEST, lead.name)
+            if leads and isinstance(entry, ChoicesEntry) and entry.unit is None:
                 yield task, entry
 
 
-def _samples(folder: Folder, model: TunedModel, entry: DataEntry) -> list[dict[str, Any]]:
-    measured: EvaluationFolder = folder(model, model.seeds[0])
-    return measured.samples(TEST, entry.name)
-
-
-def _pictures(entry: DataEntry) -> Any:
-    """What gives the picture of the row at a place: PNG in base64, "" for a row without."""
+def _pictures(entry: DataEntry) -> Callable[[int], str]:
+    """What gives the picture of a row by its number: PNG in base64, "" for a row without."""
     from holdfast.data.vision import stored_images, undecoded
     from holdfast.evaluation.images import RowImages
     from holdfast.evaluation.text.question_files import question_rows
@@ -125,8 +121,8 @@ def _pictures(entry: DataEntry) -> Any:
     rows = undecoded(question_rows(entry))
     images = RowImages(entry, rows)
 
-    def picture(place: int) -> str:
-        stored = stored_images(rows[place], images.columns, images.folders)
+    def picture(number: int) -> str:
+        stored = stored_images(rows[number], images.columns, images.folders)
         return _small(stored[0]["bytes"] or Path(stored[0]["path"]).read_bytes()) if stored else ""
 
     return picture
@@ -137,7 +133,7 @@ def _small(content: bytes) -> str:
 
     buffer = io.BytesIO()
     with Image.open(io.BytesIO(content)) as image:
-        shown = image.convert("RGB")
-        shown.thumbnail((SIDE, SIDE))
-        shown.save(buffer, "PNG")
+        small = image.convert("RGB")
+        small.thumbnail((SIDE, SIDE))
+        small.save(buffer, "PNG")
     return base64.b64encode(buffer.getvalue()).decode()

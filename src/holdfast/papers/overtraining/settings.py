@@ -97,25 +97,11 @@ class AlignSettings:
     """Keys of 'holdfast train' for the projector: its data, and what differs from the common ones (table 2: batch of
     256, 1e-3, cosine after 50 steps of warm-up; one epoch)."""
 
-
-def read_align(value: Any) -> AlignSettings:
-    """How checkpoints come to see.
-
-    Raises:
-        ValueError: no mapping.
-        Refused: what is wrong with it.
-    """
-    if isinstance(value, AlignSettings):
-        return value
-    if not isinstance(value, Mapping):
-        raise ValueError
-    found, mistakes = decode(AlignSettings, value)
-    if found is not None and not isinstance(found.train.get("dataset_name"), str):
+    def problems(self) -> list[Mistake]:
+        """Data that is missing."""
         text = "is missing: pictures with captions, that the projector learns."
-        mistakes = [*mistakes, Mistake(path=("train", "dataset_name"), text=text)]
-    if found is None or mistakes:
-        raise Refused(*mistakes)
-    return found
+        has_data = isinstance(self.train.get("dataset_name"), str)
+        return [] if has_data else [Mistake(path=("train", "dataset_name"), text=text)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +120,6 @@ class TaskSettings:
     align: Annotated[
         AlignSettings | None,
         Meta(
-            parse=read_align,
             expected="a mapping such as {tower: MODEL, train: {dataset_name: captions.jsonl}}",
             json_schema=lambda: {"type": "object"},
         ),
@@ -150,8 +135,8 @@ def read_tasks(value: Any) -> dict[str, TaskSettings]:
         ValueError: no mapping.
         Refused: what is wrong in each.
     """
-    found, mistakes = decode_named(TaskSettings, value, name=NAME, allowed=f"a name of {ALLOWED}", shorthand="train")
-    for name, task in found.items():
+    tasks, mistakes = decode_named(TaskSettings, value, name=NAME, allowed=f"a name of {ALLOWED}", shorthand="train")
+    for name, task in tasks.items():
         if not isinstance(task.train.get("dataset_name"), str):
             mistakes.append(Mistake(path=(name, "train", "dataset_name"), text="is missing: the task's data."))
         for key, what in (("validation", "what chooses the learning rate"), ("test", "what is reported")):
@@ -159,7 +144,7 @@ def read_tasks(value: Any) -> dict[str, TaskSettings]:
                 mistakes.append(Mistake(path=(name, key), text=f"is missing: entries that say {what}."))
     if mistakes:
         raise Refused(*mistakes)
-    return found
+    return tasks
 
 
 def read_probe(value: Any) -> ChangeSettings | Literal[False]:
@@ -173,13 +158,13 @@ def read_probe(value: Any) -> ChangeSettings | Literal[False]:
         return value
     if not isinstance(value, Mapping):
         raise ValueError
-    found, mistakes = decode(ChangeSettings, {k: v for k, v in value.items() if v not in ((), [])})
-    if found is not None and found.toward:
+    changes, mistakes = decode(ChangeSettings, {k: v for k, v in value.items() if v not in ((), [])})
+    if changes is not None and changes.toward:
         text = "the study makes its own fine-tuned models; leave it out, or use 'holdfast probe --toward'."
         mistakes = [*mistakes, Mistake(path=("toward",), text=text)]
-    if found is None or mistakes:
+    if changes is None or mistakes:
         raise Refused(*mistakes)
-    return found
+    return changes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,23 +177,6 @@ class DirectionSettings:
     """One of those that are tried: of direct fine-tuning, with the first seed."""
     steps: Sizes = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
     """Shares of the way; beyond 1 goes past it."""
-
-
-def read_direction(value: Any) -> DirectionSettings:
-    """A direction.
-
-    Raises:
-        ValueError: no mapping.
-        Refused: what is wrong with it.
-    """
-    if isinstance(value, DirectionSettings):
-        return value
-    if not isinstance(value, Mapping):
-        raise ValueError
-    found, mistakes = decode(DirectionSettings, value)
-    if found is None or mistakes:
-        raise Refused(*mistakes)
-    return found
 
 
 def _small_schema() -> dict[str, Any]:
@@ -244,7 +212,6 @@ class _What:
     direction: Annotated[
         DirectionSettings | None,
         Meta(
-            parse=read_direction,
             section="refinements",
             expected="a mapping such as {task: sentiment, learning_rate: 1.0e-4}",
             json_schema=lambda: {"type": "object"},
@@ -315,10 +282,10 @@ class OvertrainingSettings(_How, _What, StudyKeys):
 
     def problems(self) -> list[Mistake | str]:
         """What is missing, and what contradicts itself."""
-        found = super().problems()
+        problems = super().problems()
 
         def wrong(key: str, text: str) -> None:
-            found.append(Mistake(path=(key,), text=text))
+            problems.append(Mistake(path=(key,), text=text))
 
         if (problem := small_settings.problem_with(self.small, "tasks")) is not None:
             wrong("small", problem)
@@ -328,16 +295,14 @@ class OvertrainingSettings(_How, _What, StudyKeys):
             wrong("tasks", "is missing: what the checkpoints are fine-tuned on, or `probe` with what they go through.")
         if self.curvature and not self.probe:
             wrong("curvature", "is a part of probing, which is off; leave it out, or say what is probed.")
-        if self.direction is not None and not self.curvature:
-            wrong(
-                "direction", "is held against the quadratic that `curvature` measures; give that a number of documents."
-            )
-        if self.direction is not None and self.direction.task not in self.tasks:
-            near = did_you_mean(self.direction.task, self.tasks)
-            wrong(
-                "direction",
-                f"task: expected one of {', '.join(self.tasks) or 'tasks'}, got '{self.direction.task}'.{near}",
-            )
+        direction = self.direction
+        if direction is not None and not self.curvature:
+            text = "is held against the quadratic that `curvature` measures; give that a number of documents."
+            wrong("direction", text)
+        if direction is not None and direction.task not in self.tasks:
+            near = did_you_mean(direction.task, self.tasks)
+            tasks = ", ".join(self.tasks) or "tasks"
+            wrong("direction", f"task: expected one of {tasks}, got '{direction.task}'.{near}")
         if not self.generalist:
             wrong("generalist", "is missing: what should be kept, such as held-out text of the pre-training's kind.")
         if self.tasks and RATE not in self.vary and "retention" not in self.vary:
@@ -345,21 +310,23 @@ class OvertrainingSettings(_How, _What, StudyKeys):
             wrong("vary", text)
         if len(set(self.seeds)) < len(self.seeds) or not self.seeds:
             wrong("seeds", "expected at least one, each once.")
-        parts: list[tuple[tuple[str, ...], Mapping[str, Any], bool]] = [(("train",), self.train, False)]
+        return problems + self._training_problems()
+
+    def _training_problems(self) -> list[Mistake]:
+        """Keys of training configurations that the study sets itself."""
+        by_study = dict.fromkeys(OWN, "is set by the study; leave it out.")
+        fine_tuning = by_study | {RATE: "is what the study varies; say it under `vary`."}
+        if self.early_stopping:
+            text = "is set by early stopping (`early_stopping: false` gives it back); leave it out."
+            fine_tuning |= dict.fromkeys(EARLY, text)
+        projector = by_study | dict.fromkeys(WHICH_PARAMETERS, by_study["seed"])
+        parts: list[tuple[tuple[str, ...], Mapping[str, Any], dict[str, str]]]
+        parts = [(("train",), self.train, fine_tuning)]
         for name, task in self.tasks.items():
-            parts.append((("tasks", name, "train"), task.train, False))
+            parts.append((("tasks", name, "train"), task.train, fine_tuning))
             if task.align is not None:
-                parts.append((("tasks", name, "align", "train"), task.align.train, True))
-        for path, train, projector in parts:
-            own = (*OWN, *(EARLY if self.early_stopping and not projector else ()))
-            own = (*own, *WHICH_PARAMETERS) if projector else own
-            found += [Mistake(path=(*path, k), text=_set_by_study(k)) for k in train if k in own]
-            if RATE in train and not projector:
-                text = "is what the study varies; say it under `vary`."
-                found.append(Mistake(path=(*path, RATE), text=text))
-        return found
-
-
-def _set_by_study(key: str) -> str:
-    by = "early stopping (`early_stopping: false` gives it back)" if key in EARLY else "the study"
-    return f"is set by {by}; leave it out."
+                parts.append((("tasks", name, "align", "train"), task.align.train, projector))
+        problems = []
+        for path, train, refused in parts:
+            problems += [Mistake(path=(*path, key), text=refused[key]) for key in train if key in refused]
+        return problems

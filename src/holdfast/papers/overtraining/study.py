@@ -20,6 +20,7 @@ from holdfast.papers.overtraining.plan import (
     TEXTS,
     TUNE,
     OvertrainingConfig,
+    Part,
 )
 from holdfast.papers.overtraining.record import RECORD_FILE, OvertrainingRecord, write_overtraining
 from holdfast.records.probe import ProbedModel, Sharpness
@@ -111,37 +112,31 @@ class OvertrainingStudy(StudyAsked[OvertrainingConfig]):
             CannotJudge: training data holds what is measured on.
             HoldfastError: the job failed.
         """
-        began, kind = time.monotonic(), task.attributes[KIND]
-        makers = {
-            TEXTS: lambda task: self._texts(),
-            PROBE: self._probe,
-            ALIGN: self._align,
-            TUNE: self._tune,
-            LINE: self._along,
-        }
-        made = makers[kind](task)
-        return dataclasses.replace(made, seconds=round(time.monotonic() - began, 3))
+        began = time.monotonic()
+        makers = {TEXTS: self._texts, PROBE: self._probe, ALIGN: self._align, TUNE: self._tune, LINE: self._along}
+        result = makers[task.attributes[KIND]](task)
+        return dataclasses.replace(result, seconds=round(time.monotonic() - began, 3))
 
-    def _texts(self) -> JobResult:
+    def _texts(self, task: Task) -> JobResult:
         from holdfast.studies.engine.held_out import HeldOut
 
-        config, found, what = self.settings, list[str](), "the training data"
-        held = HeldOut(self._entries())
-        for task in config.asked.tasks:
-            parts = config.trained_on(task)
-            texts = (text for part in parts for text in _texts_of(*part))
-            pictures = (one for name, split, subset in parts for one in _pictures_of(name, split, subset))
-            sentences = held.stands_in(texts, what=what, pictures=pictures)
-            found += [f"tasks.{task}: {sentence}" for sentence in sentences]
-        return JobResult(notes=held.judged(found, overlap=config.asked.overlap, what=what))
+        config, what = self.settings, "the training data"
+        held_out = HeldOut(self._entries())
+        overlaps: list[str] = []
+        for name in config.asked.tasks:
+            parts = config.trained_on(name)
+            sentences = held_out.stands_in(_texts_of(parts), what=what, pictures=_pictures_of(parts))
+            overlaps += [f"tasks.{name}: {sentence}" for sentence in sentences]
+        return JobResult(notes=held_out.judged(overlaps, overlap=config.asked.overlap, what=what))
 
     def _entries(self) -> Iterator[Entry]:
         """Everything that is measured, each thing once."""
-        seen: list[Any] = []
+        known: list[Any] = []
         for name in self.settings.asked.tasks:
             for entry in self.settings.plan(name).entries:
-                if (deciding := {**entry.deciding(), "data": getattr(entry, "data", "")}) not in seen:
-                    seen.append(deciding)
+                deciding = {**entry.deciding(), "data": getattr(entry, "data", "")}
+                if deciding not in known:
+                    known.append(deciding)
                     yield entry
 
     def _measured(self, task: Task, about: Mapping[str, Any]) -> ProbedCheckpoint:
@@ -149,11 +144,12 @@ class OvertrainingStudy(StudyAsked[OvertrainingConfig]):
         from holdfast.runs.probed_checkpoint import ProbedCheckpoint
 
         config, label = self.settings, str(task.attributes[CHECKPOINT])
-        request = next(r for r in config.requests() if r.label == label)
+        [request] = [request for request in config.requests() if request.label == label]
         checkpoint = ProbedCheckpoint(request, out=config.probed, console=task.console, say=lambda line: None, **about)
-        start = checkpoint.measured(None)
-        if broken := [f"{e.suite}/{e.name}: {e.failed}" for e in start if e.failed is not None]:
-            raise NotFinite(f"{label}: expected finite figures of the checkpoint as it is, got {broken[0]}")
+        for evaluation in checkpoint.measured(None):
+            if evaluation.failed is not None:
+                problem = f"{evaluation.suite}/{evaluation.name}: {evaluation.failed}"
+                raise NotFinite(f"{label}: expected finite figures of the checkpoint as it is, got {problem}")
         for change in about["probe"].changes:
             task.check()
             checkpoint.measured(change)
@@ -164,10 +160,10 @@ class OvertrainingStudy(StudyAsked[OvertrainingConfig]):
         checkpoint = self._measured(task, config.probing)
         sharpness = checkpoint.sharpness() if config.asked.curvature else None
         model = checkpoint.described(config.rungs[str(task.attributes[CHECKPOINT])].budget, ())
-        made = JobResult(model=model, sharpness=sharpness, notes=list(checkpoint.notes))
+        result = JobResult(model=model, sharpness=sharpness, notes=list(checkpoint.notes))
         del checkpoint
         release_memory()
-        return made
+        return result
 
     def _along(self, task: Task) -> JobResult:
         config, label = self.settings, str(task.attributes[CHECKPOINT])
@@ -175,10 +171,10 @@ class OvertrainingStudy(StudyAsked[OvertrainingConfig]):
         if not any(folder.glob("*.safetensors")):
             return JobResult(notes=[f"{label}: there is no direction to follow, for this fine-tuning has no weights."])
         checkpoint = self._measured(task, config.along(label))
-        made = JobResult(sharpness=checkpoint.sharpness(), notes=list(checkpoint.notes))
+        result = JobResult(sharpness=checkpoint.sharpness(), notes=list(checkpoint.notes))
         del checkpoint
         release_memory()
-        return made
+        return result
 
     def _align(self, task: Task) -> JobResult:
         import shutil
@@ -201,29 +197,23 @@ class OvertrainingStudy(StudyAsked[OvertrainingConfig]):
         from holdfast.checkpoints.distance import distance
 
         config, label, name = self.settings, str(task.attributes[CHECKPOINT]), str(task.attributes[MODEL])
-        settings, start = (
-            config.training(label, name, task.seed),
-            config.start(label, config.tunings[name].task, task.seed),
-        )
+        settings = config.training(label, name, task.seed)
+        start = config.start(label, config.tunings[name].task, task.seed)
         if config.way_to_see(config.tunings[name].task) and not any(Path(start).glob("*.safetensors")):
-            ended = RunFolder(start).exists() and RunFolder(start).read().status == "finished"
-            raise HoldfastError(
-                f"Expected the model that sees in {start}, found no weights: "
-                + (
-                    "stage 1 had ended there, and they were removed since. Begin the study in another output_dir."
-                    if ended
-                    else f"stage 1 of {label} with seed {task.seed} failed."
-                )
-            )
+            why = f"stage 1 of {label} with seed {task.seed} failed."
+            if RunFolder(start).exists() and RunFolder(start).read().status == "finished":
+                why = "stage 1 had ended there, and they were removed since. Begin the study in another output_dir."
+            raise HoldfastError(f"Expected the model that sees in {start}, found no weights: {why}")
         run = RunFolder(settings["output_dir"])
         try:
             trained = train_model(settings, (), 0, cache=config.output_dir / "evaluations", task=task)
         except (TrainingDiverged, NotFinite) as error:
-            if lost := [e for e in run.evaluated("start").all() if e.failed is not None]:
-                raise HoldfastError(
-                    f"{label} itself is not finite on {lost[0].suite}/{lost[0].name}, before it is fine-tuned: "
-                    f"{lost[0].failed} Leave the checkpoint out, or what is measured."
-                ) from error
+            for evaluation in run.evaluated("start").all():
+                if evaluation.failed is not None:
+                    raise HoldfastError(
+                        f"{label} itself is not finite on {evaluation.suite}/{evaluation.name}, before it is "
+                        f"fine-tuned: {evaluation.failed} Leave the checkpoint out, or what is measured."
+                    ) from error
             return JobResult(diverged=str(error).strip().split("\n")[0][:300])
         return JobResult(
             tokens=trained.tokens,
@@ -245,38 +235,29 @@ class OvertrainingStudy(StudyAsked[OvertrainingConfig]):
         return share
 
     def clean(self, state: StudyState) -> None:
-        """Deletes what resuming needed, and the weights unless they are kept or a direction is still to be followed."""
+        """Deletes what resuming needed, and the weights unless they are kept or a job that is open needs them."""
         from holdfast.studies.engine.worker import remove_checkpoints, remove_weights
 
         config = self.settings
-        needed = {
-            (job.attributes[CHECKPOINT], job.attributes[MODEL])
-            for job in state.latest
-            if job.attributes[KIND] == LINE and job.state != COMPLETE
-        }
+        needed: set[Path] = set()
+        complete: list[Path] = []
         for job in state.latest:
-            if job.state != COMPLETE or job.attributes[KIND] != TUNE:
+            kind = job.attributes[KIND]
+            if kind not in (ALIGN, TUNE, LINE):
                 continue
+            label, model = job.attributes[CHECKPOINT], job.attributes[MODEL]
             for seed in self.seeds:
-                folder = config.run_folder(job.attributes[CHECKPOINT], job.attributes[MODEL], seed)
-                remove_checkpoints(folder)
-                kept = config.asked.keep == "all" or (job.attributes[CHECKPOINT], job.attributes[MODEL]) in needed
-                if not kept:
-                    remove_weights(folder)
-        waiting = {
-            (job.attributes[CHECKPOINT], config.way_to_see(config.tunings[job.attributes[MODEL]].task))
-            for job in state.latest
-            if job.attributes[KIND] == TUNE and job.state != COMPLETE
-        }
-        for job in state.latest:
-            if job.attributes[KIND] != ALIGN or job.state != COMPLETE:
-                continue
-            label, way = job.attributes[CHECKPOINT], job.attributes[MODEL]
-            for seed in self.seeds:
-                folder = config.aligned(label, way, seed)
-                remove_checkpoints(folder)
-                if config.asked.keep != "all" and (label, way) not in waiting:
-                    remove_weights(folder)
+                folder = config.aligned(label, model, seed) if kind == ALIGN else config.run_folder(label, model, seed)
+                if job.state == COMPLETE and kind != LINE:
+                    complete.append(folder)
+                elif job.state != COMPLETE and kind == LINE:
+                    needed.add(folder)
+                elif job.state != COMPLETE and kind == TUNE:
+                    needed.add(Path(config.start(label, config.tunings[model].task, seed)))
+        for folder in complete:
+            remove_checkpoints(folder)
+            if config.asked.keep != "all" and folder not in needed:
+                remove_weights(folder)
 
     # --------------------------------------------------------------------------------------------------------- outcome
 
@@ -304,19 +285,21 @@ class OvertrainingStudy(StudyAsked[OvertrainingConfig]):
         return lambda path: write_page(overtraining_page(record), path)
 
 
-def _texts_of(name: str, split: str, config: str | None) -> Iterator[str]:
+def _texts_of(parts: Sequence[Part]) -> Iterator[str]:
     """The texts of data, a row each."""
     from holdfast.data.overlap import texts_of
     from holdfast.data.sources import load_rows
     from holdfast.data.vision import undecoded
 
-    for row in undecoded(load_rows(name, split=split, config=config)):
-        yield "\n".join(texts_of(row))
+    for name, split, config in parts:
+        for row in undecoded(load_rows(name, split=split, config=config)):
+            yield "\n".join(texts_of(row))
 
 
-def _pictures_of(name: str, split: str, config: str | None) -> Iterator[str]:
+def _pictures_of(parts: Sequence[Part]) -> Iterator[str]:
     """The hashes of the pictures of data."""
     from holdfast.studies.engine.held_out import pictures_in
 
-    for own in pictures_in(name, split=split, config=config):
-        yield from own
+    for name, split, config in parts:
+        for hashes in pictures_in(name, split=split, config=config):
+            yield from hashes

@@ -4,6 +4,7 @@ pre-training turns from help to harm, how the cost grows along the ladder, and w
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -30,6 +31,7 @@ from holdfast.papers.overtraining.record import (
     TunedModel,
     TunedRate,
     TunedTurn,
+    alike,
 )
 from holdfast.records.figure import Figure
 from holdfast.statistics.inflection import FALLS as NEVER_TURNS
@@ -142,8 +144,8 @@ class _Verdicts:
 
     def _at_rates(self, task: str, arm: Arm, checkpoint: str) -> list[TunedModel]:
         """The models of a budget that are there, by rising rate."""
-        models = [self.models.get((task, arm.label, rate, checkpoint)) for rate in arm.rates]
-        return [model for model in models if model is not None]
+        keys = [(task, arm.label, rate, checkpoint) for rate in arm.rates]
+        return [self.models[key] for key in keys if key in self.models]
 
     def _best(self, task: str, lead: Scored, models: Sequence[TunedModel]) -> tuple[int, int, int]:
         """Places of the best model, and of the first and the last that is not shown to be worse."""
@@ -157,7 +159,7 @@ class _Verdicts:
 
     def rate_trend(self, task: str, arm: Arm) -> RateTrend | None:
         """How the tuned rate moves with the budget; None of fewer than two budgets or rates."""
-        rates = [rate for rate in self.rates if (rate.task, rate.arm) == (task, arm.label)]
+        rates = alike(self.rates, task=task, arm=arm.label)
         if len(rates) < 2 or len(arm.rates) < 2:
             return None
         tokens = [rate.tokens for rate in rates]
@@ -165,15 +167,15 @@ class _Verdicts:
         interval = exponent_over_seeds(tokens, by_seed)[1] if by_seed else None
         slope = Figure(value=exponent(tokens, [rate.rate for rate in rates]), over_samples=interval)
         lead = self.record.leading(task, SOURCE)
-        kept = self.turned.get((task, arm.label, None, lead.key)) if lead is not None else None
-        verdict, why = rate_verdict(arm, rates, interval, None if kept is None else kept.verdict)
+        turn = self.turned.get((task, arm.label, None, lead.key)) if lead is not None else None
+        verdict, why = rate_verdict(arm, rates, interval, None if turn is None else turn.verdict)
         return RateTrend(task=task, arm=arm.label, exponent=slope, verdict=verdict, why=why)
 
     # --------------------------------------------------------------------------------------------------- along budgets
 
     def follow_budgets(self, task: str, arm: str, rate: float | None) -> None:
         """Where an arm turns along the ladder, and how its cost grows; nothing where a budget is missing."""
-        tuned = {r.checkpoint: r.rate for r in self.rates if (r.task, r.arm) == (task, arm)}
+        tuned = {tuned.checkpoint: tuned.rate for tuned in alike(self.rates, task=task, arm=arm)}
         models = []
         for checkpoint in self.record.checkpoints:
             at = tuned.get(checkpoint.label) if rate is None else rate
@@ -197,7 +199,8 @@ class _Verdicts:
 
     def _growth(self, curve: Curve, models: Sequence[TunedModel]) -> Figure:
         """The cost at the largest budget less that at the smallest; infinite where one of them diverged."""
-        first, last = (tuning_cost(self.record, models[end], curve[-1]) for end in (0, -1))
+        first = tuning_cost(self.record, models[0], curve[-1])
+        last = tuning_cost(self.record, models[-1], curve[-1])
         if first is None and last is None:
             return Figure(value=math.nan)
         if first is None or last is None:
@@ -213,7 +216,7 @@ class _Verdicts:
             direct = (task, self.record.direct, rate, key)
             if arm == self.record.direct or direct not in self.grown:
                 continue
-            unit = next(scored.unit for scored in self.record.scored[task] if scored.key == key)
+            unit = alike(self.record.scored[task], key=key)[0].unit
             shifts.append(
                 Shift(
                     task=task,
@@ -281,7 +284,7 @@ def rate_verdict(
         return RISES, ""
     if high < 0:
         return {TURNS: SLOW, NEVER_TURNS: QUICK}.get(kept or "", FALLS), ""
-    step = min(larger / smaller for smaller, larger in zip(arm.rates, arm.rates[1:], strict=False))
+    step = min(larger / smaller for smaller, larger in itertools.pairwise(arm.rates))
     span = rates[-1].tokens / rates[0].tokens
     if max(abs(low), abs(high)) * math.log(span) < math.log(step):
         return CONSTANT, ""
