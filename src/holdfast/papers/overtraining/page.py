@@ -54,7 +54,7 @@ from holdfast.reports.charts import (
     tabulate,
     ticks_at,
 )
-from holdfast.reports.format import count, duration, listed, plural, significant
+from holdfast.reports.format import count, direction, duration, listed, plural, significant
 from holdfast.reports.probe_report import (
     KINDS,
     MEANING,
@@ -370,8 +370,10 @@ def _tokens_cell(tokens: float) -> Text:
     return b.figure(count(tokens), value=tokens)
 
 
-def _budget_chart(record: OvertrainingRecord, title: str, rows: Sequence[Row], y: Axis, **options: Any) -> Chart | None:
-    """Lines against the budget; `options` are those of `lines`."""
+def _budget_chart(
+    record: OvertrainingRecord, title: str, rows: Sequence[Row], y: Axis, unit: str, head: str = "Model", **options: Any
+) -> Chart | None:
+    """Lines against the budget, with the table's heads of line and figure; `options` are those of `lines`."""
     budgets = [c.tokens for c in record.checkpoints]
     ticks = [(t, count(t)) for t in budgets] if len(budgets) < 7 else log_ticks(budgets[0], budgets[-1])
     x = Axis(title="tokens of pre-training", log=True, ticks=ticks or ticks_at(budgets))
@@ -379,7 +381,8 @@ def _budget_chart(record: OvertrainingRecord, title: str, rows: Sequence[Row], y
     for number_, arm in enumerate(record.arms):
         styles[arm.label] = {"kind": "line", **line_style(number_)}
     defaults: dict[str, Any] = {"styles": styles, "height": 380}
-    return lines(title, rows, x, y, **defaults | options)
+    columns = {"line": head, "tokens": "Tokens", "y": unit}
+    return lines(title, rows, x, y, columns=columns, **defaults | options)
 
 
 def _base_rows(record: OvertrainingRecord, task: str, scored: Scored) -> list[Row]:
@@ -417,16 +420,10 @@ def _tuned_chart(record: OvertrainingRecord, task: str, scored: Scored | None, w
         if score is not None and math.isfinite(score.value):
             rows.append(_budget_row(rate.arm, rate.tokens, point(SCORE, score)))
     rules, dotted = _guessing(scored)
-    better = "higher" if scored.higher_is_better else "lower"
-    return _budget_chart(
-        record,
-        f"{what}: {scored.name}",
-        [*_base_rows(record, task, scored), *rows] if rows else [],
-        Axis(title=scored.unit),
-        columns={"line": "Model", "tokens": "Tokens", "y": scored.unit},
-        rules=rules,
-        caption=f"At tuned rates; {better} is better.{dotted}",
-    )
+    caption = f"At tuned rates; {direction(scored.higher_is_better)}.{dotted}"
+    rows = [*_base_rows(record, task, scored), *rows] if rows else []
+    title, y = f"{what}: {scored.name}", Axis(title=scored.unit)
+    return _budget_chart(record, title, rows, y, scored.unit, rules=rules, caption=caption)
 
 
 def _rate_chart(record: OvertrainingRecord, task: str) -> Chart | None:
@@ -437,15 +434,17 @@ def _rate_chart(record: OvertrainingRecord, task: str) -> Chart | None:
             low, high = rate.interval
             y = Value(value=rate.rate, low=low, high=high, text=f"{rate.rate:g}", interval=_rates_text(rate))
             rows.append(_budget_row(rate.arm, rate.tokens, y))
-    tried = sorted({rate for arm in record.arms for rate in arm.rates})
-    return _budget_chart(
-        record,
-        "Tuned learning rate",
-        rows,
-        Axis(title="learning rate", log=True, ticks=[(t, f"{t:g}") for t in tried] if len(tried) < 9 else ()),
-        columns={"line": "Model", "tokens": "Tokens", "y": "Rate"},
-        caption="Bars: rates that are not shown to be worse on the validation data.",
-    )
+    rates: set[float] = set()
+    for arm in record.arms:
+        rates.update(arm.rates)
+    axis = _rate_axis(sorted(rates) if len(rates) < 9 else ())
+    caption = "Bars: rates that are not shown to be worse on the validation data."
+    return _budget_chart(record, "Tuned learning rate", rows, axis, "Rate", caption=caption)
+
+
+def _rate_axis(rates: Sequence[float]) -> Axis:
+    """Learning rates, those with ticks."""
+    return Axis(title="learning rate", log=True, ticks=[(rate, f"{rate:g}") for rate in rates])
 
 
 def _rates_text(rate: TunedRate) -> str:
@@ -482,9 +481,9 @@ def _rates_chart(record: OvertrainingRecord, task: str, arm: Arm, scored: Scored
         rules, dotted = _guessing(scored)
         caption += dotted
         rows = [*_base_rows(record, task, scored), *rows] if rows else []
-    columns = {"line": "Learning rate", "tokens": "Tokens", "y": scored.unit}
-    options = {"columns": columns, "styles": styles, "rules": rules, "caption": caption.strip(), "height": 360}
-    return _budget_chart(record, title, rows, Axis(title=y, zero=cost), **options)
+    options: dict[str, Any] = {"styles": styles, "rules": rules, "caption": caption.strip(), "height": 360}
+    axis = Axis(title=y, zero=cost)
+    return _budget_chart(record, title, rows, axis, scored.unit, "Learning rate", **options)
 
 
 def _growth_chart(record: OvertrainingRecord, task: str, scored: Scored | None) -> Chart | None:
@@ -525,7 +524,7 @@ def _distance_section(record: OvertrainingRecord, task: str, arm: Arm) -> Sectio
     chart = lines(
         "Distance to the checkpoint",
         rows,
-        Axis(title="learning rate", log=True, ticks=[(rate, f"{rate:g}") for rate in arm.rates[:9]]),
+        _rate_axis(arm.rates[:9]),
         Axis(title="L2 distance of the weights", log=True),
         columns={"line": "Checkpoint", "rate": "Learning rate", "y": "L2"},
         styles=styles,

@@ -56,24 +56,22 @@ def add_verdicts(record: OvertrainingRecord, config: OvertrainingConfig, columns
         columns: reads samples.
     """
     builder = _Verdicts(record, config, columns)
-    tried = [(task, arm) for task in record.tasks if task in record.scored for arm in record.arms]
-    for task, arm in tried:
-        builder.choose_rates(task, arm)
-    for task, arm in tried:
-        for rate in (None, *arm.rates):
-            builder.follow_budgets(task, arm.label, rate)
-    rate_trends = [builder.rate_trend(task, arm) for task, arm in tried]
-    distances = []
-    for task, arm in tried:
-        distances += [builder.distance_trend(task, arm, c.label) for c in record.checkpoints]
+    for task in record.tasks:
+        for arm in record.arms if task in record.scored else ():
+            builder.choose_rates(task, arm)
+            for rate in (None, *arm.rates):
+                builder.follow_budgets(task, arm.label, rate)
+            builder.follow_rates(task, arm)
+            for checkpoint in record.checkpoints:
+                builder.follow_distances(task, arm, checkpoint.label)
     return dataclasses.replace(
         record,
         rates=builder.rates,
-        rate_trends=[trend for trend in rate_trends if trend is not None],
+        rate_trends=builder.rate_trends,
         turns=builder.turns,
         growth=builder.growth,
         shifts=builder.shifts(),
-        distances=[trend for trend in distances if trend is not None],
+        distances=builder.distances,
         notes=builder.notes,
     )
 
@@ -86,10 +84,12 @@ class _Verdicts:
         self.tokens = [c.tokens for c in record.checkpoints]
         self.models = {(m.task, m.arm, m.rate, m.checkpoint): m for m in record.models if m.state == COMPLETE}
         self.rates: list[TunedRate] = []
-        self.rates_by_seed: dict[tuple[str, str], list[list[float]]] = {}
-        """By task and arm, the rates that each seed would have chosen: seed, budget."""
+        self.rate_trends: list[RateTrend] = []
+        self.rates_by_seed: dict[tuple[str, str], dict[int, list[float]]] = {}
+        """By task and arm, the rates that each seed would have chosen, a rate a budget."""
         self.turns: list[TunedTurn] = []
         self.turned: dict[Curve, Turn] = {}
+        self.distances: list[DistanceTrend] = []
         self.growth: list[Growth] = []
         self.grown: dict[Curve, Figure] = {}
         """Growth where no end diverged."""
@@ -105,7 +105,7 @@ class _Verdicts:
         lead = self.record.leading(task, VALIDATION)
         if lead is None:
             return
-        choices: list[list[float]] = []  # budget, seed
+        by_seed: dict[int, list[float]] = {}
         edges: set[str] = set()
         for checkpoint in self.record.checkpoints:
             models = self._at_rates(task, arm, checkpoint.label)
@@ -130,12 +130,10 @@ class _Verdicts:
                     edge=edge,
                 )
             )
-            costs = [model.costs[lead.key].by_seed for model in models]
-            choices.append([])
             for seed in self.config.asked.seeds:
-                of_seed = [by_seed.get(seed, math.inf) for by_seed in costs]
-                choices[-1].append(arm.rates[of_seed.index(min(of_seed))])
-        self.rates_by_seed[task, arm.label] = [list(rates) for rates in zip(*choices, strict=True)]
+                costs = [model.costs[lead.key].by_seed.get(seed, math.inf) for model in models]
+                by_seed.setdefault(seed, []).append(arm.rates[costs.index(min(costs))])
+        self.rates_by_seed[task, arm.label] = by_seed
         if ends := sorted(edges - {""}):
             self.notes.append(
                 f"{task}, {arm.label}: the tuned rate is the {' and the '.join(ends)} that was tried at some budget, "
@@ -157,19 +155,19 @@ class _Verdicts:
         costs = [model.costs[lead.key].value for model in models]  # the figure is no ratio of sums
         return costs.index(min(costs)), 0, len(models) - 1
 
-    def rate_trend(self, task: str, arm: Arm) -> RateTrend | None:
-        """How the tuned rate moves with the budget; None of fewer than two budgets or rates."""
+    def follow_rates(self, task: str, arm: Arm) -> None:
+        """How the tuned rate moves with the budget; nothing of fewer than two budgets or rates."""
         rates = alike(self.rates, task=task, arm=arm.label)
         if len(rates) < 2 or len(arm.rates) < 2:
-            return None
+            return
         tokens = [rate.tokens for rate in rates]
-        by_seed = self.rates_by_seed.get((task, arm.label))
+        by_seed = list(self.rates_by_seed.get((task, arm.label), {}).values())
         interval = exponent_over_seeds(tokens, by_seed)[1] if by_seed else None
         slope = Figure(value=exponent(tokens, [rate.rate for rate in rates]), over_samples=interval)
         lead = self.record.leading(task, SOURCE)
         turn = self.turned.get((task, arm.label, None, lead.key)) if lead is not None else None
         verdict, why = rate_verdict(arm, rates, interval, None if turn is None else turn.verdict)
-        return RateTrend(task=task, arm=arm.label, exponent=slope, verdict=verdict, why=why)
+        self.rate_trends.append(RateTrend(task=task, arm=arm.label, exponent=slope, verdict=verdict, why=why))
 
     # --------------------------------------------------------------------------------------------------- along budgets
 
@@ -216,19 +214,11 @@ class _Verdicts:
             direct = (task, self.record.direct, rate, key)
             if arm == self.record.direct or direct not in self.grown:
                 continue
-            unit = alike(self.record.scored[task], key=key)[0].unit
-            shifts.append(
-                Shift(
-                    task=task,
-                    arm=arm,
-                    against=self.record.direct,
-                    rate=rate,
-                    entry=key,
-                    unit=unit,
-                    verdict=self._which_turns_later((task, arm, rate, key), direct),
-                    growth=growth - self.grown[direct],
-                )
-            )
+            about: dict[str, Any] = {"task": task, "arm": arm, "rate": rate, "entry": key}
+            about["unit"] = alike(self.record.scored[task], key=key)[0].unit
+            verdict = self._which_turns_later((task, arm, rate, key), direct)
+            more = growth - self.grown[direct]
+            shifts.append(Shift(**about, against=self.record.direct, verdict=verdict, growth=more))
         return shifts
 
     def _which_turns_later(self, curve: Curve, direct: Curve) -> str:
@@ -243,19 +233,17 @@ class _Verdicts:
             return LATER
         return EARLIER if last < first_direct else CANNOT_TELL
 
-    def distance_trend(self, task: str, arm: Arm, checkpoint: str) -> DistanceTrend | None:
-        """How the distance moves with the rate at one budget; None of fewer than three rates."""
+    def follow_distances(self, task: str, arm: Arm, checkpoint: str) -> None:
+        """How the distance moves with the rate at one budget; nothing of fewer than three rates."""
         rates, distances = [], []
         for model in self._at_rates(task, arm, checkpoint):
             if model.distance and not model.diverged:
                 rates.append(model.rate)
                 distances.append(model.distance)
-        if len(rates) < LEAST_BUDGETS:
-            return None
-        ends = rates[0], rates[-1]
-        return DistanceTrend(
-            task=task, arm=arm.label, checkpoint=checkpoint, exponent=exponent(rates, distances), rates=ends
-        )
+        if len(rates) >= LEAST_BUDGETS:
+            about: dict[str, Any] = {"task": task, "arm": arm.label, "checkpoint": checkpoint}
+            slope, ends = exponent(rates, distances), (rates[0], rates[-1])
+            self.distances.append(DistanceTrend(**about, exponent=slope, rates=ends))
 
 
 def rate_verdict(
