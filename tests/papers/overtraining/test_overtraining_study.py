@@ -16,9 +16,8 @@ from rich.console import Console
 
 from holdfast.errors import ConfigError, HoldfastError, Interrupted
 from holdfast.papers.overtraining.plan import overtraining_config
-from holdfast.papers.overtraining.record import Arm, OvertrainingRecord, TunedRate, read_overtraining
+from holdfast.papers.overtraining.record import OvertrainingRecord, read_overtraining
 from holdfast.papers.overtraining.study import run_overtraining
-from holdfast.papers.overtraining.verdicts import rate_verdict
 from holdfast.records.run import RunFolder
 from tiny import build_model
 
@@ -393,18 +392,3 @@ def test_a_checkpoint_that_is_not_finite_itself_is_no_fine_tuning_that_diverged(
     save_file(weights, "l/model.safetensors", metadata={"format": "pt"})
     with pytest.raises(HoldfastError, match=r"l itself is not finite on source/old, before it is fine-tuned"):
         run_of(asked, probe=False)
-
-
-def test_a_rate_that_would_do_at_every_budget_is_no_trend() -> None:
-    """Seeds that agree on a coarse grid have an interval of no width, which is not how well a rate is known."""
-
-    def judged(*intervals: tuple[float, float]) -> tuple[str, str]:
-        rates = [
-            TunedRate(task="t", arm="a", checkpoint=str(n), tokens=2.0**n, rate=1e-2 / 2**n, interval=interval, edge="")
-            for n, interval in enumerate(intervals)
-        ]
-        return rate_verdict(Arm(label="a", kind="direct", rates=[1e-3, 1e-2, 1e-1]), rates, (-0.25, -0.25), None)
-
-    wide = (1e-3, 1e-2)
-    assert judged(wide, wide, wide) == ("cannot tell", "one rate lies in the interval of every budget")
-    assert judged((1e-2, 1e-1), wide, (1e-3, 3e-3)) == ("falls", "")

@@ -207,7 +207,10 @@ class StudyResults(Results):
         added = f"+ {times}{whose}residual"
         amount = f"+{count(budget_of(model))}" if budget_of(model) > 0 else "+ new text"
         tokens = amount if model.continued else "original"
-        swapped = {m.family for m in self.models if m.start == BASE and m.residual not in (None, m.family)}
+        swapped = set()
+        for other in self.models:
+            if other.start == BASE and other.residual not in (None, other.family):
+                swapped.add(other.family)
         if start == DERIVED:
             yield 4, family, tokens if model.residual is None else added
         elif model.residual not in (None, family):
@@ -243,7 +246,11 @@ def over_seeds(metrics: Sequence[Metric]) -> Metric | None:
     if len(metrics) < 2:
         return metrics[0] if metrics else None
     values, interval = [metric.value for metric in metrics], None
-    halves = [(metric.interval[1] - metric.interval[0]) / 2 for metric in metrics if metric.interval is not None]
+    halves = []
+    for metric in metrics:
+        if metric.interval is not None:
+            low, high = metric.interval
+            halves.append((high - low) / 2)
     if len(halves) == len(metrics) and all(map(math.isfinite, values)):
         interval = seeds_and_samples(values, statistics.fmean(halves))
     return dataclasses.replace(metrics[0], value=statistics.fmean(values), interval=interval)
@@ -366,7 +373,9 @@ def figures_table(columns: Sequence[Column], rows: Sequence[ResultRow], title: s
                 parts.append((value, sub(interval), beside))
         cells.append(parts)
     heads = [b.Column(title="Measure"), *(b.Column(title=_head(c), numeric=True) for c in columns)]
-    groups = [(block, len(list(group))) for block, group in itertools.groupby(columns, lambda c: c.block)]
+    groups: list[tuple[str, int]] = []
+    for block, of_block in itertools.groupby(columns, lambda column: column.block):
+        groups.append((block, len(list(of_block))))
     tones = ["average" if row.average else "" for row in rows]
     return Table(columns=heads, rows=cells, title=title, kind="figures", groups=groups, tones=tones)
 
@@ -398,26 +407,28 @@ def _charts(r: StudyResults) -> list[Section]:
 
 
 def _chart(
-    score: ResultRow, shown: Sequence[Column], lines: Sequence[str], places: Sequence[float], **more: Any
+    score: ResultRow, columns: Sequence[Column], lines: Sequence[str], positions: Sequence[float], **more: Any
 ) -> Chart:
-    """A score of each column at its place.
+    """A score of each column at its position.
 
     Args:
         score: what is drawn.
-        shown: columns that have it.
+        columns: those that have it.
         lines: the name of the line, or of the kind, that each belongs to.
-        places: across, or upright where `more` has an axis `y`.
+        positions: across, or upright where `more` has an axis `y`.
     """
     across = "y" in more
     measure = Measure(unit=score.unit, share=score.share, bounded=False)
     rows, kinds = [], {}
-    for column, line, place in zip(shown, lines, places, strict=True):
+    for column, line, position in zip(columns, lines, positions, strict=True):
         metric = column.metric(score)
         assert metric is not None
         kinds[line] = column.model.restored or column.model.start
         header = f"{column.family}: {column.header}".lstrip(": ")
         printed = column.printed(score)
-        rows.append({"line": line, "header": header, "score": point(measure, metric), "place": place, "paper": printed})
+        rows.append(
+            {"line": line, "header": header, "score": point(measure, metric), "place": position, "paper": printed}
+        )
     marks: list[Mark] = []
     for number_, (line, kind) in enumerate(kinds.items()):
         colour, symbol = STYLES[kind]
@@ -427,12 +438,12 @@ def _chart(
     marks.append(Mark(name="paper", x="place", y="paper", colour="ink", symbol="circle-open", size=11))
     if across:
         marks = [dataclasses.replace(mark, x=mark.y, y=mark.x) for mark in marks]
-    columns = [Col("Model", "line", numeric=False), Col("", "header", numeric=False), Col("Score", "score")]
-    columns.append(Col("Paper", "paper"))
+    cells = [Col("Model", "line", numeric=False), Col("", "header", numeric=False), Col("Score", "score")]
+    cells.append(Col("Paper", "paper"))
     return Chart(
         title=score.score,
         rows=rows,
-        columns=columns,
+        columns=cells,
         marks=marks,
         caption="Bars: intervals as in the tables. Hollow: as the paper prints it.",
         legend=True,
@@ -460,11 +471,13 @@ def token_charts(r: StudyResults) -> list[Chart]:
     several = len({c.family for c in columns}) > 1
     charts = []
     for score in r.drawn_scores:
-        shown = [c for c in columns if c.metric(score) is not None]
-        lines = [f"{c.family}: {c.block.lower()}" if several else c.block for c in shown]
-        xs = [places[c.tokens] for c in shown]
+        drawn = [column for column in columns if column.metric(score) is not None]
+        names, xs = [], []
+        for column in drawn:
+            names.append(f"{column.family}: {column.block.lower()}" if several else column.block)
+            xs.append(places[column.tokens])
         if len(set(xs)) > 1:
-            charts.append(_chart(score, shown, lines, xs, x=Axis(title="new tokens", ticks=ticks), height=320))
+            charts.append(_chart(score, drawn, names, xs, x=Axis(title="new tokens", ticks=ticks), height=320))
     return charts
 
 
@@ -474,11 +487,13 @@ def carried_charts(r: StudyResults) -> list[Chart]:
     columns = r.columns(3, 4)
     charts = []
     for score in r.drawn_scores:
-        shown = [c for c in columns if c.metric(score) is not None]
-        names = [f"{c.block}: {c.header}" for c in shown]
-        kinds = [c.model.restored or c.model.start for c in shown]
-        if len(shown) > 1:
+        drawn = [column for column in columns if column.metric(score) is not None]
+        names, kinds = [], []
+        for column in drawn:
+            names.append(f"{column.block}: {column.header}")
+            kinds.append(column.model.restored or column.model.start)
+        if len(drawn) > 1:
             axis = Axis(names=names, length=34)
-            height = 96 + 30 * len(shown)
-            charts.append(_chart(score, shown, kinds, range(len(shown)), y=axis, height=height))
+            height = 96 + 30 * len(drawn)
+            charts.append(_chart(score, drawn, kinds, range(len(drawn)), y=axis, height=height))
     return charts
