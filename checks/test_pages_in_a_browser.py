@@ -19,7 +19,7 @@ from holdfast.reports.charts import Chart
 from holdfast.reports.comparison_report import comparison_page
 from holdfast.reports.html import render, write_page
 from holdfast.reports.run_report import write_run_report
-from holdfast.reports.study_report import write_study_report
+from holdfast.reports.sweep_report import sweep_page
 from holdfast.statistics.selection import select_all
 
 
@@ -127,7 +127,7 @@ def test_this_check_would_see_a_message_and_a_refused_request(tmp_path, profile)
 
 def test_figures_are_drawn_a_click_sorts_and_another_shows_all(tmp_path, profile):
     study = large(80)
-    page = write_study_report(tmp_path / "report.html", study, selections=select_all(study))
+    page = write_page(sweep_page(study, tmp_path, selections=select_all(study)), tmp_path / "report.html")
     script = """<script>addEventListener("load", () => {
       const heads = [...document.querySelectorAll(".trials thead button")];
       const column = (i) => [...document.querySelectorAll(".trials tbody tr")]

@@ -22,7 +22,7 @@ PAGES = {
 """File of a record: what reads its folder, and what makes its page."""
 STUDY_FILE = "study.json"
 READ_STUDY = "holdfast.records.study:read_study"
-STUDY_PAGE = "holdfast.reports.study_report:study_page"
+STUDY_PAGE = "holdfast.reports.sweep_report:sweep_page"
 SELECT_ALL = "holdfast.statistics.selection:select_all"
 RUN_FILE = "run.json"
 RUN_FOLDER = "holdfast.records.run:RunFolder"

@@ -65,7 +65,7 @@ from holdfast.reports.run_figures import read_run
 from holdfast.reports.run_report import run_page
 from holdfast.reports.sequence_report import sequence_page
 from holdfast.reports.stages_report import stages_page
-from holdfast.reports.study_report import study_page
+from holdfast.reports.sweep_report import sweep_page
 from holdfast.reports.terminal import Printer
 from holdfast.reports.update_report import update_page
 from holdfast.statistics.selection import select_all
@@ -99,11 +99,11 @@ def study(folder: Path, text: str) -> Page:
     whole = frontier(name=text, notes=[text], config={text: text}, sampler=text, storage=text, hardware={"cpu": text})
     trials = [dataclasses.replace(t, label=f"{t.label} {text}", reason=t.reason and text) for t in whole.trials]
     whole = dataclasses.replace(whole, trials=trials)
-    return study_page(whole, folder, selections=select_all(whole), command=text, config_yaml=text)
+    return sweep_page(whole, folder, selections=select_all(whole), command=text, config_yaml=text)
 
 
 def unfinished(folder: Path, text: str) -> Page:
-    return study_page(dataclasses.replace(nothing_finished(), name=text), folder, selections=[])
+    return sweep_page(dataclasses.replace(nothing_finished(), name=text), folder, selections=[])
 
 
 def claims(folder: Path, text: str) -> Page:

@@ -23,7 +23,7 @@ from holdfast.reports.evaluation_text import result_blocks
 from holdfast.reports.probe_report import probe_blocks
 from holdfast.reports.run_figures import read_run
 from holdfast.reports.run_report import print_run_summary
-from holdfast.reports.study_text import print_study
+from holdfast.reports.sweep_text import print_sweep
 from holdfast.reports.terminal import Printer, plain_table
 from holdfast.statistics.selection import select_all
 from holdfast.support.files import read_as
@@ -97,7 +97,7 @@ def test_eighty_columns_break_nothing_of_the_summaries(make_run, tmp_path: Path,
     with monkeypatch.context() as patched:
         patched.setattr(Printer, "show", lambda _, found: blocks.extend(found))
         print_run_summary(make_run())
-        print_study(study, selections, Console(force_terminal=True))
+        print_sweep(study, selections, Console(force_terminal=True))
     assert broken_words(blocks, 80) == []
 
 

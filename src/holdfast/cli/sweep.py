@@ -260,13 +260,13 @@ def print_outcome(record: Any, out: Path, target: Any, *, all_rules: bool = True
         target: what is written to.
         all_rules: what every rule would choose; False: what the study's own rule chooses.
     """
-    from holdfast.reports.study_text import print_study
+    from holdfast.reports.sweep_text import print_sweep
     from holdfast.statistics.selection import select_all
     from holdfast.studies.engine.study import PAGE
     from holdfast.studies.tradeoff.session import CHOSEN
 
     selections = select_all(record)
-    print_study(record, selections if all_rules else selections[:1], target)
+    print_sweep(record, selections if all_rules else selections[:1], target)
     if selections[0].chosen is not None:
         again = f"Train it again, or on more data:  holdfast train --config {out / CHOSEN}"
         print_line(target, lines("", again))

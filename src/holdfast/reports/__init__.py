@@ -7,7 +7,7 @@
     compared, methods, measured     paired comparisons, methods, evaluation folders, as every page shows them
     run_figures, run_report, card   one run: what its folder says, page and terminal, model card
     training_charts, along          what was logged, and what was measured, while a model was trained
-    study_report, study_text        a trade-off study: page, terminal (arms: runs of one's own, as such a study)
+    sweep_report, sweep_text        a sweep: page, terminal (arms: runs of one's own, as such a study)
     evaluation_report, comparison_report    models side by side; two models question by question
     evaluation_text, comparison_text                what evaluate and compare print
     flips                           the questions whose answers changed

@@ -48,7 +48,7 @@ def cell(measure: Measure, figure: Figure | None, *, sign: bool = False, missing
 
 
 def point(measure: Measure, figure: HasInterval, *, sign: bool = False) -> Value:
-    """A figure in a chart, shares in percent."""
+    """A figure in a chart, shares in percent; `sign` is for differences and gains."""
     return Value.of(figure, measure, sign=sign)
 
 
@@ -124,9 +124,19 @@ def _level_marks(levels: Mapping[str, Value], x: Axis) -> tuple[list[Mark], list
     return marks, sentences
 
 
-def scatter(title: str, rows: Sequence[Mapping[str, Any]], x: Axis, y: Axis, **options: Any) -> Chart | None:
-    """Points, those of one `line` alike; `options` are those of `lines`, `styles` aside."""
-    points = {row["line"]: {"kind": "points"} for row in rows}
+def scatter(
+    title: str,
+    rows: Sequence[Mapping[str, Any]],
+    x: Axis,
+    y: Axis,
+    *,
+    styles: Mapping[str, Mapping[str, Any]] | None = None,
+    **options: Any,
+) -> Chart | None:
+    """Points, those of one `line` alike; see `lines`."""
+    points = {}
+    for row in rows:
+        points[row["line"]] = {**(styles or {}).get(row["line"], {}), "kind": "points"}
     return lines(title, rows, x, y, styles=points, **options)
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 import datetime
-import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -246,23 +245,27 @@ class Tradeoff(Study[StudyConfig]):
 
     def page(self, record: StudyRecord) -> Writer:
         """The page with the frontier and the trial to take, whose configuration becomes chosen.yaml."""
-        from holdfast.reports.study_report import write_study_report
+        from holdfast.reports.html import write_page
+        from holdfast.reports.sweep_report import sweep_page
 
         selections = select_all(record)
         command, text = chosen_command(record, selections[0], self.settings.output_dir)
-        return functools.partial(
-            write_study_report, record=record, selections=selections, command=command, config_yaml=text
-        )
+
+        def write(path: Path) -> Path:
+            page = sweep_page(record, path.parent, selections=selections, command=command, config_yaml=text)
+            return write_page(page, path)
+
+        return write
 
     def status(self, state: StudyState) -> Any:
         """The trials by state, what each worker does, when it ends, the best so far by each rule."""
-        from holdfast.reports.study_text import status_view
+        from holdfast.reports.sweep_text import status_view
 
         return status_view(self.outcome(state))
 
     def print_status(self, state: StudyState, console: Any) -> None:
         """Prints the same; outside of a terminal one line a fact."""
-        from holdfast.reports.study_text import print_status
+        from holdfast.reports.sweep_text import print_status
 
         print_status(self.outcome(state), datetime.datetime.now(datetime.UTC), console)
 

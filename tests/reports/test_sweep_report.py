@@ -26,17 +26,17 @@ from holdfast.records.study import SeedRun, StudyRecord
 from holdfast.reports import markdown
 from holdfast.reports.charts import plotly_figure
 from holdfast.reports.html import render
-from holdfast.reports.study_charts import (
+from holdfast.reports.sweep_charts import (
     frontier_chart,
     parameter_charts,
     time_chart,
     varied_numbers,
 )
-from holdfast.reports.study_figures import (
-    gain_text,
+from holdfast.reports.sweep_figures import (
+    gain_texts,
     read_trials,
 )
-from holdfast.reports.study_report import study_page, study_tiles
+from holdfast.reports.sweep_report import sweep_page, sweep_tiles
 from holdfast.statistics.selection import select_all
 
 COMMAND = "holdfast train --config chosen.yaml"
@@ -44,7 +44,7 @@ YAML = "learning_rate: 1.0e-4\nretention:\n  - label_annealing: {weight: 30.0}\n
 
 
 def page(study: StudyRecord, here: Path = Path("nowhere"), **more: Any):
-    return study_page(study, here, selections=select_all(study), **{"command": COMMAND, "config_yaml": YAML, **more})
+    return sweep_page(study, here, selections=select_all(study), **{"command": COMMAND, "config_yaml": YAML, **more})
 
 
 def words(study: StudyRecord, **more: Any) -> str:
@@ -70,8 +70,8 @@ def test_the_page_says_by_what_was_chosen():
     assert study.direct is slower and sentence in page(study).lead
     assert words(study).count("are chosen by quiz") == 1 and "validation" not in words(finished_frontier())
     gains = [f.target for f in read_trials(study) if f.trial is slower]
-    tile = next(t for t in study_tiles(study, read_trials(study), None) if "target gain" in str(t))
-    assert gain_text(gains[0]) in str(tile)
+    tile = next(t for t in sweep_tiles(study, read_trials(study), None) if "target gain" in str(t))
+    assert gain_texts(gains[0])[0] in str(tile)
 
 
 def worse(run: SeedRun) -> list[Comparison]:

@@ -20,8 +20,8 @@ from synthetic_studies import (
     trial,
 )
 
-from holdfast.reports.study_figures import kept_text
-from holdfast.reports.study_text import StudyProgress, planned, print_status, print_study, status_view
+from holdfast.reports.sweep_figures import kept_text
+from holdfast.reports.sweep_text import SweepProgress, planned, print_status, print_sweep, status_view
 from holdfast.statistics.selection import select_all
 from holdfast.statistics.shares import Share
 
@@ -37,7 +37,7 @@ def printed(what, *, terminal: bool, width: int = 80, encoding: str = "utf-8") -
 
 
 def shown(study, **more) -> str:
-    return printed(lambda console: print_study(study, select_all(study), console), **more)
+    return printed(lambda console: print_sweep(study, select_all(study), console), **more)
 
 
 def test_a_terminal_of_eighty_columns_holds_the_table():
@@ -117,16 +117,16 @@ def under_way(*more, **changes):
     ],
 )
 def test_the_time_left_is_that_of_workers_that_share_what_waits(waiting, remaining):
-    assert StudyProgress(under_way(*waiting), NOW).remaining == pytest.approx(remaining)
+    assert SweepProgress(under_way(*waiting), NOW).remaining == pytest.approx(remaining)
 
 
 def test_a_worker_longer_than_expected_is_about_to_end():
-    assert StudyProgress(under_way(), NOW + datetime.timedelta(hours=1)).remaining == 0.0
+    assert SweepProgress(under_way(), NOW + datetime.timedelta(hours=1)).remaining == 0.0
 
 
 def test_trials_that_the_sampler_has_yet_to_think_of_are_to_come():
     study = under_way("l2", config={"search": {"sampler": "tpe", "trials": 8}})
-    view = StudyProgress(study, NOW)
+    view = SweepProgress(study, NOW)
     assert planned(study) == 8
     assert view.waiting == ["l2", None, None, None]
     assert view.remaining == pytest.approx(460)  # 60 + 200 + 150 and 160 + 150 + 150
@@ -135,13 +135,13 @@ def test_trials_that_the_sampler_has_yet_to_think_of_are_to_come():
 
 
 def test_without_a_complete_trial_or_a_worker_no_time_is_given():
-    assert StudyProgress(nothing_finished(), NOW).remaining is None
+    assert SweepProgress(nothing_finished(), NOW).remaining is None
     assert (
         status_lines(nothing_finished(), NOW)[1] == "Time left unknown until the first trial is complete, with 1 worker"
     )
     study = frontier()
     idle = dataclasses.replace(study, status="interrupted", trials=[t for t in study.trials if t.state != "running"])
-    assert StudyProgress(idle, NOW).remaining is None
+    assert SweepProgress(idle, NOW).remaining is None
     assert status_lines(idle, NOW)[1] == "No worker has a trial, 1 trial to come: start a worker to go on"
     assert status_lines(finished_frontier(), NOW)[1] == "Finished"
 

@@ -1,0 +1,422 @@
+"""Plots of a sweep: the frontier of every pair of measures, gains against each varied number, and who worked on what
+when.
+
+A frontier plot has the source across and the target up, both the metric itself in its unit; an arrow says where better
+lies. Bars are the intervals of the paired change (seeds and samples), drawn around the trial's value. A *curve* joins
+trials of one method that differ in its strength only, such as label annealing at temperature 2 with growing weight.
+Names stand beside points while these are few; of more the legend, the hover text and the table say what each is.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from holdfast.records.figure import Figure
+from holdfast.records.measure import Measure, decimals_for, number
+from holdfast.records.study import Objective, StudyRecord, TrialRecord
+from holdfast.reports.blocks import known
+from holdfast.reports.charts import COLOURS, SYMBOLS, Axis, Chart, Col, Mark, Note, Value, log_ticks, ticks_at
+from holdfast.reports.format import direction, duration, plural, setting, shorten
+from holdfast.reports.methods import kind_title
+from holdfast.reports.study_page import lines, point, scatter
+from holdfast.reports.sweep_figures import GAIN, TrialFigures, moment, parameters_text, varied_params
+from holdfast.statistics.gains import Gain, mean_gain
+from holdfast.statistics.pareto import pareto
+from holdfast.statistics.selection import Selection
+
+Gains = dict[int, tuple[Gain, Gain]]
+"""Trial -> (source gain, target gain)."""
+Range = tuple[float, float]
+MANY = 60
+"""With more points than this, bars are faint."""
+FEW = 16
+"""So many points have names beside them."""
+MOST_PARAMETERS = 6
+"""Varied numbers that get panels."""
+MOST_LANES = 40
+"""Workers that get a lane."""
+STATE_COLOURS = {"complete": "accent", "pruned": "second", "failed": "bad", "lost": "flat", "running": "good"}
+UNITS_OF_TIME = ((86400.0, "days"), (3600.0, "hours"), (60.0, "minutes"), (1.0, "seconds"))
+BARS = "Bars: 95 % intervals of the change from the start. Broad line: not exceeded on both sides by any other trial."
+START: dict[str, Any] = {"colour": "ink", "symbol": "star", "size": 15}
+FRONT: dict[str, Any] = {"kind": "line", "opacity": 0.22, "width": 7.0, "markers": False, "colour": "muted"}
+RING: dict[str, Any] = {"symbol": "circle-open", "colour": "ink", "size": 22.0}
+
+
+def kind_styles(trials: Sequence[TrialFigures], points: int) -> dict[str, dict[str, Any]]:
+    """How each kind of trial is drawn among so many points: its colour and symbol are the same on every plot."""
+    size = {"size": 8, "bars": 0.6} if points > MANY else {"size": 10, "bars": 1.2}
+    styles: dict[str, dict[str, Any]] = {"direct": size | {"colour": "bad", "symbol": "x"}}
+    for t in trials:
+        if t.trial.kind not in styles:
+            index = len(styles) - 1
+            look = {"colour": COLOURS[index % 5], "symbol": SYMBOLS[(index + index // 5) % 5]}
+            styles[t.trial.kind] = size | look
+    return styles
+
+
+def window(
+    core: Sequence[float], points: Mapping[int, tuple[float, Range | None]], reach: float = 1.0
+) -> tuple[Range, set[int]]:
+    """A range around what matters, which whatever lies far off does not stretch.
+
+    Args:
+        core: values that must be seen.
+        points: number -> (value, its interval).
+        reach: how far beyond the core the range may go, in widths of the core.
+
+    Returns:
+        (the range that holds the core, and the points within reach with their intervals; the numbers of the others).
+    """
+    low, high = min(core), max(core)
+    farthest = max((abs(value - low) for value, _ in points.values()), default=0.0)
+    spread = reach * (high - low) or farthest or abs(low) or 1.0
+    ends = [low, high]
+    outside = set()
+    for trial, (value, interval) in points.items():
+        if low - spread <= value <= high + spread:
+            ends += interval or (value, value)
+        else:
+            outside.add(trial)
+    bottom, top = max(min(ends), low - spread), min(max(ends), high + spread)
+    margin = 0.07 * ((top - bottom) or 1.0)
+    return (bottom - margin, top + margin), outside
+
+
+def _outside_text(trials: Iterable[int]) -> str:
+    """Which trials a plot does not show."""
+    numbers = [str(trial) for trial in sorted(trials)]
+    if not numbers:
+        return ""
+    more = "…" if len(numbers) > 8 else ""
+    return f" Outside the plot: {'trial' if len(numbers) == 1 else 'trials'} {', '.join(numbers[:8])}{more}."
+
+
+# -------------------------------------------------------------------------------------------------------------- curves
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrialCurve:
+    """Trials of one method that are joined on the plots."""
+
+    name: str
+    """The method, and what its trials have in common."""
+    members: list[TrialFigures]
+    strength: str | None = None
+    """Key of the parameter that orders them; None where no line goes through them."""
+
+    def point_name(self, trial: TrialRecord) -> str:
+        """What stands beside a point: the strength where a legend names the rest, else what tells the trial from others
+        of its method."""
+        if self.strength is None:
+            label = trial.label.removeprefix("direct fine-tuning, ").replace("direct fine-tuning", "direct")
+            return shorten(label, 24)
+        strength = known(trial.params.get(self.strength))
+        return "" if strength is None else setting(strength)
+
+
+def trial_curves(trials: Sequence[TrialFigures]) -> list[TrialCurve]:
+    """Trials by method, then by all they have in common but the strength, each in the order of it; a trial alone in
+    that is not joined."""
+    kinds: dict[str, list[TrialFigures]] = {}
+    for t in trials:
+        kinds.setdefault(t.trial.kind, []).append(t)
+    curves = []
+    for members in kinds.values():
+        curves += _curves_of_kind(members)
+    return curves
+
+
+def _curves_of_kind(trials: Sequence[TrialFigures]) -> list[TrialCurve]:
+    title = kind_title(trials[0].trial)
+    strength = strength_key([t.trial for t in trials])
+    groups: dict[tuple[tuple[str, str], ...], list[TrialFigures]] = {}
+    for t in trials:
+        others = {key: repr(value) for key, value in t.trial.params.items() if key != strength}
+        groups.setdefault(tuple(sorted(others.items())), []).append(t)  # to the last digit: random rates are no curve
+    shared = set.intersection(*map(set, groups))
+    curves = []
+    single = []
+    for settings, members in groups.items():
+        if strength is None or len(members) < 2:
+            single += members
+            continue
+        members.sort(key=lambda t: known(t.trial.params.get(strength)) or 0.0)
+        params = members[0].trial.params
+        differences = parameters_text({key: params[key] for key, value in settings if (key, value) not in shared})
+        name = ", ".join(filter(None, [title, differences]))
+        curves.append(TrialCurve(name=name, members=members, strength=strength))
+    return [*curves, TrialCurve(name=title, members=single)] if single else curves
+
+
+def strength_key(trials: Sequence[TrialRecord]) -> str | None:
+    """The varied parameter that says how strongly trials of one kind hold on to the start; None where none of them has
+    one."""
+    from holdfast.retention.registry import declared
+
+    values: dict[str, set[float]] = {}
+    for trial in trials:
+        for key, value in trial.params.items():
+            if (strength := known(value)) is not None:
+                values.setdefault(key, set()).add(strength)
+    methods = [cls for kind in trials[0].kind.split("+") if (cls := declared(kind)) is not None]
+    for cls in sorted(methods, key=lambda cls: cls.place == "data"):
+        for name in cls.strength:
+            for key in values:
+                if key.rsplit(".", 1)[-1] == name and len(values[key]) > 1:
+                    return key
+    return None
+
+
+# ------------------------------------------------------------------------------------------------------------ frontier
+
+
+def frontier_chart(
+    record: StudyRecord,
+    trials: Sequence[TrialFigures],
+    pair: tuple[Objective, Objective],
+    chosen: Selection | None,
+    *,
+    wide: bool = True,
+) -> Chart | None:
+    """One pair of measures, target up and source across; None where no trial that counts has both.
+
+    Args:
+        record: the study.
+        trials: figures of all its trials.
+        pair: (target, source).
+        chosen: the selection whose trial gets a ring.
+        wide: whether the plot has the page's width, so that there is room for names.
+    """
+    up, across = pair
+    gains: Gains = {}
+    for t in trials:
+        target = mean_gain(t.trial, up, seeds=record.seeds) if t.counts else None
+        source = mean_gain(t.trial, across, seeds=record.seeds) if t.counts else None
+        if source is not None and target is not None:
+            gains[t.trial.number] = (source, target)
+    if not gains:
+        return None
+    curves = trial_curves([t for t in trials if t.trial.number in gains])
+    kinds = kind_styles(trials, len(gains))
+    rows = []
+    styles = {"start": START}
+    for curve in curves:
+        styles[curve.name] = dict(kinds[curve.members[0].trial.kind])
+        if curve.strength is None:
+            styles[curve.name]["kind"] = "points"
+        if wide and len(gains) <= FEW:
+            styles[curve.name]["text"] = "name"
+        rows += [_row(curve, t.trial, gains) for t in curve.members]
+    start = _start_row(*next(iter(gains.values())))
+    front = _front(gains)
+    core = [n for n in front if n is not None] + [t.trial.number for t in trials if t.trial.kind == "direct"]
+    x, far_across = _range(start["x"].value, core, {n: source for n, (source, _) in gains.items()})
+    y, far_up = _range(start["y"].value, core, {n: target for n, (_, target) in gains.items()})
+    how = "Points and bars as above."
+    if wide:
+        how = f"{BARS} Curves join trials of one method in the order of its strength."
+    chart = lines(
+        f"{up.label} against {across.label}",
+        [*rows, start],
+        Axis(title=_axis_title(across, "\n", wide=wide), range=x),
+        Axis(title=_axis_title(up, " ", wide=wide), range=y),
+        columns=_frontier_columns(up, across),
+        styles=styles,
+        order="number",
+        notes=[_arrow(right=across.higher_is_better, up=up.higher_is_better)],
+        caption=how + _outside_text(far_across | far_up),
+        height=540 if wide else 340,
+        width="full" if wide else "half",
+        legend=wide,  # the plots beside the first one have its colours
+    )
+    by_number = {row["number"]: {"x": row["x"].value, "y": row["y"].value} for row in [*rows, start]}
+    added = []
+    if len(front) > 1:
+        corners = [by_number[-1 if trial is None else trial] for trial in front]
+        added.append(Mark(rows=corners, name="Pareto frontier", **FRONT))
+    if chosen is not None and chosen.chosen in by_number:
+        added.append(Mark(rows=[by_number[chosen.chosen]], name=f"chosen ({chosen.rule})", **RING))
+    return None if chart is None else dataclasses.replace(chart, marks=[*added, *chart.marks])
+
+
+def _row(curve: TrialCurve, trial: TrialRecord, gains: Gains) -> dict[str, Any]:
+    """A trial: the metrics themselves, each with the interval of its change, and the changes."""
+    source, target = gains[trial.number]
+    row = {"line": curve.name, "number": trial.number, "label": trial.label, "trial": str(trial.number)}
+    row |= {"settings": parameters_text(varied_params(trial)), "name": curve.point_name(trial), "side": "top right"}
+    row |= {"x": _after(source), "source": point(GAIN, source, sign=True)}
+    return row | {"y": _after(target), "target": point(GAIN, target, sign=True)}
+
+
+def _start_row(source: Gain, target: Gain) -> dict[str, Any]:
+    row: dict[str, Any] = {"line": "start", "number": -1, "label": "start"}
+    for key, gain in (("x", source), ("y", target)):
+        row[key] = Value(value=gain.before, text=number(gain.before, max(4, decimals_for(gain.interval))))
+    return row
+
+
+def _after(gain: Gain) -> Value:
+    value = point(Measure(), Figure(value=gain.after, over_samples=gain.interval_after))
+    return dataclasses.replace(value, interval="")
+
+
+def _front(gains: Gains) -> list[int | None]:
+    """The trials on the Pareto frontier, along it; None is the start."""
+    numbers = [*gains, None]
+    values = [(source.value, target.value) for source, target in gains.values()]
+    return [numbers[index] for index in pareto([*values, (0.0, 0.0)])]
+
+
+def _range(start: float, core: Iterable[int], gains: Mapping[int, Gain]) -> tuple[Range, set[int]]:
+    """The range of an axis around the start and the trials of the core; and the trials that lie far off."""
+    points = {trial: (gain.after, gain.interval_after) for trial, gain in gains.items()}
+    return window([start, *(points[trial][0] for trial in core if trial in points)], points)
+
+
+def _frontier_columns(up: Objective, across: Objective) -> dict[str, str]:
+    columns = {"label": "Label", "trial": "Trial", "settings": "Settings", "y": f"Target ({up.unit})"}
+    return columns | {"target": "Target gain", "x": f"Source ({across.unit})", "source": "Source gain"}
+
+
+def _axis_title(side: Objective, between: str, *, wide: bool) -> str:
+    return f"{shorten(side.label, 60 if wide else 34)}{between}({side.unit}, {direction(side.higher_is_better)})"
+
+
+def _arrow(*, right: bool, up: bool) -> Note:
+    """In the corner of the worst, pointing away from it: that is where the fewest trials lie."""
+    arrow: dict[str, Any] = {"showarrow": True, "arrowhead": 2, "arrowwidth": 2, "arrowcolor": "var(--good)"}
+    arrow |= {"xanchor": "left" if right else "right", "ax": -34 if right else 34, "ay": 30 if up else -30}
+    x, y = 0.2 if right else 0.8, 0.15 if up else 0.85
+    return Note(text="better", colour="good", paper=True, more=arrow, x=x, y=y)
+
+
+# ---------------------------------------------------------------------------------------------------------- parameters
+
+
+def varied_numbers(trials: Sequence[TrialFigures]) -> list[str]:
+    """Keys of the varied parameters with at least three different numbers among the trials that count, those of most
+    trials first."""
+    values: dict[str, list[float]] = {}
+    for t in trials:
+        for key, value in t.trial.params.items() if t.counts else ():
+            if (parameter := known(value)) is not None:
+                values.setdefault(key, []).append(parameter)
+    keys = [key for key in values if len(set(values[key])) >= 3]
+    return sorted(keys, key=lambda key: -len(values[key]))
+
+
+def parameter_charts(record: StudyRecord, trials: Sequence[TrialFigures]) -> list[tuple[Chart | None, Chart | None]]:
+    """(target gain, source gain) against each varied number, logarithmic where its values span more than a factor of
+    ten."""
+    keys = varied_numbers(trials)[:MOST_PARAMETERS]
+    return [(_parameter(key, record.target, trials), _parameter(key, record.source, trials)) for key in keys]
+
+
+def _parameter(key: str, side: Objective, trials: Sequence[TrialFigures]) -> Chart | None:
+    rows: list[dict[str, Any]] = []
+    points = {}
+    styles = {}
+    kinds = kind_styles(trials, len(trials))
+    for t in trials:
+        value = known(t.trial.params.get(key))
+        gain = t.target if side.side == "target" else t.source
+        if t.counts and value is not None and gain is not None:
+            method = kind_title(t.trial)
+            styles[method] = kinds[t.trial.kind]
+            points[t.trial.number] = (gain.value, gain.interval)
+            row = {"line": method, "trial": str(t.trial.number), "label": t.trial.label, "x": value}
+            rows.append(row | {"y": point(GAIN, gain, sign=True)})
+    values = sorted({row["x"] for row in rows})
+    gains = sorted(value for value, _ in points.values())
+    tenth = len(gains) // 10
+    limits, outside = window(gains[tenth : len(gains) - tenth], points, reach=2.0)
+    name = long_name(key, [t.trial for t in trials])
+    log = values[0] > 0 and values[-1] / values[0] > 10
+    ticks = log_ticks(values[0], values[-1], (1, 3)) if log else []
+    return scatter(
+        f"{side.side.capitalize()} against {name}",
+        sorted(rows, key=lambda row: row["x"]),
+        Axis(title=name, log=log, ticks=ticks_at(values) if len(values) <= 7 else ticks),
+        Axis(title=f"gain ({side.unit}) → better", zero=True, range=limits if outside else None),
+        columns={"trial": "Trial", "label": "Label", "x": name, "y": f"Gain ({side.unit})"},
+        styles=styles,
+        caption=_outside_text(outside).strip(),
+        height=280,
+        width="half",
+        legend=None,
+    )
+
+
+def long_name(key: str, trials: Iterable[TrialRecord]) -> str:
+    """`retention.label_annealing.weight` as "label annealing: weight".
+
+    Args:
+        key: of a varied setting.
+        trials: whose it is.
+    """
+    from holdfast.retention.registry import title
+
+    titles: dict[str, str] = {}
+    for trial in trials:
+        titles |= trial.titles
+    *method, name = [titles.get(part) or title(part) for part in key.removeprefix("retention.").split(".")]
+    return f"{' '.join(method)}: {name}" if method else name
+
+
+# ---------------------------------------------------------------------------------------------------------------- time
+
+
+def time_chart(record: StudyRecord) -> Chart | None:
+    """Trials over time, one lane a worker; None where no trial lasted any time that is known."""
+    begun = {t.number: time for t in record.trials if (time := moment(t.started)) is not None}
+    if not begun:
+        return None
+    ends = [moment(record.finished), *(moment(t.finished) for t in record.trials if t.number in begun)]
+    first, latest = min(begun.values()), max(filter(None, [*begun.values(), *ends]))
+    workers = sorted({t.worker or "unknown" for t in record.trials if t.number in begun})[:MOST_LANES]
+    lanes = {worker: shorten(worker, 22) for worker in workers}
+    rows: list[dict[str, Any]] = []
+    for trial in record.trials:
+        lane = lanes.get(trial.worker or "unknown")
+        if lane is not None and trial.number in begun:
+            time = begun[trial.number]
+            end = moment(trial.finished) or begun.get(trial.continued_by or -1, latest)
+            row: dict[str, Any] = {
+                "trial": f"{trial.number}, {shorten(trial.label, 60)}",
+                "worker": lane,
+                "state": trial.state,
+            }
+            row |= {"at": (time - first).total_seconds(), "lasted": max(0.0, (end - time).total_seconds())}
+            rows.append(row)
+    total = max((row["at"] + row["lasted"] for row in rows), default=0.0)
+    if total == 0:
+        return None
+    size, unit = next((s, u) for s, u in UNITS_OF_TIME if total >= 3 * s or s == 1.0)
+    marks = {}
+    for row in rows:
+        row["x"] = max(row["lasted"], 0.006 * total) / size  # what just began shows as a stroke
+        row["base"] = row["at"] / size
+        state = row["state"]
+        colour = STATE_COLOURS.get(state, "flat")
+        marks[state] = Mark(kind="spans", y="worker", where={"state": state}, name=state, colour=colour)
+    columns = [Col(name.capitalize(), name, numeric=False) for name in ("trial", "worker", "state")]
+    order = {"type": "category", "categoryorder": "array", "categoryarray": list(lanes.values())[::-1]}
+    runs = math.fsum(run.seconds for trial in record.trials for run in trial.runs)
+    overhead = math.fsum(trial.overhead for trial in record.trials)
+    bookkeeping = f", {duration(overhead)} on the study's bookkeeping ({100 * overhead / runs:.1f} %)" if runs else ""
+    return Chart(
+        title="Trials over time",
+        heading=False,
+        rows=rows,
+        columns=[*columns, Col("Time", lambda row: duration(row["lasted"]))],
+        marks=list(marks.values()),
+        x=Axis(title=f"{unit} since the first trial began", from_zero=True),
+        y=Axis(more=order | {"fixedrange": True}),
+        caption=f"{plural(len(workers), 'worker')}, {duration(runs)} in finished runs{bookkeeping}.",
+        height=110 + 30 * len(workers),
+        layout={"barmode": "overlay", "bargap": 0.3},
+    )

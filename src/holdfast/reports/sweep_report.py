@@ -1,0 +1,362 @@
+"""The page of a sweep: what its rule chose, the frontier, every trial, the rules side by side, and the command that
+trains the choice.
+
+Reads a `StudyRecord` and the `Selection`s made of it (`holdfast.statistics.selection`), so it can be written at any
+moment of a study: what is still under way is marked as such. Which trial to take is not decided here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from holdfast.records.study import StudyRecord
+from holdfast.reports import blocks as b
+from holdfast.reports.blocks import Block, Fold, Heading, Panel, Paragraph, Section, Span, Text, Tile, chip, figure, sub
+from holdfast.reports.format import direction, duration, plural, shorten
+from holdfast.reports.methods import kind_title
+from holdfast.reports.study_page import grid, section, state_chip, study_page
+from holdfast.reports.sweep_charts import frontier_chart, parameter_charts, time_chart, varied_numbers
+from holdfast.reports.sweep_figures import (
+    TrialFigures,
+    counts_text,
+    gain_texts,
+    lead,
+    parameters_text,
+    read_trials,
+    rule_title,
+    share_texts,
+    typographic,
+    varied_params,
+    worker_seconds,
+)
+from holdfast.statistics.gains import SAMPLES, Gain
+from holdfast.statistics.selection import Selection
+from holdfast.statistics.shares import Share
+
+MOST_PLOTS = 12
+"""Frontier plots of single pairs; a study of many entries has more pairs than anybody looks at."""
+MOST_BARS = 4
+READING = (
+    "A gain is the change from the start, its sign turned so that more is better, mean over the side's measures and "
+    "over the seeds.",
+    "A trial is on the Pareto frontier when no other is at least as good on both sides and better on one. The start is "
+    "a point of it too.",
+    "Gain kept and loss avoided are shares of what direct fine-tuning did, with Fieller's intervals; none where "
+    "direct's own change may be zero.",
+    "Only complete trials with every seed and measure count; pruned, failed and lost ones are in the table with their "
+    "reason.",
+)
+ONE_SEED = (
+    f"Intervals are at 95 % and cover {SAMPLES}, because there is one seed: another seed may land outside.",
+)  # fmt: skip
+SEVERAL_SEEDS = (
+    "Intervals are at 95 % and cover training seeds (t distribution) and evaluated samples together.",
+    "The chosen trial looks a little better than it is, because noise helped to choose it. “On seeds it did not choose "
+    "by” scores the rule instead: it chooses on all seeds but one and is scored on that one, in turn. Take that figure "
+    "for what to expect.",
+    "Stability: the rule chooses again on seeds drawn with replacement. A choice that changes from draw to draw is one "
+    "among equals.",
+)
+SHARES_OF_DIRECT = (
+    "Gain kept: the trial's target gain over direct fine-tuning's. Loss avoided: 1 minus the trial's source loss over "
+    "direct's. Time: of the worker, all seeds together."
+)
+
+
+def sweep_page(
+    record: StudyRecord,
+    here: Path,
+    *,
+    selections: Sequence[Selection],
+    command: str = "",
+    config_yaml: str = "",
+) -> b.Page:
+    """The page as blocks.
+
+    Args:
+        record: finished or not.
+        here: the page's folder, which links to the runs' reports start from.
+        selections: what the rules chose, the study's own rule first, as `holdfast.statistics.selection.select_all`
+            gives it.
+        command: what trains the chosen trial; shown as it is.
+        config_yaml: the configuration that `command` names; shown as it is.
+    """
+    trials = read_trials(record)
+    first = selections[0] if selections else None
+    chooses = any(selection.candidates for selection in selections)
+    sections = [
+        b.Tiles(sweep_tiles(record, trials, first)),
+        _frontier(record, trials, first),
+        section("The rules side by side", *rule_panels(record, selections), anchor="rules") if chooses else None,
+        _training(first, command, config_yaml),
+        trials_section(record, trials, selections, here),
+        _parameters(record, trials),
+        section("Who worked on what", time_chart(record), anchor="time"),
+    ]
+    counts = f"{plural(len(record.trials), 'trial')}: {counts_text(record)}"
+    seeds = f"{plural(len(record.seeds), 'seed')} a trial"
+    return study_page(
+        record,
+        "sweep",
+        lead(record, selections),
+        sections,
+        reading=[*READING, *(SEVERAL_SEEDS if len(record.seeds) > 1 else ONE_SEED)],
+        details=[counts, seeds, f"target: {record.target.label}", f"source: {record.source.label}"],
+        facts=_facts(record),
+    )
+
+
+def sweep_tiles(record: StudyRecord, trials: Sequence[TrialFigures], first: Selection | None) -> list[Tile]:
+    """How many trials count, what direct fine-tuning did, and what the chosen trial keeps of it."""
+    counting = sum(t.counts for t in trials)
+    seconds = math.fsum(worker_seconds(trial) for trial in record.trials)
+    tiles = [Tile("Trials that count", f"{counting} of {len(trials)}", f"{duration(seconds)} of the workers' time")]
+    for t in trials:
+        if t.trial is not record.direct or not t.counts:
+            continue
+        for side, gain in (("target", t.target), ("source", t.source)):
+            if gain is not None:
+                text, interval = gain_texts(gain)
+                tiles.append(Tile(f"Direct fine-tuning, {side} gain", text, f"{gain.unit} {interval}", _tone(gain)))
+    if first is None or first.chosen is None:
+        return tiles
+    for title, share in (("Gain kept", first.kept), ("Loss avoided", first.avoided)):
+        if share is not None and share.value is not None:
+            text, below = share_texts(share)
+            if share.interval:
+                below = f"of direct's, 95 % interval {below}"
+            tiles.append(Tile(f"{title}, trial {first.chosen}", text, below))
+    return tiles
+
+
+def _tone(gain: Gain) -> b.Tone:
+    """Whether the whole interval is on one side of the start."""
+    if gain.interval is None or gain.interval[0] <= 0 <= gain.interval[1]:
+        return "flat"
+    return "good" if gain.value > 0 else "bad"
+
+
+def _frontier(record: StudyRecord, trials: Sequence[TrialFigures], first: Selection | None) -> Section:
+    """Target against source: the objectives, then every pair of single measures."""
+    sides = (record.target, record.source)
+    main = frontier_chart(record, trials, sides, first)
+    if main is None:
+        text = "No trial is complete with all its seeds yet, so there is nothing to draw."
+        return Section("Target against source", [Paragraph(text, "note")])
+    entries = [side.entries for side in sides]
+    pairs = [pair for pair in record.pairs if [side.entries for side in pair] != entries]
+    blocks: list[Block] = [main]
+    blocks += [frontier_chart(record, trials, pair, first, wide=False) for pair in pairs[:MOST_PLOTS]]
+    if len(pairs) > MOST_PLOTS:
+        text = f"Of {plural(len(pairs), 'pair')} of single measures the first {MOST_PLOTS} are drawn."
+        blocks.append(Paragraph(text, "note"))
+    return Section("Target against source", blocks, anchor="frontier")
+
+
+# --------------------------------------------------------------------------------------------------------------- rules
+
+
+def rule_panels(record: StudyRecord, selections: Sequence[Selection]) -> list[Panel]:
+    """What each rule chose, why, and how firmly; the study's own rule comes first."""
+    return [_rule(selection, record, own=index == 0) for index, selection in enumerate(selections)]
+
+
+def _rule(s: Selection, record: StudyRecord, *, own: bool) -> Panel:
+    blocks: list[Block] = [Heading(rule_title(s))]
+    if own:
+        blocks.append(Paragraph(chip("the study's rule", "good")))
+    choice = "No trial" if s.chosen is None else (f"{s.label} ", chip(f"trial {s.chosen}"))
+    blocks += [_sentence(s.text), Paragraph(choice, "taken"), _sentence(s.reason)]
+    if s.target is not None and s.source is not None:
+        gains = [("Target", figure(*gain_texts(s.target))), ("Source", figure(*gain_texts(s.source)))]
+        shares = [("Gain kept", figure(*share_texts(s.kept))), ("Loss avoided", figure(*share_texts(s.avoided)))]
+        blocks.append(b.Facts([*gains, *shares]))
+    if s.stability is not None:
+        bars = b.Bars(_stability(s, s.stability, record))
+        blocks += [Heading(f"Chosen in {s.draws:,} draws of the seeds"), bars]
+    if s.rule_target is not None and s.rule_source is not None:
+        unseen = [("Target", figure(*gain_texts(s.rule_target))), ("Source", figure(*gain_texts(s.rule_source)))]
+        blocks += [Heading("On seeds it did not choose by"), b.Facts(unseen)]
+    if s.seeds_reason is not None:
+        blocks.append(Paragraph(f"No stability: {s.seeds_reason}.", "note"))
+    if s.dropped:
+        lines = [f"trial {d.number}, {d.label}: {typographic(d.reason)}" for d in s.dropped]
+        blocks.append(Fold(f"{plural(len(s.dropped), 'trial')} dropped, and why", [b.Bullets(lines)]))
+    return Panel(blocks, "rule own" if own else "rule")
+
+
+def _sentence(text: str) -> Paragraph:
+    return Paragraph(f"{typographic(text[:1].upper() + text[1:])}.", "note")
+
+
+def _stability(s: Selection, draws: Mapping[int, float], record: StudyRecord) -> list[tuple[str, float, bool]]:
+    """Shares of the draws in which trials are chosen, the largest one by one."""
+    labels = {trial.number: trial.label for trial in record.trials}
+    ranked = list(draws.items())
+    bars = []
+    for trial, share in ranked[:MOST_BARS]:
+        bars.append((f"{trial} · {shorten(labels.get(trial, ''), 42)}", share, trial == s.chosen))
+    rest = math.fsum(share for _, share in ranked[MOST_BARS:])
+    if rest > 0:
+        bars.append((f"{len(ranked) - MOST_BARS} more", rest, False))
+    if s.stability_none:
+        bars.append(("no trial", s.stability_none, s.chosen is None))
+    return bars
+
+
+def _training(first: Selection | None, command: str, config_yaml: str) -> Section | None:
+    if first is None or first.chosen is None:
+        return None
+    return section(
+        "Train the chosen trial",
+        b.Code(command) if command else None,
+        Fold("The configuration", [b.Code(config_yaml)], open=True) if config_yaml else None,
+        intro=f"The command that trains {first.label} once more, with the study's settings:",
+        anchor="train",
+    )
+
+
+# --------------------------------------------------------------------------------------------------------------- table
+
+
+def trials_section(
+    record: StudyRecord,
+    trials: Sequence[TrialFigures],
+    selections: Sequence[Selection],
+    here: Path,
+    *,
+    narrow: bool = False,
+) -> Section:
+    """Every trial as a row.
+
+    Args:
+        record: of the study.
+        trials: its figures.
+        selections: whose choices are marked.
+        here: the page's folder, which links to runs start from.
+        narrow: fits into eighty characters: shares without intervals, state and time below the label.
+    """
+    if not trials:
+        return Section("All trials", [Paragraph("No trial was begun yet.", "note")], anchor="trials")
+    rules: dict[int | None, str] = {}
+    for s in selections:
+        rules[s.chosen] = f"{rules[s.chosen]}, {s.rule}" if s.chosen in rules else s.rule
+
+    def label(t: TrialFigures) -> Text:
+        by = rules.get(t.trial.number)
+        return (t.trial.label, (" ", chip(f"chosen: {by}", "good")) if by else None, *_details(t, narrow=narrow))
+
+    cells: dict[Text, Any] = {"Trial": label}
+    if not narrow:
+        cells["State"] = lambda t: _state(t, record)
+    cells["Target gain"] = lambda t: _gain_cell(t.target, t)
+    cells["Source gain"] = lambda t: _gain_cell(t.source, t)
+    if narrow:
+        cells["Kept"] = lambda t: "" if t.kept.value is None else share_texts(t.kept)[0]
+        cells["Avoided"] = lambda t: "" if t.avoided.value is None else share_texts(t.avoided)[0]
+    else:
+        cells["Gain kept"] = lambda t: _share_cell(t.kept, t)
+        cells["Loss avoided"] = lambda t: _share_cell(t.avoided, t)
+        cells["Time"] = _time
+        cells["Seeds"] = lambda t: _seeds(t, here)
+    tones = ["taken" if t.trial.number in rules else "" if t.counts else "minor" for t in trials]
+    table = grid(trials, cells, words=1 if narrow else 2, kind="dense trials", tones=tones, find="trial")
+    return Section("All trials", [table, Paragraph(_legend(record, trials), "note")], anchor="trials")
+
+
+def _legend(record: StudyRecord, trials: Sequence[TrialFigures]) -> str:
+    """What the columns of the table of trials are."""
+    sides = []
+    for side in (record.target, record.source):
+        better = direction(side.higher_is_better)
+        sides.append(f"{side.side} {side.label} ({side.unit}, {better} in itself)")
+    text = f"Gains are against the start, more is better: {', '.join(sides)}, means over the seeds with 95 % intervals."
+    samples = ""
+    for t in trials:
+        if t.counts and t.target is not None and t.source is not None:
+            samples = f" Samples of target and source: n {t.target.samples:,}, n {t.source.samples:,}."
+            break
+    return f"{text} {SHARES_OF_DIRECT}{samples}"
+
+
+def _details(t: TrialFigures, *, narrow: bool) -> list[Text]:
+    """What stands under a trial's label: its number and settings, and why it does not count; where the table has no
+    columns for them its state and time too."""
+    trial, kind = t.trial, kind_title(t.trial)
+    settings = [parameters_text({key: value}) for key, value in varied_params(trial).items()]
+    texts = [f"trial {trial.number}", "" if kind in trial.label else kind]
+    texts.append(", ".join(text for text in settings if text not in trial.label))
+    details: list[Text] = [sub(" · ".join(filter(None, texts)))]
+    if t.trouble and trial.state not in ("running", "waiting"):
+        details.append(sub(typographic(t.trouble), tone="bad" if trial.state == "failed" else ""))
+    if narrow and trial.state in ("running", "waiting", "lost"):  # of the others the trouble says it
+        details.append(sub(trial.state))
+    if narrow and trial.runs:
+        details.append(sub(_time(t)))
+    return details
+
+
+def _time(t: TrialFigures) -> Text:
+    seconds = worker_seconds(t.trial)
+    return Span(duration(seconds), value=seconds) if t.trial.runs else ""
+
+
+def _state(t: TrialFigures, record: StudyRecord) -> Text:
+    done = len({run.seed for run in t.trial.runs} & set(record.seeds))
+    of = sub(f"{done} of {plural(len(record.seeds), 'seed')}") if t.trial.state == "running" else None
+    return state_chip(t.trial.state), of
+
+
+def _gain_cell(gain: Gain | None, t: TrialFigures) -> Text:
+    if gain is None:
+        return ""
+    text, interval = gain_texts(gain)
+    if not t.counts:
+        return figure(text, f"{plural(len(gain.by_seed), 'seed')} so far", value=gain.value)
+    return figure(text, interval, value=gain.value, tone=_tone(gain))
+
+
+def _share_cell(share: Share, t: TrialFigures) -> Text:
+    if share.value is not None:
+        text, interval = share_texts(share)
+        return figure(text, interval if share.interval else "", value=math.nan if share.open else share.value)
+    if not t.counts:
+        return ""
+    return Span("reference" if t.trial.kind == "direct" else "n/a", value=math.nan)
+
+
+def _seeds(t: TrialFigures, here: Path) -> Text:
+    """The seeds of a trial, with links to the runs' reports that are there."""
+    texts: list[Text] = []
+    for run in sorted(t.trial.runs, key=lambda run: run.seed):
+        inside = not Path(run.folder).is_absolute() and ".." not in Path(run.folder).parts
+        exists = inside and (here / run.folder / "report.html").is_file()
+        link = quote(f"{run.folder}/report.html") if exists else ""
+        texts += [" " if texts else "", Span(str(run.seed), link=link)]
+    return texts
+
+
+# -------------------------------------------------------------------------------------------------------------- others
+
+
+def _parameters(record: StudyRecord, trials: Sequence[TrialFigures]) -> Section | None:
+    """Gains against the numbers that were varied."""
+    pairs = parameter_charts(record, trials)
+    left = len(varied_numbers(trials)) - len(pairs)
+    text = f"{plural(left, 'more parameter')} varied and {'is' if left == 1 else 'are'} only in the table."
+    intro = (
+        "Target and source gain of every trial against the numbers that were varied; whatever else differs between the "
+        "trials differs here too."
+    )
+    charts = [chart for pair in pairs for chart in pair]
+    note = Paragraph(text, "note") if left > 0 else None
+    return section("What each number does", *charts, note, intro=intro, anchor="parameters")
+
+
+def _facts(record: StudyRecord) -> list[tuple[str, Text]]:
+    hosts = sorted({run.host for trial in record.trials for run in trial.runs if run.host})
+    return [("Storage", record.storage or "not recorded"), ("Machines", ", ".join(hosts))]
