@@ -10,9 +10,11 @@ from holdfast.papers.claims.rules import (
     FAILS,
     HOLDS,
     UNKNOWN,
+    Check,
     ClaimFigure,
     Evidence,
     Part,
+    Requirement,
     Rule,
     Statement,
     above,
@@ -23,10 +25,13 @@ from holdfast.papers.claims.rules import (
     claims_json,
     family_line,
     monotone,
+    rising,
+    rule,
+    some,
     unknown,
     within,
 )
-from holdfast.records.figure import Figure, rescaled
+from holdfast.records.figure import Figure, NotMeasured, rescaled
 from holdfast.support.quantiles import normal_quantile
 
 
@@ -164,3 +169,105 @@ def test_bounds_and_equivalence():
     assert below(figure(0.0, 0.1), 0.2, yes="", no="").figures[0].needs == "below 0.2"
     bare = dataclasses.replace(figure(0.0, 0.1), interval=None)
     assert within(bare, 0.2, yes="", no="").verdict == UNKNOWN and unknown("x").verdict == UNKNOWN
+
+
+# ------------------------------------------------------------------------------------------------------ declared rules
+
+
+@dataclasses.dataclass(frozen=True)
+class Field:
+    """A case: what grows on it, by how it was treated."""
+
+    where: str
+    yields: dict[str, Figure]
+    unit = "kg"
+
+    def behind(self, figure):
+        return f"{len(figure.by_seed)} harvests"
+
+    def of(self, treatment):
+        if treatment not in self.yields:
+            raise NotMeasured(f"the yield with {treatment}")
+        return self.yields[treatment]
+
+
+def field(where="north", **means):
+    return Field(where, {name: seeds(mean - 0.01, mean, mean + 0.01) for name, mean in means.items()})
+
+
+MORE = Check(
+    what="{arm} - {other}",
+    of=lambda case, arm, other: case.of(arm) - case.of(other),
+    above=0.1,
+    yes="{arm} beats {other} in the {case.where}",
+    no="{arm} does not beat {other}",
+)
+POSITIVE = Check(what="yield", of=lambda case: case.of("plain"), above=0.0, yes="it grows", no="it does not")
+
+
+def test_every_check_in_every_case():
+    grows = rule("Plain grows.", list, POSITIVE, dataclasses.replace(POSITIVE, above=None, below=9.0, unit="g"))
+    first, second, low, _ = grows([field(plain=1.0), field("south", plain=-1.0)], 0.95)
+    assert (first.verdict, second.verdict, low.verdict) == (HOLDS, FAILS, HOLDS) and grows.says == "Plain grows."
+    [figure_] = first.figures
+    assert (figure_.what, figure_.n, figure_.unit, figure_.needs) == ("north: yield", "3 harvests", "kg", "above 0")
+    assert low.figures[0].unit == "g" and low.figures[0].needs == "below 9"
+    [missing] = rule("", list, POSITIVE)([field("")], 0.95)
+    assert (missing.verdict, missing.reason) == (UNKNOWN, "the yield with plain was not measured")
+    assert [part.verdict for part in rule("", list, POSITIVE)([], 0.95)] == [UNKNOWN], "no case is no evidence"
+
+
+def test_a_rule_of_its_own_may_lack_a_figure():
+    def judge(record, level):
+        raise NotMeasured("rain")
+
+    assert Rule("It rains.", judge)(None, 0.95) == [unknown("rain was not measured")]
+
+
+def test_one_of_several_arms_in_every_case():
+    def options(case):
+        return [(rival, ["dung", "ash"]) for rival in ("plain", "sand") if case.of("dung")]
+
+    beats = some("Dung or ash beats plain and sand.", list, options, MORE)
+    parts = beats([field(plain=0.0, sand=0.2, dung=0.1, ash=0.5)], 0.95)
+    assert [(part.verdict, part.reason) for part in parts] == [
+        (HOLDS, "ash beats plain in the north"),
+        (HOLDS, "ash beats sand in the north"),
+    ]
+    [none, _] = beats([field(plain=1.0, sand=1.0, dung=0.1, ash=0.5)], 0.95)
+    assert (none.verdict, none.reason) == (FAILS, "dung does not beat plain; ash does not beat plain")
+    [missing] = beats([field(plain=1.0)], 0.95)
+    assert missing.reason == "north: the yield with dung was not measured"
+    noisy = Field("", {"plain": seeds(0.0, 0.0, 0.0), "ash": seeds(0.1, 0.5, 0.9), "dung": seeds(0.0, 0.0, 0.1)})
+    [part] = some("", list, lambda case: [("plain", ["ash", "dung"])], MORE)([noisy], 0.95)
+    low = MORE.part(noisy, 0.95, arm="ash", other="plain").figures[0].interval[0]
+    assert part.verdict == UNKNOWN and part.figures[0].interval[0] < low, "wider for two arms"
+
+
+def test_a_line_that_rises():
+    def line(case):
+        return [(name, case.of(name)) for name in sorted(case.yields)]
+
+    more = rising("", list, line, what="yield", least=0.1, back=lambda case: 0.1, along="dose", points=3)
+    assert [part.verdict for part in more([field(a=0.0, b=0.5, c=1.0), field(a=1.0, b=0.5, c=0.0)], 0.95)] == [
+        HOLDS,
+        FAILS,
+    ]
+    [short] = more([field(a=0.0, b=1.0)], 0.95)
+    assert short.reason == "north: yield at 3 points was not measured"
+
+
+def test_a_requirement_of_every_case():
+    needs = Requirement(
+        name="{case.where} grows",
+        cases=list,
+        of=lambda case: case.of("plain").value,
+        at_least=lambda case: 0.5 if case.where == "north" else 0.0,
+        figure="yield in the {case.where}",
+        advice="water it",
+    )
+    north, south, bare = needs([field(plain=0.2), field("south", plain=0.2), field("east")])
+    assert (north.met, south.met, bare.met) == (False, True, False) and bare.value is None
+    assert north.sentence == (
+        "precondition not met, north grows: yield in the north is 0.2, expected at least 0.5, off by 0.3; water it"
+    )

@@ -15,7 +15,6 @@ from holdfast.papers.claims import reproduction
 from holdfast.papers.claims.rules import UNKNOWN, Claim, ClaimFigure
 from holdfast.papers.label_annealing import reproduction as module
 from holdfast.papers.label_annealing.claims import RECIPES, STATEMENTS
-from holdfast.papers.label_annealing.paper import PAPER
 from holdfast.papers.label_annealing.reproduction import missing, recipe_file, reproduce
 from holdfast.records.study import StudyRecord, read_study, write_study
 from holdfast.studies.engine.small import name_of
@@ -264,8 +263,7 @@ def test_figures_that_are_no_numbers_are_written_and_shown(tmp_path):
     claim = Claim(
         number="1", text="It gains.", recipe="x", paper="", verdict=UNKNOWN, figures=[figure], reason="No gain."
     )
-    reproduction.reproduce(
-        PAPER, [], lambda records: [claim], size="quick", output_dir=tmp_path, workers=1, console=None
-    )
+    claims = dataclasses.replace(module.CLAIMS, check=lambda records: [claim])
+    claims.run_and_judge([], size="quick", output_dir=tmp_path, workers=1, console=None)
     [found] = read_json(tmp_path / "claims.json")["claims"][0]["figures"]
     assert math.isnan(found["value"]) and "weight 1: share: cannot be had" in (tmp_path / "claims.html").read_text()

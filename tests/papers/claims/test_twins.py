@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from holdfast.errors import ConfigError
-from holdfast.papers.claims import reproduction
 from holdfast.papers.claims.registry import Paper
 from holdfast.papers.claims.reproduction import Twin, Twins
 
@@ -17,9 +16,7 @@ from holdfast.papers.claims.reproduction import Twin, Twins
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What was run, as (study, settings), in place of running it."""
     found: list[Any] = []
-    monkeypatch.setattr(
-        reproduction, "reproduce", lambda paper, recipes, check, **about: found.append((recipes, about))
-    )
+    monkeypatch.setattr(Twins, "run_and_judge", lambda twins, recipes, **about: found.append((recipes, about)))
     return found
 
 

@@ -7,8 +7,8 @@ own, which `changed` lays over it:
 settings = study_config(changed(yaml.safe_load(file), size_changes()[study][size]))
 ```
 
-A paper whose studies are small twins declares them as `Twins`: a file and its changes for each, and what they have in
-common.
+A paper declares how its claims are held against its studies as `PaperClaims`; one whose studies are small twins as
+`Twins`, with a file and its changes for each.
 
 output_dir/
   <recipe>/       the studies, each with its report.html
@@ -56,13 +56,259 @@ class Recipe:
     """One study of a reproduction."""
 
     name: str
+    """As `Paper.recipes` has it; its folder's."""
     settings: Comparable
     run: Callable[..., Any]
     """`run(settings, console=..., workers=...)`; returns its record."""
+
+    def is_done(self, record: Any) -> bool:
+        """Whether a record is of this study, finished: a wider search adds jobs."""
+        if record is None or record.status != "finished" or self.settings.differences(record.config):
+            return False
+        return bool(self.settings.resolved.get("search") == record.config.get("search"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaperClaims:
+    """How a paper's claims are held against studies."""
+
+    paper: Paper
     read: Callable[[Path], Any]
-    """The record in a folder; a `DataError` where it cannot be read."""
+    """The record in a study's folder; a `DataError` where it cannot be read."""
     summary: Callable[[Any], Mapping[str, Any]]
     """Seeds, trials, target and source of a record, for the page; gets None where there is none."""
+    check: Callable[[Mapping[str, Any]], list[Claim]]
+    """The claims about records by name of recipe; None where a study was not run."""
+    reading: Sequence[str] = ()
+    """How figures and verdicts are to be read, for the page; empty: the page's own words."""
+
+    def run_and_judge(
+        self,
+        recipes: Sequence[Recipe],
+        *,
+        size: str,
+        output_dir: str | os.PathLike[str],
+        workers: int | None,
+        console: Any,
+    ) -> list[Claim]:
+        """Runs studies, or continues them, and checks the claims about them.
+
+        Args:
+            recipes: the studies, in order.
+            size: one of `papers.SIZES`; the page says which.
+            output_dir: gets a folder a study, claims.json and claims.html.
+            workers: jobs at a time; None: as the study or the machine says.
+            console: a `rich.console.Console`; None: a new one on standard output.
+
+        Returns:
+            The claims, as in claims.json.
+
+        Raises:
+            ConfigError, DataError: no such size, settings, or a folder with another study.
+            Interrupted: Ctrl-C; the same call continues. The claims are written as far as they can be told.
+            HoldfastError: a study failed, after the others ended and the claims were written.
+        """
+        from rich.console import Console
+
+        known_size(size)
+        console, out = console or Console(), Path(output_dir)
+        folders = {recipe.name: out / recipe.name for recipe in recipes}
+        records = {name: self._read_if_any(folder) for name, folder in folders.items()}
+        failures = []
+        try:
+            for number, recipe in enumerate(recipes, 1):
+                where = f"{number} of {len(recipes)}: {recipe.name}"
+                if recipe.is_done(records[recipe.name]):
+                    say(console, f"{where} is finished; nothing is run again.")
+                    continue
+                say(console, where)
+                try:
+                    records[recipe.name] = recipe.run(recipe.settings, console=console, workers=workers)
+                except (ConfigError, DataError, Interrupted):
+                    raise
+                except HoldfastError as error:
+                    failures.append(f"{recipe.name}: {error}")
+                    records[recipe.name] = self._read_if_any(folders[recipe.name])
+                    say(console, f"{recipe.name} failed. {first_line(error)}")
+        except (Interrupted, KeyboardInterrupt):
+            records = {name: self._read_if_any(folder) for name, folder in folders.items()}
+            if any(records.values()):
+                self.write(records, folders, size, out)
+            raise
+        claims = self.write(records, folders, size, out, console)
+        if failures:
+            count = f"{len(failures)} of {len(recipes)} studies failed:"
+            raise HoldfastError(count, *failures, "The same command tries them again.")
+        return claims
+
+    def judge(
+        self,
+        folders: Sequence[Path],
+        *,
+        recipes: Sequence[str] = (),
+        output_dir: str | os.PathLike[str] | None = None,
+        console: Any = None,
+    ) -> list[Claim]:
+        """Checks the claims about studies that were run, whatever their models and data.
+
+        Args:
+            folders: the studies'.
+            recipes: which of the paper's studies they stand for, in order; one folder may stand for several. Empty:
+                those of their names, else the first ones.
+            output_dir: gets claims.json and claims.html; None: the first study's folder.
+            console: a `rich.console.Console`; None: a new one on standard output.
+
+        Raises:
+            DataError: a folder without a record of the paper's kind.
+            ConfigError: more studies than the paper has, or than `recipes` names.
+        """
+        from rich.console import Console
+
+        records = [self.read(folder) for folder in folders]
+        names = list(recipes) or list(dict.fromkeys(record.name for record in records))
+        if not recipes and (len(names) < len(records) or not set(names) <= set(self.paper.recipes)):
+            names = list(self.paper.recipes)[: len(records)]
+        if len(records) == 1:
+            records, folders = records * len(names), list(folders) * len(names)
+        if len(names) != len(records):
+            expected = f"expected {len(names)} {'study' if len(names) == 1 else 'studies'} ({', '.join(names)})"
+            raise ConfigError(f"study: {expected}, got {len(records)}.")
+        by_name = dict(zip(names, records, strict=True))
+        out = Path(output_dir or folders[0])
+        return self.write(by_name, dict(zip(names, folders, strict=True)), OWN_STUDY, out, console or Console())
+
+    def write(
+        self, records: Mapping[str, Any], folders: Mapping[str, Path], size: str, out: Path, console: Any = None
+    ) -> list[Claim]:
+        """Writes claims.json and the page made of it, and prints the claims to a console, if there is one.
+
+        Args:
+            records: by recipe; None: not run.
+            folders: of the records.
+            size: one of `papers.SIZES`, or `OWN_STUDY`.
+            out: where to write.
+            console: a `rich.console.Console`.
+        """
+        from holdfast.papers.claims.page import claims_page
+        from holdfast.reports.html import write_page
+
+        claims, studies = self.check(records), {}
+        for name, record in records.items():
+            page = folders[name] / STUDY_PAGE
+            studies[name] = {
+                "title": self.paper.recipes[name],
+                "status": "not run" if record is None else record.status,
+                "report": Path(os.path.relpath(page, out)).as_posix() if page.is_file() else None,
+                **self.summary(record),
+            }
+        about: dict[str, Any] = {"reading": list(self.reading)} if self.reading else {}
+        about |= {"created": now(), "studies": studies, "versions": versions(), "hardware": hardware()}
+        write_json(out / CLAIMS_FILE, claims_record(self.paper, size, claims, **about))
+        write_page(claims_page(read_json(out / CLAIMS_FILE)), out / PAGE)
+        if console is not None:
+            print_claims(claims, console)
+            say(console, lines("", f"Page: {out / PAGE}"))
+        return claims
+
+    def _read_if_any(self, folder: Path) -> Any:
+        """The record in a folder; None where there is none, or it cannot be read."""
+        try:
+            return self.read(folder) if folder.is_dir() else None
+        except (DataError, KeyError, TypeError, ValueError):
+            return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Twin:
+    """A small study that stands in for one of a paper's."""
+
+    file: str
+    """Its YAML below `papers/recipes`."""
+    sizes: Mapping[str, Mapping[str, Any]]
+    """By size: what differs from the file. A study that a size does not have is not run there."""
+    own: Mapping[str, Any] = field(default_factory=dict)
+    """What differs from the file in every size, where several studies have one file."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Script:
+    """A small study that a script of its own runs; its record is of the paper's kind."""
+
+    settings: Callable[..., Comparable]
+    """`settings(name=..., output_dir=..., **changes)`."""
+    run: Callable[..., Any]
+    """See `Recipe`."""
+    sizes: Mapping[str, Mapping[str, Any]]
+    """By size: what differs from the script's settings."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Twins(PaperClaims):
+    """The small studies of a paper."""
+
+    studies: Mapping[str, Twin | Script]
+    """By name, as `Paper.recipes` has them."""
+    config: Callable[..., Settings]
+    """`config(values, source=...)`: the settings of a study."""
+    run: Callable[..., Any]
+    """See `Recipe`."""
+
+    def reproduce(
+        self,
+        *,
+        recipes: Sequence[str] = (),
+        size: str = LOOK,
+        workers: int | None = None,
+        output_dir: str | os.PathLike[str] | None = None,
+        console: Any = None,
+    ) -> list[Claim]:
+        """Runs the small studies, or continues them, and checks the claims about them.
+
+        Args:
+            recipes: some of the studies; empty: all. Claims about others cannot be told.
+            size: one of `papers.SIZES` but "full".
+            workers, console: see `run_and_judge`.
+            output_dir: gets the studies, claims.json and claims.html; None: reproduce-PAPER.
+
+        Returns:
+            The claims, as in claims.json.
+
+        Raises:
+            ConfigError: no such study or size here, or the folder holds another study (what differs).
+            Interrupted, HoldfastError: see `run_and_judge`.
+        """
+        if unknown := [name for name in recipes if name not in self.studies]:
+            hint = did_you_mean(unknown[0], self.studies)
+            raise ConfigError(f"recipes: expected some of {', '.join(self.studies)}, got {unknown[0]!r}.{hint}")
+        available = [name for name, study in self.studies.items() if known_size(size) in study.sizes]
+        if not available:
+            known = dict.fromkeys(size for study in self.studies.values() for size in study.sizes)
+            raise ConfigError(f"size: expected one of {', '.join(known)}, got {size!r}: {self.paper.full}.")
+        chosen = [name for name in dict.fromkeys(recipes or available) if name in available]
+        if not chosen:
+            raise ConfigError(f"recipes: of these, a size of {size} has {', '.join(available)}. Choose another size.")
+        out = Path(output_dir or f"reproduce-{self.paper.name}")
+        studies = [self._recipe(name, size, out / name, console) for name in chosen]
+        return self.run_and_judge(studies, size=size, output_dir=out, workers=workers, console=console)
+
+    def _recipe(self, name: str, size: str, folder: Path, console: Any) -> Recipe:
+        import yaml
+
+        from holdfast.papers.worlds.small_settings import SETTINGS, make_setting
+        from holdfast.studies.engine.small import fill
+
+        twin = self.studies[name]
+        if isinstance(twin, Script):
+            settings = twin.settings(name=name, output_dir=folder, **twin.sizes[size])
+            return Recipe(name=name, settings=settings, run=twin.run)
+        path = Path(__file__).resolve().parents[1] / "recipes" / twin.file
+        values = changed(yaml.safe_load(path.read_text(encoding="utf-8")), twin.own)
+        values = changed(values, twin.sizes[size])
+        if size == "quick" and values.get("small") in SETTINGS:  # with a base of seconds; a world has its own
+            small, seed = values.pop("small"), int(values.get("seed", 0))
+            values = fill(values, make_setting(small, folder / "data", seed=seed, quick=True, console=console))
+        config = self.config({**values, "name": name, "output_dir": str(folder)}, source=path.name)
+        return Recipe(name=name, settings=config, run=self.run)
 
 
 def changed(values: Any, changes: Any) -> Any:
@@ -102,263 +348,6 @@ def known_size(size: str) -> str:
     return size
 
 
-def reproduce(
-    paper: Paper,
-    recipes: Sequence[Recipe],
-    check: Callable[[Mapping[str, Any]], list[Claim]],
-    *,
-    size: str,
-    output_dir: str | os.PathLike[str],
-    workers: int | None,
-    console: Any,
-    reading: Sequence[str] = (),
-) -> list[Claim]:
-    """Runs studies, or continues them, and checks the claims about them.
-
-    Args:
-        paper: whose they are.
-        recipes: the studies, in order.
-        check: the claims about records by name of recipe; None where a study was not run.
-        size: one of `papers.SIZES`; the page says which.
-        output_dir: gets a folder a study, claims.json and claims.html.
-        workers: jobs at a time; None: as the study or the machine says.
-        console: a `rich.console.Console`; None: a new one on standard output.
-        reading: how figures and verdicts are to be read, for the page; empty: the page's own words.
-
-    Returns:
-        The claims, as in claims.json.
-
-    Raises:
-        ConfigError, DataError: no such size, settings, or a folder with another study.
-        Interrupted: Ctrl-C; the same call continues. The claims are written as far as they can be told.
-        HoldfastError: a study failed, after the others ended and the claims were written.
-    """
-    from rich.console import Console
-
-    known_size(size)
-    console, out = console or Console(), Path(output_dir)
-
-    def on_disk() -> dict[str, Any]:
-        return {recipe.name: _read(recipe, out / recipe.name) for recipe in recipes}
-
-    def write(records: Mapping[str, Any]) -> list[Claim]:
-        claims = check(records)
-        studies = {}
-        for recipe in recipes:
-            record = records[recipe.name]
-            studies[recipe.name] = _about_study(paper, recipe.name, record, out / recipe.name, out, recipe.summary)
-        _write_claims(paper, size, claims, studies, reading, out)
-        return claims
-
-    records, failures = on_disk(), []
-    try:
-        for number, recipe in enumerate(recipes, 1):
-            record, where = records[recipe.name], f"{number} of {len(recipes)}: {recipe.name}"
-            if record is not None and record.status == "finished" and _same(recipe.settings, record.config):
-                say(console, f"{where} is finished; nothing is run again.")
-                continue
-            say(console, where)
-            try:
-                records[recipe.name] = recipe.run(recipe.settings, console=console, workers=workers)
-            except (ConfigError, DataError, Interrupted):
-                raise
-            except HoldfastError as error:
-                failures.append(f"{recipe.name}: {error}")
-                records[recipe.name] = _read(recipe, out / recipe.name)
-                say(console, f"{recipe.name} failed. {first_line(error)}")
-    except (Interrupted, KeyboardInterrupt):
-        found = on_disk()
-        if any(found.values()):
-            write(found)
-        raise
-    claims = write(records)
-    print_claims(claims, console)
-    say(console, lines("", f"Page: {out / PAGE}"))
-    if failures:
-        count = f"{len(failures)} of {len(recipes)} studies failed:"
-        raise HoldfastError(count, *failures, "The same command tries them again.")
-    return claims
-
-
-def judge(
-    paper: Paper,
-    folders: Sequence[Path],
-    *,
-    recipes: Sequence[str],
-    read: Callable[[Path], Any],
-    check: Callable[[Mapping[str, Any]], list[Claim]],
-    summary: Callable[[Any], Mapping[str, Any]],
-    reading: Sequence[str],
-    output_dir: str | os.PathLike[str] | None,
-    console: Any,
-) -> list[Claim]:
-    """Holds a paper's claims against studies that were run, whatever their models and data.
-
-    Args:
-        paper: whose claims they are.
-        folders: the studies'.
-        recipes: which of the paper's studies they stand for, in order; one folder may stand for several. Empty: those
-            of their names, else the first ones.
-        read, check, summary, reading: see `reproduce` and `Recipe`.
-        output_dir: gets claims.json and claims.html; None: the first study's folder.
-        console: a `rich.console.Console`; None: a new one on standard output.
-
-    Raises:
-        DataError: a folder without a record of the paper's kind.
-        ConfigError: more studies than the paper has, or than `recipes` names.
-    """
-    from rich.console import Console
-
-    console, out = console or Console(), Path(output_dir or folders[0])
-    records = [read(folder) for folder in folders]
-    names = list(recipes) or [record.name for record in records]
-    if not set(names) <= set(paper.recipes) or len(set(names)) < len(names):
-        names = list(paper.recipes)[: len(records)]
-    if len(records) == 1:
-        records, folders = records * len(names), list(folders) * len(names)
-    if len(names) != len(records):
-        expected = f"expected {len(names)} {'study' if len(names) == 1 else 'studies'} ({', '.join(names)})"
-        raise ConfigError(f"study: {expected}, got {len(records)}.")
-    claims = check(dict(zip(names, records, strict=True)))
-    studies = {}
-    for name, record, folder in zip(names, records, folders, strict=True):
-        studies[name] = _about_study(paper, name, record, folder, out, summary)
-    _write_claims(paper, OWN_STUDY, claims, studies, reading, out)
-    print_claims(claims, console)
-    say(console, lines("", f"Page: {out / PAGE}"))
-    return claims
-
-
-@dataclass(frozen=True, kw_only=True)
-class Twin:
-    """A small study that stands in for one of a paper's."""
-
-    file: str
-    """Its YAML below `papers/recipes`."""
-    sizes: Mapping[str, Mapping[str, Any]]
-    """By size: what differs from the file. A study that a size does not have is not run there."""
-    own: Mapping[str, Any] = field(default_factory=dict)
-    """What differs from the file in every size, where several studies have one file."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Script:
-    """A small study that a script of its own runs; its record is of the paper's kind."""
-
-    settings: Callable[..., Comparable]
-    """`settings(name=..., output_dir=..., **changes)`."""
-    run: Callable[..., Any]
-    """See `Recipe`."""
-    sizes: Mapping[str, Mapping[str, Any]]
-    """By size: what differs from the script's settings."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Twins:
-    """The small studies of a paper, and how its claims are held against them."""
-
-    paper: Paper
-    studies: Mapping[str, Twin | Script]
-    """By name, as `Paper.recipes` has them."""
-    config: Callable[..., Settings]
-    """`config(values, source=...)`: the settings of a study."""
-    run: Callable[..., Any]
-    read: Callable[[Path], Any]
-    summary: Callable[[Any], Mapping[str, Any]]
-    """The last three: see `Recipe`."""
-    check: Callable[[Mapping[str, Any]], list[Claim]]
-    reading: Sequence[str] = ()
-    """The last two: see `reproduce`."""
-
-    def reproduce(
-        self,
-        *,
-        recipes: Sequence[str] = (),
-        size: str = LOOK,
-        workers: int | None = None,
-        output_dir: str | os.PathLike[str] | None = None,
-        console: Any = None,
-    ) -> list[Claim]:
-        """Runs the small studies, or continues them, and checks the claims about them.
-
-        Args:
-            recipes: some of the studies; empty: all. Claims about others cannot be told.
-            size: one of `papers.SIZES` but "full".
-            workers: models at a time; None: as the machine says.
-            output_dir: gets the studies, claims.json and claims.html; None: reproduce-PAPER.
-            console: a `rich.console.Console`; None: a new one on standard output.
-
-        Returns:
-            The claims, as in claims.json.
-
-        Raises:
-            ConfigError: no such study or size here, or the folder holds another study (what differs).
-            Interrupted: Ctrl-C; the same call continues. The claims are written as far as they can be told.
-            HoldfastError: models failed, after the others were made and the claims were written.
-        """
-        if unknown := [r for r in recipes if r not in self.studies]:
-            hint = did_you_mean(unknown[0], self.studies)
-            raise ConfigError(f"recipes: expected some of {', '.join(self.studies)}, got {unknown[0]!r}.{hint}")
-        there = {name: twin for name, twin in self.studies.items() if known_size(size) in twin.sizes}
-        if not there:
-            known = dict.fromkeys(s for twin in self.studies.values() for s in twin.sizes)
-            raise ConfigError(f"size: expected one of {', '.join(known)}, got {size!r}: {self.paper.full}.")
-        chosen = [name for name in dict.fromkeys(recipes or there) if name in there]
-        if not chosen:
-            raise ConfigError(f"recipes: of these, a size of {size} has {', '.join(there)}. Choose another size.")
-        out = Path(output_dir or f"reproduce-{self.paper.name}")
-        return reproduce(
-            self.paper,
-            [self._recipe(name, size, out / name, console) for name in chosen],
-            self.check,
-            size=size,
-            output_dir=out,
-            workers=workers,
-            console=console,
-            reading=self.reading,
-        )
-
-    def judge(
-        self,
-        folders: Sequence[Path],
-        *,
-        recipes: Sequence[str] = (),
-        output_dir: str | os.PathLike[str] | None = None,
-        console: Any = None,
-    ) -> list[Claim]:
-        """Holds the claims against studies that were run; see `reproduction.judge`."""
-        return judge(
-            self.paper,
-            folders,
-            recipes=recipes,
-            read=self.read,
-            check=self.check,
-            summary=self.summary,
-            reading=self.reading,
-            output_dir=output_dir,
-            console=console,
-        )
-
-    def _recipe(self, name: str, size: str, folder: Path, console: Any) -> Recipe:
-        import yaml
-
-        from holdfast.papers.worlds.small_settings import SETTINGS, make_setting
-        from holdfast.studies.engine.small import fill
-
-        twin = self.studies[name]
-        if isinstance(twin, Script):
-            asked = twin.settings(name=name, output_dir=folder, **twin.sizes[size])
-            return Recipe(name=name, settings=asked, run=twin.run, read=self.read, summary=self.summary)
-        path = Path(__file__).resolve().parents[1] / "recipes" / twin.file
-        values = changed(yaml.safe_load(path.read_text(encoding="utf-8")), twin.own)
-        values = changed(values, twin.sizes[size])
-        if size == "quick" and values.get("small") in SETTINGS:  # with a base of seconds; a world has its own
-            small, seed = values.pop("small"), int(values.get("seed", 0))
-            values = fill(values, make_setting(small, folder / "data", seed=seed, quick=True, console=console))
-        settings = self.config({**values, "name": name, "output_dir": str(folder)}, source=path.name)
-        return Recipe(name=name, settings=settings, run=self.run, read=self.read, summary=self.summary)
-
-
 def claims_record(paper: Paper, size: str, claims: Sequence[Claim], **about: Any) -> dict[str, Any]:
     """claims.json: claims, the rules that they were judged by, and what holds at once.
 
@@ -370,50 +359,6 @@ def claims_record(paper: Paper, size: str, claims: Sequence[Claim], **about: Any
     """
     judged = {"rules": RULES + paper.rules, "claims": claims_json(claims), "family": family_line(claims)}
     return {"paper": paper.title, "size": size, **judged, **about}
-
-
-def _same(settings: Comparable, config: Mapping[str, Any]) -> bool:
-    """Whether a study with the settings `config` has done what is asked for now: a wider search adds jobs."""
-    return not settings.differences(config) and settings.resolved.get("search") == config.get("search")
-
-
-def _read(recipe: Recipe, folder: Path) -> Any:
-    """The record of a recipe in a folder; None where there is none, or it cannot be read."""
-    try:
-        return recipe.read(folder) if folder.is_dir() else None
-    except (DataError, KeyError, TypeError, ValueError):
-        return None
-
-
-def _about_study(
-    paper: Paper, name: str, record: Any, folder: Path, out: Path, summary: Callable[[Any], Mapping[str, Any]]
-) -> dict[str, Any]:
-    """A study for the page in `out`."""
-    page = folder / STUDY_PAGE
-    return {
-        "title": paper.recipes[name],
-        "status": "not run" if record is None else record.status,
-        "report": Path(os.path.relpath(page, out)).as_posix() if page.is_file() else None,
-        **summary(record),
-    }
-
-
-def _write_claims(
-    paper: Paper,
-    size: str,
-    claims: Sequence[Claim],
-    studies: Mapping[str, Mapping[str, Any]],
-    reading: Sequence[str],
-    out: Path,
-) -> None:
-    """claims.json, and the page made of it."""
-    from holdfast.papers.claims.page import claims_page
-    from holdfast.reports.html import write_page
-
-    about: dict[str, Any] = {"reading": list(reading)} if reading else {}
-    about |= {"created": now(), "studies": studies, "versions": versions(), "hardware": hardware()}
-    write_json(out / CLAIMS_FILE, claims_record(paper, size, claims, **about))
-    write_page(claims_page(read_json(out / CLAIMS_FILE)), out / PAGE)
 
 
 def print_claims(claims: Sequence[Claim], console: Any) -> None:

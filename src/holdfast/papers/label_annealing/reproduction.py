@@ -87,36 +87,8 @@ def reproduce(
     if reproduction.known_size(size) == "full":
         _refuse_missing(chosen)
     out = Path(output_dir)
-    return reproduction.reproduce(
-        PAPER,
-        [_recipe(name, _config(name, out, size=size, console=console)) for name in chosen],
-        check_claims,
-        size=size,
-        output_dir=out,
-        workers=workers,
-        console=console,
-    )
-
-
-def judge(
-    folders: Sequence[Path],
-    *,
-    recipes: Sequence[str] = (),
-    output_dir: str | os.PathLike[str] | None = None,
-    console: Any = None,
-) -> list[Claim]:
-    """Holds the claims against trade-off studies that were run; see `reproduction.judge`."""
-    return reproduction.judge(
-        PAPER,
-        folders,
-        recipes=recipes,
-        read=read_study,
-        check=check_claims,
-        summary=_summary,
-        reading=(),
-        output_dir=output_dir,
-        console=console,
-    )
+    studies = [_recipe(name, _config(name, out, size=size, console=console)) for name in chosen]
+    return CLAIMS.run_and_judge(studies, size=size, output_dir=out, workers=workers, console=console)
 
 
 # -------------------------------------------------------------------------------------------------------------- studies
@@ -125,7 +97,7 @@ def judge(
 def _recipe(name: str, config: StudyConfig) -> reproduction.Recipe:
     from holdfast.studies.tradeoff import session
 
-    return reproduction.Recipe(name=name, settings=config, run=session.run_study, read=read_study, summary=_summary)
+    return reproduction.Recipe(name=name, settings=config, run=session.run_study)
 
 
 def _summary(record: StudyRecord | None) -> dict[str, Any]:
@@ -140,6 +112,10 @@ def _summary(record: StudyRecord | None) -> dict[str, Any]:
 def _chosen_by(record: StudyRecord) -> str:
     chosen = record.validation
     return "" if chosen is None else f"; direct fine-tuning's rate and the trials are chosen by {chosen.label}"
+
+
+CLAIMS = reproduction.PaperClaims(paper=PAPER, read=read_study, summary=_summary, check=check_claims)
+judge = CLAIMS.judge
 
 
 def _config(recipe: str, out: Path, *, size: str, console: Any) -> StudyConfig:
