@@ -60,13 +60,19 @@ def _mass_complete_from(points: Points) -> int | None:
 
 def completions(trajectory: Trajectory) -> dict[str, int | None]:
     """By entry with a mass: `complete_from` of it."""
-    curves = _curves(trajectory)
-    return {name: _mass_complete_from(points) for (_, name, metric), points in curves.items() if metric == MASS}
+    steps = {}
+    for (_, name, metric), points in _curves(trajectory).items():
+        if metric == MASS:
+            steps[name] = _mass_complete_from(points)
+    return steps
 
 
 def along_charts(trajectory: Trajectory) -> list[Chart]:
     """A chart for each figure, its intervals as a band."""
-    return [_chart(name, metric, points) for (_, name, metric), points in _curves(trajectory).items()]
+    charts = []
+    for (_, name, metric), points in _curves(trajectory).items():
+        charts.append(_chart(name, metric, points))
+    return charts
 
 
 def _curves(trajectory: Trajectory) -> dict[tuple[str, str, str], Points]:

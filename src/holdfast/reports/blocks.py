@@ -156,7 +156,10 @@ class Column:
 def columns(*titles: str, right: Sequence[int] | None = None, wide: Sequence[int] = ()) -> list[Column]:
     """Columns by their titles: those at the places `right` hold figures; None: all but the first."""
     figures = range(1, len(titles)) if right is None else [index % len(titles) for index in right]
-    return [Column(title=title, numeric=n in figures, wide=n in wide) for n, title in enumerate(titles)]
+    declared = []
+    for number, title in enumerate(titles):
+        declared.append(Column(title=title, numeric=number in figures, wide=number in wide))
+    return declared
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

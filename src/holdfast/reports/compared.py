@@ -274,10 +274,11 @@ def pair_sentence(labels: tuple[str, str], rows: Rows, before: Sequence[str] = (
     of entries are not counted beside their entries."""
     rows = without_means(rows)
     parts = [*before]
+    first, last = labels
     if rows:
-        parts.append(f"from {labels[0]} to {labels[1]}, of {plural(len(rows), 'measure')}: {verdicts_of(rows)}")
+        parts.append(f"from {first} to {last}, of {plural(len(rows), 'measure')}: {verdicts_of(rows)}")
     else:
-        parts.append(f"nothing was compared between {labels[0]} and {labels[1]}")
+        parts.append(f"nothing was compared between {first} and {last}")
     for row, name in _largest(rows, LOST):
         parts.append(f"the largest loss is {_size(name, row, '')}")
     text = f"{'; '.join(parts)}."

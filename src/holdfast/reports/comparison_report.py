@@ -199,7 +199,10 @@ def _worst_first(gates: Sequence[GateOutcome]) -> list[GateOutcome]:
 def _suite_tiles(rows: Rows, averages: Collection[tuple[str, str]], most: int) -> list[Tile]:
     """What became of each suite, of `most` of them."""
     suites = by_suite(rows)
-    return [_suite_tile(suite, suites[suite], averages) for suite in sorted(suites, key=group_rank)[:most]]
+    tiles = []
+    for suite in sorted(suites, key=group_rank)[:most]:
+        tiles.append(_suite_tile(suite, suites[suite], averages))
+    return tiles
 
 
 def _suite_tile(suite: str, rows: Rows, averages: Collection[tuple[str, str]]) -> Tile:
@@ -359,9 +362,7 @@ def _subject_forest(pair: _Pair, tasks: Mapping[str, Sequence[int]]) -> Chart | 
     from holdfast.statistics.family_wise import adjust
 
     metric, level = pair.row.raw.metric, pair.row.raw.confidence
-    before, after = (
-        dataclasses.replace(e, primary=metric, metrics={metric: e.metrics[metric]}) for e in pair.evaluations
-    )
+    before, after = (_of_metric(evaluation, metric) for evaluation in pair.evaluations)
     rows = []
     for task, samples in sorted(tasks.items()):
         left, right = ([side[index] for index in samples] for side in pair.samples)
@@ -375,6 +376,10 @@ def _subject_forest(pair: _Pair, tasks: Mapping[str, Sequence[int]]) -> Chart | 
     )
     names = subject_names([row.name for row in rows])
     return gain_forest(rows, title=f"{pair.name}, by subject", names=names, caption=caption)
+
+
+def _of_metric(e: Evaluation, metric: str) -> Evaluation:
+    return dataclasses.replace(e, primary=metric, metrics={metric: e.metrics[metric]})
 
 
 def subject_names(tasks: Sequence[str]) -> list[str]:

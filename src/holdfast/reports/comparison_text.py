@@ -163,7 +163,10 @@ class _Rule:
 
 
 def _rules(result: Result) -> list[_Rule]:
-    return [_Rule(text, gates, result.settings.strict) for text, gates in by_rule(result.gates).items()]
+    rules = []
+    for text, gates in by_rule(result.gates).items():
+        rules.append(_Rule(text, gates, result.settings.strict))
+    return rules
 
 
 # ----------------------------------------------------------------------------------------------------------- terminal

@@ -16,11 +16,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast.records.measure import number
 from holdfast.reports.blocks import Block, Page, Paragraph, Section, Table, notes
 from holdfast.reports.charts import Axis, Chart, heads, heat_map, tabulate
-from holdfast.reports.format import duration, moved, plural, significant, signs_kept
+from holdfast.reports.format import duration, moved, plural
 from holdfast.reports.html import write_page
+from holdfast.reports.training_charts import distance_texts
 
 if TYPE_CHECKING:
     from holdfast.checkpoints.distance import CheckpointDistance, TensorDistance
@@ -30,13 +30,7 @@ DEFINITIONS = (
     "a·b / (|a| |b|), signs kept = share of parameters whose sign (\u22121, 0 or 1) is the same in both. n/a: the "
     "cosine with a tensor of zeros; ∞: a move away from zeros."
 )
-FIGURES = {
-    "Relative": lambda row: moved(row[1].relative),
-    "L2": lambda row: significant(row[1].l2),
-    "Cosine": lambda row: number(row[1].cosine, 6),
-    "Signs kept": lambda row: signs_kept(row[1].sign_agreement),
-}
-"""Columns of (name, distance)."""
+FIGURES = {"Relative": "relative", "L2": "l2", "Cosine": "cosine", "Signs kept": "signs"}
 
 
 def distance_blocks(distance: CheckpointDistance, *, per: str) -> list[Block]:
@@ -89,8 +83,10 @@ def distance_page(distance: CheckpointDistance) -> Page:
 
 
 def _table(per: str, rows: Sequence[tuple[str, Any]], total: Any) -> Table:
-    tones = [*[""] * len(rows), "taken"]
-    return tabulate([*rows, ("total", total)], heads({per: lambda row: row[0]} | FIGURES), tones=tones)
+    lines = []
+    for name, distance in (*rows, ("total", total)):
+        lines.append({"name": name} | distance_texts(distance))
+    return tabulate(lines, heads({per: "name"} | FIGURES), tones=[*[""] * len(rows), "taken"])
 
 
 def _lead(distance: CheckpointDistance, start: str, result: str) -> str:

@@ -529,11 +529,8 @@ def _models_table(record: EvaluationRecord) -> Table:
 def _small_print(record: EvaluationRecord, scores: Scores) -> Section:
     settings = settings_of(evaluation for _, evaluation in scores.measured)
     plan = flatten({key: value for key, value in record.plan.items() if key != "entries"})
-    facts = [
-        ("Started", record.created or NOT_RECORDED),
-        ("Finished", record.finished or f"no ({record.status})"),
-        ("Suites", ", ".join(record.suites) or "none named"),
-    ]
+    facts = [("Started", record.created or NOT_RECORDED), ("Finished", record.finished or f"no ({record.status})")]
+    facts.append(("Suites", ", ".join(record.suites) or "none named"))
     folds = {f"Settings ({plural(len(plan), 'key')})": plan}
     folds[f"Settings of the entries ({len(settings):,})"] = settings
     folds |= {"Versions": list(record.versions.items()), "Hardware": hardware_rows(record.hardware)}

@@ -151,20 +151,12 @@ def _ends(numbers: Sequence[float], ys: Sequence[float]) -> dict[str, str]:
 # ------------------------------------------------------------------------------------------------------------ distance
 
 
-DISTANCE = heads(
-    {
-        "Layer": "layer",
-        "Relative L2": lambda row: moved(row["d"].relative),
-        "L2": lambda row: significant(float(row["d"].l2)),
-        "Cosine": lambda row: number(row["d"].cosine, 6),
-        "Signs kept": lambda row: signs_kept(row["d"].sign_agreement),
-        "Parameters": lambda row: f"{row['d'].parameters:,}",
-    }
-)
+DISTANCE = {"Layer": "layer", "Relative L2": "relative", "L2": "l2", "Cosine": "cosine", "Signs kept": "signs"}
+DISTANCE |= {"Parameters": "parameters"}
 LAYER_CHART = Chart(
     title="Distance from the start, layer by layer",
     rows=(),
-    columns=DISTANCE,
+    columns=heads(DISTANCE),
     marks=[Mark(kind="columns", x="layer", colour="@colour")],
     x=Axis(title="layer", more={"type": "category", "tickangle": "auto"}),
     y=Axis(title="% of the layer's norm", from_zero=True),
@@ -184,12 +176,25 @@ def layer_chart(distance: Sequence[LayerDistance]) -> Chart | None:
     rows, endless, signs = [], [], False
     for d in distance:
         colour = "accent" if d.layer.isdigit() else "second"
-        rows.append({"layer": d.layer, "y": 100 * d.relative, "d": d, "colour": colour})
+        row = {"layer": d.layer, "y": 100 * d.relative, "colour": colour, "parameters": f"{d.parameters:,}"}
+        rows.append(row | distance_texts(d))
         signs |= math.isfinite(d.sign_agreement)
         if not math.isfinite(d.relative):
             endless.append(d.layer)
     caption = LAYER_CHART.caption
     if endless:
         caption += f" Not drawn, because the start's norm is 0: {', '.join(endless)}."
-    columns = DISTANCE if signs else [column for column in DISTANCE if column.title != "Signs kept"]
-    return dataclasses.replace(LAYER_CHART, rows=rows, columns=columns, caption=caption)
+    columns = dict(DISTANCE)
+    if not signs:
+        del columns["Signs kept"]
+    return dataclasses.replace(LAYER_CHART, rows=rows, columns=heads(columns), caption=caption)
+
+
+def distance_texts(distance: Any) -> dict[str, str]:
+    """How far a layer or a tensor moved, as every table shows it."""
+    return {
+        "relative": moved(distance.relative),
+        "l2": significant(float(distance.l2)),
+        "cosine": number(distance.cosine, 6),
+        "signs": signs_kept(distance.sign_agreement),
+    }
