@@ -229,12 +229,12 @@ def test_one_of_several_arms_in_every_case():
         return [(rival, ["dung", "ash"]) for rival in ("plain", "sand") if case.of("dung")]
 
     beats = some("Dung or ash beats plain and sand.", list, options, MORE)
-    parts = beats([field(plain=0.0, sand=0.2, dung=0.1, ash=0.5)], 0.95)
+    parts = beats([field(plain=0.0, sand=0.2, dung=0.05, ash=0.5)], 0.95)
     assert [(part.verdict, part.reason) for part in parts] == [
         (HOLDS, "ash beats plain in the north"),
         (HOLDS, "ash beats sand in the north"),
     ]
-    [none, _] = beats([field(plain=1.0, sand=1.0, dung=0.1, ash=0.5)], 0.95)
+    [none, _] = beats([field(plain=1.0, sand=1.0, dung=0.05, ash=0.5)], 0.95)
     assert (none.verdict, none.reason) == (FAILS, "dung does not beat plain; ash does not beat plain")
     [missing] = beats([field(plain=1.0)], 0.95)
     assert missing.reason == "north: the yield with dung was not measured"
