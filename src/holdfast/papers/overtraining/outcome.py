@@ -110,6 +110,9 @@ def _tuned_model(job: JobState, tuning: Tuning, reason: str | None, results: Seq
             diverged[seed] = result["diverged"]
         if result.get("epochs"):
             epochs[seed] = float(result["epochs"])
+    seeds = [int(result["seed"]) for result in results]
+    tokens = max((int(result.get("tokens", 0)) for result in results), default=0)
+    seconds = sum(float(result.get("seconds", 0.0)) for result in results)
     return TunedModel(
         task=tuning.task,
         arm=tuning.arm,
@@ -117,13 +120,13 @@ def _tuned_model(job: JobState, tuning: Tuning, reason: str | None, results: Seq
         checkpoint=job.attributes[CHECKPOINT],
         state=job.state,
         reason=reason,
-        seeds=[int(result["seed"]) for result in results],
+        seeds=seeds,
         diverged=diverged,
         distance=statistics.fmean(distances.values()) if distances else None,
         distance_by_seed=distances,
         stopped=epochs,
-        tokens=max((int(result.get("tokens", 0)) for result in results), default=0),
-        seconds=sum(float(result.get("seconds", 0.0)) for result in results),
+        tokens=tokens,
+        seconds=seconds,
     )
 
 
@@ -199,7 +202,9 @@ class TunedEvaluations:
         self.scored: dict[str, list[Scored]] = {}
         """By task, the entries that models are measured on."""
         self.notes: list[str] = []
-        self._names = {(t.task, t.arm, t.rate): name for name, t in config.tunings.items()}
+        self._names = {}
+        for name, tuning in config.tunings.items():
+            self._names[tuning.task, tuning.arm, tuning.rate] = name
         self._entries: dict[tuple[str, str], Evaluation] = {}
         """By task and "suite/name", as it was measured of one model."""
         self._columns: dict[tuple[Path, str, str], Columns | None] = {}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -238,7 +238,7 @@ def _tiles(record: OvertrainingRecord) -> list[Tile]:
     figures.append(Tile("Ways to fine-tune", str(len(arms)), listed(arms) if arms else ""))
     figures.append(Tile("Time", duration(seconds), "of training and measuring, added up"))
     if diverged := sum(len(model.diverged) for model in record.models):
-        figures.append(Tile("Diverged", str(diverged), "fine-tunings, counted as a loss without end"))
+        figures.append(Tile("Diverged", str(diverged), "fine-tunings, counted as infinitely bad"))
     return figures
 
 
@@ -313,10 +313,12 @@ def seen_table(record: OvertrainingRecord, groups: Sequence[SeenGroup]) -> Table
     rows = []
     for (arm, checkpoint), families in by_model.items():
         row: dict[str, Any] = {"arm": arm, "tokens": _tokens_cell(tokens[checkpoint])}
-        rows.append(row | {name: number(group.value, 3) for name, group in families.items()})
-    columns = [Col("Way", "arm", numeric=False), Col("Tokens", "tokens")]
+        for name, group in families.items():
+            row[f"family {name}"] = number(group.value, 3)
+        rows.append(row)
+    columns = [_words("Way", "arm"), Col("Tokens", "tokens")]
     for name, group in next(iter(by_model.values())).items():
-        columns.append(Col((name, b.sub(f"{group.n} questions; guessing {number(group.chance, 2)}")), name))
+        columns.append(Col((name, b.sub(f"{group.n} questions; guessing {number(group.chance, 2)}")), f"family {name}"))
     return tabulate(rows, columns, kind="dense", title="Right answers by family, at tuned rates")
 
 
@@ -495,7 +497,7 @@ def _growth_chart(record: OvertrainingRecord, task: str, scored: Scored | None) 
     if not rows or scored is None:
         return None
     arms = [row["arm"] for row in rows]
-    columns = [Col("Way", "arm", numeric=False), Col(scored.unit, "x")]
+    columns = [_words("Way", "arm"), Col(scored.unit, "x")]
     return Chart(
         title=f"How much more it costs after the longest pre-training: {scored.name}",
         rows=rows,
@@ -545,17 +547,24 @@ def _figure_cell(figure: Figure | None, *, sign: bool = False, tone: str = "") -
     return "" if figure is None else b.figure(*SCORE.texts(figure, sign=sign), value=figure.value, tone=tone)
 
 
+def _words(title: str, of: str | Callable[[Any], Any]) -> Col:
+    """A column of words."""
+    return Col(title, of, numeric=False)
+
+
+def _verdicts(title: str, tones: Mapping[str, str]) -> Col:
+    """A column of verdicts."""
+    return _words(title, lambda item: chip(item.verdict, tones[item.verdict]))
+
+
 def _rate_text(rate: float | None) -> str:
     return "tuned" if rate is None else f"{rate:g}"
 
 
 def _tuned_table(record: OvertrainingRecord, task: str) -> Table:
     """A line a way and budget: the tuned rate, and the leading figures there."""
-    columns = [
-        Col("Way", "arm", numeric=False),
-        Col("Tokens", lambda rate: _tokens_cell(rate.tokens)),
-        Col("Tuned rate", lambda rate: b.figure(f"{rate.rate:g}", _rates_text(rate), value=rate.rate)),
-    ]
+    columns = [_words("Way", "arm"), Col("Tokens", lambda rate: _tokens_cell(rate.tokens))]
+    columns.append(Col("Tuned rate", lambda rate: b.figure(f"{rate.rate:g}", _rates_text(rate), value=rate.rate)))
 
     def column(title: Text, scored: Scored, *, cost: bool = False) -> Col:
         return Col(title, lambda rate: _figure_cell(_tuned_figure(record, rate, scored, cost=cost), sign=cost))
@@ -577,12 +586,8 @@ def _rate_table(trends: Sequence[RateTrend]) -> Table | None:
         ends = "" if interval is None else between(*(number(end, 2) for end in interval))
         return b.figure(number(trend.exponent.value, 2), ends, value=trend.exponent.value)
 
-    columns = [
-        Col("Way", "arm", numeric=False),
-        Col("The tuned rate", lambda trend: chip(trend.verdict, CLASS_TONES[trend.verdict]), numeric=False),
-        Col("Exponent", exponent),
-        Col("", "why", numeric=False),
-    ]
+    columns = [_words("Way", "arm"), _verdicts("The tuned rate", CLASS_TONES)]
+    columns += [Col("Exponent", exponent), _words("", "why")]
     title = "The tuned rate against the budget: rate ~ tokens to the exponent"
     return tabulate(trends, columns, kind="dense", title=title) if trends else None
 
@@ -595,10 +600,10 @@ def _shift_table(record: OvertrainingRecord, shifts: Sequence[Shift]) -> Table:
         return _figure_cell(shift.growth, sign=True, tone=tone if _is_clear(shift.growth) else "")
 
     columns = [
-        Col("Way", "arm", numeric=False),
-        Col("Turning point", lambda shift: chip(shift.verdict, SHIFT_TONES[shift.verdict]), numeric=False),
+        _words("Way", "arm"),
+        _verdicts("Turning point", SHIFT_TONES),
         Col("Rate", lambda shift: _rate_text(shift.rate)),
-        Col("Figure", lambda shift: shift.entry.rpartition("/")[2], numeric=False),
+        _words("Figure", lambda shift: shift.entry.rpartition("/")[2]),
         Col("Cost grows more by", growth),
     ]
     return tabulate(shifts, columns, kind="dense", title=f"Against {record.direct}")
@@ -614,9 +619,6 @@ def _turn_table(record: OvertrainingRecord, task: str, arm: Arm) -> Table | None
             return _figure_cell(trend.difference, sign=True, tone="" if tone == "flat" else tone)
         return ""
 
-    def verdict(turn: TunedTurn) -> Text:
-        return chip(TURNS[turn.verdict], TURN_TONES[turn.verdict])
-
     def best(turn: TunedTurn) -> Text:
         return b.figure(count(turn.tokens), budget_interval(turn), value=turn.tokens)
 
@@ -624,13 +626,11 @@ def _turn_table(record: OvertrainingRecord, task: str, arm: Arm) -> Table | None
         return f"{significant(rounded(turn.after, 3))} {turn.unit}" if turn.after else ""
 
     columns = [
-        Col("Rate", lambda turn: _rate_text(turn.rate), numeric=False),
-        Col("Longer pre-training", verdict, numeric=False),
-        Col("Figure", "entry", numeric=False),
-        Col("Best at, tokens", best),
-        Col("Lost from there on", lost),
-        Col("The cost grows by", growth),
+        _words("Rate", lambda turn: _rate_text(turn.rate)),
+        _words("Longer pre-training", lambda turn: chip(TURNS[turn.verdict], TURN_TONES[turn.verdict])),
+        _words("Figure", "entry"),
     ]
+    columns += [Col("Best at, tokens", best), Col("Lost from there on", lost), Col("The cost grows by", growth)]
     return tabulate(turns, columns, kind="dense") if turns else None
 
 
@@ -660,14 +660,9 @@ def _models_section(record: OvertrainingRecord) -> Section | None:
     def reason(model: TunedModel) -> str:
         return model.reason or "; ".join(dict.fromkeys(model.diverged.values()))
 
-    columns = [
-        Col("Fine-tuning", "label", numeric=False),
-        Col("State", lambda model: state_chip(model.state), numeric=False),
-        Col("Epochs", epochs),
-        Col("Distance", distance),
-        Col("Time", lambda model: duration(model.seconds) if model.seconds else ""),
-        Col("", reason, numeric=False),
-    ]
+    columns = [_words("Fine-tuning", "label"), _words("State", lambda model: state_chip(model.state))]
+    columns += [Col("Epochs", epochs), Col("Distance", distance)]
+    columns += [Col("Time", lambda model: duration(model.seconds) if model.seconds else ""), _words("", reason)]
     table = tabulate(record.models, columns, kind="trials", find="fine-tuning")
     fold = Fold("State, epochs, distance and time of each", [table])
     return Section("All fine-tunings", [fold]) if record.models else None

@@ -204,9 +204,10 @@ class OvertrainingConfig(AskedStudy[OvertrainingSettings]):
 
         assert self.asked.probe
         train, curvature = self.asked.train, CurvatureSettings(curvature=self.asked.curvature)
+        probe = Probe(changes=self.changes, std=self.asked.probe.std, curvature=curvature)
         return {
             "plan": self.plan(None),
-            "probe": Probe(changes=self.changes, std=self.asked.probe.std, curvature=curvature),
+            "probe": probe,
             "dtype": str(train.get("dtype") or "auto"),
             "device": "cpu" if train.get("use_cpu") else None,
             "trust_remote_code": bool(train.get("trust_remote_code")),

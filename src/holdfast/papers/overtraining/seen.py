@@ -74,7 +74,9 @@ def seen_examples(record: OvertrainingRecord, config: OvertrainingConfig, folder
             first.setdefault(str(row.get("task", number)), number)
         pictures = _pictures(entry)
         for family, number in list(first.items())[:MOST]:
-            row = rows[number]
+            row, answer = rows[number], {}
+            for label, of_model in answers.items():
+                answer[label] = int(of_model[number]["answer"])
             examples.append(
                 SeenExample(
                     task=task,
@@ -83,7 +85,7 @@ def seen_examples(record: OvertrainingRecord, config: OvertrainingConfig, folder
                     question=str(row["question"]),
                     options=list(map(str, row["choices"])),
                     right=int(row["gold"]),
-                    answers={label: int(of_model[number]["answer"]) for label, of_model in answers.items()},
+                    answers=answer,
                 )
             )
     return examples
