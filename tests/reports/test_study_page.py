@@ -105,14 +105,14 @@ def test_what_diverged_needs_a_logarithmic_axis() -> None:
     assert not too_far_apart([]) and not too_far_apart([0.0, 2000.0])
 
 
-def test_a_section_places_charts_side_by_side_and_tables_on_cards() -> None:
-    charts = [Chart(title=name, rows=[], columns=[], marks=[]) for name in "ab"]
+def test_a_section_places_charts_that_follow_each_other_side_by_side() -> None:
+    charts = [Chart(title=name, rows=[], columns=[], marks=[]) for name in "abc"]
     table = grid([{"name": "x", "n": 1}], {"Name": "name", "Number": "n"})
     assert section("Nothing", None) is None
-    shown = section("All", charts[0], None, charts[1], table)
+    shown = section("All", charts[0], None, charts[1], table, charts[2])
     assert shown is not None
     assert [c.width for c in shown.blocks[:2]] == ["half", "half"]
-    assert isinstance(shown.blocks[2], blocks.Panel) and shown.blocks[2].blocks == [table]
+    assert shown.blocks[2] == table and shown.blocks[3].width == "full"
     assert [c.numeric for c in table.columns] == [False, True]
 
 
@@ -132,7 +132,7 @@ def test_a_state_has_one_tone_on_all_pages() -> None:
     chips = [state_chip(state).tone for state in ("complete", "running", "lost", "failed", "waiting")]
     assert chips == ["good", "warn", "warn", "bad", "flat"]
     assert state_chip("failed", "no memory").content == "no memory"
-    table = jobs_section("Models", [Job("base", tokens=12345)], {"Epochs": lambda job: "3"}).blocks[0].blocks[0]
+    table = jobs_section("Models", [Job("base", tokens=12345)], {"Epochs": lambda job: "3"}).blocks[0]
     assert isinstance(table, Table)
     assert [words(c) for c in table.rows[0]] == ["base", "complete", "12,345", "", "3"]
 

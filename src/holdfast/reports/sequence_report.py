@@ -25,6 +25,7 @@ from holdfast.reports.study_page import (
     measure_axis,
     point,
     print_study,
+    scatter,
     section,
     steps_axis,
     study_page,
@@ -228,14 +229,26 @@ def _order_section(record: SequenceRecord, order: list[str]) -> b.Section | None
     return section(" → ".join(order), *blocks, anchor="order-" + "-".join(order))
 
 
-def _kinds(arms: Sequence[ArmResult]) -> dict[str, tuple[str, str]]:
-    """The name and the colour of each kind of arm, the same on every plot of an order."""
-    kinds = {MERGE: ("merges", "muted")}
+def _curve_name(arm: ArmResult) -> str:
+    """What the arms of a curve have in common: the label without its strength."""
+    if arm.kind == MERGE:
+        return "merges"
+    words = arm.arm.split(", ")
+    for word in words:
+        if arm.strength is not None and word.endswith(f" {arm.strength:g}"):
+            words.remove(word)
+            break
+    return ", ".join(words)
+
+
+def _curve_styles(arms: Sequence[ArmResult]) -> dict[str, dict[str, Any]]:
+    """How curves are drawn, alike on all plots of an order."""
     colours = itertools.cycle(COLOURS)
+    styles: dict[str, dict[str, Any]] = {"merges": {"kind": "points", "colour": "muted"}}
     for arm in arms:
-        if arm.kind not in kinds:
-            kinds[arm.kind] = (arm.arm.split(",")[0], next(colours))
-    return kinds
+        if (name := _curve_name(arm)) not in styles:
+            styles[name] = {"colour": next(colours)}
+    return styles
 
 
 def _plane(record: SequenceRecord, arms: Sequence[ArmResult], old: str, new: str) -> Chart | None:
@@ -243,15 +256,11 @@ def _plane(record: SequenceRecord, arms: Sequence[ArmResult], old: str, new: str
     x, y = _measure(record, new), _measure(record, old)
     base_x, base_y = (Figure(value=record.tasks[task].before) for task in (new, old))
     rows = [{"line": "base", "arm": "base", "x": point(x, base_x), "y": point(y, base_y)}]
-    styles: dict[str, Any] = {"base": {"colour": "muted", "symbol": "x"}}
-    kinds = _kinds(arms)
-    drawn = [arm for arm in arms if arm.kind != SINGLE and old in arm.scores and new in arm.scores]
-    for name, curve in _curves(drawn, kinds).items():
-        styles[name] = {"colour": kinds[curve[0].kind][1]}
-        if not curve[0].retention:
-            styles[name]["kind"] = "points"
-        for arm in curve:
-            rows.append({"line": name, "arm": arm.arm, "x": point(x, arm.scores[new]), "y": point(y, arm.scores[old])})
+    styles = _curve_styles(arms) | {"base": {"colour": "muted", "symbol": "x"}}
+    for arm in sorted(arms, key=lambda arm: arm.strength or 0.0):
+        if arm.kind != SINGLE and old in arm.scores and new in arm.scores:
+            value_x, value_y = point(x, arm.scores[new]), point(y, arm.scores[old])
+            rows.append({"line": _curve_name(arm), "arm": arm.arm, "x": value_x, "y": value_y})
     caption = "Up and to the right is better. Bars: 95 % intervals over seeds and samples."
     rules = []
     if (single := _first_of(arms, SINGLE)) is not None:
@@ -269,50 +278,6 @@ def _plane(record: SequenceRecord, arms: Sequence[ArmResult], old: str, new: str
         caption=caption,
         height=420,
     )
-
-
-def _curves(arms: Sequence[ArmResult], kinds: Mapping[str, tuple[str, str]]) -> dict[str, list[ArmResult]]:
-    """Arms as curves by name: those of a kind along the parameter that has most values, a curve for each combination of
-    what else their labels say, of which the curve's name has what differs."""
-    curves: dict[str, list[ArmResult]] = {}
-    for kind, (name, _) in kinds.items():
-        members = [arm for arm in arms if arm.kind == kind]
-        if not members:
-            continue
-        parameters = [_parameters(arm) for arm in members]
-        values: dict[str, set[str]] = {}
-        for key in dict.fromkeys(itertools.chain(*parameters)):
-            values[key] = {str(settings.get(key)) for settings in parameters}
-        along = max(values, key=lambda key: len(values[key]), default="")
-        if along and all(isinstance(settings.get(along), (int, float)) for settings in parameters):
-            curves |= _curves_along(along, members, name)
-        elif len(values) > 1:
-            curves |= {arm.arm: [arm] for arm in members}
-        else:
-            curves[name] = members
-    return curves
-
-
-def _parameters(arm: ArmResult) -> dict[str, Any]:
-    """Of all of an arm's methods."""
-    parameters: dict[str, Any] = {}
-    for method in arm.retention:
-        for settings in method.values():
-            parameters |= settings or {}
-    return parameters
-
-
-def _curves_along(parameter: str, arms: Sequence[ArmResult], name: str) -> dict[str, list[ArmResult]]:
-    """Arms of one kind in the order of a parameter, a curve for each combination of the others."""
-    curves: dict[tuple[str, ...], list[ArmResult]] = {}
-    for arm in sorted(arms, key=lambda arm: float(_parameters(arm)[parameter])):
-        rest = [text for text in arm.arm.split(", ")[1:] if not text.startswith(f"{parameter.replace('_', ' ')} ")]
-        curves.setdefault(tuple(rest), []).append(arm)
-    common = set.intersection(*map(set, curves))
-    by_name = {}
-    for settings, members in curves.items():
-        by_name[", ".join([name, *(text for text in settings if text not in common)])] = members
-    return by_name
 
 
 def _figures(attribute: str, key: str, measure: Measure, *, sign: bool = False) -> Callable[[ArmResult], b.Text]:
@@ -445,25 +410,21 @@ def _loss_curves(models: Sequence[SequenceModel], name: str, task: str) -> list[
 def _distances(record: SequenceRecord, arms: Sequence[ArmResult], old: str) -> Chart | None:
     """The distance to the model before the last task against what is kept of that: the paper's figure 5."""
     score = _measure(record, old)
-    kinds = _kinds(arms)
     rows: list[dict[str, Any]] = []
-    styles = {}
     for arm in arms:
         if arm.distance is not None and old in arm.scores:
-            name, colour = kinds[arm.kind]
-            styles[name] = {"kind": "points", "colour": colour}
             x = dataclasses.replace(point(Measure(), arm.distance), text=significant(arm.distance.value), interval="")
-            rows.append({"line": name, "arm": arm.arm, "x": x, "y": point(score, arm.scores[old])})
+            rows.append({"line": _curve_name(arm), "arm": arm.arm, "x": x, "y": point(score, arm.scores[old])})
     if len(rows) < 2:
         return None
     log = too_far_apart([row["x"].value for row in rows])
-    return lines(
+    return scatter(
         "Distance and memory",
         rows,
         Axis(title=f"L2 distance to the model after {old}", log=log),
         measure_axis(score, f"kept: {old}, {score.axis}"),
         columns={"arm": "Arm", "x": "Distance", "y": old},
-        styles=styles,
+        styles=_curve_styles(arms),
         caption="The less the weights move, the more is kept? Bars: 95 % intervals.",
         legend=True,
     )

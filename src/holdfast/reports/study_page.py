@@ -6,6 +6,7 @@ A study's own sections are `lines`, `scatter` and `grid` over its figures. How a
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -97,9 +98,9 @@ def lines(
     if not groups:
         return None
     marks = []
-    for place, (name, members) in enumerate(groups.items()):
+    for index, (name, members) in enumerate(groups.items()):
         kind = "line" if len(members) > 1 else "points"
-        style: dict[str, Any] = {"name": name, "kind": kind, **line_style(place)}
+        style: dict[str, Any] = {"name": name, "kind": kind, **line_style(index)}
         if isinstance(members[0]["x"], list):
             style["kind"] = "curves"
             members[0]["end"] = members[0]["y"][-1]
@@ -108,7 +109,7 @@ def lines(
     across, sentences = _level_marks(levels or {}, x)
     ordered = [row for members in groups.values() for row in members]
     heads = [Col(text, key, numeric=not isinstance(ordered[0][key], str)) for key, text in columns.items()]
-    settings: dict[str, Any] = {"legend": len(marks) <= MOST_NAMES, "height": 360} | options
+    settings: dict[str, Any] = {"legend": None if len(marks) <= MOST_NAMES else False, "height": 360} | options
     settings["caption"] = " ".join([*filter(None, [settings.get("caption")]), *sentences])
     return Chart(title=title, rows=ordered, columns=heads, marks=[*across, *marks], x=x, y=y, **settings)
 
@@ -116,9 +117,9 @@ def lines(
 def _level_marks(levels: Mapping[str, Value], x: Axis) -> tuple[list[Mark], list[str]]:
     """The lines across a chart whose x axis has a range, and a sentence on each."""
     marks, sentences = [], []
-    for place, (name, level) in enumerate(levels.items()):
+    for index, (name, level) in enumerate(levels.items()):
         row = {"x": list(x.range or ()), "y": [level.value] * 2}
-        dash = DASHES[1 + place % 3]
+        dash = DASHES[1 + index % 3]
         marks.append(Mark(kind="curves", rows=[row], name=name, colour="muted", dash=dash))
         sentences.append(f"{name.capitalize()}: {level.text}.")
     return marks, sentences
@@ -149,25 +150,20 @@ def too_far_apart(values: Sequence[float]) -> bool:
 
 
 def section(title: str, *blocks: b.Block | None, intro: str = "", anchor: str = "") -> Section | None:
-    """Blocks under a heading, charts two a row and tables on a card; None where all are missing."""
+    """Blocks under a heading, charts that follow each other two a row; None where all are missing."""
     present = [block for block in blocks if block is not None]
-    charts = iter(b.side_by_side([block for block in present if isinstance(block, Chart)]))
     placed: list[b.Block] = []
-    for block in present:
-        if isinstance(block, Chart):
-            placed.append(next(charts))
-        elif isinstance(block, Table):
-            placed.append(Panel([block], "card"))
-        else:
-            placed.append(block)
+    for are_charts, run in itertools.groupby(present, key=lambda block: isinstance(block, Chart)):
+        neighbours = list(run)
+        placed += b.side_by_side(neighbours) if are_charts else neighbours
     return Section(title, placed, intro=intro, anchor=anchor) if placed else None
 
 
 def grid(items: Iterable[Item], cells: Cells, *, words: int = 1, **options: Any) -> Table:
     """A line an item; the first `words` columns hold words, the others figures. `options` are those of `Table`."""
     columns = []
-    for place, (title, of) in enumerate(cells.items()):
-        columns.append(Col(title, of, numeric=place >= words, wide=place == 0))
+    for index, (title, of) in enumerate(cells.items()):
+        columns.append(Col(title, of, numeric=index >= words, wide=index == 0))
     return tabulate(items, columns, **options)
 
 
@@ -184,8 +180,7 @@ def jobs_section(title: str, jobs: Sequence[Any], cells: Cells) -> Section:
         "Tokens": lambda job: count(job.tokens) if job.tokens else "",
         "Time": lambda job: duration(job.seconds) if job.seconds else "",
     }
-    table = grid(jobs, columns | dict(cells), words=2)
-    return Section(title, [Panel([table], "card")], anchor="models")
+    return Section(title, [grid(jobs, columns | dict(cells), words=2)], anchor="models")
 
 
 # ------------------------------------------------------------------------------------------------------------- the page
