@@ -14,12 +14,13 @@ import dataclasses
 
 import numpy as np
 
+from holdfast.records.figure import Figure
 from holdfast.records.study import StudyRecord
 from holdfast.statistics.gains import Gain, incomplete, mean_gain
 from holdfast.statistics.pareto import knee_distances
 from holdfast.statistics.rules import ROUNDING, RULES, Rule, Table, allowed_loss, rule_from_config, table_of
 from holdfast.statistics.shares import Share, shares
-from holdfast.statistics.stability import RuleGain, leave_one_out, stability
+from holdfast.statistics.stability import leave_one_out, stability
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -64,9 +65,9 @@ class Selection:
     """Share of the draws in which no trial is chosen."""
     draws: int
     """Draws behind `stability`."""
-    rule_target: RuleGain | None
+    rule_target: Figure | None
     """What the rule earns on seeds that it did not see; None with one seed."""
-    rule_source: RuleGain | None
+    rule_source: Figure | None
     left_out: dict[int, int | None]
     """Left-out seed -> trial chosen by the others."""
     seeds_reason: str | None

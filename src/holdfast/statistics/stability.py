@@ -9,32 +9,17 @@ seed there is neither.
 from __future__ import annotations
 
 import collections
-import dataclasses
 import itertools
 import math
-import statistics
-from collections.abc import Sequence
 
 import numpy as np
 
-from holdfast.records.figure import t_half_width
+from holdfast.records.figure import Figure
 from holdfast.statistics.rules import Rule, Table
 
 MOST_ENUMERATED = 3125
 """Bootstrap draws of the seeds are enumerated up to this many (5 seeds), drawn at random beyond."""
 DRAWS = 2000
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class RuleGain:
-    """What a rule earns on seeds that it did not choose by."""
-
-    value: float
-    """Mean over the left-out seeds."""
-    interval: tuple[float, float]
-    """t-interval over the seeds at `CONFIDENCE`; the samples' part is not in it."""
-    by_seed: dict[int, float]
-    """Left-out seed -> gain on it of the trial chosen by the others; 0 (the start) where they chose none."""
 
 
 def _draws(seeds: int) -> tuple[list[tuple[int, ...]], list[float], int]:
@@ -66,26 +51,18 @@ def stability(table: Table, rule: Rule, points: float | None) -> tuple[dict[int,
 
 def leave_one_out(
     table: Table, rule: Rule, points: float | None
-) -> tuple[tuple[RuleGain, RuleGain], dict[int, int | None]]:
-    """((what the rule earns on the target, on the source) on the seeds left out, left-out seed -> trial chosen by the
-    others)."""
+) -> tuple[tuple[Figure, Figure], dict[int, int | None]]:
+    """((what the rule earns on the target, on the source), left-out seed -> trial chosen by the others). The figures are
+    over the seeds left out, 0 (the start) where the others chose none; the samples' part is not in their intervals."""
     n = len(table.seeds)
     choices: dict[int, int | None] = {}
-    scores: list[tuple[float, float]] = []
+    learnt: dict[int, float] = {}
+    kept: dict[int, float] = {}
     for row, seed in enumerate(table.seeds):
         counts = np.ones(n)
         counts[row] = 0
         place = table.choose(counts, rule, points)
         choices[seed] = None if place is None else table.trials[place].number
-        scores.append(
-            (0.0, 0.0)
-            if place is None
-            else (float(table.learnt.gains[row, place]), float(table.source.gains[row, place]))
-        )
-    return (_over_seeds(table.seeds, [s[0] for s in scores]), _over_seeds(table.seeds, [s[1] for s in scores])), choices
-
-
-def _over_seeds(seeds: Sequence[int], values: Sequence[float]) -> RuleGain:
-    mean = statistics.fmean(values)
-    half = t_half_width(values)
-    return RuleGain(value=mean, interval=(mean - half, mean + half), by_seed=dict(zip(seeds, values, strict=True)))
+        learnt[seed] = 0.0 if place is None else float(table.learnt.gains[row, place])
+        kept[seed] = 0.0 if place is None else float(table.source.gains[row, place])
+    return (Figure.over_seeds(learnt), Figure.over_seeds(kept)), choices
