@@ -52,8 +52,8 @@ def stability(table: Table, rule: Rule, points: float | None) -> tuple[dict[int,
 def leave_one_out(
     table: Table, rule: Rule, points: float | None
 ) -> tuple[tuple[Figure, Figure], dict[int, int | None]]:
-    """((what the rule earns on the target, on the source), left-out seed -> trial chosen by the others). The figures are
-    over the seeds left out, 0 (the start) where the others chose none; the samples' part is not in their intervals."""
+    """((what the rule earns on the target, on the source), left-out seed -> trial chosen by the others). The figures
+    are over the seeds left out, 0 (the start) where the others chose none; they have no samples' part."""
     n = len(table.seeds)
     choices: dict[int, int | None] = {}
     learnt: dict[int, float] = {}
