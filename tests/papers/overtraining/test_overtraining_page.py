@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from synthetic_overtraining import overtraining
 
+from holdfast.errors import DataError
 from holdfast.papers.overtraining.page import (
     _rates_chart,
     _tuned_chart,
@@ -85,6 +86,13 @@ def test_page_terminal_and_file(tmp_path: Path, capsys: pytest.CaptureFixture[st
     print_overtraining(record, tmp_path)
     told = capsys.readouterr().out
     assert "reviews at tuned rates" in told and "Note: a note" in told
+
+
+def test_a_record_of_before_is_not_read_as_one_without_figures(tmp_path: Path) -> None:
+    path = write_overtraining(tmp_path, overtraining())
+    path.write_text(path.read_text().replace('"scores"', '"figures"'))
+    with pytest.raises(DataError, match=r"got 'figures' of an earlier version\. Delete the file"):
+        read_overtraining(tmp_path)
 
 
 def test_what_models_see_stands_with_its_pictures_and_with_guessing() -> None:

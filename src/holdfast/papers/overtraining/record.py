@@ -13,11 +13,12 @@ report.html                       the page
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from holdfast.errors import DataError
 from holdfast.records.evaluation import SCHEMA
 from holdfast.records.figure import Figure
 from holdfast.records.probe import CostTrend, Inflection, ProbedModel, Sensitivity, Sharpness, Trend, TurningPoint
@@ -118,6 +119,17 @@ class TunedModel:
     def label(self) -> str:
         """Of pages."""
         return f"{self.checkpoint}: {self.task}, {self.arm}, {self.rate:g}"
+
+    @classmethod
+    def fields_from_json(cls, value: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The fields of a stored model, which are not to pass for those of one that was not measured.
+
+        Raises:
+            DataError: a record of before there were scores and costs.
+        """
+        if "figures" in value:
+            raise DataError("expected 'scores' and 'costs' of a fine-tuned model, got 'figures' of an earlier version.")
+        return value
 
 
 @dataclass(frozen=True, kw_only=True)
