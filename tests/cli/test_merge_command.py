@@ -15,10 +15,10 @@ import pytest
 import yaml
 
 from holdfast.checkpoints.merge import merge
+from holdfast.checkpoints.mergekit import translate
 from holdfast.checkpoints.reader import CheckpointReader
 from holdfast.cli import merge as command
 from holdfast.cli.main import main
-from holdfast.cli.mergekit_yaml import translate
 
 FOUR = ["--method", "ties", "--base", "base", "--density", "0.5"]
 

@@ -14,6 +14,7 @@ from holdfast.cli.main import main
 from holdfast.errors import ModelError
 from holdfast.papers.worlds.embedded import embedded_corpus
 from holdfast.papers.worlds.quickstart_base import quickstart_base
+from holdfast.papers.worlds.quickstart_data import code_and_prose
 from holdfast.studies.tradeoff.study import study_config
 
 
@@ -30,8 +31,9 @@ def test_the_four_ways(tmp_path: Path, model_folder: Path) -> None:
 
 def test_held_out_documents_are_of_their_own(tmp_path: Path) -> None:
     corpus = embedded_corpus()
-    files = quickstart.write_data(corpus, tmp_path)
-    texts = {name: [json.loads(line)["text"] for line in file.read_text().splitlines()] for name, file in files.items()}
+    texts = {}
+    for name, file in code_and_prose(tmp_path).items():
+        texts[name] = [json.loads(line)["text"] for line in Path(file).read_text().splitlines()]
     for name, pieces in (("prose_heldout", corpus.prose_heldout), ("code_heldout", corpus.code_heldout)):
         assert len(texts[name]) == len(set(texts[name])) > 90
         assert all(len(text) <= 600 and any(piece.startswith(text) for piece in pieces) for text in texts[name])

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pkgutil
 from pathlib import Path
 
 import pytest
 
+from holdfast.cli import diagnose, sequence, sweep
 from holdfast.cli import study as command
 from holdfast.cli.main import main
 from holdfast.errors import ConfigError
@@ -62,3 +64,17 @@ def test_a_worker_asks_the_storage_which_study_it_is(tmp_path: Path) -> None:
     study.set_user_attr("kind", "own.py:Study")
     with pytest.raises(ConfigError, match=r"got own\.py:Study"):
         command.kind_of_words(["--storage", address, "--study", "mine"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["config", "execute", "show", "kind"])
+def test_what_a_study_names_is_there(name: str) -> None:
+    for study in (sweep.STUDY, sequence.STUDY, diagnose.STUDY, *command.STUDIES.values()):
+        assert callable(pkgutil.resolve_name(getattr(study, name)))
+
+
+def test_a_switch_with_another_value_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    """In place of a study that runs where its jobs were to be listed."""
+    file = ROOT / "configs" / "ladder" / "tiny.yaml"
+    assert main(["study", "run", str(file), "--dry_run", "perhaps"]) == 2
+    assert "--dry_run: expected true or false, got 'perhaps'" in capsys.readouterr().err

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from holdfast.cli.train_dry_run import drawn_before
 from holdfast.errors import ConfigError, Interrupted, RunFolderError
 from holdfast.records.run import RunFolder
 from holdfast.retention.protocol import packing_problem
 from holdfast.runs.config import train_config
 from holdfast.runs.dry_run import look
+from holdfast.runs.plan_text import drawn_before
 from holdfast.runs.run import _Run, train
 from holdfast.training.data_host import TrainerDataHost
 from tiny import SENTENCES

@@ -4,16 +4,15 @@ that a build can fail on."""
 from __future__ import annotations
 
 import functools
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
-from holdfast.cli.console import print_json, print_line, stderr_console, stdout_console, stoppable
-from holdfast.cli.console import write as write_lines
+from holdfast.cli.console import print_json, print_line, stderr_console, stdout_console, stoppable, write
 from holdfast.config.command_line import Command
 from holdfast.config.declare import Meta
 from holdfast.config.help import Section
-from holdfast.config.values import Mistake
 from holdfast.errors import ConfigError, NotFinite
 from holdfast.evaluation.compare.request import CompareSettings, Side, find_sides
 from holdfast.printable import Lines
@@ -82,26 +81,30 @@ class CompareRequest(CompareSettings):
     @property
     def files(self) -> dict[str, str]:
         """Where "html", "markdown", "junit" and "json" go; "-" is stdout."""
-        whole = {kind: str(self.output_dir / name) for kind, name in FILES.items()} if self.output_dir else {}
-        return whole | {kind: target for kind in FILES if (target := getattr(self, kind)) is not None}
+        files: dict[str, str] = {}
+        for kind, name in FILES.items():
+            if getattr(self, kind) is not None:
+                files[kind] = getattr(self, kind)
+            elif self.output_dir is not None:
+                files[kind] = str(self.output_dir / name)
+        return files
 
-    def problems(self) -> list[Mistake]:
+    def problems(self) -> list[str]:
         """Files that cannot be, rules that cannot be read, and words that name no models."""
-        files, no_rule = self.files, self.strict and not self.fail_if
+        files = self.files
+        problems: list[str] = []
         page = files.get("html", ".html")
-        example = "add --fail_if 'any drop > 2%' or the like."
-        wrong = {
-            "html": (not page.endswith((".html", ".htm")), f"expected a file that ends with .html, got {page}."),
-            "junit": (files.get("junit") == "-", "expected a file, got -."),
-            "json": (
-                files.get("json") == files.get("markdown") == "-",
-                "only one of --json and --markdown can go to stdout.",
-            ),
-            "strict": (no_rule, f"says how undecided rules count, but there is no rule: {example}"),
-        }
-        found = [(key, text) for key, (is_wrong, text) in wrong.items() if is_wrong]
-        found += [("fail_if", text) for text in self._rules[1]] + [("models", text) for text in self._sides[1]]
-        return [Mistake(path=(key,), text=text) for key, text in found]
+        if not page.endswith((".html", ".htm")):
+            problems.append(f"html: expected a file that ends with .html, got {page}.")
+        if files.get("junit") == "-":
+            problems.append("junit: expected a file, got -.")
+        if files.get("json") == files.get("markdown") == "-":
+            problems.append("json: only one of --json and --markdown can go to stdout.")
+        if self.strict and not self.fail_if:
+            example = "add --fail_if 'any drop > 2%' or the like."
+            problems.append(f"strict: says how undecided rules count, but there is no rule: {example}")
+        problems += [f"fail_if: {text}" for text in self._rules[1]]
+        return problems + [f"models: {text}" for text in self._sides[1]]
 
     @property
     def sides(self) -> list[Side]:
@@ -143,8 +146,6 @@ def run(argv: list[str]) -> int:
     Raises:
         NotFinite: a figure or a sample is NaN or infinite; tables and files are written.
     """
-    import time
-
     began = time.monotonic()
     request = COMMAND.read(argv)
 
@@ -152,35 +153,34 @@ def run(argv: list[str]) -> int:
     from holdfast.reports.comparison_text import not_finite_text
 
     with stoppable():
-        found = compare_sides(request.sides, request.rules, request)
-    write(found, request.files, seconds=time.monotonic() - began)
-    if found.not_finite:
-        raise NotFinite(not_finite_text(found.not_finite))
-    return GATE_FAILED if found.failed else 0
+        result = compare_sides(request.sides, request.rules, request)
+    write_and_print(result, request.files, seconds=time.monotonic() - began)
+    if result.not_finite:
+        raise NotFinite(not_finite_text(result.not_finite))
+    return GATE_FAILED if result.failed else 0
 
 
-def write(found: Result, files: dict[str, str], *, seconds: float) -> None:
+def write_and_print(result: Result, files: dict[str, str], *, seconds: float) -> None:
     """Files first, then the terminal: whoever reads the last line can open what it names."""
     from holdfast.reports.comparison_report import comparison_page
     from holdfast.reports.comparison_text import comparison_junit, comparison_markdown, print_comparison
     from holdfast.reports.html import write_page
     from holdfast.support.files import write_bytes_atomic, write_json
 
-    written = {kind: Path(target) for kind, target in files.items() if target != "-"}
-    markdown = comparison_markdown(found) if "markdown" in files else ""
-    if "json" in written:
-        write_json(written["json"], found.record(seconds))
-    if "markdown" in written:
-        write_bytes_atomic(written["markdown"], markdown.encode())
-    if "junit" in written:
-        write_bytes_atomic(written["junit"], comparison_junit(found, seconds=seconds))
-    if "html" in written:
-        write_page(comparison_page(found), written["html"])
-    target = stdout_console() if len(written) == len(files) else stderr_console()
+    paths = {kind: Path(target) for kind, target in files.items() if target != "-"}
+    if "json" in paths:
+        write_json(paths["json"], result.record(seconds))
+    if "markdown" in paths:
+        write_bytes_atomic(paths["markdown"], comparison_markdown(result).encode())
+    if "junit" in paths:
+        write_bytes_atomic(paths["junit"], comparison_junit(result, seconds=seconds))
+    if "html" in paths:
+        write_page(comparison_page(result), paths["html"])
     if files.get("json") == "-":
-        print_json(found.record(seconds))
+        print_json(result.record(seconds))
     elif files.get("markdown") == "-":
-        write_lines(Lines(markdown.removesuffix("\n")))
-    print_comparison(found, target)
-    for path in written.values():
-        print_line(target, f"Wrote {path}")
+        write(Lines(comparison_markdown(result).removesuffix("\n")))
+    console = stdout_console() if len(paths) == len(files) else stderr_console()
+    print_comparison(result, console)
+    for path in paths.values():
+        print_line(console, f"Wrote {path}")

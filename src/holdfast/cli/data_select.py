@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import functools
-import math
-
 from holdfast.cli.console import print_counts, print_line, stdout_console, stoppable
 from holdfast.config.command_line import Command
 from holdfast.config.decode import with_floats
 from holdfast.data.select.request import LEDGER
-from holdfast.data.select.run import Selected
 from holdfast.runs.selecting import Selection
 
 DESCRIPTION = """\
@@ -56,42 +52,16 @@ def run(argv: list[str]) -> int:
 
     text = f"Stopped. What was scored is kept in {request.scores or request.output / LEDGER}; the same command goes on."
     with terminated_is_interrupted(), stoppable(text), quiet_libraries():
-        found = select(request)
-    show_selected(found)
+        selected = select(request)
+    console = stdout_console()
+    if selected.done_before:
+        print_line(console, f"Nothing to do: {selected.folder} has it, from the same input, options and model.")
+
+    from holdfast.reports.corpus_text import overlap_sentence, selected_rows
+
+    print_counts(console, selected_rows(selected))
+    if selected.record.get("questions") is not None:
+        print_line(console, overlap_sentence(selected.record))
+    for line in selected.record["malformed_places"]:
+        print_line(console, f"  malformed: {line}")
     return 0
-
-
-def show_selected(found: Selected) -> None:
-    """Prints what was selected, and every count."""
-    record, out = found.record, stdout_console()
-    counts, say = record["counts"], functools.partial(print_line, out)
-    if found.done_before:
-        say(f"Nothing to do: {found.folder} has it, from the same input, options and model.")
-    rows = [(counts["records"], "documents read")]
-    rows += [(count, f"left out: {reason}") for reason, count in counts["skipped"].items()]
-    rows += [(count, f"documents with {name}, which is not read") for name, count in counts.get("not_read", {}).items()]
-    rows += [(counts["malformed"], "malformed and left out")] if counts["malformed"] else []
-    rows += [(counts["all"]["passages"], f"passages ranked, {_in_words(counts['all'])}")]
-    for path, name in ((found.restoring, "restoring"), (found.probing, "probing")):
-        if path is not None:
-            rows.append((counts[name]["passages"], f"passages in {path}, {_in_words(counts[name])}"))
-    print_counts(out, rows)
-    if (asked := record.get("questions")) is not None:
-        kept = record["options"]["overlap"] == "keep"
-        taken = counts["restoring"]["overlapping"] + counts["probing"]["overlapping"]
-        say(
-            f"{counts['overlapping']:,} passages share 13 words in a row with one of {asked['count']:,} questions"
-            + (
-                f"; {taken:,} of them are in the sets. --overlap drop leaves them out."
-                if kept and counts["overlapping"]
-                else "."
-            )
-            + (f" {asked['short']:,} questions are too short to be looked for." if asked["short"] else "")
-        )
-    for place in record["malformed_places"]:
-        say(f"  malformed: {place}")
-
-
-def _in_words(one: dict[str, object]) -> str:
-    nats = float(one["nats_per_token"])  # type: ignore[arg-type]
-    return f"{one['tokens']:,} tokens, perplexity {math.exp(min(nats, 700)):,.1f}"

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated
-
 from holdfast.cli import study_commands
 from holdfast.config.command_line import Command
-from holdfast.config.declare import Meta
 from holdfast.config.help import Section
 from holdfast.studies.stages.settings import StagesSettings
 
@@ -56,17 +52,9 @@ examples
 """
 
 
-@dataclass(frozen=True, kw_only=True)
-class DiagnoseRequest(StagesSettings):
-    """`holdfast diagnose`."""
-
-    dry_run: Annotated[bool, Meta(yaml=False)] = False
-    """Checks the request and lists the steps."""
-
-
 COMMAND = Command(
     name=PROG,
-    request=DiagnoseRequest,
+    request=StagesSettings,
     description=DESCRIPTION,
     epilog=EPILOG,
     sections=(
@@ -75,13 +63,15 @@ COMMAND = Command(
     ),
     usage="--base MODEL --tuned CHECKPOINT...|--train FILE --corpus FILE... [options] | --config FILE | "
     "worker | status | report",
+    more=(study_commands.dry_run("steps"),),
 )
+WORKER, STATUS, REPORT = study_commands.step_commands(PROG)
 STUDY = study_commands.StudyCommand(
     command=COMMAND,
+    steps=(WORKER, STATUS, REPORT),
     config="holdfast.studies.stages.plan:stages_config",
     execute="holdfast.studies.stages.study:run_stages",
     show="holdfast.reports.stages_report:print_stages",
     kind="holdfast.studies.stages.study:StagesStudy",
 )
-WORKER, STATUS, REPORT = STUDY.steps
 run = STUDY.run

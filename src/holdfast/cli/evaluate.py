@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from holdfast.checkpoints.named import is_no_model, near_model
 from holdfast.cli.console import print_json, print_line, quiet_console, stderr_console, stdout_console
 from holdfast.config.command_line import Command
-from holdfast.config.declare import Meta, settings_of
+from holdfast.config.declare import Meta, part_of
 from holdfast.config.help import Section
 from holdfast.config.values import Mistake
 from holdfast.errors import ConfigError, ModelError, NotFinite
@@ -86,18 +86,15 @@ class EvaluateRequest(ServerSettings, _Where, PlanRequest):
     model: Annotated[tuple[str, ...], Meta(positional=True, metavar="MODEL ...")] = ()
     """Models, as below; the others are compared with the first."""
 
-    def problems(self) -> list[Mistake]:
+    def problems(self) -> list[str | Mistake]:
         """Models that are not there, suites and entries that cannot be measured."""
-        found: list[Mistake] = []
+        problems: list[str] = []
         if not self.model:
-            text = "expected at least one model, as in 'holdfast evaluate base tuned --suite knowledge'."
-            found.append(Mistake(path=(), text=text))
+            problems.append("expected at least one model, as in 'holdfast evaluate base tuned --suite knowledge'.")
         if self.num_processes > 1 and self.device_map is not None:
-            text = (
-                "each process has the whole model, and device_map spreads one over all devices. Leave one of them out."
-            )
-            found.append(Mistake(path=("num_processes",), text=text))
-        return [*found, *model_mistakes(lambda: self.requests, addresses=True), *self._planned[1]]
+            text = "each process has the whole model, and device_map spreads one over all devices"
+            problems.append(f"num_processes: {text}. Leave one of them out.")
+        return [*problems, *model_problems(lambda: self.requests, addresses=True), *self._planned[1]]
 
     @functools.cached_property
     def requests(self) -> list[ModelRequest]:
@@ -111,11 +108,6 @@ class EvaluateRequest(ServerSettings, _Where, PlanRequest):
         return requests_of(self.model)
 
     @property
-    def server(self) -> ServerSettings:
-        """How served models are asked."""
-        return ServerSettings(**{s.name: getattr(self, s.name) for s in settings_of(ServerSettings)})
-
-    @property
     def plan(self) -> EvaluationPlan:
         """What to measure."""
         return self._planned[0]
@@ -125,9 +117,9 @@ class EvaluateRequest(ServerSettings, _Where, PlanRequest):
         return plan_of(self)
 
 
-def model_mistakes(
+def model_problems(
     requests: Callable[[], list[ModelRequest]], *, key: str = "model", addresses: bool = False
-) -> list[Mistake]:
+) -> list[str]:
     """What is wrong with the names of models: labels that cannot be, folders that are not there.
 
     Args:
@@ -137,22 +129,20 @@ def model_mistakes(
     """
     from holdfast.evaluation.served import is_address
 
-    found = []
+    texts: list[str] = []
     try:
-        asked = requests()
+        names = [request.name for request in requests()]
     except ConfigError as error:
-        return [Mistake(path=(key,), text=problem) for problem in error.problems]
-    for one in asked:
-        if addresses and is_address(one.name):
+        names, texts = [], error.problems
+    for name in names:
+        if addresses and is_address(name):
             continue
         try:
-            if not is_no_model(one.name):
-                continue
-            text = f"no such model folder: {one.name} (a hub id is written owner/name).{near_model(one.name)}"
+            if is_no_model(name):
+                texts.append(f"no such model folder: {name} (a hub id is written owner/name).{near_model(name)}")
         except ModelError as error:
-            text = str(error)
-        found.append(Mistake(path=(key,), text=text))
-    return found
+            texts.append(str(error))
+    return [f"{key}: {text}" for text in texts]
 
 
 def _suites_text() -> str:
@@ -182,87 +172,96 @@ def run(argv: list[str]) -> int:
         NotFinite: figures are NaN or infinite; tables and the page are written.
     """
     request = COMMAND.read(argv)
-    plan, out = request.plan, request.output_dir
-    target = stderr_console() if request.json else stdout_console()
-    requests = request.requests
-
-    from holdfast.evaluation.session import check_request, evaluate_models, refuse_foreign
-
-    how: dict[str, Any] = {
+    models, plan, folder = request.requests, request.plan, request.output_dir
+    loading: dict[str, Any] = {
         "device": request.device,
         "trust_remote_code": request.trust_remote_code,
-        "server": request.server,
+        "server": part_of(request, ServerSettings),
     }
+
+    from holdfast.evaluation.output import Output
+    from holdfast.evaluation.session import check_request, evaluate_models, refuse_foreign
+
     if request.dry_run:
-        refuse_foreign(out)
+        refuse_foreign(folder)
+        check_request(models, plan, **loading)
+
         from holdfast.reports.evaluation_text import plan_blocks
         from holdfast.reports.terminal import Printer
 
-        check_request(requests, plan, **how)
-        models = [(r.label, r.name) for r in requests]
-        Printer(stdout_console()).show(plan_blocks(plan, models, out))
+        Printer(stdout_console()).show(plan_blocks(plan, [(model.label, model.name) for model in models], folder))
         return 0
     from holdfast.evaluation.processes import join_launched
 
-    broken, processes = None, join_launched()
+    console = stderr_console() if request.json else stdout_console()
+    processes = join_launched()
+    not_finite: NotFinite | None = None
     try:
         evaluate_models(
-            requests,
+            models,
             plan,
-            out,
+            folder,
             suites=request.suite,
             cache=request.cache,
             dtype=request.dtype,
             device_map=request.device_map,
-            **how,
+            **loading,
             num_processes=request.num_processes,
             processes=processes,
             console=stderr_console() if processes.is_main else quiet_console(),
-            say=lambda line: print_line(target, line) if processes.is_main else None,
+            say=lambda line: print_line(console, line) if processes.is_main else None,
         )
     except NotFinite as error:  # what was measured is shown all the same
-        broken = error
+        not_finite = error
     if not processes.is_main:
         return 0
 
     from holdfast.evaluation.averages import SUITE
-    from holdfast.evaluation.output import Output
 
-    found, labels = Output(out), [r.label for r in requests]
-    keys = [(e.suite, e.name) for e in plan.entries] + [(SUITE, a.name) for a in plan.averages]
+    output, labels = Output(folder), [model.label for model in models]
+    keys = [(entry.suite, entry.name) for entry in plan.entries]
+    keys += [(SUITE, average.name) for average in plan.averages]
     if request.json:
-        write_report(found)
-        evaluations, comparisons = found.evaluations(labels, keys), found.comparisons(labels, keys)
-        print_json({"output_dir": str(out), "evaluations": evaluations, "comparisons": comparisons})
+        write_report(output)
+        evaluations, comparisons = output.evaluations(labels, keys), output.comparisons(labels, keys)
+        print_json({"output_dir": str(folder), "evaluations": evaluations, "comparisons": comparisons})
     else:
-        show_output(found, labels, keys, target)
-    if broken is not None:
-        raise broken
+        show_output(output, labels, keys, console)
+    if not_finite is not None:
+        raise not_finite
     return 0
 
 
-def show_output(found: Output, labels: list[str], keys: list[tuple[str, str]] | None, target: Console) -> None:
+def report(folder: Path) -> None:
+    """Writes the page of an output folder and prints all of its models."""
+    from holdfast.evaluation.output import Output
+
+    output = Output(folder)
+    show_output(output, output.labels, None, stdout_console())
+
+
+def show_output(output: Output, labels: list[str], keys: list[tuple[str, str]] | None, console: Console) -> None:
     """Writes the page of an output folder and prints models of it.
 
     Args:
-        found: the folder.
+        output: the folder.
         labels: of the models, the one that the others are compared with first.
         keys: suite and name of the entries; None: all.
-        target: where to print.
+        console: where to print.
     """
     from holdfast.reports.evaluation_text import result_blocks
     from holdfast.reports.terminal import Printer
 
-    write_report(found)
-    Printer(target).show(result_blocks(found.evaluations(labels, keys), found.comparisons(labels, keys)))
-    print_line(target, f"Report    {found.page}")
+    write_report(output)
+    Printer(console).show(result_blocks(output.evaluations(labels, keys), output.comparisons(labels, keys)))
+    print_line(console, f"Report    {output.page}")
 
 
-def write_report(found: Output) -> None:
+def write_report(output: Output) -> None:
     """Writes the page with every model of an output folder."""
     from holdfast.reports.evaluation_report import evaluation_page
     from holdfast.reports.html import write_page
 
-    folders = list(found.folders.values())
-    page = evaluation_page(found.record, folders, comparisons=found.comparisons(found.labels))
-    write_page(page, found.page)
+    folders = list(output.folders.values())
+    page = evaluation_page(output.record, folders, comparisons=output.comparisons(output.labels))
+    write_page(page, output.page)

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from holdfast.cli.checkpoint_options import missing_folders, seconds_text
+from holdfast.cli.checkpoint_options import missing_folders
 from holdfast.cli.console import print_line, stdout_console, stoppable
 from holdfast.config.command_line import Command
 from holdfast.config.declare import Meta
 from holdfast.config.values import Mistake
 from holdfast.runs.fisher import FisherSettings
+from holdfast.support.environment import shown_seconds
 
 DESCRIPTION = """\
 How much does each weight matter to what the model says about some data? Computes the diagonal of the Fisher
@@ -83,8 +84,8 @@ def run(argv: list[str]) -> int:
 
     began, say = time.monotonic(), functools.partial(print_line, stdout_console())
     with stoppable():
-        found = compute_fisher(**dataclasses.asdict(request), say=say)
-    size = sum(entry.size for entry in found.reader.entries.values())
-    seconds = seconds_text(time.monotonic() - began)
-    say(f"{found.folder}: {size:,} parameters, {found.record['tokens']:,} trained tokens, {seconds}")
+        fisher = compute_fisher(**dataclasses.asdict(request), say=say)
+    size = sum(entry.size for entry in fisher.reader.entries.values())
+    seconds = shown_seconds(time.monotonic() - began)
+    say(f"{fisher.folder}: {size:,} parameters, {fisher.record['tokens']:,} trained tokens, {seconds}")
     return 0

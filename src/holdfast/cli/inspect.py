@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from holdfast.checkpoints.sources import listing
-from holdfast.cli.checkpoint_options import Workers, exactness, method_text, missing_folders, seconds_text, size_text
+from holdfast.cli.checkpoint_options import Workers, missing_folders
 from holdfast.cli.console import print_json, print_line, stderr_console, stdout_console, stoppable
 from holdfast.config.command_line import Command
 from holdfast.config.declare import Meta
-from holdfast.config.values import Mistake
 from holdfast.printable import lines
+from holdfast.support.environment import shown_seconds
 
 if TYPE_CHECKING:
     from holdfast.checkpoints.summary import Inspection
@@ -60,20 +60,19 @@ class InspectRequest:
     workers: Workers = None
     """Threads that read (all cores)."""
 
-    def problems(self) -> list[Mistake]:
+    def problems(self) -> list[str]:
         """Folders that are not there, and what is of one checkpoint or of two only."""
-        mistakes = missing_folders(self, "checkpoints")
-        two = len(self.checkpoints) == 2
-        if len(self.checkpoints) > 2:
-            text = f"expected one or two checkpoints, got {len(self.checkpoints)}"
-            mistakes.append(Mistake(path=("checkpoints",), text=text))
-        if two and self.verify:
-            mistakes.append(Mistake(path=("verify",), text="is of one checkpoint; name one of the two"))
-        if self.plot is not None and not two:
-            mistakes.append(Mistake(path=("plot",), text="is of two checkpoints; name the other one, too"))
+        problems = missing_folders(self, "checkpoints")
+        count = len(self.checkpoints)
+        if count > 2:
+            problems.append(f"checkpoints: expected one or two checkpoints, got {count}")
+        if self.verify and count == 2:
+            problems.append("verify: is of one checkpoint; name one of the two")
+        if self.plot is not None and count != 2:
+            problems.append("plot: is of two checkpoints; name the other one, too")
         if self.plot is not None and not self.plot.endswith(".html"):
-            mistakes.append(Mistake(path=("plot",), text=f"expected a file that ends with .html, got {self.plot}"))
-        return mistakes
+            problems.append(f"plot: expected a file that ends with .html, got {self.plot}")
+        return problems
 
 
 COMMAND = Command(
@@ -90,21 +89,22 @@ def run(argv: list[str]) -> int:
     """Runs the command; see `holdfast inspect --help`."""
     request = COMMAND.read(argv)
     if len(request.checkpoints) == 2:
-        return compare(request)
+        print_distance(request)
+        return 0
 
     from holdfast.checkpoints.summary import inspect_checkpoint
     from holdfast.support.files import to_jsonable
 
     with stoppable():
-        found = inspect_checkpoint(request.checkpoints[0], verify=request.verify, workers=request.workers)
+        inspection = inspect_checkpoint(request.checkpoints[0], verify=request.verify, workers=request.workers)
     if request.json:
-        print_json({**to_jsonable(found), "sound": found.sound})
+        print_json({**to_jsonable(inspection), "sound": inspection.sound})
     else:
-        show(found)
-    return 0 if found.sound else 1
+        print_inspection(inspection)
+    return 0 if inspection.sound else 1
 
 
-def compare(request: InspectRequest) -> int:
+def print_distance(request: InspectRequest) -> None:
     """Shows how far the second checkpoint is from the first."""
     from holdfast.checkpoints.distance import distance
     from holdfast.reports.distance_report import distance_blocks, write_distance_report
@@ -112,55 +112,32 @@ def compare(request: InspectRequest) -> int:
 
     start, result = request.checkpoints
     with stoppable():
-        found = distance(start, result, workers=request.workers)
-    target = stderr_console() if request.json else stdout_console()
+        distances = distance(start, result, workers=request.workers)
+    console = stderr_console() if request.json else stdout_console()
     if request.json:
-        print_json(found)
+        print_json(distances)
     else:
-        Printer(target).show(distance_blocks(found, per=request.per))
-        print_line(target, seconds_text(found.seconds))
+        Printer(console).show(distance_blocks(distances, per=request.per))
+        print_line(console, shown_seconds(distances.seconds))
     if request.plot is not None:
-        print_line(target, f"plot: {write_distance_report(found, request.plot)}")
-    return 0
+        print_line(console, f"plot: {write_distance_report(distances, request.plot)}")
 
 
-def show(found: Inspection) -> None:
-    """Prints an inspection."""
+def print_inspection(inspection: Inspection) -> None:
+    """Prints what a checkpoint holds and whether it is sound."""
+    from holdfast.reports.checkpoint_text import inspection_rows
+
     say = functools.partial(print_line, stdout_console())
-    say(f"{found.folder}: {found.kind}{f', {found.architecture}' if found.architecture else ''}", style="bold")
-    for key, value in [*_contents(found), *_origin(found.provenance)]:
+    architecture = f", {inspection.architecture}" if inspection.architecture else ""
+    say(f"{inspection.folder}: {inspection.kind}{architecture}", style="bold")
+    files = listing(list(inspection.files), 4)
+    for key, value in inspection_rows(inspection, files):
         if value:
             say(f"  {key:<12}{value}")
     say(lines("", "  checks"))
-    for check in found.checks:
-        mark, style = {True: ("ok", "green"), False: ("FAILED", "bold red"), None: ("-", "dim")}[check.passed]
-        detail = f": {check.detail}" if check.detail else ""
-        say(f"  {mark:<8}{check.name}{detail}", style=style if check.passed is not True else None)
+    for check in inspection.checks:
+        mark, style = _MARKS[check.passed]
+        say(f"  {mark:<8}{check.name}{f': {check.detail}' if check.detail else ''}", style=style)
 
 
-def _contents(found: Inspection) -> list[tuple[str, str]]:
-    layers = f"; {found.layers} layers" if found.layers else ""
-    dtypes = [f"{dtype}: {parameters:,} parameters" for dtype, parameters in found.dtypes.items()]
-    return [
-        ("parameters", f"{found.parameters:,} in {found.tensors} tensors{layers}"),
-        ("dtypes", ", ".join(dtypes)),
-        ("files", f"{len(found.files)}, {size_text(found.bytes)}: {listing(list(found.files), 4)}"),
-    ]
-
-
-def _origin(record: dict[str, Any]) -> list[tuple[str, str]]:
-    """What provenance.json says."""
-    if not record:
-        return []
-    versions = ", ".join(f"{name} {version}" for name, version in (record.get("versions") or {}).items())
-    rows = [("made by", f"holdfast {record.get('command')}: {method_text(record.get('method') or {})}")]
-    for parent in record.get("parents") or []:
-        fingerprint = parent.get("fingerprint") or "fingerprint not known"
-        rows.append(("from", f"{parent.get('role')}: {parent.get('name')} ({fingerprint})"))
-    rows.append(("when", f"{record.get('created')}, {versions}"))
-    rows.append(("fingerprint", str(record.get("fingerprint"))))
-    origin = record.get("origin")
-    if isinstance(origin, dict):  # "dequantised from 4 bits (Q4_1)"
-        rows += [("weights", str(origin.get("note") or "")), ("licence", str(origin.get("license") or ""))]
-    rows += [("exactness", text) for text in exactness(record)]
-    return rows
+_MARKS = {True: ("ok", None), False: ("FAILED", "bold red"), None: ("-", "dim")}

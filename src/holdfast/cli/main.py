@@ -163,13 +163,14 @@ def _dispatch(words: list[str]) -> int:
 def _take_debug(words: list[str]) -> bool:
     """Removes `--debug` from the words. TRL has an option of that name that takes a value; with one of its values the
     option is TRL's."""
-    found = False
-    for position in reversed(range(len(words))):
-        following = words[position + 1] if position + 1 < len(words) else ""
-        if words[position] == "--debug" and following not in ("underflow_overflow", "tpu_metrics_debug"):
-            found = True
-            del words[position]
-    return found
+    others = []
+    for number, word in enumerate(words):
+        value = words[number + 1 : number + 2]
+        if word != "--debug" or value in (["underflow_overflow"], ["tpu_metrics_debug"]):
+            others.append(word)
+    removed = len(others) < len(words)
+    words[:] = others
+    return removed
 
 
 def _explained(error: Exception, *, debug: bool) -> tuple[str, int]:

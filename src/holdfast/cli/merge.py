@@ -8,11 +8,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
+from holdfast.checkpoints.mergekit import is_mergekit, translate
 from holdfast.checkpoints.methods.registry import ALIASES, METHODS, find_method, parse_merge_method
 from holdfast.checkpoints.policies import Policies
 from holdfast.cli.checkpoint_options import DTYPE, Output, carry_out, missing_folders
 from holdfast.cli.console import stoppable
-from holdfast.cli.mergekit_yaml import is_mergekit, translate
 from holdfast.config.command_line import Command, find_option
 from holdfast.config.declare import Meta, Setting, part_of, settings_of
 from holdfast.config.decode import Given, as_mistake, decode
@@ -126,7 +126,7 @@ class _Merge:
 class MergeRequest(Output, Policies, _Merge):
     """`holdfast merge`, without the parameters of the method."""
 
-    def problems(self) -> list[Mistake]:  # type: ignore[override]
+    def problems(self) -> list[str]:  # type: ignore[override]
         """Folders that are not there."""
         return missing_folders(self, "models", "base", "adapter_base", "fisher")
 
@@ -138,56 +138,50 @@ def command(own: type[MergeMethod] | None = None, *, notes: list[str] | None = N
         own: a method of the user's own, whose parameters are options too.
         notes: gets what is worth knowing about a translated request of mergekit.
     """
+    added = [] if own is None else [own]
     return Command(
         name="holdfast merge",
         request=MergeRequest,
         description=DESCRIPTION,
         epilog=EPILOG,
         sections=(
-            *(_method_section(cls) for cls in [*METHODS.values(), *([own] if own else [])]),
+            *(_method_section(cls) for cls in [*METHODS.values(), *added]),
             Section(name="examples", summary="soups, WiSE-FT, weights, adapters, a file", text=EXAMPLES),
             Section(name="yaml", summary="merge.yaml, by an example; mergekit's files", text=MERGE_YAML),
             Section(name="own_methods", summary="a class of yours as a method", text=OWN_METHODS),
         ),
         usage="MODEL [MODEL ...] --output_dir FOLDER [--method METHOD] [--base BASE] [options]",
-        more=tuple(parameters([*([own] if own else []), *METHODS.values()]).values()),
+        more=parameters([*added, *METHODS.values()]),
         adapt=functools.partial(_adapt, notes=[] if notes is None else notes),
     )
 
 
-def parameters(methods: Iterable[type[MergeMethod]]) -> dict[str, Setting]:
-    """The parameters of methods by name, as a command line takes them; what a value may be, each method says itself."""
-    found: dict[str, Setting] = {}
-    for setting in (s for cls in methods for s in settings_of(cls)):
-        found.setdefault(
-            setting.name, dataclasses.replace(setting, meta=dataclasses.replace(setting.meta, hidden=True))
-        )
-    return found
+def parameters(methods: Iterable[type[MergeMethod]]) -> tuple[Setting, ...]:
+    """The parameters of methods as a command line takes them; what a value may be, each method says itself."""
+    options: dict[str, Setting] = {}
+    for cls in methods:
+        for setting in settings_of(cls):
+            hidden = dataclasses.replace(setting.meta, hidden=True)
+            options.setdefault(setting.name, dataclasses.replace(setting, meta=hidden))
+    return tuple(options.values())
 
 
 def run(argv: list[str]) -> int:
     """Runs the command; see `holdfast merge --help`."""
     notes: list[str] = []
-    asked = command(_own_method(argv), notes=notes)
-    given = asked.given(argv)
-    request, method = read_request(asked, given)
+    parsed = command(_own_method(argv), notes=notes)
+    request, method = read_request(parsed, parsed.given(argv))
 
     from holdfast.checkpoints.merge import prepare_merge
 
+    names = ("base", "adapter_base", "fisher", "layout", "tokenizer", "dtype", "chat_template")
+    settings = {name: getattr(request, name) for name in names}
     with stoppable():
-        prepared = prepare_merge(
-            method,
-            request.models,
-            policies=part_of(request, Policies),
-            **{
-                name: getattr(request, name)
-                for name in ("base", "adapter_base", "fisher", "layout", "tokenizer", "dtype", "chat_template")
-            },
-        )
+        prepared = prepare_merge(method, request.models, policies=part_of(request, Policies), **settings)
         return carry_out(prepared, request, notes)
 
 
-def read_request(asked: Command[MergeRequest], given: Given) -> tuple[MergeRequest, MergeMethod]:
+def read_request(parsed: Command[MergeRequest], given: Given) -> tuple[MergeRequest, MergeMethod]:
     """The request and its method out of what was given. Models on the command line take the place of the YAML's, whose
     weights leave with them.
 
@@ -196,9 +190,10 @@ def read_request(asked: Command[MergeRequest], given: Given) -> tuple[MergeReque
     """
     if "models" in given.from_line and "weights" not in given.from_line:
         given.values.pop("weights", None)
-    own = {name: value for name, value in given.take(*(s.name for s in asked.more)).items() if value is not None}
-    request, mistakes = decode(MergeRequest, given.values, also=[s.name for s in asked.more])
-    method, wrong = _method(given, own)
+    options = [setting.name for setting in parsed.more]
+    values = {name: value for name, value in given.take(*options).items() if value is not None}
+    request, mistakes = decode(MergeRequest, given.values, also=options)
+    method, wrong = _method(given, values)
     given.check([*mistakes, *wrong])
     assert request is not None and method is not None
     return request, method
@@ -216,7 +211,7 @@ def _own_method(argv: list[str]) -> type[MergeMethod] | None:
     return cls if cls not in METHODS.values() else None
 
 
-def _method(given: Given, own: Mapping[str, Any]) -> tuple[MergeMethod | None, list[Mistake]]:
+def _method(given: Given, values: Mapping[str, Any]) -> tuple[MergeMethod | None, list[Mistake]]:
     """The method with its parameters, and every mistake in them and in what depends on the method."""
     from holdfast.checkpoints.merge import request_problems
 
@@ -224,23 +219,39 @@ def _method(given: Given, own: Mapping[str, Any]) -> tuple[MergeMethod | None, l
         cls = find_method(str(given.values.get("method", "linear")))
     except ConfigError as error:
         return None, [as_mistake(problem, ("method",)) for problem in error.problems]
-    known = {s.name: s for s in settings_of(cls)}
-    mistakes = [Mistake(path=(name,), text=_not_taken(name, cls)) for name in own if name not in known]
-    method, wrong = parse_merge_method(cls, {name: value for name, value in own.items() if name in known})
-    models, fisher = ([v] if isinstance(v := given.values.get(k) or [], str) else v for k in ("models", "fisher"))
-    if method is not None and isinstance(models, list) and isinstance(fisher, list) and models:
-        others = {name: given.values.get(name) for name in ("base", "layout", "tokenizer")}
-        named = {name: str(value) for name, value in others.items() if value is not None}
-        problems = request_problems(method, [str(m) for m in models], fisher=fisher, **named)
-        wrong += [as_mistake(problem, [*known, *given.values, "base", "fisher"]) for problem in problems]
-    return method, [*mistakes, *wrong]
+    names = _parameter_names(cls)
+    mistakes = [Mistake(path=(name,), text=_not_taken(name, cls)) for name in values if name not in names]
+    method, wrong = parse_merge_method(cls, {name: value for name, value in values.items() if name in names})
+    mistakes += wrong
+    models, fisher = _items(given, "models"), _items(given, "fisher")
+    if method is None or not models or fisher is None:
+        return method, mistakes
+    parents = {}
+    for name in ("base", "layout", "tokenizer"):
+        if given.values.get(name) is not None:
+            parents[name] = str(given.values[name])
+    problems = request_problems(method, [str(model) for model in models], fisher=fisher, **parents)
+    mistakes += [as_mistake(problem, [*names, *given.values, "base", "fisher"]) for problem in problems]
+    return method, mistakes
+
+
+def _items(given: Given, key: str) -> list[Any] | None:
+    """The items of a list, a text as its only item; None where it is neither."""
+    value = given.values.get(key) or []
+    if isinstance(value, str):
+        return [value]
+    return value if isinstance(value, list) else None
 
 
 def _not_taken(name: str, cls: type[MergeMethod]) -> str:
-    takers = [one for one, other in METHODS.items() if name in {s.name for s in settings_of(other)}]
+    takers = [other.name for other in METHODS.values() if name in _parameter_names(other)]
     who = f"{', '.join(takers[:-1])} and {takers[-1]} do" if len(takers) > 1 else f"{takers[0]} does"
-    own = sorted(s.name for s in settings_of(cls))
-    return f"{cls.name} does not take it; {who}.{' Its own: ' + ', '.join('--' + n for n in own) + '.' if own else ''}"
+    options = ", ".join(f"--{option}" for option in sorted(_parameter_names(cls)))
+    return f"{cls.name} does not take it; {who}." + (f" Its own: {options}." if options else "")
+
+
+def _parameter_names(cls: type[MergeMethod]) -> list[str]:
+    return [setting.name for setting in settings_of(cls)]
 
 
 # ----------------------------------------------------------------------------------------------------------------- YAML
@@ -255,31 +266,33 @@ def _adapt(file: Given, *, notes: list[str]) -> None:
     entries = file.values.get("models")
     if not isinstance(entries, list) or not any(isinstance(entry, Mapping) for entry in entries):
         return
-    found: list[ModelEntry] = []
+    models: list[ModelEntry] = []
     for number, entry in enumerate(entries):
-        value, mistakes = decode(ModelEntry, entry if isinstance(entry, Mapping) else {"model": entry})
+        model, mistakes = decode(ModelEntry, entry if isinstance(entry, Mapping) else {"model": entry})
         file.mistakes += [dataclasses.replace(m, path=("models", number, *m.path)) for m in mistakes]
-        found += [] if value is None else [value]
-    file.values["models"] = [entry.model for entry in found]
-    if any(entry.weight is not None for entry in found):
-        if "weights" in file.values:
-            file.mistakes.append(
-                Mistake(path=("weights",), text="given beside the models and with them; keep one of the two.")
-            )
-        file.values["weights"] = [1.0 if entry.weight is None else entry.weight for entry in found]
+        if model is not None:
+            models.append(model)
+    file.values["models"] = [model.model for model in models]
+    if all(model.weight is None for model in models):
+        return
+    if "weights" in file.values:
+        text = "given beside the models and with them; keep one of the two."
+        file.mistakes.append(Mistake(path=("weights",), text=text))
+    file.values["weights"] = [1.0 if model.weight is None else model.weight for model in models]
 
 
 def merge_schema() -> dict[str, Any]:
     """JSON Schema of the file that `--config` takes. A key that several methods have may be what any of them takes."""
-    several: dict[str, list[Setting]] = {}
-    for setting in (s for cls in METHODS.values() for s in settings_of(cls)):
-        several.setdefault(setting.name, []).append(setting)
     schema = json_schema(MergeRequest, title="holdfast merge", description="The file of 'holdfast merge --config'.")
     del schema["required"]  # the command line may say it
-    for name, settings in several.items():
-        schemas = [setting_schema(s) for s in settings]
-        unique = [s for i, s in enumerate(schemas) if s not in schemas[:i]]
-        schema["properties"][name] = unique[0] if len(unique) == 1 else {"anyOf": unique}
+    alternatives: dict[str, list[dict[str, Any]]] = {}
+    for cls in METHODS.values():
+        for setting in settings_of(cls):
+            known = alternatives.setdefault(setting.name, [])
+            if (described := setting_schema(setting)) not in known:
+                known.append(described)
+    for name, known in alternatives.items():
+        schema["properties"][name] = known[0] if len(known) == 1 else {"anyOf": known}
     return schema
 
 
@@ -305,4 +318,6 @@ example
 def _takes(cls: type[MergeMethod]) -> str:
     fewest, most = cls.models
     count = f"{fewest} or more models" if most is None else f"{fewest} model{'s' if fewest > 1 else ''}"
-    return count + (" and a base" if cls.needs_base else "") + (f" and a {cls.extras} each" if cls.extras else "")
+    if cls.needs_base:
+        count += " and a base"
+    return f"{count} and a {cls.extras} each" if cls.extras else count

@@ -12,7 +12,6 @@ from holdfast.cli.checkpoint_options import Output, carry_out, missing_folders
 from holdfast.cli.console import print_json, print_line, stdout_console, stoppable
 from holdfast.config.command_line import Command, read_step
 from holdfast.config.declare import Meta
-from holdfast.config.values import Mistake
 
 HELP = """\
 usage: holdfast models list|get|remove|extract-language [options]
@@ -71,16 +70,20 @@ examples
   holdfast evaluate vicuna-7b runs/llava-language --suite knowledge
 """
 
-Dtype = Literal["bfloat16", "float32"]
-
 
 @dataclass(frozen=True, kw_only=True)
-class GetRequest:
-    """`holdfast models get`."""
+class RemoveRequest:
+    """`holdfast models remove`."""
 
     name: Annotated[str, Meta(positional=True, metavar="NAME")]
     """The model, as 'holdfast models list' has it."""
-    dtype: Dtype | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class GetRequest(RemoveRequest):
+    """`holdfast models get`."""
+
+    dtype: Literal["bfloat16", "float32"] | None = None
     """What the weights are saved in (bfloat16)."""
 
 
@@ -90,14 +93,6 @@ class ListRequest:
 
     json: bool = False
     """As JSON."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RemoveRequest:
-    """`holdfast models remove`."""
-
-    name: Annotated[str, Meta(positional=True, metavar="NAME")]
-    """The model, as 'holdfast models list' has it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +107,7 @@ class _Whole:
 class ExtractRequest(Output, _Whole):
     """`holdfast models extract-language`."""
 
-    def problems(self) -> list[Mistake]:
+    def problems(self) -> list[str]:
         """Folders that are not there."""
         return missing_folders(self, "model", "adapter_base")
 
@@ -121,8 +116,10 @@ def get(request: GetRequest) -> None:
     """Makes a packaged model's folder, or finds it."""
     from holdfast.papers.worlds.real_model import get_model
 
-    get_model(request.name, dtype=request.dtype, console=stdout_console())
-    _next_steps(request.name)
+    console = stdout_console()
+    get_model(request.name, dtype=request.dtype, console=console)
+    command = f"holdfast train --model_name_or_path {request.name} --dataset_name FILE.jsonl"
+    print_line(console, f"Use it by name: {command}")
 
 
 def list_models(request: ListRequest) -> None:
@@ -130,24 +127,24 @@ def list_models(request: ListRequest) -> None:
     from holdfast.papers.worlds.real_model import listed_models
     from holdfast.support.environment import shown_bytes
 
-    found = listed_models()
+    models = listed_models()
     if request.json:
-        print_json(found)
+        print_json(models)
         return
-    target = stdout_console()
-    for model in found:
-        print_line(target, model.name, style="bold")
-        rows = [
-            ("model", model.title),
-            ("licence", model.license),
-            ("weights", model.weights),
-            ("parameters", f"{model.parameters:,}" if model.parameters else ""),
-            ("size", shown_bytes(model.nbytes) if model.nbytes is not None else ""),
-            ("folder", str(model.folder) if model.folder else f"not made: holdfast models get {model.name}"),
-        ]
-        for title, text in rows:
+    console = stdout_console()
+    for model in models:
+        print_line(console, model.name, style="bold")
+        rows = {
+            "model": model.title,
+            "licence": model.license,
+            "weights": model.weights,
+            "parameters": f"{model.parameters:,}" if model.parameters else "",
+            "size": "" if model.nbytes is None else shown_bytes(model.nbytes),
+            "folder": str(model.folder or f"not made: holdfast models get {model.name}"),
+        }
+        for title, text in rows.items():
             if text:
-                print_line(target, f"  {title:<12}{text}")
+                print_line(console, f"  {title:<12}{text}")
 
 
 def remove(request: RemoveRequest) -> None:
@@ -167,11 +164,6 @@ def extract_language(request: ExtractRequest) -> None:
 
     template = load_tokenizer(request.model).chat_template
     carry_out(dataclasses.replace(prepared, chat_template=template if isinstance(template, str) else None), request)
-
-
-def _next_steps(name: str) -> None:
-    command = f"holdfast train --model_name_or_path {name} --dataset_name FILE.jsonl"
-    print_line(stdout_console(), f"Use it by name: {command}")
 
 
 GETTING = Command(

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from holdfast.cli.checkpoint_options import Output, carry_out
 from holdfast.cli.console import print_json, print_line, stderr_console, stdout_console, stoppable
-from holdfast.cli.evaluate import SUITES, model_mistakes
+from holdfast.cli.evaluate import SUITES, model_problems
 from holdfast.config.command_line import Command
-from holdfast.config.declare import Meta, settings_of
+from holdfast.config.declare import Meta, part_of, settings_of
 from holdfast.config.help import Section
 from holdfast.config.values import Mistake
 from holdfast.errors import ConfigError
@@ -22,8 +22,6 @@ from holdfast.evaluation.probe.settings import ChangeSettings, CurvatureSettings
 from holdfast.evaluation.request import LoadSettings, PlanRequest, WhatSettings, plan_of
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from holdfast.evaluation.entries import EvaluationPlan
     from holdfast.evaluation.session import ModelRequest
     from holdfast.runs.probed_checkpoint import Probe
@@ -101,20 +99,18 @@ class ProbeRequest(_Where, CurvatureSettings, ChangeSettings, PlanRequest, _Mode
     perplexity: Annotated[tuple[str, ...], Meta(repeatable=True, metavar="FILE", hidden=True)] = ()
     """The same, as 'holdfast evaluate' calls it."""
 
-    def problems(self) -> list[Mistake]:
+    def problems(self) -> list[str | Mistake]:
         """Models that are not there or form no ladder, and what cannot be measured."""
         if self.write is not None:
-            return self._write_problems()
-        found = [Mistake(path=(), text=text) for text in self._which_problems()]
-        if not found:
-            found += [
-                Mistake(path=("revisions",), text=t) for t in (order_problems(self.rungs) if self.revisions else ())
-            ]
-            found += model_mistakes(lambda: self.requests)
-            found += model_mistakes(lambda: _requests(self.toward), key="toward")
-        return [*found, *self._planned[1]]
+            return [*self._write_problems(), *model_problems(lambda: self.requests)]
+        problems = self._ladder_problems()
+        if not problems:
+            problems += [f"revisions: {text}" for text in (order_problems(self.rungs) if self.revisions else ())]
+            problems += model_problems(lambda: self.requests)
+            problems += model_problems(lambda: _requests(self.toward), key="toward")
+        return [*problems, *self._planned[1]]
 
-    def _which_problems(self) -> list[str]:
+    def _ladder_problems(self) -> list[str]:
         if self.ladder and (self.model or self.revisions):
             return ["expected either --ladder or models on the command line, got both. Leave one of them out."]
         if self.revisions and len(self.model) != 1:
@@ -123,14 +119,14 @@ class ProbeRequest(_Where, CurvatureSettings, ChangeSettings, PlanRequest, _Mode
             return ["expected a model, as in 'holdfast probe base --corpus prose.jsonl', or --ladder FILE."]
         return []
 
-    def _write_problems(self) -> list[Mistake]:
+    def _write_problems(self) -> list[str]:
         """What keeps a checkpoint with noise from being written."""
-        found = []
+        problems = []
         if len(self.model) != 1 or self.revisions or self.ladder:
-            found.append(Mistake(path=("write",), text="expected one model to write a copy of."))
+            problems.append("write: expected one model to write a copy of.")
         if len(self.noise) != 1 or self.quantize or self.prune or self.toward:
-            found.append(Mistake(path=("write",), text="expected one size of --noise and no other change."))
-        return [*found, *model_mistakes(lambda: self.requests)]
+            problems.append("write: expected one size of --noise and no other change.")
+        return problems
 
     @functools.cached_property
     def rungs(self) -> list[Rung]:
@@ -138,8 +134,8 @@ class ProbeRequest(_Where, CurvatureSettings, ChangeSettings, PlanRequest, _Mode
         if self.ladder:
             return list(self.ladder)
         if self.revisions:
-            label, named, rest = self.model[0].partition("=")
-            model = rest if named else label  # a label of the whole ladder says nothing of its rungs
+            label, equals, name = self.model[0].partition("=")  # a label of the whole ladder says nothing of its rungs
+            model = name if equals else label
             return [Rung(model=f"{model}@{revision}", label=revision) for revision in self.revisions]
         return [Rung(model=name) for name in self.model]
 
@@ -157,7 +153,8 @@ class ProbeRequest(_Where, CurvatureSettings, ChangeSettings, PlanRequest, _Mode
         """Budgets by label; empty where the models are no ladder."""
         if not (self.ladder or self.revisions):
             return {}
-        return {one.label: rung.budget or 0.0 for one, rung in zip(self.requests, self.rungs, strict=True)}
+        budgets = [rung.budget or 0.0 for rung in self.rungs]
+        return dict(zip([request.label for request in self.requests], budgets, strict=True))
 
     @property
     def plan(self) -> EvaluationPlan:
@@ -166,22 +163,44 @@ class ProbeRequest(_Where, CurvatureSettings, ChangeSettings, PlanRequest, _Mode
 
     @functools.cached_property
     def _planned(self) -> tuple[EvaluationPlan, list[Mistake]]:
-        asked = {s.name: getattr(self, s.name) for s in settings_of(PlanRequest)}
-        plan, mistakes = plan_of(PlanRequest(**{**asked, "perplexity": (*self.corpus, *self.perplexity)}))
-        nothing = "nothing to measure"
+        files = (*self.corpus, *self.perplexity)
+        plan, mistakes = plan_of(dataclasses.replace(part_of(self, PlanRequest), perplexity=files))
         text = "expected --corpus FILE with held-out text, or --tasks TASK ...: what the changes are measured on."
-        return plan, [dataclasses.replace(m, text=text) if m.text.startswith(nothing) else m for m in mistakes]
+        for number, mistake in enumerate(mistakes):
+            if mistake.text.startswith("nothing to measure"):
+                mistakes[number] = dataclasses.replace(mistake, text=text)
+        return plan, mistakes
 
     @property
     def probe(self) -> Probe:
         """What is done to every model."""
         from holdfast.runs.probed_checkpoint import Probe
 
-        about = CurvatureSettings(**{s.name: getattr(self, s.name) for s in settings_of(CurvatureSettings)})
-        return Probe(changes=self.changes(), std=self.std, toward=self.toward, curvature=about)
+        curvature = part_of(self, CurvatureSettings)
+        return Probe(changes=self.changes(), std=self.std, toward=self.toward, curvature=curvature)
+
+    @property
+    def recorded(self) -> dict[str, Any]:
+        """The settings as a record has them."""
+        names = [setting.name for setting in settings_of(type(self)) if setting.name not in _ASIDE]
+        return {name: _recorded(getattr(self, name)) for name in names}
 
 
-def _requests(names: Any) -> list[ModelRequest]:
+_ASIDE = ("output_dir", "json", "dry_run", "device", "write")
+"""Settings that decide no figure."""
+
+
+def _recorded(value: Any) -> Any:
+    """A setting as a record has it: files and folders by their names, no machine's paths."""
+    from holdfast.support.environment import shown_name
+    from holdfast.support.files import to_jsonable
+
+    if isinstance(value, str):
+        return shown_name(value)
+    return [_recorded(item) for item in value] if isinstance(value, tuple) else to_jsonable(value)
+
+
+def _requests(names: Iterable[str]) -> list[ModelRequest]:
     from holdfast.evaluation.session import requests_of
 
     return requests_of(list(names))
@@ -207,66 +226,43 @@ def run(argv: list[str]) -> int:
     request = COMMAND.read(argv)
     if request.write is not None:
         return write_noisy(request, request.write)
-    plan, probe, models, out = request.plan, request.probe, request.requests, request.output_dir
+    plan, probe, models, folder = request.plan, request.probe, request.requests, request.output_dir
+    loading: dict[str, Any] = {name: getattr(request, name) for name in ("dtype", "device", "trust_remote_code")}
 
     from holdfast.evaluation.ladder import unlike
     from holdfast.runs.probing import check_probe, probe_models
 
-    if request.tokens and (differ := unlike([m.name for m in models], trust_remote_code=request.trust_remote_code)):
+    names = [model.name for model in models]
+    if request.tokens and (differ := unlike(names, trust_remote_code=request.trust_remote_code)):
         raise ConfigError(differ, source="the ladder")
+    console = stderr_console() if request.json else stdout_console()
     if request.dry_run:
-        check_probe(
-            models,
-            plan,
-            probe,
-            dtype=request.dtype,
-            device=request.device,
-            trust_remote_code=request.trust_remote_code,
-        )
-        cells = len(models) * (1 + len(probe.changes))
-        print_line(
-            stdout_console(), f"{', '.join(m.label for m in models)}: {', '.join(c.name for c in probe.changes)}"
-        )
-        print_line(stdout_console(), f"{cells} times {', '.join(e.name for e in plan.entries)}; sound.")
+        check_probe(models, plan, probe, **loading)
+        labels, changes = ", ".join(model.label for model in models), ", ".join(c.name for c in probe.changes)
+        count = len(models) * (1 + len(probe.changes))
+        print_line(stdout_console(), f"{labels}: {changes}")
+        print_line(stdout_console(), f"{count} times {', '.join(entry.name for entry in plan.entries)}; sound.")
         return 0
-    from holdfast.reports.html import write_page
-    from holdfast.reports.probe_report import probe_page
-
-    target = stderr_console() if request.json else stdout_console()
-    shown = {s.name: _shown(getattr(request, s.name)) for s in settings_of(ProbeRequest) if s.name not in _ASIDE}
     record = probe_models(
         models,
         plan,
         probe,
-        out,
+        folder,
         tokens=request.tokens,
-        settings=shown,
-        dtype=request.dtype,
-        device=request.device,
-        trust_remote_code=request.trust_remote_code,
+        settings=request.recorded,
+        **loading,
         console=stderr_console(),
-        say=lambda line: print_line(target, line),
+        say=lambda line: print_line(console, line),
     )
     if request.json:
-        write_page(probe_page(record), out / PAGE)
+        from holdfast.reports.html import write_page
+        from holdfast.reports.probe_report import probe_page
+
+        write_page(probe_page(record), folder / PAGE)
         print_json(record)
     else:
-        show_probe(out, target)
+        report(folder)
     return 0
-
-
-_ASIDE = ("output_dir", "json", "dry_run", "device", "write")
-"""Settings that decide no figure."""
-
-
-def _shown(value: Any) -> Any:
-    """A setting as a record has it: files and folders by their names, no machine's paths."""
-    from holdfast.support.environment import shown_name
-    from holdfast.support.files import to_jsonable
-
-    if isinstance(value, str):
-        return shown_name(value)
-    return [_shown(v) for v in value] if isinstance(value, tuple) else to_jsonable(value)
 
 
 def write_noisy(request: ProbeRequest, folder: Path) -> int:
@@ -284,7 +280,7 @@ def write_noisy(request: ProbeRequest, folder: Path) -> int:
     if request.std == "init":
         from holdfast.training.fresh_init import init_stds
 
-        folders = [f for f in folders_of(open_source(name)) if (f / "config.json").is_file()]
+        folders = [path for path in folders_of(open_source(name)) if (path / "config.json").is_file()]
         stds = init_stds(folders[-1], stored=True)
     dtype = None if request.dtype == "auto" else request.dtype
     output = Output(output_dir=folder, dry_run=request.dry_run, json=request.json)
@@ -293,7 +289,7 @@ def write_noisy(request: ProbeRequest, folder: Path) -> int:
         return carry_out(prepared, output)
 
 
-def show_probe(folder: Path, target: Console) -> None:
+def report(folder: Path) -> None:
     """Writes the page of a probe's folder and prints its tables.
 
     Raises:
@@ -304,7 +300,7 @@ def show_probe(folder: Path, target: Console) -> None:
     from holdfast.reports.probe_report import probe_blocks, probe_page
     from holdfast.reports.terminal import Printer
 
-    record = read_probe(folder)
+    record, console = read_probe(folder), stdout_console()
     page = write_page(probe_page(record), folder / PAGE)
-    Printer(target).show(probe_blocks(record))
-    print_line(target, f"Report    {page}")
+    Printer(console).show(probe_blocks(record))
+    print_line(console, f"Report    {page}")

@@ -50,59 +50,36 @@ COMMAND = Command(
 )
 
 
-STUDIES = {
+RECORDS = {
+    "evaluate.json": "evaluate",
+    "probe.json": "probe",
     "study.json": "sweep",
     "sequence.json": "sequence",
     "stages.json": "diagnose",
     "ladder.json": "study",
     "overtraining.json": "study",
+    "update.json": "update",
 }
-"""The record in a study's folder, and the command whose `report` shows it."""
+"""The record in a folder, and the command that shows it."""
 
 
 def run(argv: list[str]) -> int:
     """Runs the command; see `holdfast report --help`."""
-    given = COMMAND.read(argv).folder
-    if (given / "evaluate.json").is_file():
-        from holdfast.cli.evaluate import show_output
-        from holdfast.evaluation.output import Output
-
-        found = Output(given)
-        show_output(found, found.labels, None, stdout_console())
-        return 0
-    if (given / "probe.json").is_file():
-        from holdfast.cli.probe import show_probe
-
-        show_probe(given, stdout_console())
-        return 0
-    for record, command in STUDIES.items():
-        if (given / record).is_file():
-            found_command = importlib.import_module(f"holdfast.cli.{command}")
-            return int(found_command.run(["report", str(given)]))
-    if (given / "update.json").is_file():
-        return _study_or_update(given)
-    folder = find_run(given)
+    path = COMMAND.read(argv).folder
+    for record, name in RECORDS.items():
+        if (path / record).is_file():
+            command = importlib.import_module(f"holdfast.cli.{name}")
+            if hasattr(command, "report"):
+                command.report(path)
+            else:
+                command.run(["report", str(path)])
+            return 0
+    folder = find_run(path)
 
     from holdfast.reports.run_report import print_run_summary, write_run_report
 
     write_run_report(folder)  # first: the summary names the page where there is one
     print_run_summary(folder, stdout_console())
-    return 0
-
-
-def _study_or_update(folder: Path) -> int:
-    """The record of both is update.json; only an update is of one base and one instruct model."""
-    from holdfast.records.residual import read_update
-
-    record = read_update(folder)
-    if "instruct" not in record.config:
-        from holdfast.cli import study
-
-        return study.run(["report", str(folder)])
-    from holdfast.reports.update_report import print_update, write_update_report
-
-    write_update_report(folder, record)
-    print_update(record, folder, stdout_console())
     return 0
 
 
@@ -120,10 +97,10 @@ def find_run(path: Path) -> RunFolder:
         return folder
     if not path.exists():
         raise RunFolderError(f"no such folder: {path}.{nearest_sibling(path, accept=Path.is_dir)}")
-    inside = sorted(str(p.parent) for p in path.glob("*/run.json")) if path.is_dir() else []
-    if inside:
+    runs = sorted(str(file.parent) for file in path.glob("*/run.json"))
+    if runs:
+        commands = [f"  holdfast report {run}" for run in runs[:10]]
         raise RunFolderError(
-            f"expected a run in {path}, found {len(inside)} run folders inside it. Choose one:",
-            *(f"  holdfast report {p}" for p in inside[:10]),
+            f"expected a run in {path}, found {len(runs)} run folders inside it. Choose one:", *commands
         )
     raise RunFolderError(f"expected the output folder of a run in {path}, but it has no run.json.")

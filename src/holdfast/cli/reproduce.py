@@ -2,28 +2,38 @@
 
 from __future__ import annotations
 
+import importlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from holdfast.cli.console import print_line, stdout_console, write
 from holdfast.config.command_line import Command
 from holdfast.config.declare import Meta
 from holdfast.config.help import Section
-from holdfast.config.values import Mistake, show
+from holdfast.config.values import show
 from holdfast.errors import did_you_mean
 from holdfast.papers.claims.registry import LOOK, SIZES, Paper, papers
 from holdfast.papers.theory import QUICK_SEEDS, SEEDS, THEORIES
 from holdfast.support.paths import expanded
 
-TABLE = "\n".join(
-    f"  {name:<17}" + ", ".join(f"{size} {duration}" for size, duration in paper.durations.items())
-    for name, paper in papers().items()
-)
-PAPERS = "papers\n" + "\n".join(
-    f"  {name:<17}{paper.about}" + (f" (recipes: {', '.join(paper.recipes)})" if len(paper.recipes) > 1 else "")
-    for name, paper in papers().items()
-)
+
+def _paper_table(text: Callable[[Paper], str]) -> str:
+    """One line a paper."""
+    return "\n".join(f"  {name:<17}{text(paper)}" for name, paper in papers().items())
+
+
+def _durations(paper: Paper) -> str:
+    return ", ".join(f"{size} {duration}" for size, duration in paper.durations.items())
+
+
+def _subject(paper: Paper) -> str:
+    return paper.about + (f" (recipes: {', '.join(paper.recipes)})" if len(paper.recipes) > 1 else "")
+
+
+TABLE = _paper_table(_durations)
+PAPERS = f"papers\n{_paper_table(_subject)}"
 DESCRIPTION = f"""\
 Re-runs a paper's studies and checks its claims: holds, does not hold, cannot tell, each with the paper's figure,
 ours and its interval. By default a look at small twins, on two CPU cores, no network, no GPU, no files of yours.
@@ -90,54 +100,43 @@ class ReproduceRequest:
         """The paper, its name with dashes or underscores; None: there is none of that name."""
         return papers().get(self.paper.replace("_", "-"))
 
-    def problems(self) -> list[Mistake]:
+    def problems(self) -> list[str]:
         """A paper or recipes that do not exist, and sizes that the paper has not."""
-        found, paper = [], self.known_paper()
+        problems: list[str] = []
+        paper = self.known_paper()
         if paper is None:
             hint = did_you_mean(self.paper.replace("_", "-"), papers())
-            text = f"expected one of {', '.join(papers())}, got {show(self.paper)}.{hint}"
-            found.append(Mistake(path=("paper",), text=text))
+            problems.append(f"paper: expected one of {', '.join(papers())}, got {show(self.paper)}.{hint}")
         if paper is not None and len(paper.recipes) == 1:
             if self.recipes:
-                found.append(Mistake(path=("recipes",), text=f"{paper.name} is one study; leave it out."))
+                problems.append(f"recipes: {paper.name} is one study; leave it out.")
         else:
-            choice = [r for p in ([paper] if paper is not None else papers().values()) for r in p.recipes]
-            found += [
-                Mistake(
-                    path=("recipes",),
-                    text=f"expected some of {', '.join(choice)}, got {show(one)}.{did_you_mean(one, choice)}",
-                )
-                for one in self.recipes
-                if one not in choice
-            ]
+            known: list[str] = []
+            for other in papers().values() if paper is None else [paper]:
+                known += other.recipes
+            for recipe in self.recipes:
+                if recipe not in known:
+                    hint = did_you_mean(recipe, known)
+                    problems.append(f"recipes: expected some of {', '.join(known)}, got {show(recipe)}.{hint}")
         if self.full and paper is not None and paper.full is not None:
-            found.append(Mistake(path=("full",), text=paper.full))
+            problems.append(f"full: {paper.full}")
         if self.theory:
-            found += self.theory_problems(paper)
+            if paper is not None and paper.name not in THEORIES:
+                problems.append(f"theory: {paper.name} has no theory; {', '.join(THEORIES)} have one.")
+            for name in ("recipes", "thorough", "full", "workers"):
+                if getattr(self, name):
+                    problems.append(f"{name}: --theory runs no study; leave it out.")
+            if self.output_dir is not None and self.output_dir.is_file():
+                problems.append(f"output_dir: expected a folder, got the file {self.output_dir}.")
         if self.study:
             for name in ("theory", "workers", *SIZES):
                 if getattr(self, name, False):
-                    found.append(Mistake(path=(name,), text="--study runs nothing; leave it out."))
-            for folder in self.study:
-                if not expanded(folder).is_dir():
-                    found.append(Mistake(path=("study",), text=f"no such folder: {folder}."))
+                    problems.append(f"{name}: --study runs nothing; leave it out.")
+            missing = [folder for folder in self.study if not expanded(folder).is_dir()]
+            problems += [f"study: no such folder: {folder}." for folder in missing]
         if len(self.sizes) > 1:
-            text = f"expected one size, got {' and '.join(f'--{size}' for size in self.sizes)}."
-            found.append(Mistake(path=(self.sizes[0],), text=text))
-        return found
-
-    def theory_problems(self, paper: Paper | None) -> list[Mistake]:
-        """A paper without a theory, and what only studies read."""
-        problems = []
-        if paper is not None and paper.name not in THEORIES:
-            text = f"{paper.name} has no theory; {', '.join(THEORIES)} have one."
-            problems.append(Mistake(path=("theory",), text=text))
-        for name in ("recipes", "thorough", "full", "workers"):
-            if getattr(self, name):
-                problems.append(Mistake(path=(name,), text="--theory runs no study; leave it out."))
-        if self.output_dir is not None and self.output_dir.is_file():
-            text = f"expected a folder, got the file {self.output_dir}."
-            problems.append(Mistake(path=("output_dir",), text=text))
+            sizes = " and ".join(f"--{size}" for size in self.sizes)
+            problems.append(f"{self.sizes[0]}: expected one size, got {sizes}.")
         return problems
 
 
@@ -174,16 +173,16 @@ def run(argv: list[str]) -> int:
         about = {"recipes": request.recipes, "output_dir": request.output_dir, "console": stdout_console()}
         paper.load_judge()([expanded(folder) for folder in request.study], **about)
         return 0
-    words: dict[str, object] = {}
-    if len(paper.recipes) > 1:
-        words["recipes"] = list(request.recipes or paper.recipes)
     [size] = request.sizes
-    place = f"reproduce-{paper.name}" + ("" if size == LOOK else f"-{size}")
+    folder = Path(f"reproduce-{paper.name}" if size == LOOK else f"reproduce-{paper.name}-{size}")
+    recipes: dict[str, Any] = {}
+    if len(paper.recipes) > 1:
+        recipes["recipes"] = list(request.recipes or paper.recipes)
     paper.load()(
-        **words,
+        **recipes,
         size=size,
         workers=request.workers,
-        output_dir=request.output_dir or Path(place),
+        output_dir=request.output_dir or folder,
         console=stdout_console(),
     )
     return 0
@@ -191,7 +190,6 @@ def run(argv: list[str]) -> int:
 
 def run_theory(paper: Paper, request: ReproduceRequest) -> int:
     """Computes a paper's theory, shows it, writes its page and record; 1 where a check fails."""
-    import importlib
     from importlib.metadata import version
 
     from holdfast.papers.theory.page import print_theory, theory_page
@@ -200,8 +198,9 @@ def run_theory(paper: Paper, request: ReproduceRequest) -> int:
 
     folder = request.output_dir or Path(f"reproduce-{paper.name}-theory")
     theory = importlib.import_module(THEORIES[paper.name]).theory(QUICK_SEEDS if request.quick else SEEDS)
-    print_theory(theory, stdout_console())
+    console = stdout_console()
+    print_theory(theory, console)
     record = {**to_jsonable(theory), "versions": {name: version(name) for name in ("holdfast", "numpy")}}
-    for path in (write_json(folder / "theory.json", record), write_page(theory_page(theory), folder / "theory.html")):
-        print_line(stdout_console(), str(path))
+    print_line(console, str(write_json(folder / "theory.json", record)))
+    print_line(console, str(write_page(theory_page(theory), folder / "theory.html")))
     return 0 if theory.passed else 1

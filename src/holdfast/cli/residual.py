@@ -12,7 +12,6 @@ from holdfast.cli.console import stoppable
 from holdfast.config.command_line import Command, read_step
 from holdfast.config.declare import Meta, part_of
 from holdfast.config.decode import with_floats
-from holdfast.config.values import Mistake
 
 if TYPE_CHECKING:
     from holdfast.checkpoints.build import Prepared
@@ -110,7 +109,7 @@ class _Between:
 class ExtractRequest(Output, Policies, _Between):
     """`holdfast residual extract`."""
 
-    def problems(self) -> list[Mistake]:
+    def problems(self) -> list[str]:
         """Folders that are not there."""
         return missing_folders(self, "instruct", "base", "adapter_base")
 
@@ -140,27 +139,23 @@ class _Onto:
 class ApplyRequest(Output, Policies, _Onto):
     """`holdfast residual apply`."""
 
-    def problems(self) -> list[Mistake]:
+    def problems(self) -> list[str]:
         """A residual that is named twice or not at all, and folders that are not there."""
-        found = missing_folders(self, "residual", "instruct", "old_base", "base", "adapter_base")
-        named = [name for name in ("instruct", "old_base") if getattr(self, name) is not None]
-        if self.residual is not None and named:
+        problems = missing_folders(self, "residual", "instruct", "old_base", "base", "adapter_base")
+        missing = [f"--{name}" for name in ("instruct", "old_base") if getattr(self, name) is None]
+        if self.residual is not None and len(missing) < 2:
             text = "this and --instruct with --old_base are two ways to name the same thing; give one of them."
-            found.append(Mistake(path=("residual",), text=text))
-        elif self.residual is None and len(named) < 2:
-            lacking = " and ".join(f"--{name}" for name in ("instruct", "old_base") if name not in named)
-            text = (
-                f"{lacking} missing: expected --residual FOLDER, or --instruct and --old_base, between which the "
-                f"residual is taken in one pass."
+            problems.append(f"residual: {text}")
+        elif self.residual is None and missing:
+            problems.append(
+                f"{' and '.join(missing)} missing: expected --residual FOLDER, or --instruct and --old_base, between "
+                f"which the residual is taken in one pass."
             )
-            found.append(Mistake(path=(), text=text))
         if self.residual is not None and self.adapter_base is not None:
-            found.append(Mistake(path=("adapter_base",), text="goes with --instruct: a residual is no adapter."))
-        whose = (self.source, "base")
-        if self.tokenizer not in (None, *whose):
-            text = f"expected one of {', '.join(whose)}, got '{self.tokenizer}'."
-            found.append(Mistake(path=("tokenizer",), text=text))
-        return found
+            problems.append("adapter_base: goes with --instruct: a residual is no adapter.")
+        if self.tokenizer not in (None, self.source, "base"):
+            problems.append(f"tokenizer: expected one of {self.source}, base, got '{self.tokenizer}'.")
+        return problems
 
     @property
     def source(self) -> str:

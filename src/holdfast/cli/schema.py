@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import pkgutil
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,6 +14,7 @@ from holdfast.config.command_line import Command
 from holdfast.config.declare import Meta
 from holdfast.config.schema import json_schema
 
+RUN = "'holdfast study run'"
 DESCRIPTION = """\
 Writes the JSON Schema of a kind of YAML file: every key with its explanation, its type, its bounds and its default.
 An editor with a YAML language server then completes keys and marks mistakes while you write.
@@ -39,97 +40,59 @@ examples
 """
 
 
-def _train() -> dict[str, Any]:
+SETTINGS = {
+    "update": ("holdfast.studies.update.settings:UpdateSettings", "holdfast update", "'holdfast update --config'"),
+    "study": ("holdfast.papers.residual.settings:StudySettings", "holdfast study run", f"{RUN} of the residual"),
+    "sequence": (
+        "holdfast.studies.sequence.settings:SequenceSettings",
+        "holdfast sequence",
+        "'holdfast sequence --config'",
+    ),
+    "ladder": ("holdfast.papers.ladder.settings:LadderSettings", "holdfast study run: a ladder", f"{RUN}, a ladder"),
+    "stages": ("holdfast.studies.stages.settings:StagesSettings", "holdfast diagnose", "'holdfast diagnose --config'"),
+    "overtraining": (
+        "holdfast.papers.overtraining.settings:OvertrainingSettings",
+        "holdfast study run: overtraining",
+        f"{RUN}, overtraining",
+    ),
+}
+"""Kind of file that one settings class declares: the class, the title, and whose file it is."""
+SCHEMAS = ("train", "sweep", "update", "study", "sequence", "stages", "ladder", "overtraining", "suite", "merge")
+"""Kinds of files."""
+
+
+def schema_of(kind: str) -> dict[str, Any]:
+    """The schema of a kind of file."""
+    if kind in SETTINGS:
+        settings, title, owner = SETTINGS[kind]
+        return json_schema(pkgutil.resolve_name(settings), title=title, description=f"The file of {owner}.")
+    if kind == "merge":
+        from holdfast.cli.merge import merge_schema
+
+        return merge_schema()
     from holdfast.evaluation.suite import suite_schema
+
+    suite = suite_schema()
+    if kind == "suite":
+        return suite
     from holdfast.runs.settings import OWN, known_settings
 
-    schema = json_schema([*OWN.values(), *known_settings().values()], title="holdfast train")
+    train = json_schema([*OWN.values(), *known_settings().values()], title="holdfast train")
     section = {"anyOf": [{"$ref": "#/$defs/section"}, {"type": "null"}]}
-    schema["properties"]["evaluation"] = {"description": OWN["evaluation"].help, **section}
-    text = "The file of 'holdfast train --config'."
-    return {**schema, "description": text, "$defs": suite_schema()["$defs"]}
-
-
-def _sweep() -> dict[str, Any]:
-    from holdfast.runs.settings import known_settings
+    train["properties"]["evaluation"] = {"description": OWN["evaluation"].help, **section}
+    train = {**train, "description": "The file of 'holdfast train --config'.", "$defs": suite["$defs"]}
+    if kind == "train":
+        return train
     from holdfast.studies.tradeoff.study import sweep_schema
 
-    return sweep_schema(_train(), known_settings())
-
-
-def _update() -> dict[str, Any]:
-    from holdfast.studies.update.settings import UpdateSettings
-
-    return json_schema(UpdateSettings, title="holdfast update", description="The file of 'holdfast update --config'.")
-
-
-def _study() -> dict[str, Any]:
-    from holdfast.papers.residual.settings import StudySettings
-
-    text = "The file of 'holdfast study run' of the residual."
-    return json_schema(StudySettings, title="holdfast study run", description=text)
-
-
-def _sequence() -> dict[str, Any]:
-    from holdfast.studies.sequence.settings import SequenceSettings
-
-    text = "The file of 'holdfast sequence --config'."
-    return json_schema(SequenceSettings, title="holdfast sequence", description=text)
-
-
-def _stages() -> dict[str, Any]:
-    from holdfast.studies.stages.settings import StagesSettings
-
-    text = "The file of 'holdfast diagnose --config'."
-    return json_schema(StagesSettings, title="holdfast diagnose", description=text)
-
-
-def _ladder() -> dict[str, Any]:
-    from holdfast.papers.ladder.settings import LadderSettings
-
-    text = "The file of 'holdfast study run', a ladder."
-    return json_schema(LadderSettings, title="holdfast study run: a ladder", description=text)
-
-
-def _overtraining() -> dict[str, Any]:
-    from holdfast.papers.overtraining.settings import OvertrainingSettings
-
-    text = "The file of 'holdfast study run', overtraining."
-    return json_schema(OvertrainingSettings, title="holdfast study run: overtraining", description=text)
-
-
-def _suite() -> dict[str, Any]:
-    from holdfast.evaluation.suite import suite_schema
-
-    return suite_schema()
-
-
-def _merge() -> dict[str, Any]:
-    from holdfast.cli.merge import merge_schema
-
-    return merge_schema()
-
-
-SCHEMAS: dict[str, Callable[[], dict[str, Any]]] = {
-    "train": _train,
-    "sweep": _sweep,
-    "update": _update,
-    "study": _study,
-    "sequence": _sequence,
-    "stages": _stages,
-    "ladder": _ladder,
-    "overtraining": _overtraining,
-    "suite": _suite,
-    "merge": _merge,
-}
-"""Kind of file: its schema."""
+    return sweep_schema(train, known_settings())
 
 
 @dataclass(frozen=True, kw_only=True)
 class SchemaRequest:
     """`holdfast schema`."""
 
-    kind: Annotated[str, Meta(positional=True, metavar="KIND", choices=tuple(SCHEMAS))]
+    kind: Annotated[str, Meta(positional=True, metavar="KIND", choices=SCHEMAS)]
     """Which kind of file."""
     output: Annotated[Path | None, Meta(metavar="FILE")] = None
     """Where to write (standard output)."""
@@ -160,4 +123,4 @@ def run(argv: list[str]) -> int:
 
 def schema_text(kind: str) -> str:
     """The schema of a kind of file as it is shipped."""
-    return json.dumps(SCHEMAS[kind](), ensure_ascii=False, separators=(",", ":")) + "\n"
+    return json.dumps(schema_of(kind), ensure_ascii=False, separators=(",", ":")) + "\n"

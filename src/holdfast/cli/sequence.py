@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated
-
 from holdfast.cli import study_commands
 from holdfast.config.command_line import Command
-from holdfast.config.declare import Meta
 from holdfast.config.help import Section
 from holdfast.studies.sequence.settings import SequenceSettings
 
@@ -58,24 +54,19 @@ examples
 """
 
 
-@dataclass(frozen=True, kw_only=True)
-class SequenceRequest(SequenceSettings):
-    """`holdfast sequence`."""
-
-    dry_run: Annotated[bool, Meta(yaml=False)] = False
-    """Checks the request and lists the models."""
-
-
 COMMAND = Command(
     name=PROG,
-    request=SequenceRequest,
+    request=SequenceSettings,
     description=DESCRIPTION,
     epilog=EPILOG,
     sections=(Section(name="yaml", summary="tasks.yaml: its keys, by an example", text=TASKS),),
     usage="--config tasks.yaml [options] | worker | status FOLDER | report FOLDER",
+    more=(study_commands.dry_run("models"),),
 )
+WORKER, STATUS, REPORT = study_commands.step_commands(PROG)
 STUDY = study_commands.StudyCommand(
     command=COMMAND,
+    steps=(WORKER, STATUS, REPORT),
     config="holdfast.studies.sequence.plan:sequence_config",
     execute="holdfast.studies.sequence.study:run_sequence",
     show="holdfast.reports.sequence_report:print_sequence",
@@ -83,5 +74,4 @@ STUDY = study_commands.StudyCommand(
     file_needed=True,
     only_queues=True,
 )
-WORKER, STATUS, REPORT = STUDY.steps
 run = STUDY.run

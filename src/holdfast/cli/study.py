@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 from holdfast.cli import study_commands
 from holdfast.config.command_line import Command, read_step
-from holdfast.config.declare import Meta
 from holdfast.config.help import Section, help_topic
 from holdfast.errors import ConfigError
 from holdfast.papers.ladder.settings import LadderSettings
@@ -134,86 +131,74 @@ study.yaml
 """
 
 
-@dataclass(frozen=True, kw_only=True)
-class DryRun:
-    """The switch that every study has."""
-
-    dry_run: Annotated[bool, Meta(yaml=False)] = False
-    """Checks the request and lists the jobs."""
+WORKER, STATUS, REPORT = study_commands.step_commands(PROG)
 
 
-@dataclass(frozen=True, kw_only=True)
-class LadderRequest(DryRun, LadderSettings):
-    """`holdfast study run` on the file of a ladder."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class OvertrainingRequest(DryRun, OvertrainingSettings):
-    """`holdfast study run` on the file of an overtraining study."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ResidualRequest(DryRun, StudySettings):
-    """`holdfast study run` on the file of a study of the residual."""
-
-
-def run_command(request: type[Any], description: str, file: str) -> Command[Any]:
-    """`holdfast study run` for one kind of study."""
-    return Command(
+def study_command(request: type[Any], description: str, file: str, **names: Any) -> study_commands.StudyCommand:
+    """One kind of study: its settings, the text of `holdfast study run FILE --help`, an example of its file, and what
+    `StudyCommand` names."""
+    command = Command(
         name=f"{PROG} run",
         request=request,
         description=description,
         sections=(Section(name="yaml", summary="the file's keys, by an example", text=file),),
         usage="FILE [options]",
+        more=(study_commands.dry_run("jobs"),),
     )
+    return study_commands.StudyCommand(command=command, steps=(WORKER, STATUS, REPORT), file_needed=True, **names)
 
 
 STUDIES: dict[str, study_commands.StudyCommand] = {
-    "ladder": study_commands.StudyCommand(
-        command=run_command(LadderRequest, LADDER_TEXT, LADDER_FILE),
+    "ladder": study_command(
+        LadderSettings,
+        LADDER_TEXT,
+        LADDER_FILE,
         config="holdfast.papers.ladder.plan:ladder_config",
         execute="holdfast.papers.ladder.study:run_ladder",
         show="holdfast.papers.ladder.page:print_ladder",
         kind="holdfast.papers.ladder.study:LadderStudy",
-        file_needed=True,
-        prog=PROG,
     ),
-    "overtraining": study_commands.StudyCommand(
-        command=run_command(OvertrainingRequest, OVERTRAINING_TEXT, OVERTRAINING_FILE),
+    "overtraining": study_command(
+        OvertrainingSettings,
+        OVERTRAINING_TEXT,
+        OVERTRAINING_FILE,
         config="holdfast.papers.overtraining.plan:overtraining_config",
         execute="holdfast.papers.overtraining.study:run_overtraining",
         show="holdfast.papers.overtraining.page:print_overtraining",
         kind="holdfast.papers.overtraining.study:OvertrainingStudy",
-        file_needed=True,
-        prog=PROG,
     ),
-    "residual": study_commands.StudyCommand(
-        command=run_command(ResidualRequest, RESIDUAL_TEXT, RESIDUAL_FILE),
+    "residual": study_command(
+        StudySettings,
+        RESIDUAL_TEXT,
+        RESIDUAL_FILE,
         config="holdfast.papers.residual.plan:study_config",
         execute="holdfast.papers.residual.study:run_residual_study",
         show="holdfast.papers.residual.page:print_study",
         kind="holdfast.papers.residual.study:ResidualStudy",
-        file_needed=True,
-        prog=PROG,
     ),
 }
 MARKS: dict[str, str] = {"sizes": "ladder", "ladder": "overtraining", "families": "residual", "starts": "residual"}
 """A key of a file: the study that it is of. A study of the residual in a small world names no families."""
 RECORDS: dict[str, str] = {"ladder.json": "ladder", "overtraining.json": "overtraining", "update.json": "residual"}
 """The record in a study's folder: the study that wrote it."""
-WORKER = study_commands.worker_command(PROG)
-STATUS = study_commands.status_command(PROG)
-REPORT = study_commands.report_command(PROG)
 
 
 def run(argv: list[str]) -> int:
     """Runs the command; see `holdfast study --help`."""
     step, words = read_step(argv, ("run", *study_commands.STEPS), command=PROG, text=HELP)
-    rest = [part for word in words for part in split_option(word)]
-    if step == "run":
-        return _run(rest)
-    kind = kind_of_words(rest)
-    return STUDIES[kind].run([step, *rest])
+    rest: list[str] = []
+    for word in words:
+        rest += split_option(word)
+    if step != "run":
+        return STUDIES[kind_of_words(rest)].run_step(step, rest)
+    if rest and not rest[0].startswith("-"):
+        rest = ["--config", *rest]
+    file = option_value(rest, "--config")
+    if file is None and help_topic(rest) is not None:
+        read_step(["--help"], (), command=PROG, text=HELP)
+    if file is None:
+        raise ConfigError(f"FILE is missing: expected a study, as in '{PROG} run study.yaml'.")
+    return STUDIES[kind_of_file(Path(file))].run(rest)
 
 
 def split_option(word: str) -> list[str]:
@@ -222,16 +207,9 @@ def split_option(word: str) -> list[str]:
     return [name, value] if equals and name.startswith("--") else [word]
 
 
-def _run(words: list[str]) -> int:
-    """`holdfast study run FILE`; FILE stands first, or behind --config."""
-    if words and not words[0].startswith("-"):
-        words = ["--config", *words]
-    file = next((words[i + 1] for i, word in enumerate(words[:-1]) if word == "--config"), None)
-    if file is None and help_topic(words) is not None:
-        read_step(["--help"], (), command=PROG, text=HELP)
-    if file is None:
-        raise ConfigError(f"FILE is missing: expected a study, as in '{PROG} run study.yaml'.")
-    return STUDIES[kind_of_file(Path(file))].run(words)
+def option_value(words: list[str], name: str) -> str | None:
+    """The word behind an option; None where there is none."""
+    return words[words.index(name) + 1] if name in words[:-1] else None
 
 
 def kind_of_file(path: Path) -> str:
@@ -243,7 +221,7 @@ def kind_of_file(path: Path) -> str:
     from holdfast.config.yaml_file import read_yaml
 
     keys = read_yaml(path, option="FILE").values
-    kinds = sorted({kind for key, kind in MARKS.items() if key in keys})
+    kinds = sorted({MARKS[key] for key in MARKS.keys() & keys})
     if len(kinds) == 1:
         return kinds[0]
     came = f"the keys of {' and '.join(kinds)}" if kinds else f"{', '.join(keys) or 'no keys'}"
@@ -266,17 +244,16 @@ def kind_of_words(words: list[str]) -> str:
         for record, kind in RECORDS.items():
             if (Path(word) / record).is_file():
                 return kind
-    if any(word in ("--help", "-h") for word in words):
+    if "--help" in words or "-h" in words:
         return "ladder"  # all have the same options
-    option = {name: value for name, value in pairwise(words) if name in ("--storage", "--study")}
-    storage = option.get("--storage") or os.environ.get("HOLDFAST_STORAGE")
-    if storage is not None:
-        from holdfast.studies.engine.session import recorded_kind
+    storage = option_value(words, "--storage") or os.environ.get("HOLDFAST_STORAGE")
+    if storage is None:
+        folder = next((word for word in words if not word.startswith("-")), "")
+        raise ConfigError(f"expected the folder of a study, with one of {', '.join(RECORDS)} in it, got '{folder}'.")
+    from holdfast.studies.engine.session import recorded_kind
 
-        recorded = recorded_kind(storage, option.get("--study"))
-        for kind, study in STUDIES.items():
-            if study.kind == recorded:
-                return kind
-        raise ConfigError(f"expected a study of {', '.join(STUDIES)} in the storage, got {recorded}.")
-    folder = next((word for word in words if not word.startswith("-")), "")
-    raise ConfigError(f"expected the folder of a study, with one of {', '.join(RECORDS)} in it, got '{folder}'.")
+    recorded = recorded_kind(storage, option_value(words, "--study"))
+    for kind, study in STUDIES.items():
+        if study.kind == recorded:
+            return kind
+    raise ConfigError(f"expected a study of {', '.join(STUDIES)} in the storage, got {recorded}.")

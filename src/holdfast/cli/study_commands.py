@@ -1,20 +1,20 @@
-"""What every study has at the command line: `worker`, `status` and `report`, on whichever study it is."""
+"""What every study has at the command line: the study out of options and a file, and the steps `worker`, `status` and
+`report` on one that was begun."""
 
 from __future__ import annotations
 
 import contextlib
-import importlib
 import os
+import pkgutil
 import time
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from holdfast.checkpoints.named import check_on_hub
 from holdfast.cli.console import print_json, stdout_console, write
-from holdfast.config.command_line import Command, switch_is_on
-from holdfast.config.declare import Meta
+from holdfast.config.command_line import Command
+from holdfast.config.declare import Meta, Setting
 from holdfast.config.values import Mistake
 from holdfast.support.environment import without_compiler
 
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 WATCH_SECONDS = 3.0
 STEPS = ("worker", "status", "report")
-Kind = Callable[[], Any]
-"""Imports the class of a study; called once the options are known to be sound."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,11 +47,11 @@ class KindOption:
     kind: Annotated[str | None, Meta(metavar="FILE.py:CLASS")] = None
     """Class of a study of your own."""
 
-    def study_class(self, default: Kind) -> Any:
-        """The class that `--kind` names, else the command's."""
+    def study_class(self, default: str) -> Any:
+        """The class that `--kind` names, else the command's (`module:Class`)."""
         from holdfast.studies.engine.session import kind_named
 
-        return kind_named(self.kind) if self.kind else default()
+        return kind_named(self.kind) if self.kind else pkgutil.resolve_name(default)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,18 +74,28 @@ class ExistingStudy(StorageOptions, _StudyName):
             "expected the folder of a study, as in 'holdfast sweep status runs/my-study', or --storage and --study."
         ]
 
+    def opened(self, kind: Any) -> contextlib.AbstractContextManager[Opened]:
+        """The study that the options name, a study of the class `kind`.
+
+        Raises:
+            ConfigError, RunFolderError: it is not there.
+        """
+        from holdfast.studies.engine.session import open_existing
+
+        return open_existing(kind, self.folder, storage=self.storage, name=self.study)
+
+    def adjust(self, opened: Opened) -> None:
+        """Changes what `PROG report` shows of a study, where options say so."""
+
 
 @dataclass(frozen=True, kw_only=True)
-class _StatusForm(KindOption):
+class StatusRequest(KindOption, ExistingStudy):
+    """`PROG status`."""
+
     watch: bool = False
     """Stay, and show it anew every few seconds."""
     json: bool = False
     """Print the record of this moment on standard output, as JSON."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class StatusRequest(_StatusForm, ExistingStudy):
-    """`PROG status`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +110,7 @@ class _WorkerPlace:
 class WorkerRequest(StorageOptions, KindOption, _WorkerPlace):
     """`PROG worker`."""
 
-    def problems(self) -> list[Mistake | str]:
+    def problems(self) -> list[str]:
         """No storage, or a folder that is to hold one and is not there."""
         if self.address is not None:
             return []
@@ -112,13 +120,23 @@ class WorkerRequest(StorageOptions, KindOption, _WorkerPlace):
                 "postgresql://user@host/database."
             ]
         if not self.output_dir.is_dir():
-            return [Mistake(path=("output_dir",), text=f"no such folder: {self.output_dir}")]
+            return [f"output_dir: no such folder: {self.output_dir}"]
         return []
 
 
-def worker_command(prog: str) -> Command[WorkerRequest]:
-    """`PROG worker`, of a prog such as "holdfast sweep"."""
-    return Command(
+Steps = tuple[Command[WorkerRequest], Command[StatusRequest], Command[Any]]
+"""The commands of `STEPS`."""
+
+
+def step_commands(prog: str, report: type[ExistingStudy] = ExistingStudy, report_epilog: str = "") -> Steps:
+    """`PROG worker`, `PROG status` and `PROG report`.
+
+    Args:
+        prog: such as "holdfast sweep".
+        report: the request of `PROG report`, with the study's own options, where it has some.
+        report_epilog: its examples.
+    """
+    worker = Command(
         name=f"{prog} worker",
         request=WorkerRequest,
         description="Does jobs of a study until none is left. Start as many as you like, on as many machines as reach "
@@ -135,114 +153,28 @@ from its last checkpoint where the folder is shared, else from the beginning.
 """,
         yaml=False,
     )
-
-
-def worker(request: WorkerRequest, kind: Kind) -> int:
-    """`PROG worker`: joins a study until no job is left.
-
-    Args:
-        request: the options.
-        kind: the study's class, where `--kind` names no other.
-    """
-    from holdfast.studies.engine.session import run_worker
-
-    run_worker(
-        request.study_class(kind),
-        storage=request.address,
-        name=request.study,
-        output_dir=request.output_dir,
-        grace=request.grace,
-        console=stdout_console(),
-    )
-    return 0
-
-
-def status_command(prog: str) -> Command[StatusRequest]:
-    """`PROG status`, of a prog such as "holdfast sweep"."""
-    return Command(
+    status = Command(
         name=f"{prog} status",
         request=StatusRequest,
         description="What a study is doing. Reads only.",
         usage="FOLDER [options]",
         yaml=False,
     )
-
-
-def status(request: StatusRequest, kind: Kind) -> int:
-    """`PROG status`: how far a study is; changes nothing."""
-    with opened(request, request.study_class(kind)) as found:
-        target = stdout_console()
-        if request.json:
-            print_json(found.record())
-        elif request.watch and target.is_terminal:
-            watch(found, target)
-        else:
-            found.study.print_status(found.state(), target)
-    return 0
-
-
-def watch(found: Opened, target: Any) -> None:
-    """Shows a study until it has ended."""
-    from rich.live import Live
-
-    with Live(console=target, refresh_per_second=1, screen=False) as live:
-        while True:
-            state = found.state()
-            live.update(found.study.status(state))
-            if state.status in ("finished", "failed"):
-                return
-            time.sleep(WATCH_SECONDS)
-
-
-def report_command(prog: str, request: type[ExistingStudy] = ExistingStudy, epilog: str = "") -> Command[Any]:
-    """`PROG report`.
-
-    Args:
-        prog: such as "holdfast sweep".
-        request: with the study's own options, where it has some.
-        epilog: examples.
-    """
-    return Command(
+    again = Command(
         name=f"{prog} report",
-        request=request,
+        request=report,
         description="Prints a study's table and writes its record and page anew.",
-        epilog=epilog,
+        epilog=report_epilog,
         usage="FOLDER [options]",
         yaml=False,
     )
+    return worker, status, again
 
 
-def report(found: Opened, show: Callable[[Any, Path, Any], None]) -> None:
-    """`PROG report`: writes record and page anew, and prints them with `show(record, folder, console)`."""
-    from holdfast.studies.engine.session import finish
-
-    show(finish(found), Path(found.study.settings.output_dir), stdout_console())
-
-
-def on_study(
-    commands: tuple[Command[Any], Command[Any], Command[Any]],
-    step: str,
-    argv: list[str],
-    kind: Kind,
-    show: Callable[[], Callable[..., None]],
-) -> int:
-    """`PROG worker`, `PROG status` and `PROG report` of a study without options of its own.
-
-    Args:
-        commands: these three.
-        step: one of `STEPS`.
-        argv: what follows it.
-        kind: imports the study's class.
-        show: imports what prints a record, `print(record, folder, console)`.
-    """
-    command = commands[STEPS.index(step)]
-    if step == "worker":
-        return worker(command.read(argv), kind)
-    if step == "status":
-        return status(command.read(argv), kind)
-    with opened(command.read(argv), kind()) as found:
-        report(found, show())
-    return 0
+def dry_run(jobs: str) -> Setting:
+    """The switch `--dry_run` of a study whose jobs are called so."""
+    text = f"Checks the request and lists the {jobs}."
+    return Setting(name="dry_run", types=(bool,), default=False, help=text, meta=Meta(yaml=False))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -252,6 +184,7 @@ class StudyCommand:
 
     command: Command[Any]
     """With a switch `dry_run`."""
+    steps: Steps
     config: str
     """`config(given)`: the study's settings."""
     execute: str
@@ -264,56 +197,93 @@ class StudyCommand:
     """Whether options alone cannot say what is asked."""
     only_queues: bool = False
     """Whether all jobs run in worker processes, so that this one computes nothing."""
-    prog: str = ""
-    """What `STEPS` follow, where that is not the command itself."""
-
-    @property
-    def steps(self) -> tuple[Command[Any], Command[Any], Command[Any]]:
-        """The commands of `STEPS`."""
-        prog = self.prog or self.command.name
-        return worker_command(prog), status_command(prog), report_command(prog)
 
     def run(self, argv: list[str]) -> int:
         """Runs the command, or one of `STEPS`."""
         if argv[:1] and argv[0] in STEPS:
-            return on_study(self.steps, argv[0], argv[1:], lambda: _named(self.kind), lambda: _named(self.show))
-        given = self.command.given(argv)
-        if given.file is None and self.file_needed:
+            return self.run_step(argv[0], argv[1:])
+        request = self.command.given(argv)
+        if request.file is None and self.file_needed:
             text = f"--config is missing: expected a study, as in '{self.command.name} --config study.yaml'."
-            given.check([Mistake(path=(), text=text)])
-        dry_run = switch_is_on(given, next(s for s in self.command.settings if s.name == "dry_run"))
-        given.take("dry_run")
-        if given.file is not None:
-            given.values = {"name": Path(str(given.file)).stem, **given.values}
-        with without_compiler() if dry_run or self.only_queues else contextlib.nullcontext():
-            config = _named(self.config)(given)
-        if dry_run:
-            base = getattr(config, "base", None)
-            if base is not None and not config.resolved.get("small"):
-                check_on_hub(base)
-            for number, job in enumerate(config.jobs(), 1):
-                write(f"{number:>3}. {job.attributes['label']}")
-            write(f"Folder: {config.output_dir}")
+            request.check([Mistake(path=(), text=text)])
+        dry = self.command.take_switch(request, "dry_run")
+        if request.file is not None:
+            request.values = {"name": Path(request.file).stem, **request.values}
+        with without_compiler() if dry or self.only_queues else contextlib.nullcontext():
+            config = pkgutil.resolve_name(self.config)(request)
+        if dry:
+            list_jobs(config)
             return 0
-        shown = stdout_console()
-        record = _named(self.execute)(config, console=shown, workers=config.workers)
-        _named(self.show)(record, config.output_dir, shown)
+        console = stdout_console()
+        record = pkgutil.resolve_name(self.execute)(config, console=console, workers=config.workers)
+        pkgutil.resolve_name(self.show)(record, config.output_dir, console)
         return 0
 
+    def run_step(self, step: str, argv: list[str]) -> int:
+        """Runs one of `STEPS` with the words that follow it."""
+        worker, status, report = self.steps
+        if step == "worker":
+            work(worker.read(argv), self.kind)
+        elif step == "status":
+            print_status(status.read(argv), self.kind)
+        else:
+            self.report(report.read(argv))
+        return 0
 
-def _named(place: str) -> Any:
-    module, _, name = place.partition(":")
-    return getattr(importlib.import_module(module), name)
+    def report(self, request: ExistingStudy) -> None:
+        """Writes record and page of a study anew, and prints them."""
+        from holdfast.studies.engine.session import finish
+
+        with request.opened(pkgutil.resolve_name(self.kind)) as opened:
+            request.adjust(opened)
+            folder = Path(opened.study.settings.output_dir)
+            pkgutil.resolve_name(self.show)(finish(opened), folder, stdout_console())
 
 
-@contextlib.contextmanager
-def opened(request: ExistingStudy, kind: Any) -> Iterator[Opened]:
-    """The study that a request names.
+def list_jobs(config: Any) -> None:
+    """What `--dry_run` prints of a study whose settings are sound."""
+    base = getattr(config, "base", None)
+    if base is not None and not config.resolved.get("small"):
+        check_on_hub(base)
+    for number, job in enumerate(config.jobs(), 1):
+        write(f"{number:>3}. {job.attributes['label']}")
+    write(f"Folder: {config.output_dir}")
 
-    Raises:
-        ConfigError, RunFolderError: it is not there.
-    """
-    from holdfast.studies.engine.session import open_existing
 
-    with open_existing(kind, request.folder, storage=request.storage, name=request.study) as found:
-        yield found
+def work(request: WorkerRequest, kind: str) -> None:
+    """Joins a study until no job is left; `kind` is the study's class, where `--kind` names no other."""
+    from holdfast.studies.engine.session import run_worker
+
+    run_worker(
+        request.study_class(kind),
+        storage=request.address,
+        name=request.study,
+        output_dir=request.output_dir,
+        grace=request.grace,
+        console=stdout_console(),
+    )
+
+
+def print_status(request: StatusRequest, kind: str) -> None:
+    """Prints how far a study is; with `--watch`, until it has ended."""
+    with request.opened(request.study_class(kind)) as opened:
+        console = stdout_console()
+        if request.json:
+            print_json(opened.record())
+        elif request.watch and console.is_terminal:
+            watch(opened, console)
+        else:
+            opened.study.print_status(opened.state(), console)
+
+
+def watch(opened: Opened, console: Any) -> None:
+    """Shows a study until it has ended."""
+    from rich.live import Live
+
+    with Live(console=console, refresh_per_second=1, screen=False) as live:
+        while True:
+            state = opened.state()
+            live.update(opened.study.status(state))
+            if state.status in ("finished", "failed"):
+                return
+            time.sleep(WATCH_SECONDS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,7 +17,7 @@ from holdfast.printable import lines
 from holdfast.support.environment import without_compiler
 
 if TYPE_CHECKING:
-    from holdfast.studies.tradeoff.study import StudyConfig
+    from holdfast.studies.engine.session import Opened
 
 PROG = "holdfast sweep"
 SUBJECTS = {
@@ -136,6 +137,15 @@ class _Selection:
 class ReportRequest(_Selection, study_commands.ExistingStudy):
     """`holdfast sweep report`."""
 
+    def adjust(self, opened: Opened) -> None:
+        """Selects by the rule of the options."""
+        from holdfast.statistics.rules import rule_from_config
+
+        if (rule := self.selection()) is not None:
+            rule_from_config(rule)
+            settings = dataclasses.replace(opened.study.settings, select=rule)
+            opened.study = type(opened.study)(settings)
+
 
 COMMAND = Command(
     name=PROG,
@@ -146,37 +156,34 @@ COMMAND = Command(
     usage="--config study.yaml [options]",
     yaml=False,
 )
-WORKER = study_commands.worker_command(PROG)
-STATUS = study_commands.status_command(PROG)
-REPORT = study_commands.report_command(PROG, ReportRequest, RULES)
+WORKER, STATUS, REPORT = study_commands.step_commands(PROG, ReportRequest, RULES)
+STUDY = study_commands.StudyCommand(
+    command=COMMAND,
+    steps=(WORKER, STATUS, REPORT),
+    config="holdfast.studies.tradeoff.study:load_study",
+    execute="holdfast.studies.tradeoff.session:run_study",
+    show="holdfast.cli.sweep:print_outcome",
+    kind="holdfast.studies.tradeoff.session:Tradeoff",
+)
 
 
 def run(argv: list[str]) -> int:
     """Runs the command; see `holdfast sweep --help`."""
-    if not argv or argv[0].startswith("-"):
-        return _sweep(argv)
-    subject, *rest = argv
-    if subject not in SUBJECTS:
-        hint = (
-            f" For a study file write '--config {subject}'."
-            if subject.endswith((".yaml", ".yml"))
-            else did_you_mean(subject, SUBJECTS)
-        )
-        raise ConfigError(f"unknown 'holdfast sweep {subject}'.{hint or ' Known: ' + ', '.join(SUBJECTS) + '.'}")
-    if subject == "report":
-        return _report(rest)
-    if subject == "worker":
-        return study_commands.worker(WORKER.read(rest), _kind)
-    return study_commands.status(STATUS.read(rest), _kind)
-
-
-def _sweep(argv: list[str]) -> int:
+    if argv and not argv[0].startswith("-"):
+        step, *rest = argv
+        if step in SUBJECTS:
+            return STUDY.run_step(step, rest)
+        if step.endswith((".yaml", ".yml")):
+            advice = f" For a study file write '--config {step}'."
+        else:
+            advice = did_you_mean(step, SUBJECTS) or f" Known: {', '.join(SUBJECTS)}."
+        raise ConfigError(f"unknown 'holdfast sweep {step}'.{advice}")
     request = COMMAND.read(argv)
 
     from holdfast.checkpoints.named import check_on_hub
     from holdfast.studies.tradeoff.study import load_study
 
-    overrides = {k: getattr(request, k) for k in ("output_dir", "name", "workers", "seeds")}
+    overrides = {name: getattr(request, name) for name in ("output_dir", "name", "workers", "seeds")}
     with without_compiler():  # trials run in worker processes
         config = load_study(request.config, {**overrides, "storage": request.address})
     from holdfast.studies.tradeoff.session import check_start, run_study
@@ -185,70 +192,14 @@ def _sweep(argv: list[str]) -> int:
         check_start(config)
         if config.small is None:
             check_on_hub(str(config.train["model_name_or_path"]))
-        write(plan(config))
+        from holdfast.studies.tradeoff.plan_text import plan_text
+
+        write(plan_text(config))
         return 0
-
-    target = stdout_console()
-    record = run_study(config, console=target, workers=request.workers, grace=request.grace)
-    print_outcome(record, config.output_dir, target, all_rules=False)
+    console = stdout_console()
+    record = run_study(config, console=console, workers=request.workers, grace=request.grace)
+    print_outcome(record, config.output_dir, console, all_rules=False)
     return 0
-
-
-def _report(argv: list[str]) -> int:
-    """`holdfast sweep report`, with its rules of selection."""
-    request: ReportRequest = REPORT.read(argv)
-    with study_commands.opened(request, _kind()) as found:
-        if (rule := request.selection()) is not None:
-            import dataclasses
-
-            from holdfast.statistics.rules import rule_from_config
-
-            rule_from_config(rule)
-            found.study = type(found.study)(dataclasses.replace(found.study.settings, select=rule))
-        study_commands.report(found, print_outcome)
-    return 0
-
-
-def _kind() -> Any:
-    from holdfast.studies.tradeoff.session import Tradeoff
-
-    return Tradeoff
-
-
-def plan(config: StudyConfig) -> str:
-    """What a study would do, as text."""
-    trials = config.trials()
-    seeds = ", ".join(map(str, config.seeds))
-    rows = [
-        (
-            "study",
-            f"{config.name} ({config.search.sampler}, {len(trials)} trial{'s' if len(trials) > 1 else ''} and direct "
-            f"fine-tuning, seed{'s' if len(config.seeds) > 1 else ''} {seeds})",
-        ),
-        ("target", config.target.label),
-        ("source", config.source.label),
-        *([("chosen", f"by {config.validation.label}, not by the target")] if config.validation else []),
-        ("output", str(config.output_dir)),
-    ]
-    if config.search.extend:
-        rows.append(("extend", f"up to {config.search.extend} more values at each end of a method's strengths"))
-    rows += (
-        [("small", f"{config.small}: base and data are made when the study runs, and the trials are checked then")]
-        if config.small
-        else []
-    )
-    rows += [("note", n) for n in config.notes]
-    rows_shown = ["Dry run: the request is sound; nothing was trained.", "", *(f"  {k:<8} {v}" for k, v in rows), ""]
-    drawn = config.search.sampler != "grid"
-    shown = [] if drawn else [config.space.label(p) for p in trials][:60]
-    rows_shown += [f"  {number:>4}  {label}" for number, label in enumerate(["direct fine-tuning", *shown])]
-    if drawn:
-        what = "combinations are" if len(trials) > 1 else "combination is"
-        rows_shown.append(f"        {len(trials)} {what} drawn as the study runs")
-    elif len(trials) > len(shown):
-        rows_shown.append(f"        ... and {len(trials) - len(shown)} more")
-    runs = (len(trials) + 1) * len(config.seeds)
-    return lines(*rows_shown, "", f"  {runs} fine-tuning runs in all.")
 
 
 def print_outcome(record: Any, out: Path, target: Any, *, all_rules: bool = True) -> None:

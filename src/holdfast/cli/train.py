@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 from dataclasses import dataclass
@@ -119,10 +120,10 @@ def run(argv: list[str]) -> int:
     if (topic := help_topic(argv)) is not None:
         write(*train_help().text(topic).splitlines())
         return 0
-    own, words = _split(argv)
-    dry, machine_name, rate = bool(own.get("dry_run")), own.get("for", "here"), own.get("flops_per_second")
+    values, words = _split(argv)
+    dry_run = bool(values.get("dry_run"))
     for name in ("for", "flops_per_second"):
-        if name in own and not dry:
+        if name in values and not dry_run:
             raise ConfigError(f"--{name}: takes effect with --dry_run only. Add it, or leave this out.")
     if not words:
         raise ConfigError(
@@ -133,43 +134,29 @@ def run(argv: list[str]) -> int:
             )
         )
 
-    if dry:
-        from holdfast.support.environment import without_compiler
-
-        with without_compiler():
-            return _dry_run(words, for_gpu=machine_name == "gpu", flops_per_second=rate)
-    _train(words)
-    return 0
-
-
-def _train(words: list[str]) -> None:
     from holdfast.runs import launch
-    from holdfast.runs.config import load_train_config, this_machine
+    from holdfast.runs.config import GPU, load_train_config, this_machine
+    from holdfast.support.environment import EVALUATION_CACHE, without_compiler
 
-    launch.check_world()
-    machine = this_machine()
-    config = load_train_config(words, machine=machine)
-    if launch.is_needed(config.launch, has_accelerator=machine.accelerator):
-        launch.start(config.launch, words, has_accelerator=machine.accelerator)
+    with without_compiler() if dry_run else contextlib.nullcontext():
+        launch.check_world()
+        machine = GPU if values.get("for") == "gpu" else this_machine()
+        config, accelerator = load_train_config(words, machine=machine), machine.accelerator
+        relaunch = launch.is_needed(config.launch, has_accelerator=accelerator)
+        if dry_run:
+            from holdfast.cli.train_dry_run import dry_run as print_dry_run
+
+            command = launch.command(config.launch, words, has_accelerator=accelerator) if relaunch else None
+            print_dry_run(config, command, machine=machine, flops_per_second=values.get("flops_per_second"))
+            return 0
+    if relaunch:
+        launch.start(config.launch, words, has_accelerator=accelerator)
 
     from holdfast.cli.console import stdout_console
     from holdfast.runs.run import train
-    from holdfast.support.environment import EVALUATION_CACHE
 
     train(config, console=stdout_console(), evaluation_cache=os.environ.get(EVALUATION_CACHE))
-
-
-def _dry_run(words: list[str], *, for_gpu: bool, flops_per_second: float | None) -> int:
-    from holdfast.cli.train_dry_run import dry_run
-    from holdfast.runs import launch
-    from holdfast.runs.config import GPU, load_train_config, this_machine
-
-    launch.check_world()
-    machine = GPU if for_gpu else this_machine()
-    config, accelerator = load_train_config(words, machine=machine), machine.accelerator
-    relaunch = launch.is_needed(config.launch, has_accelerator=accelerator)
-    command = launch.command(config.launch, words, has_accelerator=accelerator) if relaunch else None
-    return dry_run(config, command, machine=machine, flops_per_second=flops_per_second)
+    return 0
 
 
 def _split(argv: list[str]) -> tuple[dict[str, Any], list[str]]:
@@ -178,18 +165,18 @@ def _split(argv: list[str]) -> tuple[dict[str, Any], list[str]]:
     Raises:
         ConfigError: a flag without a sound value.
     """
-    known = {s.name: s for s in flags() if s.name != "debug"}
-    own: list[str] = []
+    known = {setting.name: setting for setting in flags() if setting.name != "debug"}
+    flag_words: list[str] = []
     words: list[str] = []
     target = words
     for word in argv:
         if word.startswith("--"):
             option = word[2:].partition("=")[0].replace("-", "_")
-            target = own if option in known else words
+            target = flag_words if option in known else words
         target.append(word)  # a value goes where its option went
-    given = parse_words(own, known)
-    values, mistakes = coerce_all(known, given.values)
-    given.check(mistakes)
+    request = parse_words(flag_words, known)
+    values, mistakes = coerce_all(known, request.values)
+    request.check(mistakes)
     return values, words
 
 
@@ -202,20 +189,21 @@ def train_help() -> Help:
     from holdfast.retention.registry import METHODS
     from holdfast.runs.settings import OWN, shipped_settings
 
-    classes: dict[str, Any] = {**METHODS, **PRESETS}
-    more = (
-        Section(name="data", summary="formats and columns, --data, --chat_template", text=DATA),
-        Section(name="training", summary="learning rates by layer, --train_only, --on_policy, --fused_layers"),
-        Section(name="evaluation", summary="what is measured, held-out rows, --early_stopping"),
-        Section(name="running", summary="--for gpu, --flops_per_second, --env, --debug"),
-        Section(name="trl", summary="the other keys of trl sft and accelerate launch", text=TRL),
-        Section(name="examples", summary="more commands, and run.yaml", text=EXAMPLES),
-    )
+    methods = [_method_section(cls) for cls in [*METHODS.values(), *PRESETS.values()]]
+    settings = [*shipped_settings(), *OWN.values(), CONFIG, *flags()]
     return Help(
         command="holdfast train",
         usage="[--config run.yaml] [--key value ...]",
-        settings=sorted([*shipped_settings(), *OWN.values(), CONFIG, *flags()], key=lambda s: s.meta.section == "trl"),
-        sections=(*(_method_section(cls) for cls in classes.values()), *more),
+        settings=sorted(settings, key=lambda setting: setting.meta.section == "trl"),
+        sections=(
+            *methods,
+            Section(name="data", summary="formats and columns, --data, --chat_template", text=DATA),
+            Section(name="training", summary="learning rates by layer, --train_only, --on_policy, --fused_layers"),
+            Section(name="evaluation", summary="what is measured, held-out rows, --early_stopping"),
+            Section(name="running", summary="--for gpu, --flops_per_second, --env, --debug"),
+            Section(name="trl", summary="the other keys of trl sft and accelerate launch", text=TRL),
+            Section(name="examples", summary="more commands, and run.yaml", text=EXAMPLES),
+        ),
         description=DESCRIPTION,
         epilog=EPILOG,
     )

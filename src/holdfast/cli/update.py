@@ -3,13 +3,12 @@ measure, report."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast.cli.console import stdout_console, write
-from holdfast.config.command_line import Command, switch_is_on
-from holdfast.config.declare import Meta
+from holdfast.config.command_line import Command
+from holdfast.config.declare import Meta, Setting
 from holdfast.config.decode import Given
 from holdfast.config.help import Section
 from holdfast.studies.update.settings import UpdateSettings
@@ -66,17 +65,16 @@ examples
 """
 
 
-@dataclass(frozen=True, kw_only=True)
-class UpdateRequest(UpdateSettings):
-    """`holdfast update`."""
-
-    dry_run: Annotated[bool, Meta(yaml=False)] = False
-    """Checks models, corpus files and tasks, and prints what would be done."""
-
-
+DRY_RUN = Setting(
+    name="dry_run",
+    types=(bool,),
+    default=False,
+    help="Checks models, corpus files and tasks, and prints what would be done.",
+    meta=Meta(yaml=False),
+)
 COMMAND = Command(
     name="holdfast update",
-    request=UpdateRequest,
+    request=UpdateSettings,
     description=DESCRIPTION,
     epilog=EPILOG,
     sections=(
@@ -84,22 +82,25 @@ COMMAND = Command(
         Section(name="yaml", summary="update.yaml, by an example", text=UPDATE),
     ),
     usage="--base MODEL --instruct MODEL --corpus PATH... [options]",
+    more=(DRY_RUN,),
 )
 
 
 def run(argv: list[str]) -> int:
     """Runs the command; see `holdfast update --help`."""
-    given = COMMAND.given(argv)
-    dry_run = switch_is_on(given, next(s for s in COMMAND.settings if s.name == "dry_run"))
-    config = read_config(given)
+    request = COMMAND.given(argv)
+    dry_run = COMMAND.take_switch(request, "dry_run")
+    config = read_config(request)
     if dry_run:
-        return _dry_run(config)
+        from holdfast.studies.update.plan_text import plan_text
+
+        write(*plan_text(config))
+        return 0
     from holdfast.reports.update_report import print_update
     from holdfast.studies.update.session import update
 
-    shown = stdout_console()
-    record = update(config, console=shown)
-    print_update(record, config.output_dir, shown)
+    console = stdout_console()
+    print_update(update(config, console=console), config.output_dir, console)
     return 0
 
 
@@ -111,43 +112,29 @@ def read_config(given: Given) -> ResidualConfig:
     """
     from holdfast.studies.update.plan import update_config
 
-    given.take("dry_run")
-    if "train" in given.from_line and (parts := given.values.get("train")):
-        given.values["train"] = {k: v for part in parts for k, v in part.items()} if _only_keys(parts) else parts[0]
+    words = given.values.get("train")
+    if "train" in given.from_line and words:
+        merged: dict[str, Any] = {}
+        for word in words:
+            if isinstance(word, dict):
+                merged |= word
+        given.values["train"] = merged if all(isinstance(word, dict) for word in words) else words[0]
     if "evaluation" in given.from_line:
         given.values["evaluation"] = {"suites": given.values["evaluation"]}
     return update_config(given)
 
 
-def _only_keys(parts: list[Any]) -> bool:
-    return all(isinstance(part, dict) for part in parts)
+def report(folder: Path) -> None:
+    """Writes the page of an update's folder and prints its figures; of a study of the residual, which has a record of
+    the same name, too."""
+    from holdfast.records.residual import read_update
+    from holdfast.reports.update_report import print_update, write_update_report
 
+    record = read_update(folder)
+    if "instruct" not in record.config:  # only an update is of one base and one instruct model
+        from holdfast.cli import study
 
-def _dry_run(config: ResidualConfig) -> int:
-    from holdfast.studies.update.new_text import corpus_request
-    from holdfast.studies.update.session import check_measuring, check_models, whole_plan
-    from holdfast.support.token_counts import shown_tokens
-
-    notes, _ = check_models(config)
-    check_measuring(config)
-    corpus_request(config, Path(config.output_dir) / "corpus" / "all.jsonl")
-    budget = config.budgets[0]
-    plan = [
-        f"New text: {', '.join(config.corpus)} ({'all of it' if budget is None else shown_tokens(budget) + ' tokens'})"
-    ]
-    plan += [
-        f"{number}. {model.label}" + ("" if model.continued else "  (as it is)")
-        for number, model in enumerate(config.models(), 1)
-    ]
-    if config.evaluation:
-        entries = ", ".join(f"{e.suite}/{e.name}" for e in whole_plan(config).entries)
-        plan.append(f"Measured of each: the held-out new text, {entries}")
+        study.run(["report", str(folder)])
     else:
-        plan.append(
-            "Measured of each: the held-out new text alone. Add evaluation: to see what was kept, such as "
-            "--evaluation instruction_residual."
-        )
-    plan += [f"Note: {note}" for note in notes]
-    plan.append(f"Folder: {config.output_dir}")
-    write(*plan)
-    return 0
+        write_update_report(folder, record)
+        print_update(record, folder, stdout_console())

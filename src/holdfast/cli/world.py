@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Annotated
 
 from holdfast.cli.console import print_json, print_line, stderr_console, stdout_console
-from holdfast.config.command_line import Command, switch_is_on
-from holdfast.config.declare import Meta, part_of, settings_of
-from holdfast.config.decode import Given
+from holdfast.config.command_line import Command
+from holdfast.config.declare import Meta, part_of
 from holdfast.errors import ConfigError
 from holdfast.papers.worlds.world import WorldRecipe, quick_recipe
 from holdfast.printable import lines
@@ -81,7 +80,9 @@ def run(argv: list[str]) -> int:
     """Runs the command; see `holdfast reproduce --world --help`."""
     if argv[:1] == ["worker"]:
         return _worker(argv[1:])
-    request = COMMAND.read(argv, defaults=_quick)
+    words = COMMAND.given(argv)
+    quick = COMMAND.take_switch(words, "quick")
+    request = COMMAND.decode(words, defaults=WorldRequest(**dataclasses.asdict(quick_recipe())) if quick else None)
     recipe = part_of(request, WorldRecipe)
 
     from holdfast.papers.worlds.world import FILES, build_world
@@ -101,13 +102,6 @@ def run(argv: list[str]) -> int:
     command = f"holdfast evaluate base={paths['base']} instruct={paths['instruct']} --suite {paths['suite']}"
     print_line(target, f"  {command}")
     return 0
-
-
-def _quick(given: Given) -> WorldRequest | None:
-    """The defaults of `--quick`."""
-    if not switch_is_on(given, next(s for s in settings_of(WorldRequest) if s.name == "quick")):
-        return None
-    return WorldRequest(**dataclasses.asdict(quick_recipe()))
 
 
 def _worker(argv: list[str]) -> int:

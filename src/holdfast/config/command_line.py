@@ -59,8 +59,9 @@ class Command(Generic[T]):
 
     @property
     def settings(self) -> tuple[Setting, ...]:
-        """What may be given, `--config` first."""
-        return (*((CONFIG,) if self.yaml else ()), *settings_of(self.request), *self.more)
+        """What may be given, `--config` first, those that are `Meta.last` after the others."""
+        settings = sorted((*settings_of(self.request), *self.more), key=lambda setting: setting.meta.last)
+        return (CONFIG, *settings) if self.yaml else tuple(settings)
 
     def help(self, topic: str = "") -> str:
         """The text of `--help`, or of `--help TOPIC`.
@@ -101,22 +102,24 @@ class Command(Generic[T]):
             line.values.pop("config", None)
         return line.over(file)
 
-    def read(self, argv: Sequence[str], *, defaults: Callable[[Given], T | None] | None = None) -> T:
-        """The request.
-
-        Args:
-            argv: the words after the command's name.
-            defaults: gives a value whose fields take the place of the declared defaults (`--quick`), or None; is
-                called with what was given, which it must not change.
+    def read(self, argv: Sequence[str]) -> T:
+        """The request that the words after the command's name make.
 
         Raises:
             ConfigError: with every mistake at once.
         """
-        given = self.given(argv)
-        return self.decode(given, defaults=defaults(given) if defaults is not None else None)
+        return self.decode(self.given(argv))
+
+    def take_switch(self, given: Given, name: str) -> bool:
+        """Removes a switch from what was given, before everything is decoded; whether it is on. A value that is none
+        counts as off and becomes a mistake of `given`."""
+        [setting] = (s for s in self.settings if s.name == name)
+        values, mistakes = coerce_all({name: setting}, given.take(name))
+        given.mistakes += mistakes
+        return bool(values.get(name))
 
     def decode(self, given: Given, *, defaults: T | None = None) -> T:
-        """The request out of what was given.
+        """The request out of what was given; the fields of `defaults` take the place of the declared defaults.
 
         Raises:
             ConfigError: with every mistake at once.
@@ -152,12 +155,6 @@ def read_step(argv: Sequence[str], steps: Collection[str], *, command: str, text
             f"expected '{command}' with one of {', '.join(steps)}, got '{step}'.{did_you_mean(step, steps)}"
         )
     return step, rest
-
-
-def switch_is_on(given: Given, known: Setting) -> bool:
-    """Whether a switch is on in what was given, before everything is decoded; a value that is none counts as off."""
-    found, _ = coerce_all({known.name: known}, {known.name: given.values.get(known.name, known.default)})
-    return bool(found.get(known.name))
 
 
 # --------------------------------------------------------------------------------------------------------- the words

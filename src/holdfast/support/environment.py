@@ -231,10 +231,22 @@ def shown_name(name: str) -> str:
 
 def shown_bytes(count: float) -> str:
     """Bytes as people read them: `1.33 GB`, `100 kB`."""
-    for unit, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= scale:
-            return f"{count / scale:.3g} {unit}"
-    return f"{count:.0f} bytes"
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if count < 999.5:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:,.2f} TB"
+
+
+def shown_seconds(seconds: float) -> str:
+    """A duration in the unit that suits it: `43 ms`, `0.25 s`, `12.3 s`, `4 min`, `2.5 h`."""
+    if seconds < 0.0995:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 1:
+        return f"{seconds:.2f} s"
+    if seconds < 100:
+        return f"{seconds:.1f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
 def now() -> str:

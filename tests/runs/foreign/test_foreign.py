@@ -11,10 +11,10 @@ import pytest
 import yaml
 from rich.console import Console
 
-from holdfast.cli import convert
 from holdfast.cli.main import main
 from holdfast.errors import ConfigError
 from holdfast.runs.config import load_train_config, train_config
+from holdfast.runs.foreign.conversion import as_yaml, read_foreign
 from holdfast.runs.run import train
 
 FILES = Path(__file__).parent / "files"
@@ -25,8 +25,8 @@ def converted(name: str, dataset_info: Path | None = None) -> dict[str, Any]:
     """What the file becomes."""
     if name.startswith("llama_factory/"):
         dataset_info = dataset_info or INFO
-    tool, settings, template = convert.converted(convert.ConvertRequest(file=FILES / name, dataset_info=dataset_info))
-    text = convert.as_yaml(FILES / name, tool, settings, template)
+    tool, settings, template = read_foreign(FILES / name, dataset_info)
+    text = as_yaml(FILES / name, tool, settings, template)
     assert yaml.safe_load(text) == settings
     assert all((note in text) == (setting in settings) for setting, note in tool.table["notes"].items())
     return settings
@@ -37,7 +37,7 @@ def refused(tmp_path: Path, name: str, *, dataset_info: Path | None = None, **ch
     plain = yaml.safe_load((FILES / name).read_text())
     (tmp_path / "theirs.yml").write_text(yaml.safe_dump({**plain, **changed}))
     with pytest.raises(ConfigError) as caught:
-        convert.converted(convert.ConvertRequest(file=tmp_path / "theirs.yml", dataset_info=dataset_info))
+        read_foreign(tmp_path / "theirs.yml", dataset_info)
     return caught.value.problems
 
 
@@ -233,8 +233,7 @@ def test_the_v1_of_llama_factory() -> None:
 def test_a_loss_of_llama_factory_is_a_method_here(tmp_path: Path) -> None:
     plain = yaml.safe_load((FILES / "llama_factory/full-galore.yaml").read_text())
     (tmp_path / "theirs.yml").write_text(yaml.safe_dump({**plain, "use_asft_loss": True, "asft_alpha": 0.05}))
-    request = convert.ConvertRequest(file=tmp_path / "theirs.yml", dataset_info=INFO)
-    assert convert.converted(request)[1]["retention"] == [{"asft": {"weight": 0.05}}]
+    assert read_foreign(tmp_path / "theirs.yml", INFO)[1]["retention"] == [{"asft": {"weight": 0.05}}]
 
 
 def test_old_names_are_options_too(tmp_path: Path) -> None:
@@ -359,12 +358,12 @@ def axolotl(tmp_path: Path, **more: Any) -> dict[str, Any]:
     least = {"base_model": "acme/base", "micro_batch_size": 1, "sequence_len": 64, "num_epochs": 1}
     data = {"datasets": [{"path": "acme/rows", "type": "completion"}], "learning_rate": 1e-4}
     (tmp_path / "a.yml").write_text(yaml.safe_dump({**least, **data, **more}))
-    return convert.converted(convert.ConvertRequest(file=tmp_path / "a.yml"))[1]
+    return read_foreign(tmp_path / "a.yml")[1]
 
 
 def converted_text(tmp_path: Path, text: str) -> dict[str, Any]:
     (tmp_path / "theirs.yaml").write_text(text)
-    return convert.converted(convert.ConvertRequest(file=tmp_path / "theirs.yaml", dataset_info=INFO))[1]
+    return read_foreign(tmp_path / "theirs.yaml", INFO)[1]
 
 
 FULL = "stage: sft\nmodel_name_or_path: a/b\ndataset: identity\ncutoff_len: 64\ntemplate: qwen\n"

@@ -169,40 +169,42 @@ def translate(mapping: Mapping[str, Any], notes: list[str]) -> tuple[dict[str, A
     """
     request, mistakes = decode(MergekitRequest, mapping)
     method = METHODS.get(str(mapping.get("merge_method")))
-    listed = mapping.get("models")
-    entries = [entry for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []
+    models = mapping.get("models")
+    entries = [entry for entry in models if isinstance(entry, dict)] if isinstance(models, list) else []
     shared: dict[str, Any] = {}
-    own: list[dict[str, Any]] = []
+    by_model: list[dict[str, Any]] = []
     if method is not None:
         known = {**method.each, **method.shared}
         shared = _parameters(method, known, ("parameters",), mapping.get("parameters"), mistakes)
         for number, entry in enumerate(entries):
             path = ("models", number, "parameters")
-            own.append(_parameters(method, method.each, path, entry.get("parameters"), mistakes))
+            by_model.append(_parameters(method, method.each, path, entry.get("parameters"), mistakes))
     if request is None or method is None or mistakes:
         names = [entry["model"] for entry in entries if isinstance(entry.get("model"), str)]
         return ({"models": names} if names else {}), mistakes  # so that models do not count as missing beside them
     if method.name in _NOTES:
         notes.append(_NOTES[method.name])
-    found = {
+    translated = {
         "method": method.name,
         **_models(request, method, mistakes),
-        **_values(request, method, shared, own, mistakes),
+        **_values(request, method, shared, by_model, mistakes),
         **method.fixed,
         "tokenizer": _tokenizer(request, mistakes),
         "dtype": request.out_dtype or request.dtype,
         "chat_template": request.chat_template,
     }
-    return {key: value for key, value in found.items() if value is not None}, mistakes
+    return {key: value for key, value in translated.items() if value is not None}, mistakes
 
 
 def _parameters(
     method: _Method, known: Mapping[str, Any], path: Keys, values: Any, mistakes: list[Mistake]
 ) -> dict[str, Any]:
-    """The parameters that stand in one place."""
+    """The parameters under one key `parameters`."""
     plain: dict[str, Any] = {}
-    for key, value in values.items() if isinstance(values, dict) else ():
-        value = _unwrapped(value)
+    if not isinstance(values, dict):
+        return plain
+    for key, wrapped in values.items():
+        value = _unwrapped(wrapped)
         if key in method.ignored:
             continue
         if value is None:
@@ -213,8 +215,10 @@ def _parameters(
             mistakes.append(Mistake(path=(*path, key), text=text))
         else:
             plain[key] = value
-    switches = ("normalize", "rescale")
-    settings = {name: Setting(name=name, types=(bool if name in switches else float,)) for name in known}
+    settings = {}
+    for name in known:
+        kind = bool if name in ("normalize", "rescale") else float
+        settings[name] = Setting(name=name, types=(kind,))
     coerced, wrong = coerce_all(settings, plain)
     mistakes += [Mistake(path=(*path, *m.path), text=m.text, key=m.key) for m in wrong]
     return coerced
@@ -248,32 +252,34 @@ def _values(
     request: MergekitRequest,
     method: _Method,
     shared: Mapping[str, Any],
-    own: list[dict[str, Any]],
+    by_model: list[dict[str, Any]],
     mistakes: list[Mistake],
 ) -> dict[str, Any]:
     """The method's parameters."""
-    found: dict[str, Any] = {}
+    translated: dict[str, Any] = {}
 
     def take(values: Mapping[str, Any], name: str, default: Any, path: Keys) -> Any:
-        value = values.get(name, shared.get(name, default))
+        value = values.get(name, default)
         if value is NEEDED:
             mistakes.append(Mistake(path=(*path, name), text="is missing: mergekit requires it"))
             return 1.0
         return value
 
-    takes_base = method.name == "linear"
-    numbers = [n for n, entry in enumerate(request.models) if takes_base or entry.model != request.base_model]
     for name, default in method.each.items():
-        each = [take(own[number], name, default, ("models", number, "parameters")) for number in numbers]
+        each = []
+        for number, entry in enumerate(request.models):
+            if method.name == "linear" or entry.model != request.base_model:
+                values = {**shared, **by_model[number]}
+                each.append(take(values, name, default, ("models", number, "parameters")))
         equal = name != "weight" and len(set(each)) == 1
-        found[_OURS.get(name, name)] = each[0] if equal else each
+        translated[_OURS.get(name, name)] = each[0] if equal else each
     for name, default in method.shared.items():
-        found[_OURS.get(name, name)] = take({}, name, default, ("parameters",))
+        translated[_OURS.get(name, name)] = take(shared, name, default, ("parameters",))
     if method.name in ("task_arithmetic", "dare"):  # which have no `normalize` here: the scale does it
-        total = sum(found["weights"])
-        if found.pop("normalize") and abs(total) >= 1e-8:
-            found["scale"] /= total
-    return found
+        total = sum(translated["weights"])
+        if translated.pop("normalize") and abs(total) >= 1e-8:
+            translated["scale"] /= total
+    return translated
 
 
 def _tokenizer(request: MergekitRequest, mistakes: list[Mistake]) -> str | None:
@@ -284,12 +290,13 @@ def _tokenizer(request: MergekitRequest, mistakes: list[Mistake]) -> str | None:
         source, path = request.tokenizer.source, ("tokenizer", "source")
     parents = [request.base_model, *(entry.model for entry in request.models)]
     name = request.base_model if source == "base" else source
+    text = ""
     if source == "union":
         text = f"unions of vocabularies are not here; name one parent, or {_ELSEWHERE}"
-        mistakes.append(Mistake(path=path, text=text))
     elif source == "base" and name is None:
-        mistakes.append(Mistake(path=path, text="base is asked for, but there is no base_model"))
+        text = "base is asked for, but there is no base_model"
     elif name is not None and name not in parents:
         text = f"expected one of the parents (base, {', '.join(filter(None, parents))}), got {name}"
+    if text:
         mistakes.append(Mistake(path=path, text=text))
     return name
