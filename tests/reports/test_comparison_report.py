@@ -27,10 +27,11 @@ from holdfast.records.evaluation import EvaluationFolder
 from holdfast.reports.blocks import Tiles, words
 from holdfast.reports.charts import Chart, plotly_figure
 from holdfast.reports.compared import ComparisonRow, entry_title, gain_forest, gains, ordered
-from holdfast.reports.comparison_report import comparison_page, comparison_verdict, subject_names
+from holdfast.reports.comparison_report import comparison_page, comparison_verdict
 from holdfast.reports.flips import MOST_FLIPS, answer_of, flips_of, flips_panel
 from holdfast.reports.format import squeeze
 from holdfast.reports.html import render, write_page
+from holdfast.reports.measured import subject_names
 
 
 def cells_of(chart: Chart) -> list[list[str]]:

@@ -10,7 +10,6 @@ What it does not do: decide. Rules and their outcomes are given (`GateOutcome`);
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -60,7 +59,7 @@ from holdfast.reports.compared import (
 )
 from holdfast.reports.flips import Flips, documents_panel, flips_of, flips_panel, has_documents, paired
 from holdfast.reports.format import joined, last_part, p_value, plural, shorten, squeeze, tally
-from holdfast.reports.measured import Measured, averages_of, not_finite_tile, settings_of
+from holdfast.reports.measured import Measured, averages_of, not_finite_tile, settings_of, subject_names
 
 if TYPE_CHECKING:
     from holdfast.evaluation.compare.result import Result
@@ -380,14 +379,6 @@ def _subject_forest(pair: _Pair, tasks: Mapping[str, Sequence[int]]) -> Chart | 
 
 def _of_metric(e: Evaluation, metric: str) -> Evaluation:
     return dataclasses.replace(e, primary=metric, metrics={metric: e.metrics[metric]})
-
-
-def subject_names(tasks: Sequence[str]) -> list[str]:
-    """Subtasks without what all their names begin with (`mmlu_anatomy` -> `anatomy`), underscores as spaces."""
-    first, last = min(tasks, default=""), max(tasks, default="")  # what these two share, all between them share
-    shared = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False))
-    cut = "".join(letter for letter, _ in shared).rfind("_") + 1 if first != last else 0
-    return [task[cut:].replace("_", " ") or task for task in tasks]
 
 
 def _flips(flips: Sequence[Flips]) -> Section | None:

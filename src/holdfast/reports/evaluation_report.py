@@ -56,7 +56,6 @@ from holdfast.reports.compared import (
     pair_sentence,
     primary_of,
 )
-from holdfast.reports.comparison_report import subject_names
 from holdfast.reports.format import (
     count,
     direction,
@@ -68,7 +67,7 @@ from holdfast.reports.format import (
     metric_texts,
     plural,
 )
-from holdfast.reports.measured import Key, Measured, averages_of, names_of, not_finite_tile, settings_of
+from holdfast.reports.measured import Key, Measured, averages_of, names_of, not_finite_tile, settings_of, subject_names
 from holdfast.reports.study_page import TONES
 
 BANNERS = {

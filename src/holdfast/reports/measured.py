@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -88,6 +89,14 @@ def names_of(keys: Sequence[Key]) -> list[str]:
     """Entries by their names, with the suite where two share one."""
     names = [name for _, name in keys]
     return [name if names.count(name) == 1 else f"{suite}/{name}" for suite, name in keys]
+
+
+def subject_names(tasks: Sequence[str]) -> list[str]:
+    """Subtasks without what all their names begin with (`mmlu_anatomy` -> `anatomy`), underscores as spaces."""
+    first, last = min(tasks, default=""), max(tasks, default="")  # what these two share, all between them share
+    shared = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False))
+    cut = "".join(letter for letter, _ in shared).rfind("_") + 1 if first != last else 0
+    return [task[cut:].replace("_", " ") or task for task in tasks]
 
 
 def settings_text(settings: Mapping[str, Any]) -> str:
