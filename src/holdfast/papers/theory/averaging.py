@@ -111,7 +111,9 @@ def averaged_path(
     path = [np.array(start, np.float64)]
     for step in range(1, steps + 1):
         theta = path[-1] - alpha * gradient(path[-1])
-        path.append((1 - np.asarray(beta)) * theta + beta * old if step % every == 0 or step == steps else theta)
+        if step % every == 0 or step == steps:
+            theta = (1 - np.asarray(beta)) * theta + beta * old
+        path.append(theta)
     return np.array(path)
 
 
@@ -208,18 +210,19 @@ def kept_share(curvature: Number, *, alpha: float, beta: Number, every: int, ste
     Raises:
         ConfigError: a rate with which the steps do not converge, a beta outside [0, 1], no step between averages.
     """
-    held, weight = np.asarray(curvature, np.float64), np.asarray(beta, np.float64)
-    expect("alpha * curvature", alpha * held, (alpha * held >= 0) & (alpha * held < 2), "at least 0 and below 2")
+    weight = np.asarray(beta, np.float64)
+    shrinkage = alpha * np.asarray(curvature, np.float64)
+    expect("alpha * curvature", shrinkage, (shrinkage >= 0) & (shrinkage < 2), "at least 0 and below 2")
     expect("beta", weight, (weight >= 0) & (weight <= 1), "0 to 1")
     expect("every", every, every >= 1, "1 or more")
-    factor = (1 - weight) * (1 - alpha * held) ** every
+    factor = (1 - weight) * (1 - shrinkage) ** every
     still = factor == 1  # no average, no curvature: theta stays where it was
     limit = np.where(still, 1.0, weight / np.where(still, 1.0, 1 - factor))
     if steps is None:
         return limit
     cycles, rest = divmod(steps, every)
-    kept: Array = limit + factor**cycles * (1 - limit)
-    return (1 - weight) * (1 - alpha * held) ** rest * kept + weight if rest else kept
+    share: Array = limit + factor**cycles * (1 - limit)
+    return (1 - weight) * (1 - shrinkage) ** rest * share + weight if rest else share
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -251,10 +254,8 @@ class Quadratics:
     def losses(self, theta: Array) -> Array:
         """`[3, ...]` at `[..., D]`: the old task's loss, the new task's, the distance to theta_o."""
         away, left = theta - self.old, theta - self.new
-        old, new = (
-            np.einsum("...i,ij,...j->...", x, hessian, x) / 2
-            for x, hessian in ((away, self.old_hessian), (left, self.new_hessian))
-        )
+        old = np.einsum("...i,ij,...j->...", away, self.old_hessian, away) / 2
+        new = np.einsum("...i,ij,...j->...", left, self.new_hessian, left) / 2
         return np.stack([old, new, np.linalg.norm(away, axis=-1)])
 
     def along(self, metric: Array | None = None) -> Directions:
@@ -320,10 +321,12 @@ def random_quadratics(
     old_basis = _turned(rng, dimension, rotation)
     new_basis = old_basis @ _turned(rng, dimension, 1 - alignment)
     old, new = rng.standard_normal((2, dimension))
-    hessians = [basis * curvatures @ basis.T for basis in (old_basis, new_basis)]
-    return Quadratics(
-        old_hessian=(hessians[0] + hessians[0].T) / 2, new_hessian=(hessians[1] + hessians[1].T) / 2, old=old, new=new
-    )
+
+    def hessian(basis: Array) -> Array:
+        product: Array = basis * curvatures @ basis.T
+        return (product + product.T) / 2
+
+    return Quadratics(old_hessian=hessian(old_basis), new_hessian=hessian(new_basis), old=old, new=new)
 
 
 def _turned(rng: np.random.Generator, dimension: int, share: float) -> Array:

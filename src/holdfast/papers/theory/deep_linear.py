@@ -153,10 +153,10 @@ def perturbed_losses(tasks: LinearTasks, gamma: Number, values: Array | None = N
         `[..., N]`.
     """
     variance = np.square(np.asarray(gamma))[..., None]
-    held = tasks.ideal_values() if values is None else values
+    values = tasks.ideal_values() if values is None else values
     size = tasks.dimension
-    loss = squared_loss(held, tasks.pretraining)
-    return loss + 2 * size * variance * held.sum(-1) + size**3 * variance**2
+    loss = squared_loss(values, tasks.pretraining)
+    return loss + 2 * size * variance * values.sum(-1) + size**3 * variance**2
 
 
 def minimiser(tasks: LinearTasks, weight: Number) -> Array:
@@ -165,9 +165,9 @@ def minimiser(tasks: LinearTasks, weight: Number) -> Array:
     Raises:
         ConfigError: a negative lambda.
     """
-    held = np.asarray(weight, np.float64)[..., None]
-    expect("weight (lambda)", held, held >= 0, "0 or more")
-    return (tasks.finetuning + held * tasks.pretraining) / (1 + held)
+    weights = np.asarray(weight, np.float64)[..., None]
+    expect("weight (lambda)", weights, weights >= 0, "0 or more")
+    return (tasks.finetuning + weights * tasks.pretraining) / (1 + weights)
 
 
 def finetuned_losses(tasks: LinearTasks, weight: Number) -> tuple[Array, Array]:
@@ -183,11 +183,12 @@ def finetuned_losses(tasks: LinearTasks, weight: Number) -> tuple[Array, Array]:
     Returns:
         (pre-training loss, fine-tuning loss without the penalty), each `[..., D + 1]`.
     """
-    held = minimiser(tasks, weight)
-    return tuple(  # type: ignore[return-value]  # two of them
-        _running((held - target) ** 2) + (target**2).sum() - _running(target**2)
-        for target in (tasks.pretraining, tasks.finetuning)
-    )
+    values = minimiser(tasks, weight)
+
+    def loss(target: Array) -> Array:
+        return _running((values - target) ** 2) + (target**2).sum() - _running(target**2)
+
+    return loss(tasks.pretraining), loss(tasks.finetuning)
 
 
 def _running(terms: Array) -> Array:
@@ -203,8 +204,8 @@ def harmful_in_noise(tasks: LinearTasks, gamma: Number) -> Array:
 
 def harmful_in_finetuning(tasks: LinearTasks, weight: Number) -> Array:
     """Whether learning feature n raises the pre-training loss after fine-tuning, `[..., D]`: f_n > (2 + lambda) s_n."""
-    held = np.asarray(weight)[..., None]
-    return np.abs(tasks.finetuning - tasks.pretraining) > (1 + held) * tasks.pretraining
+    weights = np.asarray(weight)[..., None]
+    return np.abs(tasks.finetuning - tasks.pretraining) > (1 + weights) * tasks.pretraining
 
 
 def inflection_point(rises: Array) -> Array:
@@ -237,7 +238,8 @@ def flow_values(time: Number, *, start: Number, target: Number, weight: Number =
     pull = target + weight * ground
     end = pull / (1 + np.asarray(weight))
     left = np.exp(-4 * pull * np.asarray(time))
-    return np.where(ground == 0, 0.0, end * ground / np.where(ground == 0, 1.0, ground + (end - ground) * left))
+    divisor = np.where(ground == 0, 1.0, ground + (end - ground) * left)
+    return np.where(ground == 0, 0.0, end * ground / divisor)
 
 
 def start_value(tau: float) -> float:
@@ -302,12 +304,12 @@ def descent_values(
         `[..., D]`, or `[1 + steps // every, ..., D]`.
     """
     roots, pull = np.sqrt(start), target + weight * np.asarray(start)
-    kept = [roots]
+    path = [roots]
     for step in range(1, steps + 1):
         roots = roots * (1 + 2 * rate * (pull - (1 + weight) * roots**2))
         if every and step % every == 0:
-            kept.append(roots)
-    return np.square(kept if every else roots)
+            path.append(roots)
+    return np.square(path if every else roots)
 
 
 def descent_factors(

@@ -12,6 +12,7 @@ would be the same estimator.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import math
 from collections.abc import Sequence
@@ -32,15 +33,7 @@ from holdfast.papers.theory.regression import (
     sensitivities,
     weight_for,
 )
-from holdfast.papers.theory.results import (
-    Array,
-    Check,
-    Comparison,
-    Finding,
-    Theory,
-    check,
-    finding,
-)
+from holdfast.papers.theory.results import Array, Check, Comparison, Finding, Theory, check, finding
 
 WEIGHTS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 """Lambdas."""
@@ -75,12 +68,11 @@ def theory(seeds: int) -> Theory:
     first = random_problem()
     lost = np.array([forgotten(random_problem(seed=seed), SHARES) for seed in range(seeds)])
     findings = []
-    for place, share in enumerate(SHARES):
-        findings.append(l2_forgets_less(f"{share:.0%} left", share, lost[:, :, place]))
+    for number, share in enumerate(SHARES):
+        findings.append(l2_forgets_less(f"{share:.0%} left", share, lost[:, :, number]))
     for decay, overlap in itertools.product(DECAYS, OVERLAPS):
-        problems = [
-            random_problem(overlap=overlap, decay=decay, seed=seed) for seed in range(min(seeds, GEOMETRY_SEEDS))
-        ]
+        drawn = functools.partial(random_problem, overlap=overlap, decay=decay)
+        problems = [drawn(seed=seed) for seed in range(min(seeds, GEOMETRY_SEEDS))]
         slope = np.mean([felt_slope(problem) for problem in problems])
         where = f"overlap {overlap:g}, decay {decay:g}, slope {slope:.2f}"
         lost = np.array([forgotten(problem, (MIDDLE,))[:, 0] for problem in problems])
@@ -188,9 +180,9 @@ def checks(problem: Problem, apart: Problem) -> list[Check]:
         outside.append((0, norm(moved - factors.inside(moved), axis=-1), size))
     add("kept component", "(I - P) theta equals (I - P) theta0 for all three methods", *outside)
 
-    place, off = along_segment(problem, forms["label_annealing"])
+    along, off = along_segment(problem, forms["label_annealing"])
     segment = "label annealing lies at 1/(1 + lambda) between P theta0 and m"
-    add("straight segment", segment, (1 / (1 + annealing), place, 1), (0, off, 1))
+    add("straight segment", segment, (1 / (1 + annealing), along, 1), (0, off, 1))
 
     limits = []
     for method, small, large in (("l2", squares[-1], squares[0]), ("label_annealing", 1, 1)):
@@ -221,17 +213,17 @@ def printed_forms(problem: Problem, weights: dict[str, Array]) -> dict[str, Any]
     I)^-1`."""
     inputs, targets, theta0 = problem.finetuning_inputs, problem.finetuning_targets, problem.theta0
     gram = inputs @ inputs.T
-    seen = inputs.T @ np.linalg.solve(gram, inputs @ theta0)
+    inside = inputs.T @ np.linalg.solve(gram, inputs @ theta0)
     least_norm = inputs.T @ np.linalg.solve(gram, targets)
-    kept = 1 / (1 + weights["label_annealing"])[:, None]
+    learnt = 1 / (1 + weights["label_annealing"])[:, None]
     ridges = []
     for weight in weights["l2"]:
         shifted = gram + weight * np.eye(len(gram))
         rescaled = theta0 - inputs.T @ np.linalg.solve(shifted, inputs @ theta0)
         ridges.append(inputs.T @ np.linalg.solve(shifted, targets) + rescaled)
     return {
-        "direct": (theta0 - seen + least_norm)[None],
-        "label_annealing": theta0 - kept * seen + kept * least_norm,
+        "direct": (theta0 - inside + least_norm)[None],
+        "label_annealing": theta0 - learnt * inside + learnt * least_norm,
         "l2": np.array(ridges),
     }
 

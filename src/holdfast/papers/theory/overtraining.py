@@ -33,16 +33,7 @@ from holdfast.papers.theory.deep_linear import (
     start_value,
     step_bound,
 )
-from holdfast.papers.theory.results import (
-    EXACT,
-    Array,
-    Check,
-    Comparison,
-    Finding,
-    Theory,
-    check,
-    finding,
-)
+from holdfast.papers.theory.results import EXACT, Array, Check, Comparison, Finding, Theory, check, finding
 
 GAMMAS = (0.05, 0.075, 0.1, 0.15, 0.2)
 """Standard deviations of the noise on every entry of both factors."""
@@ -113,7 +104,6 @@ def theory(seeds: int) -> Theory:
 
 def findings(models: Sequence[Trained]) -> list[Finding]:
     """What the theorems say."""
-    middle = len(GAMMAS) // 2
     noise = inflection_point(np.diff([model.noisy for model in models]) > 0)
     tuning = inflection_point(np.diff([model.tuned for model in models]) > 0)
     noisy_growth = [growth(model.noisy - model.base) for model in models]
@@ -121,37 +111,31 @@ def findings(models: Sequence[Trained]) -> list[Finding]:
     task = [floored_ratios(model.task[:-1], model.task[1:])[:, 1:].max() for model in models]
     before = "sensitivity after n - 1 features over that after n, the worst n and strength"
     turn = "the first feature that raises the loss, at the"
-    results = [
+    by_gamma = (noise[:, -1] + 1) / (noise[:, 0] + 1)
+    by_lambda = (tuning[:, 0] + 1) / (tuning[:, -1] + 1)
+    on_task = "loss on the new task at one lambda over that at the next, the worst pair and n (theorem 4.7)"
+    middle = len(GAMMAS) // 2
+    noisy = [model.noisy[middle] for model in models]
+    tuned = [model.tuned[0] for model in models]
+    return [
         finding("noise costs more with each feature", f"{before} (proposition 4.3)", noisy_growth),
         finding("so does fine-tuning", f"{before} (theorem 4.6)", tuned_growth),
-        finding(
-            "larger noise turns earlier",
-            f"{turn} largest gamma over the smallest (section 4.2)",
-            (noise[:, -1] + 1) / (noise[:, 0] + 1),
-        ),
-        finding(
-            "larger lambda turns later",
-            f"{turn} smallest lambda over the largest (theorem 4.7)",
-            (tuning[:, 0] + 1) / (tuning[:, -1] + 1),
-        ),
-        finding(
-            "lambda costs on the new task",
-            "loss on the new task at one lambda over that at the next, the worst pair and n (theorem 4.7)",
-            task,
-        ),
+        finding("larger noise turns earlier", f"{turn} largest gamma over the smallest (section 4.2)", by_gamma),
+        finding("larger lambda turns later", f"{turn} smallest lambda over the largest (theorem 4.7)", by_lambda),
+        finding("lambda costs on the new task", on_task, task),
+        *ever_up("noise", "the middle gamma (theorem 4.4)", noisy, noise[:, middle]),
+        *ever_up("fine-tuning", "lambda 0 (theorem 4.7)", tuned, tuning[:, 0]),
     ]
-    for name, where, after, turns in (
-        ("noise", "the middle gamma (theorem 4.4)", [m.noisy[middle] for m in models], noise[:, middle]),
-        ("fine-tuning", "lambda 0 (theorem 4.7)", [m.tuned[0] for m in models], tuning[:, 0]),
-    ):
-        worst = []
-        for loss, n in zip(after, turns, strict=True):
-            if n < len(loss) - 1:
-                worst.append(floored_ratios(loss[n:-1], loss[n + 1 :]).max())
-        if worst:
-            what = f"loss before a feature over that after it, the worst past the first rise; {len(worst)} problems"
-            results.append(finding(f"{name}: once up, ever up", f"{what}, {where}", worst))
-    return results
+
+
+def ever_up(name: str, where: str, losses: Sequence[Array], turns: Array) -> list[Finding]:
+    """Whether losses `[D + 1]` never fall again after their turn; nothing where no problem has one."""
+    worst = []
+    for loss, n in zip(losses, turns, strict=True):
+        if n < len(loss) - 1:
+            worst.append(floored_ratios(loss[n:-1], loss[n + 1 :]).max())
+    what = f"loss before a feature over that after it, the worst past the first rise; {len(worst)} problems, {where}"
+    return [finding(f"{name}: once up, ever up", what, worst)] if worst else []
 
 
 def growth(sensitivity: Array) -> float:
@@ -189,10 +173,9 @@ def matrix_check(tasks: LinearTasks) -> Check:
     first, second = tasks.factors(start)
     values = start
     comparisons = []
-    for target, rate, steps, pull in (
-        (s, RATE / s[0], math.ceil(checkpoint_times(s, tau)[0] * s[0] / RATE), 0.0),
-        (f, step_bound(tasks, weight) / 2, 200, weight),
-    ):
+    pretraining = s, RATE / s[0], math.ceil(checkpoint_times(s, tau)[0] * s[0] / RATE), 0.0
+    finetuning = f, step_bound(tasks, weight) / 2, 200, weight
+    for target, rate, steps, pull in (pretraining, finetuning):
         first, second = descent_factors(first, second, tasks.matrix(target), rate=rate, steps=steps, weight=pull)
         values = descent_values(values, target, rate=rate, steps=steps, weight=pull)
         comparisons.append((tasks.matrix(values), first @ second, s[0]))
@@ -233,27 +216,26 @@ def order_checks(model: Trained) -> list[Check]:
     steps = math.ceil(1.25 * model.times[-1] / rate)
     path = descent_values(np.full(len(s), start_value(TAU)), s, rate=rate, steps=steps, every=every)
     crossed = (path >= s / 2).argmax(0) * rate * every
+    in_order = "" if (np.diff(crossed) > 0).all() else "not "
+    times = check(
+        "times of the features",
+        "when gradient descent has half of each feature, against log(s / start) / (2 log(1 + 2 eta s)) steps",
+        (1, crossed / half_times(s, TAU, rate), 1),
+        allowed=0.03,
+        note=f"{len(s)} features, {in_order}one after another",
+    )
     following = np.append(s[1:], 0.0)
     exponent = ((s - following) / (s + following)).min()
-    return [
-        check(
-            "times of the features",
-            "when gradient descent has half of each feature, against log(s / start) / (2 log(1 + 2 eta s)) steps",
-            (1, crossed / half_times(s, TAU, rate), 1),
-            allowed=0.03,
-            note=f"{len(s)} features, {'' if (np.diff(crossed) > 0).all() else 'not '}one after another",
-        ),
-        check(
-            "near the ideal model",
-            (
-                "factors at t_n against the ideal ones, allowed sqrt(D) e^(-C tau) with C the least "
-                "(s_n - s_n+1)/(s_n + s_n+1)"
-            ),
-            (0, np.linalg.norm(np.sqrt(model.values) - np.sqrt(ideal), axis=1)[1:], 1),
-            allowed=math.sqrt(len(s)) * math.exp(-exponent * TAU) + EXACT,
-            note=f"C is {exponent:.3g} (theorem A.1)",
-        ),
-    ]
+    distances = np.linalg.norm(np.sqrt(model.values) - np.sqrt(ideal), axis=1)
+    near = check(
+        "near the ideal model",
+        "factors at t_n against the ideal ones, allowed sqrt(D) e^(-C tau) with C the least "
+        "(s_n - s_n+1)/(s_n + s_n+1)",
+        (0, distances[1:], 1),
+        allowed=math.sqrt(len(s)) * math.exp(-exponent * TAU) + EXACT,
+        note=f"C is {exponent:.3g} (theorem A.1)",
+    )
+    return [times, near]
 
 
 def noise_checks(problems: Sequence[LinearTasks]) -> list[Check]:
@@ -266,34 +248,29 @@ def noise_checks(problems: Sequence[LinearTasks]) -> list[Check]:
     for signs in itertools.product((-1.0, 1.0), repeat=8):
         noise = 0.7 * np.array(signs).reshape(2, 2, 2)
         total += (((first + noise[0]) @ (second + noise[1]) - target) ** 2).sum() / 256
+    signs_check = check(
+        "noise, every sign",
+        "all 256 signs of noise of size gamma on factors of 2 x 2, over the formula: it needs no normal law, and lacks "
+        "no term",
+        (1, total / perturbed_loss(first, second, target, 0.7), 1),
+    )
     ideal = perturbed_losses(tasks, gammas)
+    rise = (2 * tasks.dimension * gammas[:, None] ** 2 - s) * s
+    feature_check = check(
+        "noise, one more feature",
+        "learning feature n changes it by (2 D gamma^2 - s_n) s_n: equal, where (2) and (14) print at least",
+        (rise, np.diff(ideal), ideal.max()),
+    )
     losses = [perturbed_losses(t, gammas) for t in problems]
     rules = [harmful_in_noise(t, gammas) for t in problems]
-    return [
-        check(
-            "noise, every sign",
-            (
-                "all 256 signs of noise of size gamma on factors of 2 x 2, over the formula: it needs no normal law, "
-                "and lacks no term"
-            ),
-            (1, total / perturbed_loss(first, second, target, 0.7), 1),
-        ),
-        drawn_check(tasks, ideal, rng),
-        check(
-            "noise, one more feature",
-            "learning feature n changes it by (2 D gamma^2 - s_n) s_n: equal, where (2) and (14) print at least",
-            ((2 * tasks.dimension * gammas[:, None] ** 2 - s) * s, np.diff(ideal), ideal.max()),
-        ),
-        check(
-            "inflection against gamma",
-            (
-                "features between the turn of the loss and the smallest n with s_n < 2 D gamma^2, and turns that come "
-                "later at a larger gamma; all problems"
-            ),
-            *turn_comparisons(losses, rules),
-            allowed=0.0,
-        ),
-    ]
+    turn_check = check(
+        "inflection against gamma",
+        "features between the turn of the loss and the smallest n with s_n < 2 D gamma^2, and turns that come later "
+        "at a larger gamma; all problems",
+        *turn_comparisons(losses, rules),
+        allowed=0.0,
+    )
+    return [signs_check, drawn_check(tasks, ideal, rng), feature_check, turn_check]
 
 
 def turn_comparisons(losses: Sequence[Array], rules: Sequence[Array], sign: int = 1) -> tuple[Comparison, Comparison]:
@@ -310,11 +287,11 @@ def drawn_check(tasks: LinearTasks, ideal: Array, rng: np.random.Generator) -> C
     ratios, allowed = [], []
     for n, values in enumerate(tasks.ideal_values()):
         first, second = tasks.factors(values)
-        for place, gamma in enumerate(GAMMAS):
+        for gamma, closed in zip(GAMMAS, ideal[:, n], strict=True):
             products = (first + gamma * draws[0]) @ (second + gamma * draws[1]) - target
             losses = (products**2).sum((1, 2))
-            ratios.append(losses.mean() / ideal[place, n])
-            allowed.append(float(ERRORS * losses.std(ddof=1) / math.sqrt(DRAWS) / ideal[place, n]))
+            ratios.append(losses.mean() / closed)
+            allowed.append(float(ERRORS * losses.std(ddof=1) / math.sqrt(DRAWS) / closed))
     furthest = np.argmax(np.abs(np.array(ratios) - 1) / allowed)
     return check(
         "noise, drawn",
@@ -360,7 +337,7 @@ def tuning_checks(problems: Sequence[LinearTasks]) -> list[Check]:
     )
 
     apart = np.append(0.0, np.cumsum((f - s) ** 2))
-    whole = np.sqrt(apart)
+    segment = np.sqrt(apart)
     forgotten = old - squared_loss(ideal, s)
     left = new - (squared_loss(ideal, f) - apart)
     line = np.sqrt(np.maximum(forgotten, 0)) + np.sqrt(np.maximum(left, 0))
@@ -368,7 +345,7 @@ def tuning_checks(problems: Sequence[LinearTasks]) -> list[Check]:
         check(
             "a straight line between the tasks",
             "sqrt(forgotten) + sqrt(left to learn) is |f - s| over the learnt features at every lambda (ours)",
-            (whole, line, whole.max()),
+            (segment, line, segment.max()),
             allowed=1e-6,
         )
     )
@@ -390,7 +367,8 @@ def tuning_checks(problems: Sequence[LinearTasks]) -> list[Check]:
 
     start = np.full(tasks.dimension, 1e-3 * min(s.min(), f.min()))
     rate = step_bound(tasks, 1.0)
-    arrived = descent_values(start, f, rate=rate, steps=math.ceil(80 / (4 * rate * (f + start).min())), weight=1.0)
+    steps = math.ceil(80 / (4 * rate * (f + start).min()))
+    arrived = descent_values(start, f, rate=rate, steps=steps, weight=1.0)
     return [
         *results,
         check(

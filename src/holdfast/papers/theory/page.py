@@ -31,6 +31,11 @@ FINDINGS = (
 def theory_page(theory: Theory) -> Page:
     """The page as blocks."""
     ratios = ratios_chart(theory.findings)
+    sections = [
+        Section("Formulas", [Code(theory.equations)]),
+        Section("Checks", [checks_table(theory.checks)], intro=CHECKS, anchor="checks"),
+        Section("Statements", [ratios.table, ratios], intro=FINDINGS, anchor="statements"),
+    ]
     return Page(
         tab=f"{theory.title} (holdfast)",
         eyebrow="holdfast reproduce --theory",
@@ -38,11 +43,7 @@ def theory_page(theory: Theory) -> Page:
         lead=lead(theory),
         status=("all checks hold", "good") if theory.passed else ("a check fails", "bad"),
         details=f"{theory.source} · {theory.problems}; {theory.seeds} seeds",
-        blocks=[
-            Section("Formulas", [Code(theory.equations)]),
-            Section("Checks", [checks_table(theory.checks)], intro=CHECKS, anchor="checks"),
-            Section("Statements", [ratios.table, ratios], intro=FINDINGS, anchor="statements"),
-        ],
+        blocks=[*sections],
         footer="Computed by holdfast in float64.",
     )
 
@@ -51,7 +52,7 @@ def print_theory(theory: Theory, console: Console | None = None) -> None:
     """The same in a terminal, without the formulas."""
     tables = []
     for table in (checks_table(theory.checks), ratios_chart(theory.findings).table):
-        rows = [[row[0][0], *row[1:]] for row in table.rows]
+        rows = [[head[0], *cells] for head, *cells in table.rows]
         tables.append(dataclasses.replace(table, rows=rows))
     Printer(console).show([Paragraph(lead(theory)), *tables, Paragraph("")])
 
@@ -82,22 +83,19 @@ def checks_table(checks: Sequence[Check]) -> Table:
 def ratios_chart(findings: Sequence[Finding]) -> Chart:
     """Ratios with their intervals; the chart's table has the verdicts."""
     rows = []
-    for place, finding in enumerate(findings):
+    for row, finding in enumerate(findings):
         low, high = finding.low, finding.high
         interval = interval_text((low, high), 3)
         value = Value(value=finding.ratio, low=low, high=high, text=number(finding.ratio, 3), interval=interval)
         name = (finding.name, sub(finding.formula))
         verdict = chip(finding.verdict, TONES[finding.verdict])
-        rows.append({"name": name, "ratio": value, "place": place, "verdict": verdict})
+        rows.append({"name": name, "ratio": value, "row": row, "verdict": verdict})
+    heads = [Col("Statement", "name", numeric=False), Col("Verdict", "verdict", numeric=False), Col("Ratio", "ratio")]
     return Chart(
         title="Ratios",
         rows=rows,
-        columns=[
-            Col("Statement", "name", numeric=False),
-            Col("Verdict", "verdict", numeric=False),
-            Col("Ratio", "ratio"),
-        ],
-        marks=[Mark(x="ratio", y="place")],
+        columns=heads,
+        marks=[Mark(x="ratio", y="row")],
         x=Axis(title="ratio; below 1 the statement holds", log=True),
         y=Axis(names=[finding.name for finding in findings], length=56),
         rules=[Rule(x=1)],

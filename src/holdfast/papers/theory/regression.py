@@ -262,12 +262,12 @@ def gradient(problem: Problem, method: str, weight: float, theta: Array) -> Arra
     """The gradient `[D]` of a method's objective (equations 6, 7, 8) at `theta` `[D]`, straight from the objective."""
     check_method(method)
     inputs, start = problem.finetuning_inputs, problem.theta0
-    found: Array = inputs.T @ (inputs @ theta - problem.finetuning_targets)
+    slope: Array = inputs.T @ (inputs @ theta - problem.finetuning_targets)
     if method == "l2":
-        found = found + weight * (theta - start)
+        slope = slope + weight * (theta - start)
     elif method == "label_annealing":
-        found = found + weight * (inputs.T @ (inputs @ (theta - start)))
-    return found
+        slope = slope + weight * (inputs.T @ (inputs @ (theta - start)))
+    return slope
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -339,8 +339,8 @@ def along_segment(problem: Problem, theta: Array) -> tuple[Array, Array]:
     way = problem.least_norm - start
     length = float(norm(way))
     moved = problem.finetuning_factors.inside(theta) - start
-    place = moved @ way / length**2
-    return place, norm(moved - place[..., None] * way, axis=-1) / length
+    along = moved @ way / length**2
+    return along, norm(moved - along[..., None] * way, axis=-1) / length
 
 
 def sensitivities(problem: Problem) -> Array:

@@ -75,14 +75,13 @@ class Theory:
 
 def check(name: str, formula: str, *comparisons: Comparison, allowed: float = EXACT, note: str = "") -> Check:
     """The check that the furthest of some comparisons is at most `allowed`, relative; NaN fails."""
-    places = []
+    worst = []
     for closed, number, scale in comparisons:
         forms, numbers = np.broadcast_arrays(np.asarray(closed, float), np.asarray(number, float))
         apart = np.abs(numbers - forms)
-        place = apart.argmax()  # of a NaN where there is one
-        places.append((apart.flat[place] / scale, forms.flat[place], numbers.flat[place]))
-    furthest = int(np.argmax([deviation for deviation, _, _ in places]))
-    deviation, form, number = map(float, places[furthest])
+        index = apart.argmax()  # of a NaN where there is one
+        worst.append((apart.flat[index] / scale, forms.flat[index], numbers.flat[index]))
+    deviation, form, number = np.array(worst)[np.argmax(np.array(worst)[:, 0])].tolist()
     return Check(
         name=name,
         formula=formula,

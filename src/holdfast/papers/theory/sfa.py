@@ -33,15 +33,7 @@ from holdfast.papers.theory.averaging import (
     period,
     random_quadratics,
 )
-from holdfast.papers.theory.results import (
-    Array,
-    Check,
-    Comparison,
-    Finding,
-    Theory,
-    check,
-    finding,
-)
+from holdfast.papers.theory.results import Array, Check, Comparison, Finding, Theory, check, finding
 
 STEPS = 200
 """Of gradient descent on the new task, each 1 over its largest curvature."""
@@ -113,16 +105,17 @@ def outcome_of(problem: Quadratics) -> Outcome:
 
     direct = problem.losses(plain.theta(averaged(1.0, np.zeros(1))))[0, 0]
 
-    def at_middle(along: Directions, kept: Callable[[Array], Array]) -> float:
+    def at_middle(along: Directions, shares: Callable[[Array], Array]) -> float:
         """The old loss at the strength, from 0 to 1, that leaves `MIDDLE` of the new loss: that rises with it."""
         low, high = 0.0, 1.0
         for _ in range(60):
             middle = (low + high) / 2
-            if along.new_loss(kept(np.array([middle])))[0] < MIDDLE * start:
+            if along.new_loss(shares(np.array([middle])))[0] < MIDDLE * start:
                 low = middle
             else:
                 high = middle
-        return problem.losses(along.theta(kept(np.array([(low + high) / 2]))))[0, 0] / direct
+        theta = along.theta(shares(np.array([(low + high) / 2])))
+        return problem.losses(theta)[0, 0] / direct
 
     def by_share(along: Directions, share: Array) -> Array:
         """A penalty whose coefficient over the mean curvature goes from 0 to infinity as the share goes to 1."""
@@ -132,8 +125,8 @@ def outcome_of(problem: Quadratics) -> Outcome:
     for name, metric in (("l2", None), ("ewc", np.diag(problem.old_hessian)), ("both", problem.old_hessian)):
         along = problem.along(metric)
         equal[name] = at_middle(along, partial(by_share, along))
-    kept = np.concatenate([averaged(p, np.array([BETA])) for p in FRACTIONS])
-    along_p = problem.losses(plain.theta(kept)) / np.array([[direct], [start], [away]])
+    shares = np.concatenate([averaged(p, np.array([BETA])) for p in FRACTIONS])
+    along_p = problem.losses(plain.theta(shares)) / np.array([[direct], [start], [away]])
     return Outcome(along_p=along_p, equal=equal)
 
 
@@ -142,9 +135,10 @@ def sfa(p: float) -> str:
     return f"p = {p:g}"
 
 
-def at_equal_loss(outcomes: Sequence[Outcome], method: str, other: str) -> Array:
-    """The old loss of a method over that of another, a ratio a problem."""
-    return np.array([outcome.equal[method] / outcome.equal[other] for outcome in outcomes])
+def at_equal_loss(name: str, outcomes: Sequence[Outcome], method: str, other: str, source: str = "") -> Finding:
+    """That a method's old loss is below that of another, a ratio a problem."""
+    what = f"old loss of {NAMES.get(method, method)} over {NAMES.get(other, other)}, at equal new loss{source}"
+    return finding(name, what, [outcome.equal[method] / outcome.equal[other] for outcome in outcomes])
 
 
 # ------------------------------------------------------------------------------------------------------------- findings
@@ -156,34 +150,18 @@ def observations(seeds: int) -> list[Finding]:
     along = np.array([outcome.along_p[:, :-1] for outcome in outcomes])
     old, new, distance = along[:, 0], along[:, 1], along[:, 2]
     both = old + new
+    nearer = "distance to theta_o over that at the next larger p, the worst of them (section 6.3)"
+    saved = "old loss and new loss together, as shares of the most, at p = 0.1 over p = 1 (our measure of section 6.2)"
     small = sfa(P[-1])
-    results = [
+    return [
         finding("smaller p forgets less", "old loss at p = 0.1 over p = 1 (section 6.2)", old[:, -1] / old[:, 0]),
-        finding(
-            "each smaller p ends nearer",
-            "distance to theta_o over that at the next larger p, the worst of them (section 6.3)",
-            (distance[:, 1:] / distance[:, :-1]).max(1),
-        ),
-        finding(
-            "saves more than it costs",
-            "old loss and new loss together, as shares of the most, at p = 0.1 over p = 1 (our measure of section 6.2)",
-            both[:, -1] / both[:, 0],
-        ),
+        finding("each smaller p ends nearer", nearer, (distance[:, 1:] / distance[:, :-1]).max(1)),
+        finding("saves more than it costs", saved, both[:, -1] / both[:, 0]),
+        at_equal_loss("often beats once", outcomes, small, sfa(1.0), " (section 6.2)"),
+        at_equal_loss("SFA beats L2", outcomes, small, "l2", " (figure 1)"),
+        at_equal_loss("L2 beats EWC", outcomes, "l2", "ewc", " (figure 1)"),
+        at_equal_loss("SFA beats EWC", outcomes, small, "ewc", " (figure 1)"),
     ]
-    for name, method, other, source in (
-        ("often beats once", small, sfa(1.0), "section 6.2"),
-        ("SFA beats L2", small, "l2", "figure 1"),
-        ("L2 beats EWC", "l2", "ewc", "figure 1"),
-        ("SFA beats EWC", small, "ewc", "figure 1"),
-    ):
-        results.append(
-            finding(
-                name,
-                f"old loss of {NAMES.get(method, method)} over {NAMES.get(other, other)}, at equal new loss ({source})",
-                at_equal_loss(outcomes, method, other),
-            )
-        )
-    return results
 
 
 def geometries(seeds: int) -> list[Finding]:
@@ -193,14 +171,8 @@ def geometries(seeds: int) -> list[Finding]:
         drawn = partial(random_quadratics, alignment=alignment, rotation=rotation)
         outcomes = [outcome_of(drawn(seed=seed)) for seed in range(seeds)]
         for method in (sfa(1.0), sfa(P[-1]), "ewc", "both"):
-            name = NAMES.get(method, method)
-            results.append(
-                finding(
-                    f"{name} beats L2: alignment {alignment:g}, rotation {rotation:g}",
-                    f"old loss of {name} over L2, at equal new loss",
-                    at_equal_loss(outcomes, method, "l2"),
-                )
-            )
+            name = f"{NAMES.get(method, method)} beats L2: alignment {alignment:g}, rotation {rotation:g}"
+            results.append(at_equal_loss(name, outcomes, method, "l2"))
     return results
 
 
@@ -261,25 +233,23 @@ def step_checks(problem: Quadratics) -> list[Check]:
         remainder = merged[1] - exact[1] - rate**2 * pull * gradient(start)
         remainders.append((0, remainder, np.abs(exact).max()))
         orders.append(elastic_order(gradient, start, old, pull, 1 / curvature))
-    return [
-        *results,
-        check(
-            "EWC is a merge",
-            (
-                "the penalised steps as merges with alpha = eta / (1 - eta F); as two updates, the penalty's gradient "
-                "taken before the first; and equations 13, 14 as the penalty F / (1 - eta F)"
-            ),
-            *merges,
-        ),
-        check("EWC merge: remainder", "one step of equations 13, 14 less the penalised one is eta^2 F g", *remainders),
-        check(
-            "EWC merge: second order",
-            f"{ORDER_STEPS} steps of both: halving eta divides the difference by 4, so its order is 2",
-            (2, np.array(orders), 1),
-            allowed=0.05,
-            note=f"orders {', '.join(f'{order:.3f}' for order in orders)}",
-        ),
-    ]
+    merge = check(
+        "EWC is a merge",
+        "the penalised steps as merges with alpha = eta / (1 - eta F); as two updates, the penalty's gradient taken "
+        "before the first; and equations 13, 14 as the penalty F / (1 - eta F)",
+        *merges,
+    )
+    step = "one step of equations 13, 14 less the penalised one is eta^2 F g"
+    remainder_check = check("EWC merge: remainder", step, *remainders)
+    texts = [f"{order:.3f}" for order in orders]
+    order_check = check(
+        "EWC merge: second order",
+        f"{ORDER_STEPS} steps of both: halving eta divides the difference by 4, so its order is 2",
+        (2, np.array(orders), 1),
+        allowed=0.05,
+        note=f"orders {', '.join(texts)}",
+    )
+    return [*results, merge, remainder_check, order_check]
 
 
 def against(path: Array, number: Array) -> Comparison:
@@ -321,23 +291,21 @@ def period_checks(problem: Quadratics) -> list[Check]:
             every = period(p, STEPS)
             share = partial(kept_share, along.values, alpha=alpha, beta=beta, every=every)
             rest = along.theta(share())
-            for start, steps, end, results in (
-                (old, STEPS, along.theta(share(steps=STEPS)), last),
-                (rest, every, rest, fixed),
-            ):
-                path = averaged_path(problem.gradient, start, old, alpha=alpha, beta=beta, steps=steps, every=every)
-                results.append((end, path[-1], away))
+            iterate = partial(averaged_path, problem.gradient, old=old, alpha=alpha, beta=beta, every=every)
+            last.append((along.theta(share(steps=STEPS)), iterate(old, steps=STEPS)[-1], away))
+            fixed.append((rest, iterate(rest, steps=every)[-1], away))
     _, penalty = penalty_of(alpha, BETA)
-    kept = partial(kept_share, along.values, alpha=alpha, beta=BETA)
-    shares = np.array([kept(every=k) for k in range(1, STEPS + 1)])
+    fixed_point = partial(kept_share, along.values, alpha=alpha, beta=BETA)
+    shares = np.array([fixed_point(every=k) for k in range(1, STEPS + 1)])
     distance = norm((1 - shares) * along.away, axis=1) / away
     fall = np.maximum(distance[:-1] - distance[1:], 0)
     ends = "k = 1 is L2's minimiser, k to infinity the segment from theta_o to the optimum"
     nearer = "by how much the fixed point's distance to theta_o falls as k grows"
+    often, seldom = (along.penalised(penalty), shares[0], 1), (BETA, fixed_point(every=10**12), 1)
     return [
         check("closed form along p", "SFA's last step at every p and three betas, against the iteration", *last),
         check("fixed point", "k steps and an average leave it where it is", *fixed),
-        check("ends of p", ends, (along.penalised(penalty), shares[0], 1), (BETA, kept(every=10**12), 1)),
+        check("ends of p", ends, often, seldom),
         check("more often is nearer", nearer, (0, fall, 1)),
     ]
 
