@@ -59,16 +59,6 @@ FISHER_SAMPLES = 600
 """Images of the old task that EWC's Fisher information is computed on."""
 VERSION = 1
 """Of what a seed's results mean; raise it where results that are there should be made again."""
-ARMS: list[Any] = [
-    "single",
-    {"replay": {"fraction": 0.1}},
-    {"sfa": {"p": [1, 0.5, 0.25, 0.1, 0.05, 0.02, 0.01]}},
-    {"sfa": {"p": [1, 0.25, 0.05, 0.01], "beta": [0.05, 0.1, 0.2, 0.35, 0.7]}},
-    {"l2": {"coefficient": [0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1]}},
-    {"ewc": {"coefficient": [1, 3, 10, 30, 100, 300, 1000]}},
-    {"ewc": {"coefficient": [100, 1000, 10000, 100000], "decoupled": True}},  # stable at any coefficient
-]
-"""Ways to train, as under `arms` of `holdfast sequence`; sequential fine-tuning is always among them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,12 +67,12 @@ class DigitsSettings:
 
     name: str
     output_dir: Path
+    arms: Sequence[Any]
+    """Ways to train, as under `arms` of `holdfast sequence`; sequential fine-tuning is always among them."""
     epochs: int = 20
     """Passes over each task's images."""
     seeds: Sequence[int] = (0, 1, 2)
     """Of the order of images; the images and the first weights are the same for all."""
-    arms: Sequence[Any] = tuple(ARMS)
-    """See `ARMS`."""
 
     @property
     def resolved(self) -> dict[str, Any]:
@@ -91,8 +81,11 @@ class DigitsSettings:
 
     def differences(self, old: Mapping[str, Any]) -> list[str]:
         """What differs from the settings of a study in the folder, a sentence each."""
-        mine = self.resolved
-        return [f"{key}: was {old.get(key)}, is {value}" for key, value in mine.items() if old.get(key) != value]
+        differences = []
+        for key, value in self.resolved.items():
+            if old.get(key) != value:
+                differences.append(f"{key}: was {old.get(key)}, is {value}")
+        return differences
 
 
 @dataclass(frozen=True)
@@ -142,30 +135,29 @@ def with_replay(new: Samples, old: Samples, *, fraction: float, seed: int) -> Sa
     from holdfast.data.mixing import mix_replay
 
     inputs, labels = torch.cat([new.inputs, old.inputs]), torch.cat([new.labels, old.labels])
-    pairs = [[number, number] for number in range(len(labels))]
+    pairs = torch.arange(len(labels)).repeat_interleave(2).view(-1, 2).tolist()
     rows = datasets.Dataset.from_dict({"input_ids": pairs, "labels": pairs})
     count = len(new.labels)
-    mixed, _ = mix_replay(
-        rows.select(range(count)), rows.select(range(count, len(labels))), fraction=fraction, seed=seed
-    )
-    numbers = torch.tensor([pair[0] for pair in mixed["input_ids"]])
+    replayed = rows.select(range(count, len(labels)))
+    mixed, _ = mix_replay(rows.select(range(count)), replayed, fraction=fraction, seed=seed)
+    numbers = torch.tensor(mixed["input_ids"])[:, 0]
     return Samples(inputs[numbers], labels[numbers])
 
 
 def write_fisher(model: nn.Module, samples: Samples, folder: Path) -> None:
     """Writes the diagonal Fisher information of a model, the mean of squared gradients of `FISHER_SAMPLES` samples, as
     EWC reads it."""
-    count = min(FISHER_SAMPLES, len(samples.labels))
-    chosen = sorted(Random(0).sample(range(len(samples.labels)), len(samples.labels))[:count])
-    named = dict(model.named_parameters())
-    sums = {name: torch.zeros_like(p) for name, p in named.items()}
+    numbers = range(len(samples.labels))
+    chosen = sorted(Random(0).sample(numbers, len(numbers))[:FISHER_SAMPLES])
+    parameters = dict(model.named_parameters())
+    sums = {name: torch.zeros_like(parameter) for name, parameter in parameters.items()}
     for number in chosen:
         loss = cross_entropy(model(samples.inputs[number]), samples.labels[number])
-        gradients = torch.autograd.grad(loss, list(named.values()))
+        gradients = torch.autograd.grad(loss, list(parameters.values()))
         for total, gradient in zip(sums.values(), gradients, strict=True):
             total.addcmul_(gradient, gradient)
-    means = {name: total / count for name, total in sums.items()}
-    save_fisher(folder, means, {"samples": count, "model": {"weights": fingerprints(named)}})
+    means = {name: total / len(chosen) for name, total in sums.items()}
+    save_fisher(folder, means, {"samples": len(chosen), "model": {"weights": fingerprints(parameters)}})
 
 
 def train_seed(settings: DigitsSettings, arms: Sequence[Arm], seed: int) -> dict[str, Any]:
@@ -177,13 +169,12 @@ def train_seed(settings: DigitsSettings, arms: Sequence[Arm], seed: int) -> dict
     """
     from holdfast.retention.registry import method_class
 
-    images = read_digits()
+    images, epochs = read_digits(), settings.epochs
     training, held_out = {}, {}
     for task, classes in TASKS.items():
-        part = images.of_classes(classes)
-        training[task] = Samples(torch.from_numpy(part.train), torch.from_numpy(part.train_labels))
-        held_out[task] = Samples(torch.from_numpy(part.test), torch.from_numpy(part.test_labels))
-    epochs = settings.epochs
+        some = images.of_classes(classes)
+        training[task] = Samples(torch.from_numpy(some.train), torch.from_numpy(some.train_labels))
+        held_out[task] = Samples(torch.from_numpy(some.test), torch.from_numpy(some.test_labels))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         base = nn.Sequential(nn.Linear(64, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, 10))
@@ -197,7 +188,7 @@ def train_seed(settings: DigitsSettings, arms: Sequence[Arm], seed: int) -> dict
             samples = training[NEW]
             methods = []
             for item in arm.retention:
-                name, parameters = next(iter(item.items()))
+                [(name, parameters)] = item.items()
                 if name == "replay":
                     samples = with_replay(samples, training[OLD], fraction=parameters["fraction"], seed=seed)
                     continue
@@ -207,10 +198,11 @@ def train_seed(settings: DigitsSettings, arms: Sequence[Arm], seed: int) -> dict
             models[arm.label] = train(start, samples, epochs=epochs, seed=seed, methods=methods)
     results = {}
     for label, model in models.items():
-        with torch.no_grad():
-            right = {
-                task: (model(asked.inputs).argmax(1) == asked.labels).int().tolist() for task, asked in held_out.items()
-            }
+        right = {}
+        for task, samples in held_out.items():
+            with torch.no_grad():
+                answers = model(samples.inputs).argmax(1)
+            right[task] = (answers == samples.labels).int().tolist()
         results[label] = {"right": right, "distance": distance(model, old_model)}
     return results
 
@@ -218,9 +210,8 @@ def train_seed(settings: DigitsSettings, arms: Sequence[Arm], seed: int) -> dict
 def distance(model: nn.Module, other: nn.Module) -> float:
     """L2 distance of two networks' weights."""
     squares = 0.0
-    with torch.no_grad():
-        for mine, theirs in zip(model.parameters(), other.parameters(), strict=True):
-            squares += float((mine.double() - theirs.double()).square().sum())
+    for mine, theirs in zip(model.parameters(), other.parameters(), strict=True):
+        squares += float((mine.detach().double() - theirs.detach().double()).square().sum())
     return math.sqrt(squares)
 
 
@@ -272,26 +263,16 @@ def digits_record(
 ) -> SequenceRecord:
     """The study's record: every arm's accuracy at the end, and how much better than sequential fine-tuning it is."""
     first = next(iter(results.values()))
+    accuracy: dict[str, Any] = {"name": "digits", "metric": "acc", "unit": "accuracy", "higher_is_better": True}
     tasks = {}
     for task in TASKS:
-        before = statistics.fmean(first["base"]["right"][task])
-        tasks[task] = TaskScore(
-            suite=task, name="digits", metric="acc", unit="accuracy", higher_is_better=True, before=before
-        )
+        tasks[task] = TaskScore(suite=task, before=statistics.fmean(first["base"]["right"][task]), **accuracy)
     models = []
     for seed, networks in results.items():
         for label, network in networks.items():
-            if label == "base":
-                continue
-            model = SequenceModel(
-                name=label,
-                label=label,
-                seed=seed,
-                trained=[OLD] if label == OLD else [OLD, NEW],
-                state="complete",
-                distance=network["distance"],
-            )
-            models.append(model)
+            if label != "base":
+                about = {"trained": [OLD] if label == OLD else [OLD, NEW], "distance": network["distance"]}
+                models.append(SequenceModel(name=label, label=label, seed=seed, state="complete", **about))
     return SequenceRecord(
         name=settings.name,
         status="finished",
@@ -310,21 +291,20 @@ def digits_record(
 
 def arm_result(arm: Arm, results: Mapping[int, Mapping[str, Any]], tasks: Mapping[str, TaskScore]) -> ArmResult:
     """One arm with its figures."""
-    sequential = next(iter(read_arms([], [], []))).label
+    sequential = read_arms([], [], [])[0].label
+
+    def right(label: str, task: str) -> dict[int, Sequence[int]]:
+        return {seed: networks[label]["right"][task] for seed, networks in results.items()}
+
     scores, against = {}, {}
     for task, about in tasks.items():
         # of the arm that trains each task alone, a task's score is that of its own model
-        label = OLD if arm.kind == SINGLE and task == OLD else arm.label
-        after = {seed: networks[label]["right"][task] for seed, networks in results.items()}
-        gain = gain_over({seed: networks["base"]["right"][task] for seed, networks in results.items()}, after)
-        scores[task] = Figure(
-            value=about.before + gain.value,
-            by_seed={seed: about.before + difference for seed, difference in gain.by_seed.items()},
-            samples_half=gain.samples_half,
-        )
+        after = right(OLD if arm.kind == SINGLE and task == OLD else arm.label, task)
+        gain = gain_over(right("base", task), after)
+        by_seed = {seed: about.before + difference for seed, difference in gain.by_seed.items()}
+        scores[task] = Figure(value=about.before + gain.value, by_seed=by_seed, samples_half=gain.samples_half)
         if arm.kind != SEQUENTIAL:
-            plain = {seed: networks[sequential]["right"][task] for seed, networks in results.items()}
-            against[task] = gain_over(plain, after)
+            against[task] = gain_over(right(sequential, task), after)
     moved = Figure.over_seeds({seed: networks[arm.label]["distance"] for seed, networks in results.items()})
     return ArmResult(
         arm=arm.label,
