@@ -19,26 +19,30 @@ def corpus():
     return embedded_corpus()
 
 
-def test_sizes(corpus):
-    sizes = {name: sum(map(len, pieces)) for name, pieces in corpus.splits().items()}
+@pytest.fixture(scope="module")
+def splits(corpus):
+    return {name: getattr(corpus, name) for name in (*embedded.PROSE_SHARES, *embedded.CODE_SHARES)}
+
+
+def test_sizes(splits):
+    sizes = {name: sum(map(len, pieces)) for name, pieces in splits.items()}
     assert sizes["prose_train"] > 200_000
     assert sizes["code_train"] > 2_000_000
     for kind in (embedded.PROSE_SHARES, embedded.CODE_SHARES):
         total = sum(sizes[name] for name in kind)
         for name, share in kind.items():
             assert sizes[name] / total == pytest.approx(share, abs=0.02), name
-    for name, pieces in corpus.splits().items():
+    for name, pieces in splits.items():
         assert len(pieces) >= 100, f"{name}: a paired bootstrap needs a hundred documents"
         assert all(piece.strip() and len(piece) <= embedded.PIECE_CHARACTERS for piece in pieces)
         assert len(set(pieces)) == len(pieces)
 
 
-def test_splits_share_no_text(corpus):
+def test_splits_share_no_text(splits):
     def long_paragraphs(pieces):
         plain = (" ".join(p.split()) for piece in pieces for p in piece.split("\n\n"))
         return {p for p in plain if len(p) >= 2 * embedded.SHORT_TEXT}
 
-    splits = corpus.splits()
     for held_out in ("prose_heldout", "code_heldout"):
         held = long_paragraphs(splits[held_out])
         assert len(held) > 100
@@ -90,14 +94,13 @@ def test_cut_loses_nothing(text, limit):
 def test_tokenizer_round_trip(corpus, tmp_path):
     from transformers import AutoTokenizer
 
-    tokenizer = train_tokenizer(corpus.prose_train[:60], vocab_size=600, special_tokens=["<|user|>"], max_length=128)
+    tokenizer = train_tokenizer(corpus.prose_train[:60], vocab_size=600, special_tokens=["<|user|>"])
     text = "Naïve  “text”\n\twith 日本, emoji 🦉 , and odd  spaces ."
     ids = tokenizer(text).input_ids
     assert tokenizer.decode(ids) == text
     assert len(tokenizer) == 600
     assert (tokenizer.eos_token, tokenizer.eos_token_id, tokenizer.pad_token_id) == ("<|endoftext|>", 0, 1)
     assert tokenizer("<|user|>a").input_ids[0] == 2
-    assert tokenizer.model_max_length == 128
     tokenizer.save_pretrained(tmp_path)
     loaded = AutoTokenizer.from_pretrained(tmp_path)
     assert loaded(text).input_ids == ids

@@ -15,7 +15,7 @@ import torch
 from gguf_files import tiny_llama, tiny_tokenizer, write_gguf
 from holdfast.checkpoints.manifest import damage, read_manifest
 from holdfast.checkpoints.summary import inspect_checkpoint
-from holdfast.errors import ModelError, RunFolderError
+from holdfast.errors import ModelError, StorageError
 from holdfast.models import load
 from holdfast.papers.worlds import gguf as importing
 from holdfast.papers.worlds.gguf import import_gguf
@@ -174,11 +174,11 @@ def test_a_missing_tensor_is_not_made_up(tmp_path: Path, tokenizer: Any) -> None
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path, file: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(RunFolderError, match="Could not write"):
+    with pytest.raises(StorageError, match="Could not write"):
         make(file, tmp_path / "file" / "out", name="out")
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "notes.txt").write_text("mine")
-    with pytest.raises(RunFolderError, match="Could not write"):
+    with pytest.raises(StorageError, match="Could not write"):
         make(file, tmp_path / "taken", name="out")
     assert (tmp_path / "taken" / "notes.txt").read_text() == "mine"
 

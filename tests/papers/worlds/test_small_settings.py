@@ -21,10 +21,8 @@ from holdfast.papers.worlds.shared_base import quick_shared_world
 from holdfast.papers.worlds.small_settings import SETTINGS, make_setting
 from holdfast.papers.worlds.word_problems import (
     OPERATIONS,
-    asked_problems,
     easy_problems,
     known_articles,
-    longer_problems,
     problems_task,
     word_problems,
 )
@@ -246,8 +244,8 @@ def test_problems_are_dealt_out_by_their_question():
 
 @pytest.mark.parametrize("steps", [2, 3])
 def test_problems_of_several_steps_are_right_and_all_different(steps):
-    found = longer_problems(300, steps=steps, seed=1)
-    assert found[:10] == longer_problems(10, steps=steps, seed=1) != longer_problems(10, steps=steps, seed=2)
+    found = word_problems(300, steps=steps, seed=1)
+    assert found[:10] == word_problems(10, steps=steps, seed=1) != word_problems(10, steps=steps, seed=2)
     assert len({p.question for p in found}) == 300
     for problem in found:
         operations = problem.operation.split()
@@ -264,7 +262,7 @@ def test_problems_of_several_steps_are_right_and_all_different(steps):
 @pytest.mark.parametrize("steps", [1, 2, 3])
 def test_problems_that_are_asked_are_not_trained_on(steps):
     learnt, asked = (
-        {p.question for p in asked_problems(count, held_out=held_out, steps=steps)}
+        {p.question for p in word_problems(count, held_out=held_out, steps=steps)}
         for count, held_out in ((400, False), (60, True))
     )
     assert (len(learnt), len(asked)) == (400, 60) and not learnt & asked

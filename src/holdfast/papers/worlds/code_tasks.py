@@ -14,11 +14,13 @@ Whether an answer runs is not looked at; a small base's never would.
 from __future__ import annotations
 
 import ast
-import hashlib
+import itertools
 import re
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+
+from holdfast.papers.worlds.drawing import by_hash
 
 SHORTEST, LONGEST = 60, 480
 """Characters of a function without its docstring; others are left out, not cut."""
@@ -51,14 +53,13 @@ def code_tasks(pieces: Sequence[str]) -> list[CodeTask]:
     Returns:
         In the order of their hash, which has nothing to do with the modules; no two with the same prompt or code.
     """
-    found: dict[str, CodeTask] = {}
+    tasks: dict[str, CodeTask] = {}
     codes: set[str] = set()
-    for piece in pieces:
-        for task in _in_piece(piece):
-            if task.prompt not in found and task.code not in codes:
-                found[task.prompt] = task
-                codes.add(task.code)
-    return [found[prompt] for prompt in sorted(found, key=lambda p: hashlib.sha256(p.encode()).digest())]
+    for task in itertools.chain.from_iterable(map(_in_piece, pieces)):
+        if task.prompt not in tasks and task.code not in codes:
+            tasks[task.prompt] = task
+            codes.add(task.code)
+    return by_hash(tasks)
 
 
 def _in_piece(piece: str) -> Iterator[CodeTask]:
@@ -85,8 +86,8 @@ def _in_piece(piece: str) -> Iterator[CodeTask]:
 def _block(text: str, indent: int) -> str:
     """The first definition of a text, without what follows it, its indentation taken away."""
     lines = text.split("\n")
-    header = next((i for i, line in enumerate(lines) if line.rstrip().endswith(":")), 0)
-    end = header + 1
-    while end < len(lines) and (not lines[end].strip() or len(lines[end]) - len(lines[end].lstrip()) > indent):
+    end = 1 + next((i for i, line in enumerate(lines) if line.rstrip().endswith(":")), 0)
+    inside = re.compile(rf"\s*$|\s{{{indent + 1}}}")
+    while end < len(lines) and inside.match(lines[end]):
         end += 1
     return textwrap.dedent("\n".join(lines[:end]))

@@ -1,12 +1,22 @@
-"""Drawing from lists, as everything that is generated does: evenly, and the same for the same seed."""
+"""Drawing from lists, as everything that is generated does: evenly, and the same for the same seed. The phrases that
+are drawn from stand in YAML files beside the modules."""
 
 from __future__ import annotations
 
+import hashlib
 import random
-from collections.abc import Iterator, Sequence
-from typing import TypeVar
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+
+def phrases(module: str) -> Any:
+    """What the YAML file beside a module holds. `module`: its `__file__`."""
+    import yaml
+
+    return yaml.safe_load(Path(module).with_suffix(".yaml").read_text(encoding="utf-8"))
 
 
 def words(text: str) -> tuple[str, ...]:
@@ -16,9 +26,9 @@ def words(text: str) -> tuple[str, ...]:
 
 def dealt(values: Sequence[T], count: int, rng: random.Random) -> list[T]:
     """`count` values, each as frequent as the others, in random order."""
-    found = [values[i % len(values)] for i in range(count)]
-    rng.shuffle(found)
-    return found
+    hands = [values[i % len(values)] for i in range(count)]
+    rng.shuffle(hands)
+    return hands
 
 
 def endlessly(items: Sequence[T], rng: random.Random) -> Iterator[T]:
@@ -37,6 +47,12 @@ def groups(items: Sequence[T], sizes: Sequence[int], rng: random.Random) -> Iter
         del order[:size]
 
 
+def by_hash(items: Mapping[str, T]) -> list[T]:
+    """The items in the order of their keys' hashes, which has nothing to do with where they come from."""
+    return [items[key] for key in sorted(items, key=lambda key: hashlib.sha256(key.encode()).digest())]
+
+
 def listed(items: Sequence[str]) -> str:
     """Words as a sentence has them: "a", "a and b", "a, b and c"."""
-    return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} and {items[-1]}"
+    beginning = ", ".join(items[:-1])
+    return f"{beginning} and {items[-1]}" if beginning else items[0]

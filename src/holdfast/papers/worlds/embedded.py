@@ -18,6 +18,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import itertools
 import os
 import platform
 import re
@@ -104,10 +105,6 @@ class EmbeddedCorpus:
     def _known(self) -> int:
         return int(KNOWN_CODE * len(self.code_train))
 
-    def splits(self) -> dict[str, tuple[str, ...]]:
-        """The splits by name."""
-        return {name: getattr(self, name) for name in (*PROSE_SHARES, *CODE_SHARES)}
-
 
 @functools.cache
 def embedded_corpus() -> EmbeddedCorpus:
@@ -136,16 +133,16 @@ def cut(text: str, borders: Sequence[str], limit: int) -> list[str]:
         return [text] if text else []
     if not borders:
         return [text[i : i + limit] for i in range(0, len(text), limit)]
-    ends = [match.end() for match in re.finditer(borders[0], text)]
-    parts = [text[a:b] for a, b in zip([0, *ends], [*ends, len(text)], strict=True) if a < b]
     pieces: list[str] = []
-    for part in parts:
-        if len(part) > limit:
-            pieces += cut(part, borders[1:], limit)
-        elif pieces and len(pieces[-1]) + len(part) <= limit:
-            pieces[-1] += part
-        else:
-            pieces.append(part)
+    begin = 0
+    for end in [*(match.end() for match in re.finditer(borders[0], text)), len(text)]:
+        segment, begin = text[begin:end], end
+        if len(segment) > limit:
+            pieces += cut(segment, borders[1:], limit)
+        elif pieces and len(pieces[-1]) + len(segment) <= limit:
+            pieces[-1] += segment
+        elif segment:
+            pieces.append(segment)
     return pieces
 
 
@@ -185,11 +182,15 @@ def _code_documents() -> dict[str, str]:
 
 def _modules(root: Path) -> list[Path]:
     """The library's own source files, sorted; folders that are left out are not entered (site-packages may be vast)."""
-    found = []
+
+    def is_left_out(name: str) -> bool:
+        return name in _EXCLUDED_FOLDERS or name.startswith(_EXCLUDED_PREFIXES)
+
+    modules = []
     for folder, folders, files in os.walk(root):
-        folders[:] = [f for f in folders if f not in _EXCLUDED_FOLDERS and not f.startswith(_EXCLUDED_PREFIXES)]
-        found += [Path(folder, f) for f in files if f.endswith(".py") and not f.startswith(_EXCLUDED_PREFIXES)]
-    return sorted(found, key=lambda p: p.relative_to(root).as_posix())
+        folders[:] = itertools.filterfalse(is_left_out, folders)
+        modules += [Path(folder, name) for name in files if name.endswith(".py") and not is_left_out(name)]
+    return sorted(modules, key=lambda path: path.relative_to(root).as_posix())
 
 
 # --------------------------------------------------------------------------------------------------------------- splits
@@ -207,55 +208,57 @@ def _splits(documents: Mapping[str, str], shares: Mapping[str, float], borders: 
         split = max(shares, key=lambda s: (shares[s] * total - sizes[s], s))
         dealt[split].append(name)
         sizes[split] += len(unique[name])
-    texts = {split: [unique[n] for n in sorted(names)] for split, names in dealt.items()}
-    pieces = {split: _pieces(texts[split], borders, split.endswith("heldout")) for split in shares}
-    for split in shares:  # what is left of a short topic may be its title alone, which another topic has too
-        others = {piece for other in shares if other != split for piece in pieces[other]}
-        if split.endswith("heldout"):
-            pieces[split] = [piece for piece in pieces[split] if piece not in others]
+    pieces: dict[str, list[str]] = {}
+    for split, names in dealt.items():  # what is held out comes last in both
+        texts = [unique[name] for name in sorted(names)]
+        if not split.endswith("heldout"):
+            pieces[split] = _pieces(texts, borders)
+            continue
+        # what is left of a short topic may be its title alone, which another topic has too
+        known = set(itertools.chain(*pieces.values()))
+        pieces[split] = [piece for piece in _held_out_pieces(texts, borders) if piece not in known]
     return pieces
 
 
 def _without_repeats(documents: Mapping[str, str]) -> dict[str, str]:
     """Drops every paragraph that stood in an earlier document already (white space aside), however it is indented."""
-    seen: set[bytes] = set()
+    earlier: set[bytes] = set()
     unique = {}
     for name, text in documents.items():
-        kept = []
+        paragraphs = []
         here: set[bytes] = set()
         parts = re.split(r"(\n(?:[ \t]*\n)+)", text)  # paragraph, the blank lines after it, paragraph, ...
         for paragraph, blank in zip(parts[::2], [*parts[1::2], ""], strict=True):
             plain = " ".join(paragraph.split())
             if len(plain) >= SHORT_TEXT:
                 key = hashlib.sha256(plain.encode()).digest()
-                if key in seen:
+                if key in earlier:
                     continue
                 here.add(key)
-            kept.append(paragraph + blank)
-        seen |= here
-        unique[name] = "".join(kept)
+            paragraphs.append(paragraph + blank)
+        earlier |= here
+        unique[name] = "".join(paragraphs)
     return unique
 
 
-def _pieces(documents: Sequence[str], borders: Sequence[str], held_out: bool) -> list[str]:
+def _pieces(documents: Sequence[str], borders: Sequence[str], limit: int = PIECE_CHARACTERS) -> list[str]:
+    pieces = [piece.strip("\n") for text in documents for piece in cut(text, borders, limit)]
+    return list(dict.fromkeys(piece for piece in pieces if len(piece) >= SHORT_TEXT))
+
+
+def _held_out_pieces(documents: Sequence[str], borders: Sequence[str]) -> list[str]:
+    """At least `HELD_OUT_PIECES`, where they need not be very short for that."""
     limit = PIECE_CHARACTERS
-    while True:
-        pieces = [piece.strip("\n") for text in documents for piece in cut(text, borders, limit)]
-        pieces = list(dict.fromkeys(piece for piece in pieces if len(piece) >= SHORT_TEXT))
-        if not held_out or len(pieces) >= HELD_OUT_PIECES or limit <= 256:
-            return pieces
+    while len(pieces := _pieces(documents, borders, limit)) < HELD_OUT_PIECES and limit > 256:
         limit = limit * 3 // 4
+    return pieces
 
 
 # ------------------------------------------------------------------------------------------------------------ tokenizer
 
 
 def train_tokenizer(
-    documents: Iterable[str],
-    *,
-    vocab_size: int,
-    special_tokens: Sequence[str] = (),
-    max_length: int | None = None,
+    documents: Iterable[str], *, vocab_size: int, special_tokens: Sequence[str] = ()
 ) -> PreTrainedTokenizerFast:
     """Trains a byte-level BPE tokenizer: it can write any text, has no unknown token, and is the same for the same
     documents.
@@ -266,7 +269,6 @@ def train_tokenizer(
             more merges.
         special_tokens: further ones beside "<|endoftext|>" (end of sequence, id 0) and "<|pad|>" (padding, id 1), such
             as chat markers.
-        max_length: becomes `model_max_length`; no limit by default.
 
     Returns:
         A transformers tokenizer that adds no token on its own; `save_pretrained` and `AutoTokenizer` give it back.
@@ -296,14 +298,12 @@ def train_tokenizer(
         vocab_size=vocab_size, special_tokens=special, initial_alphabet=alphabet, show_progress=False
     )
     tokenizer.train_from_iterator(texts, trainer=trainer, length=len(texts))
-    limit = {} if max_length is None else {"model_max_length": max_length}
-    extra = special[2:]
+    end, padding, *others = special
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
-        eos_token=special[0],
-        bos_token=special[0],
-        pad_token=special[1],
+        eos_token=end,
+        bos_token=end,
+        pad_token=padding,
         clean_up_tokenization_spaces=False,
-        **({"additional_special_tokens": extra} if extra else {}),
-        **limit,
+        **({"additional_special_tokens": others} if others else {}),
     )

@@ -20,13 +20,12 @@ from typing import Any
 from holdfast.checkpoints import manifest
 from holdfast.checkpoints.provenance import FILE, Digests, content_fingerprint, versions
 from holdfast.checkpoints.reader import CheckpointReader
-from holdfast.checkpoints.writer import fsync_path
-from holdfast.errors import ModelError, RunFolderError, StorageError
+from holdfast.checkpoints.writer import disk_errors, fsync_path
+from holdfast.errors import ModelError
 from holdfast.models import check_model, from_pretrained, load_tokenizer
 from holdfast.support.environment import now, quiet_libraries, quiet_transformers
 from holdfast.support.files import write_json
 from holdfast.support.leftovers import NewFolder, scratch_folder
-from holdfast.support.resources import is_disk_full
 
 FLOATS = ("F32", "F16", "BF16", "F64")
 """Types of a GGUF file that are numbers, not blocks of quantised ones."""
@@ -36,38 +35,31 @@ from GGUF."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stored:
-    """What a GGUF file holds in one of its types."""
-
-    type: str
-    """As ggml names it, such as "Q4_1"."""
-    tensors: int
-    parameters: int
-
-
-@dataclass(frozen=True, kw_only=True)
 class GgufFile:
     """A GGUF file, looked at without its tensors' content."""
 
     path: Path
     metadata: Mapping[str, Any]
     """Lists of words are their length."""
-    stored: tuple[Stored, ...]
-    """Most parameters first."""
+    stored: list[dict[str, Any]]
+    """Of each type of tensor, as ggml names it, such as "Q4_1": `type`, number of `tensors` and of `parameters`; most
+    parameters first."""
 
     @property
     def parameters(self) -> int:
         """Numbers in all tensors."""
-        return sum(part.parameters for part in self.stored)
+        return sum(row["parameters"] for row in self.stored)
 
     @property
     def note(self) -> str:
         """What is to be said wherever a figure of this model stands."""
-        blocks = next((part.type for part in self.stored if part.type not in FLOATS), None)
+        types = [row["type"] for row in self.stored]
+        blocks = next((name for name in types if name not in FLOATS), None)
         if blocks is None:
-            return f"converted from GGUF ({self.stored[0].type})"
-        bits = re.search(r"\d+", blocks)
-        return f"dequantised from {f'{bits[0]} bits' if bits else 'blocks'} ({blocks})"
+            return f"converted from GGUF ({types[0]})"
+        digits = re.search(r"\d+", blocks)
+        bits = f"{digits[0]} bits" if digits else "blocks"
+        return f"dequantised from {bits} ({blocks})"
 
 
 def read_gguf(path: Path) -> GgufFile:
@@ -83,11 +75,14 @@ def read_gguf(path: Path) -> GgufFile:
     from transformers.integrations.gguf import read_gguf_metadata
 
     metadata, _ = read_gguf_metadata(os.fspath(path))
-    sizes: dict[str, list[int]] = {}
+    stored: dict[str, dict[str, Any]] = {}
     for tensor in GGUFReader(path).tensors:
-        sizes.setdefault(tensor.tensor_type.name, []).append(int(tensor.n_elements))
-    stored = [Stored(type=name, tensors=len(counts), parameters=sum(counts)) for name, counts in sizes.items()]
-    return GgufFile(path=path, metadata=metadata, stored=tuple(sorted(stored, key=lambda part: -part.parameters)))
+        name = tensor.tensor_type.name
+        row = stored.setdefault(name, {"type": name, "tensors": 0, "parameters": 0})
+        row["tensors"] += 1
+        row["parameters"] += int(tensor.n_elements)
+    rows = sorted(stored.values(), key=lambda row: -row["parameters"])
+    return GgufFile(path=path, metadata=metadata, stored=rows)
 
 
 def import_gguf(
@@ -115,38 +110,29 @@ def import_gguf(
 
     Raises:
         ModelError: see `read_gguf`; the model cannot be taken over whole.
-        RunFolderError: the folder cannot be made.
-        StorageError: the disk has no room.
+        RunFolderError, StorageError: the folder cannot be made.
     """
     file = read_gguf(path)
-    made_parents = None
-    try:
-        made_parents = NewFolder(folder.parent, content=False)
-        with scratch_folder(folder.parent, f".{folder.name}.making-") as work:
-            made = work / "model"
-            made.mkdir()
-            _save(file, made, work, name=name, dtype=dtype)
-            if license_file is not None:
-                shutil.copyfile(license_file, made / "LICENSE")
-            record = _provenance(file, made, name=name, dtype=dtype)
-            record["origin"] = {"note": file.note, **_source(file), **origin}
-            write_json(made / FILE, record)
-            manifest.write_manifest(made, manifest.measured(made, manifest.files_in(made), sync=True))
-            fsync_path(made)
-            os.rename(made, folder)
-            made_parents.keep()
-            fsync_path(folder.parent)
-    except OSError as error:
-        if is_disk_full(error):
-            raise StorageError(
-                f"The disk is full: {folder} was not made. Free some space, or choose another folder (HOLDFAST_CACHE)."
-            ) from error
-        raise RunFolderError(
-            f"Could not write {folder} ({error.strerror or error}). Choose another folder (HOLDFAST_CACHE)."
-        ) from error
-    finally:
-        if made_parents is not None:
-            made_parents.remove()
+    with (
+        disk_errors(folder),
+        NewFolder(folder.parent, content=False),
+        scratch_folder(folder.parent, f".{folder.name}.making-") as work,
+    ):
+        model = work / "model"
+        model.mkdir()
+        _save(file, model, work, name=name, dtype=dtype)
+        if license_file is not None:
+            shutil.copyfile(license_file, model / "LICENSE")
+        record = _provenance(file, model, name=name, dtype=dtype)
+        source: dict[str, Any] = {"note": file.note, "file": path.name, "sha256": file_sha256(path)}
+        for key in ("name", "organization"):
+            source[key] = file.metadata.get(f"general.{key}")
+        record["origin"] = {**source, **origin}
+        write_json(model / FILE, record)
+        manifest.write_manifest(model, manifest.measured(model, manifest.files_in(model), sync=True))
+        fsync_path(model)
+        os.rename(model, folder)
+        fsync_path(folder.parent)
     return record
 
 
@@ -156,7 +142,8 @@ def file_sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _save(file: GgufFile, made: Path, work: Path, *, name: str, dtype: str) -> None:
+def _save(file: GgufFile, folder: Path, work: Path, *, name: str, dtype: str) -> None:
+    from tokenizers import pre_tokenizers
     from transformers import AutoTokenizer, GgufConfig
 
     alone = work / "file"  # without what lies beside the file, which the loaders would read too
@@ -164,84 +151,55 @@ def _save(file: GgufFile, made: Path, work: Path, *, name: str, dtype: str) -> N
     (alone / "model.gguf").symlink_to(os.path.realpath(file.path))
     with quiet_libraries(), quiet_transformers():
         with contextlib.redirect_stderr(io.StringIO()):  # a bar that nothing else turns off
-            words = AutoTokenizer.from_pretrained(alone, gguf_file="model.gguf", trust_remote_code=False)
-            _split_as_trained(words, file)
+            tokenizer = AutoTokenizer.from_pretrained(alone, gguf_file="model.gguf", trust_remote_code=False)
             model = from_pretrained(
                 os.fspath(alone),
                 gguf_file="model.gguf",
                 dtype=dtype,
                 quantization_config=GgufConfig(dequantize=True),
             )
-        _check_whole(file, model)
-        _no_longer_quantised(model, name)
-        words.model_max_length = model.config.max_position_embeddings
-        words.name_or_path = name
-        model.save_pretrained(made)
-        words.save_pretrained(made)
+        if file.metadata.get("tokenizer.ggml.pre") == DIGITS_ALONE:
+            digits = pre_tokenizers.Digits(individual_digits=True)
+            pieces = pre_tokenizers.ByteLevel(add_prefix_space=False)
+            tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence([digits, pieces])
+        count = sum(parameter.numel() for parameter in model.parameters())
+        if count != file.parameters:
+            raise ModelError(
+                f"{file.path} holds {file.parameters:,} numbers, and the model that this version of transformers makes "
+                f"of it has {count:,}: it would be another model."
+            )
+        # the weights are plain ones by now: what says otherwise would keep the model from being saved and loaded
+        for holder in (model.config, model):
+            for key in ("quantization_config", "quantization_method", "hf_quantizer", "_model_name_or_path"):
+                vars(holder).pop(key, None)
+        model.is_quantized = False
+        model.config.name_or_path = tokenizer.name_or_path = name
+        tokenizer.model_max_length = model.config.max_position_embeddings
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
     shutil.rmtree(alone)
-    for path in made.iterdir():  # safetensors writes its files for their owner alone
+    for path in folder.iterdir():  # safetensors writes its files for their owner alone
         path.chmod(0o644)
-    check_model(os.fspath(made))
-    load_tokenizer(os.fspath(made))
+    check_model(os.fspath(folder))
+    load_tokenizer(os.fspath(folder))
 
 
-def _check_whole(file: GgufFile, model: Any) -> None:
-    """All numbers of the file are in the model."""
-    parameters = {id(p): p for p in model.parameters()}.values()
-    count = sum(p.numel() for p in parameters)
-    if count != file.parameters:
-        raise ModelError(
-            f"{file.path} holds {file.parameters:,} numbers, and the model that this version of transformers makes of "
-            f"it has {count:,}: it would be another model."
-        )
-
-
-def _no_longer_quantised(model: Any, name: str) -> None:
-    """The weights are plain ones by now: what says otherwise would keep the model from being saved, and from being
-    loaded by the folder."""
-    for holder in (model.config, model):
-        for key in ("quantization_config", "quantization_method", "hf_quantizer", "_model_name_or_path"):
-            if key in vars(holder):
-                delattr(holder, key)
-    model.is_quantized = False
-    model.config.name_or_path = name
-
-
-def _split_as_trained(tokenizer: Any, file: GgufFile) -> None:
-    from tokenizers import pre_tokenizers
-
-    if file.metadata.get("tokenizer.ggml.pre") == DIGITS_ALONE:
-        tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-            [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
-        )
-
-
-def _source(file: GgufFile) -> dict[str, Any]:
-    return {
-        "file": file.path.name,
-        "sha256": file_sha256(file.path),
-        "name": file.metadata.get("general.name"),
-        "organization": file.metadata.get("general.organization"),
-    }
-
-
-def _provenance(file: GgufFile, made: Path, *, name: str, dtype: str) -> dict[str, Any]:
+def _provenance(file: GgufFile, folder: Path, *, name: str, dtype: str) -> dict[str, Any]:
     from importlib.metadata import version
 
     digests = Digests()
-    with CheckpointReader(made) as reader:
+    with CheckpointReader(folder) as reader:
         fingerprint = content_fingerprint(reader, known=digests)
-        tensors = {n: digests.tensor(n, entry.size) for n, entry in sorted(reader.entries.items())}
-        parameters = sum(entry.size for entry in reader.entries.values())
+        sizes = {tensor: entry.size for tensor, entry in sorted(reader.entries.items())}
     return {
         "command": "models get",
         "method": {"method": "dequantise", "dtype": dtype},
         "request": {"name": name, "dtype": dtype},
         "parents": [{"role": "GGUF file", "name": file.path.name, "fingerprint": None}],
-        "stored": [{"type": p.type, "tensors": p.tensors, "parameters": p.parameters} for p in file.stored],
-        "parameters": parameters,
+        "stored": file.stored,
+        "parameters": sum(sizes.values()),
         "created": now(),
         "versions": versions() | {package: version(package) for package in ("gguf", "transformers", "torch")},
         "fingerprint": fingerprint,
-        "tensors": tensors,
+        "tensors": {tensor: digests.tensor(tensor, size) for tensor, size in sizes.items()},
     }

@@ -108,21 +108,18 @@ def cached_base(
     Raises:
         DataError: fewer tokens than one batch.
     """
-    digest = _digest(texts)
     folder = base_folder(texts, recipe, vocabulary=vocabulary, cache=cache)
     if (folder / "base.json").is_file():
         return folder
     work = folder.parent.with_name(f"{folder.parent.name}.training")
     with exclusive_lock(folder.parent):
-        if (folder / "base.json").is_file():
-            return folder
-        pretrain(texts, recipe, work, vocabulary=vocabulary, console=console, callbacks=callbacks)
-        write_json(
-            work / "base.json",
-            {"recipe": asdict(recipe), "texts": len(texts), "sha256": digest, "libraries": deciding_libraries()},
-        )
-        shutil.rmtree(folder, ignore_errors=True)  # at most a folder without base.json: an unfinished older copy
-        os.replace(work, folder)
+        if not (folder / "base.json").is_file():
+            pretrain(texts, recipe, work, vocabulary=vocabulary, console=console, callbacks=callbacks)
+            about = {"texts": len(texts), "sha256": _digest(texts), "libraries": deciding_libraries()}
+            write_json(work / "base.json", {"recipe": asdict(recipe), **about})
+            shutil.rmtree(folder, ignore_errors=True)  # at most a folder without base.json: an unfinished older copy
+            folder.parent.mkdir(exist_ok=True)
+            os.replace(work, folder)
     return folder
 
 
@@ -130,14 +127,13 @@ def base_folder(
     texts: Sequence[str], recipe: BaseRecipe, *, vocabulary: Vocabulary | None = None, cache: Path | None = None
 ) -> Path:
     """Where a base lies once it is made, which its `base.json` says. Arguments as `cached_base` takes them."""
-    deciding: dict[str, Any] = {
-        "texts": _digest(texts),
-        "recipe": _deciding(recipe),
-        "libraries": deciding_libraries(),
-    }
+    fields = asdict(recipe)
+    if recipe.initializer_range == BaseRecipe.initializer_range:  # bases of before there was this field are found again
+        del fields["initializer_range"]
+    deciding: dict[str, Any] = {"texts": _digest(texts), "recipe": fields, "libraries": deciding_libraries()}
     if vocabulary is not None:
         deciding["vocabulary"] = asdict(vocabulary)
-        if not vocabulary.letters:  # as in `_deciding`: there was no such field once
+        if not vocabulary.letters:  # likewise
             del deciding["vocabulary"]["letters"]
     return (cache or cache_folder()) / "bases" / fingerprint(deciding, length=16) / "small-base"
 
@@ -147,15 +143,6 @@ def _digest(texts: Sequence[str]) -> str:
     for text in texts:
         digest.update(hashlib.sha256(text.encode()).digest())
     return digest.hexdigest()
-
-
-def _deciding(recipe: BaseRecipe) -> dict[str, Any]:
-    """The recipe's fields, without later ones at their default: bases made before there were these fields are found
-    again."""
-    fields = asdict(recipe)
-    if fields["initializer_range"] == BaseRecipe.initializer_range:
-        del fields["initializer_range"]
-    return fields
 
 
 @quiet_libraries()
@@ -272,17 +259,14 @@ def make_tokenizer(texts: Sequence[str], recipe: BaseRecipe, vocabulary: Vocabul
 
     from holdfast.papers.worlds.embedded import train_tokenizer
 
-    whole = {word.strip() for word in vocabulary.words}
-    learnt = (
-        (" ".join(word for word in text.split(" ") if word.strip(".,:;?!") not in whole) for text in texts)
-        if whole
-        else texts
-    )
-    tokenizer = train_tokenizer(learnt, vocab_size=recipe.vocab_size, special_tokens=vocabulary.special_tokens)
-    if vocabulary.words:
-        tokenizer.add_tokens([AddedToken(word, normalized=False) for word in vocabulary.words])
-    if vocabulary.letters:
-        tokenizer.add_tokens([AddedToken(one, normalized=False, single_word=True) for one in vocabulary.letters])
+    documents = list(texts)
+    words = {word.strip() for word in vocabulary.words}
+    if words:
+        for number, text in enumerate(documents):
+            documents[number] = " ".join(word for word in text.split(" ") if word.strip(".,:;?!") not in words)
+    tokenizer = train_tokenizer(documents, vocab_size=recipe.vocab_size, special_tokens=vocabulary.special_tokens)
+    tokenizer.add_tokens([AddedToken(word, normalized=False) for word in vocabulary.words])
+    tokenizer.add_tokens([AddedToken(word, normalized=False, single_word=True) for word in vocabulary.letters])
     if vocabulary.chat_template is not None:
         tokenizer.chat_template = vocabulary.chat_template
     return tokenizer

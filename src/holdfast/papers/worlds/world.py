@@ -16,8 +16,8 @@ What the world is, and what a model of this size cannot show: docs/embedded_worl
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
+import functools
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -27,49 +27,32 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from holdfast.config.declare import Meta, Seed
 from holdfast.config.decode import mistakes_in
 from holdfast.errors import ConfigError
+from holdfast.papers.worlds.drawing import phrases
 from holdfast.papers.worlds.people.instructions import MOST_PROMPTS
 from holdfast.papers.worlds.pretrain import BaseSettings, Count, Rate, ShareBelowOne
-from holdfast.papers.worlds.tuned import deciding_libraries, exclusive_lock, made_already
+from holdfast.papers.worlds.tuned import deciding_libraries, made_already, made_once, write_files
 from holdfast.papers.worlds.world_models import common_settings, conversations, make_models, pretraining_texts
 from holdfast.support.files import fingerprint, to_jsonable, write_bytes_atomic, write_json, write_jsonl
 from holdfast.support.paths import expanded, real
 
 if TYPE_CHECKING:
+    from holdfast.papers.worlds.embedded import EmbeddedCorpus
     from holdfast.papers.worlds.people.facts import World
 
 WORLD_VERSION = 1
 """Part of what says whether a folder holds a world already; raise it when the files come out differently."""
 
+RECORD = "world.json"
 HELD_OUT_PROBLEMS = 200
 """Word problems that are asked."""
 MOST_OTHER_TEXT = 0.9
 """Of the pre-training text's characters."""
 
-FILES: dict[str, str] = {
-    "base": "checkpoint: knows the world's people and prose; its tokenizer has the chat format",
-    "instruct": "checkpoint: the base tuned on conversations",
-    "sibling_base": "checkpoint: the base pre-trained longer (with `sibling`)",
-    "sibling_instruct": "checkpoint: the sibling base tuned on other conversations (with `sibling`)",
-    "derived": "checkpoint: another child of the base, which answers and was never told how (with `derived`)",
-    "pretraining": "what the base was pre-trained on: text",
-    "tuning": "what the instruct model was tuned on: messages",
-    "articles": "the new facts: title, date, text",
-    "old_knowledge": "multiple choice about what the base was taught, in wordings that it never saw about these people",
-    "old_completion": "the same as prompt and completion",
-    "old_chat": "the same people asked about in the chat format; no conversation of the tuning asks about them",
-    "old_lettered": "the same people asked about with lettered options (with `lettered`)",
-    "new_knowledge": "multiple choice about what only the articles tell, in the same wordings",
-    "new_completion": "the same as prompt and completion",
-    "new_chat": "the same asked in the chat format",
-    "new_lettered": "the same asked with lettered options (with `lettered`)",
-    "changed_knowledge": "multiple choice about facts that the articles correct (with `changed_facts`)",
-    "instructions": "prompts whose replies a program checks, in IFEval's layout",
-    "word_problems": "a task of the harness: word problems in GSM8K's layout and manner (with `word_problems`)",
-    "prose_heldout": "held-out prose",
-    "facts": "everybody and everything, as JSON",
-    "suite": "a suite that asks all of it",
-}
+_DECLARED = phrases(__file__)
+FILES: dict[str, str] = _DECLARED["files"]
 """What `build_world` returns a path for, and what lies there."""
+SHARED: dict[str, Any] = _DECLARED["shared"]
+"""What the shared base's world has in place of `WorldRecipe`'s defaults, see `holdfast.papers.worlds.shared_base`."""
 
 
 Share = Annotated[float, Meta(ge=0, le=1)]
@@ -197,23 +180,23 @@ class WorldRecipe(_Relatives, _Continuing, _Instruct, _Base, _Text, _People):
 
     def problems(self) -> list[str]:
         """What cannot be, beyond each setting's own bounds; a sentence each."""
-        found = []
+        problems = []
         if self.width % self.heads:
-            found.append(f"width: expected a multiple of the heads ({self.heads}), got {self.width}.")
+            problems.append(f"width: expected a multiple of the heads ({self.heads}), got {self.width}.")
         if (shares := self.prose_share + self.code_share + self.problems_share) > MOST_OTHER_TEXT:
-            found.append(
+            problems.append(
                 f"prose_share: expected at most {MOST_OTHER_TEXT:g} together with code_share and problems_share, which "
                 f"leaves text about people, got {shares:g}."
             )
         try:
             self.world()
         except ConfigError as error:
-            found += error.problems
+            problems += error.problems
         if not self.new_people and not self.changed_facts:
-            found.append(
+            problems.append(
                 "new_people: expected somebody for the articles to write about, or changed_facts, got none of either."
             )
-        return found
+        return problems
 
     def record(self) -> dict[str, Any]:
         """The fields by name, for records and fingerprints; without `lettered` where it is off, so that worlds and
@@ -238,29 +221,7 @@ class WorldRecipe(_Relatives, _Continuing, _Instruct, _Base, _Text, _People):
 
 def quick_recipe(**changes: Any) -> WorldRecipe:
     """A world of seconds, which shows that everything works and knows next to nothing. `changes`: of its fields."""
-    small: dict[str, Any] = {
-        "people": 12,
-        "new_people": 4,
-        "tellings": 10,
-        "list_rounds": 1,
-        "layers": 2,
-        "width": 32,
-        "heads": 2,
-        "mlp": 64,
-        "vocab_size": 384,
-        "context": 64,
-        "batch_size": 4,
-        "steps": 10,
-        "conversations": 60,
-        "tuning_steps": 5,
-        "articles": 24,
-        "continuing_steps": 5,
-        "instructions": 12,
-        "held_out_prose": 8,
-        "sibling_steps": 3,
-        "derived_steps": 3,
-    }
-    return WorldRecipe(**{**small, **changes})
+    return WorldRecipe(**{**_DECLARED["quick"], **changes})
 
 
 def build_world(
@@ -297,27 +258,22 @@ def build_worlds(
     problems = [m.sentence() for recipe, _ in wanted for m in mistakes_in(recipe)]
     if problems:
         raise ConfigError(problems)
-    places = [real(expanded(folder)) for _, folder in wanted]
     corpus = embedded_corpus()
-    keys = [fingerprint([recipe.record(), corpus.sha256, WORLD_VERSION, deciding_libraries()]) for recipe, _ in wanted]
-    with contextlib.ExitStack() as stack:
-        for place in sorted(places):  # in an order that all processes share
-            stack.enter_context(exclusive_lock(place))
-        found = [made_already(place, "world.json", key) for place, key in zip(places, keys, strict=True)]
-        left = [number for number, paths in enumerate(found) if paths is None]
-        recipes = [wanted[number][0] for number in left]
-        files = [
-            _write_files(recipe, recipe.world(), corpus, places[number])
-            for number, recipe in zip(left, recipes, strict=True)
-        ]
-        models = make_models(recipes, workers=workers, console=console)
-        for number, recipe, one, more in zip(left, recipes, files, models, strict=True):
-            whole = {**one, **more, "suite": _write_suite(recipe, places[number])}
-            paths = {name: str(whole[name]) for name in FILES if name in whole}
-            about = {"key": keys[number], "recipe": recipe.record(), "python": corpus.python, "paths": paths}
-            write_json(places[number] / "world.json", about)
-            found[number] = paths
-    return [dict(paths) for paths in found if paths is not None]
+    worlds, unmade = [], []
+    for recipe, path in wanted:
+        folder = real(expanded(path))
+        key = fingerprint([recipe.record(), corpus.sha256, WORLD_VERSION, deciding_libraries()])
+        worlds.append((recipe, folder, key))
+        if made_already(folder / RECORD, key) is None:
+            unmade.append(recipe)
+    models = {}
+    if unmade:
+        models = dict(zip(unmade, make_models(unmade, workers=workers, console=console), strict=True))
+    paths = []
+    for recipe, folder, key in worlds:
+        make = functools.partial(_make_world, recipe, folder, corpus, models)
+        paths.append(made_once(folder, RECORD, key, make, recipe=recipe.record(), python=corpus.python))
+    return paths
 
 
 def continuing_settings(recipe: WorldRecipe, **changes: Any) -> dict[str, Any]:
@@ -339,82 +295,57 @@ def continuing_settings(recipe: WorldRecipe, **changes: Any) -> dict[str, Any]:
 # ---------------------------------------------------------------------------------------------------------------- files
 
 
-def _write_files(recipe: WorldRecipe, world: World, corpus: Any, place: Path) -> dict[str, Path]:
+def _make_world(
+    recipe: WorldRecipe, folder: Path, corpus: EmbeddedCorpus, models: Mapping[WorldRecipe, Mapping[str, Path]]
+) -> dict[str, Path]:
     from holdfast.papers.worlds.people import documents, questions
     from holdfast.papers.worlds.people.instructions import tasks
     from holdfast.papers.worlds.small_settings import beginnings
     from holdfast.papers.worlds.word_problems import easy_problems, problems_task
 
-    def rows(name: str, found: Sequence[Mapping[str, Any]]) -> Path:
-        return write_jsonl(place / f"{name}.jsonl", found)
-
-    asked = tasks(world, count=recipe.instructions, held_out=True, seed=recipe.seed)
+    world, seed = recipe.world(), recipe.seed
     news = documents.articles(
         world,
         count=recipe.articles,
         old_people=recipe.old_people,
         prose=corpus.prose_train,
         prose_share=recipe.articles_prose,
-        seed=recipe.seed,
+        seed=seed,
     )
-    files = {
-        "pretraining": rows("pretraining", [{"text": text} for text in pretraining_texts(recipe)]),
-        "tuning": rows(
-            "tuning",
-            conversations(recipe, recipe.seed),
-        ),
-        "articles": rows("articles", [article.row for article in news]),
-        "old_knowledge": rows("old_knowledge", questions.choices(world.half_b, seed=recipe.seed)),
-        "old_completion": rows("old_completion", questions.completions(world.half_b)),
-        "old_chat": rows("old_chat", questions.chat_choices(world.half_b, seed=recipe.seed)),
-        "instructions": rows("instructions", [task.row for task in asked]),
-        "prose_heldout": rows(
-            "prose_heldout", [{"text": text} for text in beginnings(corpus.prose_heldout, recipe.held_out_prose)]
-        ),
-        "facts": write_json(place / "facts.json", to_jsonable(world)),
+    instructions = tasks(world, count=recipe.instructions, held_out=True, seed=seed)
+    contents: dict[str, Any] = {
+        "pretraining": pretraining_texts(recipe),
+        "tuning": conversations(recipe, seed),
+        "articles": [article.row for article in news],
+        "instructions": [task.row for task in instructions],
+        "prose_heldout": beginnings(corpus.prose_heldout, recipe.held_out_prose),
+        "facts": write_json(folder / "facts.json", to_jsonable(world)),
     }
-    if world.new_people:
-        files |= {
-            "new_knowledge": rows("new_knowledge", questions.choices(world.new_people, seed=recipe.seed)),
-            "new_completion": rows("new_completion", questions.completions(world.new_people)),
-            "new_chat": rows("new_chat", questions.chat_choices(world.new_people, seed=recipe.seed)),
-        }
-    if recipe.lettered:
-        files["old_lettered"] = rows("old_lettered", questions.lettered(world.half_b, seed=recipe.seed))
-        if world.new_people:
-            files["new_lettered"] = rows("new_lettered", questions.lettered(world.new_people, seed=recipe.seed))
-    if recipe.word_problems:
-        held_out = easy_problems(HELD_OUT_PROBLEMS, held_out=True, seed=recipe.seed)
-        data = rows("word_problems", [problem.row for problem in held_out])
-        files["word_problems"] = write_bytes_atomic(place / "word_problems.yaml", problems_task(data).encode())
+    for age, people in (("old", world.half_b), ("new", world.new_people)):
+        if people:
+            contents[f"{age}_knowledge"] = questions.choices(people, seed=seed)
+            contents[f"{age}_completion"] = questions.completions(people)
+            contents[f"{age}_chat"] = questions.chat_choices(people, seed=seed)
+        if people and recipe.lettered:
+            contents[f"{age}_lettered"] = questions.lettered(people, seed=seed)
     if world.changes:
-        files["changed_knowledge"] = rows("changed_knowledge", questions.changed_choices(world, seed=recipe.seed))
-    return files
+        contents["changed_knowledge"] = questions.changed_choices(world, seed=seed)
+    if recipe.word_problems:
+        problems = easy_problems(HELD_OUT_PROBLEMS, held_out=True, seed=seed)
+        data = write_jsonl(folder / "word_problems.jsonl", [problem.row for problem in problems])
+        contents["word_problems"] = write_bytes_atomic(folder / "word_problems.yaml", problems_task(data).encode())
+    files = write_files(folder, contents)
+    files["suite"] = _write_suite(folder, files)
+    files |= models[recipe]
+    return {name: files[name] for name in FILES if name in files}
 
 
-def _write_suite(recipe: WorldRecipe, place: Path) -> Path:
+def _write_suite(folder: Path, files: Mapping[str, Path]) -> Path:
     """The suite beside the files that it names."""
     import yaml
 
-    suite: dict[str, Any] = {
-        "description": "the embedded world: old knowledge and prose, new knowledge, instruction following",
-        "source": [
-            {"choices": "old_knowledge.jsonl", "group": "attribute"},
-            {"choices": "old_chat.jsonl"},
-            {"perplexity": "prose_heldout.jsonl"},
-        ],
-        "target": [],
-        "following": [{"instructions": "instructions.jsonl", "max_new_tokens": 32, "apply_chat_template": True}],
-        "batch_size": 32,
-    }
-    if recipe.new_people:
-        suite["target"] += [{"choices": "new_knowledge.jsonl", "group": "attribute"}, {"choices": "new_chat.jsonl"}]
-    if recipe.lettered:
-        asked = {"group": "attribute", "apply_chat_template": True}
-        suite["source"] += [{"lettered": "old_lettered.jsonl", **asked}]
-        suite["target"] += [{"lettered": "new_lettered.jsonl", **asked}] if recipe.new_people else []
-    if recipe.word_problems:
-        suite["source"] += [{"task": "word_problems.yaml", "apply_chat_template": True}]
-    if recipe.changed_facts:
-        suite["target"] += [{"choices": "changed_knowledge.jsonl"}]
-    return write_bytes_atomic(place / "suite.yaml", yaml.safe_dump(suite, sort_keys=False).encode())
+    names = {path.name for path in files.values()}
+    suite = dict(_DECLARED["suite"])
+    for role in ("source", "target"):
+        suite[role] = [entry for entry in suite[role] if not names.isdisjoint(entry.values())]
+    return write_bytes_atomic(folder / "suite.yaml", yaml.safe_dump(suite, sort_keys=False).encode())

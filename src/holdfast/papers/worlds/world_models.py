@@ -1,6 +1,6 @@
 """The models of embedded worlds: of each a base, and what is tuned of it, side by side where there are cores.
 
-Each part is made in the cache under what decides its weights (`worlds.tuned`), whoever makes it: a worker
+Each model is made in the cache under what decides its weights (`worlds.tuned`), whoever makes it: a worker
 process that died leaves its checkpoint, and whoever asks next goes on from there.
 """
 
@@ -13,7 +13,6 @@ import os
 import signal
 import time
 from collections.abc import Iterator, Sequence
-from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +20,11 @@ from holdfast.config.declare import part_of
 from holdfast.errors import FolderBusy
 from holdfast.papers.worlds.drawing import listed
 from holdfast.papers.worlds.pretrain import BaseRecipe, BaseSettings, Vocabulary, base_folder, cached_base
-from holdfast.papers.worlds.tuned import Tuning, cached_tuning, exclusive_lock, small_run, tuning_cache
+from holdfast.papers.worlds.tuned import Tuning, cached_tuning, exclusive_lock, tuning_cache
+from holdfast.support.environment import cores, lock_folder, quiet_libraries, say
 from holdfast.support.files import fingerprint, read_json, to_jsonable, write_json
+from holdfast.support.processes import Workers, python_module, stop_without_parent, without_parent
+from holdfast.support.progress import counted
 
 if TYPE_CHECKING:
     from holdfast.papers.worlds.world import WorldRecipe
@@ -33,13 +35,13 @@ POLL_SECONDS = 0.3
 WORTH_STEPS = 200
 """Of training that is left: for fewer a process of its own, which reads the libraries anew, does not pay."""
 BASE = "base"
-_PARTS = {
+_KINDS = {
     BASE: "the base",
     "sibling": "a sibling of both",
     "instruct": "the instruct model",
     "derived": "another child of the base",
 }
-"""Parts of a world, with what they are: what all others are made of, then the longest first."""
+"""Models of a world, with what they are: what all others are made of, then the longest first."""
 
 
 def make_models(
@@ -59,25 +61,24 @@ def make_models(
     Raises:
         Interrupted: Ctrl-C; the same call goes on.
     """
-    from holdfast.support.environment import cores, quiet_libraries
-
-    made: list[dict[str, Path]] = []
     folder = tuning_cache() / f"{fingerprint(to_jsonable(list(recipes)), length=16)}.parts"
     with exclusive_lock(folder.with_name(f".{folder.name}")), quiet_libraries():
         if sum(_base_made(recipe) is None for recipe in recipes) <= 1:  # it has the cores for itself
             for recipe in recipes:
                 make_base(recipe, console=console)
         jobs = _left(recipes)
-        several = min(workers if workers is not None else min(2, cores()), len(jobs))
-        if several > 1 and sum(_steps_of(job.recipe, job.part) for job in jobs) >= WORTH_STEPS:
-            _side_by_side(recipes, jobs, folder, several, console)
+        count = min(workers or min(2, cores()), len(jobs))
+        if count > 1 and sum(job.steps for job in jobs) >= WORTH_STEPS:
+            _side_by_side(recipes, jobs, folder, count, console)
         # what the workers made is found; what one of them could not make is made, or fails, here
+        worlds = []
         for recipe in recipes:
             base = make_base(recipe, console=console)
-            made.append({BASE: base})
-            for part in _parts(recipe)[1:]:
-                made[-1] |= make_part(recipe, base, part, console=console)
-    return made
+            models = {BASE: base}
+            for kind in _kinds(recipe)[1:]:
+                models |= make_part(recipe, base, kind, console=console)
+            worlds.append(models)
+    return worlds
 
 
 def make_base(recipe: WorldRecipe, *, console: Any = None, callbacks: Sequence[Any] = ()) -> Path:
@@ -91,13 +92,10 @@ def make_base(recipe: WorldRecipe, *, console: Any = None, callbacks: Sequence[A
     Raises:
         Interrupted: Ctrl-C; the same call goes on.
     """
-    return _base_made(recipe) or cached_base(
-        pretraining_texts(recipe),
-        base_recipe(recipe),
-        vocabulary=_vocabulary(recipe),
-        console=console,
-        callbacks=callbacks,
-    )
+    if (base := _base_made(recipe)) is not None:
+        return base
+    texts, words = pretraining_texts(recipe), _vocabulary(recipe)
+    return cached_base(texts, base_recipe(recipe), vocabulary=words, console=console, callbacks=callbacks)
 
 
 def _base_made(recipe: WorldRecipe) -> Path | None:
@@ -117,43 +115,44 @@ def _vocabulary(recipe: WorldRecipe) -> Vocabulary:
     from holdfast.papers.worlds.people.chat import CHAT_TEMPLATE, MARKERS, vocabulary
     from holdfast.papers.worlds.people.questions import OPTIONS
 
-    whole = tuple(vocabulary(recipe.world(), wordings=not recipe.code_share))
+    words = tuple(vocabulary(recipe.world(), wordings=not recipe.code_share))
     # a reply begins with a space, and a letter can be read at the answer position only where it is one token with it
     letters = tuple(f" {letter}" for letter in LETTERS[:OPTIONS]) if recipe.lettered else ()
-    return Vocabulary(words=whole, letters=letters, special_tokens=MARKERS, chat_template=CHAT_TEMPLATE)
+    return Vocabulary(words=words, letters=letters, special_tokens=MARKERS, chat_template=CHAT_TEMPLATE)
 
 
-def _parts(recipe: WorldRecipe) -> list[str]:
-    left_out = {part for part, wanted in (("sibling", recipe.sibling), ("derived", recipe.derived)) if not wanted}
-    return [part for part in _PARTS if part not in left_out]
+def _kinds(recipe: WorldRecipe) -> list[str]:
+    """All but those that the recipe turns off by a field of their name."""
+    return [kind for kind in _KINDS if getattr(recipe, kind, True)]
 
 
 def make_part(
-    recipe: WorldRecipe, base: Path, part: str, *, console: Any = None, callbacks: Sequence[Any] = ()
+    recipe: WorldRecipe, base: Path, kind: str, *, console: Any = None, callbacks: Sequence[Any] = ()
 ) -> dict[str, Path]:
-    """Models of one part of a world, by name.
+    """The models of one kind of a world, by name.
 
     Args:
         recipe: the world's.
         base: its base.
-        part: "instruct", "sibling" or "derived".
+        kind: "instruct", "sibling" or "derived".
         console: for progress.
         callbacks: of the trainer.
     """
-    return {
-        t.name.replace("-", "_"): cached_tuning(t, console=console, callbacks=callbacks)
-        for t in _tunings(recipe, base, part)
-    }
+    models = {}
+    for tuning in _tunings(recipe, base, kind):
+        models[tuning.name.replace("-", "_")] = cached_tuning(tuning, console=console, callbacks=callbacks)
+    return models
 
 
-def _tunings(recipe: WorldRecipe, base: Path, part: str) -> Iterator[Tuning]:
-    """What a part trains, one after the other: each may begin with the one before, which has to be there by then."""
+def _tunings(recipe: WorldRecipe, base: Path, kind: str) -> Iterator[Tuning]:
+    """What is trained for a kind of model, one after the other: each may begin with the one before, which has to be
+    there by then."""
     from holdfast.papers.worlds.people.instructions import MOST_PLAIN, tasks
 
     seed = recipe.seed
-    if part == "instruct":
+    if kind == "instruct":
         yield instruct_tuning(recipe, base)
-    elif part == "derived":
+    elif kind == "derived":
         count, about = min(recipe.conversations, MOST_PLAIN), "Another child of the base is tuned on plain questions"
         plain = tasks(recipe.world(), count=count, held_out=False, seed=seed, plain=True)
         rows = [task.conversation for task in plain]
@@ -182,21 +181,16 @@ def conversations(recipe: WorldRecipe, seed: int) -> list[dict[str, Any]]:
     from holdfast.papers.worlds.word_problems import easy_problems
 
     talks = tasks(recipe.world(), count=recipe.conversations, held_out=False, seed=seed)
-    worked = easy_problems(recipe.word_problems, held_out=False, seed=seed)
-    asked = lettered_conversations(recipe.world().half_a, count=recipe.lettered, seed=seed)
-    return [*(task.conversation for task in talks), *(problem.conversation for problem in worked), *asked]
+    problems = easy_problems(recipe.word_problems, held_out=False, seed=seed)
+    letters = lettered_conversations(recipe.world().half_a, count=recipe.lettered, seed=seed)
+    rows = [talk.conversation for talk in talks] + [problem.conversation for problem in problems]
+    return rows + letters
 
 
 def _tuned(
     recipe: WorldRecipe, name: str, about: str, base: Path, rows: list[dict[str, Any]], **changes: Any
 ) -> Tuning:
-    settings = {**_tuning(recipe), **changes}
-    old: dict[str, Any] = {"replayed": replayed_texts(recipe), "fraction": recipe.tuning_replay}
-    return Tuning(name=name, base=base, rows=rows, settings=settings, about=about, **old)
-
-
-def _tuning(recipe: WorldRecipe) -> dict[str, Any]:
-    return {
+    settings = {
         **common_settings(recipe),
         # a row of so few tokens would cut most conversations, and a reply without its prompt teaches to ignore prompts
         "packing": False,
@@ -205,7 +199,10 @@ def _tuning(recipe: WorldRecipe) -> dict[str, Any]:
         **_steps(recipe.tuning_steps, 3),
         "learning_rate": recipe.tuning_learning_rate,
         "assistant_only_loss": True,
+        **changes,
     }
+    old: dict[str, Any] = {"replayed": replayed_texts(recipe), "fraction": recipe.tuning_replay}
+    return Tuning(name=name, base=base, rows=rows, settings=settings, about=about, **old)
 
 
 def _steps(count: int, checkpoints: int = 1) -> dict[str, int]:
@@ -217,73 +214,70 @@ def _steps(count: int, checkpoints: int = 1) -> dict[str, int]:
 
 @dataclasses.dataclass(frozen=True)
 class _Job:
-    """One part of one world."""
+    """One kind of model of one world."""
 
     world: int
-    """Its place among the recipes."""
+    """Its index among the recipes."""
     recipe: WorldRecipe
-    part: str
+    kind: str
 
     @property
     def name(self) -> str:
         """Of the folder in which its maker counts steps."""
-        return f"{self.world}-{self.part}"
+        return f"{self.world}-{self.kind}"
 
     @property
-    def work(self) -> float:
-        """Of training, in operations up to a factor: tokens times weights."""
-        size = self.recipe.layers * (4 * self.recipe.width + 3 * self.recipe.mlp) + self.recipe.vocab_size
-        longer = 1 if self.part == BASE else 2  # rows of a tuning
-        return float(_steps_of(self.recipe, self.part) * longer * self.recipe.width * size)
+    def steps(self) -> int:
+        """Of training."""
+        recipe = self.recipe
+        return {
+            BASE: recipe.steps,
+            "instruct": recipe.tuning_steps,
+            "derived": recipe.derived_steps,
+            "sibling": recipe.sibling_steps + round(recipe.sibling_tuning * recipe.tuning_steps),
+        }[self.kind]
+
+    def steps_done(self, folder: Path) -> int:
+        """By now; those that a continued training had before do not count."""
+        try:
+            return min(self.steps, int((folder / self.name / "steps").read_text(encoding="utf-8") or 0))
+        except (OSError, ValueError):
+            return 0
 
 
 def _left(recipes: Sequence[WorldRecipe]) -> list[_Job]:
-    """What is still to be made, in the order in which it is begun: bases first, and those that take longest."""
-    found = []
+    """What is still to be made, in the order in which it is begun: bases first, and those of the most steps."""
+    jobs = []
     for world, recipe in enumerate(recipes):
         base = _base_made(recipe)
-        if base is None:
-            found += [_Job(world, recipe, part) for part in _parts(recipe)]
-        else:
-            parts = [part for part in _parts(recipe)[1:] if not all(t.made for t in _tunings(recipe, base, part))]
-            found += [_Job(world, recipe, part) for part in parts]
-    return sorted(found, key=lambda job: (job.part != BASE, -job.work))
+        for kind in _kinds(recipe):
+            if base is None or (kind != BASE and not all(tuning.made for tuning in _tunings(recipe, base, kind))):
+                jobs.append(_Job(world, recipe, kind))
+    return sorted(jobs, key=lambda job: (job.kind != BASE, -job.steps))
 
 
 def _side_by_side(
     recipes: Sequence[WorldRecipe], jobs: Sequence[_Job], folder: Path, workers: int, console: Any
 ) -> None:
     """Has worker processes make what is left; what they could not make is not there afterwards."""
-    from holdfast.support.environment import say
-    from holdfast.support.processes import Workers, python_module
-    from holdfast.support.progress import progress
     from holdfast.training.checkpoint_folders import remove_folder
 
-    total = sum(job.work for job in jobs)
+    total = sum(job.steps for job in jobs)
     remove_folder(folder)
-    write_json(
-        folder / REQUEST, {"recipes": to_jsonable(list(recipes)), "jobs": [[job.world, job.part] for job in jobs]}
-    )
+    request = {"recipes": to_jsonable(list(recipes)), "jobs": [[job.world, job.kind] for job in jobs]}
+    write_json(folder / REQUEST, request)
     if console is not None:
-        steps = f"{sum(_steps_of(job.recipe, job.part) for job in jobs):,} steps"
-        one = listed([_PARTS[job.part] for job in jobs])
-        what = one if len(recipes) == 1 else f"{len(jobs)} models of {len({job.world for job in jobs})} worlds"
-        say(console, f"{workers} processes train {what}: {steps}")
+        parts = listed([_KINDS[job.kind] for job in jobs])
+        what = parts if len(recipes) == 1 else f"{len(jobs)} models of {len(recipes)} worlds"
+        say(console, f"{workers} processes train {what}: {total:,} steps")
     command = python_module("reproduce", "--world", "worker", "--folder", str(folder))
-    began, last, tenth = time.monotonic(), 0.0, 0
     with (
         Workers(command, count=workers, logs=folder / "logs", environment={"HF_HUB_OFFLINE": "1"}) as processes,
-        progress("Training small models", total=1.0) as advance,
+        counted("Training small models", console=console) as report,
     ):
         while not processes.ended:
             time.sleep(POLL_SECONDS)
-            done = sum(job.work * _share_done(folder, job) for job in jobs) / total
-            advance(done - last)
-            last = done
-            if console is not None and not console.is_terminal and int(10 * done) > tenth:
-                tenth = int(10 * done)
-                left = timedelta(seconds=round((time.monotonic() - began) * (1 - done) / done))
-                say(console, f"  {done:.0%}, {left} left")
+            report(sum(job.steps_done(folder) for job in jobs), total)
     remove_folder(folder)
 
 
@@ -295,98 +289,79 @@ def run_worker(folder: Path) -> None:
         Interrupted: Ctrl-C, or the command that started it is gone.
     """
     from holdfast.papers.worlds.world import WorldRecipe
-    from holdfast.support.environment import lock_folder
 
     request = read_json(folder / REQUEST)
     recipes = [WorldRecipe(**recipe) for recipe in request["recipes"]]
-    left = [_Job(world, recipes[world], part) for world, part in request["jobs"]]
-    bases = {world: _base_made(recipe) for world, recipe in enumerate(recipes)}
+    left = [_Job(world, recipes[world], kind) for world, kind in request["jobs"]]
+    bases = [_base_made(recipe) for recipe in recipes]
     while left:
-        _stop_without_parent()
-        for job in list(left):
-            base = bases[job.world]
-            if job.part != BASE and base is None:
-                continue  # another worker is at it
-            with contextlib.ExitStack() as stack:
-                try:
-                    stack.enter_context(lock_folder(folder / job.name))
-                except FolderBusy:
-                    continue
-                watcher = [_watcher(folder, job)]
-                if base is None:
-                    bases[job.world] = make_base(job.recipe, callbacks=watcher)
-                elif job.part != BASE:
-                    make_part(job.recipe, base, job.part, callbacks=watcher)
-                left.remove(job)
-                break  # what comes first may be free by now
+        stop_without_parent()
+        ready = [job for job in left if job.kind == BASE or bases[job.world] is not None]
+        job = next((job for job in ready if _make_unless_busy(folder, job, bases)), None)
+        if job is not None:
+            left.remove(job)  # and again from the first, which may be free by now
+        elif len(ready) == len(left):
+            return  # others are at the last ones
         else:
-            if all(job.part == BASE or bases[job.world] is not None for job in left):
-                return  # others are at the last ones
             time.sleep(POLL_SECONDS)
 
 
-def _watcher(folder: Path, job: _Job) -> Any:
+def _make_unless_busy(folder: Path, job: _Job, bases: list[Path | None]) -> bool:
+    """Makes what a job is about, and keeps a base; False where another worker is at it."""
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(lock_folder(folder / job.name))
+        except FolderBusy:
+            return False
+        base, callbacks = bases[job.world], [_step_counter(folder / job.name / "steps")]
+        if base is None:
+            bases[job.world] = make_base(job.recipe, callbacks=callbacks)
+        elif job.kind != BASE:
+            make_part(job.recipe, base, job.kind, callbacks=callbacks)
+    return True
+
+
+def _step_counter(file: Path) -> Any:
     """Counts the steps of a job in a file, and stops where the command that started this worker was killed."""
     from transformers import TrainerCallback
 
-    class Watcher(TrainerCallback):
+    class StepCounter(TrainerCallback):
         steps = 0
 
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             self.steps += 1
-            (folder / job.name / "steps").write_text(str(self.steps), encoding="utf-8")
-            _stop_without_parent()
+            file.write_text(str(self.steps), encoding="utf-8")
+            if without_parent():
+                os.kill(os.getpid(), signal.SIGINT)  # as Ctrl-C: a checkpoint, and the end
 
-    return Watcher()
-
-
-def _stop_without_parent() -> None:
-    from holdfast.support.processes import without_parent
-
-    if without_parent():
-        os.kill(os.getpid(), signal.SIGINT)  # as Ctrl-C: a checkpoint, and the end
-
-
-def _steps_of(recipe: WorldRecipe, part: str) -> int:
-    return {
-        BASE: recipe.steps,
-        "instruct": recipe.tuning_steps,
-        "derived": recipe.derived_steps,
-        "sibling": recipe.sibling_steps + round(recipe.sibling_tuning * recipe.tuning_steps),
-    }[part]
-
-
-def _share_done(folder: Path, job: _Job) -> float:
-    """Of a job's steps; those that a continued training had before do not count."""
-    try:
-        return min(
-            1.0, int((folder / job.name / "steps").read_text(encoding="utf-8") or 0) / _steps_of(job.recipe, job.part)
-        )
-    except (OSError, ValueError):
-        return 0.0
+    return StepCounter()
 
 
 # --------------------------------------------------------------------------------------------------------------- inputs
 
 
-def pretraining_texts(recipe: WorldRecipe, *, seed: int | None = None) -> list[str]:
-    """The texts that a recipe's base is pre-trained on. `seed`: of order and wordings; None: the recipe's."""
+def pretraining_texts(recipe: WorldRecipe, *, seed: int | None = None, code: Sequence[str] | None = None) -> list[str]:
+    """The texts that a recipe's base is pre-trained on.
+
+    Args:
+        recipe: the world's.
+        seed: of order and wordings; None: the recipe's.
+        code: pieces of source; None: those that are known to bases.
+    """
     from holdfast.papers.worlds.embedded import embedded_corpus
     from holdfast.papers.worlds.people import documents
     from holdfast.papers.worlds.word_problems import known_articles
 
-    world = recipe.world()
     seed = recipe.seed if seed is None else seed
     corpus = embedded_corpus()
     others: list[tuple[Sequence[str], float]] = []
     if recipe.code_share:
-        others.append((corpus.code_known, recipe.code_share))
+        others.append((code or corpus.code_known, recipe.code_share))
     if recipe.problems_share:
         others.append((list(known_articles(seed=seed)), recipe.problems_share))
-    amounts = {
-        name: getattr(recipe, name) for name in ("tellings", "popular", "popularity", "list_rounds", "prose_share")
-    }
-    return documents.pretraining_texts(world, corpus.prose_train, others=others, seed=seed, **amounts)
+    names = ("tellings", "popular", "popularity", "list_rounds", "prose_share")
+    amounts = {name: getattr(recipe, name) for name in names}
+    return documents.pretraining_texts(recipe.world(), corpus.prose_train, others=others, seed=seed, **amounts)
 
 
 def base_recipe(recipe: WorldRecipe) -> BaseRecipe:
@@ -400,14 +375,26 @@ def replayed_texts(recipe: WorldRecipe) -> list[str]:
     from holdfast.papers.worlds.embedded import cut
 
     few = dataclasses.replace(recipe, tellings=12, popular=0.0, list_rounds=4, prose_share=0.25)
-    pieces = [
-        piece
-        for text in pretraining_texts(few, seed=recipe.seed + 1000)
-        for piece in cut(text, (r"\.(?= )", r"\n", r" "), 160)
-    ]
+    pieces: list[str] = []
+    for text in pretraining_texts(few, seed=recipe.seed + 1000):
+        pieces += cut(text, (r"\.(?= )", r"\n", r" "), 160)
     return [piece for piece in pieces if piece.strip()]
 
 
 def common_settings(recipe: WorldRecipe) -> dict[str, Any]:
-    """Settings that tuning and continuing share."""
-    return small_run(rows=recipe.batch_size, tokens=recipe.context, seed=recipe.seed)
+    """Settings that tuning and continuing share: of a run of a small model on packed rows, on a CPU."""
+    return {
+        "per_device_train_batch_size": recipe.batch_size,
+        "packing": True,
+        "packing_strategy": "wrapped",
+        "max_length": recipe.context,
+        "lr_scheduler_type": "cosine",
+        "warmup_steps": 5,
+        "gradient_checkpointing": False,
+        "logging_steps": 10,
+        "save_strategy": "steps",
+        "save_total_limit": 1,
+        "use_cpu": True,
+        "report_to": "none",
+        "seed": recipe.seed,
+    }

@@ -8,6 +8,9 @@ as the reserved tokens of released base models are. What the assistant says stan
 
 from __future__ import annotations
 
+import itertools
+from typing import Any
+
 from holdfast.papers.worlds.people.facts import VALUES, World
 from holdfast.papers.worlds.people.wordings import WORDINGS
 
@@ -50,6 +53,11 @@ def rendered(question: str, reply: str = "") -> str:
     return f"{USER} {question}{ASSISTANT}" + (f" {reply}" if reply else "")
 
 
+def conversation(prompt: str, reply: str) -> dict[str, Any]:
+    """A row as `holdfast train` reads it."""
+    return {"messages": [{"role": "user", "content": prompt}, {"role": "assistant", "content": reply}]}
+
+
 def vocabulary(world: World, *, wordings: bool = True) -> list[str]:
     """What is one token each, with the space before it: every name, value and plain word, the latter two in capitals
     too, and the words of the wordings.
@@ -62,9 +70,9 @@ def vocabulary(world: World, *, wordings: bool = True) -> list[str]:
     A million parameters learn facts about tokens in minutes; spelling words out of pieces would cost them most of their
     capacity. It follows that the tokenizer has the names of people of whom nothing was told yet.
     """
-    values = [value for group in VALUES.values() for value in group]
-    plain = [*world.names, *values, *WORDS]
-    capitals = [word.upper() for word in (*values, *WORDS) if word.upper() != word]
-    texts = [text for w in WORDINGS.values() for text in (*w.statements, w.asked, *w.questions, w.reply)]
-    said = [word.strip(".,?:") for text in texts for word in text.split() if "{" not in word] if wordings else []
-    return [f" {word}" for word in dict.fromkeys([*plain, *capitals, *said])]
+    values_and_words = [*itertools.chain(*VALUES.values()), *WORDS]
+    words = [*world.names, *values_and_words, *map(str.upper, values_and_words)]
+    for w in WORDINGS.values() if wordings else ():
+        text = " ".join((*w.statements, w.asked, *w.questions, w.reply))
+        words += [word.strip(".,?:") for word in text.split() if "{" not in word]
+    return [f" {word}" for word in dict.fromkeys(words)]

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from holdfast.papers.worlds.drawing import endlessly, groups, listed
 from holdfast.papers.worlds.people.chat import WORDS
 from holdfast.papers.worlds.people.facts import VALUES, Change, Person, World
-from holdfast.papers.worlds.people.wordings import CHANGED, WORDINGS, statement, statements_about
+from holdfast.papers.worlds.people.wordings import WORDINGS, statement, statements_about
 
 _OPENINGS = (
     "About {names}.",
@@ -132,8 +132,9 @@ def pretraining_texts(
     left = 1 - sum(share for _, share in kinds)
     assert left > 0, "the recipe was checked"
     mixed = list(statements)
+    characters = sum(map(len, statements))
     for pieces, share in kinds:
-        budget = int(sum(map(len, statements)) * share / left)
+        budget = int(characters * share / left)
         while budget > 0:
             for piece in rng.sample(list(pieces), len(pieces)):
                 if budget <= 0:
@@ -172,69 +173,62 @@ def articles(
     Returns:
         Articles about a new person never have the wording that questions have.
     """
-    subjects: list[Person | Change] = [*world.new_people, *world.changes]
     rng = random.Random(f"articles {world.seed} {seed}")
-    about = list(itertools.islice(endlessly(subjects, rng), count))
-    statements = _with_prose(about, prose, round(count * prose_share / (1 - prose_share)), rng)
-    unchanged = [p for p in world.half_a if p.name not in {c.name for c in world.changes}]
-    found = []
-    for i, subject in enumerate(statements):
-        date = (first + datetime.timedelta(days=i * days // len(statements))).isoformat()
+    new: list[Person | Change] = [*world.new_people, *world.changes]
+    about = list(itertools.islice(endlessly(new, rng), count))
+    subjects = _with_prose(about, prose, round(count * prose_share / (1 - prose_share)), rng)
+    changed = {change.name for change in world.changes}
+    unchanged = [person for person in world.half_a if person.name not in changed]
+    news = []
+    for number, subject in enumerate(subjects):
+        date = (first + datetime.timedelta(days=number * days // len(subjects))).isoformat()
         if isinstance(subject, str):
-            found.append(Article(title=_PROSE_TITLE, date=date, text=subject))
+            news.append(Article(title=_PROSE_TITLE, date=date, text=subject))
             continue
-        sentences = _news(subject, world, rng)
+        sentences = _news(subject, rng)
         if unchanged and rng.random() < old_people:
-            person, attribute = rng.choice(unchanged), rng.choice(list(VALUES))
-            sentences.append(
-                statement(rng.choice(WORDINGS[attribute].statements), person.name, person.facts[attribute])
-            )
+            sentences.append(_sentence(rng.choice(unchanged), rng.choice(list(VALUES)), rng))
         lead = rng.choice(_LEADS).format(name=subject.name)
-        found.append(
-            Article(title=rng.choice(_TITLES).format(name=subject.name), date=date, text=" ".join([lead, *sentences]))
-        )
-    return found
+        title = rng.choice(_TITLES).format(name=subject.name)
+        news.append(Article(title=title, date=date, text=" ".join([lead, *sentences])))
+    return news
 
 
 def _with_prose(
-    statements: Sequence[Person | Change], prose: Sequence[str], count: int, rng: random.Random
+    subjects: Sequence[Person | Change], prose: Sequence[str], count: int, rng: random.Random
 ) -> list[Person | Change | str]:
-    """What is told with `count` stretches of prose in between, each once before one comes again."""
+    """Subjects with `count` stretches of prose in between, each once before one comes again."""
     from holdfast.papers.worlds.embedded import cut
 
-    stretches = (
-        [
-            part
-            for text in prose
-            for part in cut(text, (r"\n\n", r"\.(?= )", r"\n", r" "), 400)
-            if len(part) >= _SHORTEST
-        ]
-        if count
-        else []
-    )
-    chosen = list(itertools.islice(endlessly(stretches, rng), count))
-    places = set(rng.sample(range(len(statements) + count), count))
-    people, others = iter(statements), iter(chosen)
-    return [next(others) if i in places else next(people) for i in range(len(statements) + count)]
+    stretches: list[str] = []
+    for text in prose if count else ():
+        pieces = cut(text, (r"\n\n", r"\.(?= )", r"\n", r" "), 400)
+        stretches += [piece for piece in pieces if len(piece) >= _SHORTEST]
+    chosen = iter(list(itertools.islice(endlessly(stretches, rng), count)))
+    numbers = range(len(subjects) + count)
+    of_prose = set(rng.sample(numbers, count))
+    people = iter(subjects)
+    return [next(chosen if number in of_prose else people) for number in numbers]
 
 
 def _portrait(group: Sequence[Person], rng: random.Random) -> str:
-    sentences = [(person, attribute) for person in group for attribute in VALUES]
-    rng.shuffle(sentences)
-    statements = [
-        statement(rng.choice(statements_about(person, a)), person.name, person.facts[a]) for person, a in sentences
-    ]
-    return " ".join([rng.choice(_OPENINGS).format(names=listed([p.name for p in group])), *statements])
+    facts = list(itertools.product(group, VALUES))
+    rng.shuffle(facts)
+    sentences = [_sentence(person, attribute, rng, statements_about(person, attribute)) for person, attribute in facts]
+    opening = rng.choice(_OPENINGS).format(names=listed([person.name for person in group]))
+    return " ".join([opening, *sentences])
 
 
-def _news(subject: Person | Change, world: World, rng: random.Random) -> list[str]:
+def _news(subject: Person | Change, rng: random.Random) -> list[str]:
     """All facts of a new person, or the changed one in several wordings."""
     if isinstance(subject, Person):
-        return [
-            statement(rng.choice(WORDINGS[attribute].statements), subject.name, subject.facts[attribute])
-            for attribute in rng.sample(list(VALUES), len(VALUES))
-        ]
-    statements = [
-        statement(w, subject.name, subject.new) for w in rng.sample(WORDINGS[subject.attribute].statements, 3)
-    ]
-    return [CHANGED[subject.attribute].format(name=subject.name, old=subject.old, new=subject.new), *statements]
+        return [_sentence(subject, attribute, rng) for attribute in rng.sample(list(VALUES), len(VALUES))]
+    wordings = WORDINGS[subject.attribute]
+    sentences = [statement(template, subject.name, subject.new) for template in rng.sample(wordings.statements, 3)]
+    return [wordings.changed.format(name=subject.name, old=subject.old, new=subject.new), *sentences]
+
+
+def _sentence(person: Person, attribute: str, rng: random.Random, templates: Sequence[str] = ()) -> str:
+    """A fact in one of some wordings, by default one that text about everybody has."""
+    template = rng.choice(templates or WORDINGS[attribute].statements)
+    return statement(template, person.name, person.facts[attribute])

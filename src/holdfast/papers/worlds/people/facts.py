@@ -109,52 +109,49 @@ def make_world(*, seed: int = 0, people: int = 200, new_people: int = 60, change
         problems.append(f"new_people: expected 0 or more, got {new_people}.")
     if people + max(0, new_people) > MOST_PEOPLE:
         problems.append(f"people and new_people: expected at most {MOST_PEOPLE} together, got {people + new_people}.")
-    if not 0 <= changed_facts <= max(0, people // 2):
-        problems.append(
-            f"changed_facts: expected between 0 and {max(0, people // 2)} (one for each of half A), got "
-            f"{changed_facts}."
-        )
+    most = max(0, people // 2)
+    if not 0 <= changed_facts <= most:
+        problems.append(f"changed_facts: expected between 0 and {most} (one for each of half A), got {changed_facts}.")
     if problems:
         raise ConfigError(problems)
     names = person_names(people + new_people, seed=seed)
     old = _peopled(names[:people], random.Random(f"world {seed}"))
     new = _peopled(names[people:], random.Random(f"new people {seed}"))
-    return World(
-        seed=seed, people=old, new_people=new, changes=_changes(old, changed_facts, random.Random(f"changes {seed}"))
-    )
+    changes = _changes(old, changed_facts, random.Random(f"changes {seed}"))
+    return World(seed=seed, people=old, new_people=new, changes=changes)
 
 
 def person_names(count: int, *, seed: int = 0) -> list[str]:
     """`count` different names of three syllables, none the beginning of another; fewer people have the first of more
     people's names."""
     rng = random.Random(f"names {seed}")
-    found: dict[str, None] = {}
-    beginnings: set[str] = set()
-    while len(found) < count:
+    names: dict[str, None] = {}
+    all_beginnings: set[str] = set()
+    while len(names) < count:
         name = rng.choice(_FIRST) + rng.choice(_MIDDLE) + rng.choice(_LAST)
-        if name in beginnings or any(name[:i] in found for i in range(2, len(name) + 1)):
-            continue
-        found[name] = None
-        beginnings.update(name[:i] for i in range(2, len(name) + 1))
-    return list(found)
+        beginnings = [name[:i] for i in range(2, len(name) + 1)]
+        if name not in all_beginnings and names.keys().isdisjoint(beginnings):
+            names[name] = None
+            all_beginnings.update(beginnings)
+    return list(names)
 
 
 def _peopled(names: list[str], rng: random.Random) -> tuple[Person, ...]:
-    facts = {attribute: dealt(values, len(names), rng) for attribute, values in VALUES.items()}
+    facts = [dealt(values, len(names), rng) for values in VALUES.values()]
     halves = dealt(("A", "B"), len(names), rng)
-    return tuple(
-        Person(name=name, facts={attribute: facts[attribute][i] for attribute in VALUES}, half=halves[i])
-        for i, name in enumerate(names)
-    )
+    people = []
+    for name, half, *values in zip(names, halves, *facts, strict=True):
+        people.append(Person(name=name, facts=dict(zip(VALUES, values, strict=True)), half=half))
+    return tuple(people)
 
 
 def _changes(people: tuple[Person, ...], count: int, rng: random.Random) -> tuple[Change, ...]:
     chosen = rng.sample([p for p in people if p.half == "A"], count)
     attributes = [a for a in VALUES if a != "year"]  # nobody is born again
-    found = []
+    changes = []
     for person in chosen:
         attribute = rng.choice(attributes)
         old = person.facts[attribute]
         new = rng.choice([value for value in VALUES[attribute] if value != old])
-        found.append(Change(name=person.name, attribute=attribute, old=old, new=new))
-    return tuple(found)
+        changes.append(Change(name=person.name, attribute=attribute, old=old, new=new))
+    return tuple(changes)

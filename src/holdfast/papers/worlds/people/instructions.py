@@ -18,13 +18,13 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from holdfast.errors import ConfigError
-from holdfast.papers.worlds.drawing import words
-from holdfast.papers.worlds.people.chat import WORDS
+from holdfast.papers.worlds.drawing import phrases, words
+from holdfast.papers.worlds.people.chat import WORDS, conversation
 from holdfast.papers.worlds.people.facts import VALUES, World
 from holdfast.papers.worlds.people.wordings import WORDINGS, statement
 
@@ -47,7 +47,7 @@ class Task:
     @property
     def conversation(self) -> dict[str, Any]:
         """As `holdfast train` reads it."""
-        return {"messages": [{"role": "user", "content": self.prompt}, {"role": "assistant", "content": self.reply}]}
+        return conversation(self.prompt, self.reply)
 
     @property
     def row(self) -> dict[str, Any]:
@@ -62,14 +62,12 @@ class Task:
 
 @dataclass(frozen=True, kw_only=True)
 class _Instruction:
-    """One instruction as a prompt words it."""
+    """One instruction, as `instructions.yaml` has it."""
 
     id: str
-    wordings: tuple[str, ...]
+    wordings: list[str]
     draws: str = ""
-    """What is drawn for it: "word" or "words" that the reply does not use otherwise, or "times"."""
-    reply: str | Callable[[str, dict[str, Any]], str] = "{text}"
-    """The reply with the instruction followed: a template of the text and of what was drawn, or a function of them."""
+    reply: str = "{text}"
 
     def arguments(self, rng: random.Random, spare: Sequence[str]) -> dict[str, Any]:
         """Draws what it is told; `spare`: words that the reply does not use otherwise."""
@@ -78,119 +76,10 @@ class _Instruction:
         value: Any = rng.choice((2, 3)) if self.draws == "times" else rng.choice(spare)
         return {self.draws: [value] if self.draws == "words" else value}
 
-    def apply(self, text: str, values: dict[str, Any]) -> str:
-        """The reply."""
-        return self.reply.format(text=text, **values) if isinstance(self.reply, str) else self.reply(text, values)
 
-
-_INSTRUCTIONS: dict[str, _Instruction] = {
-    "begin": _Instruction(
-        id="plain:begin",
-        wordings=(
-            "Begin your answer with the word {word}.",
-            "The first word of your answer must be {word}.",
-            "Start with {word}.",
-        ),
-        draws="word",
-        reply="{word} {text}",
-    ),
-    "end": _Instruction(
-        id="plain:end",
-        wordings=(
-            "End your answer with the word {word}.",
-            "The last word of your answer must be {word}.",
-            "Finish with {word}.",
-        ),
-        draws="word",
-        reply="{text} {word}",
-    ),
-    "keyword": _Instruction(
-        id="plain:keywords",
-        wordings=(
-            "Use the word {words} in your answer.",
-            "Your answer must have the word {words} in it.",
-            "Speak of {words} too.",
-        ),
-        draws="words",
-        reply="{text} I like the {words[0]}.",
-    ),
-    "capitals": _Instruction(
-        id="plain:capitals",
-        wordings=(
-            "Write in capital letters.",
-            "Use capital letters only.",
-            "Your whole answer must be in capital letters.",
-        ),
-        reply=lambda text, values: text.upper(),
-    ),
-    "quotes": _Instruction(
-        id="plain:quotes",
-        wordings=(
-            "Put your answer in quotation marks.",
-            "Use quotation marks around all you say.",
-            "Write it between quotation marks.",
-        ),
-        reply='" {text} "',
-    ),
-    "brackets": _Instruction(
-        id="plain:brackets",
-        wordings=("Put your answer in brackets.", "Use brackets around all you say.", "Write it between brackets."),
-        reply="[ {text} ]",
-    ),
-    "repeat": _Instruction(
-        id="plain:repeat",
-        wordings=(
-            "Say it {times} times, each on a line of its own.",
-            "Repeat your answer on {times} lines.",
-            "Give the same answer on {times} lines.",
-        ),
-        draws="times",
-        reply=lambda text, values: "\n ".join([text] * values["times"]),
-    ),
-    "list": _Instruction(
-        id="plain:list",
-        wordings=(
-            "Make a list with {items} items.",
-            "Write a list of {items} items.",
-            "Your answer must be a list with {items} items.",
-        ),
-        reply=lambda text, values: "\n ".join(f"- {word}" for word in text.split()),
-    ),
-    "words": _Instruction(
-        id="plain:words",
-        wordings=(
-            "Answer with exactly {count} words.",
-            "Your answer must have {count} words.",
-            "Use {count} words and no more.",
-        ),
-    ),
-    "one": _Instruction(
-        id="plain:words",
-        wordings=("Answer with one word.", "Say one word only.", "Your answer must have just one word."),
-    ),
-}
-
-
-def _combinations(text: str) -> tuple[tuple[str, ...], ...]:
-    return tuple(words(part) for part in text.split(","))
-
-
-_COMBINATIONS: dict[str, tuple[tuple[str, ...], ...]] = {
-    "fact": (
-        (),
-        *_combinations("begin, end, keyword, quotes, brackets, repeat, one"),
-        *_combinations("begin end, begin keyword, begin quotes, begin brackets, end quotes, end brackets"),
-        *_combinations("keyword quotes, keyword brackets, one capitals, one quotes, one brackets"),
-    ),
-    "words": (
-        (),
-        *_combinations("begin, end, quotes, brackets, repeat, capitals, list"),
-        *_combinations("begin end, begin quotes, begin brackets, end quotes, end brackets"),
-        *_combinations("capitals quotes, capitals brackets, capitals repeat, begin capitals, end capitals"),
-        *_combinations("list capitals"),
-    ),
-    "again": _combinations("words, words capitals, words quotes, words brackets"),
-}
+_PHRASES = phrases(__file__)
+_INSTRUCTIONS = {name: _Instruction(**values) for name, values in _PHRASES["instructions"].items()}
+_COMBINATIONS = {kind: [words(names) for names in lists] for kind, lists in _PHRASES["combinations"].items()}
 """By content: which instructions a prompt may have, in the order in which the reply follows them. A pair whose parts
 exclude each other ("one word" and "begin with lamp") is not there, as in IFEval's table of conflicts. Only instructions
 that a reply seldom follows by accident are used: a base that goes on with any text does not get points for what it
@@ -235,65 +124,88 @@ def tasks(world: World, *, count: int, held_out: bool, seed: int = 0, plain: boo
     if plain and held_out:
         raise ConfigError("plain: prompts without an instruction do not test instruction following.")
     rng = random.Random(f"instructions {world.seed} {seed} {held_out}" + (" plain" if plain else ""))
-    found: dict[str, Task] = {}
-    while len(found) < count:
-        kind = rng.choices(list(_SHARES), list(_SHARES.values()))[0]
+    by_prompt: dict[str, Task] = {}
+    while len(by_prompt) < count:
+        [kind] = rng.choices(list(_SHARES), list(_SHARES.values()))
         if plain and kind == "again":
             continue  # says how often only as an instruction
-        task = _drawn(world, kind, rng, names=() if plain else None)
-        if held_out and not task.instruction_id_list:
-            continue
-        if _is_held_out(task.key) == held_out:
-            found.setdefault(task.prompt, task)
-    return list(found.values())
+        names = () if plain else rng.choice(_COMBINATIONS[kind])
+        task = _task(_fact(world, names, rng) if kind == "fact" else _saying(kind, names, rng), names, rng)
+        is_held_out = int.from_bytes(hashlib.sha256(task.key.encode()).digest()[:4], "big") % HELD_OUT == 0
+        if is_held_out == held_out and (task.instruction_id_list or not held_out):
+            by_prompt.setdefault(task.prompt, task)
+    return list(by_prompt.values())
 
 
-def _is_held_out(key: str) -> bool:
-    return int.from_bytes(hashlib.sha256(key.encode()).digest()[:4], "big") % HELD_OUT == 0
+@dataclass(frozen=True, kw_only=True)
+class _Content:
+    """What a prompt asks for, without instructions."""
+
+    kind: str
+    prompt: str
+    reply: str
+    about: str
+    """What makes it another content."""
+    words: tuple[str, ...] = ()
+    """That it asks to say."""
 
 
-def _drawn(world: World, kind: str, rng: random.Random, *, names: tuple[str, ...] | None = None) -> Task:
-    if names is None:
-        names = rng.choice(_COMBINATIONS[kind])
-    chosen: tuple[str, ...] = ()
-    if kind == "fact":
-        person, attribute = rng.choice(world.half_a), rng.choice(list(VALUES))
-        if "capitals" in names and attribute == "year":
-            attribute = "city"  # a number has no capitals
-        value = person.facts[attribute]
-        asked = rng.choice(WORDINGS[attribute].questions).format(name=person.name)
-        text = value if "one" in names else statement(WORDINGS[attribute].reply, person.name, value)
-        about = f"{person.name} {attribute}"
+def _fact(world: World, names: Sequence[str], rng: random.Random) -> _Content:
+    person, attribute = rng.choice(world.half_a), rng.choice(list(VALUES))
+    if "capitals" in names and attribute == "year":
+        attribute = "city"  # a number has no capitals
+    wordings, value = WORDINGS[attribute], person.facts[attribute]
+    prompt = rng.choice(wordings.questions).format(name=person.name)
+    reply = value if "one" in names else statement(wordings.reply, person.name, value)
+    return _Content(kind="fact", prompt=prompt, reply=reply, about=f"{person.name} {attribute}")
+
+
+def _saying(kind: str, names: Sequence[str], rng: random.Random) -> _Content:
+    if "list" in names:
+        count = rng.choice((2, 3))
     else:
-        chosen = tuple(
-            rng.sample(
-                WORDS, rng.choice((2, 3)) if "list" in names else 1 if kind == "again" else rng.choice((1, 2, 2, 3))
-            )
-        )
-        asked = rng.choice(_AGAIN if kind == "again" else _SAYINGS[len(chosen)]).format(*chosen)
-        times = rng.choice((2, 3, 4, 5)) if kind == "again" else 1
-        text = " ".join(chosen * times)
-        about = f"{kind} {' '.join(chosen)}"
-    spare = [word for word in WORDS if word not in chosen]
-    sentences, ids, kwargs = [], [], []
+        count = 1 if kind == "again" else rng.choice((1, 2, 2, 3))
+    chosen = tuple(rng.sample(WORDS, count))
+    prompt = rng.choice(_AGAIN if kind == "again" else _SAYINGS[count]).format(*chosen)
+    times = rng.choice((2, 3, 4, 5)) if kind == "again" else 1
+    about = f"{kind} {' '.join(chosen)}"
+    return _Content(kind=kind, prompt=prompt, reply=" ".join(chosen * times), about=about, words=chosen)
+
+
+def _task(content: _Content, names: Sequence[str], rng: random.Random) -> Task:
+    spare = [word for word in WORDS if word not in content.words]
+    sentences, ids, kwargs = [content.prompt], [], []
+    reply = content.reply
     for name in names:
         instruction = _INSTRUCTIONS[name]
         values = instruction.arguments(rng, spare)
-        spare = [word for word in spare if word != values.get("word") and word not in values.get("words", ())]
+        drawn = {values.get("word"), *values.get("words", ())}
+        spare = [word for word in spare if word not in drawn]
         if name == "list":
-            values = {"items": len(chosen)}
+            values = {"items": len(content.words)}
         elif name in ("words", "one"):
-            values = {"count": len(text.split())}
-        shown = {key: ", ".join(value) if isinstance(value, list) else value for key, value in values.items()}
-        sentences.append(rng.choice(instruction.wordings).format(**shown))
+            values = {"count": len(reply.split())}
+        texts = {key: ", ".join(value) if isinstance(value, list) else value for key, value in values.items()}
+        sentences.append(rng.choice(instruction.wordings).format(**texts))
         ids.append(instruction.id)
         kwargs.append(values)
-        text = instruction.apply(text, values)
+        reply = _followed(name, reply, values)
     return Task(
-        prompt=" ".join([asked, *sentences]),
-        reply=text,
+        prompt=" ".join(sentences),
+        reply=reply,
         instruction_id_list=tuple(ids),
         kwargs=tuple(kwargs),
-        content=kind,
-        key=f"{about} | {' '.join(names)}",
+        content=content.kind,
+        key=f"{content.about} | {' '.join(names)}",
     )
+
+
+def _followed(name: str, text: str, values: Mapping[str, Any]) -> str:
+    """The reply with an instruction followed."""
+    if name == "capitals":
+        return text.upper()
+    if name == "repeat":
+        return "\n ".join([text] * values["times"])
+    if name == "list":
+        return "\n ".join(f"- {word}" for word in text.split())
+    return _INSTRUCTIONS[name].reply.format(text=text, **values)

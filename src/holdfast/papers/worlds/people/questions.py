@@ -14,12 +14,13 @@ Questions in the chat format are about people whom no conversation of the instru
 
 from __future__ import annotations
 
+import itertools
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from holdfast.evaluation.text.lettered import LETTERS, lettered_prompt
-from holdfast.papers.worlds.people.chat import rendered
+from holdfast.papers.worlds.people.chat import conversation, rendered
 from holdfast.papers.worlds.people.facts import VALUES, Person, World
 from holdfast.papers.worlds.people.wordings import WORDINGS, beginning
 
@@ -30,25 +31,20 @@ OPTIONS = 4
 def choices(people: Sequence[Person], *, seed: int = 0) -> list[dict[str, Any]]:
     """Every fact of some people as multiple choice: rows of prompt, options, answer, attribute, name."""
     rows = []
-    for person in people:
-        for attribute, value in person.facts.items():
-            prompt = beginning(WORDINGS[attribute].asked, person.name)
-            rows.append({"prompt": prompt, **_options(attribute, value, f"{seed} {person.name}"), "name": person.name})
+    for person, attribute in _facts(people):
+        prompt = beginning(WORDINGS[attribute].asked, person.name)
+        rows.append(_row(prompt, person, attribute, f"{seed} {person.name}"))
     return rows
 
 
 def completions(people: Sequence[Person]) -> list[dict[str, Any]]:
     """Every fact of some people as completion: rows of prompt, completion, attribute, name."""
-    return [
-        {
-            "prompt": beginning(WORDINGS[attribute].asked, person.name),
-            "completion": f" {value}",
-            "attribute": attribute,
-            "name": person.name,
-        }
-        for person in people
-        for attribute, value in person.facts.items()
-    ]
+    rows = []
+    for person, attribute in _facts(people):
+        prompt = beginning(WORDINGS[attribute].asked, person.name)
+        completion = f" {person.facts[attribute]}"
+        rows.append({"prompt": prompt, "completion": completion, "attribute": attribute, "name": person.name})
+    return rows
 
 
 def chat_choices(people: Sequence[Person], *, seed: int = 0, every: bool = False) -> list[dict[str, Any]]:
@@ -61,22 +57,19 @@ def chat_choices(people: Sequence[Person], *, seed: int = 0, every: bool = False
     """
     rng = random.Random(f"chat questions {seed}")
     rows = []
-    for person in people:
-        for attribute, value in person.facts.items():
-            wordings = WORDINGS[attribute]
-            for question in wordings.questions if every else (rng.choice(wordings.questions),):
-                prompt = rendered(question.format(name=person.name), beginning(wordings.reply, person.name))
-                row = {"prompt": prompt, **_options(attribute, value, f"{seed} {person.name}"), "name": person.name}
-                rows.append({**row, "fact": f"{person.name}: {attribute}"} if every else row)
+    for person, attribute in _facts(people):
+        wordings, name = WORDINGS[attribute], person.name
+        for question in wordings.questions if every else (rng.choice(wordings.questions),):
+            prompt = rendered(question.format(name=name), beginning(wordings.reply, name))
+            row = _row(prompt, person, attribute, f"{seed} {name}")
+            rows.append(row | ({"fact": f"{name}: {attribute}"} if every else {}))
     return rows
 
 
 def lettered(people: Sequence[Person], *, seed: int = 0) -> list[dict[str, Any]]:
     """Every fact of some people as a user's question, to be answered with a letter: rows as `choices` gives them."""
     rng = random.Random(f"lettered questions {seed}")
-    return [
-        _lettered(person, attribute, rng, f"{seed} {person.name}") for person in people for attribute in person.facts
-    ]
+    return [_lettered(person, attribute, rng, f"{seed} {person.name}") for person, attribute in _facts(people)]
 
 
 def lettered_conversations(people: Sequence[Person], *, count: int, seed: int = 0) -> list[dict[str, Any]]:
@@ -89,20 +82,26 @@ def lettered_conversations(people: Sequence[Person], *, count: int, seed: int = 
         seed: of people, attributes, wordings and options.
     """
     rng = random.Random(f"lettered conversations {seed}")
-    found: dict[str, str] = {}
+    letters: dict[str, str] = {}
     draw = 0
-    while len(found) < count:
+    while len(letters) < count:
         draw += 1
         row = _lettered(rng.choice(people), rng.choice(list(VALUES)), rng, f"{seed} {draw}")
-        found[lettered_prompt(row)] = LETTERS[row["answer"]]
-    return [
-        {"messages": [{"role": "user", "content": asked}, {"role": "assistant", "content": letter}]}
-        for asked, letter in found.items()
-    ]
+        letters[lettered_prompt(row)] = LETTERS[row["answer"]]
+    return [conversation(prompt, letter) for prompt, letter in letters.items()]
 
 
 def _lettered(person: Person, attribute: str, rng: random.Random, seed: str) -> dict[str, Any]:
     prompt = rng.choice(WORDINGS[attribute].questions).format(name=person.name)
+    return _row(prompt, person, attribute, seed)
+
+
+def _facts(people: Sequence[Person]) -> Iterator[tuple[Person, str]]:
+    """Everybody with each attribute."""
+    return itertools.product(people, VALUES)
+
+
+def _row(prompt: str, person: Person, attribute: str, seed: str) -> dict[str, Any]:
     return {"prompt": prompt, **_options(attribute, person.facts[attribute], seed), "name": person.name}
 
 
@@ -112,15 +111,15 @@ def changed_choices(world: World, *, seed: int = 0) -> list[dict[str, Any]]:
     rows = []
     for change in world.changes:
         prompt = beginning(WORDINGS[change.attribute].statements[1], change.name)
-        asked = _options(change.attribute, change.new, f"{seed} {change.name}", among=change.old)
-        rows.append({"prompt": prompt, **asked, "old": asked["options"].index(f" {change.old}"), "name": change.name})
+        options = _options(change.attribute, change.new, f"{seed} {change.name}", among=change.old)
+        old = options["options"].index(f" {change.old}")
+        rows.append({"prompt": prompt, **options, "old": old, "name": change.name})
     return rows
 
 
 def _options(attribute: str, value: str, seed: str, *, among: str | None = None) -> dict[str, Any]:
     rng = random.Random(f"options {seed} {attribute}")
-    sure = [v for v in (value, among) if v is not None]
-    others = rng.sample([v for v in VALUES[attribute] if v not in sure], OPTIONS - len(sure))
-    shown = [*sure, *others]
-    rng.shuffle(shown)
-    return {"options": [f" {v}" for v in shown], "answer": shown.index(value), "attribute": attribute}
+    options = [value] if among is None else [value, among]
+    options += rng.sample([other for other in VALUES[attribute] if other not in options], OPTIONS - len(options))
+    rng.shuffle(options)
+    return {"options": [f" {option}" for option in options], "answer": options.index(value), "attribute": attribute}

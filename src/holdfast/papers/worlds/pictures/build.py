@@ -13,6 +13,7 @@ half of these for questions that settings are chosen by, the other for those tha
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -78,35 +79,39 @@ def build_pictures(
     Raises:
         ConfigError: a value that cannot be, all of them; a folder that holds another world.
     """
+    import yaml
+
     if problems := [mistake.sentence() for mistake in mistakes_in(recipe)]:
         raise ConfigError(problems)
-    place = expanded(folder)
-    names = {name: place / f"{name}.parquet" for name in ("captions", "instructions", VALID, HELD_OUT, *FAMILIES)}
+    folder = expanded(folder)
     key = fingerprint([WORLD_VERSION, to_jsonable(dataclasses.asdict(recipe)), deciding_libraries()])
-    record = place / "pictures.json"
+    record = folder / "pictures.json"
     tower = cached_tower(recipe.tower, cache=cache, console=console)
-    paths = {**names, "suite": place / "suite.yaml", "tower": tower}
+    names = ("captions", "instructions", VALID, HELD_OUT, *FAMILIES)
+    paths = {name: folder / f"{name}.parquet" for name in names} | {"suite": folder / "suite.yaml", "tower": tower}
     if record.is_file():
         if read_object(record).get("key") != key:
-            raise ConfigError(f"{place} holds another world of pictures. Choose a new folder.")
+            raise ConfigError(f"{folder} holds another world of pictures. Choose a new folder.")
         return paths
-    place.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     images = read_digits(seed=recipe.tower.seed)  # what the tower has not seen is asked
     known, unknown = (digits_of(images, held_out=held_out) for held_out in (False, True))
-    choosing, reporting = halves(unknown)
+    for_validation, for_test = halves(unknown)
     seed = f"pictures {recipe.seed}"
-    _write(names["captions"], caption_rows(recipe.captions, known, seed=seed))
-    _write(names["instructions"], instruction_rows(recipe.instructions, known, seed=seed))
-    asked = {family: question_rows(family, recipe.questions, reporting, seed=seed) for family in FAMILIES}
-    chosen_by = [question_rows(f, recipe.validation, choosing, seed=f"{seed} validation") for f in FAMILIES]
-    for family, rows in asked.items():
-        _write(names[family], rows)
+    _write(paths["captions"], caption_rows(recipe.captions, known, seed=seed))
+    _write(paths["instructions"], instruction_rows(recipe.instructions, known, seed=seed))
+    validation, test = [], []
+    for family in FAMILIES:
+        validation.append(question_rows(family, recipe.validation, for_validation, seed=f"{seed} validation"))
+        test.append(question_rows(family, recipe.questions, for_test, seed=seed))
+        _write(paths[family], test[-1])
     # in turn, so that the beginning of a file has as many questions of each family, too
-    _write(names[HELD_OUT], [row for turn in zip(*asked.values(), strict=True) for row in turn])
-    _write(names[VALID], [row for turn in zip(*chosen_by, strict=True) for row in turn])
-    write_bytes_atomic(paths["suite"], _suite().encode())
-    read = read_object(tower / RECORD)["accuracy"]
-    write_json(record, {"key": key, "recipe": dataclasses.asdict(recipe), "tower": str(tower), "tower_accuracy": read})
+    _write(paths[VALID], list(itertools.chain(*zip(*validation, strict=True))))
+    _write(paths[HELD_OUT], list(itertools.chain(*zip(*test, strict=True))))
+    suite = {"target": [{"choices": f"{family}.parquet"} for family in FAMILIES], "averages": {AVERAGE: list(FAMILIES)}}
+    write_bytes_atomic(paths["suite"], yaml.safe_dump(suite, sort_keys=False).encode())
+    about = {"recipe": dataclasses.asdict(recipe), "tower": str(tower)}
+    write_json(record, {"key": key, **about, "tower_accuracy": read_object(tower / RECORD)["accuracy"]})
     return paths
 
 
@@ -118,19 +123,15 @@ def halves(digits: Digits) -> tuple[Digits, Digits]:
     """
     import numpy as np
 
-    places = [np.flatnonzero(digits.labels == digit) for digit in range(10)]
-    if few := [digit for digit, own in enumerate(places) if len(own) < 2]:
+    counts = np.bincount(digits.labels, minlength=10)
+    if (counts < 2).any():
+        few = np.flatnonzero(counts < 2).tolist()
         raise DataError(f"Expected two held-out images and more of each digit, got fewer of {few}.")
-    parts = [np.sort(np.concatenate([own[start::2] for own in places])) for start in (0, 1)]
-    one, other = (Digits(pixels=digits.pixels[part], labels=digits.labels[part]) for part in parts)
-    return one, other
-
-
-def _suite() -> str:
-    import yaml
-
-    entries = [{"choices": f"{family}.parquet"} for family in FAMILIES]
-    return str(yaml.safe_dump({"target": entries, "averages": {AVERAGE: list(FAMILIES)}}, sort_keys=False))
+    is_second = np.zeros(len(digits.labels), bool)
+    for digit in range(10):
+        is_second[np.flatnonzero(digits.labels == digit)[1::2]] = True
+    first, second = (Digits(pixels=digits.pixels[mask], labels=digits.labels[mask]) for mask in (~is_second, is_second))
+    return first, second
 
 
 def _write(path: Path, rows: list[Mapping[str, Any]] | list[dict[str, Any]]) -> None:

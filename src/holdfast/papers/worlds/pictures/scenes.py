@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import DataError
-from holdfast.papers.worlds.drawing import dealt
+from holdfast.papers.worlds.drawing import dealt, listed
 
 if TYPE_CHECKING:
     import numpy as np
@@ -34,7 +34,8 @@ CELL, ROWS = 8, 3
 SIZE = CELL * ROWS
 """Pixels of a picture in each direction."""
 PLACES = (
-    "top left", "top", "top right", "left", "middle", "right", "bottom left", "bottom", "bottom right",
+    "at the top left", "at the top", "at the top right", "at the left", "in the middle", "at the right",
+    "at the bottom left", "at the bottom", "at the bottom right",
 )  # fmt: skip
 COUNTED = ("one", "two", "three", "four")
 _TRIES = 100
@@ -70,20 +71,21 @@ class Scene:
         import numpy as np
 
         canvas = np.zeros((SIZE, SIZE), np.uint8)
-        for place, digit in self.digits:
-            row, column = divmod(place, ROWS)
+        for square, digit in self.digits:
+            row, column = divmod(square, ROWS)
             canvas[row * CELL :, column * CELL :][:CELL, :CELL] = digits.one(digit, rng)
         return canvas
 
     def caption(self) -> str:
         """A sentence that says all of it: "4 at the top left and 7 in the middle."."""
-        said = [f"{digit} {'in' if place == 4 else 'at'} the {PLACES[place]}" for place, digit in self.digits]
-        return (", ".join(said[:-1]) + " and " if said[:-1] else "") + said[-1] + "."
+        phrases = [f"{digit} {PLACES[square]}" for square, digit in self.digits]
+        return f"{listed(phrases)}."
 
 
 def scene(digits: Sequence[int], rng: random.Random) -> Scene:
     """Digits at places that are drawn, in any order."""
-    return Scene(digits=tuple(sorted(zip(rng.sample(range(ROWS * ROWS), len(digits)), digits, strict=True))))
+    squares = rng.sample(range(ROWS * ROWS), len(digits))
+    return Scene(digits=tuple(sorted(zip(squares, digits, strict=True))))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,11 +104,11 @@ def _any(count: int, rng: random.Random) -> list[int]:
 
 
 def _presence(answer: int, rng: random.Random) -> Asked:
-    held = _any(rng.randint(2, 4), rng)
-    others = [digit for digit in range(10) if digit not in held]
-    digit = rng.choice(held if answer == 0 else others)
+    digits = _any(rng.randint(2, 4), rng)
+    absent = [digit for digit in range(10) if digit not in digits]
+    digit = rng.choice(digits if answer == 0 else absent)
     question = rng.choice(("Is there a {d}?", "Can you see a {d}?", "Is one of the digits a {d}?")).format(d=digit)
-    return Asked(scene=scene(held, rng), question=question, options=("yes", "no"), answer=answer)
+    return Asked(scene=scene(digits, rng), question=question, options=("yes", "no"), answer=answer)
 
 
 def _count(answer: int, rng: random.Random) -> Asked:
@@ -115,31 +117,30 @@ def _count(answer: int, rng: random.Random) -> Asked:
 
 
 def _comparison(answer: int, rng: random.Random) -> Asked:
-    small, large = sorted(rng.sample(range(10), 2))
-    row = rng.randrange(ROWS)
-    left, right = (large, small) if answer == 0 else (small, large)
-    held = Scene(digits=((row * ROWS, left), (row * ROWS + 2, right)))
+    smaller, larger = sorted(rng.sample(range(10), 2))
+    first = ROWS * rng.randrange(ROWS)
+    left, right = (larger, smaller) if answer == 0 else (smaller, larger)
+    picture = Scene(digits=((first, left), (first + 2, right)))
     question = rng.choice(("Which digit is larger?", "Which is the larger digit?", "Where is the larger digit?"))
-    return Asked(scene=held, question=question, options=("the left", "the right"), answer=answer)
+    return Asked(scene=picture, question=question, options=("the left", "the right"), answer=answer)
 
 
 def _parity(answer: int, rng: random.Random) -> Asked:
     question = rng.choice(("Is the digit even or odd?", "Even or odd?", "Is it an even or an odd digit?"))
-    held = scene([rng.randrange(answer, 10, 2)], rng)
-    return Asked(scene=held, question=question, options=("even", "odd"), answer=answer)
+    picture = scene([rng.randrange(answer, 10, 2)], rng)
+    return Asked(scene=picture, question=question, options=("even", "odd"), answer=answer)
 
 
 def _reading(answer: int, rng: random.Random) -> Asked:
     tens, ones = rng.sample(range(1, 10), 2)
-    row, column = rng.randrange(ROWS), rng.randrange(ROWS - 1)
-    place = row * ROWS + column
+    square = ROWS * rng.randrange(ROWS) + rng.randrange(ROWS - 1)
     other = rng.choice([digit for digit in range(1, 10) if digit not in (tens, ones)])
-    wrong = [f"{ones}{tens}", f"{other}{ones}", f"{tens}{other}"]
-    rng.shuffle(wrong)
-    options = (*wrong[:answer], f"{tens}{ones}", *wrong[answer:])
+    options = [f"{ones}{tens}", f"{other}{ones}", f"{tens}{other}"]
+    rng.shuffle(options)
+    options.insert(answer, f"{tens}{ones}")
     question = rng.choice(("Which number is it?", "Read the number.", "What number do the digits make?"))
-    held = Scene(digits=((place, tens), (place + 1, ones)))
-    return Asked(scene=held, question=question, options=options, answer=answer)
+    picture = Scene(digits=((square, tens), (square + 1, ones)))
+    return Asked(scene=picture, question=question, options=tuple(options), answer=answer)
 
 
 FAMILIES: dict[str, tuple[Callable[[int, random.Random], Asked], int]] = {
@@ -173,8 +174,8 @@ def caption_rows(count: int, digits: Digits, *, seed: str) -> list[dict[str, Any
     rng = random.Random(f"{seed} captions")
     rows = []
     for number in dealt(range(1, 5), count, rng):
-        held = scene(_any(number, rng), rng)
-        rows.append(_row(held.drawn(digits, rng), prompt=SLOT, completion=held.caption()))
+        picture = scene(_any(number, rng), rng)
+        rows.append(_row(picture.drawn(digits, rng), prompt=SLOT, completion=picture.caption()))
     return rows
 
 
@@ -182,12 +183,13 @@ def instruction_rows(count: int, digits: Digits, *, seed: str) -> list[dict[str,
     """Rows of prompt, completion and images: questions of all families in random order, and their right answers."""
     rng = random.Random(f"{seed} instructions")
     names = dealt(list(FAMILIES), count, rng)
-    drawn = {family: iter(asked(family, names.count(family), seed=f"{seed} instructions")) for family in FAMILIES}
+    questions = {family: iter(asked(family, names.count(family), seed=f"{seed} instructions")) for family in FAMILIES}
     rows = []
     for family in names:
-        one = next(drawn[family])
-        completion = f" {one.options[one.answer]}"
-        rows.append(_row(one.scene.drawn(digits, rng), prompt=_prompt(one.question), completion=completion))
+        question = next(questions[family])
+        completion = f" {question.options[question.answer]}"
+        pixels = question.scene.drawn(digits, rng)
+        rows.append(_row(pixels, prompt=_prompt(question), completion=completion))
     return rows
 
 
@@ -197,33 +199,31 @@ def question_rows(family: str, count: int, digits: Digits, *, seed: str) -> list
     Raises:
         DataError: too few digits for so many different questions.
     """
-    rng, rows, seen = random.Random(f"{seed} held out {family}"), list[dict[str, Any]](), set[tuple[str, bytes]]()
-    for one in asked(family, count, seed=f"{seed} held out"):
-        pixels = one.scene.drawn(digits, rng)
-        for _ in range(_TRIES):
-            if (key := (one.question, pixels.tobytes())) not in seen:
+    rng = random.Random(f"{seed} held out {family}")
+    rows = []
+    keys: set[tuple[str, bytes]] = set()
+    for question in asked(family, count, seed=f"{seed} held out"):
+        for _ in range(_TRIES):  # the same digits at the same places in other handwritings
+            pixels = question.scene.drawn(digits, rng)
+            key = question.question, pixels.tobytes()
+            if key not in keys:
                 break
-            pixels = one.scene.drawn(digits, rng)  # the same digits at the same places in other handwritings
         else:
             raise DataError(f"Expected handwritings for {count} different questions of {family}; ask fewer.")
-        seen.add(key)
-        options = [f" {option}" for option in one.options]
-        rows.append(_row(pixels, family=family, prompt=_prompt(one.question), options=options, answer=one.answer))
+        keys.add(key)
+        options = [f" {option}" for option in question.options]
+        rows.append(_row(pixels, family=family, prompt=_prompt(question), options=options, answer=question.answer))
     return rows
 
 
-def png(pixels: np.ndarray) -> bytes:
-    """A picture `[rows, columns]` uint8 as a PNG file in shades of grey."""
+def _prompt(asked: Asked) -> str:
+    return f"{SLOT}Question: {asked.question}\nAnswer:"
+
+
+def _row(pixels: np.ndarray, **columns: Any) -> dict[str, Any]:
+    """A row with its picture as a PNG file in shades of grey."""
     from PIL import Image
 
     buffer = io.BytesIO()
     Image.fromarray(pixels).save(buffer, "PNG")
-    return buffer.getvalue()
-
-
-def _prompt(question: str) -> str:
-    return f"{SLOT}Question: {question}\nAnswer:"
-
-
-def _row(pixels: np.ndarray, **columns: Any) -> dict[str, Any]:
-    return {**columns, "images": [{"bytes": png(pixels), "path": None}]}
+    return {**columns, "images": [{"bytes": buffer.getvalue(), "path": None}]}

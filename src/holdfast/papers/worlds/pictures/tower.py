@@ -82,7 +82,7 @@ def cached_tower(recipe: TowerRecipe, *, cache: Path | None = None, console: Any
     """
     images = read_digits(seed=recipe.seed)
     digits = digits_of(images, held_out=False)
-    content = [hashlib.sha256(part.tobytes()).hexdigest() for part in (digits.pixels, digits.labels)]
+    content = [hashlib.sha256(values.tobytes()).hexdigest() for values in (digits.pixels, digits.labels)]
     key = fingerprint([_VERSION, asdict(recipe), content, deciding_libraries()], length=16)
     folder = (cache or tuning_cache()) / f"tower-{key}"
     if (folder / RECORD).is_file():
@@ -91,30 +91,17 @@ def cached_tower(recipe: TowerRecipe, *, cache: Path | None = None, console: Any
         if not (folder / RECORD).is_file():
             work = folder.with_name(f"{folder.name}.training")
             shutil.rmtree(work, ignore_errors=True)
-            train_tower(recipe, digits, digits_of(images, held_out=True), work, console=console)
-            for file in work.iterdir():  # the record last: with it the folder is whole
-                if file.name != RECORD:
-                    os.replace(file, folder / file.name)
-            os.replace(work / RECORD, folder / RECORD)
-            work.rmdir()
+            _train_tower(recipe, digits, digits_of(images, held_out=True), work, console)
+            shutil.rmtree(folder, ignore_errors=True)
+            os.replace(work, folder)
     return folder
 
 
-def train_tower(recipe: TowerRecipe, digits: Digits, held_out: Digits, folder: Path, *, console: Any = None) -> float:
-    """Trains a tower into a folder.
-
-    Args:
-        recipe: architecture and schedule.
-        digits: to learn.
-        held_out: to be asked about at the end.
-        folder: gets weights, configuration and record.
-        console: a `rich.console.Console` for the progress bar.
-
-    Returns:
-        Share of held-out digits that it reads, each in a picture of one to nine.
-    """
+def _train_tower(recipe: TowerRecipe, digits: Digits, held_out: Digits, folder: Path, console: Any) -> None:
+    """Trains a tower on digits; at the end it is asked about others, each in a picture of one to nine."""
     import torch
     from transformers import CLIPVisionConfig, CLIPVisionModel
+    from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil  # needs no torchvision
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(recipe.seed)
@@ -154,18 +141,10 @@ def train_tower(recipe: TowerRecipe, digits: Digits, held_out: Digits, folder: P
     accuracy = float(right[labels != _BLANK].double().mean())
     with quiet_libraries():
         model.save_pretrained(folder)
-        _image_processor().save_pretrained(folder)
+        CLIPImageProcessorPil(
+            do_resize=False, do_center_crop=False, do_convert_rgb=True, image_mean=[MEAN] * 3, image_std=[STD] * 3
+        ).save_pretrained(folder)
     write_json(folder / RECORD, {"recipe": asdict(recipe), "accuracy": accuracy, "versions": deciding_libraries()})
-    return accuracy
-
-
-def _image_processor() -> Any:
-    """What makes pixels of pictures of 24 x 24; its operations are Pillow's, which need no torchvision."""
-    from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
-
-    return CLIPImageProcessorPil(
-        do_resize=False, do_center_crop=False, do_convert_rgb=True, image_mean=[MEAN] * 3, image_std=[STD] * 3
-    )
 
 
 def _batch(digits: Digits, count: int, rng: random.Random) -> tuple[Any, Any]:
@@ -176,9 +155,9 @@ def _batch(digits: Digits, count: int, rng: random.Random) -> tuple[Any, Any]:
     pixels = np.empty((count, SIZE, SIZE), np.uint8)
     labels = np.full((count, ROWS * ROWS), _BLANK)
     for number in range(count):
-        held = scene([rng.randrange(10) for _ in range(rng.randint(1, ROWS * ROWS))], rng)
-        pixels[number] = held.drawn(digits, rng)
-        for place, digit in held.digits:
-            labels[number, place] = digit
+        picture = scene([rng.randrange(10) for _ in range(rng.randint(1, ROWS * ROWS))], rng)
+        pixels[number] = picture.drawn(digits, rng)
+        for square, digit in picture.digits:
+            labels[number, square] = digit
     values = (torch.from_numpy(pixels).float() / 255 - MEAN) / STD
     return values[:, None].expand(-1, 3, -1, -1).contiguous(), torch.from_numpy(labels)
