@@ -277,6 +277,5 @@ def pack_rows(texts: Sequence[str], tokenizer: Any, context: int) -> list[list[i
     the last stump is dropped."""
     stream: list[int] = []
     for ids in tokenizer(list(texts), add_special_tokens=False)["input_ids"]:
-        stream.extend(ids)
-        stream.append(tokenizer.eos_token_id)
+        stream += [*ids, tokenizer.eos_token_id]
     return [stream[i : i + context] for i in range(0, len(stream) - context + 1, context)]

@@ -27,12 +27,11 @@ from typing import Any
 from holdfast.papers.worlds.drawing import phrases, words
 from holdfast.papers.worlds.people.chat import conversation
 
-OPERATIONS = ("add", "subtract", "multiply", "divide")
-"""What a problem may ask for, as solutions name it: "We add."."""
+SIGNS = {"add": "+", "subtract": "-", "multiply": "*", "divide": "/"}
+"""Of each operation that a problem may ask for, as solutions name it: "We add."."""
+OPERATIONS = tuple(SIGNS)
 HELD_OUT = 8
 """One question in so many is not trained on."""
-REPLY_TOKENS = 48
-"""Of a reply, at most."""
 KNOWN_PROBLEMS, KNOWN_SEED = 9600, 10_000
 """Problems that a base reads, and what is added to the seed of their drawing."""
 
@@ -139,10 +138,9 @@ def _longer(steps: int, rng: random.Random) -> Problem:
     for operation in operations:
         largest = {"add": 30, "subtract": max(2, amount - 1), "multiply": 4}
         b = rng.randint(2, largest[operation])
-        results = {"add": ("+", amount + b), "subtract": ("-", amount - b), "multiply": ("*", amount * b)}
-        sign, result = results[operation]
+        result = {"add": amount + b, "subtract": amount - b, "multiply": amount * b}[operation]
         events.append(rng.choice(_PHRASES["events"][operation]).format(b=b, **names))
-        worked.append(f"We {operation}. {amount} {sign} {b} = {result}.")
+        worked.append(f"We {operation}. {amount} {SIGNS[operation]} {b} = {result}.")
         amount = result
     first = rng.choice(_PHRASES["beginnings"]).format(a=start, **names)
     end = rng.choice(_PHRASES["ends"]).format(c=amount, **names)
@@ -164,9 +162,7 @@ def problems_task(data: Path) -> str:
     does, as YAML: strict takes the number behind "####", flexible the last number of the reply."""
     import yaml
 
-    task = {**_PHRASES["task"]}
-    task["dataset_kwargs"] = {"data_files": {"test": str(data)}}
-    task["generation_kwargs"] = {**task["generation_kwargs"], "max_gen_toks": REPLY_TOKENS}
+    task = {**_PHRASES["task"], "dataset_kwargs": {"data_files": {"test": str(data)}}}
     return yaml.safe_dump(task, sort_keys=False)
 
 
@@ -178,15 +174,11 @@ def _problem(operation: str, rng: random.Random, *, most: int | None = None) -> 
     a, b = rng.randint(2, largest[0]), rng.randint(2, largest[1])
     c = a * b if is_product else a + b
     names = {"n": n, "m": m, "t": rng.choice(_THINGS), "h": rng.choice(_HOLDERS), "a": a, "b": b, "c": c}
-    left, answer = {
-        "add": (f"{a} + {b}", c),
-        "subtract": (f"{c} - {b}", a),
-        "multiply": (f"{a} * {b}", c),
-        "divide": (f"{c} / {a}", b),
-    }[operation]
+    operands = {"add": (a, b, c), "subtract": (c, b, a), "multiply": (a, b, c), "divide": (c, a, b)}
+    left, right, answer = operands[operation]
     return Problem(
         question=story["question"].format(**names),
-        solution=f"We {operation}. {left} = {answer}. {story['answer'].format(**names)}",
+        solution=f"We {operation}. {left} {SIGNS[operation]} {right} = {answer}. {story['answer'].format(**names)}",
         operation=operation,
         answer=answer,
     )
