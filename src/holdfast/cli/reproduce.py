@@ -74,8 +74,7 @@ class ReproduceRequest:
     recipes: Annotated[tuple[str, ...], Meta(repeatable=True, metavar="RECIPE")] = ()
     """Some of the paper's studies, where it has several (all)."""
     study: Annotated[tuple[Path, ...], Meta(repeatable=True, metavar="FOLDER")] = ()
-    """Check the claims on the study in this folder in place of running the paper's; several folders: in the order of
-    --recipes."""
+    """Check the claims on a study in this folder and run none (several: in the order of --recipes)."""
     thorough: bool = False
     """The small twins in whole, with all seeds, arms and steps, in place of a look at them."""
     full: bool = False
