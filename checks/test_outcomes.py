@@ -13,8 +13,9 @@ import transformers
 import packed_documents
 from claim_studies import paper_like
 from claims_page import NOT_RUN, claims_page, known_papers, with_verdicts
+from holdfast.papers.claims.claim import RULES, Statement, claims_json, family_line
 from holdfast.papers.claims.registry import papers
-from holdfast.papers.claims.rules import FAILS, HOLDS, RULES, UNKNOWN, Rule, Statement, claims_json, family_line
+from holdfast.papers.claims.rules import FAILS, HOLDS, UNKNOWN, Rule
 from holdfast.papers.label_annealing.claims import RECIPES, STATEMENTS, check_claims
 from holdfast.support.files import read_json, write_json
 

@@ -22,8 +22,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from holdfast.papers.claims.claim import RULES, Statement
 from holdfast.papers.claims.registry import papers
-from holdfast.papers.claims.rules import FAILS, HOLDS, RULES, UNKNOWN, Statement
+from holdfast.papers.claims.rules import FAILS, HOLDS, UNKNOWN
 from holdfast.support.files import read_json
 
 SCALES = {"look": "ours, a look", "toy": "ours, toy scale", "real": "ours, real scale"}

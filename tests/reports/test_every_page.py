@@ -42,8 +42,8 @@ from test_along_chart import evaluation as measured_mass
 
 import synthetic_residuals
 from claim_studies import paper_like
+from holdfast.papers.claims.claim import claims_json
 from holdfast.papers.claims.page import claims_page
-from holdfast.papers.claims.rules import claims_json
 from holdfast.papers.label_annealing.claims import check_claims
 from holdfast.papers.ladder.page import ladder_page
 from holdfast.papers.overtraining.page import overtraining_page

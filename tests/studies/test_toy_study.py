@@ -13,7 +13,8 @@ from rich.console import Console
 
 from holdfast.cli.main import main
 from holdfast.errors import DataError, HoldfastError, Interrupted, RunFolderError
-from holdfast.papers.claims.rules import ClaimFigure, Evidence, Rule, Statement, above, check_claims
+from holdfast.papers.claims.claim import Evidence, Statement, judge_claims
+from holdfast.papers.claims.rules import ClaimFigure, Rule, above
 from holdfast.studies.engine.session import execute_study, kind_name, open_existing
 from holdfast.studies.engine.storage import Storage
 from holdfast.studies.engine.study import Job, Study
@@ -66,7 +67,7 @@ class ToyStudy(Study):
     def outcome(self, state):
         throws = {j.attributes["label"]: self.results(j.attributes) for j in state.latest}
         evidence = Evidence(record=throws, waiting=sum(j.open for j in state.jobs))
-        claims = check_claims(CLAIMS, {"toy": evidence})
+        claims = judge_claims(CLAIMS, {"toy": evidence})
         return {"name": state.name, "status": state.status, "throws": throws, "claims": claims}
 
     def write(self, record):

@@ -6,24 +6,18 @@ import dataclasses
 
 import pytest
 
+from holdfast.papers.claims.claim import Evidence, Statement, claims_json, family_line, judge_claims
+from holdfast.papers.claims.requirements import Requirement, at_least, at_most
 from holdfast.papers.claims.rules import (
     FAILS,
     HOLDS,
     UNKNOWN,
     Check,
     ClaimFigure,
-    Evidence,
     Part,
-    Requirement,
     Rule,
-    Statement,
     above,
-    at_least,
-    at_most,
     below,
-    check_claims,
-    claims_json,
-    family_line,
     monotone,
     rising,
     rule,
@@ -53,7 +47,7 @@ PLAIN = statement()
 
 
 def one(record, *, without=(), statement=None, **about):
-    [found] = check_claims([statement or PLAIN], {"r": Evidence(record=record, without=dict(without), **about)})
+    [found] = judge_claims([statement or PLAIN], {"r": Evidence(record=record, without=dict(without), **about)})
     return found
 
 
@@ -63,7 +57,7 @@ def test_a_claim_by_itself():
     assert one(None).reason == "The study was not run."
     lacking = statement(lacking=lambda record: "nothing is there", preconditions=[lambda record: 1 / 0])
     assert one([2.0], statement=lacking).reason == "Nothing is there."
-    assert check_claims([statement()], {}) == []
+    assert judge_claims([statement()], {}) == []
 
 
 def limited(value, advice="wait"):
@@ -129,7 +123,7 @@ def holds_at(p):
 )
 def test_holms_procedure(p, expected):
     assert normal_quantile(0.975) == pytest.approx(1.959964)
-    claims = check_claims(
+    claims = judge_claims(
         [statement(str(i), holds_at(value)) for i, value in enumerate(p)], {"r": Evidence(record=[1.0])}
     )
     assert [c.family for c in claims] == expected

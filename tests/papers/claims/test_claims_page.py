@@ -8,8 +8,8 @@ import pytest
 
 from claim_studies import paper_like
 from holdfast.errors import DataError
+from holdfast.papers.claims.claim import claims_json
 from holdfast.papers.claims.page import claims_page, figure_line, shares_chart, verdict_sentence
-from holdfast.papers.claims.rules import claims_json
 from holdfast.papers.label_annealing.claims import RECIPES, check_claims
 from holdfast.papers.label_annealing.paper import PAPER
 from holdfast.reports.charts import plotly_figure

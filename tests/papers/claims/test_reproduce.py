@@ -12,7 +12,8 @@ import pytest
 from claim_studies import paper_like
 from holdfast.errors import ConfigError, HoldfastError, Interrupted
 from holdfast.papers.claims import reproduction
-from holdfast.papers.claims.rules import UNKNOWN, Claim, ClaimFigure
+from holdfast.papers.claims.claim import Claim
+from holdfast.papers.claims.rules import UNKNOWN, ClaimFigure
 from holdfast.papers.label_annealing import reproduction as module
 from holdfast.papers.label_annealing.claims import RECIPES, STATEMENTS
 from holdfast.papers.label_annealing.reproduction import missing, recipe_file, reproduce

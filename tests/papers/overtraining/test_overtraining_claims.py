@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.papers.claims.rules import FAILS, HOLDS, UNKNOWN, Claim
+from holdfast.papers.claims.claim import Claim
+from holdfast.papers.claims.rules import FAILS, HOLDS, UNKNOWN
 from holdfast.papers.overtraining.claims import LANGUAGE, PICTURES, STATEMENTS, check_claims
 from holdfast.papers.overtraining.record import (
     Arm,

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.papers.claims.rules import FAILS, HOLDS, UNKNOWN, Claim
+from holdfast.papers.claims.claim import Claim
+from holdfast.papers.claims.rules import FAILS, HOLDS, UNKNOWN
 from holdfast.papers.stages.claims import STATEMENTS, check_claims
 from holdfast.records.evaluation import Evaluation, Metric
 from holdfast.records.figure import Figure

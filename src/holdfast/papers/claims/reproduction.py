@@ -27,8 +27,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from holdfast.errors import ConfigError, DataError, HoldfastError, Interrupted, did_you_mean, first_line
+from holdfast.papers.claims.claim import RULES, Claim, claims_json, family_line
 from holdfast.papers.claims.registry import LOOK, SIZES, Paper
-from holdfast.papers.claims.rules import RULES, Claim, claims_json, family_line
 from holdfast.printable import lines
 from holdfast.studies.engine.study import PAGE as STUDY_PAGE
 from holdfast.studies.engine.study import Settings

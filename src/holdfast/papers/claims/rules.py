@@ -1,5 +1,4 @@
-"""Claims held against studies: a statement, where it is from, the rule that judges it, what has to be so before the
-rule may speak, and the verdict: holds, does not hold, or cannot tell.
+"""Rules that judge claims: what a study has to show for a claim to hold, not to hold, or not to be told.
 
 - A *rule* (`Rule`) gives parts of a study's record and of the level of its intervals; a claim holds if all of its parts
   do, and does not hold if one does not. A figure's interval decides: wholly beyond a bound, wholly on the other side of
@@ -10,13 +9,6 @@ rule may speak, and the verdict: holds, does not hold, or cannot tell.
 - *Cannot tell* is what an experiment says that was not able to decide; it never counts against a claim. An interval
   that contains the bound is one reason, a study or a trial that is missing another, a precondition that is not met a
   third.
-- A *precondition* is a figure with a bound: was this an experiment that the claim speaks of? Where one is not met, the
-  verdict is "cannot tell", whatever the rule says.
-- A *warning* says that one seed, one base or one pair carries a verdict: with it left out, the figures themselves
-  (their intervals at level 0) would say otherwise.
-- *Family-wise*: which claims of one paper hold at once at 5 % (Holm 1979, "A simple sequentially rejective multiple
-  test procedure"). A rule that holds with intervals at the level 1 - a has a p-value of at most a (of several parts the
-  largest counts: intersection-union, Berger 1982), so that Holm's steps are looks at the rules with wider intervals.
 """
 
 from __future__ import annotations
@@ -24,15 +16,13 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Generic, Literal, Protocol, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Generic, Protocol, TypeVar
 
-from holdfast.records.figure import CONFIDENCE, Figure, NotMeasured
+from holdfast.records.figure import Figure, NotMeasured
 
 R = TypeVar("R")
 HOLDS, FAILS, UNKNOWN = "holds", "does not hold", "cannot tell"
-RULES = 2
-"""Grows with every change of a rule or a bound of any paper: an outcome counts under the rules it was judged by."""
 MARGIN = 0.2
 """Of an equivalence, as a share of what it is held against."""
 NO_INTERVAL = "there is no interval"
@@ -52,119 +42,6 @@ class ClaimFigure:
     """The metric's, or "share of direct's gain" and the like."""
     needs: str = ""
     """What it is held against, such as "above 0.1"; empty where it only stands beside."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Precondition:
-    """What has to be so before a rule may speak, and how it is. Made by `at_most` and `at_least`."""
-
-    name: str
-    """What is required: "direct fine-tuning forgets moderately"."""
-    figure: str
-    """What was looked at, such as "direct's loss / (unigram - start)"."""
-    value: float | None
-    """None: it was not measured, so that nobody knows."""
-    bound: float
-    sense: Literal["at most", "at least"]
-    advice: str
-    """What to change where it is not met."""
-
-    @property
-    def met(self) -> bool:
-        """Whether the value is on the right side of the bound; False where there is none."""
-        return self.by is not None and self.by <= 1e-9  # a mean of shares may be off by its last bit
-
-    @property
-    def by(self) -> float | None:
-        """By how much it is missed; 0 where it is met, None where nothing was measured."""
-        if self.value is None or math.isnan(self.value):
-            return None
-        excess = self.value - self.bound
-        return max(0.0, excess if self.sense == "at most" else -excess)
-
-    @property
-    def sentence(self) -> str:
-        """How it is; where it is not met also by how much, and what to do."""
-        if self.by is None:
-            state = f"{self.figure} was not measured"
-        else:
-            state = f"{self.figure} is {self.value:.3g}, expected {self.sense} {self.bound:.3g}"
-        if self.met:
-            return f"precondition met, {self.name}: {state}"
-        off = "" if self.by is None else f", off by {self.by:.2g}"
-        return f"precondition not met, {self.name}: {state}{off}; {self.advice}"
-
-
-def at_most(name: str, value: float | None, bound: float, *, figure: str, advice: str) -> Precondition:
-    """A figure that may be as large as a bound; the arguments are the fields of `Precondition`."""
-    return Precondition(name=name, figure=figure, value=value, bound=bound, sense="at most", advice=advice)
-
-
-def at_least(name: str, value: float | None, bound: float, *, figure: str, advice: str) -> Precondition:
-    """A figure that has to be as large as a bound; the arguments are the fields of `Precondition`."""
-    return Precondition(name=name, figure=figure, value=value, bound=bound, sense="at least", advice=advice)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Requirement:
-    """A precondition before it meets a study: one of `Statement.preconditions`. `{case}` in its texts stands for the
-    case."""
-
-    name: str
-    """As in `Precondition`; `figure` and `advice` too."""
-    of: Callable[[Any], float]
-    """The figure of a case; raises `NotMeasured`."""
-    at_least: float | Callable[[Any], float] | None = None
-    """The bound, or that of a case; the other one is None."""
-    at_most: float | None = None
-    figure: str
-    advice: str
-    cases: Callable[[Any], Iterable[Any]] = lambda record: [record]
-    """What it has to be so for; the record itself."""
-
-    def __call__(self, record: Any) -> list[Precondition]:
-        """How it is in a study."""
-        return [self._of_case(case) for case in self.cases(record)]
-
-    def _of_case(self, case: Any) -> Precondition:
-        try:
-            value: float | None = self.of(case)
-        except NotMeasured:
-            value = None
-        name, figure = self.name.format(case=case), self.figure.format(case=case)
-        if self.at_most is not None:
-            return at_most(name, value, self.at_most, figure=figure, advice=self.advice)
-        return at_least(name, value, _of(case, self.at_least), figure=figure, advice=self.advice)
-
-
-def _of(case: Any, value: Any) -> Any:
-    """A value, or that of a case."""
-    return value(case) if callable(value) else value
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Claim:
-    """One claim and what a study says of it."""
-
-    number: str
-    """As in the paper's list of claims, with a letter where a number has several."""
-    text: str
-    recipe: str
-    """The study that it is judged on."""
-    paper: str
-    """What the paper prints, and where."""
-    verdict: str
-    """"holds", "does not hold" or "cannot tell"."""
-    figures: list[ClaimFigure]
-    reason: str
-    """Why this verdict, for people."""
-    preconditions: list[Precondition] = dataclasses.field(default_factory=list)
-    """Those that were looked at, met or not."""
-    warnings: list[str] = dataclasses.field(default_factory=list)
-    """What the verdict hangs on: one seed, one base, a way to compare."""
-    family: bool | None = None
-    """Whether it holds at a family-wise level of 5 % over all claims that were judged with it; None where it does not
-    hold by itself."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -195,152 +72,6 @@ class Rule(Generic[R]):
             return [not_measured(missing)]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Statement(Generic[R]):
-    """One claim before it meets a study."""
-
-    number: str
-    recipe: str
-    text: str
-    paper: str
-    rule: Rule[R]
-    preconditions: Sequence[Callable[[R], Sequence[Precondition]]] = ()
-    """What has to be so before the rule may speak; a function that returns none does not concern the record."""
-    lacking: Callable[[R], str | None] = lambda record: None
-    """Why neither rule nor preconditions can be applied to a record; None where they can."""
-    may_change: bool = True
-    """Whether jobs that are not finished may change the verdict."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Evidence(Generic[R]):
-    """A study, as claims are held against it."""
-
-    record: R | None
-    """Finished or not; None: not run."""
-    waiting: int = 0
-    """Jobs that are not finished."""
-    seeds: int = 2
-    """Of the study; one is warned of."""
-    noun: str = "trial"
-    """What a job is called."""
-    without: Mapping[str, R] = dataclasses.field(default_factory=dict)
-    """The record with one thing left out, by the name of what is left out: "seed 1", "the base llama-3"."""
-
-    @classmethod
-    def of(cls, record: R, jobs: Iterable[Any], **about: Any) -> Evidence[R]:
-        """A study with its jobs (models, trials); `about` are the other fields."""
-        return cls(record=record, waiting=sum(job.state in ("waiting", "running") for job in jobs), **about)
-
-
-def check_claims(statements: Iterable[Statement[R]], evidence: Mapping[str, Evidence[R]]) -> list[Claim]:
-    """Every statement, held against the study of its recipe.
-
-    Args:
-        statements: of one paper.
-        evidence: by recipe; statements about others are left out.
-
-    Returns:
-        In the order of the statements, with what of them holds family-wise.
-    """
-    asked = [s for s in statements if s.recipe in evidence]
-    claims = [_checked(s, evidence[s.recipe]) for s in asked]
-    surviving = _holm(
-        [_holds(s, evidence[s.recipe]) if c.verdict == HOLDS else None for s, c in zip(asked, claims, strict=True)]
-    )
-    return [
-        dataclasses.replace(claim, family=place in surviving) if claim.verdict == HOLDS else claim
-        for place, claim in enumerate(claims)
-    ]
-
-
-def _checked(statement: Statement[R], evidence: Evidence[R]) -> Claim:
-    record, warnings = evidence.record, []
-    preconditions: list[Precondition] = []
-    if record is None:
-        parts = [unknown("the study was not run")]
-    elif (lacking := statement.lacking(record)) is not None:
-        parts = [unknown(lacking)]
-    else:
-        parts = statement.rule(record, CONFIDENCE)
-        preconditions = [p for look in statement.preconditions for p in look(record)]
-        warnings = [part.warning for part in parts if part.warning]
-    found = verdict = joint(part.verdict for part in parts)
-    reasons = [part.reason for part in parts]
-    if found != UNKNOWN and (unmet := [p.sentence for p in preconditions if not p.met]):
-        verdict, reasons = UNKNOWN, [*unmet, f"the rule by itself: {found}", *reasons]
-    elif unmet := [p.sentence for p in preconditions if not p.met]:
-        reasons = [*unmet, *reasons]
-    if evidence.waiting and statement.may_change and verdict != UNKNOWN:
-        are = f"{evidence.waiting} {evidence.noun}{'s are' if evidence.waiting > 1 else ' is'}"
-        verdict, reasons = UNKNOWN, [f"{are} not finished and may change it; so far: {found}", *reasons]
-    if record is not None and verdict != UNKNOWN:
-        if evidence.seeds == 1:
-            warnings.append("one seed: intervals cover the samples alone, and another seed may say otherwise")
-        warnings += _carried(statement, evidence, verdict)
-    return Claim(
-        number=statement.number,
-        text=statement.text,
-        recipe=statement.recipe,
-        paper=statement.paper,
-        verdict=verdict,
-        figures=[figure for part in parts for figure in part.figures],
-        reason=_sentences(reasons),
-        preconditions=preconditions,
-        warnings=[_sentences([warning]) for warning in dict.fromkeys(warnings)],
-    )
-
-
-def _sentences(texts: Iterable[str]) -> str:
-    return " ".join(f"{text[:1].upper()}{text[1:]}." for text in dict.fromkeys(texts))
-
-
-# ------------------------------------------------------------------------------------------- one alone, several at once
-
-
-def _carried(statement: Statement[R], evidence: Evidence[R], verdict: str) -> list[str]:
-    """What carries a verdict: left out, the figures themselves, whatever their intervals, would say otherwise."""
-    found: dict[str, list[str]] = {}
-    for name, record in evidence.without.items():
-        if statement.lacking(record) is not None:
-            other = UNKNOWN
-        else:
-            other = joint(part.verdict for part in statement.rule(record, 0.0))
-        if other != verdict:
-            found.setdefault(other, []).append(name)
-    return [f"{', '.join(names)} carries it: left out, the verdict would be: {other}" for other, names in found.items()]
-
-
-def _holds(statement: Statement[R], evidence: Evidence[R]) -> Callable[[float], bool]:
-    """Whether the rule of a claim that holds does so with intervals of another level."""
-    record = evidence.record
-    assert record is not None, "a claim without a study does not hold"
-    return lambda level: joint(part.verdict for part in statement.rule(record, level)) == HOLDS
-
-
-def _holm(holds: Sequence[Callable[[float], bool] | None]) -> set[int]:
-    """Holm's procedure at 1 - `CONFIDENCE` over claims; None for one that does not hold by itself, which counts in the
-    family all the same."""
-    surviving: set[int] = set()
-    while True:
-        level = 1 - (1 - CONFIDENCE) / max(1, len(holds) - len(surviving))
-        more = {i for i, rule in enumerate(holds) if rule is not None and i not in surviving and rule(level)}
-        if not more:
-            return surviving
-        surviving |= more
-
-
-def family_line(claims: Sequence[Claim]) -> str:
-    """What of the claims holds at once, in a sentence."""
-    both = [c.number for c in claims if c.family]
-    alone = [c.number for c in claims if c.family is False]
-    what = f"{len(both)} hold{'s' if len(both) == 1 else ''}"
-    line = (
-        f"Of {len(claims)} claims {what} at a family-wise level of 5 % (Holm){': ' if both else ''}{', '.join(both)}."
-    )
-    return f"{line} By {'itself' if len(alone) == 1 else 'themselves'} only: {', '.join(alone)}." if alone else line
-
-
 # ---------------------------------------------------------------------------------------------------------------- rules
 
 
@@ -353,12 +84,6 @@ def joint(verdicts: Iterable[str]) -> str:
 def unknown(reason: str, figures: Sequence[ClaimFigure] = ()) -> Part:
     """A condition that cannot be told."""
     return Part(verdict=UNKNOWN, reason=reason, figures=figures)
-
-
-def failed_models(models: Iterable[Any]) -> str | None:
-    """Why a study with models that failed cannot be judged; None where none did."""
-    count = sum(model.state == "failed" for model in models)
-    return f"{count} {'model' if count == 1 else 'models'} failed; the same command tries them again" if count else None
 
 
 def not_measured(missing: NotMeasured | str, where: str = "") -> Part:
@@ -533,6 +258,11 @@ Cases = Callable[[Any], Iterable[Any]]
 """Of a record."""
 
 
+def of_case(case: Any, value: Any) -> Any:
+    """A value, or that of a case."""
+    return value(case) if callable(value) else value
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Check:
     """A figure that has to lie beyond a bound with its whole interval. `{case}` in its texts stands for the case,
@@ -561,7 +291,7 @@ class Check:
             value=value.value,
             interval=value.interval_at(level),
             n=case.behind(value),
-            unit=_of(case, self.unit),
+            unit=of_case(case, self.unit),
         )
         if self.above is not None:
             return above(figure, self.above, yes=yes, no=no)
@@ -649,8 +379,8 @@ def rising(
             figures,
             what=_at(case.where, what.format(case=case)),
             rises=True,
-            least=_of(case, least),
-            margin=_of(case, back),
+            least=of_case(case, least),
+            margin=of_case(case, back),
             level=level,
             n=case.behind(figures[0][1]),
             unit=case.unit,
@@ -667,16 +397,3 @@ def rising(
         return parts
 
     return Rule(says, judge)
-
-
-def claims_json(claims: Iterable[Claim]) -> list[dict[str, Any]]:
-    """The claims as claims.json has them."""
-    return [
-        {
-            **dataclasses.asdict(claim),
-            "preconditions": [
-                {**dataclasses.asdict(p), "met": p.met, "by": p.by, "sentence": p.sentence} for p in claim.preconditions
-            ],
-        }
-        for claim in claims
-    ]

@@ -2,7 +2,7 @@
 
 Each claim is a value of `STATEMENTS`: the paper's sentence, the recipe, the rule and the bounds that it is judged by,
 and the preconditions without which the rule may not speak (`preconditions`). What the engine
-does with all of them, family-wise level and warnings among it, stands in `holdfast.papers.claims.rules`. The rules
+does with all of them, family-wise level and warnings among it, stands in `holdfast.papers.claims.claim`. The rules
 were written before any outcome under them was looked at:
 
 - A figure is a gain against the start (`holdfast.statistics.gains.mean_gain`: mean over entries and seeds, more is
@@ -32,8 +32,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from holdfast.papers.claims import rules as engine
-from holdfast.papers.claims.rules import MARGIN, Claim, Evidence, Precondition, Rule, Statement
+from holdfast.papers.claims.claim import Claim, Evidence, Statement, judge_claims
+from holdfast.papers.claims.requirements import Precondition
+from holdfast.papers.claims.rules import MARGIN, Rule
 from holdfast.papers.label_annealing.paper import PAPER
 from holdfast.papers.label_annealing.preconditions import (
     above_chance,
@@ -80,7 +81,7 @@ def check_claims(studies: Mapping[str, StudyRecord | None]) -> list[Claim]:
     Returns:
         In the order of their numbers. Recipes that are no key are left out.
     """
-    return engine.check_claims(STATEMENTS, {recipe: _evidence(study) for recipe, study in studies.items()})
+    return judge_claims(STATEMENTS, {recipe: _evidence(study) for recipe, study in studies.items()})
 
 
 def _evidence(study: StudyRecord | None) -> Evidence[StudyRecord]:

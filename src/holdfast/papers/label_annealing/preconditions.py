@@ -17,7 +17,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from holdfast.papers.claims.rules import MARGIN, Precondition, at_least, at_most
+from holdfast.papers.claims.requirements import Precondition, at_least, at_most
+from holdfast.papers.claims.rules import MARGIN
 from holdfast.records.evaluation import CHANCE, UNIGRAM
 from holdfast.records.figure import CONFIDENCE
 from holdfast.records.metrics import is_share

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import ConfigError, did_you_mean
 from holdfast.papers.claims import reproduction
+from holdfast.papers.claims.claim import Claim
 from holdfast.papers.claims.registry import LOOK
-from holdfast.papers.claims.rules import Claim
 from holdfast.papers.label_annealing.claims import RECIPES, check_claims
 from holdfast.papers.label_annealing.paper import PAPER
 from holdfast.records.study import StudyRecord, read_study

@@ -36,18 +36,15 @@ import math
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from holdfast.papers.claims import rules as engine
+from holdfast.papers.claims.claim import Claim, Evidence, Statement, judge_claims
+from holdfast.papers.claims.requirements import Requirement
 from holdfast.papers.claims.rules import (
     FAILS,
     HOLDS,
     Check,
-    Claim,
     ClaimFigure,
-    Evidence,
     Part,
-    Requirement,
     Rule,
-    Statement,
     above,
     below,
     rising,
@@ -93,7 +90,7 @@ def check_claims(records: Mapping[str, OvertrainingRecord | None]) -> list[Claim
     Args:
         records: by recipe, finished or not; None: not run.
     """
-    return engine.check_claims(STATEMENTS, {recipe: _evidence(record) for recipe, record in records.items()})
+    return judge_claims(STATEMENTS, {recipe: _evidence(record) for recipe, record in records.items()})
 
 
 def _evidence(record: OvertrainingRecord | None) -> Evidence[OvertrainingRecord]:

@@ -28,19 +28,9 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from holdfast.evaluation.averages import SUITE as AVERAGES
-from holdfast.papers.claims import rules as engine
-from holdfast.papers.claims.rules import (
-    MARGIN,
-    Claim,
-    ClaimFigure,
-    Evidence,
-    Part,
-    Requirement,
-    Rule,
-    Statement,
-    above,
-    below,
-)
+from holdfast.papers.claims.claim import Claim, Evidence, Statement, judge_claims
+from holdfast.papers.claims.requirements import Requirement
+from holdfast.papers.claims.rules import MARGIN, ClaimFigure, Part, Rule, above, below
 from holdfast.records.comparison import Comparison
 from holdfast.records.figure import Figure, NotMeasured
 from holdfast.records.metrics import is_share
@@ -93,7 +83,7 @@ def check_claims(records: Mapping[str, ResidualRecord | None]) -> list[Claim]:
     Args:
         records: by study (`RECIPE`), finished or not; None: not run.
     """
-    return engine.check_claims(STATEMENTS, {name: _evidence(record) for name, record in records.items()})
+    return judge_claims(STATEMENTS, {name: _evidence(record) for name, record in records.items()})
 
 
 def _evidence(record: ResidualRecord | None) -> Evidence[Study]:

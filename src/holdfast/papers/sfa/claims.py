@@ -28,20 +28,9 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from holdfast.papers.claims import rules as engine
-from holdfast.papers.claims.rules import (
-    MARGIN,
-    Check,
-    Claim,
-    Evidence,
-    Requirement,
-    Rule,
-    Statement,
-    failed_models,
-    rising,
-    rule,
-    some,
-)
+from holdfast.papers.claims.claim import Claim, Evidence, Statement, failed_models, judge_claims
+from holdfast.papers.claims.requirements import Requirement
+from holdfast.papers.claims.rules import MARGIN, Check, Rule, rising, rule, some
 from holdfast.records.figure import Figure, NotMeasured
 from holdfast.records.sequence import MERGE, SEQUENTIAL, SINGLE, ArmResult, SequenceRecord
 
@@ -80,7 +69,7 @@ def check_claims(records: Mapping[str, SequenceRecord | None]) -> list[Claim]:
     Args:
         records: by study (`RECIPE`, `DIGITS`), finished or not; None: not run. Claims about others are left out.
     """
-    return engine.check_claims(STATEMENTS, {name: _evidence(record) for name, record in records.items()})
+    return judge_claims(STATEMENTS, {name: _evidence(record) for name, record in records.items()})
 
 
 def _evidence(record: SequenceRecord | None) -> Evidence[SequenceRecord]:

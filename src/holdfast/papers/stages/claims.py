@@ -31,21 +31,9 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping
 
-from holdfast.papers.claims import rules as engine
-from holdfast.papers.claims.rules import (
-    FAILS,
-    HOLDS,
-    Check,
-    Claim,
-    Evidence,
-    Part,
-    Requirement,
-    Rule,
-    Statement,
-    failed_models,
-    rule,
-    widened,
-)
+from holdfast.papers.claims.claim import Claim, Evidence, Statement, failed_models, judge_claims
+from holdfast.papers.claims.requirements import Requirement
+from holdfast.papers.claims.rules import FAILS, HOLDS, Check, Part, Rule, rule, widened
 from holdfast.records.figure import Figure, NotMeasured
 from holdfast.records.stages import BASE, CONTROL, PROBING, RESTORED, TUNED, StagesRecord
 
@@ -114,7 +102,7 @@ def check_claims(records: Mapping[str, StagesRecord | None]) -> list[Claim]:
         noun="model",
         without=dict(_without(wide, narrow)),
     )
-    return engine.check_claims(STATEMENTS, {RECIPE: evidence})
+    return judge_claims(STATEMENTS, {RECIPE: evidence})
 
 
 def _without(wide: Mapping[int, StagesRecord], narrow: Mapping[int, StagesRecord]) -> Iterator[tuple[str, Worlds]]:
