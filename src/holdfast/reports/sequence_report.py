@@ -164,11 +164,13 @@ def _forgotten_sentence(record: SequenceRecord, sequential: ArmResult, single: A
 def _best_sentence(record: SequenceRecord, rivals: Sequence[ArmResult], order: Sequence[str]) -> str:
     """The rival that keeps most of the earlier tasks, mean over them; "" where their units have none."""
     earlier = order[:-1]
-    comparable = [arm for arm in rivals if all(task in arm.against for task in earlier)]
+    comparable = [arm for arm in rivals if set(earlier) <= set(arm.against)]
     if not comparable or len({record.tasks[task].unit for task in earlier}) > 1:
         return ""
     best = max(comparable, key=lambda arm: statistics.fmean(arm.against[task].value for task in earlier))
-    scores = [f"{_measure(record, task).text(best.scores[task])} on {task}" for task in _shown_tasks(order)]
+    scores = []
+    for task in _shown_tasks(order):
+        scores.append(f"{_measure(record, task).text(best.scores[task])} on {task}")
     count = len(comparable)
     return (
         f"Of the arms that train one task after the other without old data, {count} learn {order[-1]} nearly as well; "
@@ -317,12 +319,14 @@ def _chains(record: SequenceRecord, arms: Sequence[ArmResult], order: list[str])
         return []
     measure = _measure(record, order[0])
     sign = 1.0 if measure.higher_is_better else -1.0
-    learnt, left = {}, {}
+    learnt: dict[str, list[float]] = {}
+    left: dict[str, list[float]] = {}
     for arm in arms:
-        if len(arm.matrix) == len(order) + 1:
-            stages = list(enumerate(arm.matrix))
-            learnt[arm.arm] = [sign * scores[stage - 1] for stage, scores in stages[1:]]
-            left[arm.arm] = [sign * statistics.fmean(scores[: stage - 1]) for stage, scores in stages[2:]]
+        for stage, scores in enumerate(arm.matrix):
+            if stage > 0:
+                learnt.setdefault(arm.arm, []).append(sign * scores[stage - 1])
+            if stage > 1:
+                left.setdefault(arm.arm, []).append(sign * statistics.fmean(scores[: stage - 1]))
     score = dataclasses.replace(measure, name="score of the task")
     mean = dataclasses.replace(measure, name="mean of earlier tasks")
     return [
@@ -373,7 +377,7 @@ def _best_of_each_kind(record: SequenceRecord, arms: Sequence[ArmResult], order:
     return [max(members, key=gained) for members in kinds.values()]
 
 
-def _loss_chart(record: SequenceRecord, arms: Sequence[ArmResult], order: Sequence[str], task: str) -> Chart | None:
+def _loss_chart(record: SequenceRecord, arms: Sequence[ArmResult], order: list[str], task: str) -> Chart | None:
     """An earlier task's held-out loss along later training: the paper's figures 8 and 9."""
     later = len(order) - 1 - order.index(task)
     rows = []
@@ -390,14 +394,16 @@ def _loss_chart(record: SequenceRecord, arms: Sequence[ArmResult], order: Sequen
                 losses.append(statistics.fmean(loss for _, loss in points))
         if len(steps) > 1:
             rows.append({"line": name, "x": steps, "y": losses})
-    chosen = " Of each method the arm that ends with most of all tasks." if len(arms) < len(record.arms) else ""
+    caption = "Mean over the seeds."
+    if len(arms) < len(_scored_arms(record, order)):
+        caption += " Of each method the arm that ends with most of all tasks."
     return lines(
         f"{task} while later tasks are trained",
         rows,
         Axis(title=f"tasks after {task}"),
         Axis(title="held-out loss, nats per token"),
         columns={"line": "Arm", "end": "Loss at the end"},
-        caption=f"Mean over the seeds.{chosen}",
+        caption=caption,
         legend=True,
     )
 

@@ -134,17 +134,19 @@ def lead(record: StagesRecord) -> str:
     sentences = []
     remedied = []
     for task in record.tasks:
-        by_arm = [record.of(arm, f"{task.suite}/{task.name}") for arm in record.arms]
-        if not by_arm[0]:
+        key = f"{task.suite}/{task.name}"
+        verdicts = record.of(record.arms[0], key)
+        if not verdicts:
             continue
-        last = by_arm[0][-1]
+        last = verdicts[-1]
         labels = record.checkpoints[last.arm]
+        begins = next((t for t in record.transitions if (t.arm, t.task) == (last.arm, key)), None)
         sentences.append(f"{task.name}: after {labels[last.place - 1]}, {last.verdict}. {last.reason}")
-        sentences.append(advice(by_arm[0], labels, _transition(record, last)))
-        if len(by_arm) > 1 and by_arm[1]:
-            remedy = by_arm[1][-1]
-            verb = "stays" if remedy.verdict == last.verdict else "becomes"
-            remedied.append(f"{task.name} {verb} {remedy.verdict}: {remedy.reason}")
+        sentences.append(advice(verdicts, labels, begins))
+        remedy = record.of(record.arms[1], key) if len(record.arms) > 1 else []
+        if remedy:
+            verb = "stays" if remedy[-1].verdict == last.verdict else "becomes"
+            remedied.append(f"{task.name} {verb} {remedy[-1].verdict}: {remedy[-1].reason}")
     if remedied:
         sentences.append(f"With the remedy, {' '.join(remedied)}")
     return " ".join(filter(None, sentences))
@@ -162,24 +164,22 @@ def advice(verdicts: Sequence[StageVerdict], labels: Sequence[str], begins: Tran
     if last.verdict in (GAINED, NONE):
         return "Nothing has to be done."
     if last.verdict == PSEUDO:
-        unharmed = [labels[v.place - 1] for v in verdicts if v.verdict in (GAINED, NONE)]
-        earlier = f", and {unharmed[-1]} still shows it as it is" if unharmed else ""
+        earlier = ""
+        for verdict in verdicts:
+            if verdict.verdict in (GAINED, NONE):
+                earlier = f", and {labels[verdict.place - 1]} still shows it as it is"
         return f"The knowledge is there: an epoch of plain text on top shows it again{earlier}."
     if last.verdict != ACTUAL:
         return ""
-    before = itertools.takewhile(lambda v: v.verdict != ACTUAL, verdicts)
-    safe = [labels[v.place - 1] for v in before if v.verdict != INCONCLUSIVE]
-    stop = f"Stop at {safe[-1]}" if safe else "No checkpoint is free of it: fine-tune more gently"
+    stop = "No checkpoint is free of it: fine-tune more gently"
+    for verdict in itertools.takewhile(lambda v: v.verdict != ACTUAL, verdicts):
+        if verdict.verdict != INCONCLUSIVE:
+            stop = f"Stop at {labels[verdict.place - 1]}"
     back = ""
     if last.came_back is not None:
         back = f"; restoring brings back {100 * last.came_back.value:.0f} % of the fall"
     since = f" Actual forgetting begins at {_span(begins, labels)}." if begins and begins.place else ""
     return f"{stop}, or hold on to the base (label annealing, replay){back}.{since}"
-
-
-def _transition(record: StagesRecord, verdict: StageVerdict) -> Transition | None:
-    """Where actual forgetting of the verdict's task begins in its arm."""
-    return next((t for t in record.transitions if (t.arm, t.task) == (verdict.arm, verdict.task)), None)
 
 
 def _span(transition: Transition, labels: Sequence[str]) -> str:
@@ -266,23 +266,16 @@ def _by_checkpoint(
         if figure is None:
             continue
         value = point(measure, figure)
-        if model.role == BASE:
-            levels["base"] = value
-        elif model.role == CONTROL:
-            levels["base, restored"] = value
-        elif model.arm == arm:
+        if model.arm == arm:
             line = "fine-tuned" if model.role == TUNED else "restored"
             rows.append({"line": line, "x": model.place, "checkpoint": labels[model.place - 1], "y": value})
-    return lines(
-        f"{title} ({arm})",
-        rows,
-        steps_axis("checkpoint", [label.removeprefix("epoch ") for label in labels], first=1),
-        Axis(title=measure.axis),
-        columns={"line": "Model", "checkpoint": "Checkpoint", "y": measure.name},
-        levels=levels,
-        styles=STYLES,
-        **{"caption": "95 % over questions."} | options,
-    )
+        elif not model.arm:
+            levels["base" if model.role == BASE else "base, restored"] = value
+    names = [label.removeprefix("epoch ") for label in labels]
+    columns = {"line": "Model", "checkpoint": "Checkpoint", "y": measure.name}
+    settings: dict[str, Any] = {"caption": "95 % over questions.", "levels": levels, "styles": STYLES} | options
+    x, y = steps_axis("checkpoint", names, first=1), Axis(title=measure.axis)
+    return lines(f"{title} ({arm})", rows, x, y, columns=columns, **settings)
 
 
 def _scores(record: StagesRecord, arm: str, task: TaskAbout) -> Chart | None:
@@ -291,16 +284,17 @@ def _scores(record: StagesRecord, arm: str, task: TaskAbout) -> Chart | None:
     base = record.model(BASE)
     figure = None if base is None else base.figures.get(key, {}).get(task.metric)
     measure = Measure.of(task, *([] if figure is None else [figure.value]))
-    verdicts = record.of(arm, key)
-    shades = []
-    for verdict, neighbours in itertools.groupby(verdicts, key=lambda v: v.verdict):
-        places = [v.place for v in neighbours]
-        colour, text = GROUNDS[verdict]
-        shades.append(Shade(start=places[0] - 0.5, end=places[-1] + 0.5, colour=colour, text=text))
     caption = "95 % over questions."
+    verdicts = record.of(arm, key)
     if verdicts:
         stages = listed([f"{record.checkpoints[arm][v.place - 1]}: {v.verdict}" for v in verdicts])
         caption = f"{caption} {stages}."
+    shades = []
+    for verdict, run in itertools.groupby(verdicts, key=lambda v: v.verdict):
+        neighbours = list(run)
+        colour, text = GROUNDS[verdict]
+        start, end = neighbours[0].place - 0.5, neighbours[-1].place + 0.5
+        shades.append(Shade(start=start, end=end, colour=colour, text=text))
     rules = [] if task.chance is None else [Rule(y=measure.factor * task.chance)]
     options = {"shades": shades, "rules": rules, "caption": caption}
     return _by_checkpoint(record, arm, (key, task.metric), measure, task.name, **options)
@@ -380,7 +374,7 @@ def _restored_models(record: StagesRecord) -> list[MeasuredModel]:
 def _facts(record: StagesRecord) -> list[tuple[str, b.Text]]:
     """The margin, and the text that was chosen to restore on."""
     facts: list[tuple[str, b.Text]] = [("Margin", listed([str(m) for m in record.config.get("margin") or ["none"]]))]
-    counts = record.texts.get("counts") or {}
+    counts = record.texts.get("counts", {})
     for key, title in {"restoring": "To restore on", "probing": "To probe with", "all": "Corpus"}.items():
         if key in counts:
             passages = plural(counts[key]["passages"], "passage")

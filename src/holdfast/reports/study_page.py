@@ -214,6 +214,14 @@ def study_page(
     seconds = sum(job.seconds for job in jobs)
     about += [("Computing", duration(seconds) if seconds else ""), *facts]
     about += [*hardware_rows(record.hardware), *record.versions.items()]
+    known = Facts([fact for fact in about if fact[1]])
+    blocks = [*b.problems(f"{plural(len(failures), 'job')} failed.", failures), *sections]
+    blocks += [
+        b.notes(record.notes, anchor="notes"),
+        Section("How to read this page", [Panel([Bullets(reading)], "card")], anchor="reading"),
+        Section("The study", [Panel([known], "card")]),
+        b.fold_facts("Configuration", flatten(record.config)),
+    ]
     return Page(
         tab=f"{record.name}: holdfast {what}",
         eyebrow=f"holdfast {what}",
@@ -221,14 +229,7 @@ def study_page(
         lead=lead,
         status=(record.status, TONES.get(record.status, "flat")),
         details=joined(*details, record.created),
-        blocks=[
-            *b.problems(f"{plural(len(failures), 'job')} failed.", failures),
-            *sections,
-            b.notes(record.notes, anchor="notes"),
-            Section("How to read this page", [Panel([Bullets(reading)], "card")], anchor="reading"),
-            Section("The study", [Panel([Facts([fact for fact in about if fact[1]])], "card")]),
-            b.fold_facts("Configuration", flatten(record.config)),
-        ],
+        blocks=blocks,
         footer="Written by holdfast from the study's records.",
     )
 

@@ -40,7 +40,15 @@ MOST_LANES = 40
 """Workers that get a lane."""
 STATE_COLOURS = {"complete": "accent", "pruned": "second", "failed": "bad", "lost": "flat", "running": "good"}
 UNITS_OF_TIME = ((86400.0, "days"), (3600.0, "hours"), (60.0, "minutes"), (1.0, "seconds"))
-BARS = "Bars: 95 % intervals of the change from the start. Broad line: not exceeded on both sides by any other trial."
+BARS = (
+    "Bars: 95 % intervals of the change from the start. Broad line: not exceeded on both sides by any other trial. "
+    "Curves join trials of one method in the order of its strength."
+)
+WIDE: dict[str, Any] = {"height": 540, "width": "full", "legend": True}
+NARROW: dict[str, Any] = {"height": 340, "width": "half", "legend": False}
+"""Of the plots beside the first one, which have its colours."""
+START_NUMBER = -1
+"""The start, among trials."""
 START: dict[str, Any] = {"colour": "ink", "symbol": "star", "size": 15}
 FRONT: dict[str, Any] = {"kind": "line", "opacity": 0.22, "width": 7.0, "markers": False, "colour": "muted"}
 RING: dict[str, Any] = {"symbol": "circle-open", "colour": "ink", "size": 22.0}
@@ -210,15 +218,13 @@ def frontier_chart(
             styles[curve.name]["kind"] = "points"
         if wide and len(gains) <= FEW:
             styles[curve.name]["text"] = "name"
-        rows += [_row(curve, t.trial, gains) for t in curve.members]
+        for t in curve.members:
+            rows.append(_row(curve, t.trial, gains))
     start = _start_row(*next(iter(gains.values())))
     front = _front(gains)
-    core = [n for n in front if n is not None] + [t.trial.number for t in trials if t.trial.kind == "direct"]
+    core = {*front, *(t.trial.number for t in trials if t.trial.kind == "direct")}
     x, far_across = _range(start["x"].value, core, {n: source for n, (source, _) in gains.items()})
     y, far_up = _range(start["y"].value, core, {n: target for n, (_, target) in gains.items()})
-    how = "Points and bars as above."
-    if wide:
-        how = f"{BARS} Curves join trials of one method in the order of its strength."
     chart = lines(
         f"{up.label} against {across.label}",
         [*rows, start],
@@ -228,19 +234,18 @@ def frontier_chart(
         styles=styles,
         order="number",
         notes=[_arrow(right=across.higher_is_better, up=up.higher_is_better)],
-        caption=how + _outside_text(far_across | far_up),
-        height=540 if wide else 340,
-        width="full" if wide else "half",
-        legend=wide,  # the plots beside the first one have its colours
+        caption=(BARS if wide else "Points and bars as above.") + _outside_text(far_across | far_up),
+        **(WIDE if wide else NARROW),
     )
-    by_number = {row["number"]: {"x": row["x"].value, "y": row["y"].value} for row in [*rows, start]}
-    added = []
+    points = {}
+    for row in [*rows, start]:
+        points[row["number"]] = {"x": row["x"].value, "y": row["y"].value}
+    marks = []
     if len(front) > 1:
-        corners = [by_number[-1 if trial is None else trial] for trial in front]
-        added.append(Mark(rows=corners, name="Pareto frontier", **FRONT))
-    if chosen is not None and chosen.chosen in by_number:
-        added.append(Mark(rows=[by_number[chosen.chosen]], name=f"chosen ({chosen.rule})", **RING))
-    return None if chart is None else dataclasses.replace(chart, marks=[*added, *chart.marks])
+        marks.append(Mark(rows=[points[trial] for trial in front], name="Pareto frontier", **FRONT))
+    if chosen is not None and chosen.chosen in points:
+        marks.append(Mark(rows=[points[chosen.chosen]], name=f"chosen ({chosen.rule})", **RING))
+    return None if chart is None else dataclasses.replace(chart, marks=[*marks, *chart.marks])
 
 
 def _row(curve: TrialCurve, trial: TrialRecord, gains: Gains) -> dict[str, Any]:
@@ -253,7 +258,7 @@ def _row(curve: TrialCurve, trial: TrialRecord, gains: Gains) -> dict[str, Any]:
 
 
 def _start_row(source: Gain, target: Gain) -> dict[str, Any]:
-    row: dict[str, Any] = {"line": "start", "number": -1, "label": "start"}
+    row: dict[str, Any] = {"line": "start", "number": START_NUMBER, "label": "start"}
     for key, gain in (("x", source), ("y", target)):
         row[key] = Value(value=gain.before, text=number(gain.before, max(4, decimals_for(gain.interval))))
     return row
@@ -264,9 +269,9 @@ def _after(gain: Gain) -> Value:
     return dataclasses.replace(value, interval="")
 
 
-def _front(gains: Gains) -> list[int | None]:
-    """The trials on the Pareto frontier, along it; None is the start."""
-    numbers = [*gains, None]
+def _front(gains: Gains) -> list[int]:
+    """The trials on the Pareto frontier, along it, and the start."""
+    numbers = [*gains, START_NUMBER]
     values = [(source.value, target.value) for source, target in gains.values()]
     return [numbers[index] for index in pareto([*values, (0.0, 0.0)])]
 
@@ -305,8 +310,8 @@ def varied_numbers(trials: Sequence[TrialFigures]) -> list[str]:
         for key, value in t.trial.params.items() if t.counts else ():
             if (parameter := known(value)) is not None:
                 values.setdefault(key, []).append(parameter)
-    keys = [key for key in values if len(set(values[key])) >= 3]
-    return sorted(keys, key=lambda key: -len(values[key]))
+    keys = sorted(values, key=lambda key: -len(values[key]))
+    return [key for key in keys if len(set(values[key])) >= 3]
 
 
 def parameter_charts(record: StudyRecord, trials: Sequence[TrialFigures]) -> list[tuple[Chart | None, Chart | None]]:
@@ -336,18 +341,20 @@ def _parameter(key: str, side: Objective, trials: Sequence[TrialFigures]) -> Cha
     limits, outside = window(gains[tenth : len(gains) - tenth], points, reach=2.0)
     name = long_name(key, [t.trial for t in trials])
     log = values[0] > 0 and values[-1] / values[0] > 10
-    ticks = log_ticks(values[0], values[-1], (1, 3)) if log else []
+    ticks = ticks_at(values)
+    if len(values) > 7:
+        ticks = log_ticks(values[0], values[-1], (1, 3)) if log else []
+    gain_axis = Axis(title=f"gain ({side.unit}) → better", zero=True, range=limits if outside else None)
     return scatter(
         f"{side.side.capitalize()} against {name}",
         sorted(rows, key=lambda row: row["x"]),
-        Axis(title=name, log=log, ticks=ticks_at(values) if len(values) <= 7 else ticks),
-        Axis(title=f"gain ({side.unit}) → better", zero=True, range=limits if outside else None),
+        Axis(title=name, log=log, ticks=ticks),
+        gain_axis,
         columns={"trial": "Trial", "label": "Label", "x": name, "y": f"Gain ({side.unit})"},
         styles=styles,
         caption=_outside_text(outside).strip(),
         height=280,
         width="half",
-        legend=None,
     )
 
 
@@ -372,26 +379,28 @@ def long_name(key: str, trials: Iterable[TrialRecord]) -> str:
 
 def time_chart(record: StudyRecord) -> Chart | None:
     """Trials over time, one lane a worker; None where no trial lasted any time that is known."""
-    begun = {t.number: time for t in record.trials if (time := moment(t.started)) is not None}
+    begun = {}
+    times = [moment(record.finished)]
+    for trial in record.trials:
+        if (time := moment(trial.started)) is not None:
+            begun[trial.number] = time
+            times += [time, moment(trial.finished)]
     if not begun:
         return None
-    ends = [moment(record.finished), *(moment(t.finished) for t in record.trials if t.number in begun)]
-    first, latest = min(begun.values()), max(filter(None, [*begun.values(), *ends]))
-    workers = sorted({t.worker or "unknown" for t in record.trials if t.number in begun})[:MOST_LANES]
-    lanes = {worker: shorten(worker, 22) for worker in workers}
+    first, latest = min(begun.values()), max(filter(None, times))
+    workers = sorted({trial.worker or "unknown" for trial in record.trials if trial.number in begun})[:MOST_LANES]
     rows: list[dict[str, Any]] = []
     for trial in record.trials:
-        lane = lanes.get(trial.worker or "unknown")
-        if lane is not None and trial.number in begun:
+        worker = trial.worker or "unknown"
+        if trial.number in begun and worker in workers:
             time = begun[trial.number]
             end = moment(trial.finished) or begun.get(trial.continued_by or -1, latest)
             row: dict[str, Any] = {
                 "trial": f"{trial.number}, {shorten(trial.label, 60)}",
-                "worker": lane,
-                "state": trial.state,
+                "worker": shorten(worker, 22),
             }
             row |= {"at": (time - first).total_seconds(), "lasted": max(0.0, (end - time).total_seconds())}
-            rows.append(row)
+            rows.append(row | {"state": trial.state})
     total = max((row["at"] + row["lasted"] for row in rows), default=0.0)
     if total == 0:
         return None
@@ -404,19 +413,23 @@ def time_chart(record: StudyRecord) -> Chart | None:
         colour = STATE_COLOURS.get(state, "flat")
         marks[state] = Mark(kind="spans", y="worker", where={"state": state}, name=state, colour=colour)
     columns = [Col(name.capitalize(), name, numeric=False) for name in ("trial", "worker", "state")]
-    order = {"type": "category", "categoryorder": "array", "categoryarray": list(lanes.values())[::-1]}
+    columns.append(Col("Time", lambda row: duration(row["lasted"])))
+    lanes = [shorten(worker, 22) for worker in reversed(workers)]
+    order = {"type": "category", "categoryorder": "array", "categoryarray": lanes, "fixedrange": True}
     runs = math.fsum(run.seconds for trial in record.trials for run in trial.runs)
     overhead = math.fsum(trial.overhead for trial in record.trials)
-    bookkeeping = f", {duration(overhead)} on the study's bookkeeping ({100 * overhead / runs:.1f} %)" if runs else ""
+    caption = f"{plural(len(workers), 'worker')}, {duration(runs)} in finished runs"
+    if runs:
+        caption += f", {duration(overhead)} on the study's bookkeeping ({100 * overhead / runs:.1f} %)"
     return Chart(
         title="Trials over time",
         heading=False,
         rows=rows,
-        columns=[*columns, Col("Time", lambda row: duration(row["lasted"]))],
+        columns=columns,
         marks=list(marks.values()),
         x=Axis(title=f"{unit} since the first trial began", from_zero=True),
-        y=Axis(more=order | {"fixedrange": True}),
-        caption=f"{plural(len(workers), 'worker')}, {duration(runs)} in finished runs{bookkeeping}.",
+        y=Axis(more=order),
+        caption=f"{caption}.",
         height=110 + 30 * len(workers),
         layout={"barmode": "overlay", "bargap": 0.3},
     )

@@ -87,27 +87,22 @@ def sweep_page(
     """
     trials = read_trials(record)
     first = selections[0] if selections else None
-    chooses = any(selection.candidates for selection in selections)
+    rules = rule_panels(record, selections) if any(selection.candidates for selection in selections) else []
     sections = [
         b.Tiles(sweep_tiles(record, trials, first)),
         _frontier(record, trials, first),
-        section("The rules side by side", *rule_panels(record, selections), anchor="rules") if chooses else None,
+        section("The rules side by side", *rules, anchor="rules"),
         _training(first, command, config_yaml),
         trials_section(record, trials, selections, here),
         _parameters(record, trials),
         section("Who worked on what", time_chart(record), anchor="time"),
     ]
-    counts = f"{plural(len(record.trials), 'trial')}: {counts_text(record)}"
-    seeds = f"{plural(len(record.seeds), 'seed')} a trial"
-    return study_page(
-        record,
-        "sweep",
-        lead(record, selections),
-        sections,
-        reading=[*READING, *(SEVERAL_SEEDS if len(record.seeds) > 1 else ONE_SEED)],
-        details=[counts, seeds, f"target: {record.target.label}", f"source: {record.source.label}"],
-        facts=_facts(record),
-    )
+    details = [f"{plural(len(record.trials), 'trial')}: {counts_text(record)}"]
+    details.append(f"{plural(len(record.seeds), 'seed')} a trial")
+    details += [f"{side.side}: {side.label}" for side in (record.target, record.source)]
+    reading = [*READING, *(SEVERAL_SEEDS if len(record.seeds) > 1 else ONE_SEED)]
+    text = lead(record, selections)
+    return study_page(record, "sweep", text, sections, reading=reading, details=details, facts=_facts(record))
 
 
 def sweep_tiles(record: StudyRecord, trials: Sequence[TrialFigures], first: Selection | None) -> list[Tile]:
