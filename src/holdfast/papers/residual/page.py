@@ -122,7 +122,8 @@ class Column:
 
     def metric(self, row: ResultRow) -> Metric | None:
         """One figure, over the members that have it."""
-        return over_seeds([row.values[m.name] for m in self.members if m.name in row.values])
+        values = [row.values.get(model.name) for model in self.members]
+        return over_seeds(list(filter(None, values)))
 
     def printed(self, row: ResultRow) -> float | None:
         """The same figure as the paper prints it."""
@@ -159,8 +160,11 @@ class StudyResults(Results):
         in_paper: set[int] = set()
         for row in self.paper_rows:
             in_paper |= set(map(id, row.values.values()))
-        others = [row for row in self.entries if not in_paper & set(map(id, row.values.values()))]
-        return self.paper_rows + others
+        rows = list(self.paper_rows)
+        for entry in self.entries:
+            if in_paper.isdisjoint(map(id, entry.values.values())):
+                rows.append(entry)
+        return rows
 
     @functools.cached_property
     def drawn_scores(self) -> list[ResultRow]:
@@ -169,7 +173,11 @@ class StudyResults(Results):
             leading = [m for m in self.entries if m.leads]
             averages = [m for m in leading if m.average] if len(leading) > MOST_SCORES else []
             return averages + [m for m in leading if m not in averages][:MOST_SCORES]
-        return [m for m in self.rows if m.score and m.values and (isinstance(m, PaperRow) or m.leads)]
+        scores = []
+        for row in self.rows:
+            if row.score and row.values and (isinstance(row, PaperRow) or row.leads):
+                scores.append(row)
+        return scores
 
     @functools.cached_property
     def tables(self) -> dict[str, list[Column]]:
@@ -319,7 +327,9 @@ def _pairs(r: StudyResults) -> Section | None:
     """Every pair with all of its metrics, folded by question: there may be hundreds."""
     parts: list[b.Block] = []
     for question, pairs in _questions(r).items():
-        tables = [measures(ordered(pair.comparisons), pair_title(pair, r)) for pair in pairs]
+        tables = []
+        for pair in pairs:
+            tables.append(measures(ordered(pair.comparisons), pair_title(pair, r)))
         parts += [b.Heading(question), Fold(plural(len(pairs), "pair"), tables)]
     return Section("Compared pairs", parts, anchor="pairs") if parts else None
 
@@ -372,7 +382,9 @@ def figures_table(columns: Sequence[Column], rows: Sequence[ResultRow], title: s
                 value, interval = cell_text(metric, paper=paper)
                 parts.append((value, sub(interval), beside))
         cells.append(parts)
-    heads = [b.Column(title="Measure"), *(b.Column(title=_head(c), numeric=True) for c in columns)]
+    heads = [b.Column(title="Measure")]
+    for column in columns:
+        heads.append(b.Column(title=_head(column), numeric=True))
     groups: list[tuple[str, int]] = []
     for block, of_block in itertools.groupby(columns, lambda column: column.block):
         groups.append((block, len(list(of_block))))
