@@ -349,96 +349,82 @@ def _score_charts(scores: Scores) -> list[Chart]:
     return present(charts)
 
 
-class _Lines:
-    """Several models on several entries as rows of a chart, an entry each.
+def _side_by_side(
+    title: str, names: Sequence[str], models: Sequence[Column], mark: Mark, *, spread: float = 0.0
+) -> Chart | None:
+    """Several models on several entries, a row an entry and a mark a model, shares in percent; None where no model has
+    a finite score.
 
     Args:
+        title: of the chart.
         names: of the entries.
-        models: the columns; at least one metric is there.
+        models: their metrics.
+        mark: what is drawn of each model.
+        spread: how far the models of a row lie apart; those that do are sorted by the first of them.
     """
-
-    def __init__(self, names: Sequence[str], models: Sequence[Column]) -> None:
-        self.metrics = present(itertools.chain.from_iterable(column for _, column in models))
-        self.unit = self.metrics[0].unit if self.metrics else ""
-        self.measure = Measure(share=is_share(self.unit, values=[metric.value for metric in self.metrics]))
-        self.keys = {f"model {number}": label for number, (label, _) in enumerate(models)}
-        """Key of a model's values, and its label."""
-        self.rows: list[dict[str, Any]] = [{"name": name, "n": 0} for name in names]
-        for key, (_, column) in zip(self.keys, models, strict=True):
-            for row, metric in zip(self.rows, column, strict=True):
-                if metric is not None:
-                    row[key] = Value.of(metric, self.measure)
-                    row["n"] = row["n"] or metric.n
-
-    def columns(self, title: str) -> list[Col]:
-        """Of the table: the entry, and a column a model."""
-        models = [Col(label, functools.partial(_value_or_gap, key)) for key, label in self.keys.items()]
-        return [Col(title, "name", numeric=False), *models]
-
-    def colour(self, key: str) -> str:
-        """Of a model."""
-        return colour_of(list(self.keys).index(key), len(self.keys))
+    metrics = present(itertools.chain.from_iterable(column for _, column in models))
+    if not any(math.isfinite(metric.value) for metric in metrics):
+        return None
+    measure = Measure(share=is_share(metrics[0].unit, values=[metric.value for metric in metrics]))
+    rows: list[dict[str, Any]] = [{"name": name, "n": 0} for name in names]
+    columns, marks = heads({"Entry": "name"}), []
+    for number, (label, column) in enumerate(models):
+        key, colour = f"model {number}", colour_of(number, len(models))
+        for row, metric in zip(rows, column, strict=True):
+            if metric is not None:
+                row[key] = Value.of(metric, measure)
+                row["n"] = row["n"] or metric.n
+        columns.append(Col(label, functools.partial(_value_or_gap, key)))
+        marks.append(dataclasses.replace(mark, x=key, y=f"{key}, place", name=label, colour=colour))
+    if spread:
+        rows.sort(key=_first_score)
+    for height, row in enumerate(rows):
+        for number in range(len(models)):
+            shift = spread * (number / (len(models) - 1) - 0.5) if len(models) > 1 else 0.0
+            row[f"model {number}, place"] = round(height + shift, 3)
+    unit = "%" if measure.share else metrics[0].unit
+    y = Axis(names=[row["name"] for row in rows], length=26)
+    return Chart(title=title, rows=rows, columns=columns, marks=marks, x=Axis(title=unit), y=y)
 
 
 def _value_or_gap(key: str, row: Row) -> Any:
     return row.get(key, "not measured")
 
 
-def _score_bars(names: Sequence[str], models: Sequence[Column], title: str, unit: str) -> Chart | None:
-    """Scores on several entries as bars with intervals, shares in percent; None where no model has a finite score."""
-    lines = _Lines(names, models)
-    if not any(math.isfinite(metric.value) for metric in lines.metrics):
-        return None
-    caption = f"Thin lines: {100 * lines.metrics[0].confidence:g} % intervals over the samples of each model alone."
-    if len(models) > 1:
-        caption += (
-            " Two of them may overlap and the difference still be sure, since both models answered the same questions."
-        )
-    for height, row in enumerate(lines.rows):
-        row["place"] = height
-    marks = []
-    for key, label in lines.keys.items():
-        marks.append(Mark(kind="bars", x=key, y="place", name=label, colour=lines.colour(key), bars=1.1))
-    return Chart(
-        title=title,
-        rows=lines.rows,
-        columns=lines.columns("Entry"),
-        marks=marks,
-        x=Axis(title=f"{unit}, %" if lines.measure.share else unit, from_zero=True),
-        y=Axis(names=names, length=22, more={"showgrid": False}),
-        caption=caption,
-        height=70 + len(names) * (12 + 15 * len(models)) + (24 if len(models) > 1 else 0),
-        layout={"barmode": "group", "bargap": 0.25},
-    )
-
-
-def _subject_dots(names: Sequence[str], models: Sequence[Column], title: str) -> Chart:
-    """Scores on the subjects of a group, a line a subject and a dot a model, with intervals; sorted by the first
-    model."""
-    lines = _Lines(names, models)
-    rows = sorted(lines.rows, key=_first_score)
-    marks = []
-    for number, (key, label) in enumerate(lines.keys.items()):
-        shift = 0.5 * (number / (len(models) - 1) - 0.5) if len(models) > 1 else 0.0
-        for height, row in enumerate(rows):
-            row[f"{key}, place"] = round(height + shift, 3)
-        marks.append(Mark(x=key, y=f"{key}, place", name=label, colour=lines.colour(key), size=7, bars=1))
-    return Chart(
-        title=title,
-        rows=rows,
-        columns=[*lines.columns("Subject"), Col("n", lambda row: f"{row['n']:,}")],
-        marks=marks,
-        x=Axis(title="%" if lines.measure.share else lines.unit),
-        y=Axis(names=[row["name"] for row in rows], length=26),
-        caption="Sorted by the first model. Lines: intervals over the questions of the subject.",
-        height=80 + len(names) * max(18, 9 * len(models)),
-    )
-
-
 def _first_score(row: Row) -> float:
     """By what the largest score of the first model comes first, and what it has not last."""
     value = row.get("model 0")
     return math.inf if value is None or math.isnan(value.value) else -value.value
+
+
+def _score_bars(names: Sequence[str], models: Sequence[Column], title: str, unit: str) -> Chart | None:
+    """Scores on several entries as bars with intervals."""
+    chart = _side_by_side(title, names, models, Mark(kind="bars", bars=1.1))
+    if chart is None:
+        return None
+    level = next(metric.confidence for _, column in models for metric in present(column))
+    caption = f"Thin lines: {100 * level:g} % intervals over the samples of each model alone."
+    if len(models) > 1:
+        caption += (
+            " Two of them may overlap and the difference still be sure, since both models answered the same questions."
+        )
+    x = Axis(title=f"{unit}, %" if chart.x.title == "%" else unit, from_zero=True)
+    y = dataclasses.replace(chart.y, length=22, more={"showgrid": False})
+    height = 70 + len(names) * (12 + 15 * len(models)) + (24 if len(models) > 1 else 0)
+    layout = {"barmode": "group", "bargap": 0.25}
+    return dataclasses.replace(chart, x=x, y=y, caption=caption, height=height, layout=layout)
+
+
+def _subject_dots(names: Sequence[str], models: Sequence[Column], title: str) -> Chart | None:
+    """Scores on the subjects of a group, a line a subject and a dot a model, with intervals; sorted by the first
+    model."""
+    chart = _side_by_side(title, names, models, Mark(size=7, bars=1), spread=0.5)
+    if chart is None:
+        return None
+    columns = [*heads({"Subject": "name"}), *chart.columns[1:], Col("n", lambda row: f"{row['n']:,}")]
+    caption = "Sorted by the first model. Lines: intervals over the questions of the subject."
+    height = 80 + len(names) * max(18, 9 * len(models))
+    return dataclasses.replace(chart, columns=columns, caption=caption, height=height)
 
 
 # ------------------------------------------------------------------------------------------------ comparisons, subjects
@@ -470,7 +456,8 @@ def _subjects(scores: Scores) -> Section | None:
                 name = scores.lead(key)
                 columns.append((model.label, [_subject(lead, name, rows.get(task, [])) for task in tasks]))
             charts.append(_subject_dots(subject_names(tasks), columns, f"{key[1]}, by subject"))
-    return Section("Subjects", charts) if charts else None
+    drawn = present(charts)
+    return Section("Subjects", drawn) if drawn else None
 
 
 def _by_task(model: Measured, key: Key) -> dict[str, list[Row]]:
