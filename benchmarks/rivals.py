@@ -139,9 +139,9 @@ def compare(chosen: list[Rival], root: Path, *, seeds: int, quick: bool) -> list
     """Runs the arms, or finds them finished, and reads their figures: means over seeds, with each seed's values."""
     from rich.console import Console
 
-    from holdfast.cli.quickstart import small_files
+    from holdfast.cli.quickstart import prepare
 
-    names = small_files(root / "data", console=Console(file=sys.stderr))
+    names = prepare(root / "data", real=False, console=Console(file=sys.stderr))
     rows = []
     for rival in chosen:
         measured = []
