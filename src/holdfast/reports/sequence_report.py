@@ -269,10 +269,11 @@ def _plane(record: SequenceRecord, arms: Sequence[ArmResult], old: str, new: str
         caption += " Dotted: each task trained alone."
         rules += [Rule(x=point(x, single.scores[new]).value)] if new in single.scores else []
         rules += [Rule(y=point(y, single.scores[old]).value)] if old in single.scores else []
+    learnt = measure_axis(x, f"learnt: {new}, {x.axis}")
     return lines(
         f"{old} kept against {new} learnt",
         rows,
-        measure_axis(x, f"learnt: {new}, {x.axis}"),
+        learnt,
         measure_axis(y, f"kept: {old}, {y.axis}"),
         columns={"arm": "Arm", "x": new, "y": old},
         styles=styles,
@@ -343,10 +344,11 @@ def _stages_chart(
     for arm, values in curves.items():
         stages = list(range(first, first + len(values)))
         rows.append({"line": arm, "x": stages, "y": [measure.factor * value for value in values]})
+    stages_axis = steps_axis("after the task", ["base", *order][first:], first)
     return lines(
         title,
         rows,
-        steps_axis("after the task", ["base", *order][first:], first),
+        stages_axis,
         measure_axis(measure),
         columns={"line": "Arm", "end": "At the end"},
         caption="Mean over the seeds.",
@@ -424,10 +426,11 @@ def _distances(record: SequenceRecord, arms: Sequence[ArmResult], old: str) -> C
     if len(rows) < 2:
         return None
     log = too_far_apart([row["x"].value for row in rows])
+    moved = Axis(title=f"L2 distance to the model after {old}", log=log)
     return scatter(
         "Distance and memory",
         rows,
-        Axis(title=f"L2 distance to the model after {old}", log=log),
+        moved,
         measure_axis(score, f"kept: {old}, {score.axis}"),
         columns={"arm": "Arm", "x": "Distance", "y": old},
         styles=_curve_styles(arms),

@@ -208,13 +208,9 @@ def _verdicts(record: StagesRecord, arm: str) -> b.Section | None:
     for transition in record.transitions:
         if transition.arm == arm and transition.place:
             begins.append(f"{transition.task}: actual forgetting begins at {_span(transition, labels)}.")
-    return section(
-        f"Verdicts: {arm}",
-        _verdict_table(record, arm),
-        b.Bullets(begins) if begins else None,
-        b.Fold("Why", [b.Bullets(reasons)]),
-        anchor=f"verdicts-{arm}",
-    )
+    why = b.Fold("Why", [b.Bullets(reasons)])
+    where = b.Bullets(begins) if begins else None
+    return section(f"Verdicts: {arm}", _verdict_table(record, arm), where, why, anchor=f"verdicts-{arm}")
 
 
 def _verdict_table(record: StagesRecord, arm: str) -> b.Table:
@@ -228,14 +224,12 @@ def _verdict_table(record: StagesRecord, arm: str) -> b.Table:
         label = labels[verdict.place - 1]
         return f"{label}, {tasks[verdict.task]}" if len(tasks) > 1 else label
 
-    cells: dict[str, Any] = {
-        f"Checkpoint ({arm})": name,
-        "Verdict": lambda v: b.chip(v.verdict, TONES[v.verdict]),
-        "Fine-tuned": lambda v: _change(v.tuned),
-        "Restored": lambda v: _change(v.restored),
-        "Against control": lambda v: _change(v.against_control),
-        "Came back": lambda v: cell(PART, v.came_back, missing="–"),
-    }
+    cells: dict[b.Text, Any] = {f"Checkpoint ({arm})": name}
+    cells["Verdict"] = lambda v: b.chip(v.verdict, TONES[v.verdict])
+    cells["Fine-tuned"] = lambda v: _change(v.tuned)
+    cells["Restored"] = lambda v: _change(v.restored)
+    cells["Against control"] = lambda v: _change(v.against_control)
+    cells["Came back"] = lambda v: cell(PART, v.came_back, missing="–")
     return grid(verdicts, cells, words=2, note=CHANGES)
 
 

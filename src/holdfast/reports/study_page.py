@@ -174,12 +174,9 @@ def state_chip(state: str, text: str = "") -> Span:
 
 def jobs_section(title: str, jobs: Sequence[Any], cells: Cells) -> Section:
     """Every job (`label`, `state`, `tokens`, `seconds`) with the further columns `cells`."""
-    columns: dict[str, Any] = {
-        "Model": "label",
-        "State": lambda job: state_chip(job.state),
-        "Tokens": lambda job: count(job.tokens) if job.tokens else "",
-        "Time": lambda job: duration(job.seconds) if job.seconds else "",
-    }
+    columns: dict[Text, Any] = {"Model": "label", "State": lambda job: state_chip(job.state)}
+    columns["Tokens"] = lambda job: count(job.tokens) if job.tokens else ""
+    columns["Time"] = lambda job: duration(job.seconds) if job.seconds else ""
     return Section(title, [grid(jobs, columns | dict(cells), words=2)], anchor="models")
 
 
@@ -216,18 +213,17 @@ def study_page(
     about += [*hardware_rows(record.hardware), *record.versions.items()]
     known = Facts([fact for fact in about if fact[1]])
     blocks = [*b.problems(f"{plural(len(failures), 'job')} failed.", failures), *sections]
-    blocks += [
-        b.notes(record.notes, anchor="notes"),
-        Section("How to read this page", [Panel([Bullets(reading)], "card")], anchor="reading"),
-        Section("The study", [Panel([known], "card")]),
-        b.fold_facts("Configuration", flatten(record.config)),
-    ]
+    blocks.append(b.notes(record.notes, anchor="notes"))
+    blocks.append(Section("How to read this page", [Panel([Bullets(reading)], "card")], anchor="reading"))
+    blocks.append(Section("The study", [Panel([known], "card")]))
+    blocks.append(b.fold_facts("Configuration", flatten(record.config)))
+    tone = TONES.get(record.status, "flat")
     return Page(
         tab=f"{record.name}: holdfast {what}",
         eyebrow=f"holdfast {what}",
         title=record.name,
         lead=lead,
-        status=(record.status, TONES.get(record.status, "flat")),
+        status=(record.status, tone),
         details=joined(*details, record.created),
         blocks=blocks,
         footer="Written by holdfast from the study's records.",

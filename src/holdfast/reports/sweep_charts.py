@@ -143,19 +143,21 @@ def _curves_of_kind(trials: Sequence[TrialFigures]) -> list[TrialCurve]:
     strength = strength_key([t.trial for t in trials])
     groups: dict[tuple[tuple[str, str], ...], list[TrialFigures]] = {}
     for t in trials:
-        others = {key: repr(value) for key, value in t.trial.params.items() if key != strength}
-        groups.setdefault(tuple(sorted(others.items())), []).append(t)  # to the last digit: random rates are no curve
+        params = {key: repr(value) for key, value in t.trial.params.items()}  # to the last digit: random rates differ
+        params.pop(strength or "", None)
+        groups.setdefault(tuple(sorted(params.items())), []).append(t)
     shared = set.intersection(*map(set, groups))
     curves = []
     single = []
-    for settings, members in groups.items():
+    for members in groups.values():
         if strength is None or len(members) < 2:
             single += members
             continue
         members.sort(key=lambda t: known(t.trial.params.get(strength)) or 0.0)
-        params = members[0].trial.params
-        differences = parameters_text({key: params[key] for key, value in settings if (key, value) not in shared})
-        name = ", ".join(filter(None, [title, differences]))
+        differences = dict(members[0].trial.params)
+        for key in {strength, *dict(shared)}:
+            differences.pop(key, None)
+        name = ", ".join(filter(None, [title, parameters_text(differences)]))
         curves.append(TrialCurve(name=name, members=members, strength=strength))
     return [*curves, TrialCurve(name=title, members=single)] if single else curves
 
@@ -225,6 +227,8 @@ def frontier_chart(
     core = {*front, *(t.trial.number for t in trials if t.trial.kind == "direct")}
     x, far_across = _range(start["x"].value, core, {n: source for n, (source, _) in gains.items()})
     y, far_up = _range(start["y"].value, core, {n: target for n, (_, target) in gains.items()})
+    how = BARS if wide else "Points and bars as above."
+    arrow = _arrow(right=across.higher_is_better, up=up.higher_is_better)
     chart = lines(
         f"{up.label} against {across.label}",
         [*rows, start],
@@ -232,10 +236,8 @@ def frontier_chart(
         Axis(title=_axis_title(up, " ", wide=wide), range=y),
         columns=_frontier_columns(up, across),
         styles=styles,
-        order="number",
-        notes=[_arrow(right=across.higher_is_better, up=up.higher_is_better)],
-        caption=(BARS if wide else "Points and bars as above.") + _outside_text(far_across | far_up),
-        **(WIDE if wide else NARROW),
+        caption=how + _outside_text(far_across | far_up),
+        **{"order": "number", "notes": [arrow]} | (WIDE if wide else NARROW),
     )
     points = {}
     for row in [*rows, start]:
@@ -276,10 +278,15 @@ def _front(gains: Gains) -> list[int]:
     return [numbers[index] for index in pareto([*values, (0.0, 0.0)])]
 
 
-def _range(start: float, core: Iterable[int], gains: Mapping[int, Gain]) -> tuple[Range, set[int]]:
+def _range(start: float, core: set[int], gains: Mapping[int, Gain]) -> tuple[Range, set[int]]:
     """The range of an axis around the start and the trials of the core; and the trials that lie far off."""
-    points = {trial: (gain.after, gain.interval_after) for trial, gain in gains.items()}
-    return window([start, *(points[trial][0] for trial in core if trial in points)], points)
+    points = {}
+    core_values = [start]
+    for trial, gain in gains.items():
+        points[trial] = (gain.after, gain.interval_after)
+        if trial in core:
+            core_values.append(gain.after)
+    return window(core_values, points)
 
 
 def _frontier_columns(up: Objective, across: Objective) -> dict[str, str]:
@@ -345,12 +352,14 @@ def _parameter(key: str, side: Objective, trials: Sequence[TrialFigures]) -> Cha
     if len(values) > 7:
         ticks = log_ticks(values[0], values[-1], (1, 3)) if log else []
     gain_axis = Axis(title=f"gain ({side.unit}) → better", zero=True, range=limits if outside else None)
+    columns = {"trial": "Trial", "label": "Label", "x": name, "y": f"Gain ({side.unit})"}
+    rows.sort(key=lambda row: row["x"])
     return scatter(
         f"{side.side.capitalize()} against {name}",
-        sorted(rows, key=lambda row: row["x"]),
+        rows,
         Axis(title=name, log=log, ticks=ticks),
         gain_axis,
-        columns={"trial": "Trial", "label": "Label", "x": name, "y": f"Gain ({side.unit})"},
+        columns=columns,
         styles=styles,
         caption=_outside_text(outside).strip(),
         height=280,
@@ -370,7 +379,7 @@ def long_name(key: str, trials: Iterable[TrialRecord]) -> str:
     titles: dict[str, str] = {}
     for trial in trials:
         titles |= trial.titles
-    *method, name = [titles.get(part) or title(part) for part in key.removeprefix("retention.").split(".")]
+    *method, name = [titles.get(word) or title(word) for word in key.removeprefix("retention.").split(".")]
     return f"{' '.join(method)}: {name}" if method else name
 
 

@@ -88,15 +88,12 @@ def sweep_page(
     trials = read_trials(record)
     first = selections[0] if selections else None
     rules = rule_panels(record, selections) if any(selection.candidates for selection in selections) else []
-    sections = [
-        b.Tiles(sweep_tiles(record, trials, first)),
-        _frontier(record, trials, first),
-        section("The rules side by side", *rules, anchor="rules"),
-        _training(first, command, config_yaml),
-        trials_section(record, trials, selections, here),
-        _parameters(record, trials),
-        section("Who worked on what", time_chart(record), anchor="time"),
-    ]
+    sections: list[Block | None] = [b.Tiles(sweep_tiles(record, trials, first)), _frontier(record, trials, first)]
+    sections.append(section("The rules side by side", *rules, anchor="rules"))
+    sections.append(_training(first, command, config_yaml))
+    sections.append(trials_section(record, trials, selections, here))
+    sections.append(_parameters(record, trials))
+    sections.append(section("Who worked on what", time_chart(record), anchor="time"))
     details = [f"{plural(len(record.trials), 'trial')}: {counts_text(record)}"]
     details.append(f"{plural(len(record.seeds), 'seed')} a trial")
     details += [f"{side.side}: {side.label}" for side in (record.target, record.source)]
@@ -179,7 +176,9 @@ def _rule(s: Selection, record: StudyRecord, *, own: bool) -> Panel:
     if s.seeds_reason is not None:
         blocks.append(Paragraph(f"No stability: {s.seeds_reason}.", "note"))
     if s.dropped:
-        lines = [f"trial {d.number}, {d.label}: {typographic(d.reason)}" for d in s.dropped]
+        lines = []
+        for trial in s.dropped:
+            lines.append(f"trial {trial.number}, {trial.label}: {typographic(trial.reason)}")
         blocks.append(Fold(f"{plural(len(s.dropped), 'trial')} dropped, and why", [b.Bullets(lines)]))
     return Panel(blocks, "rule own" if own else "rule")
 
@@ -206,13 +205,10 @@ def _stability(s: Selection, draws: Mapping[int, float], record: StudyRecord) ->
 def _training(first: Selection | None, command: str, config_yaml: str) -> Section | None:
     if first is None or first.chosen is None:
         return None
-    return section(
-        "Train the chosen trial",
-        b.Code(command) if command else None,
-        Fold("The configuration", [b.Code(config_yaml)], open=True) if config_yaml else None,
-        intro=f"The command that trains {first.label} once more, with the study's settings:",
-        anchor="train",
-    )
+    code = b.Code(command) if command else None
+    configuration = Fold("The configuration", [b.Code(config_yaml)], open=True) if config_yaml else None
+    intro = f"The command that trains {first.label} once more, with the study's settings:"
+    return section("Train the chosen trial", code, configuration, intro=intro, anchor="train")
 
 
 # --------------------------------------------------------------------------------------------------------------- table
@@ -258,7 +254,9 @@ def trials_section(
         cells["Loss avoided"] = lambda t: _share_cell(t.avoided, t)
         cells["Time"] = _time
         cells["Seeds"] = lambda t: _seeds(t, here)
-    tones = ["taken" if t.trial.number in rules else "" if t.counts else "minor" for t in trials]
+    tones = []
+    for t in trials:
+        tones.append("taken" if t.trial.number in rules else "" if t.counts else "minor")
     table = grid(trials, cells, words=1 if narrow else 2, kind="dense trials", tones=tones, find="trial")
     return Section("All trials", [table, Paragraph(_legend(record, trials), "note")], anchor="trials")
 

@@ -69,10 +69,7 @@ def lead(record: LadderRecord) -> str:
         if len(budgets) < 2:
             continue
         name, figure = next(iter(rungs[0].figures.items()))
-        means = []
-        for budget in (budgets[0], budgets[-1]):
-            values = [r.figures[name].value for r in rungs if r.budget == budget and name in r.figures]
-            means.append(number(statistics.fmean(values) if values else None, 3))
+        means = [_mean_text(rungs, name, budget) for budget in (budgets[0], budgets[-1])]
         change = f"{_short(name)} from {means[0]} to {means[1]} {figure.unit}"
         sentences.append(f"{size}: {change} between {count(budgets[0])} and {count(budgets[-1])} tokens.")
     complete = sum(rung.state == "complete" for rung in record.rungs)
@@ -81,9 +78,21 @@ def lead(record: LadderRecord) -> str:
     return " ".join(sentences) or f"{plural(len(record.rungs), 'rung')} of {plural(len(record.sizes), 'size')}."
 
 
+def _mean_text(rungs: Sequence[PretrainedRung], name: str, budget: int) -> str:
+    """A figure at a budget, mean over the seeds."""
+    values = []
+    for rung in rungs:
+        if rung.budget == budget and name in rung.figures:
+            values.append(rung.figures[name].value)
+    return number(statistics.fmean(values) if values else None, 3)
+
+
 def _figure_names(record: LadderRecord) -> list[str]:
     """What was measured of any rung, by "suite/name"."""
-    return list(dict.fromkeys(name for rung in record.rungs for name in rung.figures))
+    names: dict[str, Any] = {}
+    for rung in record.rungs:
+        names |= rung.figures
+    return list(names)
 
 
 def _short(name: str) -> str:
