@@ -329,7 +329,7 @@ began = time.perf_counter()
 if task == "TaskManager":
     lm_eval.tasks.TaskManager()
 else:
-    from holdfast.evaluation.entries import TaskEntry
+    from holdfast.evaluation.kinds.task import TaskEntry
     from holdfast.evaluation.measures import Subject, measure
     entry = TaskEntry(suite="s", name="t", task=task, data=data, num_fewshot=0, limit=1)
     measure(entry, Subject(model=model, tokenizer=tokenizer))
@@ -372,7 +372,7 @@ def startup() -> dict[str, float]:
     """Seconds by name, each in a process of its own."""
     from tokenizers import ByteLevelBPETokenizer
 
-    from holdfast.evaluation.entries import TaskEntry
+    from holdfast.evaluation.kinds.task import TaskEntry
     from holdfast.evaluation.tasks.tasks import _find_configs
 
     found = {}

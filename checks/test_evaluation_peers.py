@@ -66,7 +66,7 @@ def test_log_likelihoods_are_those_of_the_harness_own_client(desk: Path, served:
     from lm_eval.api.instance import Instance
     from lm_eval.models.openai_completions import LocalCompletionsAPI
 
-    from holdfast.evaluation.request import ServerSettings
+    from holdfast.evaluation.loading import ServerSettings
     from holdfast.evaluation.served import connect
     from holdfast.evaluation.text.shared_prefix import paths_of, scorer_for
 

@@ -204,7 +204,7 @@ def test_what_vllm_serves_is_known_by_its_weights(desk: Path, monkeypatch: pytes
     """And by what decides figures beside them. Where they are not on disk yet, nothing is taken for measured."""
     from holdfast.errors import ModelError
     from holdfast.evaluation import vllm
-    from holdfast.evaluation.request import ServerSettings
+    from holdfast.evaluation.loading import ServerSettings
     from holdfast.evaluation.session import ModelRequest, _hash
     from holdfast.models import weights_hash
 

@@ -17,7 +17,8 @@ from evaluation import test_images
 from evaluation.test_images import OPTIONS, choices, on, question, reference, write
 from holdfast.cli.main import main
 from holdfast.errors import ConfigError, DataError
-from holdfast.evaluation.entries import EvaluationPlan, TaskEntry
+from holdfast.evaluation.entries import EvaluationPlan
+from holdfast.evaluation.kinds.task import TaskEntry
 from holdfast.evaluation.measures import check, measure
 from holdfast.evaluation.partial import Partial
 from holdfast.evaluation.text.shared_prefix import Scorer

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from data_files import jsonl, rows_of
+from holdfast.evaluation.kinds.classes import read_classes
 from holdfast.evaluation.suite import parse_evaluation
-from holdfast.evaluation.text.choices import read_choices
-from holdfast.evaluation.text.classes import read_classes
+from holdfast.evaluation.text.questions import read_questions
 from tiny import build_tokenizer
 
 SCRIPT = runpy.run_path(str(Path(__file__).parents[1] / "examples" / "paper_rows.py"))
@@ -101,6 +101,7 @@ def test_the_rows_are_measured_as_classes_and_as_choices():
     classes = {"classes": "subj.jsonl", "prompt": "{prompt}", "options": options, "label": "answer"}
     plan, problems = parse_evaluation({"target": [classes, {"choices": "subj.jsonl", "name": "asked"}]})
     assert not problems
-    prompts, golds = read_classes(plan.entries[0])
-    assert golds == [0, 1, 0, 1] and all(prompt.endswith("\nAnswer:") for prompt in prompts)
-    assert len(read_choices(plan.entries[1], build_tokenizer())) == 4
+    texts = read_classes(plan.entries[0])
+    assert [text.gold for text in texts] == [0, 1, 0, 1]
+    assert all(text.prompt.endswith("\nAnswer:") for text in texts)
+    assert len(read_questions(plan.entries[1], build_tokenizer())) == 4

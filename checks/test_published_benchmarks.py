@@ -12,8 +12,9 @@ import pytest
 import torch
 
 from evaluation.conftest import make_model, make_tokenizer, measured
-from holdfast.evaluation.entries import TaskEntry
 from holdfast.evaluation.judge.answers import read_prompts
+from holdfast.evaluation.kinds.code import CodeEntry
+from holdfast.evaluation.kinds.task import TaskEntry
 from holdfast.evaluation.measures import check
 from holdfast.evaluation.tasks.harness_model import SharedPrefixLM
 
@@ -178,7 +179,7 @@ def test_programs_of_the_release_pass_and_empty_ones_do_not(shared_data, model, 
         return [solutions[r.args[0]] if i % 2 == 0 else "    pass\n" for i, r in enumerate(requests)]
 
     monkeypatch.setattr(SharedPrefixLM, "generate_until", generate)
-    entry = TaskEntry(suite="target", name="humaneval", task="humaneval", data=str(data), limit=3, samples=2)
+    entry = CodeEntry(suite="target", name="humaneval", task="humaneval", data=str(data), limit=3, samples=2)
     found = measured(model, tokenizer, entry, allow_code_execution=True)
     assert found.primary == "pass@1" and found.metrics["pass@1"].value == pytest.approx(0.5)
     assert all(row["n"] == 2 and row["correct"] == 1 and row["pass@1"] == 0.5 for row in found.rows)
@@ -187,9 +188,9 @@ def test_programs_of_the_release_pass_and_empty_ones_do_not(shared_data, model, 
 
 @pytest.mark.parametrize("name", ["mbpp.jsonl.gz", "sanitized-mbpp.json"])
 def test_both_files_of_mbpp(shared_data, model, tokenizer, monkeypatch, name):
-    from holdfast.evaluation.code.programs import read_problems
+    from holdfast.evaluation.kinds.code import read_problems
 
-    entry = TaskEntry(suite="target", name="mbpp", task="mbpp", data=str(shared_data / "mbpp" / name), limit=2)
+    entry = CodeEntry(suite="target", name="mbpp", task="mbpp", data=str(shared_data / "mbpp" / name), limit=2)
     problems, shown = read_problems(entry)
     assert [p["task_id"] for p in shown] == [2, 3, 4] and problems[0]["task_id"] >= 11
     solutions = iter([p["code"] for p in problems])

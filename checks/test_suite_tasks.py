@@ -8,7 +8,7 @@ from evaluation import conftest
 from evaluation.test_harness import an_entry, write_rows
 from evaluation.test_shipped import NAMES, plan_of
 from holdfast.errors import ConfigError, DataError
-from holdfast.evaluation.entries import TaskEntry
+from holdfast.evaluation.kinds.task import TaskEntry
 from holdfast.evaluation.tasks.harness import check_task
 
 tiny_tokenizer = conftest.tiny_tokenizer

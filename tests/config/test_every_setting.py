@@ -23,7 +23,7 @@ from holdfast.config.decode import decode
 from holdfast.config.schema import setting_schema
 from holdfast.config.values import Refused, coerce
 from holdfast.data.layouts import Templates
-from holdfast.evaluation.entries import KINDS
+from holdfast.evaluation.kinds import KINDS
 from holdfast.retention.registry import METHODS
 from holdfast.runs.settings import OwnSettings
 from holdfast.support.files import to_jsonable
@@ -39,7 +39,7 @@ def declared() -> dict[str, type]:
     found = {f"{c.name}: {c.request.__name__}": c.request for c in commands()}
     found |= {f"retention: {name}": cls for name, cls in METHODS.items()}
     found |= {f"merge: {name}": cls for name, cls in MERGE_METHODS.items()}
-    found |= {f"evaluation: {name}": kind.entry for name, kind in KINDS.items()}
+    found |= {f"evaluation: {name}": kind for name, kind in KINDS.items()}
     found |= {cls.__name__: cls for cls in (OwnSettings, AdapterArguments, Templates)}
     for name, cls in list(found.items()):
         for setting in settings_of(cls):

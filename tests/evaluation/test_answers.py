@@ -13,7 +13,7 @@ import torch
 from evaluation.conftest import make_model, make_tokenizer, measured
 from evaluation.evaluation_models import architecture
 from holdfast.errors import ConfigError, DataError, ModelError
-from holdfast.evaluation.entries import TaskEntry
+from holdfast.evaluation.kinds.answers import AnswersEntry
 from holdfast.evaluation.measures import check
 from holdfast.evaluation.text.answer_position import ALIGNED
 
@@ -62,8 +62,8 @@ def write_task(
     return path
 
 
-def an_entry(path: Path, **changes) -> TaskEntry:
-    return TaskEntry(suite="source", name="letters-answers", task=str(path), answers=True, **changes)
+def an_entry(path: Path, **changes) -> AnswersEntry:
+    return AnswersEntry(suite="source", name="letters-answers", task=str(path), **changes)
 
 
 def next_token(model, ids: list[int]) -> torch.Tensor:

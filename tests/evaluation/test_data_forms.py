@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import DataError
-from holdfast.evaluation.entries import TaskEntry
+from holdfast.evaluation.kinds.task import TaskEntry
 from holdfast.evaluation.tasks.data_forms import FORMS, convert
 
 ARC = {

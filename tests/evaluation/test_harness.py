@@ -13,7 +13,7 @@ import torch
 
 from evaluation.conftest import make_model, make_tokenizer, measured
 from holdfast.errors import ConfigError, DataError, ModelError
-from holdfast.evaluation.entries import TaskEntry
+from holdfast.evaluation.kinds.task import TaskEntry
 from holdfast.evaluation.tasks.harness import check_task
 
 ARC = [

@@ -15,7 +15,8 @@ from PIL import Image
 
 from holdfast.cli.main import main
 from holdfast.errors import DataError, ModelError
-from holdfast.evaluation.entries import ChoicesEntry, LetteredEntry
+from holdfast.evaluation.kinds.choices import ChoicesEntry
+from holdfast.evaluation.kinds.lettered import LetteredEntry
 from holdfast.evaluation.measures import Subject, check, measure
 from holdfast.evaluation.text.shared_prefix import Scorer
 from holdfast.models import Loaded, load
@@ -364,9 +365,8 @@ def test_text_entries_give_the_figures_of_the_language_model_inside(desk: Path) 
 
 
 def test_images_beside_an_entry_that_asks_by_text(tmp_path: Path) -> None:
-    from holdfast.evaluation.entries import ClassesEntry, PerplexityEntry
-    from holdfast.evaluation.text.classes import read_classes
-    from holdfast.evaluation.text.perplexity import documents_of
+    from holdfast.evaluation.kinds.classes import ClassesEntry, read_classes
+    from holdfast.evaluation.kinds.perplexity import PerplexityEntry, documents_of
 
     image("red").save(tmp_path / "red.png")
     rows: list[dict[str, Any]] = [{"image": None}, {"image": "red.png"}]
@@ -378,5 +378,5 @@ def test_images_beside_an_entry_that_asks_by_text(tmp_path: Path) -> None:
     classes: dict[str, Any] = {"suite": "source", "name": "seen", "data": str(data), "options": (" red", " blue")}
     with pytest.raises(DataError, match=said):
         read_classes(ClassesEntry(**classes, prompt="<image> {text} Colour:", label="label"))
-    prompts, golds = read_classes(ClassesEntry(**classes, prompt="{text} Colour:", label="label"))
-    assert prompts == ["It is red. Colour:"] * 2 and golds == [0, 0], "who asks about the text alone may"
+    texts = read_classes(ClassesEntry(**classes, prompt="{text} Colour:", label="label"))
+    assert [(text.prompt, text.gold) for text in texts] == [("It is red. Colour:", 0)] * 2, "who asks by text alone may"

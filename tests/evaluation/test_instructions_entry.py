@@ -11,11 +11,12 @@ import torch
 
 from evaluation.conftest import SENTENCES, make_model, make_tokenizer, measured
 from holdfast.errors import DataError, ModelError
-from holdfast.evaluation.entries import EvaluationPlan, InstructionsEntry
+from holdfast.evaluation.entries import EvaluationPlan
+from holdfast.evaluation.kinds.instructions import InstructionsEntry, read_instructions
 from holdfast.evaluation.measures import Subject
 from holdfast.evaluation.runner import check_plan
 from holdfast.evaluation.text.checkers import follow, mistake_in
-from holdfast.evaluation.text.instructions import generate, read_instructions
+from holdfast.evaluation.text.replies import generate
 
 ROWS = [
     {"prompt": SENTENCES[i], "instruction_id_list": ids, "kwargs": kwargs}

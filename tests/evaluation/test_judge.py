@@ -178,13 +178,8 @@ def test_a_pair_counts_only_with_both_orders():
     judged, refused = {"outcome": "judged", "p_first": 0.75}, {"outcome": "refused", "p_first": None}
 
     def result(candidate_first, reference_first):
-        return pair_result(
-            doc="d",
-            candidate="long",
-            reference="s",
-            candidate_first=candidate_first,
-            reference_first=reference_first,
-        )
+        pair = AnswerPair(instruction="d", candidate="long", reference="s")
+        return pair_result(pair, candidate_first=candidate_first, reference_first=reference_first)
 
     both = result(judged, judged)
     assert (both.candidate_first, both.candidate_second, both.preference) == (0.75, 0.25, 0.5)

@@ -14,10 +14,11 @@ from evaluation import test_answers
 from evaluation.conftest import make_model, make_tokenizer, measured
 from evaluation.test_answers import agrees, ids_of
 from holdfast.errors import DataError, ModelError
-from holdfast.evaluation.entries import LetteredEntry
+from holdfast.evaluation.kinds.lettered import LetteredEntry, lettered_prompt
+from holdfast.evaluation.measures import check
 from holdfast.evaluation.suite import parse_evaluation
 from holdfast.evaluation.text.answer_position import OptionTokens
-from holdfast.evaluation.text.lettered import check, lettered_prompt, read_lettered
+from holdfast.evaluation.text.questions import read_questions
 
 ROWS = [
     {
@@ -117,7 +118,9 @@ class SentencePieceLike:
 
 
 def test_a_letter_behind_a_mark_counts_too() -> None:
-    assert OptionTokens(SentencePieceLike(), "source/rows", kind="lettered", instead="").of("A") == [5, 6]
+    assert OptionTokens(SentencePieceLike(), LetteredEntry(suite="source", name="rows", data="rows"), advice="").of(
+        "A"
+    ) == [5, 6]
 
 
 def test_letters_of_several_tokens_are_refused(tiny_model, tmp_path) -> None:
@@ -150,7 +153,7 @@ def test_letters_of_several_tokens_are_refused(tiny_model, tmp_path) -> None:
 )
 def test_rows_that_are_no_questions(tiny_tokenizer, tmp_path, row, words) -> None:
     with pytest.raises(DataError, match=words):
-        read_lettered(an_entry(tmp_path, [{**ROWS[0], **row}]), tiny_tokenizer)
+        read_questions(an_entry(tmp_path, [{**ROWS[0], **row}]), tiny_tokenizer)
 
 
 @pytest.mark.parametrize(

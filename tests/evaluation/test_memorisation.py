@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from evaluation.conftest import SENTENCES, make_model, make_tokenizer, measured
-from holdfast.evaluation.entries import PerplexityEntry
+from holdfast.evaluation.kinds.perplexity import MemorisationEntry
 from holdfast.evaluation.text.perplexity import score_documents
 
 
@@ -64,7 +64,7 @@ def test_of_equal_logits_the_lowest_index_is_the_most_likely_one(tiny_tokenizer)
 def test_the_figures_are_shares_of_all_tokens(echo, tiny_tokenizer, tmp_path: Path) -> None:
     file = tmp_path / "texts.jsonl"
     file.write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
-    entry = PerplexityEntry(suite="source", name="texts-memorisation", data=str(file), memorisation=True)
+    entry = MemorisationEntry(suite="source", name="texts-memorisation", data=str(file))
     found = measured(echo, tiny_tokenizer, entry)
     rows, metrics = found.rows, found.metrics
     tokens = sum(row["tokens"] for row in rows)

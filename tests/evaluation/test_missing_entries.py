@@ -9,7 +9,8 @@ import pytest
 
 from evaluated_folders import write
 from holdfast.errors import RunFolderError
-from holdfast.evaluation.entries import EvaluationPlan, PerplexityEntry
+from holdfast.evaluation.entries import EvaluationPlan
+from holdfast.evaluation.kinds.perplexity import PerplexityEntry
 from holdfast.evaluation.runner import check_whole, compare_runs
 from holdfast.evaluation.session import ModelRequest, evaluate_models
 from holdfast.evaluation.suite import parse_evaluation

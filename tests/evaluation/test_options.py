@@ -14,10 +14,10 @@ import yaml
 from evaluation.conftest import SENTENCES, make_model, make_tokenizer, measured
 from evaluation.evaluation_models import architecture
 from holdfast.errors import DataError, ModelError
-from holdfast.evaluation.entries import ChoicesEntry, ClassesEntry
+from holdfast.evaluation.kinds.choices import ChoicesEntry
+from holdfast.evaluation.kinds.classes import ClassesEntry, read_classes
 from holdfast.evaluation.suite import parse_evaluation
-from holdfast.evaluation.text.choices import read_choices
-from holdfast.evaluation.text.classes import read_classes
+from holdfast.evaluation.text.questions import read_questions
 
 NAMES = (" negative", " fine", " rather more than fine, all in all")
 """Of different lengths, so that it matters what is divided by what."""
@@ -128,7 +128,7 @@ def test_the_chat_template_is_written_once_with_its_own_beginning(roomy, tmp_pat
     agrees(row, [option_nats(roomy, tokenizer, prompt, option, chat=True) for option in OPTIONS[0]], 0)
     assert row["question"] == ROWS[0]["prompt"]
     with pytest.raises(ModelError, match="chat template"):
-        read_choices(choices(tmp_path, apply_chat_template=True), make_tokenizer())
+        read_questions(choices(tmp_path, apply_chat_template=True), make_tokenizer())
 
 
 def test_the_figures_and_groups(tiny_model, tiny_tokenizer, tmp_path):
@@ -162,8 +162,10 @@ def test_the_figures_and_groups(tiny_model, tiny_tokenizer, tmp_path):
 )
 def test_labels_as_files_have_them(tmp_path, labels, rows, golds):
     rows = [{"text": f"thing {i}", "label": label} for i, label in enumerate(rows)]
-    assert read_classes(classes(tmp_path, rows, labels=labels)) == ([f"thing {i} is" for i in range(3)], golds)
-    assert read_classes(classes(tmp_path, rows, labels=labels, max_documents=2))[1] == golds[:2]
+    texts = read_classes(classes(tmp_path, rows, labels=labels))
+    assert [(text.prompt, text.gold) for text in texts] == [(f"thing {i} is", gold) for i, gold in enumerate(golds)]
+    first = read_classes(classes(tmp_path, rows, labels=labels, max_documents=2))
+    assert [text.gold for text in first] == golds[:2]
 
 
 def test_each_row_has_classes_of_its_own(roomy, tmp_path):
@@ -214,7 +216,7 @@ def test_files_without_classes(tmp_path, rows, changes, words):
 )
 def test_rows_that_are_no_questions(tmp_path, tiny_tokenizer, changes, words):
     with pytest.raises(DataError) as caught:
-        read_choices(
+        read_questions(
             choices(tmp_path, [{"prompt": "a", "options": [" a", " b"], "answer": 0, **changes}]), tiny_tokenizer
         )
     assert words in str(caught.value)
@@ -228,4 +230,4 @@ def test_columns_that_are_missing_and_files_that_are_empty(tmp_path, tiny_tokeni
         ([], {}, "rows"),
     ):
         with pytest.raises(DataError, match=words):
-            read_choices(choices(tmp_path, rows, **changes), tiny_tokenizer)
+            read_questions(choices(tmp_path, rows, **changes), tiny_tokenizer)

@@ -12,7 +12,10 @@ import pytest
 
 from evaluation.conftest import make_model, measured
 from holdfast.evaluation.compare.samples import compare_samples
-from holdfast.evaluation.entries import ChoicesEntry, LetteredEntry, PerplexityEntry, TaskEntry
+from holdfast.evaluation.kinds.choices import ChoicesEntry
+from holdfast.evaluation.kinds.lettered import LetteredEntry
+from holdfast.evaluation.kinds.perplexity import PerplexityEntry
+from holdfast.evaluation.kinds.task import TaskEntry
 from holdfast.evaluation.remarks import FEW, mark_copies, remarks_on_examples, remarks_on_part, remarks_on_samples
 from holdfast.records.evaluation import Evaluation, Metric
 from holdfast.statistics.estimates import TEXT_FIGURES, Ratio, estimate

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.evaluation.entries import TaskEntry
+from holdfast.evaluation.kinds.task import TaskEntry
 from holdfast.evaluation.text import sentences
 
 TEXT = "Dr. Smith met Mr. Jones at 5 p.m. in Washington. They spoke, e.g. about ships! Did they agree? No."

@@ -10,7 +10,10 @@ import yaml
 
 from holdfast.cli.evaluate import COMMAND
 from holdfast.errors import ConfigError
-from holdfast.evaluation.entries import ClassesEntry, EvaluationPlan, PerplexityEntry, TaskEntry
+from holdfast.evaluation.entries import EvaluationPlan
+from holdfast.evaluation.kinds.classes import ClassesEntry
+from holdfast.evaluation.kinds.perplexity import PerplexityEntry
+from holdfast.evaluation.kinds.task import TaskEntry
 from holdfast.evaluation.shipped import changed, description_of, read_suites, shipped_suites, suite_files
 from holdfast.evaluation.suite import parse_evaluation
 

@@ -8,7 +8,9 @@ import pytest
 import yaml
 
 from holdfast.evaluation import runner
-from holdfast.evaluation.entries import EvaluationPlan, PerplexityEntry, TaskEntry
+from holdfast.evaluation.entries import EvaluationPlan
+from holdfast.evaluation.kinds.perplexity import PerplexityEntry
+from holdfast.evaluation.kinds.task import TaskEntry
 from holdfast.evaluation.shipped import shipped_suites
 from holdfast.evaluation.suite import parse_evaluation, suite_schema
 from holdfast.records.evaluation import EvaluationFolder

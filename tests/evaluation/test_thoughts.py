@@ -9,7 +9,10 @@ import pytest
 
 from evaluation.conftest import CHAT, make_model, make_tokenizer, measured
 from holdfast.errors import ModelError
-from holdfast.evaluation.entries import ChoicesEntry, InstructionsEntry, LetteredEntry, TaskEntry
+from holdfast.evaluation.kinds.choices import ChoicesEntry
+from holdfast.evaluation.kinds.instructions import InstructionsEntry
+from holdfast.evaluation.kinds.lettered import LetteredEntry
+from holdfast.evaluation.kinds.task import TaskEntry
 from holdfast.evaluation.measures import check
 from holdfast.evaluation.suite import parse_evaluation
 from holdfast.evaluation.text.thoughts import (

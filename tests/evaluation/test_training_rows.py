@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 
 from evaluation.conftest import make_tokenizer
-from holdfast.evaluation.entries import ChoicesEntry, PerplexityEntry
+from holdfast.evaluation.kinds.choices import ChoicesEntry
+from holdfast.evaluation.kinds.perplexity import PerplexityEntry
 from holdfast.evaluation.training_rows import remarks_on_training_rows
 
 PAIRS = [{"prompt": f"What is {n}?", "completion": f" It is number {n}."} for n in range(12)]

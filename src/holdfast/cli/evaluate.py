@@ -15,7 +15,8 @@ from holdfast.config.declare import Meta, part_of
 from holdfast.config.help import Section
 from holdfast.config.values import Mistake
 from holdfast.errors import ConfigError, ModelError, NotFinite
-from holdfast.evaluation.request import LoadSettings, PlanRequest, ServerSettings, plan_of
+from holdfast.evaluation.loading import LoadSettings, ServerSettings
+from holdfast.evaluation.request import PlanRequest, plan_of
 
 if TYPE_CHECKING:
     from rich.console import Console

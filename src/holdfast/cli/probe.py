@@ -18,8 +18,9 @@ from holdfast.config.help import Section
 from holdfast.config.values import Mistake
 from holdfast.errors import ConfigError
 from holdfast.evaluation.ladder import Rung, order_problems, parse_ladder
+from holdfast.evaluation.loading import LoadSettings
 from holdfast.evaluation.probe.settings import ChangeSettings, CurvatureSettings
-from holdfast.evaluation.request import LoadSettings, PlanRequest, WhatSettings, plan_of
+from holdfast.evaluation.request import PlanRequest, WhatSettings, plan_of
 
 if TYPE_CHECKING:
     from holdfast.evaluation.entries import EvaluationPlan

@@ -1,35 +1,25 @@
-"""What a plan is made of: one value an entry, one a plan, and the table of kinds. Nothing is loaded here.
+"""What a plan is made of: one value an entry, one a plan. Nothing is loaded here.
 
-An entry's class is its declaration: types, bounds and docstrings of its fields are what a suite file may write (see
-`holdfast.evaluation.suite`). `KINDS` says for each kind which class it makes and which module measures it; a new kind
-is a class, a module with `measure` and `check`, and one line there.
+An entry's class is its kind: its fields are what a suite file may write (see `holdfast.evaluation.suite`), `check`
+finds out without a model whether it can be measured, `measure` asks a model, `versions` names the rules that its
+figures depend on. The kinds are in `holdfast.evaluation.kinds`, one a file.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import string
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from holdfast.config.declare import Meta, Seed
-from holdfast.evaluation.judge.settings import ReplySettings
+
+if TYPE_CHECKING:
+    from holdfast.evaluation.measures import Outcome, Subject
 
 TASK_SUFFIXES = (".yaml", ".yml")
-
-CODE_FAMILIES = {"humaneval": "humaneval", "humaneval_instruct": "humaneval", "mbpp": "mbpp", "mbpp_instruct": "mbpp"}
-"""Tasks whose answers are programs, by the form of their rows. They run in the sandbox, and only where the user allows
-it."""
-_UNREAD_BY_CODE = {
-    "humaneval": ("apply_chat_template",),
-    "mbpp": ("apply_chat_template",),
-    "humaneval_instruct": ("num_fewshot", "fewshot_data"),
-    "mbpp_instruct": ("num_fewshot", "fewshot_data"),
-}
-"""Settings that these tasks' prompts have no place for (`code.programs`): conversations or examples."""
-
 
 # ------------------------------------------------------------------------------------------------ what a value may be
 
@@ -40,11 +30,21 @@ def _word(value: Any) -> str:
     return str(value)
 
 
+def template_fields(template: str) -> list[str]:
+    """The columns that a `str.format` template names.
+
+    Raises:
+        ValueError: it is no template.
+    """
+    pieces = string.Formatter().parse(template)
+    return [column for _, column, _, _ in pieces if column is not None]
+
+
 def _template(value: Any) -> str:
     if not isinstance(value, str):
         raise ValueError('a text such as "Question: {question}"')
     try:
-        fields = [field for _, field, _, _ in string.Formatter().parse(value) if field is not None]
+        fields = template_fields(value)
     except ValueError as error:
         expected = f'a template such as "Question: {{question}}" (a brace that is text is written twice; {error})'
         raise ValueError(expected) from None
@@ -53,13 +53,20 @@ def _template(value: Any) -> str:
     return value
 
 
+def are_options(texts: Any) -> bool:
+    """Whether a value is a list of at least two different texts, none of them empty."""
+    if not isinstance(texts, (list, tuple)):
+        return False
+    if not all(isinstance(text, str) and text for text in texts):
+        return False
+    return len(texts) >= 2 and len(set(texts)) == len(texts)
+
+
 def _options(value: Any) -> Any:
     if isinstance(value, str) and value:  # a column with each row's own
         return value
     texts = list(value.values()) if isinstance(value, Mapping) else value
-    if not isinstance(texts, (list, tuple)) or not all(isinstance(text, str) and text for text in texts):
-        raise ValueError
-    if len(texts) < 2 or len(set(texts)) < len(texts):
+    if not are_options(texts):
         raise ValueError
     return value if isinstance(value, Mapping) else tuple(texts)
 
@@ -90,16 +97,43 @@ Options = Annotated[
 # -------------------------------------------------------------------------------------------------------- the entries
 
 
+Processor = Callable[[], Any]
+"""Loads a vision-language model's processor, or finds it loaded. Where one is expected, None means that the model takes
+text only."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Entry:
     """What all entries have in common."""
 
+    kind: ClassVar[str] = ""
+    """Its name in `kinds.KINDS`, and its key in a suite unless `written` is false."""
+    written: ClassVar[bool] = True
+    """Whether a suite has a key for it."""
+    source: ClassVar[str] = "data"
+    """The field that the kind's own key gives: `perplexity: prose.jsonl`."""
+    file_settings: ClassVar[tuple[str, ...]] = ("reference",)
+    """Further fields that name local files."""
+    name_suffix: ClassVar[str] = ""
+    """Behind the name that an entry has by default."""
+    without: ClassVar[tuple[str, ...]] = ()
+    """Fields that a suite cannot write."""
     batched: ClassVar[bool] = False
     """Whether its figures depend on the plan's batch size."""
     against_start: ClassVar[bool] = False
     """Whether it holds a model against the one it was tuned from, as `start` of `runner.evaluate`."""
+    served: ClassVar[bool] = True
+    """Whether a model behind a server can be measured: continuations and log-probabilities are enough."""
+    takes_images: ClassVar[bool] = False
+    """Whether its rows may have images, for vision-language models."""
+    asks_by_messages: ClassVar[bool] = False
+    """Whether its prompts are conversations, which servers take that write the chat template themselves."""
+    runs_code: ClassVar[bool] = False
+    """Whether it runs programs that the model writes."""
     libraries: ClassVar[tuple[str, ...]] = ()
     """Packages beside torch and transformers whose versions its figures depend on."""
+    unread: ClassVar[tuple[str, ...]] = ()
+    """Fields that change nothing of what this entry measures."""
 
     suite: Annotated[str, Meta(yaml=False)]
     """"source", "target" or a name of the user's."""
@@ -112,14 +146,9 @@ class Entry:
     reply at once."""
 
     @property
-    def kind(self) -> str:
-        """One of `KINDS`."""
-        raise NotImplementedError
-
-    @property
-    def unread(self) -> tuple[str, ...]:
-        """Fields that change nothing of what this entry measures."""
-        return ()
+    def path(self) -> str:
+        """Suite and name, for messages."""
+        return f"{self.suite}/{self.name}"
 
     def local_files(self) -> list[Path]:
         """Local files that decide what is measured."""
@@ -128,13 +157,42 @@ class Entry:
     def deciding(self) -> dict[str, Any]:
         """The settings that its key is computed from: without names and places, so that a moved or renamed file with
         the same content is the same evaluation."""
-        settings = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in ("suite", "name")}
+        settings = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        del settings["suite"], settings["name"]
         if not self.chat_template_kwargs:  # evaluations from before it are found
             del settings["chat_template_kwargs"]
         for name in ("data", "fewshot_data", "reference"):
             if settings.get(name) is not None and Path(settings[name]).exists():
                 settings[name] = Path(settings[name]).name
         return {**settings, "kind": self.kind}
+
+    def check(self, tokenizer: Any, processor: Processor | None = None) -> None:
+        """Loads the entry's data and task without a model.
+
+        Args:
+            tokenizer: of the model.
+            processor: of a vision-language model.
+
+        Raises:
+            UserError: as `measure` would.
+        """
+        raise NotImplementedError
+
+    def measure(self, on: Subject) -> Outcome:
+        """Asks the model, and gives a row a sample with the figures that come out of them.
+
+        Raises:
+            UserError: the entry's task, data or tokenizer does not fit.
+        """
+        raise NotImplementedError
+
+    def versions(self) -> dict[str, str]:
+        """What decides its figures beside the model, the data and libraries: rules and small models by version."""
+        return {}
+
+    def needs_scores(self, tokenizer: Any) -> bool:
+        """Whether it needs log-probabilities of prompts, which not every server gives."""
+        return False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,273 +211,6 @@ class DataEntry(Entry):
     def local_files(self) -> list[Path]:
         """The data file, where it is no hub id."""
         return [Path(self.data)] if Path(self.data).exists() else []
-
-
-@dataclass(frozen=True, kw_only=True)
-class PerplexityEntry(DataEntry):
-    """Held-out text, or completions given prompts, to be scored token by token."""
-
-    window: Annotated[int | None, Meta(ge=2)] = None
-    """Longest context in tokens; null: the model's maximum."""
-    stride: CountOrNone = None
-    """New tokens per window in documents longer than `window`; null: half of it. Cost grows with window / stride."""
-    text: TemplateOrNone = None
-    """`str.format` template over the columns for plain text."""
-    prompt: TemplateOrNone = None
-    """Template of what is given; comes with `completion`."""
-    completion: TemplateOrNone = None
-    """Template of what is scored."""
-    memorisation: Annotated[bool, Meta(yaml=False)] = False
-    """Also counts the tokens that were the model's most likely one, and the entropy of its distributions."""
-
-    @property
-    def kind(self) -> str:
-        """ "perplexity" or "memorisation"."""
-        return "memorisation" if self.memorisation else "perplexity"
-
-    def problems(self) -> list[str]:
-        """What cannot be, beyond each setting's own bounds; a sentence each."""
-        found = []
-        if (self.prompt is None) != (self.completion is None):
-            found.append(
-                "`prompt` and `completion` go together: what is given, and what is scored. Add the other one, or use "
-                "`text`."
-            )
-        if self.text is not None and self.prompt is not None:
-            found.append(
-                "`text` and `prompt` exclude each other: either the whole text is scored or only the completion."
-            )
-        if self.window is not None and self.stride is not None and self.stride >= self.window:
-            found.append(
-                f"stride: expected less than the window ({self.window}), got {self.stride}; a token needs at least one "
-                "before it in its window."
-            )
-        return found
-
-
-@dataclass(frozen=True, kw_only=True)
-class ClassesEntry(DataEntry):
-    """Texts to be classified by the likelihood of each class's name."""
-
-    prompt: Template
-    """`str.format` template over the columns: what is given, such as "{text}\\nThis review is"."""
-    options: Options
-    """What the classes are called, as the model would continue the prompt: in the order of the labels 0, 1, ..., or by
-    label; or the column with each row's own list of them, for questions whose answers differ (SIQA)."""
-    labels: Annotated[tuple[str, ...], Meta(yaml=False)] = ()
-    """The label column's values in the order of `options`; empty: whole numbers from 0."""
-    label: Word = "label"
-    """Column with the right class."""
-
-    @property
-    def kind(self) -> str:
-        """ "classes"."""
-        return "classes"
-
-
-@dataclass(frozen=True, kw_only=True)
-class QuestionsEntry(DataEntry):
-    """What entries over questions with options of their own have in common: rows of prompt, options and answer (the
-    right option's index from 0), and image or images where there are some."""
-
-    apply_chat_template: bool = False
-    """The prompt becomes a user's message in the tokenizer's chat template, and an option begins the reply."""
-    group: WordOrNone = None
-    """Column whose values the report draws apart, such as the subject."""
-    unit: WordOrNone = None
-    """Column that questions about the same thing share: they are one sample, whose accuracy is their mean. Without it
-    questions that hang together count as so many samples, and intervals are too narrow."""
-
-    def local_files(self) -> list[Path]:
-        """The data file, and those of its images."""
-        from holdfast.evaluation.images import image_files
-
-        return [*super().local_files(), *image_files(self)]
-
-    def deciding(self) -> dict[str, Any]:
-        """As of every entry; without `unit` where it is not used, so that evaluations from before it are found."""
-        settings = super().deciding()
-        if self.unit is None:
-            del settings["unit"]
-        return settings
-
-
-@dataclass(frozen=True, kw_only=True)
-class ChoicesEntry(QuestionsEntry):
-    """Questions with options of their own, answered by the likelihood of each option; rows of prompt, options and
-    answer (the right option's index from 0)."""
-
-    length_normalised: bool = True
-    """Divides an option's log-likelihood by its tokens; false takes the sum."""
-
-    @property
-    def kind(self) -> str:
-        """ "choices"."""
-        return "choices"
-
-
-LETTERED_PROMPT = "{prompt}\n{options}\nAnswer:"
-"""How a question is asked with letters: `options` are lines such as "A. blue"."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class LetteredEntry(QuestionsEntry):
-    """Questions with options of their own, asked with a letter for each option and answered by the likeliest letter;
-    rows as of choices."""
-
-    prompt: Template = LETTERED_PROMPT
-    """`str.format` template over the columns, in which {options} are the lines "A. ...", "B. ..."."""
-
-    @property
-    def kind(self) -> str:
-        """ "lettered"."""
-        return "lettered"
-
-    def problems(self) -> list[str]:
-        """What cannot be, beyond each setting's own bounds; a sentence each."""
-        named = [field for _, field, _, _ in string.Formatter().parse(self.prompt)]
-        if "options" in named:
-            return []
-        return [
-            f"prompt: expected a template with {{options}}, where the lettered options stand, got {self.prompt!r}. "
-            "Without them nothing says what the letters mean."
-        ]
-
-
-@dataclass(frozen=True, kw_only=True)
-class InstructionsEntry(DataEntry):
-    """Prompts with instructions whose following a program checks; rows of prompt (or messages), instruction_id_list and
-    kwargs, as IFEval has them."""
-
-    batched: ClassVar[bool] = True
-
-    max_new_tokens: Annotated[int, Meta(ge=1)] = 256
-    """The longest reply; greedy, it ends earlier where the model ends it."""
-    apply_chat_template: bool = False
-    """Puts a prompt in the tokenizer's chat template; messages always are."""
-
-    @property
-    def kind(self) -> str:
-        """ "instructions"."""
-        return "instructions"
-
-
-@dataclass(frozen=True, kw_only=True)
-class WinRateEntry(DataEntry, ReplySettings):
-    """Prompts whose replies a judge, a language model behind an OpenAI-compatible endpoint, holds against other replies
-    to them, in both orders; rows with a prompt."""
-
-    batched: ClassVar[bool] = True
-
-    judge_model: Word
-    """The judge's name, as the endpoint knows it."""
-    base_url: Word
-    """The endpoint's address, such as http://localhost:8000/v1."""
-    api_key_env: WordOrNone = None
-    """Environment variable with the key (OPENAI_API_KEY for api.openai.com, else none)."""
-    reference: WordOrNone = None
-    """A file with the replies that a model's are held against; null: those of the model that it was tuned from, or of
-    the first of several models."""
-    max_new_tokens: Annotated[int, Meta(ge=1)] = 512
-    """The longest reply; greedy, it ends earlier where the model ends it."""
-    apply_chat_template: bool = False
-    """Puts a prompt in the tokenizer's chat template."""
-
-    @property
-    def kind(self) -> str:
-        """ "win_rate"."""
-        return "win_rate"
-
-    @property
-    def against_start(self) -> bool:  # type: ignore[override]
-        """Without a file of replies."""
-        return self.reference is None
-
-    def local_files(self) -> list[Path]:
-        """The prompts and the replies."""
-        return [*super().local_files(), *([Path(self.reference)] if self.reference is not None else [])]
-
-    def deciding(self) -> dict[str, Any]:
-        """As of every entry; without the address, which changes with every server that is started."""
-        return {k: v for k, v in super().deciding().items() if k not in ("base_url", "api_key_env")}
-
-    def problems(self) -> list[str]:
-        """What cannot be, beyond each setting's own bounds; a sentence each."""
-        from holdfast.support.endpoint import Endpoint
-
-        if "@" in self.base_url or "?" in self.base_url:  # it stands in records
-            return ["base_url: expected an address without user, password or query. Name the key by `api_key_env`."]
-        return [f"{problem}." for problem in Endpoint(base_url=self.base_url).problems()]
-
-
-@dataclass(frozen=True, kw_only=True)
-class TaskEntry(Entry):
-    """One lm-evaluation-harness task or group of tasks."""
-
-    batched: ClassVar[bool] = True
-    libraries: ClassVar[tuple[str, ...]] = ("lm_eval",)
-
-    task: Word
-    """Built-in task or group, or the path of a task YAML."""
-    data: WordOrNone = None
-    """A local file that replaces the task's data set; prompts, choices and metrics stay the task's own."""
-    fewshot_data: WordOrNone = None
-    """A local file with the examples shown before each question; null with `data`: drawn from `data` itself, never the
-    question asked."""
-    num_fewshot: Annotated[int | None, Meta(ge=0)] = None
-    """Examples shown before each question; null: what the task says."""
-    limit: CountOrNone = None
-    """Only the first so many questions (of each subtask of a group); null: all."""
-    apply_chat_template: bool = False
-    """Puts the questions in the tokenizer's chat template."""
-    metric: WordOrNone = None
-    """The metric to lead with; null: accuracy where there is one, else exact match, else the task's first."""
-    answers: Annotated[bool, Meta(yaml=False)] = False
-    """Looks at the distribution at the answer position in place of the task's own metrics."""
-    samples: CountOrNone = None
-    """Programs a problem, of tasks whose answers are programs; null: 1."""
-    temperature: Annotated[float | None, Meta(gt=0, lt=100)] = None
-    """Of sampling where there are several programs a problem; null: 0.8 (Chen et al. 2021 take 0.8 for pass@100 and 0.2
-    for pass@1)."""
-
-    @property
-    def kind(self) -> str:
-        """ "task", "answers" or "code"."""
-        return "answers" if self.answers else "code" if self.task in CODE_FAMILIES else "task"
-
-    @property
-    def unread(self) -> tuple[str, ...]:
-        """Of a task whose answers are programs: what its prompts have no place for."""
-        return _UNREAD_BY_CODE[self.task] if self.kind == "code" else ()
-
-    @property
-    def is_file(self) -> bool:
-        """True where `task` is the path of a task YAML."""
-        return self.task.endswith(TASK_SUFFIXES)
-
-    def local_files(self) -> list[Path]:
-        """Its data and, of a task YAML, all that the YAML reads."""
-        from holdfast.evaluation.tasks.tasks import local_files
-
-        return local_files(self)
-
-    def deciding(self) -> dict[str, Any]:
-        """As of every entry, a task YAML by its name."""
-        return {**super().deciding(), "task": Path(self.task).name if self.is_file else self.task}
-
-    def problems(self) -> list[str]:
-        """What cannot be, beyond each setting's own bounds; a sentence each."""
-        found = [
-            f"{key}: only for tasks whose answers are programs ({', '.join(CODE_FAMILIES)})."
-            for key in ("samples", "temperature")
-            if getattr(self, key) is not None and self.task not in CODE_FAMILIES
-        ]
-        found += [f"{key}: {self.task} does not read it. Leave it out." for key in self.unread if getattr(self, key)]
-        if self.kind == "code" and self.metric not in (None, "pass@1"):
-            found.append(f"metric: {self.task} leads with pass@1, got {self.metric!r}. Leave it out.")
-        if self.fewshot_data is not None and self.data is None:
-            found.append("fewshot_data: only used together with `data`; without it the task brings its own examples.")
-        return found
 
 
 class OwnMeasure:
@@ -450,80 +241,6 @@ class OwnMeasure:
         Raises:
             UserError: it cannot.
         """
-
-
-@dataclass(frozen=True, kw_only=True)
-class OwnEntry(Entry):
-    """An entry of a user's own class."""
-
-    batched: ClassVar[bool] = True
-
-    own: OwnMeasure
-    """The class's value: a dataclass of settings."""
-    file: str
-    """The Python file of the class."""
-
-    @property
-    def kind(self) -> str:
-        """ "own"."""
-        return "own"
-
-    def local_files(self) -> list[Path]:
-        """The Python file, and what the settings name by a `Path`."""
-        named = [value for value in vars(self.own).values() if isinstance(value, Path) and value.exists()]
-        return [Path(self.file), *named]
-
-    def deciding(self) -> dict[str, Any]:
-        """The class's name and its settings."""
-        return {"own": type(self.own).__name__, "settings": self.own, "kind": self.kind}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Kind:
-    """One kind of entry."""
-
-    entry: type[Entry]
-    """What it makes; its docstring and fields are the kind's."""
-    module: str
-    """Below `holdfast.evaluation`; has `measure(model, tokenizer, entry, plan, *, report, partial)`, `check(entry,
-    tokenizer)` and, where versions of more than libraries matter, `versions(entry)`."""
-    source: str = "data"
-    """The field that the kind's own key gives: `perplexity: prose.jsonl`."""
-    flag: str | None = None
-    """A field that is true in entries of this kind; they are called after it too."""
-    without: tuple[str, ...] = ()
-    """Fields of the class that the kind does not take."""
-    key: bool = True
-    """Whether it has a key of its own in a suite."""
-    served: bool = True
-    """Whether a model behind a server can be measured: continuations and log-probabilities are enough."""
-    scores: bool = False
-    """Whether it needs log-probabilities of prompts, which not every server gives."""
-    images: bool = False
-    """Whether its rows may have images, for vision-language models; its module's `check` takes their processor, too."""
-
-
-KINDS: dict[str, Kind] = {
-    "perplexity": Kind(entry=PerplexityEntry, module="text.perplexity", scores=True),
-    "task": Kind(entry=TaskEntry, module="tasks.harness", source="task", images=True),
-    "answers": Kind(
-        entry=TaskEntry,
-        module="text.answers",
-        source="task",
-        flag="answers",
-        without=("metric", "samples", "temperature"),
-        served=False,
-    ),
-    "memorisation": Kind(entry=PerplexityEntry, module="text.perplexity", flag="memorisation", served=False),
-    "classes": Kind(entry=ClassesEntry, module="text.classes", scores=True, without=("chat_template_kwargs",)),
-    "choices": Kind(entry=ChoicesEntry, module="text.choices", scores=True, images=True),
-    "lettered": Kind(entry=LetteredEntry, module="text.lettered", served=False, images=True),
-    "instructions": Kind(entry=InstructionsEntry, module="text.instructions"),
-    "win_rate": Kind(entry=WinRateEntry, module="judge.measured", without=("split", "config")),
-    "code": Kind(entry=TaskEntry, module="code.programs", key=False),
-    "own": Kind(entry=OwnEntry, module="own_entry", key=False, served=False),
-}
-"""By name, which is the key that says what an entry of a suite is."""
 
 
 # ----------------------------------------------------------------------------------------------------------- the plan
@@ -567,9 +284,11 @@ class Along:
         """
         if step >= total:
             return []
-        found = [share for share in self.shares if step == max(1, round(share * total))]
-        asked = step in self.steps or (self.every is not None and step % self.every == 0)
-        return found or ([step / total] if asked else [])
+        shares = [share for share in self.shares if step == max(1, round(share * total))]
+        if shares:
+            return shares
+        is_multiple = self.every is not None and step % self.every == 0
+        return [step / total] if is_multiple or step in self.steps else []
 
     def names(self, entry: Entry) -> bool:
         """Whether an entry is among those that are measured."""
@@ -578,7 +297,7 @@ class Along:
 
 def names_of(entry: Entry) -> tuple[str, ...]:
     """What an entry may be called in a list of entries: name, suite/name, or its suite's name."""
-    return entry.name, f"{entry.suite}/{entry.name}", entry.suite
+    return entry.name, entry.path, entry.suite
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -627,7 +346,7 @@ class EvaluationPlan(PlanSettings):
     @property
     def on_the_way(self) -> EvaluationPlan:
         """What is measured while the model is trained: the entries that `along` names, all without it; no averages."""
-        entries = tuple(e for e in self.entries if self.along is None or self.along.names(e))
+        entries = self.entries if self.along is None else tuple(filter(self.along.names, self.entries))
         return dataclasses.replace(self, entries=entries, averages=(), along=None)
 
     @property

@@ -25,25 +25,17 @@ from holdfast.data import vision
 from holdfast.data.layouts import BadRow
 from holdfast.errors import DataError, ModelError, UserError, first_line
 from holdfast.evaluation.text.documents import border_ids, prompt_ids
-from holdfast.evaluation.text.shared_prefix import Path as TokenPath
-from holdfast.evaluation.text.shared_prefix import (
-    branches_stay_apart,
-    branching_pair,
-    row_of,
-)
+from holdfast.evaluation.text.question_files import first_rows
 from holdfast.support.files import fingerprint
 from holdfast.support.resources import is_out_of_memory
 
 if TYPE_CHECKING:
     import torch
 
-    from holdfast.evaluation.entries import DataEntry
+    from holdfast.evaluation.entries import DataEntry, Processor
     from holdfast.evaluation.measures import Report, Subject
     from holdfast.evaluation.text.shared_prefix import PackedRow, Scorer
-
-Processor = Callable[[], Any]
-"""Loads a vision-language model's processor, or finds it loaded. Where one is expected, None means that the model takes
-text only."""
+    from holdfast.evaluation.text.shared_prefix import Path as TokenPath
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,8 +132,6 @@ class RowImages:
 def image_files(entry: DataEntry) -> list[Path]:
     """The files that the images of an entry's data lie in, each once; those that are not there, or lie within the rows,
     are left out."""
-    from holdfast.evaluation.text.question_files import first_rows
-
     if not Path(entry.data).exists():
         return []
     try:
@@ -270,6 +260,8 @@ def answers_with_images(
     """
     if not prompts:
         return []
+    from holdfast.evaluation.text.shared_prefix import Path as TokenPath
+    from holdfast.evaluation.text.shared_prefix import branches_stay_apart, branching_pair, row_of
     from holdfast.ops.heads import backbone_of
 
     assert on.processor is not None, "rows with images are refused where there is none"

@@ -32,20 +32,26 @@ def unigram_levels(encoded: Sequence[EncodedDocument], *, vocabulary: int) -> di
         encoded: the documents as they were scored.
         vocabulary: number of tokens that there are, V.
     """
-    counts = collections.Counter(
-        document.ids[t] for document in encoded for span in document.spans for t in range(*span)
-    )
+    counts: collections.Counter[int] = collections.Counter()
+    for document in encoded:
+        for start, end in document.spans:
+            counts.update(document.ids[start:end])
     tokens, size = counts.total(), sum(document.bytes for document in encoded)
     if not tokens:
         return {}
     nats = -math.fsum(count * math.log((count + 1) / (tokens + vocabulary)) for count in counts.values())
-    found = {"nats_per_token": nats / tokens, "perplexity": math.exp(nats / tokens)}
+    levels = {"nats_per_token": {UNIGRAM: nats / tokens}, "perplexity": {UNIGRAM: math.exp(nats / tokens)}}
     if size:
-        found["bits_per_byte"] = nats / math.log(2) / size
-    return {name: {UNIGRAM: value} for name, value in found.items()}
+        levels["bits_per_byte"] = {UNIGRAM: nats / math.log(2) / size}
+    return levels
 
 
 def chance_level(rows: Sequence[Mapping[str, Any]]) -> float | None:
     """The share of questions that guessing gets right; None where a row is not of multiple choice."""
-    options = [next((len(row[key]) for key in _OPTIONS if isinstance(row.get(key), list)), 0) for row in rows]
-    return statistics.fmean(1 / n for n in options) if options and all(options) else None
+    chances = []
+    for row in rows:
+        lists = [row[name] for name in _OPTIONS if isinstance(row.get(name), list)]
+        if not lists or not lists[0]:
+            return None
+        chances.append(1 / len(lists[0]))
+    return statistics.fmean(chances) if chances else None

@@ -1,23 +1,23 @@
-"""Measures one entry: an entry and a model in, per-sample rows and figures with intervals out. `KINDS` of
-`holdfast.evaluation.entries` names the module that does it."""
+"""Measures one entry: an entry and a model in, per-sample rows and figures with intervals out. What is asked of the
+model is the entry's own affair (`Entry.measure`)."""
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from holdfast.evaluation.entries import KINDS, DataEntry, Entry, EvaluationPlan
+from holdfast.evaluation.entries import DataEntry, Entry, EvaluationPlan, Processor
 from holdfast.evaluation.levels import CHOSEN, chance_level
 from holdfast.evaluation.partial import Partial
 from holdfast.evaluation.processes import SINGLE, ProcessGroup
-from holdfast.evaluation.remarks import mark_copies, remarks_on_part, remarks_on_samples
 from holdfast.evaluation.text.thoughts import remarks_on_thoughts, with_variables
 from holdfast.records.evaluation import CHANCE, EvaluationFolder, Metric, why_not_finite
-from holdfast.statistics.estimates import Ratio, estimate
+
+if TYPE_CHECKING:
+    from holdfast.statistics.estimates import Ratio
 
 Report = Callable[[int, int], None]
 """Called with (done, in all)."""
@@ -35,7 +35,7 @@ class Subject:
     """A Hugging Face causal LM, PEFT-wrapped or not, on any device in any floating dtype; left in the state it came
     in."""
     tokenizer: Any
-    processor: Callable[[], Any] | None = None
+    processor: Processor | None = None
     """Gives the processor of a vision-language model, with which it reads images; None: it takes text only."""
     plan: EvaluationPlan = field(default_factory=EvaluationPlan)
     """Batch size, seed and level of the intervals."""
@@ -80,9 +80,14 @@ class Outcome:
     @property
     def levels(self) -> dict[str, dict[str, float]]:
         """`Evaluation.references`."""
+        levels = {}
         chance = chance_level(self.rows)
-        known = {name: {CHANCE: chance} for name in self.figures if name in CHOSEN and chance is not None}
-        return {**known, **{name: dict(levels) for name, levels in self.references.items()}}
+        for name in CHOSEN:
+            if name in self.figures and chance is not None:
+                levels[name] = {CHANCE: chance}
+        for name, references in self.references.items():
+            levels[name] = dict(references)
+        return levels
 
     @property
     def failed(self) -> str | None:
@@ -92,12 +97,15 @@ class Outcome:
     def metrics(self, plan: EvaluationPlan) -> dict[str, Metric]:
         """The figures with their intervals, all of them over the same draws; without values (NaN) where a sample is not
         finite."""
-        found = {name: self._metric(figure, plan) for name, figure in self.figures.items()}
-        if self.failed is None:
-            return found
-        return {name: replace(m, value=math.nan, interval=None) for name, m in found.items()}
+        metrics = {}
+        for name, figure in self.figures.items():
+            metric = self._metric(figure, plan)
+            metrics[name] = metric if self.failed is None else replace(metric, value=math.nan, interval=None)
+        return metrics
 
     def _metric(self, figure: Ratio | Metric, plan: EvaluationPlan) -> Metric:
+        from holdfast.statistics.estimates import estimate
+
         if isinstance(figure, Metric):
             return replace(figure, confidence=plan.confidence)
         value, interval = estimate(figure, self.rows, confidence=plan.confidence, seed=plan.seed)
@@ -112,31 +120,30 @@ class Outcome:
 
 
 def measure(entry: Entry, on: Subject) -> Outcome:
-    """Measures one entry.
+    """Measures one entry, and adds what a reader of its figures should know.
 
     Raises:
         UserError: the entry's task, data or tokenizer does not fit.
     """
+    from holdfast.evaluation.remarks import mark_copies, remarks_on_part, remarks_on_samples
+
     if variables := entry.chat_template_kwargs:
-        on = replace(
-            on,
-            tokenizer=with_variables(on.tokenizer, variables),
-            processor=_processor_with(on.processor, variables),
-        )
+        tokenizer, processor = with_variables(on.tokenizer, variables), _processor_with(on.processor, variables)
+        on = replace(on, tokenizer=tokenizer, processor=processor)
     if getattr(entry, "apply_chat_template", False):
         on.notes.extend(remarks_on_thoughts(on.tokenizer))
-    outcome: Outcome = _module(entry).measure(entry, on)
+    outcome = entry.measure(on)
     mark_copies(outcome.rows)
     notes = [*outcome.settings.get("notes", ()), *on.notes, *remarks_on_samples(outcome.rows)]
     if isinstance(entry, DataEntry) and entry.max_documents is not None:
         from holdfast.data.sources import load_rows
 
-        whole = load_rows(entry.data, split=entry.split, config=entry.config)
-        notes += remarks_on_part(whole, entry.max_documents, setting="max_documents")
+        rows = load_rows(entry.data, split=entry.split, config=entry.config)
+        notes += remarks_on_part(rows, entry.max_documents, setting="max_documents")
     return replace(outcome, settings={**outcome.settings, "notes": notes})
 
 
-def check(entry: Entry, tokenizer: Any, processor: Callable[[], Any] | None = None) -> None:
+def check(entry: Entry, tokenizer: Any, processor: Processor | None = None) -> None:
     """Loads an entry's data and task without a model.
 
     Args:
@@ -148,21 +155,10 @@ def check(entry: Entry, tokenizer: Any, processor: Callable[[], Any] | None = No
         UserError: as `measure` would.
     """
     variables = entry.chat_template_kwargs
-    tokenizer, processor = with_variables(tokenizer, variables), _processor_with(processor, variables)
-    _module(entry).check(entry, tokenizer, *([processor] if KINDS[entry.kind].images else []))
+    entry.check(with_variables(tokenizer, variables), _processor_with(processor, variables))
 
 
-def _processor_with(processor: Callable[[], Any] | None, variables: Mapping[str, Any]) -> Callable[[], Any] | None:
+def _processor_with(processor: Processor | None, variables: Mapping[str, Any]) -> Processor | None:
     if processor is None or not variables:
         return processor
     return lambda: with_variables(processor(), variables)
-
-
-def versions(entry: Entry) -> dict[str, str]:
-    """What decides an entry's figures beside the model, the data and libraries: rules and small models by version."""
-    found: Mapping[str, str] = getattr(_module(entry), "versions", lambda entry: {})(entry)
-    return dict(found)
-
-
-def _module(entry: Entry) -> Any:
-    return importlib.import_module(f"holdfast.evaluation.{KINDS[entry.kind].module}")

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar
 
 from holdfast.config.declare import MAX_SEED, Meta, settings_of
 from holdfast.config.decode import coerce_all
@@ -95,41 +95,6 @@ class HowSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LoadSettings:
-    """How models are loaded to be measured."""
-
-    settings_group: ClassVar[str] = "where"
-    settings_section: ClassVar[str] = "loading"
-
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """Of the weights; auto: as they were saved."""
-    device: str | None = None
-    """Such as cpu or cuda:1 (the first accelerator, else the CPU)."""
-    trust_remote_code: bool = False
-    """Runs Python code that comes with a model."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ServerSettings:
-    """How models behind servers are asked (`evaluation.served`)."""
-
-    settings_group: ClassVar[str] = "models behind a server"
-    settings_section: ClassVar[str] = "server"
-
-    tokenizer: Annotated[str | None, Meta(metavar="MODEL")] = None
-    """Tokenizer of the served model: a folder or hub id (the folder that the server names)."""
-    context_length: Annotated[int | None, Meta(ge=2)] = None
-    """Context length of the served model, in tokens (what the server says)."""
-    api_key_env: Annotated[str | None, Meta(metavar="NAME")] = None
-    """Environment variable with the key (OPENAI_API_KEY for api.openai.com, else none)."""
-    workers: Annotated[int, Meta(ge=1)] = 16
-    """Concurrent requests."""
-    chat: bool = False
-    """Uses /chat/completions: the server applies the chat template and no tokenizer is needed; generated entries
-    only."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class PlanRequest(HowSettings, WhatSettings):
     """Suites and single entries, with settings for all of them."""
 
@@ -181,7 +146,7 @@ def plan_of(request: PlanRequest) -> tuple[EvaluationPlan, list[Mistake]]:
         mistakes.append(Mistake(path=("skip",), text=text))
     plan = dataclasses.replace(plan, allow_code_execution=allowed)
     for option in ("suite", "tasks") if not allowed else ():
-        asked = [e for e in plan.entries if e.kind == "code" and (e.suite == "measured") == (option == "tasks")]
+        asked = [e for e in plan.entries if e.runs_code and (e.suite == "measured") == (option == "tasks")]
         if asked:
             names = [e.name for e in asked]
             text = (

@@ -27,9 +27,9 @@ from holdfast.errors import DataError, NotFinite, RunFolderError, UserError
 from holdfast.evaluation.averages import SUITE, averages_of
 from holdfast.evaluation.circumstances import KEYS as CIRCUMSTANCES
 from holdfast.evaluation.circumstances import circumstances
-from holdfast.evaluation.entries import KINDS, DataEntry, Entry, EvaluationPlan
+from holdfast.evaluation.entries import DataEntry, Entry, EvaluationPlan
 from holdfast.evaluation.images import processor_fingerprint
-from holdfast.evaluation.measures import Subject, check, measure, versions
+from holdfast.evaluation.measures import Subject, check, measure
 from holdfast.evaluation.partial import Partial
 from holdfast.evaluation.processes import SINGLE, ProcessGroup
 from holdfast.records.comparison import Comparison
@@ -277,7 +277,7 @@ def _key(
     return fingerprint(
         {
             **({"start": start} if entry.against_start else {}),
-            **({"processor": processor_fingerprint(processor)} if processor and KINDS[entry.kind].images else {}),
+            **({"processor": processor_fingerprint(processor)} if processor and entry.takes_images else {}),
             "model": model_identity["hash"],
             **{name: model_identity[name] for name in _OF_THE_MODEL if name in model_identity},
             "tokenizer": tokenizer_hash,
@@ -346,7 +346,7 @@ def tokenizer_rules(tokenizer: Any) -> dict[str, Any]:
 
 def _versions(entry: Entry) -> dict[str, str]:
     found = {name: package_version(name) or "unknown" for name in (*_LIBRARIES, *entry.libraries)}
-    return {**found, **versions(entry)}
+    return {**found, **entry.versions()}
 
 
 def _kept(folder: EvaluationFolder, entry: Entry, key: str) -> Evaluation | None:

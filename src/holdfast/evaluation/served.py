@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from holdfast.errors import ConfigError, ModelError, NotFinite
+from holdfast.evaluation.loading import ServerSettings
 from holdfast.evaluation.measures import Report, no_report
 from holdfast.evaluation.partial import Partial
-from holdfast.evaluation.request import ServerSettings
 from holdfast.evaluation.text.messages import MessageTokenizer, messages_of
 from holdfast.models import Loaded, load_tokenizer
 from holdfast.support.completions import SCORED, Completed, Request, ask, choice, completed, prompt_scores
@@ -44,7 +44,7 @@ from holdfast.support.endpoint import (
 from holdfast.support.files import fingerprint
 
 if TYPE_CHECKING:
-    from holdfast.evaluation.entries import Entry, EvaluationPlan, TaskEntry
+    from holdfast.evaluation.entries import EvaluationPlan
     from holdfast.evaluation.text.shared_prefix import Path
 
 QUESTIONS = (
@@ -310,40 +310,24 @@ def refused_entries(plan: EvaluationPlan, name: str, tokenizer: Any, *, scores_p
         tokenizer: its tokenizer.
         scores_prompts: whether its server gives log-probabilities of prompts.
     """
-    from holdfast.evaluation.entries import KINDS, TaskEntry
-
     problems = []
     for entry in plan.entries:
-        kind, place = KINDS[entry.kind], f"{entry.suite}/{entry.name}"
-        if not kind.served:
+        if not entry.served:
             problems.append(
-                f"{place}: {entry.kind} needs the model in memory, and '{name}' is served. Give its folder, "
-                f"or leave the entry out."
+                f"{entry.path}: {entry.kind} needs the model in memory, and '{name}' is served. Give its folder, or "
+                f"leave the entry out."
             )
-        elif isinstance(tokenizer, MessageTokenizer) and not _asks_by_messages(entry):
+        elif isinstance(tokenizer, MessageTokenizer) and not entry.asks_by_messages:
             problems.append(
-                f"{place}: a model that takes messages alone (--chat) can only be asked for replies to conversations. "
-                f"Set apply_chat_template: true, or leave the entry out."
+                f"{entry.path}: a model that takes messages alone (--chat) can only be asked for replies to "
+                f"conversations. Set apply_chat_template: true, or leave the entry out."
             )
-        elif not scores_prompts and (
-            kind.scores or (isinstance(entry, TaskEntry) and entry.kind == "task" and _scores(entry, tokenizer))
-        ):
+        elif not scores_prompts and entry.needs_scores(tokenizer):
             problems.append(
-                f"{place}: needs log-probabilities of prompts, which the server of '{name}' does not give. Take a "
+                f"{entry.path}: needs log-probabilities of prompts, which the server of '{name}' does not give. Take a "
                 f"server whose /completions takes `echo` with `logprobs` (vLLM, SGLang, llama-cpp-python)."
             )
     return problems
-
-
-def _asks_by_messages(entry: Entry) -> bool:
-    """Whether an entry's prompts are conversations."""
-    return entry.kind in ("instructions", "task", "win_rate") and bool(getattr(entry, "apply_chat_template", False))
-
-
-def _scores(entry: TaskEntry, tokenizer: Any) -> bool:
-    from holdfast.evaluation.tasks.harness import check_task
-
-    return any(task.OUTPUT_TYPE != "generate_until" for task in check_task(entry, tokenizer).values())
 
 
 # ------------------------------------------------------------------------------------------------------------- scoring

@@ -27,12 +27,12 @@ from holdfast.errors import ConfigError, Interrupted, ModelError, NotFinite, Run
 from holdfast.evaluation import vllm
 from holdfast.evaluation.averages import SUITE
 from holdfast.evaluation.compare.folders import weights_of
-from holdfast.evaluation.entries import EvaluationPlan
-from holdfast.evaluation.images import Processor, processor_fingerprint
+from holdfast.evaluation.entries import EvaluationPlan, Processor
+from holdfast.evaluation.images import processor_fingerprint
+from holdfast.evaluation.kinds.own import OwnEntry
+from holdfast.evaluation.loading import ServerSettings
 from holdfast.evaluation.processes import SINGLE, ProcessGroup, check_count, device_of_process, launch
-from holdfast.evaluation.request import ServerSettings
 from holdfast.evaluation.served import connect, is_address, refused_entries
-from holdfast.evaluation.worker import send_request
 from holdfast.records.evaluation import Evaluation, EvaluationFolder, EvaluationRecord
 from holdfast.support.environment import (
     hardware,
@@ -174,7 +174,7 @@ def evaluate_models(
             "dtype": dtype, "device": device, "trust_remote_code": trust_remote_code, "server": server,
         }  # fmt: skip
         with launch(count, "holdfast.evaluation.worker") as processes:
-            send_request(processes, request)
+            _send(request, processes)
             return evaluate_models(**request, processes=processes, console=console, say=say)
     from holdfast.support.dates import dates_of
 
@@ -192,6 +192,16 @@ def evaluate_models(
             created = read_record(run.out).created if (run.out / RECORD).is_file() else now()
             with dates_of(processes.broadcast(lambda: created)):
                 return run.run_main(suites, created, keep=made.keep)
+
+
+def _send(request: Mapping[str, Any], processes: ProcessGroup) -> None:
+    """Sends the arguments of `evaluate_models` from the main process to the workers."""
+    classes = []
+    for entry in request["plan"].entries:
+        if isinstance(entry, OwnEntry):
+            classes.append(f"{entry.file}:{type(entry.own).__qualname__}")
+    processes.broadcast(lambda: classes)  # loaded before the request is unpickled, which refers to them
+    processes.broadcast(lambda: request)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -13,14 +13,14 @@ from holdfast.config.yaml_file import read_yaml
 from holdfast.data.readers import kind_of
 from holdfast.errors import ConfigError, did_you_mean
 from holdfast.evaluation.entries import (
-    KINDS,
     TASK_SUFFIXES,
     Average,
     DataEntry,
     Entry,
     EvaluationPlan,
-    TaskEntry,
 )
+from holdfast.evaluation.kinds import KINDS
+from holdfast.evaluation.kinds.task import TaskEntry
 from holdfast.support.own_code import is_reference
 from holdfast.support.paths import expanded, real
 

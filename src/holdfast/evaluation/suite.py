@@ -40,7 +40,7 @@ evaluation:
 ```
 
 `source` and `target` are the suites that reports know; a list under any other name is a suite too. What an entry may
-say is declared by its class in `holdfast.evaluation.entries`. Nothing is loaded here: no torch, no lm_eval, so a typing
+say is declared by its class in `holdfast.evaluation.kinds`. Nothing is loaded here: no torch, no lm_eval, so a typing
 mistake costs a moment and not a model. Whether a task name exists and whether a data file has the right columns is
 found out by `holdfast.evaluation.runner.check_plan`.
 """
@@ -65,22 +65,25 @@ from holdfast.data.readers import COMPRESSIONS, kind_of
 from holdfast.data.readers import KINDS as FILE_KINDS
 from holdfast.errors import ConfigError, did_you_mean
 from holdfast.evaluation.entries import (
-    KINDS,
     TASK_SUFFIXES,
     Average,
     Entry,
     EvaluationPlan,
-    OwnEntry,
     OwnMeasure,
     PlanSettings,
     names_of,
 )
+from holdfast.evaluation.kinds import KINDS
+from holdfast.evaluation.kinds.code import CodeEntry
+from holdfast.evaluation.kinds.own import OwnEntry
+from holdfast.evaluation.kinds.task import CODE_FAMILIES
+from holdfast.evaluation.shipped import changed, read_suites
 from holdfast.support.own_code import is_reference, load_class
 from holdfast.support.paths import expanded, real
 
 _HUB_ID = re.compile(r"^[\w.-]+/[\w.-]+$")
 _KNOWN_SUITES = ("source", "target")
-KEYS = tuple(name for name, kind in KINDS.items() if kind.key)
+KEYS = tuple(name for name, kind in KINDS.items() if kind.written)
 """The keys that say what an entry is."""
 FILE_SUFFIXES = (*COMPRESSIONS, *FILE_KINDS, *TASK_SUFFIXES)
 
@@ -140,63 +143,19 @@ def decode_evaluation(config: Any, *, base_dir: str | Path | None = None) -> tup
         return EvaluationPlan(), [Mistake(path=(), text=text)]
     base = Path(base_dir) if base_dir is not None else None
     merged, mistakes = _with_suites({str(key): value for key, value in config.items()}, base)
-    known = {s.name: s for s in settings_of(SuiteSettings)}
-    settings, found = coerce_all(known, {key: value for key, value in merged.items() if key in known})
-    mistakes += found
-    suites = {key: value for key, value in merged.items() if key not in known}
+    known = {setting.name: setting for setting in settings_of(SuiteSettings)}
+    settings, wrong = coerce_all(known, {key: value for key, value in merged.items() if key in known})
+    mistakes += wrong
     entries: list[Entry] = []
-    for suite in sorted(suites, key=lambda key: [*_KNOWN_SUITES, key].index(key)):
-        value = suites[suite]
-        if isinstance(value, list):
-            near = did_you_mean(suite, _KNOWN_SUITES) if suite not in _KNOWN_SUITES else ""
-            if near:
-                text = f"unknown suite.{near} A suite of your own needs a name less like it."
-                mistakes.append(Mistake(path=(suite,), text=text))
-            entries += _entries(suite, value, base, mistakes)
-        elif suite not in _KNOWN_SUITES:
-            keys = [*_KNOWN_SUITES, *known]
-            text = f"unknown key.{did_you_mean(suite, keys)} Known: {', '.join(keys)}, or a suite (a list of entries)."
-            mistakes.append(Mistake(path=(suite,), text=text))
-        elif value is not None:  # all entries commented out is no mistake
-            text = f"expected a list of entries (lines that start with '- '), got {show(value)}."
-            mistakes.append(Mistake(path=(suite,), text=text))
-    plan = EvaluationPlan(
-        entries=tuple(entries),
-        averages=_averages(settings.get("averages", {}), entries, mistakes),
-        **{s.name: settings[s.name] for s in settings_of(PlanSettings) if s.name in settings},
-    )
-    return _changed(plan, settings, base, mistakes), mistakes
-
-
-def _with_suites(config: dict[str, Any], base: Path | None) -> tuple[dict[str, Any], list[Mistake]]:
-    """The mapping with what its `suites` hold added; its own settings win."""
-    merged = {key: value for key, value in config.items() if key != "suites"}
-    setting = next(s for s in settings_of(SuiteSettings) if s.name == "suites")
-    names, mistakes = coerce_all({"suites": setting}, {"suites": config.get("suites")})
-    if not names.get("suites"):
-        return merged, mistakes
-    from holdfast.evaluation.shipped import read_suites
-
-    places = [_locate(n, base) or n if n.endswith(TASK_SUFFIXES) else n for n in names["suites"]]
-    added, found = read_suites(places, decided=[k for k, v in merged.items() if not isinstance(v, (list, Mapping))])
-    for key, value in added.items():
-        present = merged.get(key)
-        if isinstance(value, list) and isinstance(present, list):
-            merged[key] = [*present, *(entry for entry in value if entry not in present)]
-        elif isinstance(value, Mapping) and isinstance(present, Mapping):
-            merged[key] = {**value, **present}
-        elif key not in merged or (present is None and isinstance(value, (list, Mapping))):
-            merged[key] = value  # a list whose entries are all commented out holds nothing
-    return merged, [*mistakes, *(Mistake(path=("suites",), text=text) for text in found)]
-
-
-def _changed(
-    plan: EvaluationPlan, settings: Mapping[str, Any], base: Path | None, mistakes: list[Mistake]
-) -> EvaluationPlan:
-    """The plan with what the section says for entries wherever they come from."""
-    from holdfast.evaluation.shipped import changed
-
-    plan, found = changed(
+    for suite in sorted(merged, key=lambda key: [*_KNOWN_SUITES, key].index(key)):
+        if suite not in known:
+            entries += _suite(suite, merged[suite], base, known, mistakes)
+    of_plan = {
+        setting.name: settings[setting.name] for setting in settings_of(PlanSettings) if setting.name in settings
+    }
+    averages = _averages(settings.get("averages", {}), entries, mistakes)
+    plan = EvaluationPlan(entries=tuple(entries), averages=averages, **of_plan)
+    plan, wrong = changed(
         plan,
         data=settings.get("data"),
         fewshot_data=settings.get("fewshot_data"),
@@ -204,7 +163,55 @@ def _changed(
         limit=settings.get("limit"),
         find=lambda file: (_locate(file, base), _missing(file, base)),
     )
-    mistakes += found
+    return plan, [*mistakes, *wrong, *_plan_mistakes(plan), *_along_mistakes(plan)]
+
+
+def _with_suites(config: dict[str, Any], base: Path | None) -> tuple[dict[str, Any], list[Mistake]]:
+    """The mapping with what its `suites` hold added; its own settings win."""
+    [setting] = [setting for setting in settings_of(SuiteSettings) if setting.name == "suites"]
+    values, mistakes = coerce_all({"suites": setting}, {"suites": config.pop("suites", None)})
+    if not values.get("suites"):
+        return config, mistakes
+    files = []
+    for name in values["suites"]:
+        files.append((_locate(name, base) or name) if name.endswith(TASK_SUFFIXES) else name)
+    decided = [key for key, value in config.items() if not isinstance(value, (list, Mapping))]
+    added, problems = read_suites(files, decided=decided)
+    for key, value in added.items():
+        present = config.get(key)
+        if isinstance(value, list) and isinstance(present, list):
+            config[key] = [*present, *(entry for entry in value if entry not in present)]
+        elif isinstance(value, Mapping) and isinstance(present, Mapping):
+            config[key] = {**value, **present}
+        elif key not in config or (present is None and isinstance(value, (list, Mapping))):
+            config[key] = value  # a list whose entries are all commented out holds nothing
+    return config, [*mistakes, *(Mistake(path=("suites",), text=text) for text in problems)]
+
+
+def _suite(
+    suite: str, value: Any, base: Path | None, settings: Mapping[str, Any], mistakes: list[Mistake]
+) -> list[Entry]:
+    """The entries of one key of the section that is no setting."""
+    text = ""
+    if isinstance(value, list):
+        near = did_you_mean(suite, _KNOWN_SUITES) if suite not in _KNOWN_SUITES else ""
+        if near:
+            text = f"unknown suite.{near} A suite of your own needs a name less like it."
+            mistakes.append(Mistake(path=(suite,), text=text))
+        return _entries(suite, value, base, mistakes)
+    if suite not in _KNOWN_SUITES:
+        keys = [*_KNOWN_SUITES, *settings]
+        text = f"unknown key.{did_you_mean(suite, keys)} Known: {', '.join(keys)}, or a suite (a list of entries)."
+    elif value is not None:  # all entries commented out is no mistake
+        text = f"expected a list of entries (lines that start with '- '), got {show(value)}."
+    if text:
+        mistakes.append(Mistake(path=(suite,), text=text))
+    return []
+
+
+def _plan_mistakes(plan: EvaluationPlan) -> list[Mistake]:
+    """Entries that the plan's settings leave no room for."""
+    mistakes = []
     for entry in plan.entries:
         if entry.against_start and not plan.before:
             text = (
@@ -212,64 +219,63 @@ def _changed(
                 "that out, or name a file of replies as its `reference`."
             )
             mistakes.append(Mistake(path=(entry.suite,), text=text))
-        if entry.kind == "code" and not plan.allow_code_execution:
+        if entry.runs_code and not plan.allow_code_execution:
             text = (
                 f"'{entry.name}' runs programs that the model writes. Say `allow_code_execution: true` to run them in "
                 "the sandbox, or take it out (`skip`)."
             )
             mistakes.append(Mistake(path=(entry.suite,), text=text))
-    mistakes += _along_mistakes(plan)
-    return plan
+    return mistakes
 
 
 def _along_mistakes(plan: EvaluationPlan) -> list[Mistake]:
     """What is measured along training is part of the plan, and has a beginning."""
     if plan.along is None:
         return []
-    known = list(dict.fromkeys(name for entry in plan.entries for name in names_of(entry)))
-    found = [
-        Mistake(
-            path=("along", "entries", number),
-            text=f"expected an entry or a suite of this plan, got {show(name)}.{did_you_mean(name, known)}",
-        )
-        for number, name in enumerate(plan.along.entries)
-        if name not in known
-    ]
+    known: list[str] = []
+    for entry in plan.entries:
+        known += names_of(entry)
+    mistakes = []
+    for number, name in enumerate(plan.along.entries):
+        if name not in known:
+            text = f"expected an entry or a suite of this plan, got {show(name)}.{did_you_mean(name, known)}"
+            mistakes.append(Mistake(path=("along", "entries", number), text=text))
     if not plan.entries:
-        found.append(Mistake(path=("along",), text="there is nothing to measure. Add entries, or leave it out."))
+        text = "there is nothing to measure. Add entries, or leave it out."
+        mistakes.append(Mistake(path=("along",), text=text))
     if not plan.before:
         text = "begins with the start model, which `before: false` leaves unmeasured. Leave one of the two out."
-        found.append(Mistake(path=("along",), text=text))
-    return found
+        mistakes.append(Mistake(path=("along",), text=text))
+    return mistakes
 
 
 def _averages(
-    found: Mapping[str, tuple[str, ...]], entries: Sequence[Entry], mistakes: list[Mistake]
+    averages: Mapping[str, tuple[str, ...]], entries: Sequence[Entry], mistakes: list[Mistake]
 ) -> tuple[Average, ...]:
-    averages = []
-    for name, members in found.items():
-        hits = []
-        for number, member in enumerate(members):
-            hit = _member(member, entries)
-            if hit is None:
-                near = did_you_mean(member.split("/")[0], [e.name for e in entries])
-                text = f"expected an entry, entry/metric or suite/entry/metric of this plan, got {show(member)}.{near}"
-                mistakes.append(Mistake(path=("averages", name, number), text=text))
-            else:
-                hits.append(hit)
-        averages.append(Average(name=name, members=tuple(hits)))
-    return tuple(averages)
+    values = []
+    for name, texts in averages.items():
+        members = []
+        for number, text in enumerate(texts):
+            member = _member(text, entries)
+            if member is not None:
+                members.append(member)
+                continue
+            near = did_you_mean(text.split("/")[0], [entry.name for entry in entries])
+            problem = f"expected an entry, entry/metric or suite/entry/metric of this plan, got {show(text)}.{near}"
+            mistakes.append(Mistake(path=("averages", name, number), text=problem))
+        values.append(Average(name=name, members=tuple(members)))
+    return tuple(values)
 
 
 def _member(text: str, entries: Sequence[Entry]) -> tuple[str, str, str | None] | None:
     """(suite, entry, metric) of "entry", "entry/metric", "suite/entry" or "suite/entry/metric"; of several entries of
     one name the first."""
     for entry in entries:
-        for known in (entry.name, f"{entry.suite}/{entry.name}"):
-            if text == known:
+        for name in (entry.name, entry.path):
+            if text == name:
                 return entry.suite, entry.name, None
-            if text.startswith(f"{known}/"):
-                return entry.suite, entry.name, text[len(known) + 1 :]
+            if text.startswith(f"{name}/"):
+                return entry.suite, entry.name, text[len(name) + 1 :]
     return None
 
 
@@ -280,26 +286,30 @@ def _member(text: str, entries: Sequence[Entry]) -> tuple[str, str, str | None] 
 def settings_of_kind(name: str) -> dict[str, Setting]:
     """The keys that an entry of a kind may have, the kind's own first."""
     kind = KINDS[name]
-    declared = {s.name: s for s in settings_of(kind.entry) if s.meta.yaml and s.name not in kind.without}
-    source = dataclasses.replace(declared.pop(kind.source), name=name)
-    called = dataclasses.replace(declared.pop("name"), default=None, optional=True)
-    return {name: source, "name": called, **declared}
+    settings = {}
+    for setting in settings_of(kind):
+        if setting.meta.yaml and setting.name not in kind.without:
+            settings[setting.name] = setting
+    source = dataclasses.replace(settings.pop(kind.source), name=name)
+    name_setting = dataclasses.replace(settings.pop("name"), default=None, optional=True)
+    return {name: source, "name": name_setting, **settings}
 
 
 def _entries(suite: str, values: list[Any], base: Path | None, mistakes: list[Mistake]) -> list[Entry]:
     entries: list[Entry] = []
-    seen: dict[str, int] = {}
+    numbers: dict[str, int] = {}
     for number, value in enumerate(values):
-        entry, found = _entry(suite, value, base)
-        if entry is not None and entry.name in seen:
+        entry, problems = _entry(suite, value, base)
+        if entry is not None and entry.name in numbers:
             text = (
-                f"the name '{entry.name}' is taken by evaluation.{suite}[{seen[entry.name]}]. Give one of the two "
+                f"the name '{entry.name}' is taken by evaluation.{suite}[{numbers[entry.name]}]. Give one of the two "
                 "another `name:`."
             )
-            found = [Mistake(path=(), text=text)]
-        mistakes += [dataclasses.replace(m, path=(suite, number, *m.path)) for m in found]
+            problems = [Mistake(path=(), text=text)]
+        for problem in problems:
+            mistakes.append(dataclasses.replace(problem, path=(suite, number, *problem.path)))
         if entry is not None:
-            seen.setdefault(entry.name, number)
+            numbers.setdefault(entry.name, number)
             entries.append(entry)
     return entries
 
@@ -314,60 +324,73 @@ def _entry(suite: str, value: Any, base: Path | None) -> tuple[Entry | None, lis
             f"{show(value)}."
         )
         return None, [Mistake(path=(), text=text)]
-    given = [key for key in value if key in KEYS or is_reference(key)]
-    if len(given) != 1:
-        near = "" if given else next((n for n in (did_you_mean_key(str(k), KEYS) for k in value) if n), "")
-        kinds = ", ".join(f"`{key}: <{'task' if KINDS[key].source == 'task' else 'data file'}>`" for key in KEYS)
-        text = f"expected one of {kinds} and `<file.py>:<Class>`, got {' and '.join(given) or 'none of them'}.{near}"
-        return None, [Mistake(path=(), text=text)]
-    if is_reference(given[0]):
-        return _own(suite, given[0], value, base)
-    kind, known = KINDS[given[0]], settings_of_kind(given[0])
+    keys = [key for key in value if key in KEYS or is_reference(key)]
+    if len(keys) != 1:
+        return None, [Mistake(path=(), text=_not_one_kind(value, keys))]
+    [key] = keys
+    if is_reference(key):
+        return _own(suite, key, value, base)
+    kind, known = KINDS[key], settings_of_kind(key)
     fields, mistakes = coerce_all(known, value)
     if not mistakes:
-        mistakes += [missing(s) for s in known.values() if s.required and s.name not in fields]
-    source = fields.pop(given[0], None)
+        mistakes += [missing(setting) for setting in known.values() if setting.required and setting.name not in fields]
+    source = fields.pop(key, None)
     if source is None:
         return None, mistakes
-    fields[kind.source] = _source(source, given[0], "split" in fields, base, mistakes)
-    named = ("data", "fewshot_data") if kind.source == "task" else ("reference",)
-    files = {key: fields[key] for key in named if fields.get(key) is not None}
-    fields |= {key: _file(file, key, base, mistakes) for key, file in files.items()}
+    fields[kind.source] = _source(source, key, "split" in fields, base, mistakes)
+    for name in kind.file_settings:
+        if fields.get(name) is not None:
+            fields[name] = _file(fields[name], name, base, mistakes)
     if mistakes:
         return None, mistakes
-    stem = _stem(source) if kind.source == "data" or source.endswith(TASK_SUFFIXES) else source
-    name = fields.pop("name", None) or (f"{stem}-{kind.flag}" if kind.flag else stem)
-    if isinstance(labelled := fields.get("options"), Mapping):
-        fields |= {"options": tuple(labelled.values()), "labels": tuple(map(str, labelled))}
-    if kind.flag:
-        fields[kind.flag] = True
-    entry = kind.entry(suite=suite, name=name, **fields)
+    is_file = kind.source == "data" or source.endswith(TASK_SUFFIXES)
+    name = fields.pop("name", None) or (_stem(source) if is_file else source) + kind.name_suffix
+    options = fields.get("options")
+    if isinstance(options, Mapping):
+        fields |= {"options": tuple(options.values()), "labels": tuple(map(str, options))}
+    if key == "task" and source in CODE_FAMILIES:
+        kind = CodeEntry
+    entry = kind(suite=suite, name=name, **fields)
     mistakes = problems_of(entry)
     return (None, mistakes) if mistakes else (entry, [])
+
+
+def _not_one_kind(value: Mapping[Any, Any], keys: Sequence[str]) -> str:
+    kinds = []
+    for name in KEYS:
+        kinds.append(f"`{name}: <{'task' if KINDS[name].source == 'task' else 'data file'}>`")
+    text = f"expected one of {', '.join(kinds)} and `<file.py>:<Class>`, got {' and '.join(keys) or 'none of them'}."
+    for key in value if not keys else ():
+        if near := did_you_mean_key(str(key), KEYS):
+            return text + near
+    return text
 
 
 def _own(
     suite: str, reference: str, value: Mapping[str, Any], base: Path | None
 ) -> tuple[OwnEntry | None, list[Mistake]]:
     """An entry of a user's own class."""
-    settings = {"name": next(s for s in settings_of(OwnEntry) if s.name == "name")}
-    found, mistakes = coerce_all(settings, {k: v for k, v in value.items() if k != reference}, also=[reference])
-    given = value[reference] or {}
-    place, _, name = reference.rpartition(":")
+    settings = {setting.name: setting for setting in settings_of(OwnEntry) if setting.name == "name"}
+    fields, mistakes = coerce_all(settings, {k: v for k, v in value.items() if k != reference}, also=[reference])
+    file, _, name = reference.rpartition(":")
+    own_settings = value[reference] or {}
     try:
-        cls = load_class(f"{_locate(place, base) or place}:{name}", base=OwnMeasure, group="holdfast.entries")
+        cls = load_class(f"{_locate(file, base) or file}:{name}", base=OwnMeasure, group="holdfast.entries")
         if cls is None or not (dataclasses.is_dataclass(cls) and cls.metrics and cls.measure is not OwnMeasure.measure):
-            wanted = "a dataclass with a method measure, and metrics by name, as in `metrics = {'letters': True}`"
-            raise ConfigError(f"expected {wanted}, got {reference}")
-        if not isinstance(given, Mapping):
-            raise ConfigError(f"expected a mapping of its settings, got {show(given)}")
+            expected = "a dataclass with a method measure, and metrics by name, as in `metrics = {'letters': True}`"
+            raise ConfigError(f"expected {expected}, got {reference}")
+        if not isinstance(own_settings, Mapping):
+            raise ConfigError(f"expected a mapping of its settings, got {show(own_settings)}")
     except ConfigError as error:
-        return None, [*mistakes, *(Mistake(path=(reference,), text=f"{p.rstrip('.')}.") for p in error.problems)]
-    own, wrong = decode(cls, given)
-    mistakes += [dataclasses.replace(m, path=(reference, *m.path)) for m in wrong]
+        for problem in error.problems:
+            mistakes.append(Mistake(path=(reference,), text=f"{problem.rstrip('.')}."))
+        return None, mistakes
+    own, wrong = decode(cls, own_settings)
+    for mistake in wrong:
+        mistakes.append(dataclasses.replace(mistake, path=(reference, *mistake.path)))
     if mistakes or own is None:
         return None, mistakes
-    return OwnEntry(suite=suite, name=found.get("name") or name, own=own, file=inspect.getfile(cls)), []
+    return OwnEntry(suite=suite, name=fields.get("name") or name, own=own, file=inspect.getfile(cls)), []
 
 
 # -------------------------------------------------------------------------------------------------------------- paths
@@ -375,7 +398,7 @@ def _own(
 
 def _source(source: str, key: str, has_split: bool, base: Path | None, mistakes: list[Mistake]) -> str:
     """What an entry's own key names: the place of a file, the hub id or the task that it is taken for."""
-    place = _locate(source, base)
+    path = _locate(source, base)
     if KINDS[key].source == "task":
         if source.endswith(TASK_SUFFIXES):
             return _file(source, key, base, mistakes)
@@ -386,24 +409,25 @@ def _source(source: str, key: str, has_split: bool, base: Path | None, mistakes:
             )
             mistakes.append(Mistake(path=(key,), text=text))
         return source
-    if place is None and (
-        "split" not in settings_of_kind(key) or not _HUB_ID.match(source) or _looks_like_path(source)
-    ):
+    if path is not None:
+        return path
+    is_hub_id = _HUB_ID.match(source) and not _looks_like_path(source)
+    if not is_hub_id or "split" not in settings_of_kind(key):
         mistakes.append(Mistake(path=(key,), text=_missing(source, base)))
-    elif place is None and not has_split:
+    elif not has_split:
         text = (
             f"'{source}' is no local file, so it is read as a hub data set, which needs `split:` (for example `split: "
             "test`)."
         )
         mistakes.append(Mistake(path=(), text=text))
-    return place or source
+    return source
 
 
 def _file(value: str, key: str, base: Path | None, mistakes: list[Mistake]) -> str:
-    place = _locate(value, base)
-    if place is None:
+    path = _locate(value, base)
+    if path is None:
         mistakes.append(Mistake(path=(key,), text=_missing(value, base)))
-    return place or value
+    return path or value
 
 
 def _kind_of_string(value: str, base: Path | None) -> str:
@@ -423,15 +447,19 @@ def _candidates(value: str, base: Path | None) -> list[Path]:
 
 
 def _locate(value: str, base: Path | None) -> str | None:
-    return next((str(real(path)) for path in _candidates(value, base) if path.exists()), None)
+    for path in _candidates(value, base):
+        if path.exists():
+            return str(real(path))
+    return None
 
 
 def _missing(value: str, base: Path | None) -> str:
-    looked = " and ".join(str(p.absolute()) for p in _candidates(value, base))
-    folder = _candidates(value, base)[0].parent
-    near = did_you_mean(Path(value).name, (p.name for p in folder.iterdir())) if folder.is_dir() else ""
+    candidates = _candidates(value, base)
+    paths = " and ".join(str(path.absolute()) for path in candidates)
+    folder = candidates[0].parent
+    near = did_you_mean(Path(value).name, (path.name for path in folder.iterdir())) if folder.is_dir() else ""
     hub = "" if _looks_like_path(value) or value.endswith(TASK_SUFFIXES) else " A hub data set is written owner/name."
-    return f"no such file or folder '{value}' (looked for {looked}).{near}{hub}"
+    return f"no such file or folder '{value}' (looked for {paths}).{near}{hub}"
 
 
 def _stem(value: str) -> str:
@@ -446,7 +474,9 @@ def _stem(value: str) -> str:
 
 def suite_schema() -> dict[str, Any]:
     """JSON Schema of a suite file: the section's keys, or a configuration with them below `evaluation`."""
-    kinds = {f"{key}_entry": {"title": f"{key} entry", **_kind_schema(key)} for key in KEYS}
+    kinds = {}
+    for key in KEYS:
+        kinds[f"{key}_entry"] = {"title": f"{key} entry", **_kind_schema(key)}
     own = {
         "type": "object",
         "description": "An entry of a class of your own, with its settings.",
@@ -473,8 +503,7 @@ def suite_schema() -> dict[str, Any]:
 
 
 def _kind_schema(key: str) -> dict[str, Any]:
-    kind = KINDS[key]
     return {
-        "description": " ".join((kind.entry.__doc__ or "").split()),
+        "description": " ".join((KINDS[key].__doc__ or "").split()),
         **object_schema(settings_of_kind(key).values()),
     }

@@ -12,7 +12,9 @@ from typing import Any
 
 from holdfast.data.overlap import content_of, contents_of, texts_of
 from holdfast.errors import UserError
-from holdfast.evaluation.entries import DataEntry, Entry, PerplexityEntry, TaskEntry
+from holdfast.evaluation.entries import DataEntry, Entry
+from holdfast.evaluation.kinds.perplexity import PerplexityEntry, documents_of
+from holdfast.evaluation.kinds.task import TaskEntry
 
 _MOST = 1_000_000
 """Training rows that are looked at."""
@@ -55,7 +57,6 @@ def _contents(entry: Entry, tokenizer: Any) -> list[set[int]]:
     them."""
     from holdfast.data.sources import is_path, load_rows
     from holdfast.evaluation.text.documents import ChatDocument
-    from holdfast.evaluation.text.perplexity import documents_of
     from holdfast.evaluation.text.question_files import first_rows
 
     data = getattr(entry, "data", None)

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 
 from holdfast.checkpoints.named import at_revision
 from holdfast.errors import ConfigError, HoldfastError
-from holdfast.evaluation.request import ServerSettings
+from holdfast.evaluation.loading import ServerSettings
 from holdfast.evaluation.served import connect
 from holdfast.models import Loaded, adapter_base, configuration_of, weights_hash
 from holdfast.support.environment import shown_name

@@ -7,22 +7,8 @@ import sys
 from typing import Any
 
 from holdfast.errors import HoldfastError
-from holdfast.evaluation.entries import EvaluationPlan, OwnEntry
-from holdfast.evaluation.processes import ProcessGroup, join_launched
+from holdfast.evaluation.processes import join_launched
 from holdfast.support.own_code import load_own
-
-
-def send_request(processes: ProcessGroup, request: dict[str, Any]) -> None:
-    """Sends a request from the main process to the workers.
-
-    Args:
-        processes: the group, in the main process.
-        request: arguments of `evaluate_models`.
-    """
-    plan: EvaluationPlan = request["plan"]
-    own = [f"{e.file}:{type(e.own).__qualname__}" for e in plan.entries if isinstance(e, OwnEntry)]
-    processes.broadcast(lambda: own)  # loaded before the request is unpickled, which refers to their classes
-    processes.broadcast(lambda: request)
 
 
 def main() -> int:

@@ -514,7 +514,7 @@ def _evaluation(own: Mapping[str, Any], mistakes: list[Mistake]) -> tuple[Any, E
 
 def _unknown_tasks(plan: EvaluationPlan) -> list[Mistake]:
     """Tasks that there are none of, by name: what they would ask is looked at when the run begins."""
-    from holdfast.evaluation.entries import TaskEntry
+    from holdfast.evaluation.kinds.task import TaskEntry
     from holdfast.evaluation.tasks.tasks import check_name
 
     mistakes = []

@@ -285,7 +285,7 @@ def check_files(config: TrainConfig) -> list[str]:
         ModelError, DataError, ConfigError: what is wrong.
     """
     from holdfast.data.sources import is_path
-    from holdfast.evaluation.entries import WinRateEntry
+    from holdfast.evaluation.kinds.win_rate import WinRateEntry
     from holdfast.evaluation.runner import check_plan
     from holdfast.runs.packages import judges_need
 

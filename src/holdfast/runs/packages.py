@@ -6,7 +6,8 @@ import importlib.util
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from holdfast.evaluation.entries import EvaluationPlan, WinRateEntry
+from holdfast.evaluation.entries import EvaluationPlan
+from holdfast.evaluation.kinds.win_rate import WinRateEntry
 from holdfast.support.endpoint import missing_package
 
 TRACKERS: dict[str, tuple[str, ...]] = {

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import ModelError, NotFinite
-from holdfast.evaluation.entries import EvaluationPlan, PerplexityEntry
+from holdfast.evaluation.entries import EvaluationPlan
+from holdfast.evaluation.kinds.perplexity import PerplexityEntry
 from holdfast.evaluation.probe.changes import Change, Material, kept
 from holdfast.evaluation.probe.outcome import line_of
 from holdfast.evaluation.probe.settings import CurvatureSettings, named_models
@@ -212,8 +213,8 @@ class ProbedCheckpoint:
 
     def sharpness(self) -> Sharpness:
         """The curvature of its loss on the first documents of the first text; every product is kept once it is had."""
+        from holdfast.evaluation.kinds.perplexity import documents_of
         from holdfast.evaluation.text.documents import encode_document
-        from holdfast.evaluation.text.perplexity import documents_of
 
         asked = self.probe.curvature
         entry = next(e for e in self.plan.entries if isinstance(e, PerplexityEntry) and is_text(e))

@@ -123,35 +123,33 @@ def question(instruction: str, first: str, second: str, settings: JudgeSettings)
 def questions_of(pairs: Sequence[AnswerPair], settings: JudgeSettings) -> list[tuple[Question, Question] | None]:
     """For each pair the question with the candidate first and the one with the reference first; None where the answers
     are equal."""
-    return [
-        None
-        if pair.candidate == pair.reference
-        else (
-            question(pair.instruction, pair.candidate, pair.reference, settings),
-            question(pair.instruction, pair.reference, pair.candidate, settings),
-        )
-        for pair in pairs
-    ]
+    questions: list[tuple[Question, Question] | None] = []
+    for pair in pairs:
+        if pair.candidate == pair.reference:
+            questions.append(None)
+            continue
+        candidate_first = question(pair.instruction, pair.candidate, pair.reference, settings)
+        reference_first = question(pair.instruction, pair.reference, pair.candidate, settings)
+        questions.append((candidate_first, reference_first))
+    return questions
 
 
 def missing_questions(
     questions: Sequence[tuple[Question, Question] | None], kept: Mapping[str, Mapping[str, Any]]
 ) -> list[Question]:
     """What has no verdict yet, each question once: failed ones are asked again."""
-    found: dict[str, Question] = {}
+    missing: dict[str, Question] = {}
     for both in questions:
-        for one in both or ():
-            if not _is_sound(kept.get(one.key, {})):
-                found[one.key] = one
-    return list(found.values())
+        for order in both or ():
+            if not _is_sound(kept.get(order.key, {})):
+                missing[order.key] = order
+    return list(missing.values())
 
 
 def _is_sound(row: Mapping[str, Any]) -> bool:
     """Whether a row of the ledger is a judgement: refused, or with a probability."""
-    p = row.get("p_first")
-    return row.get("outcome") == "refused" or (
-        row.get("outcome") == "judged" and isinstance(p, (int, float)) and 0 <= p <= 1
-    )
+    outcome, p = row.get("outcome"), row.get("p_first")
+    return outcome == "refused" or (outcome == "judged" and isinstance(p, (int, float)) and 0 <= p <= 1)
 
 
 def judge_pairs(
@@ -183,69 +181,58 @@ def judge_pairs(
         if missing:
             notes += run(_ask_all(missing, settings, endpoint, ledger, progress or (lambda done, total: None)))
         kept = dict(ledger.rows)
-    results, used = [], {}
-    for pair, both in zip(pairs, questions, strict=True):
-        one, other = (kept.get(q.key) for q in both) if both is not None else (None, None)
-        used.update({row["key"]: row for row in (one, other) if row is not None})
-        results.append(
-            pair_result(
-                doc=pair.doc,
-                candidate=pair.candidate,
-                reference=pair.reference,
-                candidate_first=one,
-                reference_first=other,
-            )
-        )
-    return _summary(results, used, questions, asked=len(missing), notes=notes)
+    results, rows_by_key = [], {}
+    for pair, questions_of_pair in zip(pairs, questions, strict=True):
+        rows = [kept.get(question.key) for question in questions_of_pair or ()]
+        for row in rows:
+            if row is not None:
+                rows_by_key[row["key"]] = row
+        candidate_first, reference_first = rows or (None, None)
+        results.append(pair_result(pair, candidate_first=candidate_first, reference_first=reference_first))
+    return _summary(results, list(rows_by_key.values()), questions, asked=len(missing), notes=notes)
 
 
 def pair_result(
-    *,
-    doc: str,
-    candidate: str,
-    reference: str,
-    candidate_first: Mapping[str, Any] | None,
-    reference_first: Mapping[str, Any] | None,
+    pair: AnswerPair, *, candidate_first: Mapping[str, Any] | None, reference_first: Mapping[str, Any] | None
 ) -> PairResult:
     """One prompt's result from its two judgements.
 
     Args:
-        doc: hash of the prompt.
-        candidate: the candidate's answer.
-        reference: the reference's.
+        pair: the answers.
         candidate_first: the judgement (`{"outcome": ..., "p_first": ...}`) of the order with the candidate first; None:
             not asked.
         reference_first: that of the other order.
     """
-    sizes = {"length_candidate": len(candidate), "length_reference": len(reference)}
-    if candidate == reference:
-        return PairResult(doc=doc, status="identical", **sizes)
-    outcomes = [
-        judgement["outcome"] if judgement is not None else "failed" for judgement in (candidate_first, reference_first)
-    ]
-    status = "failed" if "failed" in outcomes else "refused" if "refused" in outcomes else "judged"
-    first = candidate_first.get("p_first") if candidate_first is not None else None
-    second = reference_first.get("p_first") if reference_first is not None else None
+    status, first, second = "identical", None, None
+    if pair.candidate != pair.reference:
+        judgements = [judgement or {"outcome": "failed"} for judgement in (candidate_first, reference_first)]
+        outcomes = [judgement["outcome"] for judgement in judgements]
+        status = "failed" if "failed" in outcomes else "refused" if "refused" in outcomes else "judged"
+        first, second = (judgement.get("p_first") for judgement in judgements)
     return PairResult(
-        doc=doc, status=status, candidate_first=first, candidate_second=None if second is None else 1 - second, **sizes
+        doc=pair.doc,
+        status=status,
+        length_candidate=len(pair.candidate),
+        length_reference=len(pair.reference),
+        candidate_first=first,
+        candidate_second=None if second is None else 1 - second,
     )
 
 
 def _summary(
     results: list[PairResult],
-    used: Mapping[str, Mapping[str, Any]],
+    rows: Sequence[Mapping[str, Any]],
     questions: Sequence[tuple[Question, Question] | None],
     *,
     asked: int,
     notes: list[str],
 ) -> Judged:
-    rows = list(used.values())
     outcomes = [row["outcome"] for row in rows]
-    judged, by_logprobs = outcomes.count("judged"), sum(row.get("source") == "logprobs" for row in rows)
-    if by_logprobs < judged:
+    judged = outcomes.count("judged")
+    by_letter = judged - sum(row.get("source") == "logprobs" for row in rows)
+    if by_letter > 0:
         notes.append(
-            f"{judged - by_logprobs} of {judged} verdicts came without log-probabilities and count as 0 or 1 (a tie "
-            f"as 0.5), "
+            f"{by_letter} of {judged} verdicts came without log-probabilities and count as 0 or 1 (a tie as 0.5), "
             "which is coarser: the win rate needs more prompts for the same interval."
         )
     cut = sum(row["outcome"] == "refused" and row.get("finish_reason") == "length" for row in rows)
@@ -254,9 +241,12 @@ def _summary(
             f"{cut} replies were cut at max_tokens before a verdict; if the judge reasons first, raise max_tokens "
             f"(cut ones count as refused)."
         )
+    keys: set[str] = set()
+    for both in questions:
+        keys.update(question.key for question in both or ())
     return Judged(
         pairs=results,
-        questions=len({one.key for both in questions for one in both or ()}),
+        questions=len(keys),
         asked=asked,
         judged=judged,
         refused=outcomes.count("refused"),
@@ -286,10 +276,11 @@ async def _ask_all(
     progress(done, len(questions))
     async with Client(endpoint, model=settings.model, parameters=parameters, options=OPTIONS) as client:
 
-        async def work(one: Question) -> None:
+        async def work(asked: Question) -> None:
             nonlocal done
-            answer = await client.ask(one.message, read_verdict)
-            ledger.add([{"key": one.key, "doc": one.doc, "judge_model": settings.model, **_row(answer, client)}])
+            answer = await client.ask(asked.message, read_verdict)
+            identity = {"key": asked.key, "doc": asked.doc, "judge_model": settings.model}
+            ledger.add([{**identity, **_row(answer, client)}])
             done += 1
             progress(done, len(questions))
 

@@ -28,8 +28,7 @@ from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import ConfigError, DataError, ModelError
-from holdfast.evaluation.entries import TaskEntry
-from holdfast.evaluation.images import Processor
+from holdfast.evaluation.entries import Processor
 from holdfast.evaluation.measures import Outcome, Report, Subject
 from holdfast.evaluation.modes import evaluation_mode
 from holdfast.evaluation.remarks import remarks_on_examples, remarks_on_part
@@ -39,6 +38,7 @@ from holdfast.statistics.estimates import TEXT_FIGURES, Ratio, figure_for
 from holdfast.support.progress import progress
 
 if TYPE_CHECKING:
+    from holdfast.evaluation.kinds.task import TaskEntry
     from holdfast.evaluation.tasks.harness_model import SharedPrefixLM
 
 MOST_EXAMPLES = 20_000
@@ -89,7 +89,6 @@ def harness_model(entry: TaskEntry, on: Subject, *, report: Report | None = None
     """
     from holdfast.evaluation.served import ServedModel
     from holdfast.evaluation.tasks.harness_model import ImageLM, ServedLM, SharedPrefixLM
-    from holdfast.evaluation.tasks.tasks import shows_images
     from holdfast.evaluation.text.perplexity import resolve_window
 
     _check_tokenizer(on.tokenizer)
@@ -103,7 +102,7 @@ def harness_model(entry: TaskEntry, on: Subject, *, report: Report | None = None
             "partial": on.partial,
             "chat": entry.apply_chat_template,
         }
-        if on.processor is not None and entry.kind == "task" and shows_images(entry):
+        if on.processor is not None and entry.shows_images():
             processor = on.processor()
             with _padding_token(processor.tokenizer):
                 yield ImageLM(on.model, on.tokenizer, processor=processor, **how)
@@ -215,7 +214,7 @@ def check_task(entry: TaskEntry, tokenizer: Any, processor: Processor | None = N
         tasks = load_tasks(entry)
     for name, task in tasks.items():
         if entry.apply_chat_template and getattr(task, "OUTPUT_TYPE", "") != "generate_until":
-            refuse_open_thought(tokenizer, f"{entry.suite}/{entry.name}")
+            refuse_open_thought(tokenizer, entry.path)
         if getattr(task, "MULTIMODAL", False):
             _check_images(name, task, entry, processor)
     return tasks
@@ -229,7 +228,7 @@ def _check_images(name: str, task: Any, entry: TaskEntry, processor: Processor |
     """
     if task.config.doc_to_image is None:
         raise ConfigError(f"The task '{name}' has sounds in its questions (doc_to_audio), which nothing here reads.")
-    if entry.kind != "task":
+    if not entry.takes_images:
         raise ConfigError(
             f"The task '{name}' shows images, and {entry.kind} entries ask by text. Write `task: {name}`."
         )
@@ -455,9 +454,7 @@ def hub_answers(*, seconds: float = 5.0) -> bool:
 @contextmanager
 def _hub_where_wanted(entry: TaskEntry) -> Iterator[None]:
     """The network as it is for an entry that may read the hub where that answers; none for any other entry."""
-    from holdfast.evaluation.tasks.tasks import wants_hub
-
-    with nullcontext() if wants_hub(entry) and hub_answers() else _offline():
+    with nullcontext() if entry.may_read_hub() and hub_answers() else _offline():
         yield
 
 
@@ -507,17 +504,3 @@ def _padding_token(tokenizer: Any) -> Iterator[None]:
     token = tokenizer.eos_token if tokenizer.eos_token is not None else tokenizer.bos_token
     with _replaced([tokenizer], "pad_token", token) if tokenizer.pad_token_id is None else nullcontext():
         yield
-
-
-def check(entry: TaskEntry, tokenizer: Any, processor: Processor | None = None) -> None:
-    """See `holdfast.evaluation.measures.check`."""
-    check_task(entry, tokenizer, processor)
-
-
-def versions(entry: TaskEntry) -> dict[str, str]:
-    """What decides figures beside libraries: IFEval counts sentences with a model."""
-    if entry.task != "ifeval":
-        return {}
-    from holdfast.evaluation.text.sentences import sentence_model
-
-    return {"sentences": sentence_model()}

@@ -34,14 +34,16 @@ import re
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.errors import ConfigError, DataError, StorageError, UserError, first_line
-from holdfast.evaluation.entries import TaskEntry
 from holdfast.evaluation.tasks.data_forms import convert, require_columns
 from holdfast.evaluation.text.sentences import fix_language_detection, provide_sentence_model
 from holdfast.support.cache import cache_folder
 from holdfast.support.files import fingerprint, read_json, write_json
+
+if TYPE_CHECKING:
+    from holdfast.evaluation.kinds.task import TaskEntry
 
 T = TypeVar("T")
 
@@ -287,21 +289,22 @@ def local_files(entry: TaskEntry) -> list[Path]:
     return files
 
 
-def shows_images(entry: TaskEntry) -> bool:
+def has_images(entry: TaskEntry) -> bool:
     """Whether an entry's task, or one of its subtasks, has images in its questions."""
     return any(config.get("doc_to_image") for config in _find_configs(entry))
 
 
-def wants_hub(entry: TaskEntry) -> bool:
-    """True where running the entry may read the hub: a built-in task without `data`, or a YAML that names a hub data
-    set."""
-    if entry.data is not None or entry.kind == "code":
-        return False
-    local = ("json", "csv", "parquet", "text", "arrow", "pandas", None)
-    return not entry.is_file or any(
-        c.get("dataset_path") not in local and not Path(str(c.get("dataset_path"))).exists()
-        for c in _find_configs(entry)
-    )
+_LOCAL_READERS = ("json", "csv", "parquet", "text", "arrow", "pandas", None)
+"""Of `datasets`, which `dataset_path` may name in place of a data set."""
+
+
+def names_hub_data(entry: TaskEntry) -> bool:
+    """Whether a task YAML names a data set of the hub."""
+    for config in _find_configs(entry):
+        path = config.get("dataset_path")
+        if path not in _LOCAL_READERS and not Path(str(path)).exists():
+            return True
+    return False
 
 
 # ----------------------------------------------------------------------------------------------------------- building

@@ -25,9 +25,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from holdfast.errors import DataError, ModelError
+from holdfast.evaluation.entries import Entry
 from holdfast.evaluation.images import ImagePrompt, answers_with_images
 from holdfast.evaluation.measures import Subject
 from holdfast.evaluation.remarks import remarks_on_cut
+from holdfast.evaluation.text.options import ACCURACY
 from holdfast.statistics.estimates import Ratio
 
 FIGURES = {
@@ -35,7 +37,7 @@ FIGURES = {
     "aligned": Ratio(numerator="aligned", unit="share of questions", higher_is_better=True),
     "entropy": Ratio(numerator="entropy", unit="nats"),
     "option_entropy": Ratio(numerator="option_entropy", unit="nats"),
-    "acc": Ratio(numerator="acc", unit="accuracy", higher_is_better=True),
+    "acc": ACCURACY,
 }
 """Means over questions of the columns that `answered` makes."""
 
@@ -48,16 +50,14 @@ class OptionTokens:
 
     Args:
         tokenizer: of the model.
-        entry: what asks, for messages: its suite and name.
-        kind: of the entry, for messages.
-        instead: what to use where an option is no single token, for the message.
+        entry: what asks, for messages.
+        advice: what to use where an option is no single token, for the message.
     """
 
-    def __init__(self, tokenizer: Any, entry: str, *, kind: str, instead: str) -> None:
+    def __init__(self, tokenizer: Any, entry: Entry, *, advice: str) -> None:
         self.tokenizer = tokenizer
         self.entry = entry
-        self.kind = kind
-        self.instead = instead
+        self.advice = advice
         self.known: dict[str, list[int]] = {}
 
     def of(self, text: str) -> list[int]:
@@ -71,7 +71,7 @@ class OptionTokens:
             bare = text.strip()
             if not bare:
                 raise DataError(
-                    f"{self.entry}: an option is empty ({text!r}), so no token can say it. Check the choices."
+                    f"{self.entry.path}: an option is empty ({text!r}), so no token can say it. Check the choices."
                 )
             ids = [self._ids(form) for form in (f" {bare}", bare)]
             before, behind = self._ids(":"), self._ids(f":{bare}")
@@ -82,8 +82,8 @@ class OptionTokens:
             single = sorted({one[0] for one in ids if len(one) == 1})
             if not single:
                 raise ModelError(
-                    f"`{self.kind}` needs options that are one token each, but the tokenizer has {bare!r} as "
-                    f"{len(ids[0])} tokens ({self.tokenizer.convert_ids_to_tokens(ids[0])}). {self.instead}"
+                    f"`{self.entry.kind}` needs options that are one token each, but the tokenizer has {bare!r} as "
+                    f"{len(ids[0])} tokens ({self.tokenizer.convert_ids_to_tokens(ids[0])}). {self.advice}"
                 )
             self.known[text] = single
         return self.known[text]

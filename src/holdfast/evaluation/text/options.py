@@ -17,9 +17,13 @@ from holdfast.evaluation.modes import evaluation_mode
 from holdfast.evaluation.remarks import remarks_on_cut
 from holdfast.evaluation.text.perplexity import resolve_window
 from holdfast.evaluation.text.shared_prefix import Request, Scorer, paths_of, scorer_for
+from holdfast.statistics.estimates import Ratio
 
 if TYPE_CHECKING:
     from holdfast.evaluation.served import ServedScorer
+
+
+ACCURACY = Ratio(numerator="acc", unit="accuracy", higher_is_better=True)
 
 
 @dataclass(frozen=True, kw_only=True)

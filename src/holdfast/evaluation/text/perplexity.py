@@ -23,33 +23,19 @@ import itertools
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import DataError, ModelError
-from holdfast.evaluation.entries import PerplexityEntry
-from holdfast.evaluation.levels import unigram_levels
-from holdfast.evaluation.measures import Outcome, Report, Subject, no_report
+from holdfast.evaluation.measures import Report, no_report
 from holdfast.evaluation.modes import evaluation_mode
 from holdfast.evaluation.partial import Partial
 from holdfast.evaluation.served import ServedModel, in_groups
-from holdfast.evaluation.text.documents import (
-    Document,
-    EncodedDocument,
-    documents_from,
-    encode_document,
-    starts_with_bos,
-)
-from holdfast.evaluation.text.question_files import first_rows, refuse_images
-from holdfast.statistics.estimates import TEXT_FIGURES
+from holdfast.evaluation.text.documents import Document, EncodedDocument, encode_document
 
 if TYPE_CHECKING:
     import torch
 
     from holdfast.ops.heads import Head
-
-_TEXT = ("nats_per_token", "bits_per_byte", "perplexity")
-_MEMORISATION = ("exact_memorisation", "entropy_per_token", *_TEXT)
 
 logger = logging.getLogger(__name__)
 
@@ -385,70 +371,3 @@ def _check_vocabulary(model: Any, encoded: Sequence[EncodedDocument]) -> None:
             f"The tokenizer gives the token id {largest}, but the model has embeddings for {known} tokens only. "
             "Use the tokenizer that belongs to the model."
         )
-
-
-def documents_of(entry: PerplexityEntry, tokenizer: Any, notes: list[str] | None = None) -> list[Any]:
-    """The documents of a text entry; `notes` gets what of its rows is not read, unless templates say what is."""
-    from holdfast.data import unread
-    from holdfast.data.formats import Templates, standardise
-    from holdfast.data.sources import data_files
-
-    rows = first_rows(entry)
-    whole = entry.max_documents is None and Path(entry.data).is_file()
-    given = (entry.text, entry.prompt, entry.completion)
-    refuse_images(entry, rows, [text for text in given if text] if any(given) else None)
-    templates = Templates(text=entry.text, prompt=entry.prompt, completion=entry.completion) if any(given) else None
-    files, not_read = data_files(entry.data) if whole else None, unread.Counts()
-    dataset, _ = standardise(
-        rows, tokenizer, templates=templates, files=files, not_read=None if templates else not_read, one_bos=False
-    )
-    if notes is not None and {"messages", "labels"} <= set(dataset.column_names):
-        notes.append(f"{entry.name}: messages that are not to be trained (weight, train) are scored like the others.")
-    if not_read and notes is not None:
-        notes.append(unread.sentence(not_read, entry.name))
-    return documents_from(dataset)
-
-
-def measure(entry: PerplexityEntry, on: Subject) -> Outcome:
-    """See `holdfast.evaluation.measures.measure`."""
-    window, stride = resolve_window(on.model, entry.window, entry.stride)
-    notes: list[str] = []
-    documents = documents_of(entry, on.tokenizer, notes)
-    rows = score_documents(
-        on.model,
-        on.tokenizer,
-        documents,
-        window=window,
-        stride=stride,
-        progress=on.report,
-        notes=notes,
-        memorisation=entry.memorisation,
-        partial=on.partial,
-    )
-    for row, document in zip(rows, documents, strict=True):
-        if isinstance(document, str):
-            row["content"] = document
-    found = {
-        "window": window,
-        "stride": stride,
-        "bos": starts_with_bos(on.tokenizer),
-        "tokens": sum(row["tokens"] for row in rows),
-        "bytes": sum(row["bytes"] for row in rows),
-        "notes": notes,
-    }
-    names = _MEMORISATION if entry.memorisation else _TEXT
-    served = isinstance(on.model, ServedModel)
-    vocabulary = len(on.tokenizer) if served else int(on.model.get_input_embeddings().weight.shape[0])
-    encoded = [encode_document(document, on.tokenizer) for document in documents]
-    return Outcome(
-        rows=rows,
-        figures={name: TEXT_FIGURES[name] for name in names},
-        settings=found,
-        references=unigram_levels(encoded, vocabulary=vocabulary),
-    )
-
-
-def check(entry: PerplexityEntry, tokenizer: Any) -> None:
-    """See `holdfast.evaluation.measures.check`."""
-    for document in documents_of(entry, tokenizer)[:8]:
-        encode_document(document, tokenizer)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from holdfast.errors import DataError, did_you_mean
@@ -29,10 +29,10 @@ def question_rows(entry: DataEntry, needed: Sequence[str] = ()) -> Any:
     columns = list(rows.column_names)
     missing = [column for column in needed if column not in columns]
     if missing:
-        wanted = f"column{'s' if len(missing) > 1 else ''} {', '.join(missing)}"
+        plural = "s" if len(missing) > 1 else ""
         raise DataError(
-            f"{entry.data} lacks the {wanted} (it has {', '.join(columns)}).{did_you_mean(missing[0], columns)} Rename "
-            "or add what is missing."
+            f"{entry.data} lacks the column{plural} {', '.join(missing)} (it has {', '.join(columns)})."
+            f"{did_you_mean(missing[0], columns)} Rename or add what is missing."
         )
     return rows
 
@@ -52,15 +52,35 @@ def refuse_images(entry: DataEntry, rows: Any, prompts: Sequence[str] | None = N
     from holdfast.data import vision
 
     columns = [*vision.image_columns(rows.column_names), *vision.unread_images(rows, ())]
-    if not columns or (prompts is not None and not any(vision.MARKER in prompt for prompt in prompts)):
+    if not columns:
         return
-    looked = vision.undecoded(rows.select_columns(list(dict.fromkeys(columns))))
-    number = next((n for n, row in enumerate(looked) if vision.holds_images(row, columns)), None)
-    if number is not None:
+    if prompts is not None and not any(vision.MARKER in prompt for prompt in prompts):
+        return
+    looked_at = vision.undecoded(rows.select_columns(list(dict.fromkeys(columns))))
+    for number, row in enumerate(looked_at):
+        if vision.holds_images(row, columns):
+            raise DataError(
+                f"{entry.data}, row {number} holds an image (column '{columns[0]}'), but '{entry.name}' asks by text "
+                f"alone. Ask about images with `choices`, or take rows without them."
+            )
+
+
+def fill_template(entry: DataEntry, template: str, row: Mapping[str, Any], number: int) -> str:
+    """The prompt of a row by a `str.format` template.
+
+    Raises:
+        DataError: the row lacks a column that the template names, or its value does not fit there.
+    """
+    try:
+        return template.format(**row)
+    except (KeyError, IndexError) as error:
         raise DataError(
-            f"{entry.data}, row {number} holds an image (column '{columns[0]}'), but '{entry.name}' asks by text "
-            f"alone. Ask about images with `choices`, or take rows without them."
-        )
+            f"The prompt of '{entry.name}' names the column {error}, but {entry.data} has {', '.join(row)}."
+        ) from None
+    except (ValueError, AttributeError, TypeError) as error:
+        raise DataError(
+            f"The prompt of '{entry.name}' cannot be filled from row {number} of {entry.data}: {error}."
+        ) from None
 
 
 class RowMistakes:
@@ -72,12 +92,13 @@ class RowMistakes:
 
     def __init__(self, data: str) -> None:
         self.data = data
-        self._found: dict[str, tuple[int, int, str]] = {}
+        self._mistakes: dict[str, tuple[int, int, str]] = {}
+        """Rows, the first of them and what it holds, by what is expected."""
 
     def add(self, expected: str, *, row: int, got: str) -> Literal[False]:
         """One row that is not as expected; rows count from 0. False: the row is not sound."""
-        count, first, shown = self._found.get(expected, (0, row, got))
-        self._found[expected] = (count + 1, first, shown)
+        count, first, example = self._mistakes.get(expected, (0, row, got))
+        self._mistakes[expected] = (count + 1, first, example)
         return False
 
     def check(self) -> None:
@@ -86,13 +107,12 @@ class RowMistakes:
         Raises:
             DataError: there are any.
         """
-        if not self._found:
-            return
-        lines = [
-            f"expected {expected}, got {shown} in row {first}" + (f" and {count - 1} more" if count > 1 else "")
-            for expected, (count, first, shown) in self._found.items()
-        ]
-        raise DataError(f"{self.data}: {'; '.join(lines)} (rows count from 0).")
+        lines = []
+        for expected, (count, first, example) in self._mistakes.items():
+            others = f" and {count - 1} more" if count > 1 else ""
+            lines.append(f"expected {expected}, got {example} in row {first}{others}")
+        if lines:
+            raise DataError(f"{self.data}: {'; '.join(lines)} (rows count from 0).")
 
 
 def shown(value: Any) -> str:

@@ -102,7 +102,7 @@ def _tuned_models(record: OvertrainingRecord, task: str) -> Iterator[TunedModel]
 def _entries(record: OvertrainingRecord, config: OvertrainingConfig) -> Iterator[tuple[str, DataEntry]]:
     """The tasks whose checkpoints see, each with the entry that leads its test, where that is a file of choices whose
     questions are samples."""
-    from holdfast.evaluation.entries import ChoicesEntry
+    from holdfast.evaluation.kinds.choices import ChoicesEntry
 
     for task in record.tasks:
         lead = record.leading(task, TEST)

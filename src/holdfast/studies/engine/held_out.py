@@ -131,7 +131,8 @@ def _documents(entry: Entry) -> list[tuple[str, frozenset[str]]] | None:
     from holdfast.data.overlap import texts_of
     from holdfast.data.sources import is_path, load_rows
     from holdfast.data.vision import undecoded
-    from holdfast.evaluation.entries import DataEntry, TaskEntry
+    from holdfast.evaluation.entries import DataEntry
+    from holdfast.evaluation.kinds.task import TaskEntry
 
     if isinstance(entry, TaskEntry) and entry.data is not None and is_path(entry.data):
         # the question or its passage, whatever the task calls it

@@ -19,7 +19,7 @@ import random
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from holdfast.evaluation.text.lettered import LETTERS, lettered_prompt
+from holdfast.evaluation.kinds.lettered import LETTERS, lettered_prompt
 from holdfast.papers.worlds.people.chat import conversation, rendered
 from holdfast.papers.worlds.people.facts import VALUES, Person, World
 from holdfast.papers.worlds.people.wordings import WORDINGS, beginning

@@ -1,0 +1,206 @@
+"""Instruction following from a file: the model replies greedily, and a program decides whether each instruction was
+followed.
+
+Rows have IFEval's layout: `prompt` (or `messages`), `instruction_id_list`, and `kwargs`, one mapping an instruction.
+The checkers, strict and loose, are those of `holdfast.evaluation.text.checkers`. Figures are IFEval's four (Zhou et al.
+2023, section 2.2), named as lm-evaluation-harness does:
+
+    prompt_level_*_acc = share of prompts all of whose instructions are followed
+    inst_level_*_acc   = followed instructions / instructions, over all prompts
+
+Replies are generated greedily (`text.replies`). What a reply says besides is not judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+from holdfast.config.declare import Meta
+from holdfast.errors import DataError
+from holdfast.evaluation.entries import DataEntry
+from holdfast.evaluation.measures import Outcome, Subject
+from holdfast.evaluation.text.checkers import RULES, follow, mistake_in
+from holdfast.evaluation.text.documents import chat_prompt, prompt_ids
+from holdfast.evaluation.text.question_files import RowMistakes, question_rows, shown
+from holdfast.support.files import fingerprint
+
+if TYPE_CHECKING:
+    from holdfast.statistics.estimates import Ratio
+
+
+@dataclass(frozen=True, kw_only=True)
+class InstructionsEntry(DataEntry):
+    """Prompts with instructions whose following a program checks; rows of prompt (or messages), instruction_id_list and
+    kwargs, as IFEval has them."""
+
+    kind: ClassVar[str] = "instructions"
+    batched: ClassVar[bool] = True
+
+    max_new_tokens: Annotated[int, Meta(ge=1)] = 256
+    """The longest reply; greedy, it ends earlier where the model ends it."""
+    apply_chat_template: bool = False
+    """Puts a prompt in the tokenizer's chat template; messages always are."""
+
+    @property
+    def asks_by_messages(self) -> bool:  # type: ignore[override]
+        """Where the chat template is asked for."""
+        return self.apply_chat_template
+
+    def versions(self) -> dict[str, str]:
+        """Our rules."""
+        return {"checkers": str(RULES)}
+
+    def check(self, tokenizer: Any, processor: Any = None) -> None:
+        """See `Entry.check`."""
+        read_instructions(self, tokenizer)
+
+    def measure(self, on: Subject) -> Outcome:
+        """Generates and checks the replies, see `Entry.measure`.
+
+        Raises:
+            ModelError: the context has no room for a reply of `max_new_tokens` tokens, or the tokenizer has no end of
+                sequence.
+        """
+        from holdfast.evaluation.text.replies import reply
+
+        prompts = read_instructions(self, on.tokenizer)
+        encoded = [prompt_ids(prompt.prompt, on.tokenizer, chat=prompt.chat) for prompt in prompts]
+        replies = reply(on, encoded, self.max_new_tokens, chat=any(prompt.chat for prompt in prompts))
+        rows = []
+        for prompt, text in zip(prompts, replies.texts, strict=True):
+            row: dict[str, Any] = {
+                "doc": fingerprint([prompt.asked, prompt.ids, prompt.kwargs], length=32),
+                "prompt": fingerprint(prompt.prompt, length=32),
+                "question": prompt.asked,
+                "gold": prompt.instructions,
+                "output": text,
+            }
+            for how in ("strict", "loose"):
+                followed = follow(text, prompt.ids, prompt.kwargs, loose=how == "loose")
+                row[f"prompt_level_{how}_acc"] = float(all(followed))
+                row[f"inst_level_{how}_acc"] = float(sum(followed))
+                row[f"inst_level_{how}_acc#"] = len(followed)
+                row[f"followed_{how}"] = followed
+            rows.append({**row, "instructions": prompt.ids})
+        settings = {"longest": self.max_new_tokens, "notes": replies.notes}
+        return Outcome(rows=rows, figures=_figures(), settings=settings, broken=replies.broken)
+
+
+def _figures() -> dict[str, Ratio]:
+    """As lm-evaluation-harness calls them: over prompts, or over all instructions of all prompts."""
+    from holdfast.statistics.estimates import Ratio
+
+    figures = {}
+    for how in ("strict", "loose"):
+        prompts, instructions = f"prompt_level_{how}_acc", f"inst_level_{how}_acc"
+        figures[prompts] = Ratio(numerator=prompts, unit=prompts, higher_is_better=True)
+        figures[instructions] = Ratio(
+            numerator=instructions, denominator=f"{instructions}#", unit=instructions, higher_is_better=True
+        )
+    return figures
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prompt:
+    """One prompt with what its reply has to do."""
+
+    asked: str
+    """The last user's words."""
+    prompt: str
+    """What the model goes on with."""
+    ids: list[str]
+    """Of the instructions."""
+    kwargs: list[dict[str, Any]]
+    """Of each."""
+    chat: bool
+    """Whether `prompt` was written by a chat template."""
+
+    @property
+    def instructions(self) -> str:
+        """For people: ids with their arguments."""
+        texts = []
+        for id_, kwargs in zip(self.ids, self.kwargs, strict=True):
+            arguments = []
+            for name, value in kwargs.items():
+                arguments.append(f"{name} {' '.join(value) if isinstance(value, list) else value}")
+            texts.append(f"{id_} ({', '.join(arguments)})" if arguments else id_)
+        return ", ".join(texts)
+
+
+def read_instructions(entry: InstructionsEntry, tokenizer: Any) -> list[Prompt]:
+    """The prompts of an entry.
+
+    Raises:
+        DataError: no rows, columns are missing, an instruction that nobody knows, or arguments that do not fit; all
+            mistakes of the file in one message, each kind with the first row that has it.
+        ModelError: messages or the chat template are asked for, and the tokenizer has none.
+    """
+    rows = question_rows(entry, ("instruction_id_list", "kwargs"))
+    columns = list(rows.column_names)
+    if "prompt" not in columns and "messages" not in columns:
+        raise DataError(
+            f"{entry.data} lacks the column prompt (or messages): what the model is asked. It has {', '.join(columns)}."
+        )
+    mistakes = RowMistakes(entry.data)
+    prompts = []
+    for number, row in enumerate(rows):
+        messages = _messages(row, number, mistakes)
+        kwargs = _arguments(row, number, mistakes)
+        if messages is None or kwargs is None:
+            continue
+        chat = entry.apply_chat_template or not isinstance(row.get("prompt"), str)
+        prompts.append(
+            Prompt(
+                asked=str(messages[-1]["content"]),
+                prompt=chat_prompt(messages, tokenizer) if chat else str(row["prompt"]),
+                ids=list(row["instruction_id_list"]),
+                kwargs=kwargs,
+                chat=chat,
+            )
+        )
+    mistakes.check()
+    return prompts
+
+
+def _messages(row: Mapping[str, Any], number: int, mistakes: RowMistakes) -> list[dict[str, Any]] | None:
+    prompt, messages = row.get("prompt"), row.get("messages")
+    if isinstance(prompt, str) and prompt.strip():
+        return [{"role": "user", "content": prompt}]
+    if not isinstance(messages, list) or not messages or not all(map(_is_message, messages)):
+        expected = "a prompt that is a text and not empty, or messages with role and content"
+        mistakes.add(expected, row=number, got=shown(prompt if messages is None else messages))
+        return None
+    if messages[-1]["role"] == "assistant":
+        expected = "messages that end with a user's, which the model replies to"
+        mistakes.add(expected, row=number, got="an assistant's last")
+        return None
+    return [{"role": message["role"], "content": message["content"]} for message in messages]
+
+
+def _is_message(value: Any) -> bool:
+    return isinstance(value, Mapping) and bool(value.get("role")) and bool(value.get("content"))
+
+
+def _arguments(row: Mapping[str, Any], number: int, mistakes: RowMistakes) -> list[dict[str, Any]] | None:
+    """Of every instruction of a row, without those that are null; None where something is wrong."""
+    ids, kwargs = row["instruction_id_list"], row["kwargs"]
+    if not isinstance(ids, list) or not ids or not all(isinstance(id_, str) for id_ in ids):
+        mistakes.add("an instruction_id_list with at least one id", row=number, got=shown(ids))
+        return None
+    are_mappings = isinstance(kwargs, list) and all(isinstance(k, Mapping | None) for k in kwargs)
+    if not are_mappings or len(kwargs) != len(ids):
+        expected = "kwargs that are a list with one mapping for each instruction"
+        mistakes.add(expected, row=number, got=f"{shown(kwargs)} for {len(ids)} instructions")
+        return None
+    arguments = []
+    for id_, given_arguments in zip(ids, kwargs, strict=True):
+        # columns of a file are the union of all rows', so most are null
+        values = {name: value for name, value in (given_arguments or {}).items() if value is not None}
+        problem = mistake_in(id_, values)
+        if problem is not None:
+            mistakes.add("instructions that can be checked", row=number, got=problem)
+            return None
+        arguments.append(values)
+    return arguments

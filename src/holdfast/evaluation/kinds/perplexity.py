@@ -1,0 +1,147 @@
+"""Held-out text scored token by token, and how much of a text a model has by heart.
+
+The scoring is in `text.perplexity`, what of a document is scored in `text.documents`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+from holdfast.config.declare import Meta
+from holdfast.evaluation.entries import CountOrNone, DataEntry, TemplateOrNone
+from holdfast.evaluation.measures import Outcome, Subject
+from holdfast.evaluation.text.documents import Document, documents_from, encode_document, starts_with_bos
+from holdfast.evaluation.text.question_files import first_rows, refuse_images
+
+
+@dataclass(frozen=True, kw_only=True)
+class PerplexityEntry(DataEntry):
+    """Held-out text, or completions given prompts, to be scored token by token."""
+
+    kind: ClassVar[str] = "perplexity"
+    figures: ClassVar[tuple[str, ...]] = ("nats_per_token", "bits_per_byte", "perplexity")
+    """Of `statistics.estimates.TEXT_FIGURES`; the first leads."""
+
+    window: Annotated[int | None, Meta(ge=2)] = None
+    """Longest context in tokens; null: the model's maximum."""
+    stride: CountOrNone = None
+    """New tokens per window in documents longer than `window`; null: half of it. Cost grows with window / stride."""
+    text: TemplateOrNone = None
+    """`str.format` template over the columns for plain text."""
+    prompt: TemplateOrNone = None
+    """Template of what is given; comes with `completion`."""
+    completion: TemplateOrNone = None
+    """Template of what is scored."""
+    memorisation: Annotated[bool, Meta(yaml=False)] = False
+    """Also counts the tokens that were the model's most likely one, and the entropy of its distributions."""
+
+    def problems(self) -> list[str]:
+        """What cannot be, beyond each setting's own bounds; a sentence each."""
+        problems = []
+        if (self.prompt is None) != (self.completion is None):
+            problems.append(
+                "`prompt` and `completion` go together: what is given, and what is scored. Add the other one, or use "
+                "`text`."
+            )
+        if self.text is not None and self.prompt is not None:
+            problems.append(
+                "`text` and `prompt` exclude each other: either the whole text is scored or only the completion."
+            )
+        if self.window is not None and self.stride is not None and self.stride >= self.window:
+            problems.append(
+                f"stride: expected less than the window ({self.window}), got {self.stride}; a token needs at least one "
+                "before it in its window."
+            )
+        return problems
+
+    def needs_scores(self, tokenizer: Any) -> bool:
+        """Always."""
+        return True
+
+    def check(self, tokenizer: Any, processor: Any = None) -> None:
+        """See `Entry.check`."""
+        for document in documents_of(self, tokenizer)[:8]:
+            encode_document(document, tokenizer)
+
+    def measure(self, on: Subject) -> Outcome:
+        """See `Entry.measure`."""
+        from holdfast.evaluation.levels import unigram_levels
+        from holdfast.evaluation.served import ServedModel
+        from holdfast.evaluation.text.perplexity import resolve_window, score_documents
+        from holdfast.statistics.estimates import TEXT_FIGURES
+
+        window, stride = resolve_window(on.model, self.window, self.stride)
+        notes: list[str] = []
+        documents = documents_of(self, on.tokenizer, notes)
+        rows = score_documents(
+            on.model,
+            on.tokenizer,
+            documents,
+            window=window,
+            stride=stride,
+            progress=on.report,
+            notes=notes,
+            memorisation=self.memorisation,
+            partial=on.partial,
+        )
+        for row, document in zip(rows, documents, strict=True):
+            if isinstance(document, str):
+                row["content"] = document
+        settings = {
+            "window": window,
+            "stride": stride,
+            "bos": starts_with_bos(on.tokenizer),
+            "tokens": sum(row["tokens"] for row in rows),
+            "bytes": sum(row["bytes"] for row in rows),
+            "notes": notes,
+        }
+        if isinstance(on.model, ServedModel):
+            vocabulary = len(on.tokenizer)
+        else:
+            vocabulary = int(on.model.get_input_embeddings().weight.shape[0])
+        encoded = [encode_document(document, on.tokenizer) for document in documents]
+        return Outcome(
+            rows=rows,
+            figures={name: TEXT_FIGURES[name] for name in self.figures},
+            settings=settings,
+            references=unigram_levels(encoded, vocabulary=vocabulary),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemorisationEntry(PerplexityEntry):
+    """Text of which the tokens are counted that are the model's most likely ones, beside what perplexity measures."""
+
+    kind: ClassVar[str] = "memorisation"
+    figures: ClassVar[tuple[str, ...]] = ("exact_memorisation", "entropy_per_token", *PerplexityEntry.figures)
+    name_suffix: ClassVar[str] = "-memorisation"
+    served: ClassVar[bool] = False
+
+    memorisation: Annotated[bool, Meta(yaml=False)] = True
+    """As of `PerplexityEntry`."""
+
+
+def documents_of(entry: PerplexityEntry, tokenizer: Any, notes: list[str] | None = None) -> list[Document]:
+    """The documents of a text entry; `notes` gets what of its rows is not read, unless templates say what is."""
+    from holdfast.data import unread
+    from holdfast.data.formats import Templates, standardise
+    from holdfast.data.sources import data_files
+
+    rows = first_rows(entry)
+    templates, texts = None, [text for text in (entry.text, entry.prompt, entry.completion) if text is not None]
+    if texts:
+        templates = Templates(text=entry.text, prompt=entry.prompt, completion=entry.completion)
+    refuse_images(entry, rows, texts or None)
+    is_whole_file = entry.max_documents is None and Path(entry.data).is_file()
+    files = data_files(entry.data) if is_whole_file else None
+    not_read = unread.Counts()
+    dataset, _ = standardise(
+        rows, tokenizer, templates=templates, files=files, not_read=None if templates else not_read, one_bos=False
+    )
+    if notes is not None and {"messages", "labels"} <= set(dataset.column_names):
+        notes.append(f"{entry.name}: messages that are not to be trained (weight, train) are scored like the others.")
+    if not_read and notes is not None:
+        notes.append(unread.sentence(not_read, entry.name))
+    return documents_from(dataset)

@@ -1,0 +1,122 @@
+"""Benchmarks of lm-evaluation-harness: one task, a group of tasks, or a task YAML of the user's own.
+
+The harness is asked by `tasks.harness`; finding a task and giving it local data is in `tasks.tasks`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+from holdfast.config.declare import Meta
+from holdfast.evaluation.entries import TASK_SUFFIXES, CountOrNone, Entry, Processor, Word, WordOrNone
+from holdfast.evaluation.measures import Outcome, Subject
+
+CODE_FAMILIES = {"humaneval": "humaneval", "humaneval_instruct": "humaneval", "mbpp": "mbpp", "mbpp_instruct": "mbpp"}
+"""Tasks whose answers are programs (`kinds.code`), by the form of their rows."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskEntry(Entry):
+    """One lm-evaluation-harness task or group of tasks."""
+
+    kind: ClassVar[str] = "task"
+    source: ClassVar[str] = "task"
+    file_settings: ClassVar[tuple[str, ...]] = ("data", "fewshot_data")
+    batched: ClassVar[bool] = True
+    takes_images: ClassVar[bool] = True
+    libraries: ClassVar[tuple[str, ...]] = ("lm_eval",)
+
+    task: Word
+    """Built-in task or group, or the path of a task YAML."""
+    data: WordOrNone = None
+    """A local file that replaces the task's data set; prompts, choices and metrics stay the task's own."""
+    fewshot_data: WordOrNone = None
+    """A local file with the examples shown before each question; null with `data`: drawn from `data` itself, never the
+    question asked."""
+    num_fewshot: Annotated[int | None, Meta(ge=0)] = None
+    """Examples shown before each question; null: what the task says."""
+    limit: CountOrNone = None
+    """Only the first so many questions (of each subtask of a group); null: all."""
+    apply_chat_template: bool = False
+    """Puts the questions in the tokenizer's chat template."""
+    metric: WordOrNone = None
+    """The metric to lead with; null: accuracy where there is one, else exact match, else the task's first."""
+    answers: Annotated[bool, Meta(yaml=False)] = False
+    """Looks at the distribution at the answer position in place of the task's own metrics."""
+    samples: CountOrNone = None
+    """Programs a problem, of tasks whose answers are programs; null: 1."""
+    temperature: Annotated[float | None, Meta(gt=0, lt=100)] = None
+    """Of sampling where there are several programs a problem; null: 0.8 (Chen et al. 2021 take 0.8 for pass@100 and 0.2
+    for pass@1)."""
+
+    @property
+    def asks_by_messages(self) -> bool:  # type: ignore[override]
+        """Where the chat template is asked for."""
+        return self.apply_chat_template
+
+    @property
+    def is_file(self) -> bool:
+        """True where `task` is the path of a task YAML."""
+        return self.task.endswith(TASK_SUFFIXES)
+
+    def local_files(self) -> list[Path]:
+        """Its data and, of a task YAML, all that the YAML reads."""
+        from holdfast.evaluation.tasks.tasks import local_files
+
+        return local_files(self)
+
+    def deciding(self) -> dict[str, Any]:
+        """As of every entry, a task YAML by its name."""
+        return {**super().deciding(), "task": Path(self.task).name if self.is_file else self.task}
+
+    def problems(self) -> list[str]:
+        """What cannot be, beyond each setting's own bounds; a sentence each."""
+        problems = []
+        for key in ("samples", "temperature"):
+            if getattr(self, key) is not None and self.task not in CODE_FAMILIES:
+                problems.append(f"{key}: only for tasks whose answers are programs ({', '.join(CODE_FAMILIES)}).")
+        if self.fewshot_data is not None and self.data is None:
+            problems.append(
+                "fewshot_data: only used together with `data`; without it the task brings its own examples."
+            )
+        return problems
+
+    def may_read_hub(self) -> bool:
+        """Whether measuring may read the hub: a built-in task without `data`, or a YAML that names a hub data set."""
+        from holdfast.evaluation.tasks.tasks import names_hub_data
+
+        return self.data is None and (not self.is_file or names_hub_data(self))
+
+    def shows_images(self) -> bool:
+        """Whether the task, or one of its subtasks, is asked with images in its questions."""
+        from holdfast.evaluation.tasks.tasks import has_images
+
+        return has_images(self)
+
+    def needs_scores(self, tokenizer: Any) -> bool:
+        """Where it does more than generate."""
+        from holdfast.evaluation.tasks.harness import check_task
+
+        return any(task.OUTPUT_TYPE != "generate_until" for task in check_task(self, tokenizer).values())
+
+    def check(self, tokenizer: Any, processor: Processor | None = None) -> None:
+        """See `Entry.check`."""
+        from holdfast.evaluation.tasks.harness import check_task
+
+        check_task(self, tokenizer, processor)
+
+    def measure(self, on: Subject) -> Outcome:
+        """See `tasks.harness.measure`."""
+        from holdfast.evaluation.tasks.harness import measure
+
+        return measure(self, on)
+
+    def versions(self) -> dict[str, str]:
+        """IFEval counts sentences with a model."""
+        if self.task != "ifeval":
+            return {}
+        from holdfast.evaluation.text.sentences import sentence_model
+
+        return {"sentences": sentence_model()}

@@ -1,0 +1,43 @@
+"""How models are loaded to be measured, and how those behind servers are asked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
+
+from holdfast.config.declare import Meta
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadSettings:
+    """How models are loaded to be measured."""
+
+    settings_group: ClassVar[str] = "where"
+    settings_section: ClassVar[str] = "loading"
+
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Of the weights; auto: as they were saved."""
+    device: str | None = None
+    """Such as cpu or cuda:1 (the first accelerator, else the CPU)."""
+    trust_remote_code: bool = False
+    """Runs Python code that comes with a model."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerSettings:
+    """How models behind servers are asked (`evaluation.served`)."""
+
+    settings_group: ClassVar[str] = "models behind a server"
+    settings_section: ClassVar[str] = "server"
+
+    tokenizer: Annotated[str | None, Meta(metavar="MODEL")] = None
+    """Tokenizer of the served model: a folder or hub id (the folder that the server names)."""
+    context_length: Annotated[int | None, Meta(ge=2)] = None
+    """Context length of the served model, in tokens (what the server says)."""
+    api_key_env: Annotated[str | None, Meta(metavar="NAME")] = None
+    """Environment variable with the key (OPENAI_API_KEY for api.openai.com, else none)."""
+    workers: Annotated[int, Meta(ge=1)] = 16
+    """Concurrent requests."""
+    chat: bool = False
+    """Uses /chat/completions: the server applies the chat template and no tokenizer is needed; generated entries
+    only."""
