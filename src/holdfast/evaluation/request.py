@@ -26,14 +26,14 @@ def _pair(word: str) -> tuple[str, str]:
 def _files(value: Any) -> dict[str, str]:
     """A file by task, out of a YAML's mapping or the pairs of a command line."""
     pairs = list(value.items()) if isinstance(value, Mapping) else value
-    if not isinstance(pairs, list) or not all(isinstance(p, tuple) and isinstance(p[1], str) for p in pairs):
+    if not isinstance(pairs, list) or not all(isinstance(pair, tuple) and isinstance(pair[1], str) for pair in pairs):
         raise ValueError("a file for each task, as in {arc_easy: ARC-Easy.jsonl}")
-    found: dict[str, str] = {}
+    files: dict[str, str] = {}
     for task, file in pairs:
-        if str(task) in found:
-            raise Refused(Mistake(path=(), text=f"two files for {task}: {found[task]} and {file}."))
-        found[str(task)] = file
-    return found
+        if str(task) in files:
+            raise Refused(Mistake(path=(), text=f"two files for {task}: {files[task]} and {file}."))
+        files[str(task)] = file
+    return files
 
 
 _FILES = Meta(
@@ -101,7 +101,8 @@ class PlanRequest(HowSettings, WhatSettings):
     @property
     def decided(self) -> list[str]:
         """Settings of suites that the options replace, and the one that only training runs read."""
-        return ["before", *(key for key in (*_PLAN, *_PERMISSION, "limit") if getattr(self, key, None) is not None)]
+        keys = (*_PLAN, *_PERMISSION, "limit")
+        return ["before", *(key for key in keys if getattr(self, key, None) is not None)]
 
 
 def plan_of(request: PlanRequest) -> tuple[EvaluationPlan, list[Mistake]]:
@@ -109,27 +110,29 @@ def plan_of(request: PlanRequest) -> tuple[EvaluationPlan, list[Mistake]]:
 
     mapping, problems = read_suites(request.suite, decided=request.decided)
     mistakes = [Mistake(path=("suite",), text=text) for text in problems]
-    named = [
-        (option, {key: word})
-        for option, key in _ENTRIES.items()
-        for text in getattr(request, option)
-        for word in _split(text)
-    ]
-    if named:
-        mapping["measured"] = [*mapping.get("measured", []), *(entry for _, entry in named)]
-    if not any(isinstance(v, list) and v for v in mapping.values()) and not problems:
+    of_suites = mapping.get("measured", [])
+    options, entries = [], []
+    for option, kind in _ENTRIES.items():
+        for text in getattr(request, option):
+            for word in _split(text):
+                options.append(option)
+                entries.append({kind: word})
+    if entries:
+        mapping["measured"] = [*of_suites, *entries]
+    if not any(isinstance(value, list) and value for value in mapping.values()) and not problems:
         text = "nothing to measure: expected --suite NAME, --tasks TASK ... or --perplexity FILE ..."
         mistakes.append(Mistake(path=(), text=text))
-    mapping |= {key: value for key in _PLAN if (value := getattr(request, key, None)) is not None}
-    suites_say, wrong = coerce_all(_PERMISSION, {key: mapping[key] for key in _PERMISSION if key in mapping})
+    for key in _PLAN:
+        if (value := getattr(request, key, None)) is not None:
+            mapping[key] = value
+    permissions, wrong = coerce_all(_PERMISSION, {key: mapping[key] for key in _PERMISSION if key in mapping})
     mistakes += [Mistake(path=("suite",), text=mistake.sentence()) for mistake in wrong]
     allowed = request.allow_code_execution
     if allowed is None:
-        allowed = suites_say.get("allow_code_execution", False)
+        allowed = permissions.get("allow_code_execution", False)
     # entries that are skipped need no permission, so that one is asked for below
     plan, wrong = decode_evaluation({**mapping, "allow_code_execution": True})
-    before = len(mapping.get("measured", [])) - len(named)
-    mistakes += [_of_option(mistake, named, before) for mistake in wrong]
+    mistakes += [_of_option(mistake, options, len(of_suites)) for mistake in wrong]
     plan, wrong = changed(
         plan,
         data=request.data,
@@ -144,17 +147,26 @@ def plan_of(request: PlanRequest) -> tuple[EvaluationPlan, list[Mistake]]:
     if request.skip and not plan.entries and not mistakes:
         text = f"nothing is left to measure without {', '.join(request.skip)}."
         mistakes.append(Mistake(path=("skip",), text=text))
-    plan = dataclasses.replace(plan, allow_code_execution=allowed)
-    for option in ("suite", "tasks") if not allowed else ():
-        asked = [e for e in plan.entries if e.runs_code and (e.suite == "measured") == (option == "tasks")]
-        if asked:
-            names = [e.name for e in asked]
+    if not allowed:
+        mistakes += _unpermitted(plan)
+    return dataclasses.replace(plan, allow_code_execution=allowed), mistakes
+
+
+def _unpermitted(plan: EvaluationPlan) -> list[Mistake]:
+    """The entries that run programs, by the option that they came from."""
+    names: dict[str, list[str]] = {"suite": [], "tasks": []}
+    for entry in plan.entries:
+        if entry.runs_code:
+            names["tasks" if entry.suite == "measured" else "suite"].append(entry.name)
+    mistakes = []
+    for option, entries in names.items():
+        if entries:
             text = (
-                f"{', '.join(names)}: runs programs that the model writes. Add --allow_code_execution to run them "
-                f"in the sandbox, or --skip {' '.join(names)}"
+                f"{', '.join(entries)}: runs programs that the model writes. Add --allow_code_execution to run them "
+                f"in the sandbox, or --skip {' '.join(entries)}"
             )
             mistakes.append(Mistake(path=(option,), text=text))
-    return plan, mistakes
+    return mistakes
 
 
 _ENTRIES = {"tasks": "task", "answers": "answers", "perplexity": "perplexity", "memorisation": "memorisation"}
@@ -163,13 +175,20 @@ _PLAN = ("batch_size", "confidence", "seed", "backend")
 _PERMISSION = {s.name: s for s in settings_of(PlanSettings) if s.name == "allow_code_execution"}
 
 
-def _of_option(mistake: Mistake, named: Sequence[tuple[str, dict[str, str]]], before: int) -> Mistake:
-    """A mistake of a plan as one of the option that it came from."""
-    if mistake.path[:1] == ("measured",) and len(mistake.path) > 1 and int(mistake.path[1]) >= before:
-        return Mistake(path=(named[int(mistake.path[1]) - before][0],), text=mistake.text)
-    return (
-        mistake if mistake.path[:1] in [(key,) for key in _PLAN] else Mistake(path=("suite",), text=mistake.sentence())
-    )
+def _of_option(mistake: Mistake, options: Sequence[str], first: int) -> Mistake:
+    """A mistake of a plan as one of the option that it came from.
+
+    Args:
+        mistake: of the plan.
+        options: of the entries that options add to "measured".
+        first: number of the first of them there.
+    """
+    path = mistake.path
+    if path[:1] == ("measured",) and len(path) > 1 and int(path[1]) >= first:
+        return Mistake(path=(options[int(path[1]) - first],), text=mistake.text)
+    if path and path[0] in _PLAN:
+        return mistake
+    return Mistake(path=("suite",), text=mistake.sentence())
 
 
 def _split(text: str) -> list[str]:

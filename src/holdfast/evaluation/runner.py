@@ -17,9 +17,11 @@ reads and writes the folder, and all return the same.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +29,7 @@ from holdfast.errors import DataError, NotFinite, RunFolderError, UserError
 from holdfast.evaluation.averages import SUITE, averages_of
 from holdfast.evaluation.circumstances import KEYS as CIRCUMSTANCES
 from holdfast.evaluation.circumstances import circumstances
-from holdfast.evaluation.entries import DataEntry, Entry, EvaluationPlan
+from holdfast.evaluation.entries import DataEntry, Entry, EvaluationPlan, Processor
 from holdfast.evaluation.images import processor_fingerprint
 from holdfast.evaluation.measures import Subject, check, measure
 from holdfast.evaluation.partial import Partial
@@ -61,7 +63,7 @@ def evaluate(
     console: Console | None = None,
     start: EvaluationFolder | None = None,
     processes: ProcessGroup = SINGLE,
-    processor: Callable[[], Any] | None = None,
+    processor: Processor | None = None,
 ) -> list[Evaluation]:
     """Evaluates one model on all entries of a plan.
 
@@ -88,29 +90,27 @@ def evaluate(
         NotFinite: entries failed, all of them are named; every evaluation is in the folder.
         StorageError: the disk is full; entries finished before are kept.
     """
-    tokenizer_hash = tokenizer_fingerprint(tokenizer)
-    around = circumstances(model, tokenizer, tokenizer_rules(tokenizer))
-    measured: dict[str, Evaluation] = {}
-
-    def one(number: int, entry: Entry) -> Evaluation:
-        def kept() -> tuple[str, Evaluation | None]:
-            key = _key(entry, plan, tokenizer_hash, model_identity, _start_key(entry, folder, start), processor)
-            found = _kept(folder, entry, key) or _from_cache(cache, folder, entry, key, model_identity)
-            if found is None and key in measured:  # the same task in two suites
-                first = measured[key]
-                found = dataclasses.replace(first, suite=entry.suite, name=entry.name)
-                folder.write(found, folder.samples(first.suite, first.name))
-            return key, found
-
-        key, known = processes.broadcast(kept)
-        if known is not None:
-            measured.setdefault(key, known)
-            return known
+    kept = _Kept(
+        plan=plan,
+        folder=folder,
+        tokenizer_hash=tokenizer_fingerprint(tokenizer),
+        model_identity=model_identity,
+        cache=cache,
+        start=start,
+        processor=processor,
+    )
+    about_model = {**circumstances(model, tokenizer, tokenizer_rules(tokenizer)), **model_identity}
+    evaluations: list[Evaluation] = []
+    for number, entry in enumerate(plan.entries, 1):
+        key, evaluation = processes.broadcast(functools.partial(kept.find, entry, evaluations))
+        if evaluation is not None:
+            evaluations.append(evaluation)
+            continue
         started = time.perf_counter()
         partial = Partial(folder.path / f".{key}.partial.jsonl", processes=processes)
-        shown = f"Evaluating {entry.suite}/{entry.name} ({number} of {len(plan.entries)})"
+        title = f"Evaluating {entry.path} ({number} of {len(plan.entries)})"
         try:
-            with counted(shown, console=console) as report:
+            with counted(title, console=console) as report:
                 report(0)
                 on = Subject(
                     model=model, tokenizer=tokenizer, processor=processor, plan=plan, report=report, partial=partial,
@@ -120,42 +120,93 @@ def evaluate(
                 outcome = measure(entry, on)
                 metrics = outcome.metrics(plan)
         except UserError as error:
-            raise type(error)(f"{entry.suite}/{entry.name}: {error}") from error
+            raise type(error)(f"{entry.path}: {error}") from error
         finally:
             partial.flush()
-
-        def written() -> Evaluation:
-            evaluation = Evaluation(
-                suite=entry.suite,
-                name=entry.name,
-                kind=entry.kind,
-                primary=outcome.primary,
-                metrics=metrics,
-                settings={**_settings(entry, plan), **outcome.settings},
-                model={**around, **model_identity},
-                key=key,
-                seconds=time.perf_counter() - started,
-                versions=_versions(entry),
-                references=outcome.levels,
-                failed=outcome.failed,
-            )
-            folder.write(evaluation, outcome.rows)
-            if cache is not None and evaluation.failed is None:
-                write_evaluation(evaluation, outcome.rows, *_cached(cache, key))
-            return evaluation
-
-        measured[key] = processes.broadcast(written)
-        partial.remove()
-        return measured[key]
-
-    done = [one(number, entry) for number, entry in enumerate(plan.entries, 1)]
-    averages = processes.broadcast(lambda: _with_averages(folder, plan, model_identity))
-    if broken := [f"{e.suite}/{e.name}: {e.failed}" for e in done if e.failed is not None]:
-        raise NotFinite(
-            f"{model_identity.get('name')}: expected finite figures, got NaN or infinity in {len(broken)} of "
-            f"{len(done)} entries: {' '.join(broken)} The rows are in {folder.path}. {_why_not_finite(model)}"
+        evaluation = Evaluation(
+            suite=entry.suite,
+            name=entry.name,
+            kind=entry.kind,
+            primary=outcome.primary,
+            metrics=metrics,
+            settings={**_settings(entry, plan), **outcome.settings},
+            model=about_model,
+            key=key,
+            seconds=time.perf_counter() - started,
+            versions=_versions(entry),
+            references=outcome.levels,
+            failed=outcome.failed,
         )
-    return [*done, *averages]
+        write = functools.partial(kept.write, evaluation, outcome.rows)
+        evaluations.append(processes.broadcast(write))
+        partial.remove()
+    averages = processes.broadcast(lambda: _with_averages(folder, plan, model_identity))
+    failures = [f"{e.suite}/{e.name}: {e.failed}" for e in evaluations if e.failed is not None]
+    if failures:
+        raise NotFinite(
+            f"{model_identity.get('name')}: expected finite figures, got NaN or infinity in {len(failures)} of "
+            f"{len(evaluations)} entries: {' '.join(failures)} The rows are in {folder.path}. {_why_not_finite(model)}"
+        )
+    return [*evaluations, *averages]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Kept:
+    """What is measured already of one model: in its folder, and in the cache. Fields as the arguments of `evaluate`."""
+
+    plan: EvaluationPlan
+    folder: EvaluationFolder
+    tokenizer_hash: str
+    model_identity: Mapping[str, Any]
+    cache: str | Path | None
+    start: EvaluationFolder | None
+    processor: Processor | None
+
+    def find(self, entry: Entry, measured: Sequence[Evaluation] = ()) -> tuple[str, Evaluation | None]:
+        """An entry's key, and its evaluation, which is in the folder then; None where it has to be computed.
+
+        Args:
+            entry: of the plan.
+            measured: those before it, as the same task may stand in two suites.
+        """
+        start = _start_key(entry, self.folder, self.start)
+        key = _key(entry, self.plan, self.tokenizer_hash, self.model_identity, start, self.processor)
+        evaluation = self.folder.find(entry.suite, entry.name)
+        if evaluation is not None and evaluation.key == key and evaluation.failed is None:
+            return key, evaluation
+        evaluation = self._from_cache(entry, key)
+        if evaluation is not None:
+            return key, evaluation
+        for other in measured:
+            if other.key == key:
+                evaluation = dataclasses.replace(other, suite=entry.suite, name=entry.name)
+                self.folder.write(evaluation, self.folder.samples(other.suite, other.name))
+                return key, evaluation
+        return key, None
+
+    def _from_cache(self, entry: Entry, key: str) -> Evaluation | None:
+        """Copies a cached evaluation into the folder under this entry's suite and name. The evaluation file is written
+        last, so it implies its rows."""
+        if self.cache is None:
+            return None
+        file, rows = _cached(self.cache, key)
+        if not file.is_file():
+            return None
+        stored = read_as(file, Evaluation)
+        if stored.failed is not None:
+            return None
+        model = {name: stored.model[name] for name in CIRCUMSTANCES if name in stored.model}
+        model |= self.model_identity
+        evaluation = dataclasses.replace(stored, suite=entry.suite, name=entry.name, model=model)
+        self.folder.write(evaluation, read_samples(file, rows))
+        return evaluation
+
+    def write(self, evaluation: Evaluation, rows: list[dict[str, Any]]) -> Evaluation:
+        """Puts an evaluation into the folder and the cache, and gives it back."""
+        self.folder.write(evaluation, rows)
+        if self.cache is not None and evaluation.failed is None:
+            write_evaluation(evaluation, rows, *_cached(self.cache, evaluation.key))
+        return evaluation
 
 
 def _why_not_finite(model: Any) -> str:
@@ -189,19 +240,32 @@ def kept_evaluations(
     *,
     cache: str | Path | None = None,
     start: EvaluationFolder | None = None,
-    processor: Callable[[], Any] | None = None,
+    processor: Processor | None = None,
 ) -> list[Evaluation] | None:
     """What `evaluate` would give without the model, None where something is left to compute. Arguments as there; what
     is in the cache is in the folder when this returns."""
-    tokenizer_hash = tokenizer_fingerprint(tokenizer)
-    found = []
+    kept = _Kept(
+        plan=plan,
+        folder=folder,
+        tokenizer_hash=tokenizer_fingerprint(tokenizer),
+        model_identity=model_identity,
+        cache=cache,
+        start=start,
+        processor=processor,
+    )
+    evaluations = []
     for entry in plan.entries:
-        key = _key(entry, plan, tokenizer_hash, model_identity, _start_key(entry, folder, start), processor)
-        kept = _kept(folder, entry, key) or _from_cache(cache, folder, entry, key, model_identity)
-        if kept is None:
+        _, evaluation = kept.find(entry)
+        if evaluation is None:
             return None
-        found.append(kept)
-    return [*found, *_with_averages(folder, plan, model_identity)]
+        evaluations.append(evaluation)
+    return [*evaluations, *_with_averages(folder, plan, model_identity)]
+
+
+def _keys(plan: EvaluationPlan) -> list[tuple[str, str]]:
+    """Suite and name of every entry and average of a plan, in its order."""
+    entries = [(entry.suite, entry.name) for entry in plan.entries]
+    return entries + [(SUITE, average.name) for average in plan.averages]
 
 
 def check_whole(folder: EvaluationFolder, plan: EvaluationPlan) -> None:
@@ -210,8 +274,7 @@ def check_whole(folder: EvaluationFolder, plan: EvaluationPlan) -> None:
     Raises:
         RunFolderError: what is gone.
     """
-    keys = [(e.suite, e.name) for e in plan.entries] + [(SUITE, a.name) for a in plan.averages]
-    gone = [f"{suite}/{name}" for suite, name in keys if folder.find(suite, name) is None]
+    gone = [f"{suite}/{name}" for suite, name in _keys(plan) if folder.find(suite, name) is None]
     if gone:
         raise RunFolderError(
             f"Expected what was measured of {', '.join(gone)} in {folder.path}, found no file of it. It was deleted or "
@@ -231,23 +294,24 @@ def compare_runs(folder: RunFolder, plan: EvaluationPlan, *, resamples: int = 40
     """
     from holdfast.evaluation.compare.folders import compare_entries, match_entries
 
-    before, after = folder.evaluated("start"), folder.evaluated("result")
-    for side in (before, after):
-        check_whole(side, plan)
-    keys = [(e.suite, e.name) for e in plan.entries] + [(SUITE, a.name) for a in plan.averages]
-    sides = [[found for key in keys if (found := side.find(*key)) is not None] for side in (before, after)]
-    matching = match_entries(*sides)
-    compared = compare_entries(before, after, matching, confidence=plan.confidence, resamples=resamples, seed=plan.seed)
-    refused = [str(u) for u in compared.unmatched if u.why == "refused"]
+    keys = _keys(plan)
+    folders, sides = (folder.evaluated("start"), folder.evaluated("result")), []
+    for evaluated in folders:
+        check_whole(evaluated, plan)
+        evaluations = (evaluated.find(*key) for key in keys)
+        sides.append([evaluation for evaluation in evaluations if evaluation is not None])
+    compared = compare_entries(
+        *folders, match_entries(*sides), confidence=plan.confidence, resamples=resamples, seed=plan.seed
+    )
+    refused = [str(entry) for entry in compared.unmatched if entry.why == "refused"]
     if refused:
         raise DataError(*refused)
-    places = {key: place for place, key in enumerate(keys)}
-    comparisons = sorted(compared.comparisons, key=lambda c: places[c.suite, c.name])
+    comparisons = sorted(compared.comparisons, key=lambda c: keys.index((c.suite, c.name)))
     folder.write_comparisons(comparisons)
     return comparisons
 
 
-def check_plan(plan: EvaluationPlan, tokenizer: Any, processor: Callable[[], Any] | None = None) -> list[str]:
+def check_plan(plan: EvaluationPlan, tokenizer: Any, processor: Processor | None = None) -> list[str]:
     """Loads every entry's data and tasks without a model, so that a mistake shows before training and not after it;
     arguments as of `evaluate`.
 
@@ -259,7 +323,7 @@ def check_plan(plan: EvaluationPlan, tokenizer: Any, processor: Callable[[], Any
         try:
             check(entry, tokenizer, processor)
         except UserError as error:
-            problems.append(f"{entry.suite}/{entry.name}: {error}")
+            problems.append(f"{entry.path}: {error}")
     return problems
 
 
@@ -272,39 +336,44 @@ def _key(
     tokenizer_hash: str,
     model_identity: Mapping[str, Any],
     start: str | None = None,
-    processor: Callable[[], Any] | None = None,
+    processor: Processor | None = None,
 ) -> str:
-    return fingerprint(
-        {
-            **({"start": start} if entry.against_start else {}),
-            **({"processor": processor_fingerprint(processor)} if processor and entry.takes_images else {}),
-            "model": model_identity["hash"],
-            **{name: model_identity[name] for name in _OF_THE_MODEL if name in model_identity},
-            "tokenizer": tokenizer_hash,
-            "data": _data_hashes(entry),
-            "kind": entry.kind,
-            "rules": _RULES,
-            "settings": _settings(entry, plan),
-            "versions": _versions(entry),
-        }
-    )
+    content = {
+        "model": model_identity["hash"],
+        "tokenizer": tokenizer_hash,
+        "data": _data_hashes(entry),
+        "kind": entry.kind,
+        "rules": _RULES,
+        "settings": _settings(entry, plan),
+        "versions": _versions(entry),
+    }
+    if entry.against_start:
+        content["start"] = start
+    if processor and entry.takes_images:
+        content["processor"] = processor_fingerprint(processor)
+    for name in _OF_THE_MODEL:
+        if name in model_identity:
+            content[name] = model_identity[name]
+    return fingerprint(content)
 
 
 def _start_key(entry: Entry, folder: EvaluationFolder, start: EvaluationFolder | None) -> str | None:
     """What tells the start that a model is held against from others; "itself" for the start, None where it is not
     measured or not asked for."""
-    if not entry.against_start:
+    if not entry.against_start or start is None:
         return None
-    if start is None or start.path == folder.path:
-        return None if start is None else "itself"
-    found = start.find(entry.suite, entry.name)
-    return None if found is None else found.key
+    if start.path == folder.path:
+        return "itself"
+    evaluation = start.find(entry.suite, entry.name)
+    return None if evaluation is None else evaluation.key
 
 
 def _settings(entry: Entry, plan: EvaluationPlan) -> dict[str, Any]:
     """What the user asked for, without names and places."""
-    shared = ("confidence", "seed", *(("batch_size",) if entry.batched else ()))
-    return {**entry.deciding(), **{name: getattr(plan, name) for name in shared}}
+    settings = {**entry.deciding(), "confidence": plan.confidence, "seed": plan.seed}
+    if entry.batched:
+        settings["batch_size"] = plan.batch_size
+    return settings
 
 
 def _data_hashes(entry: Entry) -> list[str]:
@@ -318,8 +387,10 @@ def plan_fingerprint(plan: EvaluationPlan) -> str:
     """Fingerprint of an `EvaluationPlan` and of the local files it reads: equal, nothing to evaluate again."""
     from holdfast.data.sources import content_hash
 
-    files = [file for entry in plan.entries for file in entry.local_files() if file.exists()]
-    return fingerprint({"plan": plan.record(), "files": [content_hash(file) for file in files]})
+    hashes = []
+    for entry in plan.entries:
+        hashes += [content_hash(file) for file in entry.local_files() if file.exists()]
+    return fingerprint({"plan": plan.record(), "files": hashes})
 
 
 def tokenizer_fingerprint(tokenizer: Any) -> str:
@@ -327,51 +398,28 @@ def tokenizer_fingerprint(tokenizer: Any) -> str:
     from holdfast.support.dates import dates_in
 
     template = getattr(tokenizer, "chat_template", None)
-    dates = dates_in(template)
-    return fingerprint({**({"dates": dates} if dates else {}), **tokenizer_rules(tokenizer), "chat_template": template})
+    content = {**tokenizer_rules(tokenizer), "chat_template": template}
+    if dates := dates_in(template):
+        content["dates"] = dates
+    return fingerprint(content)
 
 
 def tokenizer_rules(tokenizer: Any) -> dict[str, Any]:
     """What decides a tokenizer's ids: its class, vocabulary, rules and special tokens."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     rules: Any = sorted(tokenizer.get_vocab().items())
-    if backend is not None:  # padding and truncation are how it was last called, not what it is
-        rules = {
-            name: rule for name, rule in json.loads(backend.to_str()).items() if name not in ("padding", "truncation")
-        }
+    if backend is not None:
+        rules = json.loads(backend.to_str())
+        for name in ("padding", "truncation"):  # how it was last called, not what it is
+            rules.pop(name, None)
     special = {name: str(value) for name, value in tokenizer.special_tokens_map.items()}
     special.pop("pad_token", None)  # scored text is never padded, and trainers set it in passing
     return {"class": type(tokenizer).__name__, "rules": rules, "special": special}
 
 
 def _versions(entry: Entry) -> dict[str, str]:
-    found = {name: package_version(name) or "unknown" for name in (*_LIBRARIES, *entry.libraries)}
-    return {**found, **entry.versions()}
-
-
-def _kept(folder: EvaluationFolder, entry: Entry, key: str) -> Evaluation | None:
-    found = folder.find(entry.suite, entry.name)
-    return found if found is not None and found.key == key and found.failed is None else None
-
-
-def _from_cache(
-    cache: str | Path | None, folder: EvaluationFolder, entry: Entry, key: str, identity: Mapping[str, Any]
-) -> Evaluation | None:
-    """Copies a cached evaluation into the folder under this entry's suite and name. The evaluation file is written
-    last, so it implies its rows."""
-    if cache is None:
-        return None
-    file, rows = _cached(cache, key)
-    if not file.is_file():
-        return None
-    stored = read_as(file, Evaluation)
-    if stored.failed is not None:
-        return None
-    around = {key: stored.model[key] for key in CIRCUMSTANCES if key in stored.model}
-    model = {**around, **identity}
-    evaluation = dataclasses.replace(stored, suite=entry.suite, name=entry.name, model=model)
-    folder.write(evaluation, read_samples(file, rows))
-    return evaluation
+    versions = {name: package_version(name) or "unknown" for name in (*_LIBRARIES, *entry.libraries)}
+    return {**versions, **entry.versions()}
 
 
 def _cached(cache: str | Path, key: str) -> tuple[Path, Path]:

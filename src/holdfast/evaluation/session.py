@@ -17,7 +17,6 @@ import contextlib
 import dataclasses
 import itertools
 import re
-from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -76,7 +75,7 @@ def requests_of(names: Sequence[str]) -> list[ModelRequest]:
     for text in names:
         label, equals, name = text.partition("=")
         if not equals or Path(text).exists():
-            name = _place(text)
+            name = _expanded(text)
             requests.append(ModelRequest(name=name, label=_free_label(name, {r.label for r in requests})))
             continue
         # ".." would be a folder outside, and the record and the page lie beside the models' folders
@@ -87,12 +86,15 @@ def requests_of(names: Sequence[str]) -> list[ModelRequest]:
             )
         if not name:
             problems.append(f"expected a model behind '{text}', as in {label or 'before'}=FOLDER")
-        requests.append(ModelRequest(name=_place(name), label=label))
-    for label, count in Counter(request.label for request in requests).items():
-        if count > 1:
-            first, second, *_ = [request.name for request in requests if request.label == label]
+        requests.append(ModelRequest(name=_expanded(name), label=label))
+    by_label: dict[str, list[str]] = {}
+    for request in requests:
+        by_label.setdefault(request.label, []).append(request.name)
+    for label, models in by_label.items():
+        if len(models) > 1:
             problems.append(
-                f"two models are called '{label}'. Give them different labels, as in before={first} after={second}"
+                f"two models are called '{label}'. Give them different labels, as in before={models[0]} "
+                f"after={models[1]}"
             )
     if problems:
         raise ConfigError(problems)
@@ -107,12 +109,16 @@ def _free_label(name: str, taken: Container[str]) -> str:
         name = address.fragment or address.netloc
     parts = [part for part in re.split(r"[/\\]", name.rstrip("/\\")) if part not in ("", ".", "..")]
     parts = [re.sub(r"[^\w.-]", "-", part) for part in parts or [real(name).name]]
-    numbered = (f"{parts[-1]}-{number}" for number in itertools.count(2))
-    wanted = itertools.chain([parts[-1]], ["-".join(parts[-2:])] if len(parts) > 1 else [], numbered)
-    return next(label for label in wanted if label not in taken)
+    last = label = parts[-1]
+    if label in taken and len(parts) > 1:
+        label = "-".join(parts[-2:])
+    numbers = itertools.count(2)
+    while label in taken:
+        label = f"{last}-{next(numbers)}"
+    return label
 
 
-def _place(name: str) -> str:
+def _expanded(name: str) -> str:
     """The shell leaves `~` in LABEL=~/folder as it is."""
     return str(expanded(name)) if name.startswith("~") else name
 
@@ -188,10 +194,10 @@ def evaluate_models(
             with dates_of(processes.broadcast(now)):
                 return run.run_worker()
         refuse_foreign(run.out)
-        with result_folder(run.out) as made:
+        with result_folder(run.out) as folder:
             created = read_record(run.out).created if (run.out / RECORD).is_file() else now()
             with dates_of(processes.broadcast(lambda: created)):
-                return run.run_main(suites, created, keep=made.keep)
+                return run.run_main(suites, created, keep=folder.keep)
 
 
 def _send(request: Mapping[str, Any], processes: ProcessGroup) -> None:
@@ -241,12 +247,11 @@ class _Session:
         Raises:
             ConfigError: as `_other_weights`; of a model of the hub the weights are known now.
         """
-        with self._loading(model) as found:
-            identity = found.identity
-            weights = identity.get("weights", identity["hash"])
+        with self._loading(model) as loaded:
+            weights = loaded.identity.get("weights", loaded.identity["hash"])
             if wrong := _other_weights(EvaluationFolder(self.out / model.label), self.plan, weights):
                 raise ConfigError(f"{model.label}: {wrong}")
-            yield found
+            yield loaded
 
     @contextlib.contextmanager
     def _loading(self, model: ModelRequest) -> Iterator[Loaded]:
@@ -256,8 +261,8 @@ class _Session:
         if is_address(model.name):
             yield connect(model.name, self.server)
         elif self.plan.backend == "vllm":
-            with vllm.serve(model.name, self.server, dtype=self.dtype, trust_remote_code=trusted) as found:
-                yield found
+            with vllm.serve(model.name, self.server, dtype=self.dtype, trust_remote_code=trusted) as loaded:
+                yield loaded
         else:
             yield load(
                 model.name,
@@ -271,11 +276,9 @@ class _Session:
         from holdfast.evaluation.runner import evaluate
 
         identity: dict[str, Any] = {"name": model.label}
-        identity |= {
-            key: loaded.identity[key]
-            for key in ("hash", "configuration", "origin", "weights")
-            if key in loaded.identity
-        }
+        for key in ("hash", "configuration", "origin", "weights"):
+            if key in loaded.identity:
+                identity[key] = loaded.identity[key]
         evaluate(
             loaded.model,
             loaded.tokenizer,
@@ -316,13 +319,12 @@ class _Session:
                     self.say(f"{model.label}: measured before, nothing to do")
                     _put(record, model, _known(record, model, kept[model.label], self.cache), self.out)
                     continue
-                self.say(
-                    f"{model.label}: loading {model.name}"
-                    + (f" ({number} of {len(self.models)})" if len(self.models) > 1 else "")
-                )
-                if (taken := self.precision(model)) != self.dtype:
+                count = f" ({number} of {len(self.models)})" if len(self.models) > 1 else ""
+                self.say(f"{model.label}: loading {model.name}{count}")
+                dtype = self.precision(model)
+                if dtype != self.dtype:
                     self.say(
-                        f"{model.label}: in {taken}, since this processor has no instructions for bfloat16, in which "
+                        f"{model.label}: in {dtype}, since this processor has no instructions for bfloat16, in which "
                         f"the weights were saved (--dtype bfloat16 keeps it)"
                     )
                 with self.loaded(model) as loaded:
@@ -377,106 +379,137 @@ def check_request(
         ConfigError: all mistakes in one message.
     """
     from holdfast.evaluation.runner import check_plan, kept_evaluations, tokenizer_fingerprint
-    from holdfast.models import (
-        check_fit,
-        check_model,
-        configuration_of,
-        load_tokenizer,
-        processor_of,
-        usable_device,
-    )
+    from holdfast.models import check_fit, usable_device
 
-    problems = list(_problem(usable_device, device))
-    tokenizers: dict[str, Any] = {}
-    processors: dict[str, Processor | None] = {}
-    hashes: dict[str, str] = {}
-
-    def of(model: ModelRequest, sentences: Iterable[str]) -> list[str]:
-        return [f"{model.label}: {sentence}" if len(models) > 1 else sentence for sentence in sentences]
-
-    def read(model: ModelRequest) -> None:
-        tokenizers[model.label] = load_tokenizer(model.name, trust_remote_code=trust_remote_code)
-        if plan.backend == "transformers":  # servers are asked for texts
-            processors[model.label] = processor_of(model.name, trust_remote_code=trust_remote_code)
-
-    def reach(model: ModelRequest) -> None:
-        there = connect(model.name, server or ServerSettings())
-        tokenizers[model.label], hashes[model.label] = there.tokenizer, there.identity["hash"]
-        able = there.model.scores_prompts
-        if refused := refused_entries(plan, there.model.name, there.tokenizer, scores_prompts=able):
-            raise ConfigError(refused)
-
-    def serve(model: ModelRequest) -> None:
-        if refused := [*vllm.problems_of(model.name), *refused_entries(plan, model.label, tokenizers.get(model.label))]:
-            raise ConfigError(refused)
-
-    readable: set[str] = set()
-    start = EvaluationFolder((out or Path()) / models[0].label) if models else None
-    for model in models:
-        if is_address(model.name):
-            problems += of(model, _problem(reach, model))
-            continue
-        found = list(_problem(check_model, model.name, trust_remote_code=trust_remote_code, fit=False))
-        readable |= set() if found else {model.label}
-        if not found or Path(model.name).is_dir():  # what is not on the hub has no tokenizer there either
-            found += _problem(read, model)
-        if plan.backend == "vllm":
-            found += _problem(serve, model)
-        problems += of(model, found)
+    server = server or ServerSettings()
+    problems = _problems(usable_device, device)
+    candidates = [_Candidate(model=model, plan=plan, server=server, trust=trust_remote_code) for model in models]
+    for candidate in candidates:
+        candidate.read()
+        problems += candidate.named(candidate.problems, len(models))
     kept: dict[str, str] = {}
-    alike = {
-        label: (tokenizer_fingerprint(tokenizer), processor_fingerprint(p) if (p := processors.get(label)) else None)
-        for label, tokenizer in tokenizers.items()
-    }
+    readers: dict[str, tuple[str, str | None]] = {}
+    for candidate in candidates:
+        if candidate.tokenizer is not None:
+            processor = None if candidate.processor is None else processor_fingerprint(candidate.processor)
+            readers[candidate.model.label] = tokenizer_fingerprint(candidate.tokenizer), processor
+    are_unlike = len(set(readers.values())) > 1
+    start = EvaluationFolder((out or Path()) / models[0].label) if models else None
     checked: set[tuple[str, str | None]] = set()
-    for model in models:
-        if model.label not in tokenizers:
+    for candidate in candidates:
+        model, label = candidate.model, candidate.model.label
+        if label not in readers:
             continue
-        tokenizer, folder = tokenizers[model.label], EvaluationFolder((out or Path()) / model.label)
-        processor = processors.get(model.label)
-        if out is not None and (
-            cache is not None or folder.path.is_dir()
-        ):  # else there is nothing to be found, and hashes take a while
-            is_served = model.label in hashes
-            taken = dtype if plan.backend == "vllm" else precision(model.name, dtype, device)
-            weights = hash_ = hashes[model.label] if is_served else _hash(model, taken)
-            if plan.backend == "vllm" and not is_served and hash_:
-                hash_ = vllm.hash_of(hash_, server or ServerSettings())
-            identity: dict[str, Any] = {"name": model.label, "hash": hash_}
-            if hash_ and not is_served:
-                identity["configuration"] = configuration_of(model.name)
-            if is_served or hash_ != weights:
-                identity["weights"] = None if is_served else weights
-            if wrong := _other_weights(folder, plan, identity.get("weights", hash_)):
-                problems.append(f"{model.label}: {wrong}")
+        folder = EvaluationFolder((out or Path()) / label)
+        if out is not None and (cache is not None or folder.path.is_dir()):  # else nothing is kept; hashes take a while
+            identity = candidate.identity(dtype, device)
+            if wrong := _other_weights(folder, plan, identity.get("weights", identity["hash"])):
+                problems.append(f"{label}: {wrong}")
                 continue
+            evaluations = None
             with contextlib.suppress(UserError):  # found again below, with its place
-                if identity["hash"] and (
-                    kept_evaluations(plan, tokenizer, folder, identity, cache=cache, start=start, processor=processor)
-                    is not None
-                ):
-                    kept[model.label] = identity["hash"]
-                    continue
-        if model.label in readable:
-            problems += of(model, _problem(check_fit, model.name, trust_remote_code=trust_remote_code))
-        if alike[model.label] in checked:
+                if identity["hash"]:
+                    evaluations = kept_evaluations(
+                        plan, candidate.tokenizer, folder, identity, cache=cache, start=start,
+                        processor=candidate.processor,
+                    )  # fmt: skip
+            if evaluations is not None:
+                kept[label] = identity["hash"]
+                continue
+        if candidate.is_readable:
+            unfit = _problems(check_fit, model.name, trust_remote_code=trust_remote_code)
+            problems += candidate.named(unfit, len(models))
+        if readers[label] in checked:
             continue
-        checked.add(alike[model.label])
-        found = check_plan(plan, tokenizer, processor)
-        problems += [f"{model.label}: {p}" if len(set(alike.values())) > 1 else p for p in found]
-        if found:
+        checked.add(readers[label])
+        wrong_entries = check_plan(plan, candidate.tokenizer, candidate.processor)
+        problems += candidate.named(wrong_entries, 2 if are_unlike else 1)
+        if wrong_entries:
             break  # what is wrong with tasks and data is wrong for all
     if problems:
         raise ConfigError(list(dict.fromkeys(problems)), source="the evaluation")
     return kept
 
 
-def _problem(check: Callable[..., Any], *args: Any, **kwargs: Any) -> Iterator[str]:
+@dataclasses.dataclass(kw_only=True)
+class _Candidate:
+    """A model that is to be measured, as far as it is known before it is loaded."""
+
+    model: ModelRequest
+    plan: EvaluationPlan
+    server: ServerSettings
+    trust: bool
+    """Runs Python code that comes with a model."""
+    tokenizer: Any = None
+    """None where it cannot be read."""
+    processor: Processor | None = None
+    served_hash: str | None = None
+    """Of a model at an address."""
+    is_readable: bool = False
+    """Whether its configuration is sound."""
+    problems: list[str] = dataclasses.field(default_factory=list)
+
+    def named(self, sentences: Iterable[str], models: int) -> list[str]:
+        """Sentences that begin with the model where there are several."""
+        return [f"{self.model.label}: {sentence}" if models > 1 else sentence for sentence in sentences]
+
+    def read(self) -> None:
+        """Finds tokenizer and processor, and what is wrong with the model."""
+        from holdfast.models import check_model
+
+        name = self.model.name
+        if is_address(name):
+            self.problems = _problems(self._reach)
+            return
+        self.problems = _problems(check_model, name, trust_remote_code=self.trust, fit=False)
+        self.is_readable = not self.problems
+        if self.is_readable or Path(name).is_dir():  # what is not on the hub has no tokenizer there either
+            self.problems += _problems(self._load)
+        if self.plan.backend == "vllm":
+            self.problems += _problems(self._serve)
+
+    def _reach(self) -> None:
+        loaded = connect(self.model.name, self.server)
+        self.tokenizer, self.served_hash = loaded.tokenizer, loaded.identity["hash"]
+        scores = loaded.model.scores_prompts
+        if refused := refused_entries(self.plan, loaded.model.name, loaded.tokenizer, scores_prompts=scores):
+            raise ConfigError(refused)
+
+    def _serve(self) -> None:
+        refused = refused_entries(self.plan, self.model.label, self.tokenizer)
+        if problems := [*vllm.problems_of(self.model.name), *refused]:
+            raise ConfigError(problems)
+
+    def _load(self) -> None:
+        from holdfast.models import load_tokenizer, processor_of
+
+        self.tokenizer = load_tokenizer(self.model.name, trust_remote_code=self.trust)
+        if self.plan.backend == "transformers":  # servers are asked for texts
+            self.processor = processor_of(self.model.name, trust_remote_code=self.trust)
+
+    def identity(self, dtype: str, device: str | None) -> dict[str, Any]:
+        """As `runner.evaluate` takes it; the hash is empty where the weights are not on disk."""
+        from holdfast.models import configuration_of
+
+        if self.served_hash is not None:
+            return {"name": self.model.label, "hash": self.served_hash, "weights": None}
+        is_vllm = self.plan.backend == "vllm"
+        weights = _hash(self.model, dtype if is_vllm else precision(self.model.name, dtype, device))
+        identity: dict[str, Any] = {"name": self.model.label, "hash": weights}
+        if weights:
+            identity["configuration"] = configuration_of(self.model.name)
+        if weights and is_vllm:
+            identity |= {"hash": vllm.hash_of(weights, self.server), "weights": weights}
+        return identity
+
+
+def _problems(check: Callable[..., Any], *args: Any, **kwargs: Any) -> list[str]:
     """What a check has against its arguments."""
     try:
         check(*args, **kwargs)
     except UserError as error:
-        yield str(error)
+        return [str(error)]
+    return []
 
 
 def refuse_foreign(out: Path) -> None:
@@ -514,9 +547,10 @@ def _open(out: Path, plan: EvaluationPlan, suites: Sequence[str], created: str) 
 def _put(record: EvaluationRecord, model: ModelRequest, identity: Mapping[str, Any], out: Path) -> None:
     """Adds a model to the record, or replaces the one of its label."""
     entry = {"label": model.label, **identity, "name": shown_name(model.name)}
-    labels = [m["label"] for m in record.models]
-    if model.label in labels:
-        record.models[labels.index(model.label)] = entry
+    for number, known in enumerate(record.models):
+        if known["label"] == model.label:
+            record.models[number] = entry
+            break
     else:
         record.models.append(entry)
     write_json(out / RECORD, record)
@@ -524,10 +558,12 @@ def _put(record: EvaluationRecord, model: ModelRequest, identity: Mapping[str, A
 
 def _known(record: EvaluationRecord, model: ModelRequest, hash_: str, cache: str | Path | None) -> dict[str, Any]:
     """What is known of a model that is not loaded, from the record or from whoever put it into the cache."""
-    found = next((dict(m) for m in record.models if m["label"] == model.label and m.get("hash") == hash_), None)
-    if found is None and cache is not None and _identity_file(cache, hash_).is_file():
-        found = read_object(_identity_file(cache, hash_))
-    return {**(found or {}), "hash": hash_}
+    for known in record.models:
+        if known["label"] == model.label and known.get("hash") == hash_:
+            return dict(known)
+    if cache is not None and _identity_file(cache, hash_).is_file():
+        return {**read_object(_identity_file(cache, hash_)), "hash": hash_}
+    return {"hash": hash_}
 
 
 def _identity_file(cache: str | Path, hash_: str) -> Path:
@@ -537,13 +573,18 @@ def _identity_file(cache: str | Path, hash_: str) -> Path:
 def _other_weights(folder: EvaluationFolder, plan: EvaluationPlan, weights: str | None) -> str | None:
     """Why a model cannot be measured into a label's folder: evaluations of other weights that the plan does not make
     anew would stay beside its own. None where it can, or where either's weights are not known."""
-    replaced = {(e.suite, e.name) for e in plan.entries} | {(SUITE, a.name) for a in plan.averages}
+    if not weights:
+        return None
+    replaced = {(entry.suite, entry.name) for entry in plan.entries}
+    replaced |= {(SUITE, average.name) for average in plan.averages}
     stay = []
-    for file in folder.files() if weights else ():
+    for file in folder.files():
         with contextlib.suppress(UserError):
-            found = read_as(file, Evaluation)
-            if (found.suite, found.name) not in replaced and weights_of(found) not in (None, weights):
-                stay.append(f"{found.suite}/{found.name}")
+            evaluation = read_as(file, Evaluation)
+            if (evaluation.suite, evaluation.name) in replaced:
+                continue
+            if weights_of(evaluation) not in (None, weights):
+                stay.append(f"{evaluation.suite}/{evaluation.name}")
     if not stay:
         return None
     return (

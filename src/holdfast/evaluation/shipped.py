@@ -24,6 +24,9 @@ from holdfast.evaluation.kinds.task import TaskEntry
 from holdfast.support.own_code import is_reference
 from holdfast.support.paths import expanded, real
 
+Finder = Callable[[str], tuple[str | None, str]]
+"""From a file's name to its place, None where there is none, and to what is said then."""
+
 
 def shipped_suites() -> dict[str, Path]:
     """Name -> YAML file."""
@@ -40,9 +43,9 @@ def suite_files(name: str) -> list[Path]:
     shipped = shipped_suites()
     if name in shipped:
         return [shipped[name]]
-    family = [path for stem, path in shipped.items() if stem.startswith(f"{name}-")]
-    if family:
-        return family
+    of_paper = [path for stem, path in shipped.items() if stem.startswith(f"{name}-")]
+    if of_paper:
+        return of_paper
     path = expanded(name)
     if path.suffix in TASK_SUFFIXES:
         if path.is_file():
@@ -74,25 +77,24 @@ def read_suites(names: Sequence[str], *, decided: Collection[str] = ()) -> tuple
     clashes: dict[tuple[str, str, str], list[str]] = {}
     for name in names:
         try:
-            files = suite_files(name)
-            read = [(path, read_yaml(path, option="suite")) for path in files]
+            files = [(path, read_yaml(path, option="suite")) for path in suite_files(name)]
         except ConfigError as error:
             problems += error.problems
             continue
-        for path, given in read:
-            problems += [f"{path}: {sentence}" for sentence in given.sentences(given.mistakes)]
+        for path, file in files:
+            problems += [f"{path}: {sentence}" for sentence in file.sentences(file.mistakes)]
             # a training config has its suites below `evaluation:`
-            found = given.values.get("evaluation", given.values)
-            if not isinstance(found, Mapping):
-                problems.append(f"{path}: expected suites such as `source:` with a list of entries, got {show(found)}.")
+            suite = file.values.get("evaluation", file.values)
+            if not isinstance(suite, Mapping):
+                problems.append(f"{path}: expected suites such as `source:` with a list of entries, got {show(suite)}.")
                 continue
-            for title, first, advice in _join(merged, found, path, sources):
+            for title, first, advice in _join(merged, suite, path, sources):
                 if advice is not _ONE_VALUE or title not in decided:
                     clashes.setdefault((first.stem, path.stem, advice), []).append(title)
-    for (one, other, advice), called in clashes.items():
+    for (first_name, second_name, advice), titles in clashes.items():
         problems.append(
-            f"{one} and {other} have {', '.join(dict.fromkeys(called))} with different settings. Measure the two "
-            f"suites one after the other, each into an --output_dir of its own, or {advice}."
+            f"{first_name} and {second_name} have {', '.join(dict.fromkeys(titles))} with different settings. Measure "
+            f"the two suites one after the other, each into an --output_dir of its own, or {advice}."
         )
     return merged, problems
 
@@ -102,20 +104,21 @@ _ONE_VALUE = "say which one holds for both, by the option of that name or beside
 
 
 def _join(
-    merged: dict[str, Any], found: Mapping[Any, Any], path: Path, sources: dict[tuple[str, str], Path]
+    merged: dict[str, Any], suite: Mapping[Any, Any], path: Path, sources: dict[tuple[str, str], Path]
 ) -> Iterator[tuple[str, Path, str]]:
     """Puts a suite's entries, averages and settings to those of the suites before it.
 
     Args:
         merged: what is added to.
-        found: the suite.
+        suite: what is added.
         path: its file.
         sources: the file of each entry, average and setting, by key and name; added to.
 
     Returns:
         What both have under one name with different settings, the file that had it first, and what to do.
     """
-    for key, value in ((str(k), v) for k, v in found.items()):
+    for key, value in suite.items():
+        key = str(key)
         present = merged.get(key)
         if value is None and isinstance(present, (list, Mapping)):  # all its entries are commented out
             continue
@@ -123,18 +126,21 @@ def _join(
         if present is None and isinstance(value, (list, Mapping)):
             present = merged[key] = [] if isinstance(value, list) else {}
         if isinstance(value, list) and isinstance(present, list):
-            for entry in (_placed(entry, path) for entry in value):
+            for entry in value:
+                entry = _beside(entry, path)
                 name = _name_in(entry)
                 first = sources.setdefault((key, name), path)
-                if first != path and name and entry not in present:
+                if entry in present:
+                    continue
+                if first != path and name:
                     yield name, first, _OWN_NAMES
-                elif entry not in present:
+                else:
                     present.append(entry)
         elif isinstance(value, Mapping) and isinstance(present, dict):
-            for title, one in value.items():
-                one = _place(one, path) if key in _FILES else one
+            for title, item in value.items():
+                item = _beside_text(item, path) if key in _FILES else item
                 first = sources.setdefault((key, str(title)), path)
-                if present.setdefault(title, one) != one:
+                if present.setdefault(title, item) != item:
                     yield f"the average {title}" if key == "averages" else f"{key} for {title}", first, _OWN_NAMES
         elif key != "description" and merged.setdefault(key, value) != value:
             yield key, first, _ONE_VALUE
@@ -146,32 +152,35 @@ def _name_in(entry: Any) -> str:
         return str(entry)
     if entry.get("name"):
         return str(entry["name"])
-    kind = next((key for key in entry if key in KINDS or is_reference(key)), None)
-    if kind is None or is_reference(kind):
-        return kind or ""
-    return str(entry[kind]) if kind in ("task", "perplexity") else f"{kind} {entry[kind]}"
+    for key, value in entry.items():
+        if is_reference(key):
+            return str(key)
+        if key in KINDS:
+            return str(value) if key in ("task", "perplexity") else f"{key} {value}"
+    return ""
 
 
 _FILES = ("data", "fewshot_data", "reference")
 
 
-def _placed(entry: Any, suite: Path) -> Any:
+def _beside(entry: Any, suite: Path) -> Any:
     """An entry with its relative paths taken from the suite's own folder, where there is such a file."""
     if not isinstance(entry, Mapping):
-        return _place(entry, suite)
-    return {
-        _place(key, suite): _place(value, suite) if key in KINDS or key in _FILES else value
-        for key, value in entry.items()
-    }
+        return _beside_text(entry, suite)
+    values = {}
+    for key, value in entry.items():
+        names_file = key in KINDS or key in _FILES
+        values[_beside_text(key, suite)] = _beside_text(value, suite) if names_file else value
+    return values
 
 
-def _place(value: Any, suite: Path) -> Any:
+def _beside_text(value: Any, suite: Path) -> Any:
     if not isinstance(value, str):
         return value
     name, colon, rest = value.rpartition(":") if is_reference(value) else (value, "", "")
     known = kind_of(Path(name)) is not None or name.endswith((*TASK_SUFFIXES, ".py"))
-    beside = suite.parent / name
-    return f"{beside.resolve()}{colon}{rest}" if known and not Path(name).is_absolute() and beside.exists() else value
+    file = suite.parent / name
+    return f"{file.resolve()}{colon}{rest}" if known and not Path(name).is_absolute() and file.exists() else value
 
 
 def changed(
@@ -180,7 +189,7 @@ def changed(
     data: Mapping[str, str] | None = None,
     fewshot_data: Mapping[str, str] | None = None,
     skip: Sequence[str] = (),
-    find: Callable[[str], tuple[str | None, str]] | None = None,
+    find: Finder | None = None,
     **settings: Any,
 ) -> tuple[EvaluationPlan, list[Mistake]]:
     """A plan with local files for its tasks, without some entries, and with settings for all entries.
@@ -198,53 +207,79 @@ def changed(
         The plan, and the mistakes, with paths that start with the argument.
     """
     mistakes: list[Mistake] = []
-    names = sorted({name for entry in plan.entries for name in _names(entry)})
-    given = {k: v for k, v in settings.items() if v is not None}
-    files: dict[str, dict[str, str]] = {"data": {}, "fewshot_data": {}}
-    asked = {"data": data or {}, "fewshot_data": fewshot_data or {}, "skip": dict.fromkeys(skip, "")}
-    for option, keys in asked.items():
-        for key, file in keys.items():
-            if key not in names:
-                text = f"no entry or task '{key}' in what is to be measured.{did_you_mean(key, names)} There are: "
-                mistakes.append(Mistake(path=(option,), text=f"{text}{', '.join(names)}."))
-            if option not in files:
-                continue
-            if wrong := _without(option, [entry for entry in plan.entries if key in _names(entry)]):
-                mistakes.append(Mistake(path=(option, key), text=wrong))
-            place, missing = (find or _in_the_working_directory)(file)
-            if place is None:
-                mistakes.append(Mistake(path=(option, key), text=missing))
-            else:
-                files[option][key] = place
+    files = {}
+    for option, paths in (("data", data or {}), ("fewshot_data", fewshot_data or {})):
+        files[option] = _located(option, paths, plan, find or _in_the_working_directory, mistakes)
+    for key in skip:
+        mistakes += _unknown("skip", key, plan)
+    values = {name: value for name, value in settings.items() if value is not None}
     entries: list[Entry] = []
     for entry in plan.entries:
         if any(name in skip for name in _names(entry)):
             continue
         if isinstance(entry, TaskEntry):
-            found: dict[str, Any] = {
-                option: place
-                for option, places in files.items()
-                if (place := next((places[name] for name in _names(entry) if name in places), None)) is not None
-            }
-            entry = dataclasses.replace(entry, **found)
+            entry = dataclasses.replace(entry, **_files_of(entry, files))
             if entry.fewshot_data is not None and entry.data is None:
                 text = "only used together with `data` for the same task."
                 mistakes.append(Mistake(path=("fewshot_data", entry.task), text=text))
-        known = {f.name for f in dataclasses.fields(entry)} - set(entry.unread)
-        taken = {key: value for key, value in given.items() if key in known}
-        if "limit" in given and isinstance(entry, DataEntry):
-            taken["max_documents"] = given["limit"]
-        entries.append(dataclasses.replace(entry, **taken))
-    left = {(e.suite, e.name) for e in entries}
-    averages: list[Average] = [a for a in plan.averages if all((suite, name) in left for suite, name, _ in a.members)]
+        read = {field.name for field in dataclasses.fields(entry)} - set(entry.unread)
+        changes = {name: value for name, value in values.items() if name in read}
+        if "limit" in values and isinstance(entry, DataEntry):
+            changes["max_documents"] = values["limit"]
+        entries.append(dataclasses.replace(entry, **changes))
+    left = {(entry.suite, entry.name) for entry in entries}
+    averages: list[Average] = []
+    for average in plan.averages:
+        if all((suite, name) in left for suite, name, _ in average.members):
+            averages.append(average)
     return dataclasses.replace(plan, entries=tuple(entries), averages=tuple(averages)), mistakes
 
 
-def _without(option: str, entries: Sequence[Entry]) -> str:
+def _unknown(option: str, key: str, plan: EvaluationPlan) -> list[Mistake]:
+    """What is said where no entry or task is called so."""
+    names: set[str] = set()
+    for entry in plan.entries:
+        names.update(_names(entry))
+    if key in names:
+        return []
+    known = sorted(names)
+    text = f"no entry or task '{key}' in what is to be measured.{did_you_mean(key, known)} There are: "
+    return [Mistake(path=(option,), text=f"{text}{', '.join(known)}.")]
+
+
+def _located(
+    option: str, files: Mapping[str, str], plan: EvaluationPlan, find: Finder, mistakes: list[Mistake]
+) -> dict[str, str]:
+    """The places of files by task or entry."""
+    located = {}
+    for key, file in files.items():
+        mistakes += _unknown(option, key, plan)
+        if problem := _refusal(option, [entry for entry in plan.entries if key in _names(entry)]):
+            mistakes.append(Mistake(path=(option, key), text=problem))
+        path, missing = find(file)
+        if path is None:
+            mistakes.append(Mistake(path=(option, key), text=missing))
+        else:
+            located[key] = path
+    return located
+
+
+def _files_of(entry: TaskEntry, files: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
+    """Its files by setting, as they are named for it or its task."""
+    changes = {}
+    for option, paths in files.items():
+        for name in reversed(_names(entry)):
+            if name in paths:
+                changes[option] = paths[name]
+    return changes
+
+
+def _refusal(option: str, entries: Sequence[Entry]) -> str:
     """Why none of the entries that a file is given for takes it; empty where one does, or there are none."""
-    if not entries or any(isinstance(entry, TaskEntry) and option not in entry.unread for entry in entries):
+    tasks = [entry for entry in entries if isinstance(entry, TaskEntry)]
+    if not entries or any(option not in task.unread for task in tasks):
         return ""
-    [first, *_] = entries
+    first = entries[0]
     if isinstance(first, TaskEntry):
         return f"{first.task} shows no examples. Leave it out."
     return f"only tasks take another file, and this is a {first.kind} entry. Name the file in the entry itself."
@@ -257,4 +292,4 @@ def _in_the_working_directory(file: str) -> tuple[str | None, str]:
 
 def _names(entry: Entry) -> list[str]:
     task = [entry.task] if isinstance(entry, TaskEntry) else []
-    return list(dict.fromkeys([entry.name, f"{entry.suite}/{entry.name}", *task]))
+    return list(dict.fromkeys([entry.name, entry.path, *task]))
