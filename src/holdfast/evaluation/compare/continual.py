@@ -46,8 +46,7 @@ def average_accuracy(scores: np.ndarray) -> np.ndarray:
 def backward_transfer(scores: np.ndarray) -> np.ndarray:
     """What later stages did to earlier tasks, `[...]` from scores `[..., T + 1, T]`; NaN for T = 1."""
     tasks = scores.shape[-1]
-    changes = [scores[..., tasks, i] - scores[..., i + 1, i] for i in range(tasks - 1)]
-    return _mean(changes, scores)
+    return _mean([scores[..., tasks, i] - scores[..., i + 1, i] for i in range(tasks - 1)], scores)
 
 
 def forgetting(scores: np.ndarray) -> np.ndarray:
@@ -111,38 +110,38 @@ def stage_matrix(
     start, *later = _read_all(folders)
     keys = find_tasks(start, tasks, metric=metric)
     entries: dict[Key, list[Evaluation]] = {(e.suite, e.name): [e] for e in start}
-    reasons: dict[tuple[Key, int], str] = {}
+    problems_of: dict[Key, list[str]] = {}
     for number, evaluations in enumerate(later, 1):
         matching = match_entries(start, evaluations)
         for pair in matching.pairs:
             if len(entries[pair.key]) == number:
                 entries[pair.key].append(pair.after)
-        reasons |= {((u.suite, u.name), number): u.reason for u in matching.unmatched if u.why != "only after"}
-    joint = JointScores(
-        folders, {k: e for k, e in entries.items() if len(e) == len(folders)}, resamples=resamples, seed=seed
-    )
-    found: list[Scores] = []
+        for entry in matching.unmatched:
+            if entry.why != "only after":
+                problem = f"{entry.suite}/{entry.name}, {stages[number]} against {stages[0]}: {entry.reason}"
+                problems_of.setdefault((entry.suite, entry.name), []).append(problem)
+    complete = {key: evaluations for key, evaluations in entries.items() if len(evaluations) == len(folders)}
+    joint = JointScores(folders, complete, resamples=resamples, seed=seed)
+    scores_of_tasks: list[Scores] = []
     problems, broken = [], []
     for key in keys:
-        mine = [
-            f"{'/'.join(key)}, {stages[n]} against {stages[0]}: {reason}"
-            for (k, n), reason in reasons.items()
-            if k == key
-        ]
-        problems += mine
-        if not mine:
-            try:
-                wanted, failed = metric or entries[key][0].primary, joint.failed(key)
-                scores = None if failed else joint.scores(key, wanted)
-                if scores is None or not np.isfinite(scores.values).all():
-                    broken.append(f"{'/'.join(key)}: {failed or f'{wanted} is not finite.'}")
-                    scores = _no_scores(entries[key], wanted, resamples)
-                found.append(scores)
-            except DataError as error:
-                problems.append(str(error))
+        if key in problems_of:
+            problems += problems_of[key]
+            continue
+        name = metric or entries[key][0].primary
+        try:
+            failed = joint.failed(key)
+            scores = None if failed else joint.scores(key, name)
+        except DataError as error:
+            problems.append(str(error))
+            continue
+        if scores is None or not np.isfinite(scores.values).all():
+            broken.append(f"{'/'.join(key)}: {failed or f'{name} is not finite.'}")
+            scores = _no_scores(entries[key], name, resamples)
+        scores_of_tasks.append(scores)
     if problems:
         raise DataError(*problems)
-    return replace(_matrix(found, keys, stages, confidence=confidence), failed=broken)
+    return replace(_matrix(scores_of_tasks, keys, stages, confidence=confidence), failed=broken)
 
 
 def _no_scores(evaluations: Sequence[Evaluation], metric: str, resamples: int) -> Scores:
@@ -159,15 +158,15 @@ def _no_scores(evaluations: Sequence[Evaluation], metric: str, resamples: int) -
 
 
 def _read_all(folders: Sequence[EvaluationFolder]) -> list[list[Evaluation]]:
-    found, problems = [], []
+    models, problems = [], []
     for folder in folders:
         try:
-            found.append(read_evaluations(folder))
+            models.append(read_evaluations(folder))
         except DataError as error:
             problems.append(str(error))
     if problems:
         raise DataError(*dict.fromkeys(problems))
-    return found
+    return models
 
 
 def find_tasks(
@@ -181,44 +180,52 @@ def find_tasks(
     keys: list[Key] = []
     problems = []
     for suite, name in tasks:
-        found = [e for e in start if e.name == name and suite in (None, e.suite)]
-        shown = f"{suite}/{name}" if suite else name
-        if not found:
+        entries = [e for e in start if e.name == name and suite in (None, e.suite)]
+        task = f"{suite}/{name}" if suite else name
+        if not entries:
             known = [f"{e.suite}/{e.name}" for e in start]
-            near = did_you_mean(shown, known if suite else [e.name for e in start])
-            problems.append(f"task '{shown}': the start was not measured on it.{near or f' Measured: {_some(known)}.'}")
-        elif len(found) > 1:
-            problems.append(
-                f"task '{shown}': several suites have it. Write one of "
-                f"{', '.join(f'{e.suite}/{e.name}' for e in found)}."
-            )
-        elif (found[0].suite, found[0].name) in keys:
-            problems.append(f"task '{shown}' is given twice; each stage has a task of its own.")
-        else:
-            keys.append((found[0].suite, found[0].name))
-            if metric is not None and metric not in found[0].metrics:
-                problems.append(f"task '{shown}' has no metric '{metric}'. It has: {', '.join(found[0].metrics)}.")
+            near = did_you_mean(task, known if suite else [e.name for e in start])
+            problems.append(f"task '{task}': the start was not measured on it.{near or f' Measured: {_some(known)}.'}")
+            continue
+        if len(entries) > 1:
+            paths = ", ".join([f"{e.suite}/{e.name}" for e in entries])
+            problems.append(f"task '{task}': several suites have it. Write one of {paths}.")
+            continue
+        entry = entries[0]
+        if (entry.suite, entry.name) in keys:
+            problems.append(f"task '{task}' is given twice; each stage has a task of its own.")
+            continue
+        keys.append((entry.suite, entry.name))
+        if metric is not None and metric not in entry.metrics:
+            problems.append(f"task '{task}' has no metric '{metric}'. It has: {', '.join(entry.metrics)}.")
     if problems:
         raise ConfigError(problems)
     return keys
 
 
 def _some(names: Sequence[str], most: int = 12) -> str:
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+    others = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + others
 
 
-def _matrix(found: Sequence[Scores], keys: Sequence[Key], stages: Sequence[str], *, confidence: float) -> StageMatrix:
-    unit = _common_unit(found, keys)
-    signs = [1.0 if s.higher_is_better else -1.0 for s in found]
-    scores = np.stack([sign * s.values for sign, s in zip(signs, found, strict=True)], axis=-1)
-    draws = np.stack([sign * s.draws for sign, s in zip(signs, found, strict=True)], axis=-1)
-    smallest = min(s.smallest for s in found)
+def _matrix(
+    scores_of_tasks: Sequence[Scores], keys: Sequence[Key], stages: Sequence[str], *, confidence: float
+) -> StageMatrix:
+    unit = _common_unit(scores_of_tasks, keys)
+    columns, columns_of_draws = [], []
+    for of_task in scores_of_tasks:
+        sign = 1.0 if of_task.higher_is_better else -1.0
+        columns.append(sign * of_task.values)
+        columns_of_draws.append(sign * of_task.draws)
+    scores, draws = np.stack(columns, axis=-1), np.stack(columns_of_draws, axis=-1)
+    smallest = min(of_task.smallest for of_task in scores_of_tasks)
+    n = sum(of_task.n for of_task in scores_of_tasks)
     measures = {}
     for name, (measure, higher) in MEASURES.items():
         value = float(measure(scores))
         measures[name] = Metric(
             value=value,
-            n=0 if math.isnan(value) else sum(s.n for s in found),
+            n=0 if math.isnan(value) else n,
             unit=unit,
             higher_is_better=higher,
             interval=known_interval(expanded_interval(measure(draws), n=smallest, confidence=confidence)),
@@ -229,12 +236,13 @@ def _matrix(found: Sequence[Scores], keys: Sequence[Key], stages: Sequence[str],
     return StageMatrix(tasks=tasks, stages=list(stages), scores=scores.tolist(), measures=measures, unit=unit)
 
 
-def _common_unit(found: Sequence[Scores], keys: Sequence[Key]) -> str:
-    if len({s.unit for s in found}) == 1:
-        return found[0].unit if found[0].higher_is_better else f"{found[0].unit}, negated"
-    if all(s.higher_is_better and is_share(s.unit, values=s.values, unknown=True) for s in found):
+def _common_unit(scores: Sequence[Scores], keys: Sequence[Key]) -> str:
+    first = scores[0]
+    if len({of_task.unit for of_task in scores}) == 1:
+        return first.unit if first.higher_is_better else f"{first.unit}, negated"
+    if all(s.higher_is_better and is_share(s.unit, values=s.values, unknown=True) for s in scores):
         return "share"
-    listed = ", ".join(f"{'/'.join(key)} in {s.unit}" for key, s in zip(keys, found, strict=True))
+    listed = ", ".join([f"{'/'.join(key)} in {of_task.unit}" for key, of_task in zip(keys, scores, strict=True)])
     raise ConfigError(
         f"expected tasks in one unit, since their scores are averaged, got {listed}. Choose a metric that all of them "
         f"have."

@@ -36,12 +36,15 @@ def contributions(
             the metric is no ratio of sums over samples.
     """
     suite, name, metric = entry
-    asked: tuple[str, ...] = ()
-    parts = []
+    first_samples: tuple[str, ...] = ()
+    values = []
     for sides in seeds:
-        evaluations = [e for e in (side.find(suite, name) for side in sides) if e is not None and metric in e.metrics]
-        if len(evaluations) < len(sides):
-            raise DataError(f"{suite}/{name}: {metric} was not measured")
+        evaluations = []
+        for side in sides:
+            evaluation = side.find(suite, name)
+            if evaluation is None or metric not in evaluation.metrics:
+                raise DataError(f"{suite}/{name}: {metric} was not measured")
+            evaluations.append(evaluation)
         rows: Sequence[Rows] = [sides[-1].samples(suite, name)]
         if len(sides) > 1:
             rows = join(_of_start(sides[0], suite, name, starts), rows[0], what=f"{suite}/{name}")
@@ -49,17 +52,17 @@ def contributions(
             raise DataError(f"{suite}/{name}: {reason}")
         about = evaluations[0].metrics[metric]
         influences = []
-        for part in rows:
-            figure = figure_for(metric, part, higher_is_better=about.higher_is_better, unit=about.unit)
+        for rows_of_side in rows:
+            figure = figure_for(metric, rows_of_side, higher_is_better=about.higher_is_better, unit=about.unit)
             if figure is None:
                 raise DataError(f"{suite}/{name}: {metric} is no mean over samples")
-            influences.append(figure.influence(by_cluster(figure.columns(part), clusters_of(rows[0]))))
+            influences.append(figure.influence(by_cluster(figure.columns(rows_of_side), clusters_of(rows[0]))))
         samples = tuple(dict.fromkeys(map(sample_of, rows[0])))
-        if asked not in ((), samples):
+        if first_samples not in ((), samples):
             raise DataError(f"{suite}/{name}: seeds were asked other samples")
-        asked = samples
-        parts.append(influences[-1] - (influences[0] if len(sides) > 1 else 0.0))
-    return Contributions(samples=asked, values=np.mean(parts, axis=0))
+        first_samples = samples
+        values.append(influences[-1] - (influences[0] if len(sides) > 1 else 0.0))
+    return Contributions(samples=first_samples, values=np.mean(values, axis=0))
 
 
 def _of_start(
@@ -95,9 +98,9 @@ def sample_correlation(
         except (DataError, OSError) as error:
             left_out[number] = str(error)
         advance(1)
-    found = correlation(entry, known)
-    missing = set(known) - set(found.trials if found is not None else ())
-    return found, left_out | dict.fromkeys(missing, "other samples than the first of them, or fewer than two")
+    correlations = correlation(entry, known)
+    missing = set(known) - set(correlations.trials if correlations is not None else ())
+    return correlations, left_out | dict.fromkeys(missing, "other samples than the first of them, or fewer than two")
 
 
 def independent(entry: Entry, left_out: Mapping[int, str], of: int, what: str) -> str:

@@ -73,25 +73,28 @@ def with_decision(
     """The comparisons with the adjusted p-values of those that lead, and the power of those that show nothing; and what
     they say together, None where there is nothing to test."""
     family: list[tuple[int, Comparison, PairedTest]] = []
-    for place, c in enumerate(comparisons):
-        if c.primary and not math.isnan(c.interval[0]) and (known := paired_test(c)) is not None:
-            family.append((place, c, known))
+    for number, c in enumerate(comparisons):
+        paired = paired_test(c) if c.primary and not math.isnan(c.interval[0]) else None
+        if paired is not None:
+            family.append((number, c, paired))
     if not family:
         return list(comparisons), None
-    p_values = [test.p_below() if c.higher_is_better else test.p_above() for _, c, test in family]
-    tests = [(c, -1.0 if c.higher_is_better else 1.0) for _, c, _ in family]
+    p_values, tests = [], []
+    for _, c, test in family:
+        p_values.append(test.p_below() if c.higher_is_better else test.p_above())
+        tests.append((c, -1.0 if c.higher_is_better else 1.0))
     adjusted = adjustment.adjusted(p_values, tests)
     level = level_of(family[0][1].confidence)
-    found = list(comparisons)
-    for (place, c, test), p in zip(family, adjusted, strict=True):
+    decided = list(comparisons)
+    for (number, c, test), p in zip(family, adjusted, strict=True):
         power = _power(c, test, adjustment.share(level, len(family))) if c.verdict == NOT_SHOWN else {}
-        found[place] = dataclasses.replace(c, p_adjusted=p, **power)
-    return found, loss_decision(found, adjustment.family_wise)
+        decided[number] = dataclasses.replace(c, p_adjusted=p, **power)
+    return decided, loss_decision(decided, adjustment.family_wise)
 
 
 def _power(c: Comparison, test: PairedTest, level: float) -> dict[str, Any]:
-    seen = test.detectable(level)
-    if not math.isfinite(seen) or seen <= 0.0:
+    detectable = test.detectable(level)
+    if not math.isfinite(detectable) or detectable <= 0.0:
         return {}
     times = test.needed(c.tolerated, level) if c.tolerated > 0.0 else math.nan
-    return {"detectable": seen, "needed": math.ceil(times * c.n) if times > 1.0 else None}
+    return {"detectable": detectable, "needed": math.ceil(times * c.n) if times > 1.0 else None}

@@ -17,6 +17,7 @@ so have those of averages that it is a member of.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -130,7 +131,7 @@ def compare_folders(
         DataError: evaluations that cannot be read (all of them are named), or a folder without any.
     """
     sides = read_evaluations(before), read_evaluations(after)
-    found = compare_entries(
+    compared = compare_entries(
         before,
         after,
         match_entries(*sides),
@@ -140,7 +141,8 @@ def compare_folders(
         resamples=resamples,
         seed=seed,
     )
-    return [c for c in found.comparisons if c.primary or metrics == "all"], [str(u) for u in found.unmatched]
+    comparisons = [c for c in compared.comparisons if c.primary or metrics == "all"]
+    return comparisons, [str(entry) for entry in compared.unmatched]
 
 
 def read_evaluations(folder: EvaluationFolder) -> list[Evaluation]:
@@ -149,37 +151,38 @@ def read_evaluations(folder: EvaluationFolder) -> list[Evaluation]:
     Raises:
         DataError: none there, or some that cannot be read; all of them are named.
     """
-    found, problems = [], []
+    evaluations, problems = [], []
     for path in folder.files():
         try:
-            found.append(read_as(path, Evaluation))
+            evaluations.append(read_as(path, Evaluation))
         except DataError as error:
             problems.append(str(error))
     if problems:
         raise DataError(*problems)
-    if not found:
+    if not evaluations:
         raise DataError(
             f"Expected evaluations (<suite>.<name>.json) in {folder.path}, found none. 'holdfast evaluate' writes them."
         )
-    return found
+    return evaluations
 
 
 def weights_of(evaluation: Evaluation) -> str | None:
     """What tells the weights behind an evaluation from others: `hash` of its model, or `weights` where that says more
     (how vLLM serves them). None where they are not known, as behind a server."""
-    found = evaluation.model.get("weights", evaluation.model.get("hash"))
-    return None if found is None else str(found)
+    weights = evaluation.model.get("weights", evaluation.model.get("hash"))
+    return None if weights is None else str(weights)
 
 
 def mixed_weights(evaluations: Sequence[Evaluation]) -> str | None:
     """Whose weights the evaluations of one folder are, where that is more than one model; else None."""
     by_weights: dict[str, list[str]] = {}
-    for e in evaluations:
-        if (weights := weights_of(e)) is not None:
-            by_weights.setdefault(weights, []).append(f"{e.suite}/{e.name}")
+    for evaluation in evaluations:
+        weights = weights_of(evaluation)
+        if weights is not None:
+            by_weights.setdefault(weights, []).append(f"{evaluation.suite}/{evaluation.name}")
     if len(by_weights) < 2:
         return None
-    return "; ".join(f"{', '.join(names)} of {weights[:12]}" for weights, names in by_weights.items())
+    return "; ".join([f"{', '.join(names)} of {weights[:12]}" for weights, names in by_weights.items()])
 
 
 # ------------------------------------------------------------------------------------------------------------ matching
@@ -188,65 +191,66 @@ def mixed_weights(evaluations: Sequence[Evaluation]) -> str | None:
 def match_entries(before: Sequence[Evaluation], after: Sequence[Evaluation]) -> Matching:
     """Joins the entries of two models and holds their settings against each other (module docstring). Reads no
     samples."""
-    counts = [Counter(e.name for e in side) for side in (before, after)]
+    names_before, names_after = (Counter(e.name for e in side) for side in (before, after))
     by_key = {(e.suite, e.name): e for e in after}
     by_name = {e.name: e for e in after}
-    pairs, unmatched, notes, used = [], [], [], set()
-    for one in before:
-        other = by_key.get((one.suite, one.name))
-        if other is None and counts[0][one.name] == counts[1][one.name] == 1:
-            other = by_name[one.name]
-            notes.append(f"{one.suite}/{one.name} is compared with {other.suite}/{other.name}: joined by name.")
+    pairs, unmatched, notes, paired = [], [], [], set()
+    for entry in before:
+        name = entry.name
+        other = by_key.get((entry.suite, name))
+        if other is None and names_before[name] == names_after[name] == 1:
+            other = by_name[name]
+            notes.append(f"{entry.suite}/{name} is compared with {other.suite}/{name}: joined by name.")
         if other is None:
-            unmatched.append(_one_sided(one, after, "before", "after"))
+            unmatched.append(_one_sided(entry, after, "before"))
             continue
-        used.add((other.suite, other.name))
-        if reason := _measured_differently(one, other):
-            unmatched.append(Unmatched(suite=one.suite, name=one.name, why="refused", reason=reason))
+        paired.add((other.suite, name))
+        if reason := _measured_differently(entry, other):
+            unmatched.append(Unmatched(suite=entry.suite, name=name, why="refused", reason=reason))
         else:
-            pairs.append(EntryPair(before=one, after=other))
-    unmatched += [_one_sided(e, before, "after", "before") for e in after if (e.suite, e.name) not in used]
+            pairs.append(EntryPair(before=entry, after=other))
+    for entry in after:
+        if (entry.suite, entry.name) not in paired:
+            unmatched.append(_one_sided(entry, before, "after"))
     return Matching(pairs=pairs, unmatched=unmatched, notes=[*notes, *_worth_knowing(pairs)])
 
 
-def _one_sided(
-    entry: Evaluation, others: Sequence[Evaluation], here: Literal["before", "after"], there: str
-) -> Unmatched:
+def _one_sided(entry: Evaluation, others: Sequence[Evaluation], side: Literal["before", "after"]) -> Unmatched:
+    why: Literal["only before", "only after"] = "only before" if side == "before" else "only after"
+    other_side = "after" if side == "before" else "before"
+    reason = f"measured {why}"
     namesakes = [f"{e.suite}/{e.name}" for e in others if e.name == entry.name]
-    unclear = f" (which of {', '.join(namesakes)} {there} is meant is not clear; use the same suites for both)"
-    why: Literal["only before", "only after"] = "only before" if here == "before" else "only after"
-    reason = f"measured only {here}{unclear if namesakes else ''}."
-    return Unmatched(suite=entry.suite, name=entry.name, why=why, reason=reason, metrics=tuple(entry.metrics))
+    if namesakes:
+        reason += f" (which of {', '.join(namesakes)} {other_side} is meant is not clear; use the same suites for both)"
+    metrics = tuple(entry.metrics)
+    return Unmatched(suite=entry.suite, name=entry.name, why=why, reason=f"{reason}.", metrics=metrics)
 
 
 def _measured_differently(before: Evaluation, after: Evaluation) -> str | None:
     """Why two evaluations of one entry must not be compared, or None."""
-    advice = "Evaluate both in the same way."
+    advice = "so it is not compared. Evaluate both in the same way."
     if before.kind != after.kind:
-        return f"measured as {before.kind} before and as {after.kind} after, so it is not compared. {advice}"
+        return f"measured as {before.kind} before and as {after.kind} after, {advice}"
     if before.kind == "average":
         return None  # the members are held against each other, one by one
     different = setting_differences(before, after, aside=ASIDE)
-    return (
-        f"measured with other settings before than after ({different}), so it is not compared. {advice}"
-        if different
-        else None
-    )
+    return f"measured with other settings before than after ({different}), {advice}" if different else None
 
 
 def _worth_knowing(pairs: Sequence[EntryPair]) -> list[str]:
     notes = []
-    versions: dict[str, tuple[str, str]] = {}
+    changes: dict[str, str] = {}
     for pair in pairs:
-        both = [note for note in pair.before.notes if note in pair.after.notes]
-        notes += both
+        of_both = [note for note in pair.before.notes if note in pair.after.notes]
+        notes += of_both
         for side, evaluation in (("before", pair.before), ("after", pair.after)):
-            notes += [f"{side}: {note}" for note in evaluation.notes if note not in both]
-        for library in sorted({*pair.before.versions} & {*pair.after.versions}):
-            if pair.before.versions[library] != pair.after.versions[library]:
-                versions[library] = (pair.before.versions[library], pair.after.versions[library])
-    if versions:
-        listed = ", ".join(f"{library} {a} and {b}" for library, (a, b) in versions.items())
+            notes += [f"{side}: {note}" for note in evaluation.notes if note not in of_both]
+        versions_after = pair.after.versions
+        for library, version in sorted(pair.before.versions.items()):
+            if versions_after.get(library, version) != version:
+                changes[library] = f"{library} {version} and {versions_after[library]}"
+    if changes:
+        listed = ", ".join(changes.values())
         notes.append(f"Measured with different library versions: {listed}. A small difference may come from there.")
     return notes + remarks_on_circumstances([(pair.before, pair.after) for pair in pairs])
 
@@ -278,37 +282,33 @@ def compare_entries(
         Comparisons, what they say together, and what is not compared: the matching's, and entries whose samples do not
         fit.
     """
-    joint = JointScores((before, after), {p.key: (p.before, p.after) for p in matching.pairs})
-    comparisons: dict[Key, list[Comparison]] = {p.key: [] for p in matching.pairs}
+    joint = JointScores((before, after), {pair.key: (pair.before, pair.after) for pair in matching.pairs})
+    by_key: dict[Key, list[Comparison]] = {pair.key: [] for pair in matching.pairs}
     influences: dict[Metric, Influence] = {}
     unmatched = list(matching.unmatched)
     notes = list(matching.notes)
     # averages last: the entries that they are made of have been read by then
-    for done, pair in enumerate(sorted(matching.pairs, key=lambda p: p.before.kind == "average"), 1):
+    for done, pair in enumerate(sorted(matching.pairs, key=lambda pair: pair.before.kind == "average"), 1):
+        suite, name = pair.key
         try:
             if (failed := joint.failed(pair.key)) is not None:
                 sides = (pair.before, pair.after)
-                comparisons[pair.key] = failed_comparisons(sides, failed, confidence=confidence)
+                by_key[pair.key] = failed_comparisons(sides, failed, confidence=confidence)
             elif pair.before.kind == "average":
-                comparisons[pair.key] = [_compare_average(joint, pair, confidence=confidence, margins=margins)]
+                by_key[pair.key] = [_compare_average(joint, pair, confidence=confidence, margins=margins)]
             else:
-                comparisons[pair.key] = _compare_rows(joint, pair, notes, confidence=confidence, margins=margins)
-            if family_wise == "max_t":
-                influences |= {
-                    (c.suite, c.name, c.metric): joint.difference(pair.key, c.metric).influence
-                    for c in comparisons[pair.key]
-                    if c.failed is None
-                }
+                by_key[pair.key] = _compare_rows(joint, pair, notes, confidence=confidence, margins=margins)
+            for c in by_key[pair.key] if family_wise == "max_t" else ():
+                if c.failed is None:
+                    influences[c.suite, c.name, c.metric] = joint.difference(pair.key, c.metric).influence
         except DataError as error:
-            suite, name = pair.key
-            unmatched.append(
-                Unmatched(suite=suite, name=name, why="refused", reason=str(error).removeprefix(f"{suite}/{name}: "))
-            )
+            reason = str(error).removeprefix(f"{suite}/{name}: ")
+            unmatched.append(Unmatched(suite=suite, name=name, why="refused", reason=reason))
         if progress is not None:
             progress(done, len(matching.pairs))
     adjustment = Adjustment(family_wise=family_wise, influences=influences, resamples=resamples, seed=seed)
-    found, decision = with_decision([c for held in comparisons.values() for c in held], adjustment)
-    return Compared(comparisons=found, unmatched=unmatched, notes=notes, adjustment=adjustment, decision=decision)
+    comparisons, decision = with_decision(list(itertools.chain(*by_key.values())), adjustment)
+    return Compared(comparisons=comparisons, unmatched=unmatched, notes=notes, adjustment=adjustment, decision=decision)
 
 
 def _compare_rows(
@@ -325,36 +325,38 @@ def _compare_rows(
     if primary not in sheet.figures:
         raise DataError(f"{what}: {primary} {why}; choose another metric to lead.")
     entry = dataclasses.replace(pair.before, primary=primary)
-    found = compare_columns(sheet, entry, confidence=confidence, margins=margins)
-    lead = found[0]
-    for other in found[1:]:
+    comparisons = compare_columns(sheet, entry, confidence=confidence, margins=margins)
+    lead = comparisons[0]
+    for other in comparisons[1:]:
         if other.metric in readings(primary, sheet.figures) and other.verdict != lead.verdict:
             notes.append(
                 f"{what}: {lead.metric} leads ({lead.before:.3g} to {lead.after:.3g}: {lead.verdict}), and "
                 f"{other.metric} parts from it ({other.before:.3g} to {other.after:.3g}: {other.verdict}): what "
                 f"changed may be the form of the answers alone."
             )
-    return found
+    return comparisons
 
 
 def _compare_average(joint: JointScores, pair: EntryPair, *, confidence: float, margins: Margins | None) -> Comparison:
     metric = pair.before.primary
-    found = joint.difference(pair.key, metric)
-    before, after = found.values
-    same = before == after and not any(moved.any() for moved in found.influence.values())
+    difference = joint.difference(pair.key, metric)
+    before, after = difference.values
+    influences = difference.influence.values()
+    same = before == after and not any(influence.any() for influence in influences)
     test: Flips | Moments
-    if same and is_share(found.unit, metric, (before,)):
-        test = Flips(lost=0, gained=0, n=min(len(moved) for moved in found.influence.values()))
+    if same and is_share(difference.unit, metric, (before,)):
+        test = Flips(lost=0, gained=0, n=min(map(len, influences)))
     else:
-        test = moments(0.0 if same else after - before, found.influence, scale=abs(before) + abs(after))
+        change = 0.0 if same else after - before
+        test = moments(change, difference.influence, scale=abs(before) + abs(after))
     return compared(
         test,
         pair.before,
         metric,
-        values=found.values,
-        n=found.n,
-        unit=found.unit,
-        higher_is_better=found.higher_is_better,
+        values=difference.values,
+        n=difference.n,
+        unit=difference.unit,
+        higher_is_better=difference.higher_is_better,
         confidence=confidence,
         margins=margins,
     )

@@ -48,7 +48,6 @@ from holdfast.errors import ConfigError, DataError, did_you_mean
 from holdfast.evaluation.compare.decision import Adjustment
 from holdfast.evaluation.compare.folders import Compared, EntryPair, Key, Matching
 from holdfast.records.comparison import NOT_FINITE, NOT_MEASURED, Comparison, Decision, GateOutcome
-from holdfast.records.evaluation import Evaluation
 from holdfast.records.measure import between
 from holdfast.records.metrics import called, is_share
 from holdfast.statistics.decision import decision_of, level_of, named
@@ -128,19 +127,28 @@ def parse_rules(texts: Iterable[str]) -> list[Rule]:
     Raises:
         ConfigError: any that is malformed, all at once.
     """
-    return _all_or_problems((text, _parse(text)) for text in dict.fromkeys(texts))
+    return _all_or_problems([(text, _parse(text)) for text in dict.fromkeys(texts)])
 
 
-def _all_or_problems(found: Iterable[tuple[str, T | str]]) -> list[T]:
-    """What was found for each rule's text, where no text of a problem is among it.
+def _all_or_problems(values: Sequence[tuple[str, T | str]]) -> list[T]:
+    """What comes of each rule's text.
+
+    Args:
+        values: the rule's text, and what comes of it or a problem.
 
     Raises:
         ConfigError: the problems, all at once.
     """
-    found = list(found)
-    if problems := [f"rule '{text}': {value}" for text, value in found if isinstance(value, str)]:
+    sound: list[T] = []
+    problems = []
+    for text, value in values:
+        if isinstance(value, str):
+            problems.append(f"rule '{text}': {value}")
+        else:
+            sound.append(value)
+    if problems:
         raise ConfigError(problems)
-    return [value for _, value in found if not isinstance(value, str)]
+    return sound
 
 
 def _parse(text: str) -> Rule | str:
@@ -148,11 +156,10 @@ def _parse(text: str) -> Rule | str:
     if match is None:
         return f"expected SUBJECT drop|gain|rise|fall > NUMBER, such as {EXAMPLES}"
     what, direction, unit = match["what"].strip(), match["direction"].lower(), match["unit"].strip()
+    sign = match["operator"]
     if direction not in DIRECTIONS:
         near = did_you_mean(direction, DIRECTIONS)
-        return (
-            f"expected one of {', '.join(DIRECTIONS)} before '{match['operator']}', got '{match['direction']}'.{near}"
-        )
+        return f"expected one of {', '.join(DIRECTIONS)} before '{sign}', got '{match['direction']}'.{near}"
     if not what:
         return f"it names no entry. Begin with one, with a suite, or with 'any', such as {EXAMPLES}"
     try:
@@ -160,24 +167,22 @@ def _parse(text: str) -> Rule | str:
     except ValueError:
         threshold = math.nan
     if not math.isfinite(threshold):
-        return (
-            f"expected a number after '{match['operator']}', such as 1pt or 2%, got "
-            f"'{(match['number'] + match['unit']).strip()}'"
-        )
-    found = Rule(
+        number = (match["number"] + match["unit"]).strip()
+        return f"expected a number after '{sign}', such as 1pt or 2%, got '{number}'"
+    rule = Rule(
         text=text.strip(),
         what=what,
         direction=direction,
-        operator=match["operator"],
+        operator=sign,
         threshold=threshold,
         unit="pt" if unit.lower() in _POINTS else unit,
     )
-    if direction in ("drop", "gain") and found.fails_the_better(True):
+    if direction in ("drop", "gain") and rule.fails_the_better(True):
         return (
             f"it says what is acceptable, but a rule says what FAILS: this one fails every model that is better. Write "
-            f"'{found.reversed_text}'; for a model that is to get worse, say so with rise or fall"
+            f"'{rule.reversed_text}'; for a model that is to get worse, say so with rise or fall"
         )
-    return found
+    return rule
 
 
 # ------------------------------------------------------------------------------------------------------------- binding
@@ -191,80 +196,99 @@ def bind_rules(rules: Sequence[Rule], matching: Matching) -> list[Aim]:
         ConfigError: rules that match nothing (with the nearest names), speak of entries that cannot be compared, or
             have a unit that does not fit; all at once.
     """
-    return _all_or_problems((rule.text, _bind(rule, matching)) for rule in rules)
+    return _all_or_problems([(rule.text, _bind(rule, matching)) for rule in rules])
 
 
 def _bind(rule: Rule, matching: Matching) -> Aim | str:
-    both = {p.key: p for p in matching.pairs}
-    apart = {(u.suite, u.name): u for u in matching.unmatched}
-    known = [*both, *(k for k in apart if k not in both)]
+    pairs = {pair.key: pair for pair in matching.pairs}
+    unmatched = {(entry.suite, entry.name): entry for entry in matching.unmatched}
+    known = list(dict.fromkeys([*pairs, *unmatched]))
     reasons: list[str] = []
     for subject, metric in _readings(rule.what):
         keys = _entries(subject, known)
         if not keys:
             continue
-        refused = [str(apart[k]) for k in keys if k in apart and apart[k].why == "refused"]
+        refused = [str(unmatched[key]) for key in keys if key in unmatched and unmatched[key].why == "refused"]
         if refused:
             return "it speaks of what cannot be compared: " + " ".join(refused)
-        here = [k for k in keys if k in both]
-        missing = [k for k in keys if k in apart and (metric is None or called(metric, apart[k].metrics))]
-        found = {k: _metrics(metric, both[k].before, both[k].after) for k in here}
-        chosen = {k: names[0] for k, names in found.items() if len(names) == 1}
-        if chosen or (missing and not here):
-            aim = Aim(
-                rule=rule, keys=list(chosen), metrics=chosen, missing=missing, notes=_warnings(rule, chosen, both)
-            )
-            return _unit_problem(aim, both) or aim
-        candidates = list(dict.fromkeys(m for names in found.values() for m in names if m))
-        shared = list(dict.fromkeys(m for k in here for m in _shared(both[k].before, both[k].after)))
+        both = [key for key in keys if key in pairs]
+        missing = []
+        for key in keys:
+            if key in unmatched and (metric is None or called(metric, unmatched[key].metrics)):
+                missing.append(key)
+        candidates, chosen = _metrics(metric, {key: pairs[key] for key in both})
+        if chosen or (missing and not both):
+            notes = _warnings(rule, chosen, pairs)
+            aim = Aim(rule=rule, keys=list(chosen), metrics=chosen, missing=missing, notes=notes)
+            return _unit_problem(aim, pairs) or aim
         if candidates:
             reasons.append(f"'{metric}' is any of {', '.join(candidates)}: write one of them in full")
-        else:
-            reasons.append(
-                f"'{subject}' has no metric '{metric}'.{did_you_mean(metric or '', shared)} It has: {', '.join(shared)}"
-            )
-    if reasons:
-        return reasons[0]
-    suites = list(dict.fromkeys(suite for suite, _ in known))
-    names = list(dict.fromkeys([*(name for _, name in known), *suites, *("/".join(k) for k in known), "any"]))
-    near = next((n for n in (did_you_mean(subject, names) for subject, _ in _readings(rule.what)) if n), "")
-    listed = ", ".join("/".join(k) for k in known[:12]) + (f" and {len(known) - 12} more" if len(known) > 12 else "")
-    return f"no entry or suite '{rule.what}'.{near or f' There are: {listed}; and any.'}"
+            continue
+        shared: dict[str, None] = {}
+        for key in both:
+            shared |= dict.fromkeys(_shared(pairs[key]))
+        near = did_you_mean(metric or "", shared)
+        reasons.append(f"'{subject}' has no metric '{metric}'.{near} It has: {', '.join(shared)}")
+    return reasons[0] if reasons else _no_entry(rule, known)
+
+
+def _no_entry(rule: Rule, known: Sequence[Key]) -> str:
+    """What is said of a rule whose words name nothing, with the nearest name or the first of all."""
+    paths = ["/".join(key) for key in known]
+    names = [*(name for _, name in known), *(suite for suite, _ in known), *paths, "any"]
+    for subject, _ in _readings(rule.what):
+        if near := did_you_mean(subject, list(dict.fromkeys(names))):
+            return f"no entry or suite '{rule.what}'.{near}"
+    others = f" and {len(paths) - 12} more" if len(paths) > 12 else ""
+    return f"no entry or suite '{rule.what}'. There are: {', '.join(paths[:12])}{others}; and any."
 
 
 def _readings(what: str) -> list[tuple[str, str | None]]:
     """How the words before the direction may divide into subject and metric, the longest subject first; names may hold
     spaces and slashes."""
-    borders = [i for i, letter in enumerate(what) if letter in " /"]
-    parts = [(what[:i].strip(), what[i + 1 :].strip()) for i in reversed(borders)]
-    return [(what, None), *((subject, metric) for subject, metric in parts if subject and metric)]
+    readings: list[tuple[str, str | None]] = [(what, None)]
+    for i in reversed(range(len(what))):
+        subject, metric = what[:i].strip(), what[i + 1 :].strip()
+        if what[i] in " /" and subject and metric:
+            readings.append((subject, metric))
+    return readings
 
 
 def _entries(subject: str, known: Sequence[Key]) -> list[Key]:
     if subject.lower() == "any":
         return list(known)
-    exact = [k for k in known if "/".join(k) == subject]
-    return exact or [k for k in known if subject in k]
+    exact = [key for key in known if "/".join(key) == subject]
+    return exact or [key for key in known if subject in key]
 
 
-def _shared(before: Evaluation, after: Evaluation) -> list[str]:
-    return [m for m in before.metrics if m in after.metrics]
+def _shared(pair: EntryPair) -> list[str]:
+    return [metric for metric in pair.before.metrics if metric in pair.after.metrics]
 
 
-def _metrics(wanted: str | None, before: Evaluation, after: Evaluation) -> list[str | None]:
-    """The metrics of both that a word means: one, several where it is not clear, or none at all. Without a word it is
-    None: whatever leads the entry."""
-    if wanted is None:
-        return [None]
-    found = called(wanted, _shared(before, after))
-    return [before.primary] if before.primary in found else list(found)
+def _metrics(word: str | None, pairs: Mapping[Key, EntryPair]) -> tuple[list[str], dict[Key, str | None]]:
+    """The metrics that a word may mean where it is not clear, and of the other entries the one that it means. Without a
+    word it is None: whatever leads the entry."""
+    candidates: dict[str, None] = {}
+    chosen: dict[Key, str | None] = {}
+    for key, pair in pairs.items():
+        meant: Sequence[str | None] = [None]
+        if word is not None:
+            meant = called(word, _shared(pair))
+            if pair.before.primary in meant:
+                meant = [pair.before.primary]
+        if len(meant) == 1:
+            chosen[key] = meant[0]
+        candidates |= dict.fromkeys(metric for metric in meant if metric)
+    return list(candidates), chosen
 
 
-def _warnings(rule: Rule, chosen: Mapping[Key, str | None], both: Mapping[Key, EntryPair]) -> list[str]:
-    sides = [(key, both[key].before, metric or both[key].before.primary) for key, metric in chosen.items()]
-    odd = [
-        key for key, e, name in sides if name in e.metrics and rule.fails_the_better(e.metrics[name].higher_is_better)
-    ]
+def _warnings(rule: Rule, chosen: Mapping[Key, str | None], pairs: Mapping[Key, EntryPair]) -> list[str]:
+    odd = []
+    for key, word in chosen.items():
+        before = pairs[key].before
+        metric = before.metrics.get(word or before.primary)
+        if metric is not None and rule.fails_the_better(metric.higher_is_better):
+            odd.append(key)
     if not odd:
         return []
     return [
@@ -273,24 +297,26 @@ def _warnings(rule: Rule, chosen: Mapping[Key, str | None], both: Mapping[Key, E
     ]
 
 
-def _unit_problem(aim: Aim, both: Mapping[Key, EntryPair]) -> str | None:
+def _unit_problem(aim: Aim, pairs: Mapping[Key, EntryPair]) -> str | None:
     wrong = []
-    for key, metric in aim.metrics.items():
-        name = metric or both[key].before.primary
-        known = [side.metrics[name] for side in (both[key].before, both[key].after) if name in side.metrics]
-        if known and not _fits(aim.rule.unit, known[0].unit, [m.value for m in known]):
-            wrong.append(f"{'/'.join(key)} {name} is in {known[0].unit}")
+    for key, word in aim.metrics.items():
+        sides = (pairs[key].before, pairs[key].after)
+        name = word or sides[0].primary
+        metrics = [side.metrics[name] for side in sides if name in side.metrics]
+        if metrics and not _fits(aim.rule.unit, metrics[0].unit, [metric.value for metric in metrics]):
+            wrong.append(f"{'/'.join(key)} {name} is in {metrics[0].unit}")
     return _misfit(aim.rule, wrong) if wrong else None
 
 
-def _fits(unit: str, own: str, values: Sequence[float]) -> bool:
+def _fits(unit: str, of_metric: str, values: Sequence[float]) -> bool:
     if unit == "pt":
-        return is_share(own, values=values, unknown=True)
-    return unit in ("", "%", own)
+        return is_share(of_metric, values=values, unknown=True)
+    return unit in ("", "%", of_metric)
 
 
 def _misfit(rule: Rule, wrong: Sequence[str]) -> str:
-    listed = "; ".join(wrong[:5]) + (f"; and {len(wrong) - 5} more" if len(wrong) > 5 else "")
+    others = f"; and {len(wrong) - 5} more" if len(wrong) > 5 else ""
+    listed = "; ".join(wrong[:5]) + others
     if rule.unit == "pt":
         return (
             f"points are of shares between 0 and 1, but {listed}. Write the threshold in % (relative to before) "
@@ -309,69 +335,74 @@ def judge(aims: Sequence[Aim], compared: Compared) -> tuple[list[GateOutcome], D
         DataError: a rule speaks of an entry or metric that turned out not to be comparable once its samples were read;
             all at once.
     """
-    by_key: dict[Key, list[Comparison]] = {}
+    leading: dict[Key, Comparison] = {}
+    by_metric: dict[tuple[Key, str], Comparison] = {}
     for comparison in compared.comparisons:
-        by_key.setdefault((comparison.suite, comparison.name), []).append(comparison)
-    refused = {(u.suite, u.name): u for u in compared.unmatched}
+        key = (comparison.suite, comparison.name)
+        by_metric.setdefault((key, comparison.metric), comparison)
+        if comparison.primary:
+            leading.setdefault(key, comparison)
+    refused = {(entry.suite, entry.name): entry for entry in compared.unmatched}
     outcomes: list[GateOutcome] = []
     tested: dict[int, tuple[Comparison, float]] = {}
     problems: list[str] = []
     for aim in aims:
+        rule = aim.rule
         for key in aim.keys:
-            wanted = aim.metrics[key]
-            found = next(
-                (c for c in by_key.get(key, []) if (c.primary if wanted is None else c.metric == wanted)), None
-            )
-            if found is None:
-                why = (
-                    str(refused[key])
-                    if key in refused
-                    else f"{'/'.join(key)}: {wanted or 'its metric'} cannot be paired sample by sample."
-                )
-                problems.append(f"rule '{aim.rule.text}': {why}")
-            elif found.failed is not None:
-                outcomes.append(_without_figure(aim.rule, key, NOT_FINITE, found.failed, metric=found.metric))
-            elif not _fits(aim.rule.unit, found.unit, (found.before, found.after)):
-                wrong = f"{'/'.join(key)} {found.metric} is in {found.unit}"
-                problems.append(f"rule '{aim.rule.text}': {_misfit(aim.rule, [wrong])}")
+            metric = aim.metrics[key]
+            c = leading.get(key) if metric is None else by_metric.get((key, metric))
+            if c is None:
+                why = f"{'/'.join(key)}: {metric or 'its metric'} cannot be paired sample by sample."
+                problems.append(f"rule '{rule.text}': {refused.get(key, why)}")
+            elif c.failed is not None:
+                outcomes.append(_without_figure(rule, key, NOT_FINITE, c.failed, metric=c.metric))
+            elif not _fits(rule.unit, c.unit, (c.before, c.after)):
+                wrong = f"{'/'.join(key)} {c.metric} is in {c.unit}"
+                problems.append(f"rule '{rule.text}': {_misfit(rule, [wrong])}")
             else:
-                outcome, sign = _judge_one(aim.rule, found)
+                outcome, sign = _judge_one(rule, c)
                 if not math.isnan(outcome.p_value):
-                    tested[len(outcomes)] = (found, sign)
+                    tested[len(outcomes)] = (c, sign)
                 outcomes.append(outcome)
-        advice = "What was not measured is not passed: evaluate both models on it."
-        outcomes += [
-            _without_figure(aim.rule, key, NOT_MEASURED, f"{refused[key].reason} {advice}") for key in aim.missing
-        ]
+        for key in aim.missing:
+            reason = f"{refused[key].reason} What was not measured is not passed: evaluate both models on it."
+            outcomes.append(_without_figure(rule, key, NOT_MEASURED, reason))
     if problems:
         raise DataError(*problems)
     return _together(outcomes, tested, compared.adjustment)
 
 
 def _together(
-    outcomes: list[GateOutcome], tested: Mapping[int, tuple[Comparison, float]], adjustment: Adjustment
+    outcomes: Sequence[GateOutcome], tested: Mapping[int, tuple[Comparison, float]], adjustment: Adjustment
 ) -> tuple[list[GateOutcome], Decision | None]:
     """Adjusts the outcomes for all of them; those that fail on their own only are undecided."""
+    outcomes = list(outcomes)
     if not tested:
         return outcomes, None
-    level = level_of(next(iter(tested.values()))[0].confidence)
-    adjusted = adjustment.adjusted([outcomes[place].p_value for place in tested], list(tested.values()))
-    found = list(outcomes)
-    for place, p in zip(tested, adjusted, strict=True):
-        o, more = outcomes[place], len(tested) > 1 and adjustment.family_wise != "none"
-        if o.outcome == FAILED and not p < level:
+    tests = list(tested.values())
+    level = level_of(tests[0][0].confidence)
+    adjusted = adjustment.adjusted([outcomes[number].p_value for number in tested], tests)
+    is_family = len(tested) > 1 and adjustment.family_wise != "none"
+    for number, p in zip(tested, adjusted, strict=True):
+        outcome = dataclasses.replace(outcomes[number], p_adjusted=p)
+        reason = outcome.reason.removesuffix(".")
+        if outcome.outcome == FAILED and not p < level:
             text = f"on its own; of {len(tested):,} tests chance alone does that (adjusted p {p:.3f})"
-            o = dataclasses.replace(o, outcome=UNDECIDED, reason=f"{o.reason.removesuffix('.')} {text}.")
-        elif o.outcome == FAILED and more:
+            outcome = dataclasses.replace(outcome, outcome=UNDECIDED, reason=f"{reason} {text}.")
+        elif outcome.outcome == FAILED and is_family:
             figure = "below 0.001" if p < 0.001 else f"{p:.3f}"
-            o = dataclasses.replace(o, reason=f"{o.reason.removesuffix('.')} (adjusted p {figure}).")
-        found[place] = dataclasses.replace(o, p_adjusted=p)
-    broken = [o for o in found if o.outcome == FAILED]
-    rules = list(dict.fromkeys(o.rule for o in broken))
-    listed = "; ".join(f"'{rule}' on {named([(o.suite, o.name) for o in broken if o.rule == rule])}" for rule in rules)
-    text = f"shown to be broken: {listed}" if broken else "no rule is shown to be broken"
-    shown = [f"{o.suite}/{o.name} {o.metric}: {o.rule}" for o in broken]
-    return found, decision_of("rules", text, adjusted, shown, family_wise=adjustment.family_wise, level=level)
+            outcome = dataclasses.replace(outcome, reason=f"{reason} (adjusted p {figure}).")
+        outcomes[number] = outcome
+    broken = [outcome for outcome in outcomes if outcome.outcome == FAILED]
+    lines = [f"{outcome.suite}/{outcome.name} {outcome.metric}: {outcome.rule}" for outcome in broken]
+    text = "no rule is shown to be broken"
+    if broken:
+        rules = []
+        for rule, failures in by_rule(broken).items():
+            rules.append(f"'{rule}' on {named([(failure.suite, failure.name) for failure in failures])}")
+        text = f"shown to be broken: {'; '.join(rules)}"
+    decision = decision_of("rules", text, adjusted, lines, family_wise=adjustment.family_wise, level=level)
+    return outcomes, decision
 
 
 def _judge_one(rule: Rule, c: Comparison) -> tuple[GateOutcome, float]:
@@ -386,30 +417,27 @@ def _judge_one(rule: Rule, c: Comparison) -> tuple[GateOutcome, float]:
     value = sign * scale * c.difference + 0.0  # + 0.0: no "-0"
     low, high = sorted(sign * scale * end + 0.0 for end in c.interval)
     unit = rule.unit if rule.unit in ("pt", "%") else c.unit
-    shown, threshold = f"{rule.direction} {_figure(value, unit)}", _figure(rule.threshold, unit)
+    change, threshold = f"{rule.direction} {_figure(value, unit)}", _figure(rule.threshold, unit)
     beyond = f"{_OPERATORS[rule.operator][1]} {threshold}"
     side = sign if rule.operator in (">", ">=") else -sign
     p_value = _p_value(rule, c, sign * rule.threshold / scale, side, value)
     if math.isnan(low) or math.isnan(high):
         outcome, p_value = UNDECIDED, math.nan
-        why = "nothing is relative to 0" if math.isnan(scale) else "one sample has no interval"
-        why = why if math.isnan(scale) or c.n < 2 else "there is no interval"
-        reason = f"{shown}; {why}, so this cannot be judged."
+        why = "there is no interval" if c.n >= 2 else "one sample has no interval"
+        if math.isnan(scale):
+            why = "nothing is relative to 0"
+        reason = f"{change}; {why}, so this cannot be judged."
     else:
-        outcome = (
-            FAILED
-            if rule.holds(low) and rule.holds(high)
-            else PASSED
-            if not rule.holds(low) and not rule.holds(high)
-            else UNDECIDED
-        )
-        where = {
-            FAILED: f"the whole interval is {beyond}",
-            PASSED: f"none of the interval is {beyond}",
-            UNDECIDED: f"{threshold} lies inside the interval; more samples would decide",
-        }
-        reason = f"{shown} {between(f'{low:.3g}', f'{high:.3g}')}: {where[outcome]}."
-    found = GateOutcome(
+        held_at_ends = {rule.holds(low), rule.holds(high)}
+        if held_at_ends == {True}:
+            outcome, where = FAILED, f"the whole interval is {beyond}"
+        elif held_at_ends == {False}:
+            outcome, where = PASSED, f"none of the interval is {beyond}"
+        else:
+            outcome = UNDECIDED
+            where = f"{threshold} lies inside the interval; more samples would decide"
+        reason = f"{change} {between(f'{low:.3g}', f'{high:.3g}')}: {where}."
+    judged = GateOutcome(
         rule=rule.text,
         suite=c.suite,
         name=c.name,
@@ -422,7 +450,7 @@ def _judge_one(rule: Rule, c: Comparison) -> tuple[GateOutcome, float]:
         reason=reason,
         p_value=p_value,
     )
-    return found, side
+    return judged, side
 
 
 def _p_value(rule: Rule, c: Comparison, threshold: float, side: float, value: float) -> float:
@@ -461,8 +489,11 @@ def _figure(value: float, unit: str) -> str:
 def outcome_of(outcomes: Sequence[GateOutcome]) -> str:
     """The outcome of one rule from those of its entries: not finite where any is, else failed, else not measured, else
     undecided."""
-    found = {o.outcome for o in outcomes}
-    return next((outcome for outcome in (*_CLOSED, UNDECIDED) if outcome in found), PASSED)
+    values = {outcome.outcome for outcome in outcomes}
+    for value in (*_CLOSED, UNDECIDED):
+        if value in values:
+            return value
+    return PASSED
 
 
 def by_rule(outcomes: Iterable[GateOutcome]) -> Mapping[str, list[GateOutcome]]:
@@ -485,8 +516,8 @@ _CLOSED = (NOT_FINITE, FAILED, NOT_MEASURED)
 
 def to_record(outcomes: Sequence[GateOutcome], *, strict: bool) -> list[dict[str, Any]]:
     """One `{"rule", "outcome", "failed"}` a rule, for programs."""
-    rules = by_rule(outcomes)
-    return [
-        {"rule": rule, "outcome": outcome_of(found), "failed": is_failed(found, strict=strict)}
-        for rule, found in rules.items()
-    ]
+    records = []
+    for rule, of_rule in by_rule(outcomes).items():
+        failed = is_failed(of_rule, strict=strict)
+        records.append({"rule": rule, "outcome": outcome_of(of_rule), "failed": failed})
+    return records

@@ -124,12 +124,13 @@ class JointScores:
         if evaluations[0].kind != "average":
             self.sheet(key)
             return self._failed[key]
-        found = []
-        for member in dict.fromkeys((suite, name) for suite, name, _ in _members(evaluations[0])):
+        reasons = []
+        members = dict.fromkeys((suite, name) for suite, name, _ in _members(evaluations[0]))
+        for member in members:
             with contextlib.suppress(DataError):  # `scores` says what cannot be compared
                 if member in self.entries and (reason := self.failed(member)) is not None:
-                    found.append(f"its member {'/'.join(member)}: {reason}")
-        return " ".join(found) or None
+                    reasons.append(f"its member {'/'.join(member)}: {reason}")
+        return " ".join(reasons) or None
 
     def sums(self, key: Key) -> dict[str, np.ndarray]:
         """`[B, 2K]` sums of joint bootstrap samples for each metric of the entry's sheet; kept once drawn.
@@ -138,10 +139,8 @@ class JointScores:
             DataError: see `sheet`.
         """
         if key not in self._sums:
-            columns = self.sheet(key).columns
-            self._sums[key] = (
-                joint_sums(columns, resamples=self.resamples, seed=entry_seed(self.seed, key)) if columns else {}
-            )
+            columns, seed = self.sheet(key).columns, entry_seed(self.seed, key)
+            self._sums[key] = joint_sums(columns, resamples=self.resamples, seed=seed) if columns else {}
         return self._sums[key]
 
     def scores(self, key: Key, metric: str) -> Scores:
@@ -184,11 +183,11 @@ class JointScores:
             known, parts, n = self._of_members(key, metric, self.difference)
             influence: dict[Any, Any] = {}
             for part in parts:
-                for entry, moved in part.influence.items():
-                    influence[entry] = influence.get(entry, 0.0) + moved / len(parts)
-            before, after = (float(np.mean([part.values[i] for part in parts])) for i in (0, 1))
+                for entry, moves in part.influence.items():
+                    influence[entry] = influence.get(entry, 0.0) + moves / len(parts)
+            before, after = zip(*(part.values for part in parts), strict=True)
             return Difference(
-                values=(before, after),
+                values=(float(np.mean(before)), float(np.mean(after))),
                 influence=influence,
                 n=n,
                 unit=known.unit,
@@ -213,44 +212,46 @@ class JointScores:
     def _rows(self, key: Key) -> list[list[Any]]:
         """The K models' rows of one entry, joined."""
         evaluations, what = self.entries[key], "/".join(key)
-        parts = []
+        models = []
         for folder, evaluation in zip(self.folders, evaluations, strict=True):
             try:
-                parts.append(folder.samples(evaluation.suite, evaluation.name))
+                models.append(folder.samples(evaluation.suite, evaluation.name))
             except DataError as error:
                 raise DataError(f"{what}: {error}") from None
-        first = parts[0]
+        first = models[0]
         joined: list[list[Any]] = [first]
-        for part, evaluation in zip(parts[1:], evaluations[1:], strict=True):
+        for rows, evaluation in zip(models[1:], evaluations[1:], strict=True):
             try:
-                joined.append(join(first, part, what=what)[1])
+                joined.append(join(first, rows, what=what)[1])
             except KeyError as error:
                 raise DataError(
                     f"{what}: sample rows without {error}, which rows are joined on. Evaluate both again."
                 ) from None
             except DataError as error:
-                hint = setting_differences(evaluations[0], evaluation, only=SAMPLES_DECIDE)
-                raise DataError(f"{error}{f' They differ in {hint}.' if hint else ''}") from None
+                differences = setting_differences(evaluations[0], evaluation, only=SAMPLES_DECIDE)
+                hint = f" They differ in {differences}." if differences else ""
+                raise DataError(f"{error}{hint}") from None
         return joined
 
     def _known_members(self, key: Key, metric: str) -> tuple[Metric, list[tuple[str, str, str]]]:
         """The metric of an average and its members, which are the same for all models."""
         evaluations, what = self.entries[key], "/".join(key)
         members = _members(evaluations[0])
-        for index, other in enumerate(evaluations[1:], 1):
-            here = {(s, n): (e[index].suite, e[index].name) for (s, n), e in self.entries.items()}
-            mapped = sorted((*here.get((s, n), (s, n)), m) for s, n, m in members)
-            if mapped != sorted(_members(other)):
+        for index, average in enumerate(evaluations[1:], 1):
+            mapped = []
+            for suite, name, member_metric in members:
+                entry = self.entries.get((suite, name))
+                key_there = (suite, name) if entry is None else (entry[index].suite, entry[index].name)
+                mapped.append((*key_there, member_metric))
+            if sorted(mapped) != sorted(_members(average)):
                 raise DataError(
                     f"{what}: an average of other entries before than after. Evaluate both with the same suites."
                 )
+        if not members:
+            raise DataError(f"{what}: an average that names no members. Evaluate again.")
         known = evaluations[0].metrics.get(metric)
-        if known is None or not members:
-            raise DataError(
-                f"{what}: {metric} was not measured."
-                if members
-                else f"{what}: an average that names no members. Evaluate again."
-            )
+        if known is None:
+            raise DataError(f"{what}: {metric} was not measured.")
         return known, members
 
     def _of_members(self, key: Key, metric: str, of: Callable[[Key, str], T]) -> tuple[Metric, list[T], int]:
@@ -259,20 +260,20 @@ class JointScores:
         what = "/".join(key)
         parts: list[T] = []
         samples: dict[Key, int] = {}
-        for suite, name, one in members:
+        for suite, name, member_metric in members:
             if (suite, name) not in self.entries:
                 raise DataError(f"{what}: its member {suite}/{name} cannot be compared, so neither can the average.")
             try:
-                found = of((suite, name), one)
+                part = of((suite, name), member_metric)
             except DataError as error:
                 raise DataError(f"{what}: its member cannot be compared, so neither can the average. {error}") from None
-            if found.higher_is_better != known.higher_is_better:
+            if part.higher_is_better != known.higher_is_better:
                 raise DataError(
                     f"{what}: an average of metrics of which some are better when higher and some when lower. Average "
                     f"them apart."
                 )
-            parts.append(found)
-            samples[suite, name] = found.n
+            parts.append(part)
+            samples[suite, name] = part.n
         return known, parts, sum(samples.values())
 
 
@@ -282,7 +283,8 @@ def mean_of(parts: Sequence[Scores]) -> tuple[np.ndarray, np.ndarray, int]:
     Args:
         parts: at least one, from one `JointScores`.
     """
-    values, draws = (np.mean([getattr(part, name) for part in parts], axis=0) for name in ("values", "draws"))
+    values = np.mean([part.values for part in parts], axis=0)
+    draws = np.mean([part.draws for part in parts], axis=0)
     return values, draws, min(part.smallest for part in parts)
 
 
@@ -300,9 +302,12 @@ def setting_differences(
         aside: settings not to look at.
         only: the settings to look at; None: all.
     """
-    names = [n for n in sorted({*before.settings, *after.settings} - aside) if only is None or n in only]
-    pairs = [(n, before.settings.get(n), after.settings.get(n)) for n in names]
-    return ", ".join(f"{n}: {_shown(a)} and {_shown(b)}" for n, a, b in pairs if _normal(a) != _normal(b))
+    differences = []
+    for name in sorted({*before.settings, *after.settings} - aside):
+        values = before.settings.get(name), after.settings.get(name)
+        if (only is None or name in only) and _normal(values[0]) != _normal(values[1]):
+            differences.append(f"{name}: {_shown(values[0])} and {_shown(values[1])}")
+    return ", ".join(differences)
 
 
 def _normal(value: Any) -> Any:

@@ -39,10 +39,10 @@ def _stages(value: Any) -> tuple[tuple[str, str], ...]:
 
 
 def _margins(value: Any) -> tuple[str, ...]:
-    words = (value,) if isinstance(value, (str, int, float)) else tuple(value)
-    found = tuple(str(word) for word in words)
-    parse_margins(found)
-    return found
+    values = (value,) if isinstance(value, (str, int, float)) else value
+    words = tuple(map(str, values))
+    parse_margins(words)
+    return words
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,39 +102,46 @@ def find_sides(words: Sequence[str], stages: int = 0) -> tuple[list[Side], list[
     Returns:
         The models, and a sentence for everything that is wrong with the words.
     """
-    found: list[Side] = []
+    sides: list[Side] = []
     problems: list[str] = []
     models = [word for word in words if is_unmeasured_model(word)]
     if models:
         verb = "is a model that was" if len(models) == 1 else "are models that were"
-        beside = ["BASE"] if len(words) == 1 else []
+        base = ["BASE"] if len(words) == 1 else []
         problems.append(
             f"{' and '.join(models)} {verb} not measured, and compare reads what was measured. Measure first: "
-            f"'holdfast evaluate {' '.join([*beside, *models])} --suite knowledge --output_dir measured', or the "
+            f"'holdfast evaluate {' '.join([*base, *models])} --suite knowledge --output_dir measured', or the "
             f"entries of your own; then '{_next_command(words, models)}'"
         )
     for word in words:
         if word in models:
             continue
         try:
-            found += find_models(word, only=len(words) == 1)
+            sides += find_models(word, only=len(words) == 1)
         except HoldfastError as error:
             problems.append(str(error))
-    wanted = stages + 1 if stages else 2
-    if len(found) != wanted and not problems:
-        got = f"got {len(found)}{': ' + ', '.join(s.label for s in found) if found else ''}"
-        if stages:
-            after = "the start, and one after each stage"
-            problems.append(f"--stages names {stages} tasks, so expected {wanted} models ({after}), {got}")
-        elif len(found) < wanted:
-            problems.append(f"expected two models, {got}, as in 'holdfast compare A B'")
-        else:
-            listed = f": {', '.join(f'{words[0]}:{s.label}' for s in found)}" if len(words) == 1 else ""
-            advice = "For a sequence of trainings add --stages; else name two"
-            problems.append(f"expected two models, {got}. {advice}{listed}")
-    if len({s.label for s in found}) < len(found) == len(words):
-        found = [replace(s, label=word.rstrip("/")) for s, word in zip(found, words, strict=True)]
-    return found, problems
+    if not problems:
+        problems += _wrong_number(sides, stages, words)
+    if len({side.label for side in sides}) < len(sides) == len(words):
+        sides = [replace(side, label=word.rstrip("/")) for side, word in zip(sides, words, strict=True)]
+    return sides, problems
+
+
+def _wrong_number(sides: Sequence[Side], stages: int, words: Sequence[str]) -> list[str]:
+    """What is said of more or fewer models than are compared."""
+    labels = [side.label for side in sides]
+    got = f"got {len(sides)}: {', '.join(labels)}" if sides else "got 0"
+    if stages:
+        if len(sides) == stages + 1:
+            return []
+        expected = f"{stages + 1} models (the start, and one after each stage)"
+        return [f"--stages names {stages} tasks, so expected {expected}, {got}"]
+    if len(sides) == 2:
+        return []
+    if len(sides) < 2:
+        return [f"expected two models, {got}, as in 'holdfast compare A B'"]
+    listed = ": " + ", ".join([f"{words[0]}:{label}" for label in labels]) if len(words) == 1 else ""
+    return [f"expected two models, {got}. For a sequence of trainings add --stages; else name two{listed}"]
 
 
 def is_unmeasured_model(word: str) -> bool:
@@ -149,7 +156,8 @@ def _next_command(words: Sequence[str], models: Sequence[str]) -> str:
     """What compares once models are measured: all of the words, or the measured one beside the others."""
     if len(words) == len(models) <= 2:
         return "holdfast compare measured"
-    return f"holdfast compare {' '.join('measured:LABEL' if word in models else word for word in words)}"
+    names = ["measured:LABEL" if word in models else word for word in words]
+    return f"holdfast compare {' '.join(names)}"
 
 
 def find_models(word: str, *, only: bool) -> list[Side]:
@@ -180,7 +188,7 @@ def find_models(word: str, *, only: bool) -> list[Side]:
         return _of_output(path, label, only=only)
     folder = EvaluationFolder(path)
     if label or not folder.files():
-        inside = sorted(str(p) for p in path.iterdir() if p.is_dir() and _is_evaluated(p))
+        inside = sorted(str(child) for child in path.iterdir() if child.is_dir() and _is_evaluated(child))
         listed = f" Inside are: {', '.join(inside[:10])}." if inside else ""
         expected = "expected a run (run.json), or what 'holdfast evaluate' wrote (evaluate.json)"
         raise ConfigError(f"{expected}, in {path}, found neither.{listed}")
@@ -197,22 +205,24 @@ def _of_run(path: Path, label: str, *, only: bool) -> list[Side]:
         raise ConfigError(f"{path} is a run, which has {path}:start and {path}:result; got ':{label}'")
     record = run.read()
     names = ("start", "result") if only and not label else (label or "result",)
-    start = "start" if len(names) == 2 else f"{record.name}:start"
+    folders = {}
+    for name in names:
+        of_start = "start" if len(names) == 2 else f"{record.name}:start"
+        folders[name] = (run.evaluated(name), of_start if name == "start" else record.name)
     empty = "the run's {} model. Train with `evaluation:` entries, and without `before: false` for the start."
-    folders = {name: (run.evaluated(name), start if name == "start" else record.name) for name in names}
     return _sides(path, "run", record.status, folders, empty)
 
 
 def _of_output(path: Path, label: str, *, only: bool) -> list[Side]:
     record = read_as(path / "evaluate.json", EvaluationRecord)
-    labels = [str(m.get("label")) for m in record.models]
-    listed = ", ".join(f"{path}:{name}" for name in labels)
+    labels = [str(model.get("label")) for model in record.models]
+    listed = ", ".join([f"{path}:{name}" for name in labels])
     if label and label not in labels:
         near = did_you_mean(label, labels)
         raise ConfigError(f"{path} has no model '{label}'.{near} It has: {listed or 'none'}")
     if not label and not only and len(labels) != 1:
-        there = listed or "once there is one"
-        raise ConfigError(f"{path} holds {len(labels)} models: name the one to compare, {there}")
+        names = listed or "once there is one"
+        raise ConfigError(f"{path} holds {len(labels)} models: name the one to compare, {names}")
     empty = f"{{}} (the evaluation is {record.status}). The same command continues it."
     folders = {name: (EvaluationFolder(path / name), name) for name in ([label] if label else labels)}
     return _sides(path, "evaluation", record.status, folders, empty)
@@ -225,5 +235,7 @@ def _sides(
     missing = [name for name, (folder, _) in folders.items() if not folder.files()]
     if missing:
         raise ConfigError(f"{path}: nothing was measured of {empty.format(' and '.join(missing))}")
-    notes = () if status == "finished" else (f"{path}: the {kind} is {status}, not finished.",)
-    return [Side(folder=f, label=label, notes=() if i else notes) for i, (f, label) in enumerate(folders.values())]
+    sides = [Side(folder=folder, label=label) for folder, label in folders.values()]
+    if status != "finished":
+        sides[:1] = [replace(side, notes=(f"{path}: the {kind} is {status}, not finished.",)) for side in sides[:1]]
+    return sides

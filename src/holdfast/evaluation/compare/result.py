@@ -4,6 +4,7 @@ then come the paired differences, what the rules say of them, and the stages of 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -70,9 +71,9 @@ class Result:
     def not_finite(self) -> list[str]:
         """Entries of which a figure or a sample is NaN or infinite, a sentence each; the comparison has failed then,
         whatever the rules say."""
-        entries = {f"{c.suite}/{c.name}": c.failed for c in self.comparisons if c.failed is not None}
-        stages = [] if self.matrix is None else self.matrix.failed
-        return [*(f"{entry}: {reason}" for entry, reason in entries.items()), *stages]
+        failed = {f"{c.suite}/{c.name}": c.failed for c in self.comparisons if c.failed is not None}
+        sentences = [f"{entry}: {reason}" for entry, reason in failed.items()]
+        return sentences if self.matrix is None else [*sentences, *self.matrix.failed]
 
     def record(self, seconds: float) -> dict[str, Any]:
         """Everything, for programs; `comparisons`, `gates` and `matrix` have the fields of their records.
@@ -85,7 +86,7 @@ class Result:
 
         from holdfast import __version__
 
-        shown = ("metrics", "confidence", "margin", "family_wise", "resamples", "seed", "strict")
+        settings = ("metrics", "confidence", "margin", "family_wise", "resamples", "seed", "strict")
         libraries = {name: importlib.metadata.version(name) for name in ("numpy", "scipy")}
         return {
             "labels": [s.label for s in self.sides],
@@ -99,7 +100,7 @@ class Result:
             "matrix": self.matrix,
             "unmatched": self.unmatched,
             "notes": self.notes,
-            "settings": {name: getattr(self.settings, name) for name in shown},
+            "settings": {name: getattr(self.settings, name) for name in settings},
             "versions": {"holdfast": __version__, "python": platform.python_version(), **libraries},
             "seconds": math.ceil(seconds * 1000) / 1000,
         }
@@ -121,9 +122,13 @@ def compare_sides(sides: Sequence[Side], rules: Sequence[Rule], settings: Compar
     first, last = sides[0], sides[-1]
     margins = parse_margins(settings.margin)
     matching, aims, tasks = _prepared(sides, rules, margins, [task for _, task in settings.stages])
-    draws: dict[str, Any] = {k: getattr(settings, k) for k in ("confidence", "resamples", "seed")}
+    draws: dict[str, Any] = {
+        "confidence": settings.confidence,
+        "resamples": settings.resamples,
+        "seed": settings.seed,
+    }
     with progress("Comparing", total=len(matching.pairs)) as advance:
-        found = compare_entries(
+        compared = compare_entries(
             first.folder,
             last.folder,
             matching,
@@ -132,26 +137,28 @@ def compare_sides(sides: Sequence[Side], rules: Sequence[Rule], settings: Compar
             family_wise=settings.family_wise,
             progress=lambda done, total: advance(1),
         )
-    gates, decision = judge(aims, found)
+    gates, decision = judge(aims, compared)
     matrix = None
     if tasks:
         stages = [first.label, *(label for label, _ in settings.stages)]
-        matrix = stage_matrix([s.folder for s in sides], tasks, stages, **draws)
-    if not found.comparisons and matrix is None and not gates:
-        raise DataError("Nothing can be compared:", *(f"  - {u}" for u in found.unmatched))
-    judged = {(g.suite, g.name, g.metric) for g in gates}
-    shown = [
-        c for c in found.comparisons if c.primary or settings.metrics == "all" or (c.suite, c.name, c.metric) in judged
-    ]
+        matrix = stage_matrix([side.folder for side in sides], tasks, stages, **draws)
+    if not compared.comparisons and matrix is None and not gates:
+        raise DataError("Nothing can be compared:", *(f"  - {entry}" for entry in compared.unmatched))
+    judged = {(gate.suite, gate.name, gate.metric) for gate in gates}
+    comparisons = []
+    for c in compared.comparisons:
+        if c.primary or settings.metrics == "all" or (c.suite, c.name, c.metric) in judged:
+            comparisons.append(c)
+    notes = list(itertools.chain(*(side.notes for side in sides), *(aim.notes for aim in aims)))
     return Result(
         sides=list(sides),
         settings=settings,
-        comparisons=shown,
+        comparisons=comparisons,
         gates=gates,
-        decision=decision if rules else found.decision,
+        decision=decision if rules else compared.decision,
         matrix=matrix,
-        unmatched=[str(u) for u in found.unmatched],
-        notes=[*(n for s in sides for n in s.notes), *(n for aim in aims for n in aim.notes), *found.notes],
+        unmatched=[str(entry) for entry in compared.unmatched],
+        notes=[*notes, *compared.notes],
     )
 
 
@@ -186,14 +193,17 @@ def _prepared(
 
 def _unknown_units(margins: Margins, matching: Matching) -> list[str]:
     """A sentence for each unit that neither a compared metric nor a default margin has."""
-    there = {m.unit: None for p in matching.pairs for e in (p.before, p.after) for m in e.metrics.values()}
-    known = [*there, *Margins().units]
-    listed = ", ".join(there)
-    return [
-        f"no compared metric is in '{unit}'.{did_you_mean(unit, known)} There are: {listed}."
-        for unit in margins.units
-        if there and unit not in known
-    ]
+    units: dict[str, None] = {}
+    for pair in matching.pairs:
+        for evaluation in (pair.before, pair.after):
+            units |= dict.fromkeys(metric.unit for metric in evaluation.metrics.values())
+    known = [*units, *Margins().units]
+    problems = []
+    for unit in margins.units:
+        if units and unit not in known:
+            near = did_you_mean(unit, known)
+            problems.append(f"no compared metric is in '{unit}'.{near} There are: {', '.join(units)}.")
+    return problems
 
 
 @contextlib.contextmanager

@@ -31,7 +31,7 @@ from holdfast.records.figure import CONFIDENCE
 from holdfast.records.margins import Margins
 from holdfast.records.metrics import is_share
 from holdfast.statistics.estimates import TEXT_FIGURES, Ratio, Rows, by_cluster, clusters_of, figure_for
-from holdfast.statistics.paired import MCNEMAR, STUDENT, Flips, Moments, moments
+from holdfast.statistics.paired import MCNEMAR, STUDENT, Flips, Influence, Moments, moments
 
 
 def compare_samples(
@@ -71,12 +71,17 @@ def why_failed(evaluations: Sequence[Evaluation], rows: Sequence[Rows] = ()) -> 
         evaluations: of the models, the one before first.
         rows: theirs, in the same order; without them only what the evaluations say counts.
     """
-    names = ["before", "after"] if len(evaluations) == 2 else [f"model {n}" for n in range(1, len(evaluations) + 1)]
-    found = [evaluation.failed for evaluation in evaluations]
-    if rows:
-        pairs = zip(evaluations, rows, strict=True)
-        found = [evaluation.failed or why_not_finite(evaluation.metrics, part) for evaluation, part in pairs]
-    return " ".join(f"{name}: {reason}" for name, reason in zip(names, found, strict=True) if reason) or None
+    names = ["before", "after"]
+    if len(evaluations) != 2:
+        names = [f"model {number}" for number in range(1, len(evaluations) + 1)]
+    failures = []
+    for number, evaluation in enumerate(evaluations):
+        reason = evaluation.failed
+        if rows and not reason:
+            reason = why_not_finite(evaluation.metrics, rows[number])
+        if reason:
+            failures.append(f"{names[number]}: {reason}")
+    return " ".join(failures) or None
 
 
 def failed_comparisons(
@@ -93,29 +98,33 @@ def failed_comparisons(
         DataError: they have no metric in common.
     """
     before, after = evaluations
-    shared = sorted((name for name in before.metrics if name in after.metrics), key=lambda name: name != before.primary)
+    shared = [name for name in before.metrics if name in after.metrics]
     if not shared:
         raise DataError(f"{before.suite}/{before.name}: no metric was measured for both, and {reason}")
-    return [
-        Comparison(
-            suite=before.suite,
-            name=before.name,
-            metric=name,
-            unit=before.metrics[name].unit,
-            higher_is_better=before.metrics[name].higher_is_better,
-            n=before.metrics[name].n,
-            before=before.metrics[name].value,
-            after=after.metrics[name].value,
-            difference=math.nan,
-            interval=(math.nan, math.nan),
-            p_value=math.nan,
-            test="none",
-            primary=name == shared[0],
-            confidence=confidence,
-            failed=reason,
+    shared.sort(key=lambda name: name != before.primary)
+    comparisons = []
+    for name in shared:
+        metric = before.metrics[name]
+        comparisons.append(
+            Comparison(
+                suite=before.suite,
+                name=before.name,
+                metric=name,
+                unit=metric.unit,
+                higher_is_better=metric.higher_is_better,
+                n=metric.n,
+                before=metric.value,
+                after=after.metrics[name].value,
+                difference=math.nan,
+                interval=(math.nan, math.nan),
+                p_value=math.nan,
+                test="none",
+                primary=name == shared[0],
+                confidence=confidence,
+                failed=reason,
+            )
         )
-        for name in shared
-    ]
+    return comparisons
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,25 +166,34 @@ def sheet_of(rows: Sequence[Rows], evaluations: Sequence[Evaluation], *, one_tok
     clusters = clusters_of(rows[0])
     first, *others = evaluations
     for name, metric in sorted(first.metrics.items(), key=lambda item: item[0] != first.primary):
-        if not all(name in e.metrics for e in others):
+        if not all(name in evaluation.metrics for evaluation in others):
             left_out[name] = "was not measured for both"
             continue
-        mine = [figure_for(name, part, higher_is_better=metric.higher_is_better, unit=metric.unit) for part in rows]
-        known = [figure for figure in mine if figure is not None]
-        if len(known) < len(mine):
-            column = TEXT_FIGURES[name].numerator if name in TEXT_FIGURES else name
-            there = any(column in row for part in rows for row in part)
-            left_out[name] = (
-                "is not a number in every sample" if there else "is no mean over samples, so there is nothing to pair"
-            )
+        ratios, parts = [], []
+        for rows_of_model in rows:
+            ratio = figure_for(name, rows_of_model, higher_is_better=metric.higher_is_better, unit=metric.unit)
+            if ratio is not None:
+                ratios.append(ratio)
+                parts.append(ratio.columns(rows_of_model))
+        if len(ratios) < len(rows):
+            left_out[name] = _why_no_pairs(name, rows)
             continue
-        made = [figure.columns(part) for figure, part in zip(known, rows, strict=True)]
-        if one_tokenizer and any(not np.array_equal(part[:, 1], made[0][:, 1]) for part in made):
-            left_out[name] = f"counts other {known[0].denominator} in the same text (another tokenizer)"
+        denominators = [columns_of_model[:, 1] for columns_of_model in parts]
+        if one_tokenizer and not all(np.array_equal(denominators[0], other) for other in denominators):
+            left_out[name] = f"counts other {ratios[0].denominator} in the same text (another tokenizer)"
             continue
-        figures[name], columns[name] = known[0], by_cluster(np.hstack(made), clusters)
+        figures[name], columns[name] = ratios[0], by_cluster(np.hstack(parts), clusters)
     n = len(rows[0]) if clusters is None else int(clusters.max()) + 1
     return Sheet(n=n, figures=figures, columns=columns, left_out=left_out)
+
+
+def _why_no_pairs(metric: str, rows: Sequence[Rows]) -> str:
+    """Why a metric is no ratio of sums over samples."""
+    column = TEXT_FIGURES[metric].numerator if metric in TEXT_FIGURES else metric
+    for rows_of_model in rows:
+        if any(column in row for row in rows_of_model):
+            return "is not a number in every sample"
+    return "is no mean over samples, so there is nothing to pair"
 
 
 def compare_columns(
@@ -191,24 +209,11 @@ def compare_columns(
     """
     comparisons = []
     for name, figure in sorted(sheet.figures.items(), key=lambda item: item[0] != entry.primary):
-        column = sheet.columns[name]
-        before, after = (float(figure.of_sums(column[:, i : i + 2].sum(0))) for i in (0, 2))
-        values = column[:, [0, 2]]
-        share = figure.denominator is None and is_share(figure.unit, name, (values.min(), values.max()))
-        test: Flips | Moments
-        if figure.denominator is None and (
-            _right_or_wrong(values) or (share and np.array_equal(values[:, 0], values[:, 1]))
-        ):
-            lost, gained = (int((np.sign(values[:, 1] - values[:, 0]) == sign).sum()) for sign in (-1.0, 1.0))
-            test = Flips(lost=lost, gained=gained, n=sheet.n)
-        else:
-            difference = 0.0 if np.array_equal(column[:, :2], column[:, 2:]) else after - before
-            test = moments(
-                difference, {(entry.suite, entry.name): sheet.influence(name)}, scale=abs(before) + abs(after)
-            )
+        columns = sheet.columns[name]
+        before, after = float(figure.of_sums(columns[:, :2].sum(0))), float(figure.of_sums(columns[:, 2:].sum(0)))
         comparisons.append(
             compared(
-                test,
+                _test(sheet, entry, name, (before, after)),
                 entry,
                 name,
                 values=(before, after),
@@ -220,6 +225,21 @@ def compare_columns(
             )
         )
     return comparisons
+
+
+def _test(sheet: Sheet, entry: Evaluation, metric: str, values: tuple[float, float]) -> Flips | Moments:
+    """The test of one metric's difference: of answers that flipped, or of what each sample contributes."""
+    figure, columns = sheet.figures[metric], sheet.columns[metric]
+    if figure.denominator is None:
+        scores = columns[:, [0, 2]]
+        changes = scores[:, 1] - scores[:, 0]
+        is_unchanged_share = not changes.any() and is_share(figure.unit, metric, (scores.min(), scores.max()))
+        if is_unchanged_share or bool(np.isin(scores, (0.0, 1.0)).all()):
+            return Flips(lost=int((changes < 0).sum()), gained=int((changes > 0).sum()), n=sheet.n)
+    before, after = values
+    difference = 0.0 if np.array_equal(columns[:, :2], columns[:, 2:]) else after - before
+    influence: Influence = {(entry.suite, entry.name): sheet.influence(metric)}
+    return moments(difference, influence, scale=abs(before) + abs(after))
 
 
 def compared(
@@ -246,12 +266,13 @@ def compared(
         confidence: level of the interval, in (0, 1).
         margins: losses that do not matter; None: the defaults.
     """
-    known: dict[str, Any] = {"test": STUDENT}
+    about_test: dict[str, Any] = {"test": STUDENT}
     if isinstance(test, Flips):
-        known = {"test": MCNEMAR, "flips_lost": test.lost, "flips_gained": test.gained}
+        about_test = {"test": MCNEMAR, "flips_lost": test.lost, "flips_gained": test.gained}
     else:
-        known |= {"standard_error": test.error, "skewness": test.skewness, "df": test.df}
-    known |= {"smallest": test.n} if test.n != n else {}
+        about_test |= {"standard_error": test.error, "skewness": test.skewness, "df": test.df}
+    if test.n != n:
+        about_test["smallest"] = test.n
     before, after = values
     return Comparison(
         suite=entry.suite,
@@ -268,7 +289,7 @@ def compared(
         primary=metric == entry.primary,
         confidence=confidence,
         margin=(margins or Margins()).of(unit, metric, before, after),
-        **known,
+        **about_test,
     )
 
 
@@ -281,22 +302,21 @@ def join(before: Rows, after: Rows, *, what: str = "the evaluation") -> tuple[li
     Raises:
         DataError: one side has samples that the other lacks, or prompts differ.
     """
-    asked, answered = (([row["doc"] for row in rows], [row.get("task") for row in rows]) for rows in (before, after))
     advice = "Evaluate both with the same data, limit and settings; delete the older evaluation to have it made again."
-    if asked == answered:  # as a rule: the same samples in the same order
+    samples_before, samples_after = ([(row["doc"], row.get("task")) for row in rows] for rows in (before, after))
+    if samples_before == samples_after:  # as a rule: the same samples in the same order
         matched = list(after)
     else:
-        keys = _numbered(zip(*asked, strict=True))
-        places = {key: index for index, key in enumerate(_numbered(zip(*answered, strict=True)))}
-        only_before = sum(key not in places for key in keys)
-        only_after = len(places) - (len(keys) - only_before)
+        keys = _numbered(samples_before)
+        numbers = {key: number for number, key in enumerate(_numbered(samples_after))}
+        only_before = sum(key not in numbers for key in keys)
+        only_after = len(numbers) - (len(keys) - only_before)
         if only_before or only_after:
             raise DataError(
                 f"{what}: the two evaluations did not answer the same samples: {only_before} of {len(keys)} occur "
-                f"only before, "
-                f"{only_after} of {len(places)} only after. {advice}"
+                f"only before, {only_after} of {len(numbers)} only after. {advice}"
             )
-        matched = [after[places[key]] for key in keys]
+        matched = [after[numbers[key]] for key in keys]
     changed = sum(a.get("prompt") != b.get("prompt") for a, b in zip(before, matched, strict=True))
     if changed:
         raise DataError(
@@ -313,7 +333,3 @@ def _numbered(keys: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
         seen[key] = seen.get(key, -1) + 1
         numbered.append((*key, seen[key]))
     return numbered
-
-
-def _right_or_wrong(values: np.ndarray) -> bool:
-    return bool(np.isin(values, (0.0, 1.0)).all())
