@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from holdfast.errors import ConfigError, did_you_mean
-from holdfast.evaluation.compare.joint_scores import JointScores, mean_of
+from holdfast.evaluation.compare.joint_scores import JointScores, Key, mean_of
 from holdfast.evaluation.entries import Average, EvaluationPlan
 from holdfast.records.evaluation import Evaluation, EvaluationFolder, Metric
 from holdfast.records.metrics import called, is_share
@@ -43,12 +43,13 @@ def averages_of(folder: EvaluationFolder, plan: EvaluationPlan, model_identity: 
             and some lower.
         DataError: rows that cannot be read.
     """
-    keys = dict.fromkeys((suite, name) for average in plan.averages for suite, name, _ in average.members)
-    entries = {}
-    for suite, name in keys:
-        evaluation = folder.find(suite, name)
-        assert evaluation is not None, "an average is formed after its members"
-        entries[suite, name] = [evaluation]
+    entries: dict[Key, list[Evaluation]] = {}
+    for average in plan.averages:
+        for suite, name, _ in average.members:
+            if (suite, name) not in entries:
+                evaluation = folder.find(suite, name)
+                assert evaluation is not None, "an average is formed after its members"
+                entries[suite, name] = [evaluation]
     joint = JointScores([folder], entries, resamples=RESAMPLES, seed=plan.seed)
     return [_average(average, joint, plan, model_identity) for average in plan.averages]
 
@@ -56,42 +57,46 @@ def averages_of(folder: EvaluationFolder, plan: EvaluationPlan, model_identity: 
 def _average(
     average: Average, joint: JointScores, plan: EvaluationPlan, model_identity: Mapping[str, Any]
 ) -> Evaluation:
-    members, metrics, parts = [], [], []
-    broken: dict[str, str] = {}
-    for suite, name, wanted in average.members:
+    members, metrics, keys = [], [], []
+    failures: dict[str, str] = {}
+    for suite, name, word in average.members:
         [evaluation] = joint.entries[suite, name]
         if evaluation.failed is not None:
-            broken[f"{suite}/{name}"] = evaluation.failed
-        metric = evaluation.primary if wanted is None else _named(evaluation, wanted, average)
+            failures[f"{suite}/{name}"] = evaluation.failed
+        metric = evaluation.primary if word is None else _whole_name(evaluation, word, average)
         members.append({"suite": suite, "name": name, "metric": metric})
         metrics.append(evaluation.metrics[metric])
-        parts.append(evaluation.key)
-    directions = {m.higher_is_better for m in metrics}
+        keys.append(evaluation.key)
+    directions = {metric.higher_is_better for metric in metrics}
     if len(directions) > 1:
         raise ConfigError(
             f"averages.{average.name}: expected figures of which all are better higher or all lower, got both. Split "
             f"the average."
         )
+    value, interval = math.nan, None
+    if not failures:
+        value = float(np.mean([metric.value for metric in metrics]))
+        interval = _interval(joint, members, confidence=plan.confidence)
     mean = Metric(
-        value=math.nan if broken else float(np.mean([m.value for m in metrics])),
+        value=value,
         n=len(metrics),
         unit=_unit(metrics),
         higher_is_better=directions.pop(),
-        interval=None if broken else _interval(joint, members, confidence=plan.confidence),
+        interval=interval,
         confidence=plan.confidence,
     )
+    settings = {"confidence": plan.confidence, "seed": plan.seed}
+    sentences = [f"its member {member}: {reason}" for member, reason in failures.items()]
     return Evaluation(
         suite=SUITE,
         name=average.name,
         kind="average",
         primary="average",
         metrics={"average": mean},
-        settings={"members": members, "confidence": plan.confidence, "seed": plan.seed},
+        settings={"members": members, **settings},
         model=dict(model_identity),
-        failed=" ".join(f"its member {member}: {reason}" for member, reason in broken.items()) or None,
-        key=fingerprint(
-            {"average": dataclasses.asdict(average), "of": parts, "confidence": plan.confidence, "seed": plan.seed}
-        ),
+        failed=" ".join(sentences) or None,
+        key=fingerprint({"average": dataclasses.asdict(average), "of": keys, **settings}),
     )
 
 
@@ -99,10 +104,13 @@ def _interval(
     joint: JointScores, members: Sequence[Mapping[str, str]], *, confidence: float
 ) -> tuple[float, float] | None:
     """None where a member is no mean over samples, or has one sample."""
-    wanted = [((m["suite"], m["name"]), m["metric"]) for m in members]
-    if not all(metric in joint.sheet(key).figures for key, metric in wanted):
-        return None
-    _, draws, smallest = mean_of([joint.scores(key, metric) for key, metric in wanted])
+    scores = []
+    for member in members:
+        key, metric = (member["suite"], member["name"]), member["metric"]
+        if metric not in joint.sheet(key).figures:
+            return None
+        scores.append(joint.scores(key, metric))
+    _, draws, smallest = mean_of(scores)
     return known_interval(expanded_interval(draws[:, 0], n=smallest, confidence=confidence))
 
 
@@ -115,13 +123,13 @@ def _unit(metrics: Sequence[Metric]) -> str:
     return "share" if all(is_share(m.unit, values=[m.value], unknown=True) for m in metrics) else "average"
 
 
-def _named(evaluation: Evaluation, wanted: str, average: Average) -> str:
+def _whole_name(evaluation: Evaluation, word: str, average: Average) -> str:
     """The metric's whole name: "exact_match" stands for "exact_match,strict-match" where there is no other."""
-    found = called(wanted, evaluation.metrics)
-    if len(found) == 1:
-        return found[0]
+    names = called(word, evaluation.metrics)
+    if len(names) == 1:
+        return names[0]
+    near = did_you_mean(word, evaluation.metrics)
     raise ConfigError(
-        f"averages.{average.name}: '{evaluation.name}' has no metric "
-        f"'{wanted}'.{did_you_mean(wanted, evaluation.metrics)} "
-        f"It has: {', '.join(evaluation.metrics)}."
+        f"averages.{average.name}: '{evaluation.name}' has no metric '{word}'.{near} It has: "
+        f"{', '.join(evaluation.metrics)}."
     )

@@ -36,17 +36,18 @@ def circumstances(model: Any, tokenizer: Any, tokenizer_rules: Mapping[str, Any]
     """
     from holdfast.evaluation.text.perplexity import context_of
 
-    found: dict[str, Any] = {
+    values: dict[str, Any] = {
         "tokenizer": fingerprint(tokenizer_rules, length=16),
         "chat_template": fingerprint(getattr(tokenizer, "chat_template", None), length=16),
         "context": context_of(model),
     }
-    if hasattr(model, "parameters"):
-        dtypes = [p.dtype for p in model.parameters() if p.is_floating_point()]
-        found["dtype"] = str(dtypes[0]).removeprefix("torch.") if dtypes else None
+    for parameter in model.parameters() if hasattr(model, "parameters") else ():
+        if parameter.is_floating_point():
+            values["dtype"] = str(parameter.dtype).removeprefix("torch.")
+            break
     if hasattr(model.config, "to_dict"):
-        found["config"] = fingerprint(meaning_of_weights(model.config.to_dict()), length=16)
-    return {key: value for key, value in found.items() if value is not None}
+        values["config"] = fingerprint(meaning_of_weights(model.config.to_dict()), length=16)
+    return {key: value for key, value in values.items() if value is not None}
 
 
 def remarks_on_circumstances(pairs: Sequence[tuple[Evaluation, Evaluation]]) -> list[str]:
@@ -60,14 +61,17 @@ def remarks_on_circumstances(pairs: Sequence[tuple[Evaluation, Evaluation]]) -> 
     for before, after in pairs:
         for key in KEYS:
             values = before.model.get(key), after.model.get(key)
-            is_known |= values[0] is not None and values[0] == values[1]
-            if None not in values and values[0] != values[1]:
+            if None in values:
+                continue
+            if values[0] == values[1]:
+                is_known = True
+            else:
                 differences.setdefault(key, values)
-    notes = [
-        text.format(before=differences[key][0], after=differences[key][1])
-        for key, text in _MEANINGS.items()
-        if key in differences
-    ]
+    notes = []
+    for key, text in _MEANINGS.items():
+        if key in differences:
+            before_value, after_value = differences[key]
+            notes.append(text.format(before=before_value, after=after_value))
     hashes = [(before.model.get("hash"), after.model.get("hash")) for before, after in pairs]
     if not hashes or any(before is None or before != after for before, after in hashes):
         return notes

@@ -72,9 +72,12 @@ def tokens_in(name: str) -> float | None:
     """
     base, at, revision = name.rstrip("/").rpartition("@")
     last = revision if at else base.rpartition("/")[2] or name.rstrip("/").rpartition("/")[2]
-    found = [m for m in _TOKENS.finditer(last) if at or "tokens" in m[0].lower()]
-    worded = [m for m in found if "tokens" in m[0].lower()] or found
-    return float(f"{worded[0][1]}e{_POWERS[worded[0][2].upper()]}") if len(worded) == 1 else None
+    matches = [match for match in _TOKENS.finditer(last) if at or "tokens" in match[0].lower()]
+    worded = [match for match in matches if "tokens" in match[0].lower()] or matches
+    if len(worded) != 1:
+        return None
+    number, letter = worded[0][1], worded[0][2]
+    return float(f"{number}e{_POWERS[letter.upper()]}")
 
 
 def parse_ladder(value: Any) -> tuple[Rung, ...]:
@@ -88,23 +91,26 @@ def parse_ladder(value: Any) -> tuple[Rung, ...]:
         try:
             value = read_yaml(value, option="ladder", needs="'ladder:' with a list of models").values.get("ladder")
         except ConfigError as error:
-            made = "" if Path(value).is_file() else " 'holdfast study run' writes one for a ladder."
-            raise Refused(*(Mistake(path=(), text=f"{text}{made}") for text in error.problems)) from None
+            advice = "" if Path(value).is_file() else " 'holdfast study run' writes one for a ladder."
+            raise Refused(*(Mistake(path=(), text=f"{text}{advice}") for text in error.problems)) from None
     if not isinstance(value, Sequence) or isinstance(value, str) or not value:
         raise ValueError("a list of models, or a YAML file that has one as 'ladder:'")
-    found: list[Rung] = []
+    rungs: list[Rung] = []
     mistakes: list[Mistake] = []
     for number, item in enumerate(value):
         if isinstance(item, Rung):
-            found.append(item)
+            rungs.append(item)
             continue
-        rung, wrong = decode(Rung, item) if isinstance(item, Mapping) else decode(Rung, {"model": item})
-        mistakes += [dataclasses.replace(m, path=(number, *m.path)) for m in wrong]
-        found += [rung] if rung is not None else []
-    mistakes += [] if mistakes else [Mistake(path=(), text=text) for text in order_problems(found)]
+        rung, wrong = decode(Rung, item if isinstance(item, Mapping) else {"model": item})
+        for mistake in wrong:
+            mistakes.append(dataclasses.replace(mistake, path=(number, *mistake.path)))
+        if rung is not None:
+            rungs.append(rung)
+    if not mistakes:
+        mistakes += [Mistake(path=(), text=text) for text in order_problems(rungs)]
     if mistakes:
         raise Refused(*mistakes)
-    return tuple(found)
+    return tuple(rungs)
 
 
 def order_problems(rungs: Sequence[Rung]) -> list[str]:
@@ -115,12 +121,14 @@ def order_problems(rungs: Sequence[Rung]) -> list[str]:
             f"expected the tokens that each checkpoint was pre-trained on, found none of {', '.join(unknown)}. Add "
             f"'tokens:' to a ladder file, as in {{model: {unknown[0]}, tokens: 4.0e9}}."
         ]
-    pairs = [(a, b) for a, b in itertools.pairwise(rungs) if not (a.budget or 0) < (b.budget or 0)]
-    return [
-        f"expected budgets that rise from rung to rung, got {a.model} ({a.budget:.4g} tokens) before {b.model} "
-        f"({b.budget:.4g}). Put the smaller budget first, each once."
-        for a, b in pairs
-    ]
+    problems = []
+    for rung, following in itertools.pairwise(rungs):
+        if (rung.budget or 0) >= (following.budget or 0):
+            problems.append(
+                f"expected budgets that rise from rung to rung, got {rung.model} ({rung.budget:.4g} tokens) before "
+                f"{following.model} ({following.budget:.4g}). Put the smaller budget first, each once."
+            )
+    return problems
 
 
 def unlike(names: Sequence[str], *, trust_remote_code: bool = False) -> list[str]:
@@ -137,21 +145,23 @@ def unlike(names: Sequence[str], *, trust_remote_code: bool = False) -> list[str
         except UserError as error:
             problems.append(str(error))
             continue
-        config = {k: v for k, v in config.items() if k not in _PASSING}
+        for key in _PASSING:
+            config.pop(key, None)
         if first is None:
             first = name, config, tokenizer
             continue
-        differ = [k for k in {**first[1], **config} if first[1].get(k) != config.get(k)]
+        first_name, first_config, first_tokenizer = first
+        differ = sorted(key for key in {**first_config, **config} if first_config.get(key) != config.get(key))
         if differ:
-            pairs = ", ".join(f"{k} {first[1].get(k)} and {config.get(k)}" for k in sorted(differ)[:4])
+            pairs = ", ".join([f"{key} {first_config.get(key)} and {config.get(key)}" for key in differ[:4]])
             problems.append(
-                f"expected checkpoints of one architecture, but {first[0]} and {name} differ: {pairs}. A ladder is one "
-                f"model at several budgets; probe others without --ladder."
+                f"expected checkpoints of one architecture, but {first_name} and {name} differ: {pairs}. A ladder is "
+                f"one model at several budgets; probe others without --ladder."
             )
-        if tokenizer != first[2]:
+        if tokenizer != first_tokenizer:
             problems.append(
-                f"expected one tokenizer, but {first[0]} and {name} have different ones: a token is then not the same "
-                f"thing. Copy the right tokenizer into both folders."
+                f"expected one tokenizer, but {first_name} and {name} have different ones: a token is then not the "
+                f"same thing. Copy the right tokenizer into both folders."
             )
     return problems
 

@@ -27,7 +27,7 @@ class Output:
     def __init__(self, path: Path) -> None:
         self.path, self.record = path, read_record(path)
         self.page = path / PAGE
-        self.folders = {m["label"]: EvaluationFolder(path / m["label"]) for m in self.record.models}
+        self.folders = {model["label"]: EvaluationFolder(path / model["label"]) for model in self.record.models}
         self.labels = [label for label, folder in self.folders.items() if folder.files()]
         """Models of which something was measured."""
         self._compared: dict[tuple[str, str], list[Comparison]] = {}
@@ -39,19 +39,26 @@ class Output:
 
     def evaluations(self, labels: Sequence[str], keys: Sequence[Key] | None = None) -> dict[str, list[Evaluation]]:
         """What was measured of each model, by label; `keys` are suite and name of the entries, None takes all."""
-        if keys is None:
-            return {label: self.folders[label].all() for label in labels}
-        found = {label: [self.folders[label].find(*key) for key in keys] for label in labels}
-        return {label: [e for e in held if e is not None] for label, held in found.items()}
+        evaluations = {}
+        for label in labels:
+            folder = self.folders[label]
+            if keys is None:
+                evaluations[label] = folder.all()
+                continue
+            entries = [folder.find(*key) for key in keys]
+            evaluations[label] = [entry for entry in entries if entry is not None]
+        return evaluations
 
     def comparisons(self, labels: Sequence[str], keys: Collection[Key] | None = None) -> dict[str, list[Comparison]]:
         """Every other model against the first of `labels`, by label; `keys` as of `evaluations`."""
-        first, *others = labels
         plan = self.record.plan
-        for pair in [(first, label) for label in others]:
-            if pair not in self._compared:
-                before, after = (self.folders[label] for label in pair)
-                settings = {"confidence": plan.get("confidence", 0.95), "seed": plan.get("seed", 0)}
-                self._compared[pair] = compare_folders(before, after, **settings)[0]
-        found = {label: self._compared[first, label] for label in others}
-        return {label: [c for c in held if keys is None or (c.suite, c.name) in keys] for label, held in found.items()}
+        settings = {"confidence": plan.get("confidence", 0.95), "seed": plan.get("seed", 0)}
+        first, *others = labels
+        comparisons = {}
+        for label in others:
+            if (first, label) not in self._compared:
+                compared, _ = compare_folders(self.folders[first], self.folders[label], **settings)
+                self._compared[first, label] = compared
+            known = self._compared[first, label]
+            comparisons[label] = [c for c in known if keys is None or (c.suite, c.name) in keys]
+        return comparisons

@@ -48,7 +48,11 @@ class Partial:
         return [] if self.all is None else sorted(self.all.parent.glob(f"{glob.escape(self.all.stem)}*.jsonl"))
 
     def _left(self) -> dict[str, Any]:
-        return {name: row["value"] for file in self._files() for name, row in read_ledger(file).items()}
+        values = {}
+        for file in self._files():
+            for name, row in read_ledger(file).items():
+                values[name] = row["value"]
+        return values
 
     def add(self, values: Mapping[str, Any]) -> None:
         """Keeps `values`, which `found` will give back to the next process.
@@ -84,20 +88,20 @@ class Partial:
         Raises:
             StorageError: the disk is full.
         """
-        found = [self.found.get(f"{name} {number}") for number in range(total)]
+        results = [self.found.get(f"{name} {number}") for number in range(total)]
 
         def share() -> dict[int, Any]:
             """The values of every count-th of the batches that are missing."""
             values: dict[int, Any] = {}
             done = turn = 0
             for numbers, batch in batches:
-                if any(found[number] is None for number in numbers):
+                if any(results[number] is None for number in numbers):
                     if self.processes.world_size > 1:
                         stop_without_parent()
                     if turn % self.processes.world_size == self.processes.rank:
-                        mine = dict(zip(numbers, compute(batch), strict=True))
-                        self.add({f"{name} {number}": value for number, value in mine.items()})
-                        values |= mine
+                        computed = dict(zip(numbers, compute(batch), strict=True))
+                        self.add({f"{name} {number}": value for number, value in computed.items()})
+                        values |= computed
                     turn += 1
                 done += len(numbers)
                 report(done, total)
@@ -106,8 +110,8 @@ class Partial:
 
         for values in self.processes.all_gather(share):
             for number, value in values.items():
-                found[number] = value
-        return found
+                results[number] = value
+        return results
 
     def flush(self) -> None:
         """Writes what is waiting.

@@ -42,15 +42,15 @@ def remarks_on_samples(rows: Rows) -> list[str]:
     """What is to be said of the samples behind figures."""
     clusters = clusters_of(rows)
     distinct = len(rows) if clusters is None else int(clusters.max()) + 1
-    found = []
+    remarks = []
     if distinct < len(rows):
-        found.append(
+        remarks.append(
             f"{len(rows) - distinct:,} of {len(rows):,} samples are duplicates of others: intervals and "
             f"comparisons count the {distinct:,} distinct ones once each."
         )
     if 0 < distinct < FEW:
-        found.append(f"Only {distinct} distinct sample{'s' if distinct > 1 else ''}: too few for a verdict.")
-    return found
+        remarks.append(f"Only {distinct} distinct sample{'s' if distinct > 1 else ''}: too few for a verdict.")
+    return remarks
 
 
 def remarks_on_part(rows: Any, limit: int | None, *, setting: str) -> list[str]:
@@ -76,41 +76,42 @@ def differing_columns(rows: Any, limit: int) -> list[str]:
     from holdfast.data.vision import undecoded
 
     step = -(-len(rows) // _LOOKED_AT)
-    places = range(0, len(rows), step)
-    looked = undecoded(rows.select(places)) if hasattr(rows, "select") else [rows[place] for place in places]
+    numbers = range(0, len(rows), step)
+    examples = undecoded(rows.select(numbers)) if hasattr(rows, "select") else [rows[number] for number in numbers]
     kinds: dict[str, list[str | None]] = {}
-    for number, row in enumerate(looked):
+    for number, row in enumerate(examples):
         for column, kind in _kinds(row).items():
-            kinds.setdefault(column, [None] * len(places))[number] = kind
+            kinds.setdefault(column, [None] * len(numbers))[number] = kind
     first = len(range(0, limit, step))
-    return [column for column, found in kinds.items() if _differs(found, first)]
+    return [column for column, values in kinds.items() if _differs(values, first)]
 
 
 def _kinds(row: Mapping[str, Any]) -> dict[str, str]:
     """A row's value in each column that may sort it, as text; of a column of columns each. Its length in letters counts
     by half powers of two."""
-    found = {}
+    kinds = {}
     letters = 0
     for column, value in row.items():
         inner = value.items() if isinstance(value, Mapping) else [("", value)]
-        for name, one in inner:
-            if isinstance(one, (str, int, bool, list, tuple)):
-                text = str(one)
+        for name, item in inner:
+            if isinstance(item, (str, int, bool, list, tuple)):
+                text = str(item)
                 letters += len(text)
                 if len(text) <= _LONGEST_KIND:
-                    found[f"{column}.{name}" if name else column] = text
-    return {**found, "length": str(round(2 * np.log2(letters + 1)))}
+                    kinds[f"{column}.{name}" if name else column] = text
+    return {**kinds, "length": str(round(2 * np.log2(letters + 1)))}
 
 
 def _differs(kinds: Sequence[str | None], first: int) -> bool:
     """Whether the first so many values are no random part of all."""
-    whole, part = Counter(kinds), Counter(kinds[:first])
-    if not 1 < len(whole) <= min(_MOST_KINDS, len(kinds) // 2) or not 0 < first < len(kinds):
+    all_counts, first_counts = Counter(kinds), Counter(kinds[:first])
+    if not 1 < len(all_counts) <= min(_MOST_KINDS, len(kinds) // 2) or not 0 < first < len(kinds):
         return False
-    counts = np.array(list(whole.values()))
+    counts = np.array(list(all_counts.values()))
     expected = counts * (first / len(kinds))
     draws = np.random.default_rng(0).multivariate_hypergeometric(counts, first, size=_DRAWS, method="marginals")
-    distances = ((np.vstack([[part[kind] for kind in whole], draws]) - expected) ** 2 / expected).sum(1)
+    observed = [first_counts[kind] for kind in all_counts]
+    distances = ((np.vstack([observed, draws]) - expected) ** 2 / expected).sum(1)
     return bool((distances[1:] < distances[0]).all())
 
 
@@ -131,11 +132,16 @@ def remarks_on_examples(asked: Iterable[tuple[str, str]], pool: Iterable[str]) -
         asked: of every question the whole prompt, and the question itself.
         pool: the texts of the examples that prompts are made of.
     """
-    found, examples = [], Counter(" ".join(text.split()) for text in pool)
-    prompts = [(prompt, question.strip()) for prompt, question in asked]
-    shown = sum(len(question.split()) >= _WORDS and prompt.count(question) > 1 for prompt, question in prompts)
-    if shown:
-        found.append(f"{shown:,} of {len(prompts):,} questions stand among their own examples, with their answers.")
-    if copies := examples.total() - len(examples):
-        found.append(f"{copies:,} of {examples.total():,} examples to choose from are duplicates of others.")
-    return found
+    remarks = []
+    prompts = among_own = 0
+    for prompt, question in asked:
+        prompts += 1
+        question = question.strip()
+        if len(question.split()) >= _WORDS and prompt.count(question) > 1:
+            among_own += 1
+    if among_own:
+        remarks.append(f"{among_own:,} of {prompts:,} questions stand among their own examples, with their answers.")
+    examples = [" ".join(text.split()) for text in pool]
+    if copies := len(examples) - len(set(examples)):
+        remarks.append(f"{copies:,} of {len(examples):,} examples to choose from are duplicates of others.")
+    return remarks

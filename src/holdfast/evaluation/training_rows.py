@@ -30,26 +30,29 @@ def remarks_on_training_rows(
         tokenizer: of the model.
         training: rows by what they are called, as "training rows".
     """
-    held_out = [(entry, contents) for entry in entries if (contents := _contents(entry, tokenizer))]
-    found = []
-    for called, rows in training.items() if held_out else ():
+    held_out: list[tuple[Entry, list[set[int]]]] = []
+    for entry in entries:
+        if contents := _contents(entry, tokenizer):
+            held_out.append((entry, contents))
+    remarks = []
+    for name, rows in training.items() if held_out else ():
         known = contents_of(itertools.islice(rows, _MOST))
         for entry, contents in held_out:
             if count := sum(not known.isdisjoint(forms) for forms in contents):
-                found.append(
-                    f"{entry.suite}/{entry.name}: {count:,} of {len(contents):,} rows are {called}, so this is no "
-                    f"figure of held-out data."
+                remarks.append(
+                    f"{entry.path}: {count:,} of {len(contents):,} rows are {name}, so this is no figure of held-out "
+                    f"data."
                 )
-    for (kept, contents), (learnt, others) in itertools.permutations(held_out, 2):
-        if (kept.suite, learnt.suite) != ("source", "target"):
+    for (kept_entry, contents), (learnt_entry, others) in itertools.permutations(held_out, 2):
+        if (kept_entry.suite, learnt_entry.suite) != ("source", "target"):
             continue
         known = set[int]().union(*contents)
-        if shared := sum(not known.isdisjoint(forms) for forms in others):
-            found.append(
-                f"{learnt.suite}/{learnt.name}: {shared:,} of {len(others):,} rows are rows of "
-                f"{kept.suite}/{kept.name}, too: what is to be learnt is what is to be kept."
+        if count := sum(not known.isdisjoint(forms) for forms in others):
+            remarks.append(
+                f"{learnt_entry.path}: {count:,} of {len(others):,} rows are rows of {kept_entry.path}, too: what is "
+                f"to be learnt is what is to be kept."
             )
-    return found
+    return remarks
 
 
 def _contents(entry: Entry, tokenizer: Any) -> list[set[int]]:
@@ -64,8 +67,11 @@ def _contents(entry: Entry, tokenizer: Any) -> list[set[int]]:
         return []
     try:
         if isinstance(entry, PerplexityEntry):
-            documents = documents_of(entry, tokenizer)
-            return [{content_of(d.messages if isinstance(d, ChatDocument) else d)} - {0} for d in documents]
+            contents = []
+            for document in documents_of(entry, tokenizer):
+                text = document.messages if isinstance(document, ChatDocument) else document
+                contents.append({content_of(text)} - {0})
+            return contents
         rows = first_rows(entry) if isinstance(entry, DataEntry) else load_rows(data)
         limit = entry.limit if isinstance(entry, TaskEntry) else None
         if "images" in rows.column_names or "image" in rows.column_names:

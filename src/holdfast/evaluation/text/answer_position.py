@@ -73,17 +73,16 @@ class OptionTokens:
                 raise DataError(
                     f"{self.entry.path}: an option is empty ({text!r}), so no token can say it. Check the choices."
                 )
-            ids = [self._ids(form) for form in (f" {bare}", bare)]
-            before, behind = self._ids(":"), self._ids(f":{bare}")
-            if (
-                behind[: len(before)] == before
-            ):  # SentencePiece begins every text with a space; behind a mark it does not
-                ids.append(behind[len(before) :])
-            single = sorted({one[0] for one in ids if len(one) == 1})
+            forms = [self._ids(f" {bare}"), self._ids(bare)]
+            mark, behind_mark = self._ids(":"), self._ids(f":{bare}")
+            # SentencePiece begins every text with a space; behind a mark it does not
+            if behind_mark[: len(mark)] == mark:
+                forms.append(behind_mark[len(mark) :])
+            single = sorted({ids[0] for ids in forms if len(ids) == 1})
             if not single:
                 raise ModelError(
                     f"`{self.entry.kind}` needs options that are one token each, but the tokenizer has {bare!r} as "
-                    f"{len(ids[0])} tokens ({self.tokenizer.convert_ids_to_tokens(ids[0])}). {self.advice}"
+                    f"{len(forms[0])} tokens ({self.tokenizer.convert_ids_to_tokens(forms[0])}). {self.advice}"
                 )
             self.known[text] = single
         return self.known[text]
@@ -116,45 +115,51 @@ def distributions(
     from holdfast.evaluation.text.shared_prefix import PackedRow, Path, Scorer, scorer_for
     from holdfast.ops.heads import project
 
-    cut = sum(not isinstance(context, ImagePrompt) and len(context) > length for context in contexts)
+    texts: dict[int, list[int]] = {}
+    prompts: dict[int, ImagePrompt] = {}
+    for number, context in enumerate(contexts):
+        if isinstance(context, ImagePrompt):
+            prompts[number] = context
+        else:
+            texts[number] = context
+    cut = sum(len(ids) > length for ids in texts.values())
     on.notes.extend(remarks_on_cut(cut, len(contexts), length))
-    texts = {i: context for i, context in enumerate(contexts) if not isinstance(context, ImagePrompt)}
-    seen = {i: context for i, context in enumerate(contexts) if isinstance(context, ImagePrompt)}
     # a path's last state predicts its target, whichever token that is
     paths = [Path(index=n, ids=tuple(ids[-length:]), targets=(0,)) for n, ids in enumerate(texts.values())]
     scorer = scorer_for(on.model, paths)
     assert isinstance(scorer, Scorer), "served models are refused before"
 
-    def find(row: PackedRow, of: Sequence[int]) -> Iterator[dict[str, Any]]:
-        """`of`: the contexts by the paths' `index`."""
-        states = scorer.states(row)[torch.as_tensor([int(where[-1]) for where in row.where])]
-        parts = states.to(scorer.head.weight_VH.device).split(64)
-        logp_NV = torch.cat([project(part, scorer.head).log_softmax(-1) for part in parts])
+    def find(row: PackedRow, numbers: Sequence[int]) -> Iterator[dict[str, Any]]:
+        """`numbers`: of the contexts by the paths' `index`."""
+        states = scorer.states(row)[torch.as_tensor([int(places[-1]) for places in row.where])]
+        slices = states.to(scorer.head.weight_VH.device).split(64)
+        logp_NV = torch.cat([project(slice_NH, scorer.head).log_softmax(-1) for slice_NH in slices])
         for path, logp_V, entropy in zip(row.paths, logp_NV, entropies(logp_NV).double().tolist(), strict=True):
-            said = [logp_V[list(tokens)].double() for tokens in options[of[path.index]]]
+            logs = [logp_V[list(tokens)].double() for tokens in options[numbers[path.index]]]
             # apart from the shares, which are 0 where an option is less likely than float64 can say
-            nats = [-float(logs.logsumexp(-1)) for logs in said]
-            yield {"entropy": entropy, "shares": [float(logs.exp().sum()) for logs in said], "nats": nats}
+            nats = [-float(of_option.logsumexp(-1)) for of_option in logs]
+            yield {"entropy": entropy, "shares": [float(of_option.exp().sum()) for of_option in logs], "nats": nats}
 
     of_texts = scorer.answers(
         paths,
         name="answer",
-        find=functools.partial(find, of=list(texts)),
+        find=functools.partial(find, numbers=list(texts)),
         partial=on.partial,
         report=lambda done, _: on.report(done, len(contexts)),
     )
     of_images = answers_with_images(
         on,
         scorer,
-        list(seen.values()),
-        [[(0, (0,))]] * len(seen),
+        list(prompts.values()),
+        [[(0, (0,))]] * len(prompts),
         name="answer to an image",
         length=length,
-        find=functools.partial(find, of=list(seen)),
+        find=functools.partial(find, numbers=list(prompts)),
         report=lambda done, _: on.report(len(texts) + done, len(contexts)),
     )
-    found = dict(zip([*texts, *seen], [*of_texts, *(answer for [answer] in of_images)], strict=True))
-    return [found[i] for i in range(len(contexts))]
+    answers = dict(zip(texts, of_texts, strict=True))
+    answers |= {number: answer for number, [answer] in zip(prompts, of_images, strict=True)}
+    return [answers[number] for number in range(len(contexts))]
 
 
 def answered(distribution: dict[str, Any], gold: int | list[int]) -> dict[str, Any]:

@@ -114,8 +114,10 @@ def documents_from(dataset: Iterable[Mapping[str, Any]], *, limit: int | None = 
 
 
 def _with_variables(document: Any, row: Mapping[str, Any]) -> Document:
-    given = {name: row[name] for name in TEMPLATE_COLUMNS if row.get(name)}
-    return ChatDocument(messages=document, **given) if given and not _is_text(document) else document
+    columns = {name: row[name] for name in TEMPLATE_COLUMNS if row.get(name)}
+    if not columns or _is_text(document):
+        return document
+    return ChatDocument(messages=document, **columns)
 
 
 def encode_document(document: Document, tokenizer: Any) -> EncodedDocument:
@@ -166,46 +168,53 @@ def _chat_parts(document: Any, tokenizer: Any) -> tuple[list[int], list[_Part]]:
     variables: dict[str, Any] = {}
     if isinstance(document, ChatDocument):
         document, variables = document.messages, document.variables
-    if isinstance(document, tuple) and len(document) == 2 and all(_are_messages(part) for part in document):
-        messages, ends = [*document[0], *document[1]], [(len(document[0]), len(document[0]) + len(document[1]))]
-    elif _are_messages(document) and document:
-        messages = list(document)
-        ends = [(i, i + 1) for i, message in enumerate(messages) if message["role"] == "assistant"]
-    else:
-        raise DataError(
-            "Expected a document to be a text, a (prompt, completion) pair or a list of chat messages with role and "
-            "content, "
-            f"got {str(document)[:80]!r}."
-        )
+    messages, turns = _turns(document)
     whole = _render(messages, tokenizer, **variables)
     ids = _tokens(whole, tokenizer)
     parts = []
-    for given, through in ends:
-        before = _render(messages[:given], tokenizer, reply=True, **variables) if given else ""
-        text = _render(messages[:through], tokenizer, **variables)
+    for first, end_turn in turns:
+        before = _render(messages[:first], tokenizer, reply=True, **variables) if first else ""
+        text = _render(messages[:end_turn], tokenizer, **variables)
         start = _common_prefix(_tokens(before, tokenizer), ids)
-        end = len(ids) if through == len(messages) else _common_prefix(_tokens(text, tokenizer), ids)
-        size = (
-            len(text.encode()) - len(before.encode())
-            if text.startswith(before)
-            else sum(_content_bytes(m) for m in messages[given:through])
-        )
+        end = len(ids) if end_turn == len(messages) else _common_prefix(_tokens(text, tokenizer), ids)
         rewritten = not whole.startswith(text)
         if rewritten:
             size = len(tokenizer.decode(ids[start:end]).encode())
+        elif text.startswith(before):
+            size = len(text.encode()) - len(before.encode())
+        else:
+            size = sum(map(_content_bytes, messages[first:end_turn]))
         parts.append(_Part(start=start, end=end, text=text, bytes=size, rewritten=rewritten))
     return ids, parts
 
 
-def _is_text(document: Any) -> bool:
-    return isinstance(document, str) or (
-        isinstance(document, tuple) and len(document) == 2 and all(isinstance(part, str) for part in document)
+def _turns(document: Any) -> tuple[list[Any], list[tuple[int, int]]]:
+    """All messages of a document, and which of them are scored, as half-open ranges."""
+    if isinstance(document, tuple) and len(document) == 2 and all(map(_are_messages, document)):
+        prompt, completion = document
+        messages = [*prompt, *completion]
+        return messages, [(len(prompt), len(messages))]
+    if _are_messages(document) and document:
+        turns = []
+        for number, message in enumerate(document):
+            if message["role"] == "assistant":
+                turns.append((number, number + 1))
+        return list(document), turns
+    raise DataError(
+        "Expected a document to be a text, a (prompt, completion) pair or a list of chat messages with role and "
+        f"content, got {str(document)[:80]!r}."
     )
 
 
+def _is_text(document: Any) -> bool:
+    if isinstance(document, tuple):
+        return len(document) == 2 and isinstance(document[0], str) and isinstance(document[1], str)
+    return isinstance(document, str)
+
+
 def _content_bytes(message: Mapping[str, Any]) -> int:
-    content = message.get("content")
-    return len((content if isinstance(content, str) else str(content or "")).encode())
+    content = message.get("content") or ""
+    return len(str(content).encode())
 
 
 def border_ids(prompt: str, completion: str, tokenizer: Any, *, chat: bool = False) -> tuple[list[int], list[int]]:
@@ -257,11 +266,9 @@ def _render(messages: Any, tokenizer: Any, *, reply: bool = False, **variables: 
 
 
 def _are_messages(value: Any) -> bool:
-    return (
-        isinstance(value, Sequence)
-        and not isinstance(value, (str, tuple))
-        and all(isinstance(m, Mapping) and "role" in m for m in value)
-    )
+    if not isinstance(value, Sequence) or isinstance(value, (str, tuple)):
+        return False
+    return all(isinstance(message, Mapping) and "role" in message for message in value)
 
 
 def _common_prefix(a: list[int], b: list[int]) -> int:

@@ -5,6 +5,7 @@ score(o) = log p(o | x) / |o|  (or the sum)      p(o) = softmax_o score(o)      
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -60,11 +61,14 @@ class ImageOptions:
             DataError: an option that adds no token.
         """
         assert on.processor is not None, "rows with images are refused where there is none"
-        found = [continuation(prompt, option, on.processor().tokenizer) for option in options]
-        for option, (_, ids) in zip(options, found, strict=True):
+        tokenizer = on.processor().tokenizer
+        continuations = []
+        for option in options:
+            taken, ids = continuation(prompt, option, tokenizer)
             if not ids:
                 raise DataError(f"{prompt.place}: the option {option!r} adds no token to the prompt. Write it out.")
-        return cls(prompt=prompt, options=tuple(found))
+            continuations.append((taken, ids))
+        return cls(prompt=prompt, options=tuple(continuations))
 
 
 def score_options(
@@ -88,25 +92,27 @@ def score_options(
     """
     length, _ = resolve_window(on.model)
     texts = [question for question in questions if not isinstance(question, ImageOptions)]
-    seen = [question for question in questions if isinstance(question, ImageOptions)]
-    paths = paths_of([request for question in texts for request in question], length=length)
-    total = len(paths) + sum(len(question.options) for question in seen)
-    cut = sum(max(len(context) + len(ids) for context, ids in question) > length + 1 for question in texts)
+    with_images = [question for question in questions if isinstance(question, ImageOptions)]
+    paths = paths_of(list(itertools.chain(*texts)), length=length)
+    total = len(paths) + sum(len(question.options) for question in with_images)
+    cut = 0
+    for question in texts:
+        cut += max(len(context) + len(ids) for context, ids in question) > length + 1
     on.notes.extend(remarks_on_cut(cut, len(questions), length))
     with evaluation_mode(on.model):
         scorer = scorer_for(on.model, paths)
         of_texts = iter(
             scorer.answers(paths, name=name, partial=on.partial, report=lambda done, _: on.report(done, total))
         )
-        of_images = iter(_with_images(on, scorer, seen, name=name, length=length, done=len(paths), total=total))
-    found = []
+        of_images = iter(_with_images(on, scorer, with_images, name=name, length=length, done=len(paths), total=total))
+    scored = []
     for question in questions:
         if isinstance(question, ImageOptions):
             answers, tokens = next(of_images), [len(ids) for _, ids in question.options]
         else:
-            answers, tokens = [next(of_texts) for _ in question], [len(ids) for _, ids in question]
-        found.append(_scored([float(answer[0]) for answer in answers], tokens, length_normalised))
-    return found
+            answers, tokens = list(itertools.islice(of_texts, len(question))), [len(ids) for _, ids in question]
+        scored.append(_scored([float(answer[0]) for answer in answers], tokens, length_normalised))
+    return scored
 
 
 def _with_images(

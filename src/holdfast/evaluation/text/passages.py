@@ -48,14 +48,16 @@ def passage_scorer(model: Any, tokenizer: Any) -> Callable[[Sequence[Sequence[in
     at_once = max(64, (_CPU_CELLS if device.type == "cpu" else _ACCELERATOR_CELLS) // head.vocabulary)
 
     def score(rows: Sequence[Sequence[int]]) -> list[float]:
-        if (largest := max(max(row) for row in rows)) >= known:
+        largest = max(map(max, rows))
+        if largest >= known:
             raise ModelError(
                 f"The tokenizer gives the token id {largest}, but the model has embeddings for {known} tokens only. "
                 f"Use the tokenizer that belongs to the model."
             )
-        lengths = torch.tensor([len(bos) + len(row) for row in rows])
+        texts = [[*bos, *row] for row in rows]
+        lengths = torch.tensor([len(ids) for ids in texts])
         longest = int(lengths.max())
-        ids_BT = torch.tensor([[*bos, *row, *[0] * (longest - len(bos) - len(row))] for row in rows])
+        ids_BT = torch.tensor([ids + [0] * (longest - len(ids)) for ids in texts])
         scored_BT = torch.arange(1, longest)[None] < lengths[:, None]
         row_N, position_N = (index.to(device) for index in scored_BT.nonzero(as_tuple=True))
         ids_BT = ids_BT.to(device)
@@ -68,7 +70,7 @@ def passage_scorer(model: Any, tokenizer: Any) -> Callable[[Sequence[Sequence[in
                 losses.append(torch.nn.functional.cross_entropy(logits_NV, ids_BT[row, position + 1], reduction="none"))
             sums_B = torch.zeros(len(rows), dtype=torch.float64, device=device)
             sums_B.index_add_(0, row_N, torch.cat(losses).double())
-        found: list[float] = (sums_B.cpu() / (lengths - 1)).tolist()
-        return found
+        nats: list[float] = (sums_B.cpu() / (lengths - 1)).tolist()
+        return nats
 
     return score

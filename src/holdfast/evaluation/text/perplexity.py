@@ -17,6 +17,7 @@ average: figures come out of the rows in `holdfast.statistics.estimates`.
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import inspect
 import itertools
@@ -55,9 +56,17 @@ class Piece:
 
 def context_of(model: Any) -> int | None:
     """The most tokens that a model was built for; None where its configuration does not say."""
-    config = model.config.get_text_config() if hasattr(model.config, "get_text_config") else model.config
-    names = ("max_position_embeddings", "n_positions", "max_sequence_length", "max_seq_len", "seq_length")
-    return next((int(v) for name in names if isinstance(v := getattr(config, name, None), int) and v > 0), None)
+    config = text_config(model)
+    for name in ("max_position_embeddings", "n_positions", "max_sequence_length", "max_seq_len", "seq_length"):
+        value = getattr(config, name, None)
+        if isinstance(value, int) and value > 0:
+            return int(value)
+    return None
+
+
+def text_config(model: Any) -> Any:
+    """The configuration of a model's language model, which is a part of that of a vision-language model."""
+    return model.config.get_text_config() if hasattr(model.config, "get_text_config") else model.config
 
 
 def resolve_window(model: Any, window: int | None = None, stride: int | None = None) -> tuple[int, int]:
@@ -87,12 +96,10 @@ def cut(encoded: Sequence[EncodedDocument], *, window: int, stride: int) -> list
     """Documents as pieces of at most `window` tokens; every scored token is a target of exactly one piece."""
     pieces = []
     for index, document in enumerate(encoded):
-        scored = [t for start, end in document.spans for t in range(start, end)]
+        scored = list(itertools.chain(*(range(*span) for span in document.spans)))
         begin, end, next_target = 0, min(window, len(document.ids)), 0
         while next_target < len(scored):
-            stop = next_target
-            while stop < len(scored) and scored[stop] < end:
-                stop += 1
+            stop = bisect.bisect_left(scored, end, lo=next_target)
             if stop > next_target:
                 targets = [t - begin for t in scored[next_target:stop]]
                 pieces.append(Piece(document=index, ids=document.ids[begin : targets[-1] + begin + 1], targets=targets))
@@ -174,44 +181,48 @@ def score_documents(
     pieces = cut(encoded, window=window, stride=stride)
     partial = partial or Partial(None)
     if isinstance(model, ServedModel):
-        rows, found = _asked_of(model, pieces, partial, progress)
+        rows, sums_of_rows = _served_sums(model, pieces, partial, progress)
     else:
-        rows, found = _computed(
+        rows, sums_of_rows = _computed_sums(
             model, pieces, batch_tokens=batch_tokens, memorisation=memorisation, partial=partial, progress=progress,
             notes=notes,
         )  # fmt: skip
     sums = np.zeros((len(encoded), 3 if memorisation else 1))
-    for row, values in zip(rows, found, strict=True):
+    for row, values in zip(rows, sums_of_rows, strict=True):
         np.add.at(sums, [piece.document for piece in row], np.array(values))
     scored = []
     for document, (nats, *more) in zip(encoded, sums.tolist(), strict=True):
         figures = {"doc": document.doc, "nats": nats, "tokens": document.tokens, "bytes": document.bytes}
-        scored.append({**figures, "exact": round(more[0]), "entropy": more[1]} if memorisation else figures)
+        if memorisation:
+            figures |= {"exact": round(more[0]), "entropy": more[1]}
+        scored.append(figures)
     return scored
 
 
-def _asked_of(
+def _served_sums(
     model: ServedModel, pieces: Sequence[Piece], partial: Partial, progress: Report
 ) -> tuple[list[list[Piece]], list[list[list[float]]]]:
     """Rows of one piece each, and their sums, of a served model."""
 
-    def sums_of(batch: Sequence[int]) -> list[list[list[float]]]:
-        asked = [pieces[number] for number in batch]
-        found = zip(asked, model.scores([piece.ids for piece in asked]), strict=True)
-        return [[[-sum(scores[target - 1][0] for target in piece.targets)]] for piece, scores in found]
+    def sums_of(numbers: Sequence[int]) -> list[list[list[float]]]:
+        batch = [pieces[number] for number in numbers]
+        sums = []
+        for piece, scores in zip(batch, model.scores([piece.ids for piece in batch]), strict=True):
+            sums.append([[-sum(scores[target - 1][0] for target in piece.targets)]])
+        return sums
 
     done = list(itertools.accumulate(len(piece.ids) for piece in pieces))
-    found = partial.resumed(
+    sums = partial.resumed(
         "row",
-        ((batch, batch) for batch in in_groups(range(len(pieces)), model.at_once)),
+        ((numbers, numbers) for numbers in in_groups(range(len(pieces)), model.at_once)),
         sums_of,
         total=len(pieces),
         report=lambda finished, total: progress(done[finished - 1], done[-1]),
     )
-    return [[piece] for piece in pieces], found
+    return [[piece] for piece in pieces], sums
 
 
-def _computed(
+def _computed_sums(
     model: Any,
     pieces: Sequence[Piece],
     *,
@@ -248,18 +259,22 @@ def _computed(
             np.add.at(values, of_piece, scores)
             if len(row) > 1 and not np.isfinite(values).all():
                 # 0 times NaN is NaN: one document spoils all of its row, whatever the mask says
-                return [[one for piece in row for [one] in sums_of([piece])]]
+                sums = []
+                for piece in row:
+                    [of_piece_alone] = sums_of([piece])
+                    sums += of_piece_alone
+                return [sums]
             return [values.tolist()]
 
         done = list(itertools.accumulate(sum(len(piece.ids) for piece in row) for row in rows))
-        found = partial.resumed(
+        sums_of_rows = partial.resumed(
             "row",
             (([number], row) for number, row in enumerate(rows)),
             sums_of,
             total=len(rows),
             report=lambda finished, total: progress(done[finished - 1], done[-1]),
         )
-    return rows, found
+    return rows, sums_of_rows
 
 
 def documents_stay_apart(model: Any, head: Head, first: Piece, second: Piece, *, tokens: int = 32) -> bool:
@@ -285,12 +300,12 @@ def documents_stay_apart(model: Any, head: Head, first: Piece, second: Piece, *,
         return True
     behind = score_row(model, head, [front, piece])
     behind_other = score_row(model, head, [other, piece])
-    own = score_row(model, head, [piece])
-    if not bool(own.isfinite().all()):
+    alone = score_row(model, head, [piece])
+    if not bool(alone.isfinite().all()):
         return True  # of the weights, not of documents: rows that are not finite are scored again, piece by piece
     exact = next(model.parameters()).dtype in (torch.float32, torch.float64)
     leak = float((behind - behind_other).abs().max())
-    shift = float((behind - own).abs().mean())
+    shift = float((behind - alone).abs().mean())
     return leak <= (1e-4 if exact else 1e-2) and shift <= (1e-3 if exact else 0.1)
 
 
@@ -316,7 +331,7 @@ def score_row(model: Any, head: Head, row: Sequence[Piece], *, memorisation: boo
     from holdfast.ops.heads import project, run_backbone
 
     device = model.get_input_embeddings().weight.device
-    input_ids = torch.tensor([[i for piece in row for i in piece.ids]], device=device)
+    input_ids = torch.tensor([list(itertools.chain(*(piece.ids for piece in row)))], device=device)
     inputs: dict[str, Any] = {"input_ids": input_ids}
     if len(row) > 1:
         inputs["position_ids"] = torch.cat([torch.arange(len(piece.ids)) for piece in row])[None].to(device)
@@ -332,12 +347,12 @@ def score_row(model: Any, head: Head, row: Sequence[Piece], *, memorisation: boo
     rows_at_once = min(1024, max(64, _SLICE_CELLS // head.vocabulary))
     losses = []
     for start in range(0, len(offsets), rows_at_once):
-        part = slice(start, start + rows_at_once)
-        logits_NV = project(hidden_NH[part], head)
-        losses_N = torch.nn.functional.cross_entropy(logits_NV, targets_N[part], reduction="none")
+        stop = start + rows_at_once
+        logits_NV, gold_N = project(hidden_NH[start:stop], head), targets_N[start:stop]
+        losses_N = torch.nn.functional.cross_entropy(logits_NV, gold_N, reduction="none")
         if memorisation:
             entropy_N = entropies(logits_NV.log_softmax(-1))
-            exact_N = (logits_NV.argmax(-1) == targets_N[part]).to(losses_N.dtype)
+            exact_N = (logits_NV.argmax(-1) == gold_N).to(losses_N.dtype)
             losses.append(torch.stack([losses_N, exact_N, entropy_N], dim=-1))
         else:
             losses.append(losses_N[:, None])
@@ -365,7 +380,7 @@ def _check_vocabulary(model: Any, encoded: Sequence[EncodedDocument]) -> None:
     if isinstance(model, ServedModel):  # the tokenizer was compared with the server's
         return
     known = int(model.get_input_embeddings().weight.shape[0])
-    largest = max((i for document in encoded for i in document.ids), default=0)
+    largest = max(max(document.ids, default=0) for document in encoded)
     if largest >= known:
         raise ModelError(
             f"The tokenizer gives the token id {largest}, but the model has embeddings for {known} tokens only. "

@@ -144,7 +144,7 @@ def rows_of(
     def cost(tokens: int) -> float:
         return tokens + tokens * tokens / (6 * hidden)
 
-    held: list[Path] = []
+    members: list[Path] = []
     size = 0
     last: tuple[int, ...] = ()
     for path in sorted(paths, key=lambda p: p.ids):
@@ -152,22 +152,22 @@ def rows_of(
         fresh = len(path.ids) - _common(last, path.ids)
         larger = size + fresh
         joins = (
-            held
+            members
             and not single
             and larger <= most
             and (larger <= least or cost(larger) - cost(size) <= cost(len(path.ids)))
         )
         if not joins:
-            if held:
-                yield row_of(held)
-            held, size, larger = [], 0, len(path.ids)
-        held.append(path)
+            if members:
+                yield row_of(members)
+            members, size, larger = [], 0, len(path.ids)
+        members.append(path)
         size, last = larger, path.ids
         if single:
-            yield row_of(held)
-            held, size, last = [], 0, ()
-    if held:
-        yield row_of(held)
+            yield row_of(members)
+            members, size, last = [], 0, ()
+    if members:
+        yield row_of(members)
 
 
 def row_of(paths: Sequence[Path], images: Images | None = None) -> PackedRow:
@@ -314,10 +314,9 @@ class Scorer:
         device = self.head.weight_VH.device
         hidden_TH = self.states(row).to(device)
         places, inverse = np.unique(np.concatenate(row.where), return_inverse=True)
-        targets = np.array([t for path in row.paths for t in path.targets])
-        order = np.argsort(
-            inverse, kind="stable"
-        )  # pairs (place, target) by place, so that each slice of places has its own
+        targets = np.array(list(itertools.chain(*(path.targets for path in row.paths))))
+        # pairs (place, target) by place, so that each slice of places has its own
+        order = np.argsort(inverse, kind="stable")
         borders = np.searchsorted(inverse[order], np.arange(len(places) + 1))
         chosen = np.empty(len(targets))
         best = np.empty(len(targets), dtype=bool)
@@ -330,11 +329,12 @@ class Scorer:
             gold = torch.as_tensor(targets[pairs], device=device)
             chosen[pairs] = (logits_NV[rows, gold] - logits_NV.logsumexp(-1)[rows]).double().cpu().numpy()
             best[pairs] = (logits_NV.argmax(-1)[rows] == gold).cpu().numpy()
-        ends = np.cumsum([len(path.targets) for path in row.paths])
-        return [
-            (float(a.sum()), bool(b.all()))
-            for a, b in zip(np.split(chosen, ends[:-1]), np.split(best, ends[:-1]), strict=True)
-        ]
+        stop = 0
+        answers = []
+        for path in row.paths:
+            start, stop = stop, stop + len(path.targets)
+            answers.append((float(chosen[start:stop].sum()), bool(best[start:stop].all())))
+        return answers
 
 
 def scorer_for(model: Any, paths: Sequence[Path] = ()) -> Scorer | ServedScorer:
@@ -346,13 +346,13 @@ def scorer_for(model: Any, paths: Sequence[Path] = ()) -> Scorer | ServedScorer:
         paths: of which two that branch are tried; without any that do, nothing needs to be tried.
     """
     from holdfast.evaluation.served import ServedModel, ServedScorer
-    from holdfast.evaluation.text.perplexity import takes_positions
+    from holdfast.evaluation.text.perplexity import takes_positions, text_config
     from holdfast.ops.document_attention import IMPLEMENTATION
 
     if isinstance(model, ServedModel):
         return ServedScorer(model=model)
 
-    config = model.config.get_text_config() if hasattr(model.config, "get_text_config") else model.config
+    config = text_config(model)
     single = Scorer(model=model, least=0, most=0)
     known = ("sdpa", "eager", IMPLEMENTATION)
     if (
@@ -362,12 +362,16 @@ def scorer_for(model: Any, paths: Sequence[Path] = ()) -> Scorer | ServedScorer:
     ):
         return single
     on_cpu = model.get_input_embeddings().weight.device.type == "cpu"
-    windows = [getattr(config, name, None) for name in ("sliding_window", "attention_chunk_size")]
+    windows = []
+    for name in ("sliding_window", "attention_chunk_size"):
+        window = getattr(config, name, None)
+        if isinstance(window, int) and window > 0:
+            windows.append(window)
     scorer = dataclasses.replace(
         single,
         least=512 if on_cpu else 4096,
         most=4096 if on_cpu else 16384,
-        window=min((w for w in windows if isinstance(w, int) and w > 0), default=None),
+        window=min(windows, default=None),
     )
     pair = branching_pair(paths, tokens=48 if scorer.window is None else max(1, min(48, scorer.window // 2)))
     return scorer if pair is None or branches_stay_apart(scorer, *pair) else single
@@ -397,21 +401,23 @@ def branches_stay_apart(
 
     vocabulary = scorer.head.vocabulary
     shared = _common(first.ids, second.ids)
-    others = ((i * 7 + 13) % vocabulary for i in first.ids[shared:])
+    others = [(i * 7 + 13) % vocabulary for i in first.ids[shared:]]
     changed = dataclasses.replace(first, ids=(*first.ids[:shared], *(0 if i in reserved else i for i in others)))
     if _common(changed.ids, second.ids) != shared:
         return False
-    wanted = dataclasses.replace(second, targets=second.ids[shared:])
-    if not wanted.targets:
+    scored = dataclasses.replace(second, targets=second.ids[shared:])
+    if not scored.targets:
         return True
-    rows = [row_of(held, images) for held in ([first, wanted], [changed, wanted], [wanted])]
+    states = []
     try:
-        with torch.no_grad():
-            behind, other, own = (scorer.states(row)[torch.as_tensor(row.where[-1])] for row in rows)
+        for paths in ([first, scored], [changed, scored], [scored]):
+            row = row_of(paths, images)
+            with torch.no_grad():
+                states.append(scorer.states(row)[torch.as_tensor(row.where[-1])])
     except (TypeError, ValueError, RuntimeError, IndexError) as error:
         logger.debug("a row that branches is refused: %s: %s", type(error).__name__, error)
         return False
-    return same_states(behind, other, own)
+    return same_states(*states)
 
 
 def same_states(behind: torch.Tensor, other: torch.Tensor, own: torch.Tensor) -> bool:
@@ -435,15 +441,15 @@ def branching_pair(paths: Sequence[Path], *, tokens: int) -> tuple[Path, Path] |
     """The first two paths (in order of tokens) that begin alike and then part, cut to `tokens` before and after the
     place where they do."""
     ordered = sorted(paths, key=lambda p: p.ids)
-    for one, two in itertools.pairwise(ordered):
-        shared = _common(one.ids, two.ids)
-        if 0 < shared < min(len(one.ids), len(two.ids)):
-            start = max(0, shared - tokens)
-            first, second = (
-                dataclasses.replace(p, ids=p.ids[start : shared + tokens], targets=p.ids[shared : shared + 1])
-                for p in (one, two)
+    for first, second in itertools.pairwise(ordered):
+        shared = _common(first.ids, second.ids)
+        if 0 < shared < min(len(first.ids), len(second.ids)):
+            start, stop = max(0, shared - tokens), shared + tokens
+            targets = first.ids[shared : shared + 1], second.ids[shared : shared + 1]
+            return (
+                dataclasses.replace(first, ids=first.ids[start:stop], targets=targets[0]),
+                dataclasses.replace(second, ids=second.ids[start:stop], targets=targets[1]),
             )
-            return first, second
     return None
 
 

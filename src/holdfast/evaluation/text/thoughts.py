@@ -37,9 +37,9 @@ def with_variables(processing: Any, variables: Mapping[str, Any]) -> Any:
     """A tokenizer or processor whose chat template gets variables wherever it writes; the caller's own win."""
     if not variables:
         return processing
-    found = copy.copy(processing)
-    found.apply_chat_template = functools.partial(processing.apply_chat_template, **variables)
-    return found
+    changed = copy.copy(processing)
+    changed.apply_chat_template = functools.partial(processing.apply_chat_template, **variables)
+    return changed
 
 
 def _prompt(tokenizer: Any, **variables: Any) -> str:
@@ -56,7 +56,11 @@ def _prompt(tokenizer: Any, **variables: Any) -> str:
 
 
 def _open(prompt: str) -> Marks | None:
-    return next((marks for marks in MARKS if prompt.rfind(marks[0]) > prompt.rfind(marks[1])), None)
+    for marks in MARKS:
+        begin, end = marks
+        if prompt.rfind(begin) > prompt.rfind(end):
+            return marks
+    return None
 
 
 def open_thought(tokenizer: Any) -> Marks | None:
@@ -67,8 +71,11 @@ def open_thought(tokenizer: Any) -> Marks | None:
 def _switch(tokenizer: Any) -> str | None:
     """The variable that makes the template begin a reply without a thought; None where it has none, or does so."""
     usual = _prompt(tokenizer)
-    tried = ((name, _prompt(tokenizer, **{name: False})) for name in SWITCHES if usual)
-    return next((name for name, prompt in tried if prompt not in ("", usual) and _open(prompt) is None), None)
+    for name in SWITCHES if usual else ():
+        prompt = _prompt(tokenizer, **{name: False})
+        if prompt not in ("", usual) and _open(prompt) is None:
+            return name
+    return None
 
 
 def refuse_open_thought(tokenizer: Any, what: str) -> None:
@@ -102,6 +109,16 @@ def remarks_on_thoughts(tokenizer: Any) -> list[str]:
     return []
 
 
+def _thought_of(text: str, opened: Marks | None) -> Marks | None:
+    """The marks of the thought that a reply begins with."""
+    if opened is not None:
+        return opened
+    for marks in MARKS:
+        if text.lstrip().startswith(marks[0]):
+            return marks
+    return None
+
+
 def without_thought(text: str, opened: Marks | None) -> str:
     """A reply without the thought that it begins with; empty where that has no end.
 
@@ -109,19 +126,22 @@ def without_thought(text: str, opened: Marks | None) -> str:
         text: what the model wrote behind the prompt.
         opened: the thought that the prompt opens.
     """
-    begun = opened or next((marks for marks in MARKS if text.lstrip().startswith(marks[0])), None)
-    return text if begun is None else text.partition(begun[1])[2].lstrip()
+    marks = _thought_of(text, opened)
+    return text if marks is None else text.partition(marks[1])[2].lstrip()
 
 
 def reply_text(tokenizer: Any, ids: Sequence[int], opened: Marks | None) -> str:
     """The text of a reply's tokens without special ones and without its thought, whose marks may be special."""
-    text = str(tokenizer.decode(ids, skip_special_tokens=False))
-    begun = opened or next((marks for marks in MARKS if text.lstrip().startswith(marks[0])), None)
-    if begun is None:
-        return str(tokenizer.decode(ids, skip_special_tokens=True))
-    if begun[1] not in text:
+
+    def text_of(tokens: Sequence[int], *, special: bool) -> str:
+        return str(tokenizer.decode(tokens, skip_special_tokens=not special))
+
+    text = text_of(ids, special=True)
+    marks = _thought_of(text, opened)
+    if marks is None:
+        return text_of(ids, special=False)
+    if marks[1] not in text:
         return ""
-    end = bisect.bisect_left(
-        range(len(ids) + 1), True, key=lambda n: begun[1] in tokenizer.decode(ids[:n], skip_special_tokens=False)
-    )
-    return str(tokenizer.decode(ids[end:], skip_special_tokens=True)).lstrip()
+    ends = range(len(ids) + 1)
+    end = bisect.bisect_left(ends, True, key=lambda n: marks[1] in text_of(ids[:n], special=True))
+    return text_of(ids[end:], special=False).lstrip()
