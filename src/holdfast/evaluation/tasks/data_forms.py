@@ -18,7 +18,7 @@ hub's own form stay as they are.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,19 +27,19 @@ from holdfast.errors import DataError
 Row = Mapping[str, Any]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Form:
     """One form of a benchmark's rows."""
 
     name: str
     tasks: str
     """Regular expression that task names match whole."""
+    convert: Callable[[Row], list[dict[str, Any]]]
+    """One row as the rows that the harness reads; raises ValueError with the reason where it cannot."""
     has: tuple[str, ...]
     """Columns that are there."""
     lacks: tuple[str, ...]
     """Columns of the hub's form, of which none is there."""
-    convert: Callable[[Row], list[dict[str, Any]]]
-    """One row as the rows that the harness reads; raises ValueError with the reason where it cannot."""
 
 
 def convert(rows: Any, task: str, place: str) -> tuple[Any, str | None]:
@@ -55,24 +55,25 @@ def convert(rows: Any, task: str, place: str) -> tuple[Any, str | None]:
         DataError: the form is known, but rows are not in it.
     """
     columns = list(rows.column_names)
-    form = next((f for f in FORMS if re.fullmatch(f.tasks, task) and _fits(f, columns)), None)
-    if form is None:
+    forms = [form for form in FORMS if re.fullmatch(form.tasks, task) and _fits(form, columns)]
+    if not forms:
         return rows, None
+    form = forms[0]
     import datasets
 
-    made: list[dict[str, Any]] = []
+    converted: list[dict[str, Any]] = []
     for number, row in enumerate(rows):
         try:
-            made += form.convert(row)
+            converted += form.convert(row)
         except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
             reason = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
             raise DataError(f"{place}, row {number}: expected a row of {form.name}, but {reason}.") from error
-    if not made:
+    if not converted:
         raise DataError(
             f"{place}: expected questions in the form of {form.name}, but none of its {len(rows)} rows has one with a "
             f"published answer."
         )
-    return datasets.Dataset.from_list(made), form.name
+    return datasets.Dataset.from_list(converted), form.name
 
 
 def require_columns(what: str, needed: Iterable[str], columns: Sequence[str], *, place: str | None, form: str) -> None:
@@ -113,23 +114,17 @@ def _boolq(row: Row) -> list[dict[str, Any]]:
 def _truthfulqa(row: Row) -> list[dict[str, Any]]:
     """The multiple-choice targets as the release's own evaluation forms them: MC1 the best answer against all wrong
     ones, MC2 all against all."""
-    right, wrong = (list(_split_answers(row[name])) for name in ("Correct Answers", "Incorrect Answers"))
+    right, wrong = (_split_answers(row[name]) for name in ("Correct Answers", "Incorrect Answers"))
     best = _sentence(row["Best Answer"])
     if not right or not wrong:
         raise ValueError("it has no correct or no incorrect answers")
-    return [
-        {
-            "question": row["Question"],
-            "mc1_targets": {"choices": [best, *wrong], "labels": [1] + [0] * len(wrong)},
-            "mc2_targets": {"choices": right + wrong, "labels": [1] * len(right) + [0] * len(wrong)},
-        }
-    ]
+    mc1 = {"choices": [best, *wrong], "labels": [1] + [0] * len(wrong)}
+    mc2 = {"choices": right + wrong, "labels": [1] * len(right) + [0] * len(wrong)}
+    return [{"question": row["Question"], "mc1_targets": mc1, "mc2_targets": mc2}]
 
 
-def _split_answers(text: str) -> Iterator[str]:
-    for part in str(text or "").split(";"):
-        if part.strip():
-            yield _sentence(part)
+def _split_answers(text: str) -> list[str]:
+    return [_sentence(answer) for answer in str(text or "").split(";") if answer.strip()]
 
 
 def _sentence(text: str) -> str:
@@ -182,10 +177,10 @@ def _math(row: Row) -> list[dict[str, Any]]:
 def _quality(row: Row) -> list[dict[str, Any]]:
     """Questions of one article; the release counts options from 1. Questions without a published answer are left
     out."""
-    found = []
+    questions = []
     for question in row["questions"]:
         if question.get("gold_label") is not None:
-            found.append(
+            questions.append(
                 {
                     "article": row["article"],
                     "question": question["question"],
@@ -194,61 +189,31 @@ def _quality(row: Row) -> list[dict[str, Any]]:
                     "hard": bool(question.get("difficult", 0)),
                 }
             )
-    return found
+    return questions
+
+
+def _mmlu(row: Row) -> list[dict[str, Any]]:
+    return [{**row, "subject": row["subject_dir"]}]
+
+
+def _mbpp(row: Row) -> list[dict[str, Any]]:
+    return [{**row, "text": row["prompt"]}]
 
 
 FORMS = (
+    Form("the MATH release", "(minerva|hendrycks)_math.*", _math, ("problem", "solution", "type"), ("subject",)),
+    Form("the BoolQ release", "boolq", _boolq, ("question", "passage", "answer"), ("label",)),
     Form(
-        name="the MATH release",
-        tasks="(minerva|hendrycks)_math.*",
-        has=("problem", "solution", "type"),
-        lacks=("subject",),
-        convert=_math,
+        "the TruthfulQA release",
+        "truthfulqa_mc[12]",
+        _truthfulqa,
+        ("Question", "Best Answer", "Correct Answers", "Incorrect Answers"),
+        ("mc1_targets", "mc2_targets"),
     ),
-    Form(
-        name="the BoolQ release", tasks="boolq", has=("question", "passage", "answer"), lacks=("label",), convert=_boolq
-    ),
-    Form(
-        name="the TruthfulQA release",
-        tasks="truthfulqa_mc[12]",
-        has=("Question", "Best Answer", "Correct Answers", "Incorrect Answers"),
-        lacks=("mc1_targets", "mc2_targets"),
-        convert=_truthfulqa,
-    ),
-    Form(
-        name="OLMES requests",
-        tasks="arc_(easy|challenge)",
-        has=("query", "choices", "gold"),
-        lacks=("question",),
-        convert=_olmes_arc,
-    ),
-    Form(
-        name="OLMES requests",
-        tasks="hellaswag",
-        has=("query", "choices", "gold"),
-        lacks=("ctx_a",),
-        convert=_olmes_hellaswag,
-    ),
-    Form(
-        name="an export by folders",
-        tasks="mmlu.*",
-        has=("question", "choices", "answer", "subject_dir"),
-        lacks=("subject",),
-        convert=lambda row: [{**row, "subject": row["subject_dir"]}],
-    ),
-    Form(
-        name="sanitised MBPP",
-        tasks="mbpp.*",
-        has=("prompt", "code", "test_list"),
-        lacks=("text",),
-        convert=lambda row: [{**row, "text": row["prompt"]}],
-    ),
-    Form(
-        name="the QuALITY release",
-        tasks="quality.*",
-        has=("article", "questions"),
-        lacks=("question",),
-        convert=_quality,
-    ),
+    Form("OLMES requests", "arc_(easy|challenge)", _olmes_arc, ("query", "choices", "gold"), ("question",)),
+    Form("OLMES requests", "hellaswag", _olmes_hellaswag, ("query", "choices", "gold"), ("ctx_a",)),
+    Form("an export by folders", "mmlu.*", _mmlu, ("question", "choices", "answer", "subject_dir"), ("subject",)),
+    Form("sanitised MBPP", "mbpp.*", _mbpp, ("prompt", "code", "test_list"), ("text",)),
+    Form("the QuALITY release", "quality.*", _quality, ("article", "questions"), ("question",)),
 )
 """The forms that are recognised, in the order they are tried."""

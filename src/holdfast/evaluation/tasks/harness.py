@@ -107,7 +107,8 @@ def harness_model(entry: TaskEntry, on: Subject, *, report: Report | None = None
             with _padding_token(processor.tokenizer):
                 yield ImageLM(on.model, on.tokenizer, processor=processor, **how)
             return
-        yield (ServedLM if isinstance(on.model, ServedModel) else SharedPrefixLM)(on.model, on.tokenizer, **how)
+        lm = ServedLM if isinstance(on.model, ServedModel) else SharedPrefixLM
+        yield lm(on.model, on.tokenizer, **how)
 
 
 def load(entry: TaskEntry, on: Subject) -> dict[str, Any]:
@@ -133,15 +134,16 @@ def without_traces(model: Any, tokenizer: Any, *, seed: int) -> Iterator[None]:
 
 def build_requests(task: Any, entry: TaskEntry, lm: Any) -> None:
     """Makes the task's requests (`task.instances`) as the harness's own evaluator does."""
-    limit = len(task.eval_docs) if entry.limit is None else min(entry.limit, len(task.eval_docs))
+    questions = len(task.eval_docs)
+    chat = entry.apply_chat_template
     task.build_all_requests(
-        limit=limit,
+        limit=questions if entry.limit is None else min(entry.limit, questions),
         rank=0,
         world_size=1,
-        apply_chat_template=entry.apply_chat_template,
+        apply_chat_template=chat,
         fewshot_as_multiturn=True,
-        chat_template=lm.apply_chat_template if entry.apply_chat_template else None,
-        tokenizer_name=lm.tokenizer_name if entry.apply_chat_template else "",
+        chat_template=lm.apply_chat_template if chat else None,
+        tokenizer_name=lm.tokenizer_name if chat else "",
     )
 
 
@@ -166,10 +168,10 @@ def _holds_pictures(task: Any) -> bool:
 
     from holdfast.data import vision
 
+    if task.config.doc_to_image is not None:
+        return True
     docs = task.eval_docs
-    return task.config.doc_to_image is not None or (
-        isinstance(docs, datasets.Dataset) and bool(vision.unread_images(docs, ()))
-    )
+    return isinstance(docs, datasets.Dataset) and bool(vision.unread_images(docs, ()))
 
 
 def settled(tasks: Mapping[str, Any], entry: TaskEntry) -> dict[str, Any]:
@@ -177,12 +179,16 @@ def settled(tasks: Mapping[str, Any], entry: TaskEntry) -> dict[str, Any]:
     questions."""
     notes = []
     for name, task in tasks.items():
-        found = remarks_on_part(task.eval_docs, entry.limit, setting="limit")
+        remarks = remarks_on_part(task.eval_docs, entry.limit, setting="limit")
         if task.config.num_fewshot and not getattr(task, "multiple_input", 0):
-            asked = [(str(one.args[0]), str(task.doc_to_text(one.doc))) for one in task.instances if not one.idx]
+            prompts = [
+                (str(request.args[0]), str(task.doc_to_text(request.doc)))
+                for request in task.instances
+                if not request.idx
+            ]
             pool = itertools.islice(task.fewshot_docs() or (), MOST_EXAMPLES)
-            found += remarks_on_examples(asked, [str(task.doc_to_text(doc)) for doc in pool])
-        notes += [f"{name}: {text}" if len(tasks) > 1 else text for text in found]
+            remarks += remarks_on_examples(prompts, (str(task.doc_to_text(doc)) for doc in pool))
+        notes += [f"{name}: {text}" if len(tasks) > 1 else text for text in remarks]
     return {
         "notes": notes,
         "num_fewshot": _same_or_all({name: task.config.num_fewshot for name, task in tasks.items()}),
@@ -260,13 +266,14 @@ def _read_pictures(name: str, docs: Any, limit: int | None) -> None:
 
     from holdfast.data import vision
 
-    if not isinstance(docs, datasets.Dataset) or not (columns := vision.unread_images(docs, ())):
+    columns = vision.unread_images(docs, ()) if isinstance(docs, datasets.Dataset) else []
+    if not columns:
         return  # made by the task's own code: looked at when a question is asked
-    looked = vision.undecoded(docs.select_columns(columns))
-    count = len(looked) if limit is None else min(limit, len(looked))
+    rows = vision.undecoded(docs.select_columns(columns))
+    count = len(rows) if limit is None else min(limit, len(rows))
     with progress(f"Pictures of {name}", total=count) as advance:
         for number in range(count):
-            for stored in vision.given_images(looked[number], columns):
+            for stored in vision.given_images(rows[number], columns):
                 if (problem := vision.check_image(stored)) is not None:
                     raise DataError(f"The task '{name}', question {number} (from 0): {problem}.")
             advance(1)
@@ -287,58 +294,72 @@ def _rows_and_figures(
     results: Mapping[str, Any], tasks: Mapping[str, Any], entry: TaskEntry
 ) -> tuple[list[dict[str, Any]], dict[str, Ratio | Metric]]:
     rows: list[dict[str, Any]] = []
-    better: dict[str, bool] = {}
-    whole: dict[str, float] = {}
+    higher_is_better: dict[str, bool] = {}
+    no_means: dict[str, float] = {}
     for name, task in tasks.items():
-        means = {
-            metric
-            for metric, function in task.aggregation().items()
-            if getattr(function, "__name__", "") in ("mean", "nanmean")
-        }
-        partly = {m for m in means if getattr(task.aggregation()[m], "__name__", "") == "nanmean"}
+        aggregations = {}
+        for metric, function in task.aggregation().items():
+            aggregations[metric] = getattr(function, "__name__", "")
         by_doc: dict[Any, dict[str, Any]] = {}
-        pictures = _holds_pictures(task)
+        has_images = _holds_pictures(task)
         for sample in results["samples"][name]:
-            if sample["doc_id"] not in by_doc:
-                row = {
-                    "doc": _hash_with_images(sample["doc"]) if pictures else sample["doc_hash"],
-                    "prompt": sample["prompt_hash"],
-                    **({"task": name} if len(tasks) > 1 else {}),
-                }
-                by_doc[sample["doc_id"]] = {**row, **(said := question_and_answer(task, sample))}
-                if said and not pictures:  # the harness's hash is of the whole row, ids and all
-                    by_doc[sample["doc_id"]]["content"] = f"{said.get('choices')}{said['question']}"
-            row = by_doc[sample["doc_id"]]
+            row = by_doc.get(sample["doc_id"])
+            if row is None:
+                row = by_doc[sample["doc_id"]] = _row(task, sample, has_images)
+                if len(tasks) > 1:
+                    row["task"] = name
             for metric in sample["metrics"]:
                 label = metric if sample["filter"] == "none" else f"{metric},{sample['filter']}"
-                better.setdefault(label, bool(task.higher_is_better().get(metric, True)))
-                value = sample[metric]
-                if metric in _ROLLING and isinstance(value, tuple):
-                    row.update({"nats": -float(value[0]), _ROLLING[metric]: int(value[1])})
-                elif metric in partly and _is_scalar(value):  # NaN: the question has no such figure
-                    asked = not math.isnan(float(value))
-                    row.update({label: float(value) if asked else 0.0, f"{label}#": int(asked)})
-                elif metric in means and _is_scalar(value):
-                    row[label] = float(value)
-                elif _is_shares(value):  # several right / wrong parts a question, averaged over all of them (IFEval's)
-                    row.update({label: float(sum(value)), f"{label}#": len(value)})
+                higher_is_better.setdefault(label, bool(task.higher_is_better().get(metric, True)))
+                columns = _columns(metric, label, sample[metric], aggregations.get(metric, ""))
+                if columns is None:
+                    figure = results["results"][name].get(f"{metric},{sample['filter']}", math.nan)
+                    no_means[label] = float(figure)
                 else:
-                    whole[label] = float(results["results"][name].get(f"{metric},{sample['filter']}", float("nan")))
+                    row.update(columns)
         rows.extend(by_doc.values())
     figures: dict[str, Ratio | Metric] = {}
-    for label, higher in better.items():
-        figure = figure_for(label, rows, higher_is_better=higher, unit=_unit(label))
-        if figure is not None and figure.denominator == f"{label}#" and not any(row[f"{label}#"] for row in rows):
-            continue  # no question has it, as where a package of the task's is not installed
-        if figure is not None:
-            figures[label] = figure
-        elif len(tasks) == 1 and label in whole:
-            figures[label] = Metric(value=whole[label], n=len(rows), unit=_unit(label), higher_is_better=higher)
+    for label, higher in higher_is_better.items():
+        ratio = figure_for(label, rows, higher_is_better=higher, unit=_unit(label))
+        if ratio is not None:
+            counts = f"{label}#"
+            # no question has it, as where a package of the task's is not installed
+            if ratio.denominator != counts or any(row[counts] for row in rows):
+                figures[label] = ratio
+        elif len(tasks) == 1 and label in no_means:
+            figures[label] = Metric(value=no_means[label], n=len(rows), unit=_unit(label), higher_is_better=higher)
     if not figures:
         raise ConfigError(
             f"The subtasks of '{entry.task}' share no metric that is a mean over questions. List them one by one."
         )
     return rows, figures
+
+
+def _row(task: Any, sample: Mapping[str, Any], has_images: bool) -> dict[str, Any]:
+    """A question's row without its metrics."""
+    row = {
+        "doc": _hash_with_images(sample["doc"]) if has_images else sample["doc_hash"],
+        "prompt": sample["prompt_hash"],
+    }
+    columns = question_and_answer(task, sample)
+    if columns and not has_images:  # the harness's hash is of the whole row, ids and all
+        row["content"] = f"{columns.get('choices')}{columns['question']}"
+    return {**row, **columns}
+
+
+def _columns(metric: str, label: str, value: Any, aggregation: str) -> dict[str, Any] | None:
+    """What a question's figure is in its row; None where the metric is no mean over questions."""
+    if metric in _ROLLING and isinstance(value, tuple):
+        return {"nats": -float(value[0]), _ROLLING[metric]: int(value[1])}
+    if aggregation == "nanmean" and _is_scalar(value):  # NaN: the question has no such figure
+        is_missing = math.isnan(float(value))
+        return {label: 0.0 if is_missing else float(value), f"{label}#": int(not is_missing)}
+    if aggregation == "mean" and _is_scalar(value):
+        return {label: float(value)}
+    if isinstance(value, list) and value and all(isinstance(part, bool) for part in value):
+        # several right / wrong parts a question, averaged over all of them (IFEval's)
+        return {label: float(sum(value)), f"{label}#": len(value)}
+    return None
 
 
 def question_and_answer(task: Any, sample: Mapping[str, Any]) -> dict[str, Any]:
@@ -347,13 +368,15 @@ def question_and_answer(task: Any, sample: Mapping[str, Any]) -> dict[str, Any]:
     text, target = task.doc_to_text(doc), sample["target"]
     kind = getattr(task, "OUTPUT_TYPE", "")
     if kind == "multiple_choice":
-        choices = [str(choice) for choice in task.doc_to_choice(doc)]
-        scored = [float(answer[0]) for answer in sample["filtered_resps"][: len(choices)]]
+        choices = list(map(str, task.doc_to_choice(doc)))
+        scores = [float(answer[0]) for answer in sample["filtered_resps"][: len(choices)]]
         if getattr(task, "multiple_input", 0):  # the options are beginnings, and the text is what follows
             text, target = str(target).strip(), text
-        gold = target if isinstance(target, (int, list)) else choices.index(target) if target in choices else None
-        answer = max(range(len(scored)), key=scored.__getitem__) if scored else None
-        return {"question": str(text), "choices": choices, "loglikelihoods": scored, "gold": gold, "answer": answer}
+        gold = target
+        if not isinstance(target, (int, list)):
+            gold = choices.index(target) if target in choices else None
+        answer = scores.index(max(scores)) if scores else None
+        return {"question": str(text), "choices": choices, "loglikelihoods": scores, "gold": gold, "answer": answer}
     if kind == "generate_until":
         outputs = sample["resps"][0]
         return {
@@ -362,10 +385,6 @@ def question_and_answer(task: Any, sample: Mapping[str, Any]) -> dict[str, Any]:
             "output": str(outputs[0]) if outputs else "",
         }
     return {}
-
-
-def _is_shares(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and all(isinstance(v, bool) for v in value)
 
 
 def _is_scalar(value: Any) -> bool:
@@ -381,9 +400,10 @@ def _unit(label: str) -> str:
 
 def _primary(figures: Mapping[str, Any], entry: TaskEntry) -> str:
     """The metric asked for, else the first of those that are usual, else the task's first."""
-    for wanted in (entry.metric,) if entry.metric is not None else ("acc", "exact_match", "bits_per_byte"):
-        if found := [name for name in figures if wanted in (name, name.split(",")[0])]:
-            return found[0]
+    for name in (entry.metric,) if entry.metric is not None else ("acc", "exact_match", "bits_per_byte"):
+        for label in figures:
+            if name in (label, label.split(",")[0]):
+                return label
     if entry.metric is not None:
         raise ConfigError(f"The task '{entry.task}' has no metric '{entry.metric}'. It has: {', '.join(figures)}.")
     return next(iter(figures))
@@ -420,12 +440,15 @@ def _quiet_harness() -> Iterator[None]:
 
     from holdfast.support.environment import quiet_datasets
 
-    modules = [m for m in (lm_eval.api.model, lm_eval.api.task, lm_eval.models.huggingface) if hasattr(m, "tqdm")]
+    def silent(*args: Any, **how: Any) -> Any:
+        return tqdm(*args, **{**how, "disable": True})
+
+    modules = [lm_eval.api.model, lm_eval.api.task, lm_eval.models.huggingface]
     log = logging.getLogger("lm_eval")
     level = log.level
     log.setLevel(logging.ERROR)
     try:
-        with quiet_datasets(), _replaced(modules, "tqdm", lambda *args, **how: tqdm(*args, **{**how, "disable": True})):
+        with quiet_datasets(), _replaced([module for module in modules if hasattr(module, "tqdm")], "tqdm", silent):
             yield
     finally:
         log.setLevel(level)
@@ -442,10 +465,9 @@ def hub_answers(*, seconds: float = 5.0) -> bool:
     if any(os.environ.get(name) for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")):
         return True  # names are resolved and hosts reached by the proxy, if at all
     address = urllib.parse.urlsplit(huggingface_hub.constants.ENDPOINT)
+    port = address.port or (80 if address.scheme == "http" else 443)
     try:
-        with socket.create_connection(
-            (address.hostname or "", address.port or (80 if address.scheme == "http" else 443)), timeout=seconds
-        ):
+        with socket.create_connection((address.hostname or "", port), timeout=seconds):
             return True
     except OSError:
         return False

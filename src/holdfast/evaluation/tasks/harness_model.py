@@ -30,6 +30,7 @@ from holdfast.errors import DataError, first_line
 from holdfast.evaluation.measures import Report, no_report
 from holdfast.evaluation.partial import Partial
 from holdfast.evaluation.remarks import remarks_on_cut
+from holdfast.evaluation.text.replies import unmark_broken
 from holdfast.evaluation.text.shared_prefix import paths_of, scorer_for
 from holdfast.evaluation.text.thoughts import open_thought, reply_text, without_thought
 from holdfast.generation import BROKEN, Watch, generate_padded
@@ -92,13 +93,14 @@ class SharedPrefixLM(HFLM):
     @property
     def notes(self) -> list[str]:
         """What is to be said of the prompts that were asked: how many did not fit, and where answers had to end."""
-        found = remarks_on_cut(sum(map(bool, self._cut.values())), len(self._cut), max(self._cut.values(), default=0))
+        cut = [room for room in self._cut.values() if room]
+        notes = remarks_on_cut(len(cut), len(self._cut), max(cut, default=0))
         if self.shortened is not None:
-            found.append(
+            notes.append(
                 f"The model's context has {self.max_length} tokens, so answers ended after {self.shortened}; the task "
                 f"allows more than fit."
             )
-        return found
+        return notes
 
     def _fit(self, prompt: str, tokens: int, room: int) -> None:
         """Notes whether a prompt has more tokens than there is room for."""
@@ -119,28 +121,26 @@ class SharedPrefixLM(HFLM):
         """(pair, context ids, continuation ids) of (context, continuation) texts, as `TemplateLM.loglikelihood` would
         have them."""
         moved = []
-        for (
-            context,
-            continuation,
-        ) in pairs:  # spaces at the border belong to the continuation, whose token they are part of
-            spaces = len(context) - len(context.rstrip())
-            moved.append((context[:-spaces], context[-spaces:] + continuation) if spaces else (context, continuation))
-        texts = {
-            text
-            for (given, _), (context, continuation) in zip(pairs, moved, strict=True)
-            if given
-            for text in (context, context + continuation)
-        }
+        for context, continuation in pairs:
+            # spaces at the border belong to the continuation, whose token they are part of
+            text = context.rstrip()
+            moved.append((text, context[len(text) :] + continuation))
+        texts: dict[str, None] = {}
+        for pair, (context, continuation) in zip(pairs, moved, strict=True):
+            if pair[0]:
+                texts |= {context: None, context + continuation: None}
         known = self._encode_all(texts)
         encoded = []
         for pair, (context, continuation) in zip(pairs, moved, strict=True):
-            if pair[0] == "":
-                ids = self.tok_encode(pair[1], add_special_tokens=False)
-                begins = bool(ids) and self.prefix_token_id == ids[0]
-                encoded.append((pair, ids[:1], ids[1:]) if begins else (pair, [self.prefix_token_id], ids))
-            else:
+            if pair[0]:
                 before = known[context]
                 encoded.append((pair, before, known[context + continuation][len(before) :]))
+                continue
+            ids = self.tok_encode(pair[1], add_special_tokens=False)
+            if ids and ids[0] == self.prefix_token_id:
+                encoded.append((pair, ids[:1], ids[1:]))
+            else:
+                encoded.append((pair, [self.prefix_token_id], ids))
         return encoded
 
     def _encode_all(self, texts: Iterable[str]) -> dict[str, list[int]]:
@@ -167,19 +167,23 @@ class SharedPrefixLM(HFLM):
         scorer = scorer_for(self.model, paths) if self.share else None
         self.shared = scorer is not None and scorer.shares
         if scorer is None or not scorer.shares:
-            found = self._one_by_one(requests)
+            answers = self._one_by_one(requests)
         else:
-            found = scorer.answers(paths, name=self._name("loglikelihood"), partial=self.partial, report=self.progress)
-        broken = sum(not math.isfinite(nats) for nats, _ in found)
+            name = self._name("loglikelihood")
+            answers = scorer.answers(paths, name=name, partial=self.partial, report=self.progress)
+        broken = sum(not math.isfinite(nats) for nats, _ in answers)
         if broken:
-            self.broken = f"{broken} of {len(found)} log-likelihoods are NaN or infinite."
-        return [(float(nats), bool(best)) for nats, best in found]
+            self.broken = f"{broken} of {len(answers)} log-likelihoods are NaN or infinite."
+        return [(float(nats), bool(best)) for nats, best in answers]
 
     def _one_by_one(self, requests: list[tuple[tuple[str, str], list[int], list[int]]]) -> list[Any]:
         """As `HFLM._loglikelihood_tokens`, a few of its batches at a time."""
-        order = sorted(
-            range(len(requests)), key=lambda i: (-len(requests[i][1]) - len(requests[i][2]), requests[i][1:], i)
-        )
+
+        def longest_first(i: int) -> tuple[Any, ...]:
+            _, context, continuation = requests[i]
+            return -len(context) - len(continuation), (context, continuation), i
+
+        order = sorted(range(len(requests)), key=longest_first)
         size = _GROUP * int(self.batch_size)
         groups = (order[start : start + size] for start in range(0, len(order), size))
 
@@ -211,10 +215,11 @@ class SharedPrefixLM(HFLM):
             return [{"broken": text} for text in texts] if self._watch.broken else texts
 
         groups = ((order[start : start + size], start) for start in range(0, len(order), size))
-        found = self.partial.resumed(self._name("generate"), groups, texts_of, total=len(order), report=self.progress)
-        if any(isinstance(text, dict) for text in found):
+        answers = self.partial.resumed(self._name("generate"), groups, texts_of, total=len(order), report=self.progress)
+        texts, broken = unmark_broken(answers)
+        if broken:
             self.broken = BROKEN
-        return [text["broken"] if isinstance(text, dict) else text for text in found]
+        return texts
 
     def _group(self) -> int:
         """Requests that are generated before what came is kept."""
@@ -245,19 +250,14 @@ class SharedPrefixLM(HFLM):
 
     def _that_fit(self, request: Any) -> Any:
         context, how, *images = request.args
-        asked = normalize_gen_kwargs(how, self.max_gen_toks)["max_gen_toks"]
-        if asked < self.max_length:
+        if normalize_gen_kwargs(how, self.max_gen_toks)["max_gen_toks"] < self.max_length:
             return request
         self.shortened = max(1, self.max_length // 2)
-        lengths = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
-        return SimpleNamespace(
-            args=(
-                context,
-                {**{k: v for k, v in how.items() if k not in lengths}, "max_gen_toks": self.shortened},
-                *images,
-            ),
-            doc_id=request.doc_id,
-        )
+        how = dict(how)
+        for name in ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens"):
+            how.pop(name, None)
+        how["max_gen_toks"] = self.shortened
+        return SimpleNamespace(args=(context, how, *images), doc_id=request.doc_id)
 
 
 class ImageLM(SharedPrefixLM, HFMultimodalLM):
@@ -288,30 +288,34 @@ class ImageLM(SharedPrefixLM, HFMultimodalLM):
         self.tokenizer = self.processor.tokenizer
 
     def _written(self, group: list[Any], *, seed: int) -> list[str]:
-        shown = [bool(len(request.args) > 2 and request.args[2]["visual"]) for request in group]
-        with_pictures = iter(
-            super()._written([self._with_pictures(r) for r, seen in zip(group, shown, strict=True) if seen], seed=seed)
-        )
-        of_text = [SimpleNamespace(args=r.args[:2]) for r, seen in zip(group, shown, strict=True) if not seen]
+        with_images, of_text = [], []
+        has_images = [bool(len(request.args) > 2 and request.args[2]["visual"]) for request in group]
+        for request, has in zip(group, has_images, strict=True):
+            if has:
+                with_images.append(self._with_pictures(request))
+            else:
+                of_text.append(SimpleNamespace(args=request.args[:2]))
+        by_images = iter(super()._written(with_images, seed=seed))
         by_text = iter(HFLM.generate_until(self, of_text, disable_tqdm=True))
-        return [next(with_pictures if seen else by_text) for seen in shown]
+        return [next(by_images if has else by_text) for has in has_images]
 
     def _with_pictures(self, request: Any) -> Any:
         """A request with its images as pixels."""
         context, how, images = request.args
-        place = f"question {request.doc_id} (from 0)"
+        question = f"question {request.doc_id} (from 0)"
         pictures = []
         for number, image in enumerate(images["visual"] or (), 1):
-            found, problem = picture(image)
+            pixels, problem = picture(image)
             if problem is not None:
-                raise DataError(f"{place}: image {number}: {problem}.")
-            pictures.append(found)
-        written = image_token(self.processor) if self.chat_applied else DEFAULT_IMAGE_PLACEHOLDER
-        if (places := context.count(written)) != len(pictures):
+                raise DataError(f"{question}: image {number}: {problem}.")
+            pictures.append(pixels)
+        slot = image_token(self.processor) if self.chat_applied else DEFAULT_IMAGE_PLACEHOLDER
+        slots = context.count(slot)
+        if slots != len(pictures):
+            advice = ", and the chat template a slot for each part of type image" if self.chat_applied else ""
             raise DataError(
-                f"{place}: expected a place ({written}) for each of its {len(pictures)} images, got {places} in its "
-                f"text. doc_to_text writes <image> where one belongs"
-                + (", and the chat template a slot for each part of type image." if self.chat_applied else ".")
+                f"{question}: expected a place ({slot}) for each of its {len(pictures)} images, got {slots} in its "
+                f"text. doc_to_text writes <image> where one belongs{advice}."
             )
         return SimpleNamespace(args=(context, how, {"visual": pictures}), doc_id=request.doc_id)
 
@@ -320,20 +324,20 @@ class ImageLM(SharedPrefixLM, HFMultimodalLM):
     ) -> Any:
         """As the harness has it, without cutting: an image would be cut in two."""
         try:
-            found = super().tok_batch_multimodal_encode(strings, images, **how)
+            batch = super().tok_batch_multimodal_encode(strings, images, **how)
         except (ValueError, TypeError, IndexError, OSError) as error:
             raise DataError(
                 f"The processor ({type(self.processor).__name__}) cannot make a batch of {len(strings)} questions with "
                 f"images: {first_line(error)}"
             ) from error
-        tokens = int(found["input_ids"].shape[1])
+        tokens = int(batch["input_ids"].shape[1])
         if left_truncate_len is not None and tokens > left_truncate_len:
             raise DataError(
                 f"A question has {tokens} tokens with its images, and {left_truncate_len} of the model's context of "
                 f"{self.max_length} are left beside its answer; an image is never cut. Have the processor make smaller "
                 f"images, or allow fewer tokens (max_gen_toks in generation_kwargs)."
             )
-        return found
+        return batch
 
     def _model_multimodal_generate(self, *args: Any, **how: Any) -> torch.Tensor:
         return super()._model_multimodal_generate(*args, **how, logits_processor=LogitsProcessorList([self._watch]))
@@ -384,26 +388,31 @@ class ServedLM(SharedPrefixLM):
         return int(self.model.at_once)
 
     def _written(self, group: list[Any], *, seed: int) -> list[str]:
-        how, until = [], []
+        prompts, how, stops_of = [], [], []
         for number, request in enumerate(group):
-            given = normalize_gen_kwargs(dict(request.args[1]), self.max_gen_toks)
-            sampled = bool(given.get("do_sample"))
-            stops = handle_stop_sequences(given.get("until"), eos=None)
-            until.append(stops)
-            asked = {"max_tokens": given["max_gen_toks"], **({"stop": stops[:4]} if stops else {})}
-            if sampled:
-                asked |= {"temperature": given.get("temperature", 1.0), "seed": (seed + number) % 2**31}
-                asked |= {"top_p": given["top_p"]} if "top_p" in given else {}
-            how.append(asked)
-        room = [self.max_length - asked["max_tokens"] for asked in how]
-        prompts = [
-            self.tok_encode(request.args[0], left_truncate_len=left) for request, left in zip(group, room, strict=True)
-        ]
-        found = self.model.completions(prompts, how)
-        texts = [without_thought(one.text, self._opened) if self._chat else one.text for one in found]
-        return [_before(text, stops) for text, stops in zip(texts, until, strict=True)]
+            settings = normalize_gen_kwargs(dict(request.args[1]), self.max_gen_toks)
+            stops = handle_stop_sequences(settings.get("until"), eos=None)
+            parameters = {"max_tokens": settings["max_gen_toks"]}
+            if stops:
+                parameters["stop"] = stops[:4]
+            if settings.get("do_sample"):
+                parameters |= {"temperature": settings.get("temperature", 1.0), "seed": (seed + number) % 2**31}
+                if "top_p" in settings:
+                    parameters["top_p"] = settings["top_p"]
+            room = self.max_length - parameters["max_tokens"]
+            prompts.append(self.tok_encode(request.args[0], left_truncate_len=room))
+            how.append(parameters)
+            stops_of.append(stops)
+        texts = []
+        for completion, stops in zip(self.model.completions(prompts, how), stops_of, strict=True):
+            text = without_thought(completion.text, self._opened) if self._chat else completion.text
+            texts.append(_before(text, stops))
+        return texts
 
 
 def _before(text: str, stops: Sequence[str]) -> str:
     """A text up to the first of the stops, of which a server takes four at most."""
-    return text[: min((place for stop in stops if stop and (place := text.find(stop)) >= 0), default=len(text))]
+    for stop in stops:
+        if stop:
+            text = text.partition(stop)[0]
+    return text

@@ -75,10 +75,10 @@ def index() -> dict[str, str | list[str]]:
     that are generated, or come by inclusion, are not in it and need `task_manager`."""
     root = _harness_folder()
 
-    def sound(found: Any) -> bool:
-        return all(Path(found[name]).is_file() for name in ("arc_easy", "gsm8k") if name in found)
+    def is_sound(index: Any) -> bool:
+        return all(Path(index[name]).is_file() for name in ("arc_easy", "gsm8k") if name in index)
 
-    return _kept("index", lambda: _look_through(root), sound)
+    return _kept("index", lambda: _look_through(root), is_sound)
 
 
 def _harness_folder() -> Path:
@@ -107,19 +107,19 @@ def _all_names() -> list[str]:
     return _kept("names", lambda: sorted(task_manager().task_index), lambda names: "arc_easy" in names)
 
 
-def _kept(name: str, make: Callable[[], T], sound: Callable[[T], bool]) -> T:
-    """Something about the installed harness from the cache folder, made where it is not there or not sound."""
+def _kept(name: str, compute: Callable[[], T], is_sound: Callable[[T], bool]) -> T:
+    """Something about the installed harness from the cache folder, computed where it is not there or not sound."""
     root = _harness_folder()
     identity = [importlib.metadata.version("lm_eval"), str(root), root.stat().st_mtime_ns, _INDEX_RULES]
     file = cache_folder() / "harness" / f"{name}-{fingerprint(identity, length=16)}.json"
     with contextlib.suppress(DataError, TypeError):
-        found: T = read_json(file)
-        if sound(found):
-            return found
-    made = make()
+        stored: T = read_json(file)
+        if is_sound(stored):
+            return stored
+    value = compute()
     with contextlib.suppress(StorageError):  # a cache that cannot be written costs the time again
-        write_json(file, made)
-    return made
+        write_json(file, value)
+    return value
 
 
 def _look_through(root: Path) -> dict[str, str | list[str]]:
@@ -127,28 +127,30 @@ def _look_through(root: Path) -> dict[str, str | list[str]]:
     groups: dict[str, str] = {}
     tags_of: dict[str, list[str]] = {}
     includes: dict[str, str] = {}
-    for path in sorted(str(file) for pattern in ("*.yaml", "*.yml", "*_yaml") for file in root.rglob(pattern)):
+    files = [*root.rglob("*.yaml"), *root.rglob("*.yml"), *root.rglob("*_yaml")]
+    for path in sorted(map(str, files)):
         text = Path(path).read_bytes()
-        if found := _TAG_LINES.search(text):
-            one, several, lines = found.groups()
-            listed = one or several or lines or b""
-            tags_of[path] = [t for part in re.split(r"[,\n]", listed.decode()) if (t := part.strip(" \t-\"'"))]
-        if found := _INCLUDE_LINE.search(text):
-            includes[path] = os.path.normpath(Path(path).parent / found[1].decode())
+        if match := _TAG_LINES.search(text):
+            listed = (match[1] or match[2] or match[3] or b"").decode()
+            names = [name.strip(" \t-\"'") for name in re.split(r"[,\n]", listed)]
+            tags_of[path] = [name for name in names if name]
+        if match := _INCLUDE_LINE.search(text):
+            includes[path] = os.path.normpath(Path(path).parent / match[1].decode())
         if path.endswith(".yaml"):
-            named = dict(_NAME_LINE.findall(text))
-            if b"task" in named:  # a group beside it is an older word for a tag
-                tasks.setdefault(named[b"task"].decode(), path)
-            elif b"group" in named:
-                groups.setdefault(named[b"group"].decode(), path)
+            keys = dict(_NAME_LINE.findall(text))
+            if b"task" in keys:  # a group beside it is an older word for a tag
+                tasks.setdefault(keys[b"task"].decode(), path)
+            elif b"group" in keys:
+                groups.setdefault(keys[b"group"].decode(), path)
     tags: dict[str, list[str]] = {}
     for name, path in tasks.items():
-        place: str | None = path
-        while place is not None and place not in tags_of:
-            place = includes.get(place)
-        for tag in tags_of.get(place or "", []):
+        file: str | None = path
+        while file is not None and file not in tags_of:
+            file = includes.get(file)
+        for tag in tags_of.get(file or "", []):
             tags.setdefault(tag, []).append(name)
-    return {**{tag: sorted(names) for tag, names in tags.items()}, **tasks, **groups}
+    sorted_tags = {tag: sorted(names) for tag, names in tags.items()}
+    return {**sorted_tags, **tasks, **groups}
 
 
 def _find_configs(entry: TaskEntry) -> list[dict[str, Any]]:
@@ -199,12 +201,12 @@ def _loaded(name: str, file: str) -> dict[str, Any]:
 
 
 def _registered(name: str, overrides: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    place = index().get(name) or _in_the_harness(name)
-    if isinstance(place, list):
-        for child in place:
+    file = index().get(name) or _in_the_harness(name)
+    if isinstance(file, list):
+        for child in file:
             yield from _registered(child, overrides)
         return
-    config = _loaded(name, place)
+    config = _loaded(name, file)
     if "group" in config and not isinstance(config.get("task"), str):
         yield from _members(config, overrides, name=name)
     else:
@@ -214,22 +216,23 @@ def _registered(name: str, overrides: Mapping[str, Any]) -> Iterator[dict[str, A
 def _in_the_harness(name: str) -> str | list[str]:
     """What `index` has of a name, by the harness's own index."""
     known = _all_names()
-    found = task_manager().task_index.get(name) if name in known else None
-    if found is None:
+    task = task_manager().task_index.get(name) if name in known else None
+    if task is None:
         near = difflib.get_close_matches(name, [*known, *own_benchmarks()], n=4, cutoff=0.6)
         hint = f" Nearest: {', '.join(near)}." if near else ""
         raise ConfigError(
             f"'{name}' is no task of the lm-evaluation-harness and no file.{hint} "
             "`lm_eval ls tasks` lists all; a task of your own is given as a path."
         )
-    return sorted(found.tags) if found.yaml_path is None else str(found.yaml_path)
+    return sorted(task.tags) if task.yaml_path is None else str(task.yaml_path)
 
 
 def _members(config: Mapping[str, Any], overrides: Mapping[str, Any], *, name: str) -> Iterator[dict[str, Any]]:
     """Subtasks of a group, with the group's defaults and then the caller's on top, as the harness merges them."""
     from lm_eval.tasks._factory import GROUP_FIELD_NAMES
 
-    merged = {**{k: v for k, v in config.items() if k not in GROUP_FIELD_NAMES}, **overrides}
+    merged = {key: value for key, value in config.items() if key not in GROUP_FIELD_NAMES}
+    merged |= overrides
     for member in config.get("task") or []:
         if isinstance(member, str):
             yield from _registered(member, merged)
@@ -249,18 +252,22 @@ def _with_local_paths(config: dict[str, Any], folder: Path) -> dict[str, Any]:
     directory."""
 
     def resolve(value: Any) -> Any:
-        if isinstance(value, str):
-            beside = folder / value
-            return str(beside) if "://" not in value and not Path(value).is_absolute() and beside.exists() else value
         if isinstance(value, list):
-            return [resolve(v) for v in value]
-        return {k: resolve(v) for k, v in value.items()} if isinstance(value, Mapping) else value
+            return list(map(resolve, value))
+        if isinstance(value, Mapping):
+            return {name: resolve(item) for name, item in value.items()}
+        if not isinstance(value, str) or "://" in value or Path(value).is_absolute():
+            return value
+        file = folder / value
+        return str(file) if file.exists() else value
 
+    config = dict(config)
     kwargs = dict(config.get("dataset_kwargs") or {})
     for key in ("data_files", "data_dir"):
         if key in kwargs:
             kwargs[key] = resolve(kwargs[key])
-    config = {**config, "dataset_kwargs": kwargs} if kwargs else dict(config)
+    if kwargs:
+        config["dataset_kwargs"] = kwargs
     path = config.get("dataset_path")
     if isinstance(path, str) and path.startswith("."):
         config["dataset_path"] = resolve(path)
@@ -277,13 +284,13 @@ def local_files(entry: TaskEntry) -> list[Path]:
         path = Path(entry.task)
         files += [path, *sorted(path.parent.glob("*.py"))]
         for config in _find_configs(entry):
-            named: list[Any] = [(config.get("dataset_kwargs") or {}).get("data_files"), config.get("dataset_path")]
-            while named:
-                value = named.pop()
+            values: list[Any] = [(config.get("dataset_kwargs") or {}).get("data_files"), config.get("dataset_path")]
+            while values:
+                value = values.pop()
                 if isinstance(value, Mapping):
-                    named.extend(value.values())
+                    values.extend(value.values())
                 elif isinstance(value, list):
-                    named.extend(value)
+                    values.extend(value)
                 elif isinstance(value, str) and Path(value).exists():
                     files.append(Path(value))
     return files
@@ -319,8 +326,9 @@ def load_tasks(entry: TaskEntry) -> dict[str, Any]:
     """
     configs = _find_configs(entry)
     tasks: dict[str, Any] = {}
-    parts, shots = (_divided(entry, configs, place) for place in (entry.data, entry.fewshot_data))
-    for config, part, shot in zip(configs, parts, shots, strict=True):
+    rows_of_tasks = _divided(entry, configs, entry.data)
+    examples_of_tasks = _divided(entry, configs, entry.fewshot_data)
+    for config, rows, examples in zip(configs, rows_of_tasks, examples_of_tasks, strict=True):
         name = str(config["task"])
         if config.get("unsafe_code"):
             raise ConfigError(
@@ -329,34 +337,34 @@ def load_tasks(entry: TaskEntry) -> dict[str, Any]:
             )
         if entry.num_fewshot is not None:
             config["num_fewshot"] = entry.num_fewshot
-        if part is not None:
-            config = _redirect(config, part, shot, entry)
+        if rows is not None:
+            config = _redirect(config, rows, examples, entry)
         tasks[name] = _build(config, entry)
     return tasks
 
 
-def _divided(entry: TaskEntry, configs: list[dict[str, Any]], place: str | None) -> list[Any]:
-    """Each task's part of one file's rows; None for each where there is no file."""
+def _divided(entry: TaskEntry, configs: list[dict[str, Any]], file: str | None) -> list[Any]:
+    """The rows of one file for each task; None for each where there is no file."""
     from holdfast.data.sources import load_rows
 
-    if place is None:
+    if file is None:
         return [None] * len(configs)
-    rows, _ = convert(load_rows(place), str(configs[0]["task"]), place)
-    return [_own_rows(configs[0], rows)] if len(configs) == 1 else _divide(entry, configs, rows)
+    rows, _ = convert(load_rows(file), str(configs[0]["task"]), file)
+    return [_rows_of_task(configs[0], rows)] if len(configs) == 1 else _divide(entry, configs, rows)
 
 
 _SUBSET_COLUMNS = ("subject", "subset", "config", "task", "category", "dataset_name")
 """Columns by which one file holds several of a benchmark's data sets."""
 
 
-def _own_rows(config: Mapping[str, Any], rows: Any) -> Any:
+def _rows_of_task(config: Mapping[str, Any], rows: Any) -> Any:
     """The rows of one task's data set, where the file holds others beside it (one subject out of MMLU's file)."""
     name = config.get("dataset_name")
     for column in _SUBSET_COLUMNS if isinstance(name, str) else ():
         if column in rows.column_names:
-            where = [index for index, value in enumerate(rows[column]) if value == name]
-            if where:
-                return rows if len(where) == len(rows) else rows.select(where)
+            numbers = [number for number, value in enumerate(rows[column]) if value == name]
+            if numbers:
+                return rows if len(numbers) == len(rows) else rows.select(numbers)
     return rows
 
 
@@ -367,13 +375,12 @@ def _divide(entry: TaskEntry, configs: list[dict[str, Any]], rows: Any) -> list[
         return [rows] * len(configs)  # every subtask picks its own rows (MMLU-Pro)
     for column in rows.column_names:
         values = rows[column]
-        first = next((v for v in values if v is not None), None)
-        if not isinstance(first, str) or not set(names) <= set(values):
+        if not set(names) <= {value for value in values if isinstance(value, str)}:
             continue
-        where: dict[str, list[int]] = {}
-        for index, value in enumerate(values):
-            where.setdefault(value, []).append(index)
-        return [rows.select(where[name]) for name in names]
+        numbers: dict[str, list[int]] = {}
+        for number, value in enumerate(values):
+            numbers.setdefault(value, []).append(number)
+        return [rows.select(numbers[name]) for name in names]
     raise DataError(
         f"'{entry.task}' is a group of {len(configs)} tasks. To replace their data by one file, it needs a column "
         f"with the subtasks' data set names "
@@ -385,21 +392,21 @@ def _divide(entry: TaskEntry, configs: list[dict[str, Any]], rows: Any) -> list[
 def _redirect(config: Mapping[str, Any], rows: Any, examples: Any, entry: TaskEntry) -> dict[str, Any]:
     """The configuration with `rows` as its data set and the rest of it untouched."""
     _require_columns(config, list(rows.column_names), entry)
-    splits = {"test": rows} if examples is None else {"test": rows, "examples": examples}
+    splits = {"test": rows}
+    if examples is not None:
+        splits["examples"] = examples
     shots = config.get("num_fewshot") or 0
     fewshot = dict(config.get("fewshot_config") or {})
+    split = None
     if "samples" not in fewshot or examples is not None:
         if shots and examples is None and len(rows) <= shots:
             raise DataError(
                 f"{entry.data} has {len(rows)} rows, too few for {shots} examples before each question. Lower "
                 f"`num_fewshot` or add `fewshot_data`."
             )
-        fewshot.pop("split", None)
-        fewshot.pop("samples", None)
-        fewshot.pop("fewshot_indices", None)  # they name rows of the original data set
-        split = "examples" if examples is not None else "test"
-    else:
-        split = None
+        for key in ("split", "samples", "fewshot_indices"):  # they name rows of the original data set
+            fewshot.pop(key, None)
+        split = "test" if examples is None else "examples"
     return {
         **config,
         "custom_dataset": lambda **_: splits,
@@ -415,11 +422,12 @@ def _redirect(config: Mapping[str, Any], rows: Any, examples: Any, entry: TaskEn
 def _build(config: dict[str, Any], entry: TaskEntry) -> Any:
     from lm_eval.api.task import ConfigurableTask
 
-    config = {k: v for k, v in config.items() if k not in ("tag", "group", "task_list")}
+    config = {key: value for key, value in config.items() if key not in ("tag", "group", "task_list")}
     metadata = config.get("metadata")
-    config["metadata"] = (
-        dict(metadata) if isinstance(metadata, Mapping) else {} if metadata is None else {"metadata": metadata}
-    )
+    if isinstance(metadata, Mapping):
+        config["metadata"] = dict(metadata)
+    else:
+        config["metadata"] = {} if metadata is None else {"metadata": metadata}
     name = config["task"]
     cls = config.get("class", ConfigurableTask)
     takes_config = "config" in inspect.signature(cls.__init__).parameters
@@ -433,28 +441,10 @@ def _build(config: dict[str, Any], entry: TaskEntry) -> Any:
     except UserError:
         raise
     except Exception as error:
-        reason = str(error).strip().split("\n")[0] or type(error).__name__
-        if _raised_in(error, "PIL"):  # the harness reads the questions that examples are taken from
-            raise DataError(
-                f"A picture of the task '{name}' ({entry.data or _own_data(config)}) cannot be read: {reason}. Mend or "
-                f"remove its row."
-            ) from error
-        if entry.data is not None:
-            raise DataError(
-                f"The task '{name}' cannot read {entry.data}: {type(error).__name__}: {reason}. "
-                f"The file needs the columns and values of the task's own data set ({_own_data(config)})."
-            ) from error
-        if isinstance(error, IndexError):  # the harness asks whether the first option begins with a space
-            raise DataError(
-                f"The task '{name}' has an empty option in its first question, or none. Check the choices."
-            ) from error
-        if isinstance(error, (OSError, ValueError, KeyError, RuntimeError)):
-            raise DataError(
-                f"The data of the task '{name}' ({_own_data(config)}) could not be loaded: {type(error).__name__}: "
-                f"{reason}. Without a network, "
-                f"give a local copy with `data: FILE` (`--data {entry.name}=FILE`)."
-            ) from error
-        raise
+        problem = _reading_problem(error, config, entry)
+        if problem is None:
+            raise
+        raise DataError(problem) from error
     if hasattr(task, "config") and getattr(task.config, "task", None) is None:
         task.config.task = name
     if entry.data is not None or entry.is_file:
@@ -462,14 +452,41 @@ def _build(config: dict[str, Any], entry: TaskEntry) -> Any:
     return task
 
 
+def _reading_problem(error: Exception, config: Mapping[str, Any], entry: TaskEntry) -> str | None:
+    """What an error of the harness says of a task's data; None where it says nothing of it."""
+    name, data = config["task"], _data_of(config)
+    reason = str(error).strip().split("\n")[0] or type(error).__name__
+    if _raised_in(error, "PIL"):  # the harness reads the questions that examples are taken from
+        return (
+            f"A picture of the task '{name}' ({entry.data or data}) cannot be read: {reason}. Mend or remove its row."
+        )
+    if entry.data is not None:
+        return (
+            f"The task '{name}' cannot read {entry.data}: {type(error).__name__}: {reason}. The file needs the columns "
+            f"and values of the task's own data set ({data})."
+        )
+    if isinstance(error, IndexError):  # the harness asks whether the first option begins with a space
+        return f"The task '{name}' has an empty option in its first question, or none. Check the choices."
+    if isinstance(error, (OSError, ValueError, KeyError, RuntimeError)):
+        return (
+            f"The data of the task '{name}' ({data}) could not be loaded: {type(error).__name__}: {reason}. Without a "
+            f"network, give a local copy with `data: FILE` (`--data {entry.name}=FILE`)."
+        )
+    return None
+
+
 def _raised_in(error: BaseException, package: str) -> bool:
     """Whether an error came out of a package's code."""
-    frames = traceback.walk_tb(error.__traceback__)
-    return any(str(frame.f_globals.get("__name__", "")).partition(".")[0] == package for frame, _ in frames)
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        if str(frame.f_globals.get("__name__", "")).partition(".")[0] == package:
+            return True
+    return False
 
 
-def _own_data(config: Mapping[str, Any]) -> str:
-    return " ".join(str(config[k]) for k in ("dataset_path", "dataset_name") if config.get(k)) or "its own"
+def _data_of(config: Mapping[str, Any]) -> str:
+    """What a task's data set is called."""
+    names = [str(config[key]) for key in ("dataset_path", "dataset_name") if config.get(key)]
+    return " ".join(names) or "its own"
 
 
 # ----------------------------------------------------------------------------------------------------------- checking
@@ -484,7 +501,7 @@ def _require_columns(config: Mapping[str, Any], columns: list[str], entry: TaskE
     for field in _TEMPLATES:
         needed.update(dict.fromkeys(_columns_of(config.get(field))))
     what = f"The task '{config['task']}'"
-    require_columns(what, needed, columns, place=entry.data, form=_own_data(config))
+    require_columns(what, needed, columns, place=entry.data, form=_data_of(config))
 
 
 def _columns_of(template: Any) -> list[str]:
@@ -520,15 +537,14 @@ def _check_targets(task: Any, entry: TaskEntry) -> None:
                 f"The task '{task.config.task}' has an empty option in question {total} of {entry.data or entry.task} "
                 f"({choices!r})."
             )
-        for one in target if isinstance(target, list) else [target]:
-            good = (isinstance(one, int) and 0 <= one < len(choices)) or (isinstance(one, str) and one in choices)
-            if not good:
+        for answer in target if isinstance(target, list) else [target]:
+            is_index = isinstance(answer, int) and 0 <= answer < len(choices)
+            if not is_index and not (isinstance(answer, str) and answer in choices):
                 bad += 1
-                example = example or f"{one!r} for the choices {choices!r}"[:200]
+                example = example or f"{answer!r} for the choices {choices!r}"[:200]
                 break
     if bad:
         raise DataError(
             f"The task '{task.config.task}' finds no right answer among the choices in {bad} of {total} questions of "
-            f"{entry.data or entry.task} "
-            f"(for example {example}). Check the column with the answers."
+            f"{entry.data or entry.task} (for example {example}). Check the column with the answers."
         )

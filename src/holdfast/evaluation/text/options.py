@@ -96,8 +96,8 @@ def score_options(
     paths = paths_of(list(itertools.chain(*texts)), length=length)
     total = len(paths) + sum(len(question.options) for question in with_images)
     cut = 0
-    for question in texts:
-        cut += max(len(context) + len(ids) for context, ids in question) > length + 1
+    for requests in texts:
+        cut += max(len(context) + len(ids) for context, ids in requests) > length + 1
     on.notes.extend(remarks_on_cut(cut, len(questions), length))
     with evaluation_mode(on.model):
         scorer = scorer_for(on.model, paths)
