@@ -186,8 +186,9 @@ def overflow_shown(model: nn.Module, size: float) -> Iterator[None]:
     """
 
     def shown(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
-        rows = args[0].abs().amax(-1, keepdim=True).double()
-        return output.masked_fill(~(rows.square() * args[0].shape[-1] <= torch.finfo(torch.float32).max), torch.nan)
+        largest = args[0].abs().amax(-1, keepdim=True).double()
+        fits = largest.square() * args[0].shape[-1] <= torch.finfo(torch.float32).max
+        return output.masked_fill(~fits, torch.nan)
 
     norms = [m for m in model.modules() if "norm" in type(m).__name__.lower()] if abs(size) >= LARGE else []
     handles = [norm.register_forward_hook(shown) for norm in norms]
@@ -213,14 +214,16 @@ def kept(parameters: list[nn.Parameter]) -> Iterator[list[Tensor]]:
 @contextlib.contextmanager
 def _replaced(model: nn.Module, function: Callable[[Tensor], Tensor]) -> Iterator[None]:
     """Every matrix replaced by a function of it, as `[rows, columns]` float32."""
-    found = hidden_matrices(model)
-    if not found:
+    matrices = hidden_matrices(model)
+    if not matrices:
         raise ModelError(f"Expected matrices to change in a {type(model).__name__}, found embeddings and vectors only.")
-    with kept([parameter for parameter, _ in found]):
+    with kept([parameter for parameter, _ in matrices]):
         with torch.no_grad():
-            for parameter, turned in found:
-                whole = parameter.mT if turned else parameter
-                parameter.copy_(_unfolded(function, whole).mT if turned else _unfolded(function, whole))
+            for parameter, is_transposed in matrices:
+                if is_transposed:
+                    parameter.copy_(_unfolded(function, parameter.mT).mT)
+                else:
+                    parameter.copy_(_unfolded(function, parameter))
         yield
 
 

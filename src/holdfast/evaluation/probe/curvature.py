@@ -140,11 +140,11 @@ class Curvature:
         """Random signs, one an element; times the standard deviations by parameter name where given."""
         generator = torch.Generator().manual_seed(seed)
         names = {id(p): n for n, p in self.model.named_parameters()}
-        found = []
+        vector = []
         for p in self.parameters:
             signs = torch.randint(0, 2, p.shape, generator=generator, dtype=torch.float32).mul_(2).sub_(1)
-            found.append((signs if stds is None else signs * stds[names[id(p)]]).to(p.device))
-        return found
+            vector.append((signs if stds is None else signs * stds[names[id(p)]]).to(p.device))
+        return vector
 
     @contextlib.contextmanager
     def _ready(self) -> Iterator[None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -25,6 +26,8 @@ from holdfast.statistics.inflection import Turn, turn
 from holdfast.statistics.samples_part import part_of
 
 Along = TypeVar("Along", Trend, Inflection)
+Size = tuple[str, str, float]
+"""Kind, label and size of a change."""
 
 
 def sensitivities(
@@ -44,18 +47,23 @@ def sensitivities(
         DataError: evaluations that cannot be read, or that are not of the same samples.
     """
     start = EvaluationFolder(out / label / AS_IT_IS)
-    together: dict[tuple[str, str, float], list[Change]] = {}
+    costs = []
+    for alike in _by_size(changes).values():
+        comparisons = []
+        for change in alike:
+            folder = EvaluationFolder(out / label / change.name)
+            comparisons.append(compare_folders(start, folder, confidence=confidence, seed=seed)[0])
+        for entry in zip(*comparisons, strict=True):
+            costs.append(_over_seeds(label, alike[0], entry, confidence))
+    return costs
+
+
+def _by_size(changes: Sequence[Change]) -> dict[Size, list[Change]]:
+    """Changes that differ in their seed alone."""
+    by_size: dict[Size, list[Change]] = {}
     for change in changes:
-        together.setdefault((change.kind, change.label, change.size), []).append(change)
-    found = []
-    for alike in together.values():
-        compared = [
-            compare_folders(start, EvaluationFolder(out / label / c.name), confidence=confidence, seed=seed)[0]
-            for c in alike
-        ]
-        for entry in zip(*compared, strict=True):
-            found.append(_over_seeds(label, alike[0], entry, confidence))
-    return found
+        by_size.setdefault((change.kind, change.label, change.size), []).append(change)
+    return by_size
 
 
 def _over_seeds(label: str, change: Change, entry: Sequence[Comparison], confidence: float) -> Sensitivity:
@@ -67,12 +75,13 @@ def _over_seeds(label: str, change: Change, entry: Sequence[Comparison], confide
     by_seed = [worst if c.failed is not None else c.difference for c in entry]
     interval, samples, covers = None, 0.0, NOTHING
     if not broken:
-        samples = max((half for half in map(half_width, entry) if math.isfinite(half)), default=0.0)
+        samples = max(filter(math.isfinite, map(half_width, entry)), default=0.0)
         interval = seeds_and_samples(by_seed, samples, confidence=confidence)
         covers = parts_of_noise(len(entry), samples)
     failed = "not finite" if broken else ""
     if broken and change.kind == NOISE:
         failed = f"not finite with {len(broken)} of {len(entry)} seeds"
+    difference = sum(by_seed) / len(by_seed)
     return Sensitivity(
         model=label,
         kind=change.kind,
@@ -83,8 +92,8 @@ def _over_seeds(label: str, change: Change, entry: Sequence[Comparison], confide
         unit=first.unit,
         higher_is_better=first.higher_is_better,
         before=first.before,
-        after=first.before + sum(by_seed) / len(by_seed),
-        difference=sum(by_seed) / len(by_seed),
+        after=first.before + difference,
+        difference=difference,
         interval=interval,
         covers=covers,
         by_seed=by_seed,
@@ -94,7 +103,7 @@ def _over_seeds(label: str, change: Change, entry: Sequence[Comparison], confide
 
 
 def trends(
-    held: Sequence[Sensitivity],
+    costs: Sequence[Sensitivity],
     first: str,
     last: str,
     *,
@@ -104,7 +113,7 @@ def trends(
     """How each cost moves between two checkpoints of a ladder.
 
     Args:
-        held: what changes cost, of both among others.
+        costs: what changes cost, of both among others.
         first: label of the smallest budget.
         last: of the largest.
         confidence: level of the intervals.
@@ -114,74 +123,80 @@ def trends(
         One a change and entry. Where one end overflows the difference is infinite; those that overflow at both have
         none and are left out.
     """
-    ends = {(s.model, s.kind, s.label, s.size, s.entry): s for s in held}
-    place = {(s.model, s.kind, s.label, s.size, s.entry): n for n, s in enumerate(held)}
-    found = []
-    for key in dict.fromkeys(key[1:] for key in ends):
-        one, other = ends.get((first, *key)), ends.get((last, *key))
-        if one is None or other is None or (one.failed and other.failed):
+    numbers = {(cost.model, cost.kind, cost.label, cost.size, cost.entry): n for n, cost in enumerate(costs)}
+    trends = []
+    for key in dict.fromkeys(key[1:] for key in numbers):
+        if (first, *key) not in numbers or (last, *key) not in numbers:
             continue
-        sign = -1 if one.higher_is_better else 1
-        by_seed = [sign * (b - a) for a, b in zip(one.by_seed, other.by_seed, strict=True)]
-        pair = ((first, one), (last, other))
-        parts = [part_of(place[model, *key], {s.key: s.samples_half}, correlations) for model, s in pair]
+        pair = [numbers[first, *key], numbers[last, *key]]
+        before, after = costs[pair[0]], costs[pair[1]]
+        if before.failed and after.failed:
+            continue
+        parts = [part_of(number, {costs[number].key: costs[number].samples_half}, correlations) for number in pair]
         difference = SamplesPart.total(zip((-1.0, 1.0), parts, strict=True))
-        samples = math.hypot(one.samples_half, other.samples_half) if difference is None else difference.half
         interval = None
-        if not one.failed and not other.failed:
-            interval = seeds_and_samples(by_seed, samples, confidence=confidence)
-        found.append(
+        if not before.failed and not after.failed:
+            sign = -1 if before.higher_is_better else 1
+            by_seed = [sign * (b - a) for a, b in zip(before.by_seed, after.by_seed, strict=True)]
+            half = math.hypot(before.samples_half, after.samples_half) if difference is None else difference.half
+            interval = seeds_and_samples(by_seed, half, confidence=confidence)
+        trends.append(
             Trend(
-                kind=one.kind,
-                label=one.label,
-                size=one.size,
-                entry=one.entry,
-                unit=one.unit,
-                first=one.harm,
-                last=other.harm,
-                difference=Figure(value=other.harm - one.harm, over_samples=interval),
+                kind=before.kind,
+                label=before.label,
+                size=before.size,
+                entry=before.entry,
+                unit=before.unit,
+                first=before.harm,
+                last=after.harm,
+                difference=Figure(value=after.harm - before.harm, over_samples=interval),
             )
         )
-    return found
+    return trends
 
 
-def comparable_over_rungs(found: Sequence[Along], models: Sequence[ProbedModel]) -> tuple[list[Along], list[str]]:
+def comparable_over_rungs(along: Sequence[Along], models: Sequence[ProbedModel]) -> tuple[list[Along], list[str]]:
     """Those of a ladder's trends or turns whose change is the same at every rung, and a note where some are left out.
 
     Args:
-        found: of all changes.
+        along: of all changes.
         models: the rungs.
     """
-    own = [m.label for m in models if m.stds == "tensor"]
-    if not own or not any(one.kind == NOISE for one in found):
-        return list(found), []
+    labels = [model.label for model in models if model.stds == "tensor"]
+    others = [trend for trend in along if trend.kind != NOISE]
+    if not labels or len(others) == len(along):
+        return list(along), []
     note = (
-        f"Noise was scaled by the present standard deviations of {', '.join(own)}. They grow in training, so that "
+        f"Noise was scaled by the present standard deviations of {', '.join(labels)}. They grow in training, so that "
         f"the same γ is a different change at every rung: no trend and no turning point of its cost is reported."
     )
-    return [one for one in found if one.kind != NOISE], [note]
+    return others, [note]
 
 
-def sample_correlations(out: Path, held: Sequence[Sensitivity], changes: Sequence[Change]) -> list[SampleCorrelation]:
+def sample_correlations(out: Path, costs: Sequence[Sensitivity], changes: Sequence[Change]) -> list[SampleCorrelation]:
     """The correlations of what a change costs the models over the samples of an entry, mean over the seeds of noise,
-    for each change and entry. Costs are named by their places in `held`; those that are not finite, or whose metric is
+    for each change and entry. Costs are named by their places in `costs`; those that are not finite, or whose metric is
     no ratio of sums, are left out.
 
     Args:
         out: the probe's folder.
-        held: what changes cost.
+        costs: what changes cost.
         changes: all of them.
     """
-    names: dict[tuple[str, str, float], list[str]] = {}
-    for change in changes:
-        names.setdefault((change.kind, change.label, change.size), []).append(change.name)
-    together: dict[tuple[str, str, float, Entry], dict[int, list[Pair]]] = {}
-    for place, one in enumerate(held):
-        folder, alike = out / one.model, names.get((one.kind, one.label, one.size), [])
-        pairs = [(EvaluationFolder(folder / AS_IT_IS), EvaluationFolder(folder / name)) for name in alike]
-        together.setdefault((one.kind, one.label, one.size, one.key), {})[place] = pairs
-    found = [sample_correlation(key[-1], costs)[0] for key, costs in together.items()]
-    return [one for one in found if one is not None]
+    by_size = _by_size(changes)
+    by_entry: dict[tuple[Size, Entry], dict[int, list[Pair]]] = {}
+    for number, cost in enumerate(costs):
+        folder, size = out / cost.model, (cost.kind, cost.label, cost.size)
+        pairs = []
+        for change in by_size.get(size, ()):
+            pairs.append((EvaluationFolder(folder / AS_IT_IS), EvaluationFolder(folder / change.name)))
+        by_entry.setdefault((size, cost.key), {})[number] = pairs
+    correlations = []
+    for (_, entry), pairs_of_costs in by_entry.items():
+        correlation, _ = sample_correlation(entry, pairs_of_costs)
+        if correlation is not None:
+            correlations.append(correlation)
+    return correlations
 
 
 def inflections(
@@ -202,17 +217,19 @@ def inflections(
     Raises:
         DataError: evaluations that cannot be read, or that are not of the same samples.
     """
-    together: dict[tuple[str, str, float], list[str]] = {(AS_IT_IS, "", 0.0): [AS_IT_IS]}
-    for change in changes:
-        together.setdefault((change.kind, change.label, change.size), []).append(change.name)
-    tokens, found = list(budgets.values()), []
-    for (kind, label, size), names in together.items():
+    names = {(AS_IT_IS, "", 0.0): [AS_IT_IS]}
+    for size_of_change, alike in _by_size(changes).items():
+        names[size_of_change] = [change.name for change in alike]
+    tokens, turns = list(budgets.values()), []
+    for (kind, label, size), folders in names.items():
         for entry in EvaluationFolder(out / next(iter(budgets)) / AS_IT_IS).all():
-            held = [[columns_of(EvaluationFolder(out / b / name), entry) for name in names] for b in budgets]
-            best = turn_of(held, confidence=confidence)
+            columns = []
+            for budget in budgets:
+                columns.append([columns_of(EvaluationFolder(out / budget / name), entry) for name in folders])
+            best = turn_of(columns, confidence=confidence)
             if best is None:
                 continue
-            found.append(
+            turns.append(
                 Inflection(
                     kind=kind,
                     label=label,
@@ -222,7 +239,7 @@ def inflections(
                     **turning_point(best, tokens),
                 )
             )
-    return found
+    return turns
 
 
 def turning_point(best: Turn, tokens: Sequence[float]) -> dict[str, Any]:
@@ -275,11 +292,11 @@ def columns_of(folder: EvaluationFolder, entry: Evaluation) -> Columns | None:
     return Columns(figure=figure, documents=[row["doc"] for row in rows], sums=sums)
 
 
-def turn_of(held: Sequence[Sequence[Columns | None]], *, confidence: float) -> Turn | None:
+def turn_of(columns: Sequence[Sequence[Columns | None]], *, confidence: float) -> Turn | None:
     """Where one entry turns along a ladder, or along anything else that has an order.
 
     Args:
-        held: by budget and seed, see `columns_of`.
+        columns: by budget and seed, see `columns_of`.
         confidence: level of the interval.
 
     Returns:
@@ -288,13 +305,13 @@ def turn_of(held: Sequence[Sequence[Columns | None]], *, confidence: float) -> T
     Raises:
         DataError: models that were measured on different samples.
     """
-    known = [one for models in held for one in models if one is not None]
+    known = [of_model for of_model in itertools.chain(*columns) if of_model is not None]
     if not known or known[0].figure is None:
         return None
-    if any(one.documents != known[0].documents for one in known):
+    if any(of_model.documents != known[0].documents for of_model in known):
         raise DataError("Expected the same samples of all models, but they differ.")
-    columns = [[None if one is None else one.sums for one in models] for models in held]
-    return turn(known[0].figure, columns, confidence=confidence)
+    sums = [[None if of_model is None else of_model.sums for of_model in models] for models in columns]
+    return turn(known[0].figure, sums, confidence=confidence)
 
 
 def line_of(
@@ -313,20 +330,22 @@ def line_of(
         (size of the change, nats a token), ascending, 0 among them; infinite where figures are not finite. Sizes that
         were not measured are left out.
     """
-    found = {0.0: _loss(EvaluationFolder(folder / AS_IT_IS), entry, documents)}
-    first = next((c.seed for c in changes if c.kind == NOISE), None)
+    losses = {0.0: _loss(EvaluationFolder(folder / AS_IT_IS), entry, documents)}
+    first_seed = next((change.seed for change in changes if change.kind == NOISE), None)
     for change in changes:
-        own = change.label or f"noise, seed {change.seed}"
-        if own == label and (change.kind == TOWARD or (change.kind == NOISE and change.seed == first)):
-            found[change.size] = _loss(EvaluationFolder(folder / change.name), entry, documents)
-    return [(size, loss) for size, loss in sorted(found.items()) if loss is not None]
+        is_of_line = change.kind == TOWARD or (change.kind == NOISE and change.seed == first_seed)
+        if is_of_line and label == (change.label or f"noise, seed {change.seed}"):
+            losses[change.size] = _loss(EvaluationFolder(folder / change.name), entry, documents)
+    return [(size, loss) for size, loss in sorted(losses.items()) if loss is not None]
 
 
 def _loss(folder: EvaluationFolder, entry: Any, documents: Sequence[str]) -> float | None:
     """Nats a token over some documents; infinite where the evaluation failed, None where there is none."""
-    held: Evaluation | None = folder.find(entry.suite, entry.name)
-    if held is None or held.failed is not None:
-        return None if held is None else math.inf
+    evaluation: Evaluation | None = folder.find(entry.suite, entry.name)
+    if evaluation is None:
+        return None
+    if evaluation.failed is not None:
+        return math.inf
     rows = {row["doc"]: row for row in folder.samples(entry.suite, entry.name)}
     chosen = [rows[name] for name in documents]
     return math.fsum(row["nats"] for row in chosen) / sum(row["tokens"] for row in chosen)

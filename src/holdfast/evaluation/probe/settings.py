@@ -45,13 +45,17 @@ class ChangeSettings:
         """One value a change, in the order in which they are made."""
         from holdfast.evaluation.probe.changes import Noise, Prune, Quantize, Toward
 
-        asked = bool(self.noise or self.quantize or self.prune or self.toward)
+        is_default = not (self.noise or self.quantize or self.prune or self.toward)
+        changes: list[Change] = []
         seeds = range(self.noise_seed, self.noise_seed + self.noise_seeds)
-        noise = [Noise(size=g, seed=s) for g, s in itertools.product(self.noise if asked else NOISE, seeds)]
-        schemes = [Quantize(label=s) for s in (self.quantize if asked else QUANTIZE)]  # type: ignore[arg-type]
-        shares = [Prune(size=s) for s in (self.prune if asked else PRUNE)]
-        steps = [Toward(size=s, label=label) for label, s in itertools.product(named_models(self.toward), self.steps)]
-        return [*noise, *schemes, *shares, *steps]
+        for gamma, seed in itertools.product(NOISE if is_default else self.noise, seeds):
+            changes.append(Noise(size=gamma, seed=seed))
+        for scheme in QUANTIZE if is_default else self.quantize:
+            changes.append(Quantize(label=scheme))  # type: ignore[arg-type]
+        changes += [Prune(size=share) for share in (PRUNE if is_default else self.prune)]
+        for label, share in itertools.product(named_models(self.toward), self.steps):
+            changes.append(Toward(size=share, label=label))
+        return changes
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -412,7 +412,5 @@ class ServedLM(SharedPrefixLM):
 
 def _before(text: str, stops: Sequence[str]) -> str:
     """A text up to the first of the stops, of which a server takes four at most."""
-    for stop in stops:
-        if stop:
-            text = text.partition(stop)[0]
-    return text
+    beginnings = [text.partition(stop)[0] for stop in stops if stop]
+    return min(beginnings, key=len, default=text)
