@@ -100,23 +100,24 @@ class RowImages:
             DataError: the model takes text only, or the chat template has no slot for an image.
             ModelError: the processor cannot be loaded, or has no chat template.
         """
-        place = f"{self.data}, row {number}"
+        where = f"{self.data}, row {number}"
         if processor is None:
-            raise vision.takes_text_only(place, self.columns)
-        found = processor()
-        held = {column: row[column] for column in self.columns}
-        prompt: Any = [{"role": "user", "content": text}] if chat else text
+            raise vision.takes_text_only(where, self.columns)
+        loaded = processor()
         if self._convert is None:
             self._convert = vision.converter_with_images(
-                lambda row: {"prompt": row["prompt"]}, columns=self.columns, folders=self.folders, processor=found
+                lambda row: {"prompt": row["prompt"]}, columns=self.columns, folders=self.folders, processor=loaded
             )
-        made = self._convert({"prompt": prompt, **held})
-        for image in made[vision.IMAGES]:
+        question: dict[str, Any] = {column: row[column] for column in self.columns}
+        question["prompt"] = [{"role": "user", "content": text}] if chat else text
+        converted = self._convert(question)
+        for image in converted[vision.IMAGES]:
             if (problem := vision.check_image(image)) is not None:
                 raise BadRow(problem)
+        prompt = converted["prompt"]
         if chat:
-            made["prompt"] = self._written(made["prompt"], found, place)
-        return ImagePrompt(text=made["prompt"], images=tuple(made[vision.IMAGES]), chat=chat, place=place)
+            prompt = self._written(prompt, loaded, where)
+        return ImagePrompt(text=prompt, images=tuple(converted[vision.IMAGES]), chat=chat, place=where)
 
     def _written(self, messages: Sequence[Mapping[str, Any]], processor: Any, place: str) -> str:
         if not getattr(processor, "chat_template", None):
@@ -141,18 +142,18 @@ def image_files(entry: DataEntry) -> list[Path]:
         return []  # whoever reads the rows says what is wrong
     if not images.columns:
         return []
-    found = vision.image_files(rows.select_columns(images.columns), images.columns, images.folders)
-    return list(dict.fromkeys(Path(file[0]) for file in found))
+    files = vision.image_files(rows.select_columns(images.columns), images.columns, images.folders)
+    return list(dict.fromkeys(Path(file[0]) for file in files))
 
 
 def processor_fingerprint(processor: Processor) -> str:
     """Hash of all that decides what a processor makes of an image and its slot; empty where it cannot be loaded."""
     try:
-        found = processor()
+        loaded = processor()
     except ModelError:
         return ""  # whoever needs it says so
-    settings = json.loads(found.to_json_string())
-    return fingerprint([type(found).__name__, settings, getattr(found, "chat_template", None)])
+    settings = json.loads(loaded.to_json_string())
+    return fingerprint([type(loaded).__name__, settings, getattr(loaded, "chat_template", None)])
 
 
 # ----------------------------------------------------------------------------------------------------- asking the model
@@ -174,9 +175,11 @@ class Encoded:
         in every column that tells text from images."""
         import torch
 
-        widths = {name: value[:, :tokens] for name, value in self.of_tokens.items()}
-        more = {n: torch.nn.functional.pad(value, (0, tokens - value.shape[1])) for n, value in widths.items()}
-        return {**self.of_images, **more}
+        inputs = dict(self.of_images)
+        for name, value in self.of_tokens.items():
+            columns = value[:, :tokens]
+            inputs[name] = torch.nn.functional.pad(columns, (0, tokens - columns.shape[1]))
+        return inputs
 
 
 def encode(prompt: ImagePrompt, processor: Any) -> Encoded:
@@ -205,12 +208,17 @@ def encode(prompt: ImagePrompt, processor: Any) -> Encoded:
     shape = tuple(batch["input_ids"].shape)
     ids = batch.pop("input_ids")[0].tolist()
     batch.pop("attention_mask", None)
-    of_tokens = {n: value for n, value in batch.items() if vision.is_of_tokens(n, value, shape)}
+    of_tokens, of_images = {}, {}
+    for name, value in batch.items():
+        if vision.is_of_tokens(name, value, shape):
+            of_tokens[name] = value
+        elif isinstance(value, torch.Tensor):
+            of_images[name] = value
     tokenizer = processor.tokenizer
     plain = prompt_ids(prompt.text, tokenizer, chat=prompt.chat)
     if plain[:1] != ids[:1] and plain[:1] == [tokenizer.bos_token_id]:
         ids = [plain[0], *ids]
-        of_tokens = {n: torch.nn.functional.pad(value, (1, 0)) for n, value in of_tokens.items()}
+        of_tokens = {name: torch.nn.functional.pad(value, (1, 0)) for name, value in of_tokens.items()}
     token = tokenizer.convert_tokens_to_ids(vision.image_token(processor))
     behind = list(itertools.takewhile(lambda i: i != token, reversed(plain)))[::-1]
     if behind and ids[-len(behind) :] != behind:
@@ -218,8 +226,7 @@ def encode(prompt: ImagePrompt, processor: Any) -> Encoded:
             f"{prompt.place}: {type(processor).__name__} cuts the text behind an image into other tokens than its "
             f"tokenizer does, so what follows cannot be scored. Please report the model."
         )
-    rest = {n: value for n, value in batch.items() if n not in of_tokens and isinstance(value, torch.Tensor)}
-    return Encoded(ids=tuple(ids), of_images=rest, of_tokens=of_tokens)
+    return Encoded(ids=tuple(ids), of_images=of_images, of_tokens=of_tokens)
 
 
 Continuation = tuple[int, tuple[int, ...]]
@@ -228,8 +235,8 @@ Continuation = tuple[int, tuple[int, ...]]
 
 def continuation(prompt: ImagePrompt, text: str, tokenizer: Any) -> Continuation:
     """A text behind a prompt, with the border of `text.documents.border_ids`."""
-    given, scored = border_ids(prompt.text, text, tokenizer, chat=prompt.chat)
-    return len(prompt_ids(prompt.text, tokenizer, chat=prompt.chat)) - len(given), tuple(scored)
+    context, scored = border_ids(prompt.text, text, tokenizer, chat=prompt.chat)
+    return len(prompt_ids(prompt.text, tokenizer, chat=prompt.chat)) - len(context), tuple(scored)
 
 
 def answers_with_images(
@@ -266,8 +273,10 @@ def answers_with_images(
 
     assert on.processor is not None, "rows with images are refused where there is none"
     processor = on.processor()
-    ends = list(itertools.accumulate(map(len, asked)))
-    numbers = [range(end - len(held), end) for end, held in zip(ends, asked, strict=True)]
+    numbers, total = [], 0
+    for continuations in asked:
+        numbers.append(range(total, total + len(continuations)))
+        total += len(continuations)
     # positions of images in three dimensions are not those of a row that branches
     may_share = scorer.shares and not hasattr(backbone_of(on.model), "get_rope_index")
     tried: list[bool] = []
@@ -284,29 +293,29 @@ def answers_with_images(
         return pair is None or tried[0]
 
     def answers_to(i: int) -> list[Any]:
-        encoded = encode(prompts[i], processor)
-        texts = [(*encoded.ids[: len(encoded.ids) - taken], *ids) for taken, ids in asked[i]]
-        longest = max(map(len, texts)) - 1
+        prompt, encoded = prompts[i], encode(prompts[i], processor)
+        paths = []
+        for number, (taken, ids) in zip(numbers[i], asked[i], strict=True):
+            text = (*encoded.ids[: len(encoded.ids) - taken], *ids)
+            paths.append(TokenPath(index=number, ids=text[:-1], targets=ids))
+        longest = max(len(path.ids) for path in paths)
         if longest > length:
             raise DataError(
-                f"{prompts[i].place}: has {longest} tokens with its images, more than the model's context of {length}, "
+                f"{prompt.place}: has {longest} tokens with its images, more than the model's context of {length}, "
                 f"and an image is never cut. Have the processor make smaller images, or take the row out."
             )
-        paths = [
-            TokenPath(index=number, ids=text[:-1], targets=ids)
-            for number, text, (_, ids) in zip(numbers[i], texts, asked[i], strict=True)
-        ]
         by_number: dict[int, Any] = {}
-        with vision.reading_images(lambda: prompts[i].place):
-            together = [sorted(paths, key=lambda path: path.ids)] if shares(encoded, paths) else [[p] for p in paths]
-            for held in together:
-                answers = scorer.answers_of(row_of(held, encoded.along), find)
-                by_number |= zip((path.index for path in held), answers, strict=True)
+        with vision.reading_images(lambda: prompt.place):
+            rows = [sorted(paths, key=lambda path: path.ids)] if shares(encoded, paths) else [[path] for path in paths]
+            for paths_of_row in rows:
+                answers = scorer.answers_of(row_of(paths_of_row, encoded.along), find)
+                for path, answer in zip(paths_of_row, answers, strict=True):
+                    by_number[path.index] = answer
         return [by_number[number] for number in numbers[i]]
 
     batches = zip(numbers, range(len(prompts)), strict=True)
-    flat = on.partial.resumed(name, batches, answers_to, total=ends[-1], report=report)
-    return [[flat[number] for number in held] for held in numbers]
+    flat = on.partial.resumed(name, batches, answers_to, total=total, report=report)
+    return [[flat[number] for number in of_prompt] for of_prompt in numbers]
 
 
 def _bytes(image: Mapping[str, Any]) -> bytes:

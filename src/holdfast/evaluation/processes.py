@@ -83,18 +83,18 @@ class DistributedGroup(ProcessGroup):
         self.world_size = torch.distributed.get_world_size(group)
 
     def all_gather(self, make: Callable[[], T]) -> list[T]:
-        own, mine = _tried(make)
-        found: list[Any] = [None] * self.world_size
-        self._exchange("all_gather_object", found, mine, group=self.group)
-        _check(own, found)
-        return [value for value, _ in found]
+        error, sent = _tried(make)
+        received: list[Any] = [None] * self.world_size
+        self._exchange("all_gather_object", received, sent, group=self.group)
+        _check(error, received)
+        return [value for value, _ in received]
 
     def broadcast(self, make: Callable[[], T]) -> T:
-        own, mine = _tried(make) if self.is_main else (None, None)
-        found: list[Any] = [mine]
-        self._exchange("broadcast_object_list", found, src=0, group=self.group)
-        _check(own, found)
-        return found[0][0]  # type: ignore[no-any-return]
+        error, sent = _tried(make) if self.is_main else (None, None)
+        received: list[Any] = [sent]
+        self._exchange("broadcast_object_list", received, src=0, group=self.group)
+        _check(error, received)
+        return received[0][0]  # type: ignore[no-any-return]
 
     def _exchange(self, how: str, *arguments: Any, **named: Any) -> None:
         import torch.distributed
@@ -122,10 +122,10 @@ def _tried(make: Callable[[], T]) -> tuple[Exception | None, tuple[T | None, tup
         return error, (None, (kind, text))
 
 
-def _check(own: Exception | None, found: Sequence[tuple[Any, tuple[type, str] | None]]) -> None:
-    if own is not None:
-        raise own
-    for _, failure in found:
+def _check(error: Exception | None, received: Sequence[tuple[Any, tuple[type, str] | None]]) -> None:
+    if error is not None:
+        raise error
+    for _, failure in received:
         if failure is not None:
             kind, text = failure
             raise kind(text)
@@ -147,11 +147,11 @@ def join_launched() -> ProcessGroup:
         return SINGLE
     try:
         if not dist.is_initialized():
-            store, where = None, os.environ.get(_STORE)
-            if where is not None:
-                host, _, port = where.rpartition(":")
+            store, ranks = None, {}
+            if (address := os.environ.get(_STORE)) is not None:
+                host, _, port = address.rpartition(":")
                 store = dist.TCPStore(host, int(port), is_master=False)
-            ranks = {"rank": int(os.environ["RANK"]), "world_size": int(os.environ["WORLD_SIZE"])} if store else {}
+                ranks = {"rank": int(os.environ["RANK"]), "world_size": int(os.environ["WORLD_SIZE"])}
             dist.init_process_group("gloo", store=store, timeout=LONGEST, **ranks)
         return DistributedGroup(dist.new_group(backend="gloo", timeout=LONGEST))
     except (RuntimeError, ValueError, KeyError) as error:
@@ -207,22 +207,23 @@ def launch(count: int, module: str) -> Iterator[ProcessGroup]:
     import torch
     import torch.distributed as dist
 
-    own = torch.get_num_threads()
-    threads = max(1, own // count)
+    all_threads = torch.get_num_threads()
+    threads = max(1, all_threads // count)
     torch.set_num_threads(threads)
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     shared = {"WORLD_SIZE": str(count), "OMP_NUM_THREADS": str(threads), _STORE: f"127.0.0.1:{store.port}"}
     shared[PARENT_VARIABLE] = str(os.getpid())  # a worker whose main process was killed ends with its batch
     with contextlib.ExitStack() as stack:
-        logs = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(1, count)]
-        others = [
-            subprocess.Popen(
-                [sys.executable, "-m", module],
-                env={**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+        logs, others = [], []
+        for rank in range(1, count):
+            log = stack.enter_context(tempfile.TemporaryFile())
+            environment = {**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+            others.append(
+                subprocess.Popen(
+                    [sys.executable, "-m", module], env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                )
             )
-            for rank, log in enumerate(logs, 1)
-        ]  # fmt: skip
+            logs.append(log)
         stack.callback(_end, others)
         try:
             dist.init_process_group("gloo", store=store, rank=0, world_size=count, timeout=LONGEST)
@@ -230,7 +231,7 @@ def launch(count: int, module: str) -> Iterator[ProcessGroup]:
         except LostProcess as error:
             raise LostProcess(str(error), *_last_lines(others, logs)) from error
         finally:
-            torch.set_num_threads(own)
+            torch.set_num_threads(all_threads)
             dist.destroy_process_group()
 
 
@@ -253,10 +254,10 @@ def _end(processes: Sequence[subprocess.Popen[bytes]], *, seconds: float = 60.0)
 def _last_lines(processes: Sequence[subprocess.Popen[bytes]], logs: Sequence[Any]) -> list[str]:
     """What the processes that ended with an error wrote at their end."""
     time.sleep(0.5)  # a process that has closed its connection is about to end
-    found = []
+    last = []
     for rank, (process, log) in enumerate(zip(processes, logs, strict=True), 1):
         if process.poll():
             log.seek(0)
             lines = log.read().decode("utf-8", "replace").splitlines()[-8:]
-            found += [f"  process {rank}: {line}" for line in lines]
-    return found
+            last += [f"  process {rank}: {line}" for line in lines]
+    return last

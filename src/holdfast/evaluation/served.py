@@ -121,8 +121,8 @@ class ServedModel:
         Raises:
             see `scores`.
         """
-        [found] = self._ask([(text, SCORED, _counted)])
-        return int(found)
+        [count] = self._ask([(text, SCORED, _counted)])
+        return int(count)
 
     def completions(self, prompts: Sequence[Sequence[int]], how: Sequence[Mapping[str, Any]]) -> list[Completed]:
         """Continuations.
@@ -134,16 +134,18 @@ class ServedModel:
         Raises:
             HoldfastError: see `scores`.
         """
-        asked = [(ids, {"temperature": 0.0, **h}) for ids, h in zip(prompts, how, strict=True)]
+        parameters = [{"temperature": 0.0, **one_prompt} for one_prompt in how]
         if not self.chat:
-            return self._ask([(ids, h, completed) for ids, h in asked])
+            return self._ask([(ids, of_prompt, completed) for ids, of_prompt in zip(prompts, parameters, strict=True)])
         # what an endpoint does not take, its client leaves out for all requests that it sends
-        found: dict[int, Completed] = {}
-        ways = {fingerprint(h): h for _, h in asked}
-        for key, way in ways.items():
-            numbers = [number for number, (_, h) in enumerate(asked) if fingerprint(h) == key]
-            found |= zip(numbers, self._ask([(asked[n][0], {}, _replied) for n in numbers], way), strict=True)
-        return [found[number] for number in range(len(asked))]
+        numbers: dict[str, list[int]] = {}
+        for number, of_prompt in enumerate(parameters):
+            numbers.setdefault(fingerprint(of_prompt), []).append(number)
+        completions: dict[int, Completed] = {}
+        for alike in numbers.values():
+            replies = self._ask([(prompts[number], {}, _replied) for number in alike], parameters[alike[0]])
+            completions |= zip(alike, replies, strict=True)
+        return [completions[number] for number in range(len(prompts))]
 
     def _ask(self, requests: Sequence[Request], shared: Mapping[str, Any] | None = None) -> list[Any]:
         """See `completions.ask`; `shared`: parameters of all."""
@@ -158,32 +160,32 @@ async def _converse(client: Client, request: Request) -> Answer[Any]:
 
 
 def _replied(body: Any) -> Completed:
-    found = choice(body)
-    message = found.get("message")
+    reply = choice(body)
+    message = reply.get("message")
     text = message.get("content") if isinstance(message, Mapping) else None
     if not isinstance(text, str):
-        raise ValueError(f"expected a reply with a text, got {str(found)[:200]}")
-    return Completed(text=text, cut=found.get("finish_reason") == "length")
+        raise ValueError(f"expected a reply with a text, got {str(reply)[:200]}")
+    return Completed(text=text, cut=reply.get("finish_reason") == "length")
 
 
 def _scored(body: Any, *, ids: Sequence[int]) -> list[tuple[float, bool]]:
-    given = prompt_scores(body, len(ids))
-    if given is None:
+    logprobs = prompt_scores(body, len(ids))
+    if logprobs is None:
         raise _NotGiven(f"expected the log-probabilities of {len(ids)} prompt tokens, got none or others")
-    found = []
-    for value, top in itertools.zip_longest(*given):
+    scores = []
+    for value, top in itertools.zip_longest(*logprobs):
         if not isinstance(value, (int, float)) or not isinstance(top, Mapping) or not top:
             raise _NotGiven(f"expected a log-probability of every prompt token, got {value!r} with {top!r:.80}")
-        found.append((float(value), value >= max(top.values())))
-    return found
+        scores.append((float(value), value >= max(top.values())))
+    return scores
 
 
 def _counted(body: Any) -> int:
     logprobs = choice(body).get("logprobs")
-    own = logprobs.get("token_logprobs") if isinstance(logprobs, Mapping) else None
-    if not isinstance(own, list):
+    of_tokens = logprobs.get("token_logprobs") if isinstance(logprobs, Mapping) else None
+    if not isinstance(of_tokens, list):
         raise _NotGiven("expected the log-probabilities of a prompt's tokens, got none")
-    return len(own) - 1  # with the one that had to be asked for
+    return len(of_tokens) - 1  # with the one that had to be asked for
 
 
 class _NotGiven(ModelError):
@@ -211,15 +213,19 @@ def connect(name: str, server: ServerSettings) -> Loaded:
         ModelError: no tokenizer, or one that is not the server's; no context length.
         HoldfastError: nobody answers.
     """
-    url, _, wanted = name.partition("#")
+    url, _, model_name = name.partition("#")
     variable, key, problem = find_key(url, server.api_key_env)
     endpoint = Endpoint(
         base_url=url, api_key=key, key_variable=variable, workers=server.workers, timeout=600.0, longest_body=2**26
     )
-    secret = ["an address without user, password or query is expected"] if {"@", "?"} & set(url) else []
-    if problems := [*missing_package("a served model"), *endpoint.problems(), *([problem] if problem else []), *secret]:
+    problems = [*missing_package("a served model"), *endpoint.problems()]
+    if problem:
+        problems.append(problem)
+    if "@" in url or "?" in url:
+        problems.append("an address without user, password or query is expected")
+    if problems:
         raise ConfigError(problems)
-    served, card = chosen_model(endpoint, wanted, _OPTIONS)
+    served, card = chosen_model(endpoint, model_name, _OPTIONS)
     if server.chat:
         return _conversing(endpoint, served, url)
     tokenizer = _tokenizer(served, card, server)
@@ -243,28 +249,32 @@ def connect(name: str, server: ServerSettings) -> Loaded:
 def _conversing(endpoint: Endpoint, served: str, url: str) -> Loaded:
     """A model that takes messages alone."""
     # in characters; how many tokens it reads is the server's to know
-    model, words = ServedModel(endpoint, served, context=2**31, chat=True), MessageTokenizer()
-    questions = [words.encode(words.conversation([{"role": "user", "content": q}])) for q in QUESTIONS]
-    replies = model.completions(questions, [{"max_tokens": 48}] * len(questions))
+    model, tokenizer = ServedModel(endpoint, served, context=2**31, chat=True), MessageTokenizer()
+    prompts = []
+    for question in QUESTIONS:
+        conversation = tokenizer.conversation([{"role": "user", "content": question}])
+        prompts.append(tokenizer.encode(conversation))
+    replies = [reply.text for reply in model.completions(prompts, [{"max_tokens": 48}] * len(prompts))]
     identity = {
         "name": f"{endpoint.shown}#{served}",
-        "hash": fingerprint(["served chat", served, endpoint.base_url, *(one.text for one in replies)]),
+        "hash": fingerprint(["served chat", served, endpoint.base_url, *replies]),
         "weights": None,
         "architecture": "served",
         "origin": f"as {urlsplit(url).netloc} serves it, known by its address and three replies",
     }
-    return Loaded(model=model, tokenizer=words, identity=identity)
+    return Loaded(model=model, tokenizer=tokenizer, identity=identity)
 
 
 def _tokenizer(served: str, card: Mapping[str, Any], server: ServerSettings) -> Any:
-    places = [str(p) for p in (server.tokenizer, card.get("root"), served) if p]
-    place = server.tokenizer or next((p for p in places if os.path.isdir(p)), None)
-    if place is None:
-        raise ModelError(
-            f"Expected the tokenizer of '{served}', whose folder the server does not name. Name it: --tokenizer "
-            f"FOLDER (or a hub id)."
-        )
-    return load_tokenizer(place)
+    if server.tokenizer:
+        return load_tokenizer(server.tokenizer)
+    for folder in (card.get("root"), served):
+        if folder and os.path.isdir(str(folder)):
+            return load_tokenizer(str(folder))
+    raise ModelError(
+        f"Expected the tokenizer of '{served}', whose folder the server does not name. Name it: --tokenizer FOLDER (or "
+        f"a hub id)."
+    )
 
 
 def _recognised(model: ServedModel, tokenizer: Any) -> list[Any]:
@@ -278,15 +288,13 @@ def _recognised(model: ServedModel, tokenizer: Any) -> list[Any]:
     while len(ids := tokenizer(text)["input_ids"]) >= model.config.max_position_embeddings:
         text = text[: len(text) // 2]
     [reply] = model.completions([ids], [{"max_tokens": 1, "echo": True}])
-    wrong, name = (
-        f"The tokenizer is not that of '{model.name}': the server reads",
-        "Name the right one: --tokenizer MODEL.",
-    )
+    problem = f"The tokenizer is not that of '{model.name}': the server reads"
+    advice = "Name the right one: --tokenizer MODEL."
     if "".join(text.split()) not in "".join(reply.text.split()):
-        raise ModelError(f"{wrong} {reply.text[:60]!r} where {text[:60]!r} was meant. {name}")
+        raise ModelError(f"{problem} {reply.text[:60]!r} where {text[:60]!r} was meant. {advice}")
     try:
         if (count := model.count(text)) != len(ids):
-            raise ModelError(f"{wrong} a text as {count} tokens that it has as {len(ids)}. {name}")
+            raise ModelError(f"{problem} a text as {count} tokens that it has as {len(ids)}. {advice}")
         [scores] = model.scores([ids])
     except _NotGiven:
         from holdfast.support.environment import now
@@ -358,15 +366,15 @@ class ServedScorer:
         assert find is None, "entries that need whole distributions are refused"
         order = sorted(paths, key=lambda path: path.ids)
         batches = (([path.index for path in batch], batch) for batch in in_groups(order, self.model.at_once))
-        return (partial or Partial(None)).resumed(name, batches, self._found, total=len(paths), report=report)
+        return (partial or Partial(None)).resumed(name, batches, self._scores, total=len(paths), report=report)
 
-    def _found(self, batch: Sequence[Path]) -> list[tuple[float, bool]]:
+    def _scores(self, batch: Sequence[Path]) -> list[tuple[float, bool]]:
         texts = [[*path.ids, path.targets[-1]] for path in batch]
-        found = []
+        answers = []
         for path, scores in zip(batch, self.model.scores(texts), strict=True):
-            own = scores[-len(path.targets) :]
-            found.append((sum(value for value, _ in own), all(best for _, best in own)))
-        return found
+            values, are_best = zip(*scores[-len(path.targets) :], strict=True)
+            answers.append((sum(values), all(are_best)))
+        return answers
 
 
 def in_groups(items: Iterable[Any], size: int) -> Iterable[list[Any]]:

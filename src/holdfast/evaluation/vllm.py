@@ -33,12 +33,14 @@ _NAME = "model"
 
 def problems_of(name: str) -> list[str]:
     """Why vLLM cannot serve a model here; empty where it can be tried."""
-    found = []
+    problems = []
     if shutil.which("vllm") is None:
-        found.append("backend: vllm is not installed. Install it with: pip install vllm (or give a server's address).")
+        problems.append(
+            "backend: vllm is not installed. Install it with: pip install vllm (or give a server's address)."
+        )
     if adapter_base(name) is not None:
-        found.append(f"backend: vllm serves whole models, and {name} is an adapter. Merge it first: holdfast merge.")
-    return found
+        problems.append(f"backend: vllm serves whole models, and {name} is an adapter. Merge it first: holdfast merge.")
+    return problems
 
 
 def version() -> str:
@@ -80,7 +82,7 @@ def serve(name: str, server: ServerSettings, *, dtype: str, trust_remote_code: b
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    place, revision = at_revision(name)
+    model, revision = at_revision(name)
     options = {
         "host": "127.0.0.1",
         "port": port,
@@ -89,11 +91,16 @@ def serve(name: str, server: ServerSettings, *, dtype: str, trust_remote_code: b
         "seed": 0,
         "generation-config": "vllm",  # greedy is greedy, whatever the model's own configuration says
         "tensor-parallel-size": _devices(),
-        **({"revision": revision} if revision != "main" else {}),
-        **({"max-model-len": server.context_length} if server.context_length is not None else {}),
     }
-    words = ["vllm", "serve", place, *(w for key, value in options.items() for w in (f"--{key}", str(value)))]
-    words += ["--trust-remote-code"] if trust_remote_code else []
+    if revision != "main":
+        options["revision"] = revision
+    if server.context_length is not None:
+        options["max-model-len"] = server.context_length
+    words = ["vllm", "serve", model]
+    for key, value in options.items():
+        words += [f"--{key}", str(value)]
+    if trust_remote_code:
+        words.append("--trust-remote-code")
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(
             words, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
@@ -103,22 +110,22 @@ def serve(name: str, server: ServerSettings, *, dtype: str, trust_remote_code: b
             while not _listens(port):
                 if process.poll() is not None or time.monotonic() > until:
                     log.seek(0)
-                    said = log.read().decode("utf-8", "replace").strip().splitlines()[-12:]
+                    lines = log.read().decode("utf-8", "replace").strip().splitlines()[-12:]
                     how = "did not start in time" if process.poll() is None else f"ended ({process.returncode})"
-                    raise HoldfastError(f"vllm serve {name} {how}:", *(f"  {line}" for line in said))
+                    raise HoldfastError(f"vllm serve {name} {how}:", *(f"  {line}" for line in lines))
                 time.sleep(0.2)
-            asked = dataclasses.replace(server, tokenizer=server.tokenizer or name)
-            found = connect(f"http://127.0.0.1:{port}/v1", asked)
+            server = dataclasses.replace(server, tokenizer=server.tokenizer or name)
+            loaded = connect(f"http://127.0.0.1:{port}/v1", server)
             weights = weights_hash(name, dtype=dtype)  # of the hub they are on disk by now
             identity = {
-                **found.identity,
+                **loaded.identity,
                 "name": shown_name(name),
                 "hash": hash_of(weights, server),
                 "configuration": configuration_of(name),
                 "weights": weights,
                 "origin": f"as vLLM {version()} serves it",
             }
-            yield dataclasses.replace(found, identity=identity)
+            yield dataclasses.replace(loaded, identity=identity)
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGTERM)
