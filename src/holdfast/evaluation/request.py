@@ -194,4 +194,4 @@ def _of_option(mistake: Mistake, options: Sequence[str], first: int) -> Mistake:
 def _split(text: str) -> list[str]:
     """Tasks may be separated by commas, as the harness has them; file names with commas stay whole where such a file
     exists."""
-    return [text] if Path(text).exists() else [part for part in text.split(",") if part]
+    return [text] if Path(text).exists() else [word for word in text.split(",") if word]

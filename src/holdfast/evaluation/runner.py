@@ -90,7 +90,7 @@ def evaluate(
         NotFinite: entries failed, all of them are named; every evaluation is in the folder.
         StorageError: the disk is full; entries finished before are kept.
     """
-    kept = _Kept(
+    store = _Kept(
         plan=plan,
         folder=folder,
         tokenizer_hash=tokenizer_fingerprint(tokenizer),
@@ -102,7 +102,7 @@ def evaluate(
     about_model = {**circumstances(model, tokenizer, tokenizer_rules(tokenizer)), **model_identity}
     evaluations: list[Evaluation] = []
     for number, entry in enumerate(plan.entries, 1):
-        key, evaluation = processes.broadcast(functools.partial(kept.find, entry, evaluations))
+        key, evaluation = processes.broadcast(functools.partial(store.find, entry, evaluations))
         if evaluation is not None:
             evaluations.append(evaluation)
             continue
@@ -137,7 +137,7 @@ def evaluate(
             references=outcome.levels,
             failed=outcome.failed,
         )
-        write = functools.partial(kept.write, evaluation, outcome.rows)
+        write = functools.partial(store.write, evaluation, outcome.rows)
         evaluations.append(processes.broadcast(write))
         partial.remove()
     averages = processes.broadcast(lambda: _with_averages(folder, plan, model_identity))
@@ -244,7 +244,7 @@ def kept_evaluations(
 ) -> list[Evaluation] | None:
     """What `evaluate` would give without the model, None where something is left to compute. Arguments as there; what
     is in the cache is in the folder when this returns."""
-    kept = _Kept(
+    store = _Kept(
         plan=plan,
         folder=folder,
         tokenizer_hash=tokenizer_fingerprint(tokenizer),
@@ -255,7 +255,7 @@ def kept_evaluations(
     )
     evaluations = []
     for entry in plan.entries:
-        _, evaluation = kept.find(entry)
+        _, evaluation = store.find(entry)
         if evaluation is None:
             return None
         evaluations.append(evaluation)

@@ -107,11 +107,11 @@ def _free_label(name: str, taken: Container[str]) -> str:
     if is_address(name):
         address = urlsplit(name)
         name = address.fragment or address.netloc
-    parts = [part for part in re.split(r"[/\\]", name.rstrip("/\\")) if part not in ("", ".", "..")]
-    parts = [re.sub(r"[^\w.-]", "-", part) for part in parts or [real(name).name]]
-    last = label = parts[-1]
-    if label in taken and len(parts) > 1:
-        label = "-".join(parts[-2:])
+    folders = [folder for folder in re.split(r"[/\\]", name.rstrip("/\\")) if folder not in ("", ".", "..")]
+    folders = [re.sub(r"[^\w.-]", "-", folder) for folder in folders or [real(name).name]]
+    last = label = folders[-1]
+    if label in taken and len(folders) > 1:
+        label = "-".join(folders[-2:])
     numbers = itertools.count(2)
     while label in taken:
         label = f"{last}-{next(numbers)}"
@@ -294,9 +294,9 @@ class _Session:
 
     def run_worker(self) -> EvaluationRecord:
         """Measures this process's share, and returns the main process's record."""
-        kept = self.kept()
+        kept_hashes = self.kept()
         for model in self.models:
-            if model.label not in kept:
+            if model.label not in kept_hashes:
                 # the main process reports what is not finite
                 with self.loaded(model) as loaded, contextlib.suppress(NotFinite):
                     self.measure(model, loaded)
@@ -308,16 +308,16 @@ class _Session:
         """Measures with the others, if there are any, and writes the folder, which was begun then."""
         from holdfast.evaluation.runner import check_whole
 
-        kept = self.kept()
+        kept_hashes = self.kept()
         record = _open(self.out, self.plan, suites, created)
         ended = "failed"
         broken: list[str] = []
         try:
             for number, model in enumerate(self.models, 1):
-                if model.label in kept:
+                if model.label in kept_hashes:
                     keep()
                     self.say(f"{model.label}: measured before, nothing to do")
-                    _put(record, model, _known(record, model, kept[model.label], self.cache), self.out)
+                    _put(record, model, _known(record, model, kept_hashes[model.label], self.cache), self.out)
                     continue
                 count = f" ({number} of {len(self.models)})" if len(self.models) > 1 else ""
                 self.say(f"{model.label}: loading {model.name}{count}")
@@ -387,7 +387,7 @@ def check_request(
     for candidate in candidates:
         candidate.read()
         problems += candidate.named(candidate.problems, len(models))
-    kept: dict[str, str] = {}
+    hashes: dict[str, str] = {}
     readers: dict[str, tuple[str, str | None]] = {}
     for candidate in candidates:
         if candidate.tokenizer is not None:
@@ -414,7 +414,7 @@ def check_request(
                         processor=candidate.processor,
                     )  # fmt: skip
             if evaluations is not None:
-                kept[label] = identity["hash"]
+                hashes[label] = identity["hash"]
                 continue
         if candidate.is_readable:
             unfit = _problems(check_fit, model.name, trust_remote_code=trust_remote_code)
@@ -428,7 +428,7 @@ def check_request(
             break  # what is wrong with tasks and data is wrong for all
     if problems:
         raise ConfigError(list(dict.fromkeys(problems)), source="the evaluation")
-    return kept
+    return hashes
 
 
 @dataclasses.dataclass(kw_only=True)

@@ -385,12 +385,12 @@ def _own(
         for problem in error.problems:
             mistakes.append(Mistake(path=(reference,), text=f"{problem.rstrip('.')}."))
         return None, mistakes
-    own, wrong = decode(cls, own_settings)
+    measure, wrong = decode(cls, own_settings)
     for mistake in wrong:
         mistakes.append(dataclasses.replace(mistake, path=(reference, *mistake.path)))
-    if mistakes or own is None:
+    if mistakes or measure is None:
         return None, mistakes
-    return OwnEntry(suite=suite, name=fields.get("name") or name, own=own, file=inspect.getfile(cls)), []
+    return OwnEntry(suite=suite, name=fields.get("name") or name, own=measure, file=inspect.getfile(cls)), []
 
 
 # -------------------------------------------------------------------------------------------------------------- paths
@@ -477,16 +477,17 @@ def suite_schema() -> dict[str, Any]:
     kinds = {}
     for key in KEYS:
         kinds[f"{key}_entry"] = {"title": f"{key} entry", **_kind_schema(key)}
-    own = {
+    kinds["own_entry"] = {
         "type": "object",
         "description": "An entry of a class of your own, with its settings.",
         "properties": {"name": {"type": "string"}},
         "patternProperties": {r"^.+:[A-Za-z_]\w*$": {"type": ["object", "null"]}},
         "additionalProperties": False,
     }
-    either = [{"type": "string"}, *({"$ref": f"#/$defs/{name}"} for name in kinds), {"$ref": "#/$defs/own_entry"}]
-    entries: dict[str, Any] = {"type": "array", "items": {"anyOf": either}}
-    section = object_schema(settings_of(SuiteSettings))
+    items: list[dict[str, str]] = [{"type": "string"}]
+    items += [{"$ref": f"#/$defs/{name}"} for name in kinds]
+    entries: dict[str, Any] = {"type": "array", "items": {"anyOf": items}}
+    section, reference = object_schema(settings_of(SuiteSettings)), {"$ref": "#/$defs/section"}
     for name, what in (("source", "What must be kept."), ("target", "What is learnt.")):
         section["properties"][name] = {"anyOf": [entries, {"type": "null"}], "description": what}
     section["additionalProperties"] = entries
@@ -495,10 +496,10 @@ def suite_schema() -> dict[str, Any]:
         "title": "holdfast suite",
         "description": "What to measure: `holdfast evaluate --suite FILE.yaml`, and `evaluation:` of `holdfast train`.",
         "anyOf": [
-            {"$ref": "#/$defs/section"},
-            {"type": "object", "properties": {"evaluation": {"$ref": "#/$defs/section"}}, "required": ["evaluation"]},
+            reference,
+            {"type": "object", "properties": {"evaluation": reference}, "required": ["evaluation"]},
         ],
-        "$defs": {"section": section, **kinds, "own_entry": own},
+        "$defs": {"section": section, **kinds},
     }
 
 

@@ -15,10 +15,11 @@ and nowhere else, within limits that have to be the same in a comparison.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from holdfast.evaluation.code.sandbox import Limits, Outcome, run_all
+from holdfast.evaluation.code.sandbox import Limits, run_all
 
 DEFAULT_LIMITS = {"humaneval": Limits(), "mbpp": Limits(cpu_seconds=15, wall_seconds=40.0)}
 """HumanEval's release allows 3 seconds. MBPP names no limit, and its slowest reference solution (task 123) takes five
@@ -97,24 +98,17 @@ def score_completions(
     Raises:
         ConfigError: a machine without the sandbox.
     """
-    make = _PROGRAMS[family]
-    programs = [
-        [make(doc, completion) for completion in completions]
-        for doc, completions in zip(docs, completions_per_doc, strict=True)
-    ]
-    distinct = list(dict.fromkeys(program for group in programs for program in group))
-    ended = run_all(distinct, limits=DEFAULT_LIMITS[family], progress=progress)
-    outcomes = dict(zip(distinct, ended, strict=True))
-    return [_row(doc, [outcomes[program] for program in group], ks) for doc, group in zip(docs, programs, strict=True)]
-
-
-def _row(doc: Mapping[str, Any], outcomes: Sequence[Outcome], ks: Sequence[int]) -> dict[str, Any]:
-    n, correct = len(outcomes), sum(outcome.passed for outcome in outcomes)
-    return {
-        "task_id": doc["task_id"],
-        "n": n,
-        "correct": correct,
-        **{f"pass@{k}": pass_at_k(n, correct, k) for k in ks},
-        "reasons": [outcome.reason for outcome in outcomes],
-        "details": [outcome.detail for outcome in outcomes],
-    }
+    programs = []
+    for doc, completions in zip(docs, completions_per_doc, strict=True):
+        programs.append([_PROGRAMS[family](doc, completion) for completion in completions])
+    distinct = list(dict.fromkeys(itertools.chain(*programs)))
+    outcomes = dict(zip(distinct, run_all(distinct, limits=DEFAULT_LIMITS[family], progress=progress), strict=True))
+    rows = []
+    for doc, of_doc in zip(docs, programs, strict=True):
+        ends = [outcomes[program] for program in of_doc]
+        n, correct = len(ends), sum(end.passed for end in ends)
+        row = {"task_id": doc["task_id"], "n": n, "correct": correct}
+        for k in ks:
+            row[f"pass@{k}"] = pass_at_k(n, correct, k)
+        rows.append({**row, "reasons": [end.reason for end in ends], "details": [end.detail for end in ends]})
+    return rows

@@ -34,6 +34,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import math
 import os
 import platform
@@ -116,7 +117,8 @@ def capabilities() -> dict[str, bool]:
         programs that write files.
     """
     layers = _layers()
-    return {"linux": _is_known_linux(), **{name: name in layers for name in ("seccomp", "landlock", "namespaces")}}
+    walls = {name: name in layers for name in ("seccomp", "landlock", "namespaces")}
+    return {"linux": _is_known_linux(), **walls}
 
 
 def require_sandbox() -> None:
@@ -125,14 +127,14 @@ def require_sandbox() -> None:
     Raises:
         ConfigError: a wall is missing; the message names it.
     """
-    missing = [name for name, there in capabilities().items() if not there and name != "namespaces"]
+    missing = [name for name, stands in capabilities().items() if not stands and name != "namespaces"]
     if missing:
         why = _probed()[1]
+        machine = f"{platform.system()} {platform.release()} on {platform.machine()}"
+        reason = f" ({why})" if why else ""
         raise ConfigError(
             "Code that a model wrote is run in a sandbox only. Expected Linux 5.13 or newer on x86_64 or aarch64 with "
-            "seccomp and Landlock, "
-            f"got {platform.system()} {platform.release()} on {platform.machine()} without "
-            f"{' and '.join(missing)}{f' ({why})' if why else ''}. "
+            f"seccomp and Landlock, got {machine} without {' and '.join(missing)}{reason}. "
             "Run these tasks on another machine (a container may have to be allowed both), or take them out of the "
             "evaluation."
         )
@@ -152,33 +154,32 @@ def _probed() -> tuple[frozenset[str], str]:
     if not _is_known_linux():
         return frozenset(), ""
     try:
-        with _workplace() as place:
-            run = _Run(None, Limits(), frozenset(("namespaces", "landlock", "seccomp")), place)
+        with _workplace() as folder:
+            run = _Run(None, Limits(), frozenset(("namespaces", "landlock", "seccomp")), folder)
             run.start()
             run.wait()
     except OSError as error:
         return frozenset(), str(error)
     messages = run.messages()
-    if messages and messages[0][0] == "probed":
-        return frozenset(messages[0][1].split()), ""
-    return frozenset(), one_line(
-        messages[0][1]
-    ) if messages else run.last_line() or f"the child ended with code {run.code}"
+    if not messages:
+        return frozenset(), run.last_line() or f"the child ended with code {run.code}"
+    word, detail = messages[0]
+    return (frozenset(detail.split()), "") if word == "probed" else (frozenset(), one_line(detail))
 
 
 @contextlib.contextmanager
 def _workplace() -> Iterator[str]:
     """A temporary folder with the child's module, compiled once for all runs (which may take as long as a run)."""
-    with scratch_folder(None, "holdfast-sandbox-") as folder:
-        place = str(folder)
+    with scratch_folder(None, "holdfast-sandbox-") as scratch:
+        folder = str(scratch)
         unchecked = py_compile.PycInvalidationMode.UNCHECKED_HASH
         py_compile.compile(
             sandbox_child.__file__,
-            cfile=os.path.join(place, "sandbox_child.pyc"),
+            cfile=os.path.join(folder, "sandbox_child.pyc"),
             doraise=True,
             invalidation_mode=unchecked,
         )
-        yield place
+        yield folder
 
 
 def _bootstrap(place: str) -> str:
@@ -303,25 +304,26 @@ class _Run:
 
     def _read(self, source: int) -> bool:
         try:
-            part = os.read(source, 1 << 16)
+            chunk = os.read(source, 1 << 16)
         except BlockingIOError:
             return False
         if source == self._report:
-            self.report += part[: _REPORT_BYTES - len(self.report)]
+            self.report += chunk[: _REPORT_BYTES - len(self.report)]
         else:
             keep = self.limits.output_bytes
-            self.errors = (self.errors + part)[-keep:] if keep else b""
-        return bool(part)
+            self.errors = (self.errors + chunk)[-keep:] if keep else b""
+        return bool(chunk)
 
     def messages(self) -> list[tuple[str, str]]:
         """What the child said behind its token: (word, detail); whatever else is in the pipe, the program wrote."""
         lines = self.report.split(b"\n")
         start = self.token + b" "
-        return [
-            (line[len(start) :].decode("utf-8", "replace"), lines[i + 1].decode("utf-8", "replace"))
-            for i, line in enumerate(lines[:-1])
-            if line.startswith(start)
-        ]
+        messages = []
+        for line, following in itertools.pairwise(lines):
+            if line.startswith(start):
+                word = line.removeprefix(start).decode("utf-8", "replace")
+                messages.append((word, following.decode("utf-8", "replace")))
+        return messages
 
     def last_line(self) -> str:
         """The last line of stderr."""
@@ -394,13 +396,13 @@ def run_all(
     chosen, layers = limits or Limits(), _layers()
     with contextlib.ExitStack() as stack:
         try:
-            place = stack.enter_context(_workplace())
+            folder = stack.enter_context(_workplace())
         except OSError as error:
             raise HoldfastError(
                 f"Expected a temporary folder for the programs, but: {error}. Free some space, or set TMPDIR to "
                 f"another folder."
             ) from error
-        runs = [_Run(program, chosen, layers, place) for program in programs]
+        runs = [_Run(program, chosen, layers, folder) for program in programs]
         return _run_side_by_side(runs, workers or len(os.sched_getaffinity(0)), progress)
 
 
@@ -410,7 +412,7 @@ def _run_side_by_side(runs: Sequence[_Run], workers: int, progress: Callable[[in
     # the pool works
     with ThreadPoolExecutor(max(1, min(workers, len(runs))), thread_name_prefix="sandbox") as pool:
         try:
-            futures = {pool.submit(_complete, run): place for place, run in enumerate(runs)}
+            futures = {pool.submit(_complete, run): number for number, run in enumerate(runs)}
             for future in as_completed(futures):
                 outcomes[futures[future]] = future.result()
                 if progress is not None:
@@ -420,7 +422,7 @@ def _run_side_by_side(runs: Sequence[_Run], workers: int, progress: Callable[[in
             for run in runs:
                 run.kill()
             raise
-    return [outcomes[place] for place in range(len(runs))]
+    return [outcomes[number] for number in range(len(runs))]
 
 
 def _complete(run: _Run) -> Outcome:

@@ -130,8 +130,8 @@ def build_filter(machine: str, pid: int) -> bytes:
             continue
         block = b""
         for conditions in alternatives:
-            for place, (offset, mask, value) in enumerate(conditions):
-                left = len(conditions) - 1 - place
+            for number_of_condition, (offset, mask, value) in enumerate(conditions):
+                left = len(conditions) - 1 - number_of_condition
                 block += load(offset) + struct.pack("=HBBI", 0x54, 0, 0, mask) + unless_equal(value, 3 * left + 1)
             block += give(_ALLOW)
         block += give(_REFUSE)
@@ -228,10 +228,10 @@ def _restrict_files(kernel: _Kernel, *, writable: bool) -> None:
     rules = kernel.syscall(444, attributes, kernel.ctypes.c_size_t(len(attributes)), 0)
 
     def grant(path: str, rights: int) -> None:
-        place = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        handle = os.open(path, os.O_PATH | os.O_CLOEXEC)
         rights &= files if os.path.isdir(path) else files & _FILE_ONLY
-        kernel.syscall(445, rules, 1, struct.pack("=Qi", rights, place), 0)
-        os.close(place)
+        kernel.syscall(445, rules, 1, struct.pack("=Qi", rights, handle), 0)
+        os.close(handle)
 
     for path in readable_paths():
         grant(path, _READ)
@@ -254,8 +254,8 @@ def _install_filter(kernel: _Kernel) -> None:
     import struct
 
     code = build_filter(os.uname().machine, os.getpid())
-    held = kernel.ctypes.create_string_buffer(code, len(code))
-    program = struct.pack("@HP", len(code) // 8, kernel.ctypes.addressof(held))
+    buffer = kernel.ctypes.create_string_buffer(code, len(code))
+    program = struct.pack("@HP", len(code) // 8, kernel.ctypes.addressof(buffer))
     kernel.prctl(22, 2, kernel.ctypes.c_char_p(program))  # PR_SET_SECCOMP, SECCOMP_MODE_FILTER
 
 

@@ -45,25 +45,31 @@ def average_accuracy(scores: np.ndarray) -> np.ndarray:
 
 def backward_transfer(scores: np.ndarray) -> np.ndarray:
     """What later stages did to earlier tasks, `[...]` from scores `[..., T + 1, T]`; NaN for T = 1."""
-    tasks = scores.shape[-1]
-    return _mean([scores[..., tasks, i] - scores[..., i + 1, i] for i in range(tasks - 1)], scores)
+    changes = []
+    for task in range(scores.shape[-1] - 1):
+        changes.append(scores[..., -1, task] - scores[..., task + 1, task])
+    return _mean(changes, scores)
 
 
 def forgetting(scores: np.ndarray) -> np.ndarray:
     """How far earlier tasks are below their best before the last stage, `[...]` from scores `[..., T + 1, T]`; NaN for
     T = 1."""
-    tasks = scores.shape[-1]
-    return _mean([scores[..., :tasks, i].max(-1) - scores[..., tasks, i] for i in range(tasks - 1)], scores)
+    losses = []
+    for task in range(scores.shape[-1] - 1):
+        losses.append(scores[..., :-1, task].max(-1) - scores[..., -1, task])
+    return _mean(losses, scores)
 
 
 def forward_transfer(scores: np.ndarray) -> np.ndarray:
     """What earlier stages did to tasks not trained yet, `[...]` from scores `[..., T + 1, T]`; NaN for T = 1."""
-    tasks = scores.shape[-1]
-    return _mean([scores[..., i, i] - scores[..., 0, i] for i in range(1, tasks)], scores)
+    changes = []
+    for task in range(1, scores.shape[-1]):
+        changes.append(scores[..., task, task] - scores[..., 0, task])
+    return _mean(changes, scores)
 
 
-def _mean(parts: Sequence[np.ndarray], scores: np.ndarray) -> np.ndarray:
-    return np.mean(parts, axis=0) if parts else np.full(scores.shape[:-2], math.nan)
+def _mean(changes: Sequence[np.ndarray], scores: np.ndarray) -> np.ndarray:
+    return np.mean(changes, axis=0) if changes else np.full(scores.shape[:-2], math.nan)
 
 
 MEASURES: dict[str, tuple[Callable[[np.ndarray], np.ndarray], bool]] = {

@@ -151,8 +151,8 @@ class JointScores:
                 models.
         """
         if self.entries[key][0].kind == "average":
-            known, parts, n = self._of_members(key, metric, self.scores)
-            values, draws, smallest = mean_of(parts)
+            known, members, n = self._of_members(key, metric, self.scores)
+            values, draws, smallest = mean_of(members)
             return Scores(
                 values=values,
                 draws=draws,
@@ -180,12 +180,12 @@ class JointScores:
             DataError: see `scores`.
         """
         if self.entries[key][0].kind == "average":
-            known, parts, n = self._of_members(key, metric, self.difference)
+            known, members, n = self._of_members(key, metric, self.difference)
             influence: dict[Any, Any] = {}
-            for part in parts:
-                for entry, moves in part.influence.items():
-                    influence[entry] = influence.get(entry, 0.0) + moves / len(parts)
-            before, after = zip(*(part.values for part in parts), strict=True)
+            for member in members:
+                for entry, moves in member.influence.items():
+                    influence[entry] = influence.get(entry, 0.0) + moves / len(members)
+            before, after = zip(*(member.values for member in members), strict=True)
             return Difference(
                 values=(float(np.mean(before)), float(np.mean(after))),
                 influence=influence,
@@ -258,34 +258,34 @@ class JointScores:
         """The metric of an average, what `of` gives for each member, and the samples of all members."""
         known, members = self._known_members(key, metric)
         what = "/".join(key)
-        parts: list[T] = []
+        values: list[T] = []
         samples: dict[Key, int] = {}
         for suite, name, member_metric in members:
             if (suite, name) not in self.entries:
                 raise DataError(f"{what}: its member {suite}/{name} cannot be compared, so neither can the average.")
             try:
-                part = of((suite, name), member_metric)
+                value = of((suite, name), member_metric)
             except DataError as error:
                 raise DataError(f"{what}: its member cannot be compared, so neither can the average. {error}") from None
-            if part.higher_is_better != known.higher_is_better:
+            if value.higher_is_better != known.higher_is_better:
                 raise DataError(
                     f"{what}: an average of metrics of which some are better when higher and some when lower. Average "
                     f"them apart."
                 )
-            parts.append(part)
-            samples[suite, name] = part.n
-        return known, parts, sum(samples.values())
+            values.append(value)
+            samples[suite, name] = value.n
+        return known, values, sum(samples.values())
 
 
-def mean_of(parts: Sequence[Scores]) -> tuple[np.ndarray, np.ndarray, int]:
+def mean_of(scores: Sequence[Scores]) -> tuple[np.ndarray, np.ndarray, int]:
     """Values `[K]` and draws `[B, K]` of the mean of several figures, and the samples of the one that has the fewest.
 
     Args:
-        parts: at least one, from one `JointScores`.
+        scores: at least one, from one `JointScores`.
     """
-    values = np.mean([part.values for part in parts], axis=0)
-    draws = np.mean([part.draws for part in parts], axis=0)
-    return values, draws, min(part.smallest for part in parts)
+    values = np.mean([of_member.values for of_member in scores], axis=0)
+    draws = np.mean([of_member.draws for of_member in scores], axis=0)
+    return values, draws, min(of_member.smallest for of_member in scores)
 
 
 def _members(average: Evaluation) -> list[tuple[str, str, str]]:

@@ -21,7 +21,7 @@ from holdfast.support.paths import expanded
 
 
 def _stage(word: str) -> tuple[str, str]:
-    label, equals, task = (part.strip() for part in word.partition("="))
+    label, equals, task = map(str.strip, word.partition("="))
     if not label or (equals and not task):
         raise ValueError("expected LABEL=TASK, as in math=gsm8k.")
     return label, task or label

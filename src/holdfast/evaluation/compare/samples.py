@@ -327,9 +327,9 @@ def join(before: Rows, after: Rows, *, what: str = "the evaluation") -> tuple[li
 
 def _numbered(keys: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
     """Keys with how often each occurred before."""
-    seen: dict[tuple[Any, ...], int] = {}
+    counts: dict[tuple[Any, ...], int] = {}
     numbered = []
     for key in keys:
-        seen[key] = seen.get(key, -1) + 1
-        numbered.append((*key, seen[key]))
+        counts[key] = counts.get(key, -1) + 1
+        numbered.append((*key, counts[key]))
     return numbered

@@ -83,14 +83,19 @@ def _found_in(path: str | Path, find: Callable[[Mapping[str, Any]], T | None], e
     """
     from holdfast.data.sources import load_rows
 
-    found = [find(row) for row in load_rows(path, documents="line")]
-    bad = [number for number, value in enumerate(found, 1) if value is None]
+    values, bad = [], []
+    for number, row in enumerate(load_rows(path, documents="line"), 1):
+        value = find(row)
+        if value is None:
+            bad.append(number)
+        else:
+            values.append(value)
     if bad:
         raise DataError(
             f"{path}: expected {expected}; {len(bad)} rows lack one (the first is row {bad[0]}). Rename the column, or "
             "take these rows out."
         )
-    return [value for value in found if value is not None]
+    return values
 
 
 def answers_to(prompts: Sequence[str], answers: Mapping[str, str], name: str) -> list[str]:

@@ -180,10 +180,10 @@ def judge_pairs(
         missing = missing_questions(questions, ledger.rows)
         if missing:
             notes += run(_ask_all(missing, settings, endpoint, ledger, progress or (lambda done, total: None)))
-        kept = dict(ledger.rows)
+        rows_by_question = dict(ledger.rows)
     results, rows_by_key = [], {}
     for pair, questions_of_pair in zip(pairs, questions, strict=True):
-        rows = [kept.get(question.key) for question in questions_of_pair or ()]
+        rows = [rows_by_question.get(question.key) for question in questions_of_pair or ()]
         for row in rows:
             if row is not None:
                 rows_by_key[row["key"]] = row

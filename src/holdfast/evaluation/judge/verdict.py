@@ -127,17 +127,21 @@ def _masses(logprobs: Any, letter: str) -> tuple[float, float] | None:
         alternatives = token.get("top_logprobs")
         if not isinstance(alternatives, list) or not alternatives:
             return None
-        entries = [e for e in (token, *alternatives) if isinstance(e, Mapping) and isinstance(e.get("token"), str)]
+        entries = []
+        for entry in (token, *alternatives):
+            if isinstance(entry, Mapping) and isinstance(entry.get("token"), str):
+                entries.append(entry)
+        of_letters: dict[str, Any] = {}
         for entry in entries:
-            if (given := entry.get("logprob")) is not None and not _is_log_probability(given):
-                raise MalformedReply(
-                    f"expected log-probabilities of at most 0, got {entry['token'][:20]!r}: {given!r:.40}"
-                )
-        seen: dict[str, Any] = {e["token"]: e.get("logprob") for e in entries if _bare(e["token"]) in (FIRST, SECOND)}
-        if None in seen.values():
+            text, logprob = entry["token"], entry.get("logprob")
+            if logprob is not None and not _is_log_probability(logprob):
+                raise MalformedReply(f"expected log-probabilities of at most 0, got {text[:20]!r}: {logprob!r:.40}")
+            if _bare(text) in (FIRST, SECOND):
+                of_letters[text] = logprob
+        if None in of_letters.values():
             return None
         sums = {FIRST: 0.0, SECOND: 0.0}
-        for text, logprob in seen.items():
+        for text, logprob in of_letters.items():
             sums[_bare(text)] += math.exp(logprob)
         both = sums[FIRST] + sums[SECOND]
         if both > 1 + 2 * len(entries) * LARGEST:
@@ -160,6 +164,6 @@ def _bare(token: Any) -> str:
 def _text(content: Any) -> str:
     """A message's content as text; some endpoints give it in parts."""
     if isinstance(content, list):
-        texts = [part.get("text") for part in content if isinstance(part, Mapping)]
+        texts = [item.get("text") for item in content if isinstance(item, Mapping)]
         return "".join(text for text in texts if isinstance(text, str))
     return content if isinstance(content, str) else ""

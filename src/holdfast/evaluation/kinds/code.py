@@ -140,8 +140,8 @@ class CodeEntry(TaskEntry):
         notes = remarks_on_part(all_problems, self.limit, setting="limit")
         shots = self._shots(examples)
         if shots:
-            asked = zip(prompts, map(_question, problems), strict=True)
-            notes += remarks_on_examples(asked, map(_question, examples))
+            questions = zip(prompts, map(_question, problems), strict=True)
+            notes += remarks_on_examples(questions, map(_question, examples))
         count = self.samples or 1
         total = len(problems) * count
 

@@ -356,7 +356,7 @@ def _columns(metric: str, label: str, value: Any, aggregation: str) -> dict[str,
         return {label: 0.0 if is_missing else float(value), f"{label}#": int(not is_missing)}
     if aggregation == "mean" and _is_scalar(value):
         return {label: float(value)}
-    if isinstance(value, list) and value and all(isinstance(part, bool) for part in value):
+    if isinstance(value, list) and value and set(map(type, value)) == {bool}:
         # several right / wrong parts a question, averaged over all of them (IFEval's)
         return {label: float(sum(value)), f"{label}#": len(value)}
     return None

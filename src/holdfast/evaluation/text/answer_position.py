@@ -135,10 +135,12 @@ def distributions(
         slices = states.to(scorer.head.weight_VH.device).split(64)
         logp_NV = torch.cat([project(slice_NH, scorer.head).log_softmax(-1) for slice_NH in slices])
         for path, logp_V, entropy in zip(row.paths, logp_NV, entropies(logp_NV).double().tolist(), strict=True):
-            logs = [logp_V[list(tokens)].double() for tokens in options[numbers[path.index]]]
-            # apart from the shares, which are 0 where an option is less likely than float64 can say
-            nats = [-float(of_option.logsumexp(-1)) for of_option in logs]
-            yield {"entropy": entropy, "shares": [float(of_option.exp().sum()) for of_option in logs], "nats": nats}
+            shares, nats = [], []
+            for tokens in options[numbers[path.index]]:
+                logs = logp_V[list(tokens)].double()
+                shares.append(float(logs.exp().sum()))
+                nats.append(-float(logs.logsumexp(-1)))  # a share is 0 where float64 cannot say how little it is
+            yield {"entropy": entropy, "shares": shares, "nats": nats}
 
     of_texts = scorer.answers(
         paths,
@@ -171,8 +173,8 @@ def answered(distribution: dict[str, Any], gold: int | list[int]) -> dict[str, A
     """
     shares = distribution["shares"]
     mass = sum(shares)
-    probabilities = [share / mass if mass > 0 else 1 / len(shares) for share in shares]
-    answer = max(range(len(shares)), key=shares.__getitem__)
+    probabilities = [share / mass for share in shares] if mass > 0 else [1 / len(shares)] * len(shares)
+    answer = shares.index(max(shares))
     return {
         "entropy": distribution["entropy"],
         "mass": mass,

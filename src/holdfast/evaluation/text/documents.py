@@ -127,27 +127,27 @@ def encode_document(document: Document, tokenizer: Any) -> EncodedDocument:
         DataError: not a document.
         ModelError: chat messages and a tokenizer without a chat template.
     """
-    ids, parts = _string_parts(document, tokenizer) if _is_text(document) else _chat_parts(document, tokenizer)
+    ids, stretches = _of_text(document, tokenizer) if _is_text(document) else _of_chat(document, tokenizer)
     spans: list[tuple[int, int]] = []
     scored_bytes = 0
-    for part in parts:
-        start, size = part.start, part.bytes
-        if start == 0 and part.end > 0:  # nothing stands before the first token
-            start, size = 1, size - _first_token_bytes(ids, part.text, tokenizer)
-        if start < part.end:
-            spans.append((start, part.end))
+    for stretch in stretches:
+        start, size = stretch.start, stretch.bytes
+        if start == 0 and stretch.end > 0:  # nothing stands before the first token
+            start, size = 1, size - _first_token_bytes(ids, stretch.text, tokenizer)
+        if start < stretch.end:
+            spans.append((start, stretch.end))
             scored_bytes += max(0, size)
     return EncodedDocument(
         doc=fingerprint(document, length=32),
         ids=ids,
         spans=spans,
         bytes=scored_bytes,
-        rewritten=sum(part.rewritten for part in parts),
+        rewritten=sum(stretch.rewritten for stretch in stretches),
     )
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Part:
+class _Stretch:
     """One scored stretch: token positions `[start, end)`, the whole text up to its end, and its own UTF-8 bytes."""
 
     start: int
@@ -157,35 +157,35 @@ class _Part:
     rewritten: bool = False
 
 
-def _string_parts(document: Any, tokenizer: Any) -> tuple[list[int], list[_Part]]:
+def _of_text(document: Any, tokenizer: Any) -> tuple[list[int], list[_Stretch]]:
     prompt, completion = ("", document) if isinstance(document, str) else document
     ids = _string_ids(prompt + completion, tokenizer)
     start = _common_prefix(_string_ids(prompt, tokenizer), ids)
-    return ids, [_Part(start=start, end=len(ids), text=prompt + completion, bytes=len(completion.encode()))]
+    return ids, [_Stretch(start=start, end=len(ids), text=prompt + completion, bytes=len(completion.encode()))]
 
 
-def _chat_parts(document: Any, tokenizer: Any) -> tuple[list[int], list[_Part]]:
+def _of_chat(document: Any, tokenizer: Any) -> tuple[list[int], list[_Stretch]]:
     variables: dict[str, Any] = {}
     if isinstance(document, ChatDocument):
         document, variables = document.messages, document.variables
     messages, turns = _turns(document)
-    whole = _render(messages, tokenizer, **variables)
-    ids = _tokens(whole, tokenizer)
-    parts = []
+    conversation = _render(messages, tokenizer, **variables)
+    ids = _tokens(conversation, tokenizer)
+    stretches = []
     for first, end_turn in turns:
         before = _render(messages[:first], tokenizer, reply=True, **variables) if first else ""
         text = _render(messages[:end_turn], tokenizer, **variables)
         start = _common_prefix(_tokens(before, tokenizer), ids)
         end = len(ids) if end_turn == len(messages) else _common_prefix(_tokens(text, tokenizer), ids)
-        rewritten = not whole.startswith(text)
+        rewritten = not conversation.startswith(text)
         if rewritten:
             size = len(tokenizer.decode(ids[start:end]).encode())
         elif text.startswith(before):
             size = len(text.encode()) - len(before.encode())
         else:
             size = sum(map(_content_bytes, messages[first:end_turn]))
-        parts.append(_Part(start=start, end=end, text=text, bytes=size, rewritten=rewritten))
-    return ids, parts
+        stretches.append(_Stretch(start=start, end=end, text=text, bytes=size, rewritten=rewritten))
+    return ids, stretches
 
 
 def _turns(document: Any) -> tuple[list[Any], list[tuple[int, int]]]:

@@ -69,5 +69,5 @@ class MessageTokenizer:
 
 def messages_of(ids: Sequence[int]) -> list[dict[str, Any]]:
     """The conversation of a prompt's ids."""
-    found: list[dict[str, Any]] = json.loads(MessageTokenizer().decode(ids))
-    return found
+    messages: list[dict[str, Any]] = json.loads(MessageTokenizer().decode(ids))
+    return messages

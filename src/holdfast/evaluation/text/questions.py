@@ -116,26 +116,26 @@ def read_questions(entry: QuestionsEntry, tokenizer: Any, processor: Processor |
     for number, row in enumerate(rows):
         if not _is_sound(row, number, mistakes, entry.most_options):
             continue
-        asked = prompt = entry.text_of(row, number)
+        text = prompt = entry.text_of(row, number)
         image_prompt = None
         if images.has(row):
             try:
                 image_prompt = images.prompt(
-                    row, asked, number=number, chat=entry.apply_chat_template, processor=processor
+                    row, text, number=number, chat=entry.apply_chat_template, processor=processor
                 )
             except BadRow as problem:
                 expected = "images that can be read, and a place for each in the prompt"
                 mistakes.add(expected, row=number, got=str(problem))
                 continue
             prompt = image_prompt.text
-        elif processor is not None and MARKER in asked:  # to the tokenizer it is an image that nobody gave
+        elif processor is not None and MARKER in text:  # to the tokenizer it is an image that nobody gave
             mistakes.add("an image for each place in the prompt", row=number, got=f"none, and the text says {MARKER}")
             continue
         elif entry.apply_chat_template:
             prompt = chat_prompt([{"role": "user", "content": prompt}], tokenizer)
         questions.append(
             Question(
-                asked=asked,
+                asked=text,
                 prompt=prompt,
                 options=tuple(row["options"]),
                 gold=int(row["answer"]),

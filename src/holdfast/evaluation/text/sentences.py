@@ -31,10 +31,10 @@ def sentence_model() -> str:
     import nltk.data
 
     try:
-        found = str(nltk.data.find("tokenizers/punkt_tab/english/"))
+        path = str(nltk.data.find("tokenizers/punkt_tab/english/"))
     except LookupError:
         return OWN
-    return OWN if found.startswith(str(cache_folder())) else "nltk punkt_tab"
+    return OWN if path.startswith(str(cache_folder())) else "nltk punkt_tab"
 
 
 def fix_language_detection() -> None:

@@ -185,8 +185,8 @@ def row_of(paths: Sequence[Path], images: Images | None = None) -> PackedRow:
     last: tuple[int, ...] = ()
     for path in paths:
         shared = _common(last, path.ids)
-        for place in places[shared:]:
-            ends[place] = len(ids)
+        for number in places[shared:]:
+            ends[number] = len(ids)
         places = [*places[:shared], *range(len(ids), len(ids) + len(path.ids) - shared)]
         ids += path.ids[shared:]
         depths += range(shared, len(path.ids))
@@ -257,11 +257,11 @@ class Scorer:
         for name, value in (row.images(len(row.ids)) if row.images is not None else {}).items():
             inputs[name] = value.to(device, dtype if value.is_floating_point() else None)
         if row.branches:
-            place = torch.arange(len(row.ids), device=device)
+            places = torch.arange(len(row.ids), device=device)
             ends = torch.as_tensor(row.ends, device=device)
-            seen = (place[None, :] <= place[:, None]) & (place[:, None] < ends[None, :])
+            visible = (places[None, :] <= places[:, None]) & (places[:, None] < ends[None, :])
             # additive, which "sdpa" and "eager" both take
-            mask = torch.zeros(seen.shape, dtype=dtype, device=device).masked_fill_(~seen, torch.finfo(dtype).min)
+            mask = torch.zeros(visible.shape, dtype=dtype, device=device).masked_fill_(~visible, torch.finfo(dtype).min)
             inputs.update(
                 attention_mask=mask[None, None], position_ids=torch.as_tensor(row.depths, device=device)[None]
             )
