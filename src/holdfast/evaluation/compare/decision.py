@@ -56,12 +56,11 @@ class Adjustment:
         return level if self.family_wise == "none" else level / max(tests, 1)
 
     def _draws(self, tests: Sequence[tuple[Comparison, float]]) -> np.ndarray:
-        return sign_flips(
-            [self.influences[c.suite, c.name, c.metric] for c, _ in tests],
-            [sign for _, sign in tests],
-            resamples=self.resamples,
-            seed_of=self._seed,
-        )
+        influences, signs = [], []
+        for c, sign in tests:
+            influences.append(self.influences[c.suite, c.name, c.metric])
+            signs.append(sign)
+        return sign_flips(influences, signs, resamples=self.resamples, seed_of=self._seed)
 
     def _seed(self, group: Any) -> int:
         return entry_seed(self.seed, group)

@@ -149,7 +149,8 @@ def is_unmeasured_model(word: str) -> bool:
     path = expanded(word)
     if not path.is_dir():
         return made_folder(word) is not None
-    return not _is_evaluated(path) and any((path / file).is_file() for file in ("config.json", "adapter_config.json"))
+    is_model = (path / "config.json").is_file() or (path / "adapter_config.json").is_file()
+    return is_model and not _is_evaluated(path)
 
 
 def _next_command(words: Sequence[str], models: Sequence[str]) -> str:
@@ -188,7 +189,8 @@ def find_models(word: str, *, only: bool) -> list[Side]:
         return _of_output(path, label, only=only)
     folder = EvaluationFolder(path)
     if label or not folder.files():
-        inside = sorted(str(child) for child in path.iterdir() if child.is_dir() and _is_evaluated(child))
+        folders = filter(Path.is_dir, path.iterdir())
+        inside = sorted(map(str, filter(_is_evaluated, folders)))
         listed = f" Inside are: {', '.join(inside[:10])}." if inside else ""
         expected = "expected a run (run.json), or what 'holdfast evaluate' wrote (evaluate.json)"
         raise ConfigError(f"{expected}, in {path}, found neither.{listed}")

@@ -4,7 +4,6 @@ then come the paired differences, what the rules say of them, and the stages of 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -149,7 +148,11 @@ def compare_sides(sides: Sequence[Side], rules: Sequence[Rule], settings: Compar
     for c in compared.comparisons:
         if c.primary or settings.metrics == "all" or (c.suite, c.name, c.metric) in judged:
             comparisons.append(c)
-    notes = list(itertools.chain(*(side.notes for side in sides), *(aim.notes for aim in aims)))
+    notes: list[str] = []
+    for side in sides:
+        notes += side.notes
+    for aim in aims:
+        notes += aim.notes
     return Result(
         sides=list(sides),
         settings=settings,

@@ -57,18 +57,11 @@ class ChoicesEntry(QuestionsEntry):
         answers = score_options(on, requests, name="option", length_normalised=self.length_normalised)
         rows = []
         for question, scored in zip(questions, answers, strict=True):
-            rows.append(
-                {
-                    **question.sample(),
-                    "loglikelihoods": scored.loglikelihoods,
-                    "probabilities": scored.probabilities,
-                    "gold": question.gold,
-                    "answer": scored.answer,
-                    "acc": float(scored.answer == question.gold),
-                    "nats": -scored.loglikelihoods[question.gold],
-                    "tokens": scored.tokens[question.gold],
-                }
-            )
+            gold = question.gold
+            row = {"loglikelihoods": scored.loglikelihoods, "probabilities": scored.probabilities, "gold": gold}
+            row |= {"answer": scored.answer, "acc": float(scored.answer == gold)}
+            row |= {"nats": -scored.loglikelihoods[gold], "tokens": scored.tokens[gold]}
+            rows.append({**question.sample(), **row})
         if self.unit is not None:
             rows = by_cluster(rows, questions, means=["acc"])
         figures = {"acc": ACCURACY, "nats_per_token": TEXT_FIGURES["nats_per_token"]}

@@ -59,18 +59,11 @@ class ClassesEntry(DataEntry):
             requests.append([border_ids(text.prompt, option, on.tokenizer) for option in text.options])
         rows = []
         for text, scored in zip(texts, score_options(on, requests, name="class"), strict=True):
-            rows.append(
-                {
-                    "doc": fingerprint([text.prompt, text.options], length=32),
-                    "question": text.prompt,
-                    "choices": text.options,
-                    "nats": scored.total - scored.scores[text.gold],
-                    "acc": float(scored.answer == text.gold),
-                    "probabilities": scored.probabilities,
-                    "gold": text.gold,
-                    "answer": scored.answer,
-                }
-            )
+            doc = fingerprint([text.prompt, text.options], length=32)
+            nats = scored.total - scored.scores[text.gold]
+            row = {"doc": doc, "question": text.prompt, "choices": text.options, "nats": nats}
+            row |= {"acc": float(scored.answer == text.gold), "probabilities": scored.probabilities}
+            rows.append({**row, "gold": text.gold, "answer": scored.answer})
         options = self.options if isinstance(self.options, str) else list(self.options)
         figures = {"class_perplexity": TEXT_FIGURES["class_perplexity"], "acc": ACCURACY}
         return Outcome(rows=rows, figures=figures, settings={"options": options})

@@ -152,7 +152,8 @@ class CodeEntry(TaskEntry):
                 how |= {"do_sample": True, "temperature": self.temperature or 0.8, "top_p": 0.95}
             requests = []
             for prompt in prompts:
-                requests += [SimpleNamespace(args=(prompt, dict(how))) for _ in range(count)]
+                for _ in range(count):
+                    requests.append(SimpleNamespace(args=(prompt, dict(how))))
             texts = lm.generate_until(requests)
         completions = [texts[start : start + count] for start in range(0, total, count)]
         ks = [k for k in (1, 10, 100) if k <= count]

@@ -78,9 +78,9 @@ class Curvature:
         """Scored tokens."""
         rows = pack(pieces, batch_tokens=batch_tokens or (512 if self.device.type == "cpu" else 4096))
         with self._ready():
-            shared = next((row for row in rows if len(row) > 1), None)
+            shared = [row for row in rows if len(row) > 1]
             with torch.no_grad():
-                apart = shared is None or documents_stay_apart(model, describe_head(model), shared[0], shared[1])
+                apart = not shared or documents_stay_apart(model, describe_head(model), *shared[0][:2])
         self.rows: list[list[Piece]] = rows if apart else [[piece] for piece in pieces]
 
     @property

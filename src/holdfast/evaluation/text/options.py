@@ -99,11 +99,13 @@ def score_options(
     for requests in texts:
         cut += max(len(context) + len(ids) for context, ids in requests) > length + 1
     on.notes.extend(remarks_on_cut(cut, len(questions), length))
+
+    def report(done: int, _: int) -> None:
+        on.report(done, total)
+
     with evaluation_mode(on.model):
         scorer = scorer_for(on.model, paths)
-        of_texts = iter(
-            scorer.answers(paths, name=name, partial=on.partial, report=lambda done, _: on.report(done, total))
-        )
+        of_texts = iter(scorer.answers(paths, name=name, partial=on.partial, report=report))
         of_images = iter(_with_images(on, scorer, with_images, name=name, length=length, done=len(paths), total=total))
     scored = []
     for question in questions:
@@ -140,7 +142,9 @@ def _with_images(
 
 
 def _scored(logs: list[float], tokens: list[int], length_normalised: bool) -> Scored:
-    scores = [log / count for log, count in zip(logs, tokens, strict=True)] if length_normalised else logs
+    scores = logs
+    if length_normalised:
+        scores = [log / count for log, count in zip(logs, tokens, strict=True)]
     top = max(scores)
     total = top + math.log(sum(math.exp(score - top) for score in scores))
     probabilities = [math.exp(score - total) for score in scores]

@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from holdfast.errors import ModelError
 from holdfast.evaluation.modes import evaluation_mode
 from holdfast.evaluation.text.documents import starts_with_bos
+from holdfast.evaluation.text.perplexity import check_ids
 
 _CPU_CELLS, _ACCELERATOR_CELLS = 2**20, 2**27
 """Logits alive at once in float32: 4 MiB, which a CPU's cache holds, and 512 MiB."""
@@ -48,12 +48,7 @@ def passage_scorer(model: Any, tokenizer: Any) -> Callable[[Sequence[Sequence[in
     at_once = max(64, (_CPU_CELLS if device.type == "cpu" else _ACCELERATOR_CELLS) // head.vocabulary)
 
     def score(rows: Sequence[Sequence[int]]) -> list[float]:
-        largest = max(map(max, rows))
-        if largest >= known:
-            raise ModelError(
-                f"The tokenizer gives the token id {largest}, but the model has embeddings for {known} tokens only. "
-                f"Use the tokenizer that belongs to the model."
-            )
+        check_ids(model, max(map(max, rows)))
         texts = [[*bos, *row] for row in rows]
         lengths = torch.tensor([len(ids) for ids in texts])
         longest = int(lengths.max())

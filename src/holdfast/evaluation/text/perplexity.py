@@ -242,8 +242,8 @@ def _computed_sums(
     with evaluation_mode(model):
         head = float_head(describe_head(model))
         rows = pack(pieces, batch_tokens=batch_tokens)
-        shared = next((row for row in rows if len(row) > 1), None)
-        if shared is not None and not documents_stay_apart(model, head, shared[0], shared[1]):
+        shared = [row for row in rows if len(row) > 1]
+        if shared and not documents_stay_apart(model, head, *shared[0][:2]):
             _note(
                 f"{type(model).__name__} does not keep documents apart that share a row, so they were scored one by "
                 f"one.",
@@ -377,12 +377,19 @@ def float_head(head: Head) -> Head:
 
 
 def _check_vocabulary(model: Any, encoded: Sequence[EncodedDocument]) -> None:
-    if isinstance(model, ServedModel):  # the tokenizer was compared with the server's
-        return
+    if not isinstance(model, ServedModel):  # whose tokenizer was compared with the server's
+        check_ids(model, max(max(document.ids, default=0) for document in encoded))
+
+
+def check_ids(model: Any, largest: int) -> None:
+    """Whether a model has embeddings for all token ids up to the largest.
+
+    Raises:
+        ModelError: it has not.
+    """
     known = int(model.get_input_embeddings().weight.shape[0])
-    largest = max(max(document.ids, default=0) for document in encoded)
     if largest >= known:
         raise ModelError(
-            f"The tokenizer gives the token id {largest}, but the model has embeddings for {known} tokens only. "
-            "Use the tokenizer that belongs to the model."
+            f"The tokenizer gives the token id {largest}, but the model has embeddings for {known} tokens only. Use "
+            f"the tokenizer that belongs to the model."
         )
