@@ -218,7 +218,8 @@ def encode(prompt: ImagePrompt, processor: Any) -> Encoded:
     plain = prompt_ids(prompt.text, tokenizer, chat=prompt.chat)
     if plain[:1] != ids[:1] and plain[:1] == [tokenizer.bos_token_id]:
         ids = [plain[0], *ids]
-        of_tokens = {name: torch.nn.functional.pad(value, (1, 0)) for name, value in of_tokens.items()}
+        for name, value in of_tokens.items():
+            of_tokens[name] = torch.nn.functional.pad(value, (1, 0))
     token = tokenizer.convert_tokens_to_ids(vision.image_token(processor))
     behind = list(itertools.takewhile(lambda i: i != token, reversed(plain)))[::-1]
     if behind and ids[-len(behind) :] != behind:

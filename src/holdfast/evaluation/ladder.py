@@ -153,10 +153,12 @@ def unlike(names: Sequence[str], *, trust_remote_code: bool = False) -> list[str
         first_name, first_config, first_tokenizer = first
         differ = sorted(key for key in {**first_config, **config} if first_config.get(key) != config.get(key))
         if differ:
-            pairs = ", ".join([f"{key} {first_config.get(key)} and {config.get(key)}" for key in differ[:4]])
+            pairs = []
+            for key in differ[:4]:
+                pairs.append(f"{key} {first_config.get(key)} and {config.get(key)}")
             problems.append(
-                f"expected checkpoints of one architecture, but {first_name} and {name} differ: {pairs}. A ladder is "
-                f"one model at several budgets; probe others without --ladder."
+                f"expected checkpoints of one architecture, but {first_name} and {name} differ: {', '.join(pairs)}. A "
+                f"ladder is one model at several budgets; probe others without --ladder."
             )
         if tokenizer != first_tokenizer:
             problems.append(

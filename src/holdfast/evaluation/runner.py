@@ -141,7 +141,10 @@ def evaluate(
         evaluations.append(processes.broadcast(write))
         partial.remove()
     averages = processes.broadcast(lambda: _with_averages(folder, plan, model_identity))
-    failures = [f"{e.suite}/{e.name}: {e.failed}" for e in evaluations if e.failed is not None]
+    failures = []
+    for evaluation in evaluations:
+        if evaluation.failed is not None:
+            failures.append(f"{evaluation.suite}/{evaluation.name}: {evaluation.failed}")
     if failures:
         raise NotFinite(
             f"{model_identity.get('name')}: expected finite figures, got NaN or infinity in {len(failures)} of "
@@ -274,7 +277,7 @@ def check_whole(folder: EvaluationFolder, plan: EvaluationPlan) -> None:
     Raises:
         RunFolderError: what is gone.
     """
-    gone = [f"{suite}/{name}" for suite, name in _keys(plan) if folder.find(suite, name) is None]
+    gone = ["/".join(key) for key in _keys(plan) if folder.find(*key) is None]
     if gone:
         raise RunFolderError(
             f"Expected what was measured of {', '.join(gone)} in {folder.path}, found no file of it. It was deleted or "

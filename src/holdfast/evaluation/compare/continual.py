@@ -248,8 +248,10 @@ def _common_unit(scores: Sequence[Scores], keys: Sequence[Key]) -> str:
         return first.unit if first.higher_is_better else f"{first.unit}, negated"
     if all(s.higher_is_better and is_share(s.unit, values=s.values, unknown=True) for s in scores):
         return "share"
-    listed = ", ".join([f"{'/'.join(key)} in {of_task.unit}" for key, of_task in zip(keys, scores, strict=True)])
+    units = []
+    for key, of_task in zip(keys, scores, strict=True):
+        units.append(f"{'/'.join(key)} in {of_task.unit}")
     raise ConfigError(
-        f"expected tasks in one unit, since their scores are averaged, got {listed}. Choose a metric that all of them "
-        f"have."
+        f"expected tasks in one unit, since their scores are averaged, got {', '.join(units)}. Choose a metric that "
+        f"all of them have."
     )

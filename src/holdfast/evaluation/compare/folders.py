@@ -182,7 +182,10 @@ def mixed_weights(evaluations: Sequence[Evaluation]) -> str | None:
             by_weights.setdefault(weights, []).append(f"{evaluation.suite}/{evaluation.name}")
     if len(by_weights) < 2:
         return None
-    return "; ".join([f"{', '.join(names)} of {weights[:12]}" for weights, names in by_weights.items()])
+    groups = []
+    for weights, names in by_weights.items():
+        groups.append(f"{', '.join(names)} of {weights[:12]}")
+    return "; ".join(groups)
 
 
 # ------------------------------------------------------------------------------------------------------------ matching

@@ -208,14 +208,16 @@ def _bind(rule: Rule, matching: Matching) -> Aim | str:
         keys = _entries(subject, known)
         if not keys:
             continue
-        refused = [str(unmatched[key]) for key in keys if key in unmatched and unmatched[key].why == "refused"]
+        both = [key for key in keys if key in pairs]
+        refused, missing = [], []
+        for key in keys:
+            entry = unmatched.get(key)
+            if entry is not None and entry.why == "refused":
+                refused.append(str(entry))
+            if entry is not None and (metric is None or called(metric, entry.metrics)):
+                missing.append(key)
         if refused:
             return "it speaks of what cannot be compared: " + " ".join(refused)
-        both = [key for key in keys if key in pairs]
-        missing = []
-        for key in keys:
-            if key in unmatched and (metric is None or called(metric, unmatched[key].metrics)):
-                missing.append(key)
         candidates, chosen = _metrics(metric, {key: pairs[key] for key in both})
         if chosen or (missing and not both):
             notes = _warnings(rule, chosen, pairs)
@@ -394,7 +396,9 @@ def _together(
             outcome = dataclasses.replace(outcome, reason=f"{reason} (adjusted p {figure}).")
         outcomes[number] = outcome
     broken = [outcome for outcome in outcomes if outcome.outcome == FAILED]
-    lines = [f"{outcome.suite}/{outcome.name} {outcome.metric}: {outcome.rule}" for outcome in broken]
+    lines = []
+    for outcome in broken:
+        lines.append(f"{outcome.suite}/{outcome.name} {outcome.metric}: {outcome.rule}")
     text = "no rule is shown to be broken"
     if broken:
         rules = []

@@ -289,7 +289,10 @@ def mean_of(scores: Sequence[Scores]) -> tuple[np.ndarray, np.ndarray, int]:
 
 
 def _members(average: Evaluation) -> list[tuple[str, str, str]]:
-    return [(str(m["suite"]), str(m["name"]), str(m["metric"])) for m in average.settings.get("members", [])]
+    members = []
+    for member in average.settings.get("members", []):
+        members.append((str(member["suite"]), str(member["name"]), str(member["metric"])))
+    return members
 
 
 def setting_differences(

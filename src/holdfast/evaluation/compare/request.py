@@ -237,7 +237,8 @@ def _sides(
     missing = [name for name, (folder, _) in folders.items() if not folder.files()]
     if missing:
         raise ConfigError(f"{path}: nothing was measured of {empty.format(' and '.join(missing))}")
-    sides = [Side(folder=folder, label=label) for folder, label in folders.values()]
-    if status != "finished":
-        sides[:1] = [replace(side, notes=(f"{path}: the {kind} is {status}, not finished.",)) for side in sides[:1]]
+    notes = () if status == "finished" else (f"{path}: the {kind} is {status}, not finished.",)
+    sides: list[Side] = []
+    for folder, label in folders.values():
+        sides.append(Side(folder=folder, label=label, notes=() if sides else notes))
     return sides

@@ -70,9 +70,11 @@ class Result:
     def not_finite(self) -> list[str]:
         """Entries of which a figure or a sample is NaN or infinite, a sentence each; the comparison has failed then,
         whatever the rules say."""
-        failed = {f"{c.suite}/{c.name}": c.failed for c in self.comparisons if c.failed is not None}
-        sentences = [f"{entry}: {reason}" for entry, reason in failed.items()]
-        return sentences if self.matrix is None else [*sentences, *self.matrix.failed]
+        sentences = {}
+        for c in self.comparisons:
+            if c.failed is not None:
+                sentences[c.suite, c.name] = f"{c.suite}/{c.name}: {c.failed}"
+        return [*sentences.values(), *(self.matrix.failed if self.matrix is not None else ())]
 
     def record(self, seconds: float) -> dict[str, Any]:
         """Everything, for programs; `comparisons`, `gates` and `matrix` have the fields of their records.

@@ -303,7 +303,7 @@ def join(before: Rows, after: Rows, *, what: str = "the evaluation") -> tuple[li
         DataError: one side has samples that the other lacks, or prompts differ.
     """
     advice = "Evaluate both with the same data, limit and settings; delete the older evaluation to have it made again."
-    samples_before, samples_after = ([(row["doc"], row.get("task")) for row in rows] for rows in (before, after))
+    samples_before, samples_after = _samples(before), _samples(after)
     if samples_before == samples_after:  # as a rule: the same samples in the same order
         matched = list(after)
     else:
@@ -323,6 +323,10 @@ def join(before: Rows, after: Rows, *, what: str = "the evaluation") -> tuple[li
             f"{what}: {changed} of {len(matched)} samples were asked with another prompt before than after. {advice}"
         )
     return list(before), matched
+
+
+def _samples(rows: Rows) -> list[tuple[Any, ...]]:
+    return [(row["doc"], row.get("task")) for row in rows]
 
 
 def _numbered(keys: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:

@@ -123,7 +123,9 @@ def trends(
         One a change and entry. Where one end overflows the difference is infinite; those that overflow at both have
         none and are left out.
     """
-    numbers = {(cost.model, cost.kind, cost.label, cost.size, cost.entry): n for n, cost in enumerate(costs)}
+    numbers = {}
+    for number, cost in enumerate(costs):
+        numbers[cost.model, cost.kind, cost.label, cost.size, cost.entry] = number
     trends = []
     for key in dict.fromkeys(key[1:] for key in numbers):
         if (first, *key) not in numbers or (last, *key) not in numbers:
@@ -132,7 +134,10 @@ def trends(
         before, after = costs[pair[0]], costs[pair[1]]
         if before.failed and after.failed:
             continue
-        parts = [part_of(number, {costs[number].key: costs[number].samples_half}, correlations) for number in pair]
+        parts = []
+        for number in pair:
+            halves = {costs[number].key: costs[number].samples_half}
+            parts.append(part_of(number, halves, correlations))
         difference = SamplesPart.total(zip((-1.0, 1.0), parts, strict=True))
         interval = None
         if not before.failed and not after.failed:

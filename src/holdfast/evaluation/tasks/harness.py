@@ -181,11 +181,10 @@ def settled(tasks: Mapping[str, Any], entry: TaskEntry) -> dict[str, Any]:
     for name, task in tasks.items():
         remarks = remarks_on_part(task.eval_docs, entry.limit, setting="limit")
         if task.config.num_fewshot and not getattr(task, "multiple_input", 0):
-            prompts = [
-                (str(request.args[0]), str(task.doc_to_text(request.doc)))
-                for request in task.instances
-                if not request.idx
-            ]
+            prompts = []
+            for request in task.instances:
+                if not request.idx:
+                    prompts.append((str(request.args[0]), str(task.doc_to_text(request.doc))))
             pool = itertools.islice(task.fewshot_docs() or (), MOST_EXAMPLES)
             remarks += remarks_on_examples(prompts, (str(task.doc_to_text(doc)) for doc in pool))
         notes += [f"{name}: {text}" if len(tasks) > 1 else text for text in remarks]

@@ -125,7 +125,9 @@ def distributions(
     cut = sum(len(ids) > length for ids in texts.values())
     on.notes.extend(remarks_on_cut(cut, len(contexts), length))
     # a path's last state predicts its target, whichever token that is
-    paths = [Path(index=n, ids=tuple(ids[-length:]), targets=(0,)) for n, ids in enumerate(texts.values())]
+    paths = []
+    for index, ids in enumerate(texts.values()):
+        paths.append(Path(index=index, ids=tuple(ids[-length:]), targets=(0,)))
     scorer = scorer_for(on.model, paths)
     assert isinstance(scorer, Scorer), "served models are refused before"
 
@@ -160,7 +162,8 @@ def distributions(
         report=lambda done, _: on.report(len(texts) + done, len(contexts)),
     )
     answers = dict(zip(texts, of_texts, strict=True))
-    answers |= {number: answer for number, [answer] in zip(prompts, of_images, strict=True)}
+    for number, [answer] in zip(prompts, of_images, strict=True):
+        answers[number] = answer
     return [answers[number] for number in range(len(contexts))]
 
 
