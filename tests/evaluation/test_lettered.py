@@ -159,7 +159,7 @@ def test_rows_that_are_no_questions(tiny_tokenizer, tmp_path, row, words) -> Non
 @pytest.mark.parametrize(
     ("prompt", "words"),
     [
-        ("{question}\n{options}", "names the column 'question', which"),
+        ("{question}\n{options}", "names the column 'question', but"),
         ("{prompt.text}\n{options}", "cannot be filled"),
     ],
 )
