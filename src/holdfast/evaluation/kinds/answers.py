@@ -7,7 +7,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 from holdfast.config.declare import Meta
 from holdfast.errors import ConfigError
@@ -25,12 +25,12 @@ _LOOKED_AT = 8
 class AnswersEntry(TaskEntry):
     """One lm-evaluation-harness task or group of tasks, measured by the distribution at the answer position."""
 
-    kind: ClassVar[str] = "answers"
-    name_suffix: ClassVar[str] = "-answers"
-    without: ClassVar[tuple[str, ...]] = ("metric", "samples", "temperature")
-    served: ClassVar[bool] = False
-    asks_by_messages: ClassVar[bool] = False
-    takes_images: ClassVar[bool] = False
+    kind = "answers"
+    name_suffix = "-answers"
+    without = ("metric", "samples", "temperature")
+    served = False
+    asks_by_messages = False
+    takes_images = False
 
     answers: Annotated[bool, Meta(yaml=False)] = True
     """As of `TaskEntry`."""

@@ -15,7 +15,7 @@ What is not done: few-shot examples (they can stand in the prompt) and several r
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from holdfast.evaluation.entries import Processor
 from holdfast.evaluation.measures import Outcome, Subject
@@ -28,7 +28,7 @@ class ChoicesEntry(QuestionsEntry):
     """Questions with options of their own, answered by the likelihood of each option; rows of prompt, options and
     answer (the right option's index from 0)."""
 
-    kind: ClassVar[str] = "choices"
+    kind = "choices"
 
     length_normalised: bool = True
     """Divides an option's log-likelihood by its tokens; false takes the sum."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 from holdfast.config.declare import Meta
 from holdfast.errors import DataError
@@ -27,8 +27,8 @@ from holdfast.support.files import fingerprint
 class ClassesEntry(DataEntry):
     """Texts to be classified by the likelihood of each class's name."""
 
-    kind: ClassVar[str] = "classes"
-    without: ClassVar[tuple[str, ...]] = ("chat_template_kwargs",)
+    kind = "classes"
+    without = ("chat_template_kwargs",)
 
     prompt: Template
     """`str.format` template over the columns: what is given, such as "{text}\\nThis review is"."""

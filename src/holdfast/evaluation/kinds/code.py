@@ -23,7 +23,7 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any
 
 from holdfast.errors import ConfigError, DataError
 from holdfast.evaluation.kinds.task import CODE_FAMILIES, TaskEntry
@@ -56,11 +56,11 @@ _EXAMPLES = (2, 3, 4)
 class CodeEntry(TaskEntry):
     """HumanEval or MBPP: programs that the model writes are run in the sandbox, and only where the user allows it."""
 
-    kind: ClassVar[str] = "code"
-    written: ClassVar[bool] = False
-    runs_code: ClassVar[bool] = True
-    asks_by_messages: ClassVar[bool] = False
-    takes_images: ClassVar[bool] = False
+    kind = "code"
+    written = False
+    runs_code = True
+    asks_by_messages = False
+    takes_images = False
 
     @property
     def family(self) -> str:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 from holdfast.config.declare import Meta
 from holdfast.errors import DataError
@@ -35,8 +35,8 @@ class InstructionsEntry(DataEntry):
     """Prompts with instructions whose following a program checks; rows of prompt (or messages), instruction_id_list and
     kwargs, as IFEval has them."""
 
-    kind: ClassVar[str] = "instructions"
-    batched: ClassVar[bool] = True
+    kind = "instructions"
+    batched = True
 
     max_new_tokens: Annotated[int, Meta(ge=1)] = 256
     """The longest reply; greedy, it ends earlier where the model ends it."""

@@ -18,7 +18,7 @@ from __future__ import annotations
 import string
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from holdfast.evaluation.entries import DataEntry, Processor, Template, template_fields
 from holdfast.evaluation.measures import Outcome, Subject
@@ -38,9 +38,9 @@ class LetteredEntry(QuestionsEntry):
     """Questions with options of their own, asked with a letter for each option and answered by the likeliest letter;
     rows as of choices."""
 
-    kind: ClassVar[str] = "lettered"
-    served: ClassVar[bool] = False
-    most_options: ClassVar[int | None] = len(LETTERS)
+    kind = "lettered"
+    served = False
+    most_options = len(LETTERS)
 
     prompt: Template = LETTERED_PROMPT
     """`str.format` template over the columns, in which {options} are the lines "A. ...", "B. ..."."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from holdfast.errors import DataError
 from holdfast.evaluation.entries import Entry, OwnMeasure
@@ -20,10 +20,10 @@ from holdfast.evaluation.modes import evaluation_mode
 class OwnEntry(Entry):
     """An entry of a user's own class."""
 
-    kind: ClassVar[str] = "own"
-    written: ClassVar[bool] = False
-    batched: ClassVar[bool] = True
-    served: ClassVar[bool] = False
+    kind = "own"
+    written = False
+    batched = True
+    served = False
 
     own: OwnMeasure
     """The class's value: a dataclass of settings."""

@@ -20,7 +20,7 @@ from holdfast.evaluation.text.question_files import first_rows, refuse_images
 class PerplexityEntry(DataEntry):
     """Held-out text, or completions given prompts, to be scored token by token."""
 
-    kind: ClassVar[str] = "perplexity"
+    kind = "perplexity"
     figures: ClassVar[tuple[str, ...]] = ("nats_per_token", "bits_per_byte", "perplexity")
     """Of `statistics.estimates.TEXT_FIGURES`; the first leads."""
 
@@ -114,10 +114,10 @@ class PerplexityEntry(DataEntry):
 class MemorisationEntry(PerplexityEntry):
     """Text of which the tokens are counted that are the model's most likely ones, beside what perplexity measures."""
 
-    kind: ClassVar[str] = "memorisation"
-    figures: ClassVar[tuple[str, ...]] = ("exact_memorisation", "entropy_per_token", *PerplexityEntry.figures)
-    name_suffix: ClassVar[str] = "-memorisation"
-    served: ClassVar[bool] = False
+    kind = "memorisation"
+    figures = ("exact_memorisation", "entropy_per_token", *PerplexityEntry.figures)
+    name_suffix = "-memorisation"
+    served = False
 
     memorisation: Annotated[bool, Meta(yaml=False)] = True
     """As of `PerplexityEntry`."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 from holdfast.config.declare import Meta
 from holdfast.evaluation.entries import TASK_SUFFIXES, CountOrNone, Entry, Processor, Word, WordOrNone
@@ -21,12 +21,12 @@ CODE_FAMILIES = {"humaneval": "humaneval", "humaneval_instruct": "humaneval", "m
 class TaskEntry(Entry):
     """One lm-evaluation-harness task or group of tasks."""
 
-    kind: ClassVar[str] = "task"
-    source: ClassVar[str] = "task"
-    file_settings: ClassVar[tuple[str, ...]] = ("data", "fewshot_data")
-    batched: ClassVar[bool] = True
-    takes_images: ClassVar[bool] = True
-    libraries: ClassVar[tuple[str, ...]] = ("lm_eval",)
+    kind = "task"
+    source = "task"
+    file_settings = ("data", "fewshot_data")
+    batched = True
+    takes_images = True
+    libraries = ("lm_eval",)
 
     task: Word
     """Built-in task or group, or the path of a task YAML."""

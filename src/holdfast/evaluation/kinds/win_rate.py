@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 from holdfast.config.declare import Meta, settings_of
 from holdfast.errors import ConfigError, DataError, HoldfastError
@@ -39,9 +39,9 @@ class WinRateEntry(DataEntry, ReplySettings):
     """Prompts whose replies a judge, a language model behind an OpenAI-compatible endpoint, holds against other replies
     to them, in both orders; rows with a prompt."""
 
-    kind: ClassVar[str] = "win_rate"
-    without: ClassVar[tuple[str, ...]] = ("split", "config")
-    batched: ClassVar[bool] = True
+    kind = "win_rate"
+    without = ("split", "config")
+    batched = True
 
     judge_model: Word
     """The judge's name, as the endpoint knows it."""

@@ -27,7 +27,7 @@ class QuestionsEntry(DataEntry):
     """What entries over questions with options of their own have in common: rows of prompt, options and answer (the
     right option's index from 0), and image or images where there are some."""
 
-    takes_images: ClassVar[bool] = True
+    takes_images = True
     most_options: ClassVar[int | None] = None
     """That a question may have; None: as many as it likes."""
 
