@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import collections
 import math
-import statistics
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -54,4 +53,4 @@ def chance_level(rows: Sequence[Mapping[str, Any]]) -> float | None:
         if not lists or not lists[0]:
             return None
         chances.append(1 / len(lists[0]))
-    return statistics.fmean(chances) if chances else None
+    return math.fsum(chances) / len(chances) if chances else None

@@ -15,19 +15,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from holdfast.config.declare import Meta, settings_of
 from holdfast.errors import ConfigError, DataError, HoldfastError
 from holdfast.evaluation.entries import DataEntry, Word, WordOrNone
 from holdfast.evaluation.judge.answers import answers_to, read_answers, read_prompts
-from holdfast.evaluation.judge.judge import JUDGEMENTS, AnswerPair, PairResult, judge_pairs, pair_result
 from holdfast.evaluation.judge.settings import JudgeSettings, ReplySettings
 from holdfast.evaluation.measures import Outcome, Subject
 from holdfast.evaluation.text.documents import chat_prompt, prompt_ids
-from holdfast.support.endpoint import Endpoint, find_key, missing_package
-from holdfast.support.environment import wait_for_lock
 from holdfast.support.files import fingerprint
+
+if TYPE_CHECKING:
+    from holdfast.evaluation.judge.judge import AnswerPair, PairResult
 
 WIN_RATE, EQUAL_LENGTHS = "win_rate", "length_controlled_win_rate"
 MOST_FAILURES = 0.05
@@ -80,6 +80,8 @@ class WinRateEntry(DataEntry, ReplySettings):
 
     def problems(self) -> list[str]:
         """What cannot be, beyond each setting's own bounds; a sentence each."""
+        from holdfast.support.endpoint import Endpoint
+
         if "@" in self.base_url or "?" in self.base_url:  # it stands in records
             return ["base_url: expected an address without user, password or query. Name the key by `api_key_env`."]
         return [f"{problem}." for problem in Endpoint(base_url=self.base_url).problems()]
@@ -92,6 +94,8 @@ class WinRateEntry(DataEntry, ReplySettings):
             DataError: prompts or replies that cannot be read, prompts without a reply.
             ModelError: the chat template is asked for, and the tokenizer has none.
         """
+        from holdfast.support.endpoint import find_key, missing_package
+
         problems = missing_package("judging")
         _, _, problem = find_key(self.base_url, self.api_key_env)
         if problem:
@@ -114,6 +118,7 @@ class WinRateEntry(DataEntry, ReplySettings):
         """
         import numpy as np
 
+        from holdfast.evaluation.judge.judge import AnswerPair
         from holdfast.evaluation.text.replies import reply
         from holdfast.statistics.estimates import Ratio
         from holdfast.statistics.length_controlled import length_controlled, samplewise
@@ -181,6 +186,10 @@ class WinRateEntry(DataEntry, ReplySettings):
 
     def _judged(self, pairs: list[AnswerPair], on: Subject) -> tuple[list[PairResult], list[str]]:
         """Every pair's verdicts, and what qualifies them; nobody is asked where all replies are equal."""
+        from holdfast.evaluation.judge.judge import JUDGEMENTS, judge_pairs
+        from holdfast.support.endpoint import Endpoint, find_key
+        from holdfast.support.environment import wait_for_lock
+
         if all(pair.candidate == pair.reference for pair in pairs):
             return _unjudged(pairs), []
         assert on.verdicts is not None, "who measures the entry keeps its verdicts"
@@ -199,4 +208,6 @@ class WinRateEntry(DataEntry, ReplySettings):
 
 
 def _unjudged(pairs: Sequence[AnswerPair]) -> list[PairResult]:
+    from holdfast.evaluation.judge.judge import pair_result
+
     return [pair_result(pair, candidate_first=None, reference_first=None) for pair in pairs]
