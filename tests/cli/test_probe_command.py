@@ -18,6 +18,7 @@ from holdfast.checkpoints.perturb import perturb
 from holdfast.checkpoints.reader import CheckpointReader
 from holdfast.cli.main import main
 from holdfast.evaluation.probe.outcome import trends
+from holdfast.evaluation.kinds.perplexity import PerplexityEntry
 from holdfast.evaluation.text.perplexity import score_documents
 from holdfast.models import load
 from holdfast.records.evaluation import EvaluationFolder
@@ -81,9 +82,7 @@ def test_every_change_is_measured_as_by_hand(desk: Path, capsys: pytest.CaptureF
 def test_nothing_is_measured_twice_and_an_interrupted_probe_goes_on(
     desk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from holdfast.evaluation.text import perplexity
-
-    measured, real = [], perplexity.measure
+    measured, real = [], PerplexityEntry.measure
 
     def measure(*args: Any) -> Any:
         if len(measured) == 2:
@@ -92,7 +91,7 @@ def test_nothing_is_measured_twice_and_an_interrupted_probe_goes_on(
         measured.append("")
         return real(*args)
 
-    monkeypatch.setattr(perplexity, "measure", measure)
+    monkeypatch.setattr(PerplexityEntry, "measure", measure)
     asked = [*PROBE, "--noise", "1", "--noise_seeds", "3"]
     assert main(asked) == 130
     assert read_probe("out").status == "interrupted"
