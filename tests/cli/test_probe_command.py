@@ -17,8 +17,8 @@ from holdfast.checkpoints.live import perturbed
 from holdfast.checkpoints.perturb import perturb
 from holdfast.checkpoints.reader import CheckpointReader
 from holdfast.cli.main import main
-from holdfast.evaluation.probe.outcome import trends
 from holdfast.evaluation.kinds.perplexity import PerplexityEntry
+from holdfast.evaluation.probe.outcome import trends
 from holdfast.evaluation.text.perplexity import score_documents
 from holdfast.models import load
 from holdfast.records.evaluation import EvaluationFolder
