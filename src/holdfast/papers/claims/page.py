@@ -7,11 +7,12 @@ verdicts are those of the record (`holdfast.papers.label_annealing.claims`). Eve
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from holdfast.errors import DataError
-from holdfast.records.measure import number
+from holdfast.records.measure import interval_text, number
 from holdfast.reports.blocks import (
     Banner,
     Block,
@@ -62,6 +63,15 @@ SIZES = {
     "thorough": "small twins of the paper's recipes",
     "study": "a study of one's own",
 }
+QUICK = "This was a quick check that everything works: a few steps on a few documents. Its verdicts mean nothing."
+LOOK = (
+    "This is a look: fewer seeds, arms and steps than the study files have. Its verdicts say what is likely; "
+    "'--thorough' runs the small twins in whole."
+)
+SMALL = (
+    "Models of a million parameters on text that every Python carries: a claim that holds here holds in its shape, not "
+    "at the paper's size. What each twin cannot show stands at the head of its study file."
+)
 
 
 def claims_page(found: Mapping[str, Any]) -> Page:
@@ -83,35 +93,34 @@ def _page(found: Mapping[str, Any]) -> Page:
     claims, studies = list(found["claims"]), dict(found["studies"])
     size = SIZES.get(found["size"], SIZES["thorough"])
     written = f"{str(found['created'])[:16].replace('T', ' ')} UTC"
+    titles = ", ".join(_title(recipe, studies) for recipe in studies)
+    blocks: list[Block | None] = [*_banners(found, studies), Tiles([_tile(verdict, claims) for verdict in TONES])]
+    if found.get("family"):
+        blocks.append(Banner(str(found["family"])))
+    if claims:
+        blocks.append(Section("Claims", [_claims(claims, studies)]))
     chart = shares_chart(claims, studies)
-    versions = [(str(k), str(v)) for k, v in sorted(dict(found.get("versions") or {}).items())]
-    machine = hardware_text(dict(found.get("hardware") or {})) or "not recorded"
+    if chart is not None:
+        blocks.append(Section("Shares of what direct fine-tuning did", [chart]))
     reading = [str(line) for line in found.get("reading") or READING]
-    shares = Section("Shares of what direct fine-tuning did", [chart]) if chart is not None else None
+    blocks += [_studies(studies), Section("How to read this", [Panel([Bullets(reading)], "card")])]
+    blocks.append(Section("Software and hardware", _made_with(found, written)))
     return Page(
         tab=f"{found['paper']}: claims",
         eyebrow="holdfast reproduce",
         title=str(found["paper"]),
         lead=verdict_sentence(claims),
-        details=f"Recipes: {', '.join(_title(r, studies) for r in studies)}. Size: {size}. {written}",
-        blocks=[
-            *_banners(found, studies),
-            Tiles([_tile(verdict, claims) for verdict in TONES]),
-            Banner(str(found["family"])) if found.get("family") else None,
-            Section("Claims", [_claims(claims, studies)]) if claims else None,
-            shares,
-            _studies(studies),
-            Section("How to read this", [Panel([Bullets(reading)], "card")]),
-            Section(
-                "Software and hardware",
-                [
-                    Panel([Facts([("machine", machine), ("written", written)])], "card"),
-                    Fold("Versions", [Facts(versions)]) if versions else None,
-                ],
-            ),
-        ],
+        details=f"Recipes: {titles}. Size: {size}. {written}",
+        blocks=blocks,
         footer="Written by holdfast from the studies' records.",
     )
+
+
+def _made_with(found: Mapping[str, Any], written: str) -> list[Block | None]:
+    machine = hardware_text(dict(found.get("hardware") or {})) or "not recorded"
+    versions = [(str(name), str(version)) for name, version in sorted(dict(found.get("versions") or {}).items())]
+    facts = Panel([Facts([("machine", machine), ("written", written)])], "card")
+    return [facts, Fold("Versions", [Facts(versions)]) if versions else None]
 
 
 def _title(recipe: str, studies: Mapping[str, Any]) -> str:
@@ -121,60 +130,48 @@ def _title(recipe: str, studies: Mapping[str, Any]) -> str:
 
 def verdict_sentence(claims: Sequence[Mapping[str, Any]]) -> str:
     """What became of the claims, in a sentence."""
-    counted = {verdict: sum(c["verdict"] == verdict for c in claims) for verdict in TONES}
     if not claims:
         return "No claim was checked."
     if len(claims) == 1:
         return f"The one claim that was checked: {claims[0]['verdict']}."
+    counts = Counter(claim["verdict"] for claim in claims)
+    holds, fails, unknown = counts["holds"], counts["does not hold"], counts["cannot tell"]
     parts = []
-    if counted["holds"]:
-        parts.append(f"{counted['holds']} hold{'s' if counted['holds'] == 1 else ''}")
-    if counted["does not hold"]:
-        parts.append(f"{counted['does not hold']} {'does' if counted['does not hold'] == 1 else 'do'} not")
-    if counted["cannot tell"]:
-        parts.append(f"{counted['cannot tell']} cannot be told")
+    if holds:
+        parts.append(f"{holds} hold{'s' if holds == 1 else ''}")
+    if fails:
+        parts.append(f"{fails} {'does' if fails == 1 else 'do'} not")
+    if unknown:
+        parts.append(f"{unknown} cannot be told")
     return f"Of {len(claims)} claims {listed(parts)}."
 
 
 def _banners(found: Mapping[str, Any], studies: Mapping[str, Any]) -> list[Block]:
-    out: list[Block] = []
+    banners: list[Block] = []
     if found["size"] == "quick":
-        text = (
-            "This was a quick check that everything works: a few steps on a few documents. Its verdicts mean nothing."
-        )
-        out.append(Banner(text, "warn"))
+        banners.append(Banner(QUICK, "warn"))
     elif found["size"] not in ("full", "study"):
         if found["size"] == "look":
-            text = (
-                "This is a look: fewer seeds, arms and steps than the study files have. Its verdicts say what is "
-                "likely; '--thorough' runs the small twins in whole."
-            )
-            out.append(Banner(text, "warn"))
-        text = (
-            "Models of a million parameters on text that every Python carries: a claim that holds here holds in its "
-            "shape, not at the paper's size. What each twin cannot show stands at the head of its study file."
-        )
-        out.append(Banner(text))
-    late = [_title(r, studies) for r, s in studies.items() if s["status"] != "finished"]
-    return out + ([Banner(f"Not finished: {', '.join(late)}. The same command continues.", "warn")] if late else [])
+            banners.append(Banner(LOOK, "warn"))
+        banners.append(Banner(SMALL))
+    late = [_title(recipe, studies) for recipe, study in studies.items() if study["status"] != "finished"]
+    if late:
+        banners.append(Banner(f"Not finished: {', '.join(late)}. The same command continues.", "warn"))
+    return banners
 
 
 def _tile(verdict: str, claims: Sequence[Mapping[str, Any]]) -> Tile:
-    named = [c["number"] for c in claims if c["verdict"] == verdict]
+    numbers = [claim["number"] for claim in claims if claim["verdict"] == verdict]
     tone = TONES[verdict]
-    return Tile(verdict, str(len(named)), ", ".join(named) or "none", tone if tone != "warn" else "flat")
+    return Tile(verdict, str(len(numbers)), ", ".join(numbers) or "none", tone if tone != "warn" else "flat")
 
 
 def _claims(claims: Sequence[Mapping[str, Any]], studies: Mapping[str, Any]) -> Table:
-    rows = [
-        [
-            (f"{c['number']}. {c['text']}", sub(_link(c["recipe"], studies.get(c["recipe"])))),
-            c["paper"],
-            _figures(c["figures"]),
-            [chip(c["verdict"], TONES[c["verdict"]]), *(sub(line) for line in _why(c))],
-        ]
-        for c in claims
-    ]
+    rows = []
+    for claim in claims:
+        text = f"{claim['number']}. {claim['text']}", sub(_link(claim["recipe"], studies.get(claim["recipe"])))
+        verdict = [chip(claim["verdict"], TONES[claim["verdict"]]), *map(sub, _why(claim))]
+        rows.append([text, claim["paper"], _figures(claim["figures"]), verdict])
     heads = columns("Claim", "Paper", "Here", "Verdict", right=(), wide=(1, 2, 3))
     return Table(columns=heads, rows=rows, kind="dense claims")
 
@@ -219,30 +216,25 @@ def figure_line(figure: Mapping[str, Any]) -> str:
     digits = 2 if figure["unit"] in SHARES else 3
     sign = figure["unit"] not in SHARES or " - " in figure["what"]
     text = f"{figure['what']}: {number(value, digits, sign=sign)}"
-    if interval is None:
-        return f"{text} (no interval)"
-    return f"{text} [{number(interval[0], digits, sign=sign)}, {number(interval[1], digits, sign=sign)}]"
+    ends = interval_text(interval, digits, sign=sign)
+    return f"{text} {ends}" if ends.startswith("[") else f"{text} ({ends})"
 
 
 def shares_chart(claims: Sequence[Mapping[str, Any]], studies: Mapping[str, Any]) -> Chart | None:
     """Every share that a claim speaks of, with its interval, by recipe; None where there is none."""
-    found: dict[tuple[str, str], dict[str, Any]] = {}
+    shares: dict[tuple[str, str], dict[str, Value]] = {}
     for claim in claims:
-        for f in claim["figures"]:
-            trial, _, what = f["what"].rpartition(": ")
-            known = f["unit"] in SHARES and f["interval"] is not None and math.isfinite(f["value"])
-            if known and what in (KEPT, AVOIDED):
-                low, high = f["interval"]
-                interval = f"[{number(low, 2)}, {number(high, 2)}]"
-                value = Value(value=f["value"], low=low, high=high, text=number(f["value"], 2), interval=interval)
-                found.setdefault((claim["recipe"], trial), {}).setdefault(what, value)
-    if not found:
+        for figure in claim["figures"]:
+            trial, _, what = figure["what"].rpartition(": ")
+            is_share = figure["unit"] in SHARES and what in (KEPT, AVOIDED)
+            if is_share and figure["interval"] is not None and math.isfinite(figure["value"]):
+                shares.setdefault((claim["recipe"], trial), {}).setdefault(what, _share(figure))
+    if not shares:
         return None
-    names = [f"{_title(recipe, studies)}: {trial}" for recipe, trial in found]
-    rows = [
-        {"name": name, "kept place": place - 0.14, "avoided place": place + 0.14, **values}
-        for place, (name, values) in enumerate(zip(names, found.values(), strict=True))
-    ]
+    names = [f"{_title(recipe, studies)}: {trial}" for recipe, trial in shares]
+    rows = []
+    for line, (name, values) in enumerate(zip(names, shares.values(), strict=True)):
+        rows.append({"name": name, "kept place": line - 0.14, "avoided place": line + 0.14, **values})
     return Chart(
         title="Shares of what direct fine-tuning did",
         heading=False,
@@ -264,17 +256,17 @@ def shares_chart(claims: Sequence[Mapping[str, Any]], studies: Mapping[str, Any]
     )
 
 
+def _share(figure: Mapping[str, Any]) -> Value:
+    low, high = figure["interval"]
+    text, interval = number(figure["value"], 2), interval_text((low, high), 2)
+    return Value(value=figure["value"], low=low, high=high, text=text, interval=interval)
+
+
 def _studies(studies: Mapping[str, Any]) -> Section:
-    rows = [
-        [
-            Span(_title(recipe, studies), link=s["report"] or ""),
-            s["status"],
-            str(s["trials"]),
-            str(len(s["seeds"])),
-            s["target"] or "none",
-            s["source"] or "none",
-        ]
-        for recipe, s in studies.items()
-    ]
+    rows = []
+    for recipe, study in studies.items():
+        title = Span(_title(recipe, studies), link=study["report"] or "")
+        counts = str(study["trials"]), str(len(study["seeds"]))
+        rows.append([title, study["status"], *counts, study["target"] or "none", study["source"] or "none"])
     heads = columns("study", "status", "trials", "seeds", "target", "source", right=(2, 3), wide=(4, 5))
     return Section("Studies", [Table(columns=heads, rows=rows)])

@@ -77,8 +77,8 @@ class Rule(Generic[R]):
 
 def joint(verdicts: Iterable[str]) -> str:
     """Of several conditions: holds if all do, does not hold if one does not."""
-    found = set(verdicts)
-    return FAILS if FAILS in found else UNKNOWN if UNKNOWN in found else HOLDS
+    different = set(verdicts)
+    return FAILS if FAILS in different else UNKNOWN if UNKNOWN in different else HOLDS
 
 
 def unknown(reason: str, figures: Sequence[ClaimFigure] = ()) -> Part:
@@ -102,19 +102,21 @@ def widened(level: float, looks: int) -> float:
 
 def all_of(parts: Sequence[Part]) -> Part:
     """Several conditions as one."""
-    verdict = joint(part.verdict for part in parts)
-    reasons = [part.reason for part in parts if part.verdict == verdict]
-    return Part(verdict=verdict, reason="; ".join(reasons), figures=[f for part in parts for f in part.figures])
+    verdict = joint(condition.verdict for condition in parts)
+    reasons = [condition.reason for condition in parts if condition.verdict == verdict]
+    return Part(
+        verdict=verdict, reason="; ".join(reasons), figures=[f for condition in parts for f in condition.figures]
+    )
 
 
 def one_of(parts: Sequence[Part]) -> Part:
     """Of several conditions, at least one: the first that holds, else the first that cannot be told; it does not hold
     where none does."""
     for verdict in (HOLDS, UNKNOWN):
-        for part in parts:
-            if part.verdict == verdict:
-                return part
-    return dataclasses.replace(parts[0], reason="; ".join(part.reason for part in parts[:3]))
+        for condition in parts:
+            if condition.verdict == verdict:
+                return condition
+    return dataclasses.replace(parts[0], reason="; ".join(condition.reason for condition in parts[:3]))
 
 
 def against(interval: tuple[float, float] | None, bound: float, *, inclusive: bool = False) -> str:
@@ -152,8 +154,8 @@ def below(
     """A figure that has to lie below a bound with its whole interval; the arguments of `above`. With `inclusive`, an
     interval that begins at the bound is not below it."""
     figure = dataclasses.replace(figure, needs=f"below {bound:.3g}")
-    found = against(figure.interval, bound, inclusive=inclusive)
-    return _judged(figure, {HOLDS: FAILS, FAILS: HOLDS, UNKNOWN: UNKNOWN}[found], yes, no, between)
+    is_above = against(figure.interval, bound, inclusive=inclusive)
+    return _judged(figure, {HOLDS: FAILS, FAILS: HOLDS, UNKNOWN: UNKNOWN}[is_above], yes, no, between)
 
 
 def within(figure: ClaimFigure, margin: float, *, yes: str, no: str, between: str | None = None) -> Part:
@@ -210,9 +212,9 @@ def monotone(
     pairs = list(itertools.combinations(line, 2))
     each = widened(level, len(pairs))
     (first, start), (last, end) = line[0], line[-1]
-    whole = end - start
+    rise = end - start
     figure = ClaimFigure(
-        what=f"{what}: {last} - {first}", value=whole.value, interval=whole.interval_at(level), n=n, unit=unit
+        what=f"{what}: {last} - {first}", value=rise.value, interval=rise.interval_at(level), n=n, unit=unit
     )
     doubtful, backwards = [], []
     for (a, before), (b, after) in pairs:
@@ -226,14 +228,14 @@ def monotone(
             doubtful.append(f"{a} to {b}")
     judge, bound, way = (above, least, "rise") if rises else (below, -least, "fall")
     yes, no = f"the {what} {way}s with the {along}", f"the {what} does not {way} by the least that counts"
-    part = judge(figure, bound, yes=yes, no=no)
+    ends = judge(figure, bound, yes=yes, no=no)
     if backwards:
         reason = f"the {what} goes back by more than {margin:.3g} from {', '.join(backwards)}"
-        return dataclasses.replace(part, verdict=FAILS, reason=reason)
-    if doubtful and part.verdict == HOLDS:
+        return dataclasses.replace(ends, verdict=FAILS, reason=reason)
+    if doubtful and ends.verdict == HOLDS:
         reason = f"whether the {what} goes back by more than {margin:.3g} cannot be told from {', '.join(doubtful)}"
-        return dataclasses.replace(part, verdict=UNKNOWN, reason=reason)
-    return part
+        return dataclasses.replace(ends, verdict=UNKNOWN, reason=reason)
+    return ends
 
 
 # ------------------------------------------------------------------------------------------------------ declared rules

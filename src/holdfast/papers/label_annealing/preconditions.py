@@ -47,20 +47,20 @@ REMEASURE = "measure the start again with this version, which keeps it"
 
 def moderate(study: StudyRecord) -> list[Precondition]:
     """Of every text of the source: direct's loss / (unigram - start); of perplexities their logarithms'."""
-    found = []
+    preconditions = []
     for entry in study.source.entries:
         measured = study.direct.runs[0].comparisons if study.direct is not None else []
-        own = next((c.unit for c in measured if (c.suite, c.name, c.metric) == tuple(entry)), "")
-        if own not in TEXT_UNITS:
+        unit = next((c.unit for c in measured if (c.suite, c.name, c.metric) == tuple(entry)), "")
+        if unit not in TEXT_UNITS:
             continue
         direct = gain(study.direct, study, _single(study.source, entry))
         unigram = study.references.get("/".join(entry), {}).get(UNIGRAM)
         share = None
         if unigram is not None:
             levels = (direct.before, direct.before - direct.value, unigram)
-            start, end, chance = map(math.log, levels) if own == "perplexity" else levels
+            start, end, chance = map(math.log, levels) if unit == "perplexity" else levels
             share = (end - start) / (chance - start) if chance > start else math.inf
-        found.append(
+        preconditions.append(
             at_most(
                 "direct fine-tuning forgets moderately",
                 share,
@@ -69,20 +69,20 @@ def moderate(study: StudyRecord) -> list[Precondition]:
                 advice=REMEASURE if share is None else RETRAIN,
             )
         )
-    return found
+    return preconditions
 
 
 def above_chance(study: StudyRecord) -> list[Precondition]:
     """Of every entry of the source that knows its chance level: the start's lead over it, with the interval of chance
     itself: two standard errors of a guess."""
-    found = []
+    preconditions = []
     for entry in study.source.entries:
         chance = study.references.get("/".join(entry), {}).get(CHANCE)
         if chance is None:
             continue
         start = gain(study.direct, study, _single(study.source, entry))
         noise = 2 * math.sqrt(max(chance * (1 - chance), 0.0) / max(start.samples, 1))
-        found.append(
+        preconditions.append(
             at_least(
                 "the start is above chance",
                 start.before,
@@ -91,7 +91,7 @@ def above_chance(study: StudyRecord) -> list[Precondition]:
                 advice="use a start or a measure that has something to lose",
             )
         )
-    return found
+    return preconditions
 
 
 def converged(study: StudyRecord) -> list[Precondition]:
@@ -123,7 +123,7 @@ def bites(method: Method, share: float) -> Callable[[StudyRecord], Sequence[Prec
     """That a method's grid reaches from direct fine-tuning to clearly below a share of its target gain."""
 
     def look(study: StudyRecord) -> list[Precondition]:
-        name, found = NAMES[method], []
+        name, preconditions = NAMES[method], []
         grids = [line for line in lines(study, method) if len(line.members) > 1]  # an arm by itself is no grid
         if not grids:
             return [
@@ -132,12 +132,12 @@ def bites(method: Method, share: float) -> Callable[[StudyRecord], Sequence[Prec
         for line in grids:
             at = f" at temperature {line.temperature:g}" if len({g.temperature for g in grids}) > 1 else ""
             (weak, weakest), (strong, strongest) = line.members[0], line.members[-1]
-            kept = share_of_direct(strongest, study, "target").interval
+            gain_kept = share_of_direct(strongest, study, "target").interval
             avoided = share_of_direct(weakest, study, "source").interval
-            found += [
+            preconditions += [
                 at_most(
                     f"the grid of {name} bites at its strong end",
-                    None if kept is None else kept[1],
+                    None if gain_kept is None else gain_kept[1],
                     share,
                     figure=f"the target gain kept by {line.name} {strong:g}{at} (upper end)",
                     advice=f"extend the grid of {name} beyond {strong:g}",
@@ -150,7 +150,7 @@ def bites(method: Method, share: float) -> Callable[[StudyRecord], Sequence[Prec
                     advice=f"extend the grid of {name} below {weak:g}",
                 ),
             ]
-        return found
+        return preconditions
 
     return look
 
@@ -162,14 +162,18 @@ def judged_by_win_rate(side: str, looks: Looks) -> Looks:
     """That a judge gave a win rate on a side, and what else has to be so with that as the side."""
 
     def alone(look: Callable[[StudyRecord], Sequence[Precondition]]) -> Callable[[StudyRecord], Sequence[Precondition]]:
-        return lambda study: [] if (found := by_win_rate(study, side)) is None else look(found)
+        def by_judge(study: StudyRecord) -> Sequence[Precondition]:
+            rated = by_win_rate(study, side)
+            return [] if rated is None else look(rated)
+
+        return by_judge
 
     def judged(study: StudyRecord) -> list[Precondition]:
-        found = by_win_rate(study, side)
+        rated = by_win_rate(study, side)
         return [
             at_least(
                 f"a judge compares replies on the {side}",
-                0 if found is None else len(getattr(found, side).entries),
+                0 if rated is None else len(getattr(rated, side).entries),
                 1,
                 figure="the number of its win rates",
                 advice=f"name a judge: a win_rate entry in evaluation.{side}",

@@ -37,7 +37,6 @@ from holdfast.studies.tradeoff.curves import (
     LEAST,
     NAMES,
     REPLAY,
-    Line,
     Method,
     at_equal_target,
     avoided_at,
@@ -73,22 +72,14 @@ _SHARES = {
 
 def learns_and_forgets(study: StudyRecord, level: float) -> list[Part]:
     """Direct fine-tuning gains on the target and loses on the source."""
-    target, source = (
-        _figure(f"direct fine-tuning, {side}", gain(study.direct, study, side), study, level, _unit(study, side))
-        for side in ("target", "source")
-    )
-    forgets = below(
-        source, -_least(study, "source"), yes="direct fine-tuning forgets", no="it forgets too little to count"
-    )
-    beside = [
-        _figure(f"direct fine-tuning, {one.label}", gain(study.direct, study, one), study, level, one.unit)
-        for pair in formats(study)
-        for one in pair
-    ]
-    return [
-        above(target, _least(study, "target"), yes="it learns the target", no="it learns too little of the target"),
-        _with_figures(forgets, beside),
-    ]
+    target, source = (_gain_of_direct(study, side, side, level) for side in ("target", "source"))
+    learns = above(target, _least(study, "target"), yes="it learns the target", no="it learns too little of the target")
+    no = "it forgets too little to count"
+    forgets = below(source, -_least(study, "source"), yes="direct fine-tuning forgets", no=no)
+    beside = []
+    for strict_and_flexible in formats(study):
+        beside += [_gain_of_direct(study, entry, entry.label, level) for entry in strict_and_flexible]
+    return [learns, _with_figures(forgets, beside)]
 
 
 def keeps(method: Method, *, kept: float, avoided: float) -> Rule[StudyRecord]:
@@ -97,7 +88,7 @@ def keeps(method: Method, *, kept: float, avoided: float) -> Rule[StudyRecord]:
     def judge(study: StudyRecord, level: float) -> list[Part]:
         much = f"{_percent(avoided)} of direct fine-tuning's loss where it has {_percent(kept)} of its gain"
         share = avoided_at(study, method, kept, level)
-        part = above(
+        avoids = above(
             _share_figure(f"{NAMES[method]} at {_percent(kept)} of the gain: {_SHARES['source'][0]}", share, study),
             avoided,
             yes=f"{NAMES[method]} avoids at least {much}",
@@ -105,18 +96,20 @@ def keeps(method: Method, *, kept: float, avoided: float) -> Rule[StudyRecord]:
             between=f"whether {NAMES[method]} avoids {much} cannot be told",
             inclusive=True,
         )
+        avoids = _or_reason(avoids, share)
         rival = avoided_at(study, DIRECT, kept, level)
-        warning = ""
         if len(complete_trials(study, DIRECT)) > 1 and against(rival.interval, avoided, inclusive=True) == HOLDS:
             warning = f"direct fine-tuning at another rate avoids {_percent(avoided)} there too"
-        part = dataclasses.replace(_or_reason(part, share), warning=warning)
+            avoids = dataclasses.replace(avoids, warning=warning)
 
         def by_trial(trial: TrialRecord) -> str:
-            bounds = (("source", avoided), ("target", kept))
-            found = ((share_of_direct(trial, study, side, level).interval, least) for side, least in bounds)
-            return joint(against(interval, least, inclusive=True) for interval, least in found)
+            verdicts = []
+            for side, least in (("source", avoided), ("target", kept)):
+                interval = share_of_direct(trial, study, side, level).interval
+                verdicts.append(against(interval, least, inclusive=True))
+            return joint(verdicts)
 
-        return [_beside_the_papers(part, study, method, by_trial, level)]
+        return [_beside_the_papers(avoids, study, method, by_trial, level)]
 
     says = f"Where it has learnt {_percent(kept)} of direct's gain, {NAMES[method]} avoids at least {_percent(avoided)}"
     return Rule(f"{says} of direct's loss.", judge)
@@ -125,7 +118,7 @@ def keeps(method: Method, *, kept: float, avoided: float) -> Rule[StudyRecord]:
 def helps_little(study: StudyRecord, level: float) -> list[Part]:
     """L2 avoids less than `MOST` of direct's loss."""
     share = avoided_at(study, L2, NO_LOSS, level)
-    part = below(
+    avoids = below(
         _share_figure(f"L2 at {_percent(NO_LOSS)} of the gain: {_SHARES['source'][0]}", share, study),
         MOST,
         yes="L2 avoids less than half of the loss",
@@ -134,40 +127,40 @@ def helps_little(study: StudyRecord, level: float) -> list[Part]:
     )
 
     def by_trial(trial: TrialRecord) -> str:
-        found = share_of_direct(trial, study, "source", level).interval
-        return {HOLDS: FAILS, FAILS: HOLDS}.get(against(found, MOST), against(found, MOST))
+        above_half = against(share_of_direct(trial, study, "source", level).interval, MOST)
+        return {HOLDS: FAILS, FAILS: HOLDS}.get(above_half, above_half)
 
-    return [_beside_the_papers(_or_reason(part, share), study, L2, by_trial, level)]
+    return [_beside_the_papers(_or_reason(avoids, share), study, L2, by_trial, level)]
 
 
 def better_than_l2(study: StudyRecord, level: float) -> list[Part]:
     """Label annealing keeps more of the source than L2, by `BETTER`."""
-    parts = []
-    for target in (NO_LOSS, 1.0):
-        both = [at_equal_target(study, method, target) for method in (ANNEALING, L2)]
-        what = f"source of label annealing - L2 at {_percent(target)} of the gain"
-        if both[0] is None or both[1] is None:
-            lacking = NAMES[ANNEALING if both[0] is None else L2]
-            parts.append(unknown(f"{lacking} does not reach {_percent(target)} of direct fine-tuning's gain"))
-            continue
-        share = difference_share(both[0], both[1], study, level)
-        judged = above(
-            _share_figure(what, share, study),
-            BETTER,
-            yes=f"label annealing keeps more of the source than L2 at {_percent(target)} of the gain",
-            no=f"label annealing does not keep more than L2 by {_percent(BETTER)} of direct fine-tuning's loss",
-        )
-        parts.append(_or_reason(judged, share))
-    first, whole = parts
-    beside = [dataclasses.replace(f, needs="") for f in whole.figures]
-    chosen = [paper_choice(study, m) for m in (ANNEALING, L2)]
-    if chosen[0] is None or chosen[1] is None:
+    first, at_all = (_annealing_against_l2(study, target, level) for target in (NO_LOSS, 1.0))
+    beside = [dataclasses.replace(figure, needs="") for figure in at_all.figures]
+    annealed, pulled = (paper_choice(study, method) for method in (ANNEALING, L2))
+    if annealed is None or pulled is None:
         return [_with_figures(first, beside)]
-    difference = gain(chosen[0], study, "source") - gain(chosen[1], study, "source")
+    difference = gain(annealed, study, "source") - gain(pulled, study, "source")
     reading = against(difference.interval_at(level), BETTER * -gain(study.direct, study, "source").value)
-    shares = [f for trial in chosen if trial is not None for f in _both_shares(study, trial, level)]
-    named = " and ".join(t.label for t in chosen if t is not None)
-    return [_with_figures(_warned(first, reading, named), [*beside, *shares])]
+    beside += [*_both_shares(study, annealed, level), *_both_shares(study, pulled, level)]
+    return [_with_figures(_warned(first, reading, f"{annealed.label} and {pulled.label}"), beside)]
+
+
+def _annealing_against_l2(study: StudyRecord, target: float, level: float) -> Part:
+    """Whether label annealing keeps more of the source than L2 at a share of direct's gain."""
+    at = f"{_percent(target)} of the gain"
+    annealed, pulled = (at_equal_target(study, method, target) for method in (ANNEALING, L2))
+    if annealed is None or pulled is None:
+        lacking = NAMES[ANNEALING if annealed is None else L2]
+        return unknown(f"{lacking} does not reach {_percent(target)} of direct fine-tuning's gain")
+    share = difference_share(annealed, pulled, study, level)
+    judged = above(
+        _share_figure(f"source of label annealing - L2 at {at}", share, study),
+        BETTER,
+        yes=f"label annealing keeps more of the source than L2 at {at}",
+        no=f"label annealing does not keep more than L2 by {_percent(BETTER)} of direct fine-tuning's loss",
+    )
+    return _or_reason(judged, share)
 
 
 def curve(study: StudyRecord, level: float) -> list[Part]:
@@ -176,22 +169,22 @@ def curve(study: StudyRecord, level: float) -> list[Part]:
     if line is None or len(line.members) < 3:
         count = 0 if line is None else len(line.members)
         return [unknown(f"a curve needs at least three finished weights of label annealing alone, there are {count}")]
-    return [_monotone(study, line, side, rises, level) for side, rises in (("source", True), ("target", False))]
-
-
-def _monotone(study: StudyRecord, line: Line, side: str, rises: bool, level: float) -> Part:
-    whole = abs(gain(study.direct, study, side).value)
-    points = [(f"{line.name} {strength:g}", gain(trial, study, side)) for strength, trial in line.members]
-    return monotone(
-        points,
-        what=side,
-        rises=rises,
-        least=BETTER * whole,
-        margin=STEP * whole,
-        level=level,
-        n=_behind(study),
-        unit=_unit(study, side),
-    )
+    parts = []
+    for side, rises in (("source", True), ("target", False)):
+        by_direct = abs(gain(study.direct, study, side).value)
+        points = [(f"{line.name} {strength:g}", gain(trial, study, side)) for strength, trial in line.members]
+        condition = monotone(
+            points,
+            what=side,
+            rises=rises,
+            least=BETTER * by_direct,
+            margin=STEP * by_direct,
+            level=level,
+            n=_behind(study),
+            unit=_unit(study, side),
+        )
+        parts.append(condition)
+    return parts
 
 
 def some_weight(kept: float) -> Rule[StudyRecord]:
@@ -203,28 +196,29 @@ def some_weight(kept: float) -> Rule[StudyRecord]:
         each = widened(level, len(trials))
         judged: list[Part] = []
         for trial in trials:
-            figures = [
-                dataclasses.replace(_trial_share(study, trial, side, each), needs=f"at least {least:g}")
-                for side, least in bounds.items()
-            ]
-            verdicts = [against(f.interval, b, inclusive=True) for f, b in zip(figures, bounds.values(), strict=True)]
+            figures, verdicts = [], []
+            for side, least in bounds.items():
+                figure = _trial_share(study, trial, side, each)
+                figures.append(dataclasses.replace(figure, needs=f"at least {least:g}"))
+                verdicts.append(against(figure.interval, least, inclusive=True))
             judged.append(Part(verdict=joint(verdicts), reason=trial.label, figures=figures))
-        named = (
+        enough = (
             f"at least {_percent(kept)} of the gain and loses at most {_percent(MARGIN)} of what direct fine-tuning "
             f"loses"
         )
-        good = [part for part in judged if part.verdict == HOLDS]
+        good = [condition for condition in judged if condition.verdict == HOLDS]
         if good:
-            reason = f"{'; '.join(part.reason for part in good)} keeps {named}"
-            return [Part(verdict=HOLDS, reason=reason, figures=[f for part in good for f in part.figures])]
-        nearest = max(
-            judged,
-            key=lambda part: min(_or_low(f.value) - b for f, b in zip(part.figures, bounds.values(), strict=True)),
-        )
-        if all(part.verdict == FAILS for part in judged):
-            reason = f"none of {len(trials)} weights keeps {named}; {nearest.reason} comes nearest"
+            reason = f"{'; '.join(condition.reason for condition in good)} keeps {enough}"
+            return [Part(verdict=HOLDS, reason=reason, figures=[f for condition in good for f in condition.figures])]
+
+        def shortfall(condition: Part) -> float:
+            return min(_or_low(f.value) - b for f, b in zip(condition.figures, bounds.values(), strict=True))
+
+        nearest = max(judged, key=shortfall)
+        if all(condition.verdict == FAILS for condition in judged):
+            reason = f"none of {len(trials)} weights keeps {enough}; {nearest.reason} comes nearest"
             return [Part(verdict=FAILS, reason=reason, figures=nearest.figures)]
-        reason = f"whether {nearest.reason}, the nearest of {len(trials)}, keeps {named} cannot be told"
+        reason = f"whether {nearest.reason}, the nearest of {len(trials)}, keeps {enough} cannot be told"
         return [unknown(reason, nearest.figures)]
 
     says = f"Some weight keeps at least {_percent(kept)} of direct's gain and avoids at least {_percent(1 - MARGIN)}"
@@ -236,40 +230,33 @@ def on_win_rate(side: str, rule: Rule[StudyRecord]) -> Rule[StudyRecord]:
 
     def judge(study: StudyRecord, level: float) -> list[Part]:
         alone = by_win_rate(study, side)
-        return (
-            [unknown(f"no judge compared replies: the {side} has no win_rate entry")]
-            if alone is None
-            else rule(alone, level)
-        )
+        if alone is None:
+            return [unknown(f"no judge compared replies: the {side} has no win_rate entry")]
+        return rule(alone, level)
 
     return Rule(f"{rule.says} The {side} is the win rate alone.", judge)
 
 
 def replay_alike(study: StudyRecord, level: float) -> list[Part]:
     """Replay with label annealing and without keep the source alike."""
-    chosen = [paper_choice(study, method) for method in (REPLAY, BOTH)]
-    if chosen[0] is None or chosen[1] is None:
-        lacking = NAMES[REPLAY if chosen[0] is None else BOTH]
+    replay, both = (paper_choice(study, method) for method in (REPLAY, BOTH))
+    if replay is None or both is None:
+        lacking = NAMES[REPLAY if replay is None else BOTH]
         return [unknown(f"no trial of {lacking} improves the target on the start")]
-    replay, both = chosen[0], chosen[1]
     share = difference_share(gain(both, study, "source"), gain(replay, study, "source"), study, level)
     least = f"{_percent(MARGIN)} of what direct fine-tuning loses"
-    part = within(
-        _share_figure("source of replay + label annealing - replay alone", share, study),
-        MARGIN,
-        yes=f"the two differ by less than {least}",
-        no=f"the two differ by more than {least}",
-    )
+    figure = _share_figure("source of replay + label annealing - replay alone", share, study)
+    yes, no = f"the two differ by less than {least}", f"the two differ by more than {least}"
     beside = [*_both_shares(study, replay, level), *_both_shares(study, both, level)]
-    return [_with_figures(_or_reason(part, share), beside)]
+    return [_with_figures(_or_reason(within(figure, MARGIN, yes=yes, no=no), share), beside)]
 
 
 def temperature_matters(study: StudyRecord, level: float) -> list[Part]:
     """A temperature other than 1 keeps more of the source."""
     known = sorted({line.temperature for line in lines(study, ANNEALING)})
     if 1.0 not in known or known[0] >= 1 or known[-1] <= 1:
-        there = ", ".join(f"{t:g}" for t in known) or "none"
-        return [unknown(f"it needs temperatures below 1, of 1 and above 1, there are {there}")]
+        temperatures = ", ".join(f"{t:g}" for t in known) or "none"
+        return [unknown(f"it needs temperatures below 1, of 1 and above 1, there are {temperatures}")]
     plain, others = at_equal_target(study, ANNEALING, NO_LOSS, temperature=1.0), [t for t in known if t != 1]
     parts = []
     for temperature in others:
@@ -374,6 +361,12 @@ def _figure(what: str, found: Figure, study: StudyRecord, level: float, unit: st
     return ClaimFigure(what=what, value=found.value, interval=found.interval_at(level), n=_behind(study), unit=unit)
 
 
+def _gain_of_direct(study: StudyRecord, side: str | Objective, label: str, level: float) -> ClaimFigure:
+    direct = gain(study.direct, study, side)
+    unit = _unit(study, side) if isinstance(side, str) else side.unit
+    return _figure(f"direct fine-tuning, {label}", direct, study, level, unit)
+
+
 def _share_figure(what: str, share: Share, study: StudyRecord, side: str = "source") -> ClaimFigure:
     value = math.nan if share.value is None else share.value
     return ClaimFigure(what=what, value=value, interval=share.interval, n=_behind(study, side), unit=_SHARES[side][1])
@@ -411,8 +404,12 @@ def _or_low(value: float) -> float:
 
 def _some(parts: Sequence[Part]) -> list[Part]:
     """Of several looks one has to hold: those that do; else the one nearest to it, which decides only if all fail."""
-    good = [part for part in parts if part.verdict == HOLDS]
+    good = [condition for condition in parts if condition.verdict == HOLDS]
     if good or not parts:
         return good
-    undecided = [part for part in parts if part.verdict != FAILS]
-    return [max(undecided or parts, key=lambda part: _or_low(part.figures[0].value) if part.figures else -math.inf)]
+    undecided = [condition for condition in parts if condition.verdict != FAILS]
+
+    def nearness(condition: Part) -> float:
+        return _or_low(condition.figures[0].value) if condition.figures else -math.inf
+
+    return [max(undecided or parts, key=nearness)]

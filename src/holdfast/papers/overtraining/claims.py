@@ -198,8 +198,8 @@ class Noise:
 
     def costs(self) -> list[tuple[str, Figure]]:
         """Of each checkpoint, the smallest budget first."""
-        wanted = (NOISE, self.size, kept_entry(self.record))
-        changes = {s.model: s for s in self.record.sensitivities if (s.kind, s.size, s.entry) == wanted}
+        key = (NOISE, self.size, kept_entry(self.record))
+        changes = {s.model: s for s in self.record.sensitivities if (s.kind, s.size, s.entry) == key}
         if any(change.failed for change in changes.values()):
             raise NotMeasured(f"noise {self.size:g}, which overflows,")
         labels = [c.label for c in self.record.checkpoints if c.label in changes]
@@ -243,7 +243,7 @@ class Direct:
     def grows(self, of: Callable[[OvertrainingRecord, TunedModel], Figure | None], what: str) -> Figure:
         """A figure at the largest budget minus that at the smallest."""
         if 1 < len(self.models) == len(self.record.checkpoints):
-            first, last = (of(self.record, self.models[place]) for place in (0, -1))
+            first, last = (of(self.record, self.models[end]) for end in (0, -1))
             if first is not None and last is not None:
                 return last - first
         raise NotMeasured(f"the {what} at {self.at} at both ends of the ladder")
@@ -303,7 +303,7 @@ def turned(what: str, turn: TurningPoint, level: float) -> Part:
 def earlier(one: TurningPoint, other: TurningPoint, name: str, than: str, level: float) -> list[Part]:
     """Whether all budgets that may be best lie before all of another's; each has half of the error."""
     each = widened(level, 2)
-    budgets = [[turn.budgets[place] for place in places_of(turn, each)] for turn in (one, other)]
+    budgets = [[turn.budgets[number] for number in places_of(turn, each)] for turn in (one, other)]
     (low, high), (other_low, other_high) = budgets
     reason = (
         f"with {name} the model is best at {tokens_text((low, high))} tokens, with {than} at "
@@ -316,8 +316,8 @@ def earlier(one: TurningPoint, other: TurningPoint, name: str, than: str, level:
 
 def noise_turns_of(record: OvertrainingRecord, kind: str = NOISE) -> list[Inflection]:
     """Where the model turns under each size of noise, the smallest first."""
-    wanted = (kind, kept_entry(record))
-    turns = sorted((turn for turn in record.inflections if (turn.kind, turn.entry) == wanted), key=lambda t: t.size)
+    key = (kind, kept_entry(record))
+    turns = sorted((turn for turn in record.inflections if (turn.kind, turn.entry) == key), key=lambda t: t.size)
     if not turns:
         raise NotMeasured(f"{'noise' if kind == NOISE else 'the checkpoint as it is'} at three budgets")
     return turns
@@ -325,18 +325,18 @@ def noise_turns_of(record: OvertrainingRecord, kind: str = NOISE) -> list[Inflec
 
 def turn_of(record: OvertrainingRecord, rate: float | None, entry: str, arm: str = "") -> TunedTurn:
     """Where a way to fine-tune turns, direct fine-tuning where none is named."""
-    wanted = (task_of(record), arm or record.direct, rate, entry)
+    key = (task_of(record), arm or record.direct, rate, entry)
     for turn in record.turns:
-        if (turn.task, turn.arm, turn.rate, turn.entry) == wanted:
+        if (turn.task, turn.arm, turn.rate, turn.entry) == key:
             return turn
     raise NotMeasured(f"the turning point at {'tuned rates' if rate is None else f'learning rate {rate:g}'}")
 
 
 def base_improves(record: OvertrainingRecord, level: float) -> list[Part]:
     """The opposite of turning."""
-    part = turned("the checkpoint as it is", noise_turns_of(record, AS_IT_IS)[0], level)
-    opposite = {HOLDS: FAILS, FAILS: HOLDS}.get(part.verdict, part.verdict)
-    return [dataclasses.replace(part, verdict=opposite)]
+    turns = turned("the checkpoint as it is", noise_turns_of(record, AS_IT_IS)[0], level)
+    opposite = {HOLDS: FAILS, FAILS: HOLDS}.get(turns.verdict, turns.verdict)
+    return [dataclasses.replace(turns, verdict=opposite)]
 
 
 def noise_turns(record: OvertrainingRecord, level: float) -> list[Part]:
@@ -457,7 +457,7 @@ def quadratic_near_and_far(record: OvertrainingRecord, level: float) -> list[Par
     near: list[float] = []
     far: list[float] = []
     for sharpness in record.sharpness:
-        line = next((one for one in sharpness.lines if one.label.startswith("noise") and len(one.losses) > 2), None)
+        line = next((n for n in sharpness.lines if n.label.startswith("noise") and len(n.losses) > 2), None)
         if line is None:
             continue
         start = next(loss for size, loss in line.losses if size == 0)
@@ -504,10 +504,10 @@ LANGUAGE_COSTS = Check(
 def score_and_language(record: OvertrainingRecord, arm: str, checkpoint: str) -> list[Point]:
     """A way to fine-tune a checkpoint along its rates, those at which it diverged left out: VLM score, and language
     kept."""
-    wanted = (task_of(record), arm, checkpoint)
+    key = (task_of(record), arm, checkpoint)
     points = []
     for model in sorted(record.models, key=lambda model: model.rate):
-        if (model.task, model.arm, model.checkpoint) == wanted:
+        if (model.task, model.arm, model.checkpoint) == key:
             score, cost = score_of(record, model), cost_of(record, model)
             if score is not None and cost is not None:
                 points.append(Point(target=score, source=cost * -1.0))
@@ -533,13 +533,13 @@ def keeps_more_at_equal_score(kind: str) -> Rule[OvertrainingRecord]:
             raise NotMeasured(f"{kind} beside direct fine-tuning at the largest budget")
         by_seed = {seed: value - SCORE for seed, value in scores[0].by_seed.items()}
         score = dataclasses.replace(scores[0], value=scores[0].value - SCORE, by_seed=by_seed, samples_half=0.0)
-        kept, direct = (language_at(record, label, largest, score) for label in (arm, record.direct))
-        if kept is None or direct is None:
-            label = arm if kept is None else record.direct
+        language, by_direct = (language_at(record, label, largest, score) for label in (arm, record.direct))
+        if language is None or by_direct is None:
+            label = arm if language is None else record.direct
             return [unknown(f"{label} does not reach the VLM score {score.value:.3f} in every seed")]
         what = f"language kept at VLM score {score.value:.3f}: {arm} - {record.direct}"
         n = f"{len(by_seed)} seeds, paired"
-        figure = shown(what, kept - direct, level, n, kept_unit(record))
+        figure = shown(what, language - by_direct, level, n, kept_unit(record))
         return [above(figure, LEAST, yes="it keeps more language", no="it does not keep more language")]
 
     says = (
@@ -555,15 +555,15 @@ def keeps_more_at_equal_score(kind: str) -> Rule[OvertrainingRecord]:
 def improvement(record: OvertrainingRecord) -> float:
     """How far the checkpoints' own loss falls along the ladder; where nothing was probed, as the fine-tunings have
     measured their start."""
-    kept = kept_entry(record)
-    losses = {s.model: s.before for s in record.sensitivities if s.entry == kept and not s.higher_is_better}
+    entry = kept_entry(record)
+    losses = {s.model: s.before for s in record.sensitivities if s.entry == entry and not s.higher_is_better}
     lead = record.leading(task_of(record), "source")
     if not record.sensitivities and lead is not None and not lead.higher_is_better:
         for model in record.models:
             score = model.scores.get(lead.key)
             if score is not None and math.isfinite(score.value):
                 losses[model.checkpoint] = score.value - model.costs[lead.key].value
-    first, last = (losses.get(record.checkpoints[place].label) for place in (0, -1))
+    first, last = (losses.get(record.checkpoints[end].label) for end in (0, -1))
     if first is None or last is None:
         raise NotMeasured("the checkpoints' own loss")
     return first - last
@@ -594,8 +594,8 @@ def above_chance(record: OvertrainingRecord) -> float:
     if lead is None or lead.chance is None or len(models) < len(record.checkpoints):
         raise NotMeasured("the VLM score and chance")
     lows = []
-    for place in (0, -1):
-        score = score_of(record, models[place])
+    for end in (0, -1):
+        score = score_of(record, models[end])
         interval = None if score is None else score.interval_at(CONFIDENCE)
         if interval is None:
             raise NotMeasured("the VLM score with an interval")

@@ -231,9 +231,9 @@ class Study:
         """Of the family; of those with a residual only with its own, at scale 1."""
         family, models = self.family, []
         for m in self.record.models:
-            own = m.residual is None or (m.residual == m.family and m.scale in (None, 1))
+            own_residual = m.residual is None or (m.residual == m.family and m.scale in (None, 1))
             same = (m.family, m.width, m.budget) == (family, width, budget)
-            if same and own and (m.start, m.continued, m.restored) == kind:
+            if same and own_residual and (m.start, m.continued, m.restored) == kind:
                 models.append(m)
         return models
 
@@ -334,9 +334,9 @@ def exceeds(
             paired(gain, other, than)
             rest = figure_of(gain - other * share, f"{what}, less {share:g} x ({than})", level, gain)
             tokens = f"{shown_tokens(budget)} tokens"
-            part = above(rest, 0.0, yes=yes.format(tokens=tokens), no=no.format(tokens=tokens))
+            judged = above(rest, 0.0, yes=yes.format(tokens=tokens), no=no.format(tokens=tokens))
             beside = figure_of(gain, what, level, gain), figure_of(other, than, level, gain)
-            parts.append(with_beside(part, *beside))
+            parts.append(with_beside(judged, *beside))
         return parts
 
     return Rule(says, judge)
@@ -411,9 +411,9 @@ def small_models(study: Study, level: float) -> list[Part]:
     paired(small, large, "the residual at the smallest and the largest width")
     brings = "following, what the residual brings at width"
     figure = figure_of(small - large, f"{brings} {least} - at width {most}", level, large)
-    part = below(figure, -LEAST, yes="the smaller model gains less", no="the smaller model does not gain less")
+    judged = below(figure, -LEAST, yes="the smaller model gains less", no="the smaller model does not gain less")
     beside = [figure_of(gain, f"{brings} {width}", level, large) for width, gain in ((least, small), (most, large))]
-    return [with_beside(part, *beside)]
+    return [with_beside(judged, *beside)]
 
 
 # -------------------------------------------------------------------------------------------------------- preconditions

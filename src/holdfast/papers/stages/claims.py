@@ -167,11 +167,11 @@ def entry_with(metric: str, record: StagesRecord) -> str:
 
 def figure_of(record: StagesRecord, model: Model, measure: Measure) -> Figure:
     """A figure of a model of a world."""
-    (role, place), (entry, metric) = model, measure(record)
-    measured = record.model(role, record.arms[0] if place else "", place)
+    (role, number), (entry, metric) = model, measure(record)
+    measured = record.model(role, record.arms[0] if number else "", number)
     figure = None if measured is None else measured.figures.get(entry, {}).get(metric)
     if figure is None or not math.isfinite(figure.value):
-        raise NotMeasured(f"{entry} ({metric}) of the {role} {f'checkpoint {place}' if place else 'model'}")
+        raise NotMeasured(f"{entry} ({metric}) of the {role} {f'checkpoint {number}' if number else 'model'}")
     return figure
 
 
@@ -281,12 +281,12 @@ def last(worlds: Worlds) -> list[Checkpoint]:
 
 def three(worlds: Worlds) -> list[Checkpoint]:
     """The first, the middle and the last one."""
-    return [Checkpoint(worlds, place) for place in dict.fromkeys((1, worlds.middle, worlds.last))]
+    return [Checkpoint(worlds, number) for number in dict.fromkeys((1, worlds.middle, worlds.last))]
 
 
 def every(worlds: Worlds) -> list[Checkpoint]:
     """All of them."""
-    return [Checkpoint(worlds, place) for place in range(1, 1 + worlds.last)]
+    return [Checkpoint(worlds, number) for number in range(1, 1 + worlds.last)]
 
 
 # --------------------------------------------------------------------------------------------------------------- rules
@@ -305,10 +305,10 @@ def one_tuned_above(worlds: Worlds, level: float) -> list[Part]:
     """That which holds; else those that cannot be told."""
     cases = every(worlds)[:3]
     parts = [TUNED_ABOVE.part(at, widened(level, len(cases))) for at in cases]
-    for part in parts:
-        if part.verdict == HOLDS:
-            return [part]
-    return [part for part in parts if part.verdict != FAILS] or parts
+    for condition in parts:
+        if condition.verdict == HOLDS:
+            return [condition]
+    return [condition for condition in parts if condition.verdict != FAILS] or parts
 
 
 # -------------------------------------------------------------------------------------------------------- preconditions
