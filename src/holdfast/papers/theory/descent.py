@@ -53,8 +53,6 @@ class Descent:
     """`[T + 1]`: |theta_t - closed form|_2 before the first step and after each."""
     predicted: Array
     """`[T + 1]`: the same from the spectrum, `sqrt(sum (1 - step q_i)^(2t) e_i^2)`."""
-    theta: Array
-    """`[D]`, the last iterate."""
     size: float
     """The norm of the closed form."""
 
@@ -79,11 +77,10 @@ def gradient_descent(
     step = 0.99 * bound if step is None else float(step)
     limit = f"above 0 and below {2 * bound:.6g} (2 over the largest eigenvalue), where gradient descent converges"
     expect("step", step, 0 < step < 2 * bound, limit)
-    factors, goal, theta = problem.finetuning_factors, problem.theta0, problem.theta0
     if method == PRETRAINING:
-        factors, theta = problem.pretraining_factors, np.zeros(problem.dimension)
+        factors, theta, goal = problem.pretraining_factors, np.zeros(problem.dimension), problem.theta0
     else:
-        goal = closed_form(problem, method, weight)
+        factors, theta, goal = problem.finetuning_factors, problem.theta0, closed_form(problem, method, weight)
     parts = (factors.right @ (theta - goal)) ** 2
     size = float(np.linalg.norm(goal))
     distances = [float(np.linalg.norm(theta - goal))]
@@ -97,9 +94,4 @@ def gradient_descent(
         away = theta - goal
         distances.append(math.sqrt(float(away @ away)))
     factors_of_steps = np.abs(1 - step * eigenvalues) ** (2.0 * np.arange(len(distances))[:, None])
-    return Descent(
-        distances=np.array(distances),
-        predicted=np.sqrt(factors_of_steps @ parts),
-        theta=theta,
-        size=size,
-    )
+    return Descent(distances=np.array(distances), predicted=np.sqrt(factors_of_steps @ parts), size=size)

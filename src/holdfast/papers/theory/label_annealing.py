@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.linalg import norm
 
-from holdfast.papers.theory.descent import PRETRAINING, Descent, gradient_descent
+from holdfast.papers.theory.descent import PRETRAINING, gradient_descent
 from holdfast.papers.theory.regression import (
     METHODS,
     Problem,
@@ -73,8 +73,14 @@ def theory(seeds: int) -> Theory:
     for decay, overlap in itertools.product(DECAYS, OVERLAPS):
         drawn = functools.partial(random_problem, overlap=overlap, decay=decay)
         problems = [drawn(seed=seed) for seed in range(min(seeds, GEOMETRY_SEEDS))]
-        slope = np.mean([felt_slope(problem) for problem in problems])
-        where = f"overlap {overlap:g}, decay {decay:g}, slope {slope:.2f}"
+        # Least-squares slope of log sensitivity on log squared singular value: 0 is where the old rows feel the new
+        # rows' directions alike, which is L2's penalty, 1 where they feel them as the new rows do, which is label
+        # annealing's.
+        slopes = []
+        for problem in problems:
+            squares = problem.finetuning_factors.values**2
+            slopes.append(np.polyfit(np.log(squares), np.log(sensitivities(problem)), 1)[0])
+        where = f"overlap {overlap:g}, decay {decay:g}, slope {np.mean(slopes):.2f}"
         lost = np.array([forgotten(problem, (MIDDLE,))[:, 0] for problem in problems])
         findings.append(l2_forgets_less(where, MIDDLE, lost))
     return Theory(
@@ -97,13 +103,6 @@ def l2_forgets_less(where: str, share: float, lost: Array) -> Finding:
     )
 
 
-def grids(problem: Problem) -> dict[str, Array]:
-    """Lambdas by method."""
-    weights = np.array(WEIGHTS)
-    scale = (problem.finetuning_factors.values**2).mean()
-    return {"direct": np.zeros(1), "label_annealing": weights, "l2": weights * scale}
-
-
 def forgotten(problem: Problem, shares: Sequence[float]) -> Array:
     """Pre-training errors `[2, shares]` of label annealing and L2 where they leave these shares of the start's
     fine-tuning error."""
@@ -114,20 +113,7 @@ def forgotten(problem: Problem, shares: Sequence[float]) -> Array:
     return np.array(lost)
 
 
-def felt_slope(problem: Problem) -> float:
-    """Least-squares slope of log sensitivity on log squared singular value: 0 is where the old rows feel the new rows'
-    directions alike, which is L2's penalty, 1 where they feel them as the new rows do, which is label annealing's."""
-    squares = problem.finetuning_factors.values**2
-    return float(np.polyfit(np.log(squares), np.log(sensitivities(problem)), 1)[0])
-
-
 # --------------------------------------------------------------------------------------------------------------- checks
-
-
-def descents(problem: Problem, method: str, weights: Array) -> list[Descent]:
-    """Gradient descent at the ends and in the middle of some lambdas."""
-    picked = sorted({weights[0], weights[len(weights) // 2], weights[-1]})
-    return [gradient_descent(problem, method, weight, tolerance=TOLERANCE) for weight in picked]
 
 
 def checks(problem: Problem, apart: Problem) -> list[Check]:
@@ -139,14 +125,17 @@ def checks(problem: Problem, apart: Problem) -> list[Check]:
     """
     factors, theta0 = problem.finetuning_factors, problem.theta0
     squares = factors.values**2
-    weights = grids(problem)
-    annealing, ridge = weights["label_annealing"], weights["l2"]
+    annealing = np.array(WEIGHTS)
+    ridge = annealing * squares.mean()
+    weights = {PRETRAINING: np.zeros(1), "direct": np.zeros(1), "label_annealing": annealing, "l2": ridge}
     forms = {method: closed_form(problem, method, weights[method]) for method in METHODS}
     size = norm(theta0)
     results: list[Check] = []
     steps = []
     for method, name in NAMES.items():
-        runs = descents(problem, method, weights.get(method, np.zeros(1)))
+        grid = weights[method]
+        ends_and_middle = sorted({grid[0], grid[len(grid) // 2], grid[-1]})
+        runs = [gradient_descent(problem, method, weight, tolerance=TOLERANCE) for weight in ends_and_middle]
         ends = [(0, run.distances[-1], run.size) for run in runs]
         results.append(
             check(
