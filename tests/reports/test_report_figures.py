@@ -76,7 +76,10 @@ def test_the_interval_decides_the_decimals(interval: tuple[float, float] | None,
     assert measure.decimals_for(interval) == decimals
 
 
-@pytest.mark.parametrize("name", ["run", "run, unfinished", "comparison", "evaluation", "probe of a ladder"])
+STUDIES = ["study", "sequence", "ladder", "overtraining", "residual study", "update", "claims"]
+
+
+@pytest.mark.parametrize("name", ["run", "run, unfinished", "comparison", "evaluation", "probe of a ladder", *STUDIES])
 def test_one_constant_decides_what_intervals_look_like(name: str, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(measure, "INTERVAL", "<{} to {}>")
     page = PAGES[name](tmp_path, "prose")

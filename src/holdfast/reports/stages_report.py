@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.records.comparison import Comparison
 from holdfast.records.figure import Figure
-from holdfast.records.measure import Measure
+from holdfast.records.measure import Measure, between
 from holdfast.records.stages import (
     ACTUAL,
     BASE,
@@ -189,7 +189,7 @@ def _span(transition: Transition, labels: Sequence[str]) -> str:
         return "after the last one" if checkpoint is None or checkpoint > len(labels) else labels[checkpoint - 1]
 
     name, low, high = map(name_of, (transition.place, *transition.interval))
-    return name if low == high else f"{name} [{low} to {high}]"
+    return name if low == high else f"{name} {between(low, high)}"
 
 
 # ---------------------------------------------------------------------------------------------------------------- table
