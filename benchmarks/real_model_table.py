@@ -459,7 +459,6 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--partial", action="store_true", help="record and outcome of a table that is not whole, too")
     options = parser.parse_args(arguments)
 
-    from holdfast.records.study import write_study
     from holdfast.support.files import write_bytes_atomic, write_json
 
     place = TABLE if options.results == RESULTS else options.results
@@ -475,7 +474,7 @@ def main(arguments: list[str] | None = None) -> int:
         if table.made < table.planned and not options.partial:
             continue
         record = study_of(table)
-        write_study(place / target, record)
+        record.write(place / target)
         if target == "gsm8k" and place == TABLE:
             write_json(ROOT / "docs" / "outcomes" / "label-annealing-real.json", outcome(record))
     if not texts:

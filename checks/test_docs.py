@@ -505,7 +505,6 @@ def scene(model_folder, tokenizer, tmp_path, monkeypatch) -> dict[str, Any]:
     from rich.console import Console
     from transformers import AutoModelForCausalLM, DataCollatorForSeq2Seq, TrainingArguments
 
-    from holdfast.records.study import write_study
     from holdfast.runs.config import train_config
     from holdfast.runs.run import train
     from holdfast.support.files import write_jsonl
@@ -528,7 +527,7 @@ def scene(model_folder, tokenizer, tmp_path, monkeypatch) -> dict[str, Any]:
             least, output_dir=f"runs/{name}", retention=methods, evaluation=suites, max_length=64, save_strategy="no"
         )
         train(config, console=Console(quiet=True))
-    write_study(Path("runs/my-study"), finished_frontier())
+    finished_frontier().write("runs/my-study")
     for name in ("base-model", "math-model", "code-model"):
         put_checkpoint(Path(name), "model")
     rows = [{"input_ids": ids, "labels": ids} for ids in (tokenizer(s)["input_ids"] for s in SENTENCES)]

@@ -53,7 +53,7 @@ def test_every_arm_in_every_figure(asked, tmp_path):
 
     # figures: scores of single tasks are their own models', differences are paired, losses count downwards
     single = arms["single task"]
-    for seed in ("0", "1"):
+    for seed in (0, 1):
         assert single.scores["rivers"].by_seed[seed] < record.tasks["rivers"].before
         for task in ("rivers", "letters"):
             better = sequential.scores[task].by_seed[seed] - arms["SFA, p 1"].scores[task].by_seed[seed]
@@ -77,7 +77,7 @@ def test_every_arm_in_every_figure(asked, tmp_path):
     curve = models[sequential.models[-1], 0].curves["rivers"]
     assert [x for x, _ in curve] == [0.0, 0.5, 1.0]
     assert curve[0][1] == pytest.approx(-matrix_of(config, record, 0)[1][0])
-    assert curve[-1][1] == pytest.approx(sequential.scores["rivers"].by_seed["0"])
+    assert curve[-1][1] == pytest.approx(sequential.scores["rivers"].by_seed[0])
 
 
 def matrix_of(config, record, seed):
@@ -85,7 +85,7 @@ def matrix_of(config, record, seed):
 
     figures = _Figures(record, config)
     arm = next(a for a in record.arms if a.kind == "sequential")
-    return figures._matrix(arm, [seed])[seed].scores
+    return figures._matrix(arm)[seed].scores
 
 
 def test_three_tasks_in_a_chain(asked):

@@ -13,7 +13,7 @@ from holdfast.papers.residual.settings import StudySettings
 from holdfast.studies.engine.keys import StudyKeys
 from holdfast.studies.sequence.settings import SequenceSettings
 from holdfast.studies.stages.settings import StagesSettings
-from holdfast.studies.tradeoff.study import SweepSettings
+from holdfast.studies.tradeoff.settings import SweepSettings
 
 STUDIES = [
     SweepSettings,

@@ -186,11 +186,12 @@ def run(argv: list[str]) -> int:
     overrides = {name: getattr(request, name) for name in ("output_dir", "name", "workers", "seeds")}
     with without_compiler():  # trials run in worker processes
         config = load_study(request.config, {**overrides, "storage": request.address})
-    from holdfast.studies.tradeoff.session import check_start, run_study
+    from holdfast.studies.engine.models import check_local_model
+    from holdfast.studies.tradeoff.session import run_study
 
     if request.dry_run:
-        check_start(config)
-        if config.small is None:
+        check_local_model(config.train.get("model_name_or_path"), config.train)
+        if config.asked.small is None:
             check_on_hub(str(config.train["model_name_or_path"]))
         from holdfast.studies.tradeoff.plan_text import plan_text
 

@@ -106,6 +106,11 @@ class Evaluation:
             object.__setattr__(self, "failed", why_not_finite(self.metrics))
 
     @property
+    def leading(self) -> Metric:
+        """The metric that comparisons and plots lead with."""
+        return self.metrics[self.primary]
+
+    @property
     def notes(self) -> list[str]:
         """What a reader should know of its samples and prompts, a sentence each that begins with the entry's name."""
         return [f"{self.suite}/{self.name}: {note}" for note in self.settings.get("notes") or ()]

@@ -16,15 +16,13 @@ report.html                       the page
 from __future__ import annotations
 
 import dataclasses
-import os
 import re
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+from holdfast.records.base import RecordFile
 from holdfast.records.comparison import Comparison
 from holdfast.records.evaluation import SCHEMA, EvaluationFolder
-from holdfast.support.files import read_as, record_from, write_json
 
 RECORD_FILE = "update.json"
 BASE, INSTRUCT, DERIVED = "base", "instruct", "derived"
@@ -144,8 +142,10 @@ class ScaleChoice:
 
 
 @dataclasses.dataclass(kw_only=True)
-class ResidualRecord:
+class ResidualRecord(RecordFile):
     """update.json."""
+
+    file: ClassVar[str] = RECORD_FILE
 
     name: str
     kind: str = "update"
@@ -186,20 +186,5 @@ class ResidualRecord:
                 return found
         raise KeyError(name)
 
-    @staticmethod
-    def from_json(value: Mapping[str, Any]) -> ResidualRecord:
-        return record_from(ResidualRecord, value)
 
-
-def read_update(folder: str | os.PathLike[str]) -> ResidualRecord:
-    """The update or study in a folder.
-
-    Raises:
-        DataError: no update.json, or one that cannot be read.
-    """
-    return read_as(Path(folder) / RECORD_FILE, ResidualRecord)
-
-
-def write_update(folder: Path, record: ResidualRecord) -> Path:
-    """Writes update.json, atomically."""
-    return write_json(folder / RECORD_FILE, record)
+read_update = ResidualRecord.read

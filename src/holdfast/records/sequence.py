@@ -12,14 +12,11 @@ report.html                       the page
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from holdfast.records.evaluation import SCHEMA
+from holdfast.records.base import BaseRecord
 from holdfast.records.figure import Figure
-from holdfast.support.files import read_as, write_json
 
 RECORD_FILE = "sequence.json"
 SEQUENTIAL, SINGLE, MULTITASK, MERGE, RESIDUAL = "sequential", "single", "multitask", "merge", "residual"
@@ -108,16 +105,10 @@ class ArmResult:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SequenceRecord:
+class SequenceRecord(BaseRecord):
     """sequence.json."""
 
-    name: str
-    status: str
-    """"running", "interrupted", "failed" or "finished"."""
-    created: str
-    finished: str | None
-    config: dict[str, Any]
-    """As resolved."""
+    file: ClassVar[str] = RECORD_FILE
     tasks: dict[str, TaskScore]
     """By name; empty before anything was measured."""
     orders: list[list[str]]
@@ -126,25 +117,10 @@ class SequenceRecord:
     arms: list[ArmResult]
     source: dict[str, TaskScore] = field(default_factory=dict)
     """What the base knows and should keep beside the tasks, by the entry's name."""
-    notes: list[str] = field(default_factory=list)
-    versions: dict[str, str] = field(default_factory=dict)
-    hardware: dict[str, Any] = field(default_factory=dict)
-    schema: int = SCHEMA
 
     def of(self, order: list[str]) -> list[ArmResult]:
         """The arms through one order."""
         return [a for a in self.arms if a.order == order]
 
 
-def read_sequence(folder: str | os.PathLike[str]) -> SequenceRecord:
-    """The study in a folder.
-
-    Raises:
-        DataError: no sequence.json, or one that cannot be read.
-    """
-    return read_as(Path(folder) / RECORD_FILE, SequenceRecord)
-
-
-def write_sequence(folder: Path, record: SequenceRecord) -> Path:
-    """Writes sequence.json, atomically."""
-    return write_json(folder / RECORD_FILE, record)
+read_sequence = SequenceRecord.read

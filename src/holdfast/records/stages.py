@@ -13,15 +13,13 @@ report.html                       the page
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+from holdfast.records.base import BaseRecord
 from holdfast.records.comparison import Comparison
-from holdfast.records.evaluation import SCHEMA, Evaluation
+from holdfast.records.evaluation import Evaluation
 from holdfast.records.figure import Figure
-from holdfast.support.files import read_as, write_json
 
 RECORD_FILE = "stages.json"
 GAINED, NONE, PSEUDO, ACTUAL = "gained", "no forgetting", "pseudo forgetting", "actual forgetting"
@@ -117,14 +115,10 @@ class Along:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StagesRecord:
-    """A study at one moment."""
+class StagesRecord(BaseRecord):
+    """stages.json."""
 
-    name: str
-    status: str
-    created: str
-    finished: str | None
-    config: dict[str, Any]
+    file: ClassVar[str] = RECORD_FILE
     arms: list[str]
     """The first is what is diagnosed, others are remedies."""
     checkpoints: dict[str, list[str]]
@@ -137,10 +131,6 @@ class StagesRecord:
     """By arm, in the order of the steps; empty where nothing was measured on the way."""
     texts: dict[str, Any] = field(default_factory=dict)
     """Of the text that is restored on: tokens, passages, how it was chosen."""
-    notes: list[str] = field(default_factory=list)
-    versions: dict[str, str] = field(default_factory=dict)
-    hardware: dict[str, Any] = field(default_factory=dict)
-    schema: int = SCHEMA
 
     def model(self, role: str, arm: str = "", place: int = 0) -> MeasuredModel | None:
         """The model of a role."""
@@ -151,15 +141,4 @@ class StagesRecord:
         return sorted((v for v in self.verdicts if v.arm == arm and v.task == task), key=lambda v: v.place)
 
 
-def write_stages(folder: Path, record: StagesRecord) -> Path:
-    """Writes stages.json, atomically."""
-    return write_json(folder / RECORD_FILE, record)
-
-
-def read_stages(folder: str | os.PathLike[str]) -> StagesRecord:
-    """The record in a study's folder.
-
-    Raises:
-        DataError: it is not there, or cannot be read.
-    """
-    return read_as(Path(folder) / RECORD_FILE, StagesRecord)
+read_stages = StagesRecord.read

@@ -22,13 +22,12 @@ import functools
 import math
 import os
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+from holdfast.records.base import BaseRecord
 from holdfast.records.comparison import Comparison
-from holdfast.records.evaluation import SCHEMA
 from holdfast.support.display import Displayed
-from holdfast.support.files import read_as, record_from, write_json
+from holdfast.support.files import record_from
 
 STUDY_FILE = "study.json"
 FINISHED = "complete"
@@ -134,17 +133,10 @@ class SampleCorrelation:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
-class StudyRecord(Displayed):
+class StudyRecord(Displayed, BaseRecord):
     """study.json."""
 
-    name: str
-    status: str
-    """"running", "interrupted", "failed" (trials remain that failed) or "finished"."""
-    created: str
-    """ISO 8601, UTC."""
-    finished: str | None = None
-    config: dict[str, Any]
-    """The study's YAML as resolved."""
+    file: ClassVar[str] = STUDY_FILE
     seeds: list[int]
     target: Objective
     source: Objective
@@ -160,10 +152,6 @@ class StudyRecord(Displayed):
     sampler: str = "grid"
     storage: str = ""
     """Address without user and password."""
-    versions: dict[str, str] = dataclasses.field(default_factory=dict)
-    hardware: dict[str, Any] = dataclasses.field(default_factory=dict)
-    notes: list[str] = dataclasses.field(default_factory=list)
-    schema: int = SCHEMA
 
     @property
     def chooses_by(self) -> Objective:
@@ -191,10 +179,6 @@ class StudyRecord(Displayed):
         """By "suite/name/metric": what the runs know of levels such as "unigram" and "chance"."""
         return {key: levels for t in self.trials for run in t.runs for key, levels in run.references.items()}
 
-    @staticmethod
-    def from_json(value: Mapping[str, Any]) -> StudyRecord:
-        return record_from(StudyRecord, value)
-
 
 def seed_run_from_json(value: Mapping[str, Any]) -> SeedRun:
     """A seed's run as `to_jsonable` wrote it."""
@@ -207,9 +191,4 @@ def read_study(folder: str | os.PathLike[str]) -> StudyRecord:
     Raises:
         DataError: no study.json, or one that cannot be read.
     """
-    return read_as(Path(folder) / STUDY_FILE, StudyRecord)
-
-
-def write_study(folder: Path, record: StudyRecord) -> Path:
-    """Writes study.json, atomically."""
-    return write_json(folder / STUDY_FILE, record)
+    return StudyRecord.read(folder)

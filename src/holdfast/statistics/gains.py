@@ -51,6 +51,12 @@ class Gain(Figure):
     """Evaluated samples of all entries together; the same ones for every seed."""
 
     @property
+    def figure(self) -> Figure:
+        """The change alone, as records keep it."""
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(Figure)}
+        return Figure(**fields)
+
+    @property
     def covers(self) -> str:
         """ "seeds and samples", "samples only", "seeds only" or "nothing": the parts of the interval."""
         return parts_of_noise(len(self.by_seed), self.samples_half)

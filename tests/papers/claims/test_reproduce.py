@@ -17,11 +17,11 @@ from holdfast.papers.claims.rules import UNKNOWN, ClaimFigure
 from holdfast.papers.label_annealing import reproduction as module
 from holdfast.papers.label_annealing.claims import RECIPES, STATEMENTS
 from holdfast.papers.label_annealing.reproduction import missing, recipe_file, reproduce
-from holdfast.records.study import StudyRecord, read_study, write_study
+from holdfast.records.study import StudyRecord, read_study
 from holdfast.studies.engine.small import name_of
 from holdfast.studies.tradeoff import session
 from holdfast.studies.tradeoff.study import load_study
-from holdfast.support.files import read_json, to_jsonable
+from holdfast.support.files import read_json, record_from, to_jsonable
 
 ROOT = Path(__file__).parents[3]
 
@@ -35,7 +35,7 @@ def ran(monkeypatch):
         names.append(config.name)
         record = paper_like()
         record = dataclasses.replace(record, name=config.name, config=config.resolved)
-        write_study(config.output_dir, record)
+        record.write(config.output_dir)
         (config.output_dir / "report.html").write_text("page")
         return record
 
@@ -122,7 +122,7 @@ def test_the_claims_page_says_by_what_was_chosen(tmp_path, quiet, monkeypatch):
     """Beside the target; a study as it was written before there was a validation reads as one without."""
     plain = to_jsonable(paper_like())
     del plain["validation"]
-    assert StudyRecord.from_json(plain) == paper_like()
+    assert record_from(StudyRecord, plain) == paper_like()
     held_out = dataclasses.replace(paper_like().target, side="validation", label="held out")
     record = dataclasses.replace(paper_like(), validation=held_out)
     monkeypatch.setattr(session, "run_study", lambda config, **how: record)
@@ -144,7 +144,7 @@ def test_studies_that_are_unfinished_or_have_other_settings_are_run(ran, tmp_pat
     reproduce(recipes=["code"], output_dir=tmp_path / "out", console=quiet)
     record = read_study(tmp_path / "out" / "code")
     changes = {key: {**record.config, **value} if key == "config" else value for key, value in changes.items()}
-    write_study(tmp_path / "out" / "code", dataclasses.replace(record, **changes))
+    dataclasses.replace(record, **changes).write(tmp_path / "out" / "code")
     reproduce(recipes=["code"], output_dir=tmp_path / "out", console=quiet)
     assert ran == ["code-tiny"] * 2
 

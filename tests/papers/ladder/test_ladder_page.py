@@ -13,7 +13,7 @@ from holdfast.papers.ladder.page import (
     print_ladder,
     rung_table,
 )
-from holdfast.papers.ladder.record import read_ladder, write_ladder
+from holdfast.papers.ladder.record import read_ladder
 from holdfast.reports.html import write_page
 
 
@@ -35,7 +35,7 @@ def test_charts_and_table_hold_the_figures() -> None:
 
 def test_page_terminal_and_file(tmp_path: Path, capsys: object) -> None:
     record = ladder()
-    assert read_ladder(write_ladder(tmp_path, record).parent) == record
+    assert read_ladder(record.write(tmp_path).parent) == record
     assert "a loss was not finite" in write_page(ladder_page(record), tmp_path / "report.html").read_text()
     assert ladder_page(record).status == ("failed", "bad")
     (tmp_path / "1M.yaml").write_text("ladder: []\n")

@@ -26,7 +26,6 @@ from holdfast.papers.overtraining.record import (
     SeenExample,
     SeenGroup,
     read_overtraining,
-    write_overtraining,
 )
 from holdfast.records.figure import Figure
 from holdfast.reports.blocks import words
@@ -78,7 +77,7 @@ def test_what_diverged_is_named_and_not_drawn() -> None:
 
 def test_page_terminal_and_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     record = overtraining()
-    assert read_overtraining(write_overtraining(tmp_path, record).parent) == record
+    assert read_overtraining(record.write(tmp_path).parent) == record
     page = write_page(overtraining_page(record), tmp_path / "report.html").read_text()
     assert "What each change costs each checkpoint" in page and "reviews: how far the weights go" in page
     assert "/secret/" not in page, "whose folder it was says nothing"
@@ -89,7 +88,7 @@ def test_page_terminal_and_file(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 
 def test_a_record_of_before_is_not_read_as_one_without_figures(tmp_path: Path) -> None:
-    path = write_overtraining(tmp_path, overtraining())
+    path = overtraining().write(tmp_path)
     path.write_text(path.read_text().replace('"scores"', '"figures"'))
     with pytest.raises(DataError, match=r"got 'figures' of an earlier version\. Delete the file"):
         read_overtraining(tmp_path)

@@ -197,7 +197,7 @@ def test_arms_may_come_later(asked):
         ),
         ({"tasks": {"rivers": {"trian": {}}}}, "tasks.rivers: unknown key 'trian'. Did you mean 'train'?"),
         ({"continue_from": "SFA"}, "continue_from: expected the label of an arm (sequential fine-tuning), got 'SFA'"),
-        ({"seeds": [0, 0]}, "seeds: expected each once"),
+        ({"seeds": [0, 0]}, "seeds: expected different whole numbers"),
         ({"arms": [{"residual": {"scale": 1}}]}, "arms[0].residual: expected the base that the start was tuned from"),
         ({"evaluation": {"batch_sise": 2}}, "evaluation.batch_sise: no such key. Did you mean 'batch_size'?"),
         (

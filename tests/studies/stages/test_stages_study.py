@@ -113,8 +113,9 @@ def test_an_adapter_is_restored_merged_into_the_base_that_is_named(
 
     given = {**files, "base": str(model_folder), "tuned": ["adapter"], "output_dir": "study"}
     study = StagesStudy(stages_config(given))
-    whole = Path(study._whole("tuned-1-restored", "adapter"))
-    assert whole == Path("study/merged/tuned-1-restored") and study._whole("x", str(model_folder)) == str(model_folder)
+    whole = Path(study.whole_model("tuned-1-restored", "adapter"))
+    assert whole == Path("study/merged/tuned-1-restored")
+    assert study.whole_model("x", str(model_folder)) == str(model_folder)
     found, wanted = load_file(whole / "model.safetensors"), merged.state_dict()
     for name, tensor in found.items():
         torch.testing.assert_close(tensor, wanted[name])

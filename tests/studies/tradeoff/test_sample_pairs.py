@@ -12,7 +12,7 @@ from claim_studies import objective
 from evaluated_folders import texts, write
 from holdfast.evaluation.compare.samples import compare_samples
 from holdfast.records.run import RunFolder
-from holdfast.records.study import SeedRun, StudyRecord, TrialRecord, read_study, write_study
+from holdfast.records.study import SeedRun, StudyRecord, TrialRecord, read_study
 from holdfast.statistics.shares import shares
 from holdfast.studies.tradeoff.sample_pairs import with_correlations
 
@@ -80,7 +80,7 @@ def test_correlations_are_those_of_what_documents_gain(study, tmp_path):
     for one in range(3):
         for two in range(3):
             assert found.correlations[0].between(one, two) == pytest.approx(by_hand[one, two], abs=1e-5)
-    write_study(tmp_path, found)
+    found.write(tmp_path)
     assert read_study(tmp_path) == found
 
 

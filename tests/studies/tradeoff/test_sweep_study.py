@@ -240,8 +240,8 @@ def test_a_small_study_of_what_is_made_no_more_is_another_study(monkeypatch):
     }
     before = study_config(asked)
     assert (
-        before.small is not None
-        and before.small.startswith("code@")
+        before.asked.small is not None
+        and before.asked.small.startswith("code@")
         and before.differences(study_config(asked).resolved) == []
     )
     assert study_config(before.resolved, prepared=True).resolved == before.resolved, "what other workers read"

@@ -21,7 +21,7 @@ from holdfast.studies.tradeoff.record import gain, metric_problems, objective
 from holdfast.studies.tradeoff.study import Wanted, study_config
 from holdfast.studies.tradeoff.trial import with_shared_teacher
 from holdfast.support.dates import dates_in
-from holdfast.support.files import to_jsonable
+from holdfast.support.files import record_from, to_jsonable
 from studies.tradeoff.stand_in_runs import Ran, a_run, comparison, weight_of
 
 # ------------------------------------------------------------------------------------------------------------ workers
@@ -165,7 +165,7 @@ def test_validation_decides_all_that_is_chosen_while_trials_run(ran, asked):
     assert found.states == ["complete"] * 5
     assert record.validation is not None and record.validation.entries == [("target", "dev", "nats_per_token")]
     assert (record.target.label, record.validation.unit) == ("code", "nats/token")
-    assert StudyRecord.from_json(to_jsonable(record)) == record
+    assert record_from(StudyRecord, to_jsonable(record)) == record
 
 
 @pytest.mark.slow

@@ -39,7 +39,6 @@ from holdfast.records.sequence import (
     SequenceModel,
     SequenceRecord,
     TaskScore,
-    write_sequence,
 )
 from holdfast.retention.fisher import fingerprints, save_fisher
 from holdfast.retention.plain_loop import attach_retention
@@ -253,7 +252,7 @@ def run_digits(settings: DigitsSettings, *, console: Any = None, workers: int | 
             write_json(file, stored)
         results[seed] = stored["results"]
     record = digits_record(settings, arms, results, created=created)
-    write_sequence(settings.output_dir, record)
+    record.write(settings.output_dir)
     write_page(sequence_page(record), settings.output_dir / PAGE)
     return record
 

@@ -77,25 +77,25 @@ class LadderConfig(AskedStudy[LadderSettings]):
         import json
         import tempfile
 
-        with tempfile.TemporaryDirectory() as place:  # stands in for a model and tokens that are not there yet
-            Path(place, "config.json").write_text(json.dumps({"model_type": self.asked.architecture}))
-            Path(place, "model.safetensors").write_bytes(b"")
-            Path(place, "rows.jsonl").write_text('{"input_ids": [0], "labels": [0]}\n')
+        with tempfile.TemporaryDirectory() as folder:  # stands in for a model and tokens that are not there yet
+            Path(folder, "config.json").write_text(json.dumps({"model_type": self.asked.architecture}))
+            Path(folder, "model.safetensors").write_bytes(b"")
+            Path(folder, "rows.jsonl").write_text('{"input_ids": [0], "labels": [0]}\n')
             settings = self.training(next(iter(self.rungs.values())), self.asked.seeds[0], {})
-            stood_in = {"model_name_or_path": place, "dataset_name": f"{place}/rows.jsonl"}
+            stood_in = {"model_name_or_path": folder, "dataset_name": f"{folder}/rows.jsonl"}
             looked_at = {k: v for k, v in {**settings, **stood_in}.items() if k not in without}
-            found = [p.replace(place, "the model") for p in training_problems(looked_at)]
-            return [p for p in found if not any(p in one for one in known)]
+            problems = [p.replace(folder, "the model") for p in training_problems(looked_at)]
+            return [p for p in problems if not any(p in sentence for sentence in known)]
 
     def may_change(self, old: Mapping[str, Any]) -> Collection[str]:
         """Whether to go on past a refusal, and budgets and sizes, where there have only come more."""
+        may_change = {"max_passes", *overlap_may_change(old)}
         begun = self.begun_as(old)
-        alike = begun is not None and all(
-            name in self.asked.sizes and replace(size, budgets=()) == replace(self.asked.sizes[name], budgets=())
-            for name, size in begun.asked.sizes.items()
-        )
-        more = {"budgets", "sizes"} if alike and self.has_jobs_of(begun) else set()
-        return {"max_passes", *overlap_may_change(old), *more}
+        if begun is None or not self.has_jobs_of(begun):
+            return may_change
+        sizes = {name: replace(size, budgets=()) for name, size in self.asked.sizes.items()}
+        alike = all(sizes.get(name) == replace(size, budgets=()) for name, size in begun.asked.sizes.items())
+        return may_change | {"budgets", "sizes"} if alike else may_change
 
     # ----------------------------------------------------------------------------------------------------------- rungs
 
@@ -106,26 +106,25 @@ class LadderConfig(AskedStudy[LadderSettings]):
     @functools.cached_property
     def rungs(self) -> dict[str, Rung]:
         """By name: sizes as listed, budgets rising."""
-        found = []
+        rungs = []
         for name, size in self.asked.sizes.items():
             step = self.rows(size) * self.asked.context
             for budget in size.budgets or self.asked.budgets:
                 steps = max(1, round(budget / step))
                 tokens = steps * step
                 work = float(tokens) * size.layers * size.width**2
-                found.append(Rung(size=name, budget=budget, steps=steps, tokens=tokens, work=work))
-        return {rung.name: rung for rung in found}
+                rungs.append(Rung(size=name, budget=budget, steps=steps, tokens=tokens, work=work))
+        return {rung.name: rung for rung in rungs}
 
     def jobs(self) -> list[Job]:
         """The text, then the runs, the shortest first: what is wrong shows before days are spent."""
         from holdfast.studies.engine.study import LABEL, Job
 
-        rungs = sorted(self.rungs.values(), key=lambda rung: rung.work)
-        runs = [
-            Job(attributes={LABEL: f"{r.size}, {shown_tokens(r.budget)} tokens", RUNG: r.name}, after=(0,))
-            for r in rungs
-        ]
-        return [Job(attributes={LABEL: "tokenising the text", RUNG: TEXT}), *runs]
+        jobs = [Job(attributes={LABEL: "tokenising the text", RUNG: TEXT})]
+        for rung in sorted(self.rungs.values(), key=lambda rung: rung.work):
+            label = f"{rung.size}, {shown_tokens(rung.budget)} tokens"
+            jobs.append(Job(attributes={LABEL: label, RUNG: rung.name}, after=(0,)))
+        return jobs
 
     def decoder(self, name: str) -> Decoder:
         """What the model of a size looks like."""
@@ -184,30 +183,30 @@ class LadderConfig(AskedStudy[LadderSettings]):
             ConfigError: windows that cannot be shared out like that.
         """
         rows, processes = self.rows(size), int(self.asked.train.get("num_processes") or 1)
-        own = self.asked.per_device or max(1, rows // processes)
-        if rows % (own * processes):
+        per_device = self.asked.per_device or max(1, rows // processes)
+        if rows % (per_device * processes):
             raise ConfigError(
-                f"batch_size: expected a multiple of {own} windows a device times {processes} "
+                f"batch_size: expected a multiple of {per_device} windows a device times {processes} "
                 f"process{'es' if processes > 1 else ''}, got {rows}."
             )
-        return own, rows // (own * processes)
+        return per_device, rows // (per_device * processes)
 
     def training(self, rung: Rung, seed: int, multipliers: Mapping[str, float]) -> dict[str, Any]:
         """The configuration of a run, as `holdfast train --config` takes it."""
-        asked = self.asked
-        own, accumulation = self.batches(asked.sizes[rung.size])
+        request = self.asked
+        per_device, accumulation = self.batches(request.sizes[rung.size])
         return {
             **TRAIN,
             "logging_steps": max(1, rung.steps // 100),
             "save_steps": max(1, rung.steps // 10),
-            **self.filled(asked.train),
+            **self.filled(request.train),
             "model_name_or_path": str(self.fresh(rung.size, seed)),
             "dataset_name": str(self.tokens),
-            "max_length": asked.context,
+            "max_length": request.context,
             "max_steps": rung.steps,
-            "per_device_train_batch_size": own,
+            "per_device_train_batch_size": per_device,
             "gradient_accumulation_steps": accumulation,
-            "learning_rate": asked.learning_rate,
+            "learning_rate": request.learning_rate,
             "learning_rate_multipliers": dict(multipliers),
             "seed": seed,
             "retention": "none",
@@ -217,13 +216,7 @@ class LadderConfig(AskedStudy[LadderSettings]):
 
 
 def ladder_config(values: Mapping[str, Any] | Given, *, source: str | None = None, check: bool = True) -> LadderConfig:
-    """A ladder from keys as in the YAML, everything checked that can be before anything runs.
-
-    Args:
-        values: keys of `LadderSettings`.
-        source: where they came from, for the message.
-        check: whether training configurations are read by the code that will use them; not by workers, who get a
-            ladder that was checked.
+    """A ladder from keys as in the YAML; see `AskedStudy.read`.
 
     Raises:
         ConfigError: with every mistake at once.

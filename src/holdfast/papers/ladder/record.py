@@ -13,13 +13,11 @@ report.html                       the page
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from holdfast.records.evaluation import SCHEMA, Metric
-from holdfast.support.files import read_as, write_json
+from holdfast.records.base import BaseRecord
+from holdfast.records.evaluation import Metric
 
 RECORD_FILE = "ladder.json"
 
@@ -66,36 +64,15 @@ class SizeAbout:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LadderRecord:
+class LadderRecord(BaseRecord):
     """ladder.json."""
 
-    name: str
-    status: str
-    """"running", "interrupted", "failed" or "finished"."""
-    created: str
-    finished: str | None
-    config: dict[str, Any]
-    """As resolved."""
+    file: ClassVar[str] = RECORD_FILE
     sizes: dict[str, SizeAbout]
     rungs: list[PretrainedRung]
     """By size, budget and seed."""
     text: dict[str, Any] = field(default_factory=dict)
     """Of the token windows: tokens, windows, documents, vocabulary, hash."""
-    notes: list[str] = field(default_factory=list)
-    versions: dict[str, str] = field(default_factory=dict)
-    hardware: dict[str, Any] = field(default_factory=dict)
-    schema: int = SCHEMA
 
 
-def read_ladder(folder: str | os.PathLike[str]) -> LadderRecord:
-    """The ladder in a folder.
-
-    Raises:
-        DataError: no ladder.json, or one that cannot be read.
-    """
-    return read_as(Path(folder) / RECORD_FILE, LadderRecord)
-
-
-def write_ladder(folder: Path, record: LadderRecord) -> Path:
-    """Writes ladder.json, atomically."""
-    return write_json(folder / RECORD_FILE, record)
+read_ladder = LadderRecord.read

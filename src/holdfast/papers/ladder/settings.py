@@ -23,11 +23,11 @@ import re
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
 
-from holdfast.config.declare import Meta, Seed
+from holdfast.config.declare import Meta
 from holdfast.config.decode import decode_named
 from holdfast.config.values import Mistake, Refused
 from holdfast.studies.engine import small as small_settings
-from holdfast.studies.engine.keys import StudyKeys
+from holdfast.studies.engine.keys import SeedKeys, StudyKeys
 from holdfast.support.token_counts import read_tokens
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.]*")
@@ -79,7 +79,7 @@ def _budgets(value: Any) -> tuple[int, ...]:
     Raises:
         ValueError: one that is no number of tokens.
     """
-    return tuple(read_tokens(one) for one in (value if isinstance(value, (list, tuple)) else [value]))
+    return tuple(read_tokens(budget) for budget in (value if isinstance(value, (list, tuple)) else [value]))
 
 
 Budgets = Annotated[
@@ -119,14 +119,14 @@ def read_sizes(value: Any) -> dict[str, SizeSettings]:
         Refused: what is wrong in each.
     """
     like = "{layers: 3, width: 192, heads: 3}"
-    found, mistakes = decode_named(SizeSettings, value, name=_NAME, allowed="a name such as 15M", like=like)
-    for name, size in found.items():
+    sizes, mistakes = decode_named(SizeSettings, value, name=_NAME, allowed="a name such as 15M", like=like)
+    for name, size in sizes.items():
         if size.width % size.heads:
             text = f"expected a multiple of the heads ({size.heads}), got {size.width}."
             mistakes.append(Mistake(path=(name, "width"), text=text))
     if mistakes:
         raise Refused(*mistakes)
-    return found
+    return sizes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,8 +178,10 @@ class _Training:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LadderSettings(_Training, _Models, StudyKeys):
+class LadderSettings(_Training, _Models, SeedKeys, StudyKeys):
     """Keys of a ladder."""
+
+    small_start: ClassVar[str] = "text"
 
     name: str = "ladder"
     evaluation: Annotated[list[Any], Meta(repeatable=True)] = field(default_factory=list)
@@ -189,46 +191,40 @@ class LadderSettings(_Training, _Models, StudyKeys):
     """What is done where the text holds what is measured on: nothing is trained, or the page says so."""
     small: Annotated[str | None, Meta(json_schema=_small_schema)] = None
     """Make the text offline: pretraining, or pretraining_tiny."""
-    seeds: tuple[Seed, ...] = (0,)
-    """Every rung is pre-trained with each; of weights and order."""
 
     def problems(self) -> list[Mistake | str]:
         """What is missing, and what contradicts itself."""
-        found = super().problems()
+        problems = super().problems()
 
         def wrong(key: str, text: str) -> None:
-            found.append(Mistake(path=(key,), text=text))
+            problems.append(Mistake(path=(key,), text=text))
 
-        if (problem := small_settings.problem_with(self.small, "text")) is not None:
-            wrong("small", problem)
         if not self.text:
             wrong("text", "is missing: files or data sets with plain text to pre-train on.")
         if not self.sizes:
             wrong("sizes", "is missing: what the models look like, as {15M: {layers: 3, width: 192, heads: 3}}.")
-        if len(set(self.seeds)) < len(self.seeds) or not self.seeds:
-            wrong("seeds", "expected at least one, each once.")
-        for path, budgets in (
-            (("budgets",), self.budgets),
-            *((("sizes", name, "budgets"), size.budgets) for name, size in self.sizes.items()),
-        ):
+        all_budgets: dict[tuple[str, ...], tuple[int, ...]] = {("budgets",): self.budgets}
+        for name, size in self.sizes.items():
+            all_budgets["sizes", name, "budgets"] = size.budgets
+        for path, budgets in all_budgets.items():
             if any(a >= b for a, b in itertools.pairwise(budgets)):
                 text = f"expected budgets that rise, each once, got {', '.join(map(str, budgets))}."
-                found.append(Mistake(path=path, text=text))
+                problems.append(Mistake(path=path, text=text))
         for name, size in self.sizes.items():
-            own = size.batch_size or self.batch_size
+            batch = size.batch_size or self.batch_size
             budgets = size.budgets or self.budgets
             if not budgets:
-                found.append(Mistake(path=("budgets",), text=f"is missing: the tokens of each run of {name}."))
+                problems.append(Mistake(path=("budgets",), text=f"is missing: the tokens of each run of {name}."))
             for budget in budgets:
-                if budget < FEWEST_STEPS * own * self.context:
+                if budget < FEWEST_STEPS * batch * self.context:
                     text = (
-                        f"expected at least {FEWEST_STEPS} steps of {own} windows of {self.context} tokens for {name}, "
-                        f"got a budget of {budget} tokens."
+                        f"expected at least {FEWEST_STEPS} steps of {batch} windows of {self.context} tokens for "
+                        f"{name}, got a budget of {budget} tokens."
                     )
-                    found.append(Mistake(path=("budgets",), text=text))
-        found += [
+                    problems.append(Mistake(path=("budgets",), text=text))
+        problems += [
             Mistake(path=("train", k), text="is set by the ladder; leave it out.") for k in self.train if k in OWN
         ]
         by = "is set by `sizes` and the tokenizer; leave it out."
-        found += [Mistake(path=("model", k), text=by) for k in self.model if k in SET_BY_SIZES]
-        return list(dict.fromkeys(found))
+        problems += [Mistake(path=("model", k), text=by) for k in self.model if k in SET_BY_SIZES]
+        return list(dict.fromkeys(problems))

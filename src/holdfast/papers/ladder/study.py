@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from holdfast.errors import ConfigError, HoldfastError
 from holdfast.papers.ladder.plan import RUNG, TEXT, LadderConfig, Rung, refuse_little_text
-from holdfast.papers.ladder.record import RECORD_FILE, LadderRecord, PretrainedRung, SizeAbout, write_ladder
+from holdfast.papers.ladder.record import RECORD_FILE, LadderRecord, PretrainedRung, SizeAbout
+from holdfast.records.evaluation import Metric
 from holdfast.records.run import RunFolder
 from holdfast.studies.engine import session as engine
 from holdfast.studies.engine import storage as stored
 from holdfast.studies.engine.asked import StudyAsked
 from holdfast.studies.engine.models import train_model
-from holdfast.studies.engine.progress import share_of_run
 from holdfast.studies.engine.storage import GRACE_SECONDS
-from holdfast.studies.engine.study import COMPLETE, RUNNING, CannotJudge, JobState, StudyState, Writer
+from holdfast.studies.engine.study import COMPLETE, CannotJudge, JobState, StudyState, Writer
 from holdfast.support.files import read_object, write_bytes_atomic
 
 if TYPE_CHECKING:
@@ -73,11 +74,6 @@ class LadderStudy(StudyAsked[LadderConfig]):
     begins: ClassVar[str] = "holdfast study run study.yaml"
     markers: ClassVar[tuple[str, ...]] = (RECORD_FILE, "study.db", "logs", "data", "tokens", "tokenizer")
     one_in_process: ClassVar[bool] = True  # a single run then shows how far it is itself
-
-    @property
-    def seeds(self) -> tuple[int, ...]:
-        """Every rung is pre-trained with each."""
-        return self.settings.asked.seeds
 
     def cells(self, attributes: Mapping[str, Any]) -> list[tuple[str, int]]:
         """The text is tokenised once."""
@@ -138,10 +134,10 @@ class LadderStudy(StudyAsked[LadderConfig]):
         from holdfast.support.progress import progress
 
         config, what = self.settings, "the text"
-        held, sources = HeldOut(config.plan.entries), [text_rows(name) for name in names]
+        held_out, sources = HeldOut(config.plan.entries), [text_rows(name) for name in names]
         with progress("Looking for held-out documents in the text", total=sum(map(len, sources))) as advance:
-            found = held.stands_in(_texts(sources, advance), what=what)
-        return held.judged(found, overlap=config.asked.overlap, what=what)
+            overlaps = held_out.stands_in(_texts(sources, advance), what=what)
+        return held_out.judged(overlaps, overlap=config.asked.overlap, what=what)
 
     def _train_tokenizer(self, names: Sequence[str]) -> None:
         """On documents from all over the text."""
@@ -149,8 +145,8 @@ class LadderStudy(StudyAsked[LadderConfig]):
         from holdfast.papers.worlds.embedded import train_tokenizer
         from holdfast.support.leftovers import scratch_folder
 
-        place = Path(self.settings.tokenizer)
-        if place.is_dir():
+        folder = Path(self.settings.tokenizer)
+        if folder.is_dir():
             return
         texts: list[str] = []
         for name in names:
@@ -160,23 +156,16 @@ class LadderStudy(StudyAsked[LadderConfig]):
             step = max(1, int(len(rows) * mean * len(names) / _TOKENIZER_CHARACTERS))
             texts += rows.select(range(0, len(rows), step))["text"]
         tokenizer = train_tokenizer(texts, vocab_size=self.settings.asked.vocab_size)
-        with scratch_folder(place.parent, ".tokenizer-") as scratch:
-            tokenizer.save_pretrained(scratch / place.name)
-            (scratch / place.name).rename(place)
+        with scratch_folder(folder.parent, ".tokenizer-") as scratch:
+            tokenizer.save_pretrained(scratch / folder.name)
+            (scratch / folder.name).rename(folder)
 
-    def values(self, task: Task) -> Sequence[float]:
-        """That it is done."""
-        return [1.0]
-
-    def share(self, job: JobState) -> float:
-        """How much of a running job is done, read from what its run has written."""
-        share = super().share(job)
-        name = job.attributes[RUNG]
-        if job.state == RUNNING and share < 1 and name != TEXT:
-            rung, done = self.settings.rungs[name], len(self.results(job.attributes))
-            settings = self.settings.training(rung, self.seeds[min(done, len(self.seeds) - 1)], {})
-            share += share_of_run(settings) / len(self.seeds)
-        return share
+    def running(self, job: JobState) -> Mapping[str, Any] | None:
+        """See `StudyAsked`."""
+        if job.attributes[RUNG] == TEXT:
+            return None
+        rung, done = self.settings.rungs[job.attributes[RUNG]], len(self.results(job.attributes))
+        return self.settings.training(rung, self.seeds[done], {})
 
     def clean(self, state: StudyState) -> None:
         """Deletes what resuming needed, of runs that have ended."""
@@ -191,76 +180,69 @@ class LadderStudy(StudyAsked[LadderConfig]):
 
     def outcome(self, state: StudyState) -> LadderRecord:
         """The ladder as in ladder.json."""
-        config = self.settings
+        config, notes = self.settings, list[str]()
         by_rung = {job.attributes[RUNG]: job for job in state.latest}
-        rungs = [
-            self._rung(rung, seed, by_rung[name])
-            for name, rung in config.rungs.items()
-            if name in by_rung
-            for seed in self.seeds
-        ]
-        tokens = config.tokens / "tokens.json"
-        notes = list(state.attributes.get("notes", []))
-        if (text := by_rung.get(TEXT)) is not None:
-            notes += [note for made in self.results(text.attributes) for note in made.get("notes", ())]
-            if (reason := text.attributes.get(stored.REASON)) is not None:
+        rungs = []
+        for rung, seed in itertools.product(config.rungs.values(), self.seeds):
+            if rung.name in by_rung:
+                rungs.append(self._rung(rung, seed, by_rung[rung.name]))
+        text = by_rung.get(TEXT)
+        if text is not None:
+            for result in self.results(text.attributes):
+                notes += result.get("notes", ())
+            reason = text.attributes.get(stored.REASON)
+            if reason is not None:
                 notes.append(f"Tokenising failed: {reason}")
+        tokens = config.tokens / "tokens.json"
         return LadderRecord(
-            name=config.name,
-            status=state.status,
-            created=state.created,
-            finished=state.finished,
-            config=config.resolved,
+            **state.record_fields(config.resolved, notes),
             sizes={name: self._about(name) for name in config.asked.sizes},
             rungs=rungs,
             text=read_object(tokens) if tokens.is_file() else {},
-            notes=notes,
-            versions=dict(state.attributes.get("versions", {})),
-            hardware=dict(state.attributes.get("hardware", {})),
         )
 
     def _about(self, name: str) -> SizeAbout:
         decoder = self.settings.decoder(name)
         shape = {"layers": decoder.layers, "width": decoder.width, "heads": decoder.heads, "mlp": decoder.mlp}
-        counts = {}
-        for rung in (r for r in self.settings.rungs.values() if r.size == name):
+        rungs = [rung for rung in self.settings.rungs.values() if rung.size == name]
+        for rung in rungs:
             with contextlib.suppress(HoldfastError, OSError):
                 model = RunFolder(self.settings.run_folder(rung, self.seeds[0])).read().model
-                tables = 2 * int(model["vocabulary"]) * decoder.width
-                tied = bool(decoder.more.get("tie_word_embeddings"))
-                inside = int(model["parameters"]) - (tables // 2 if tied else tables)
-                counts = {"parameters": int(model["parameters"]), "without_tables": inside}
-                break
-        return SizeAbout(**shape, **counts)
+                parameters, table = int(model["parameters"]), int(model["vocabulary"]) * decoder.width
+                tables = 1 if decoder.more.get("tie_word_embeddings") else 2
+                return SizeAbout(**shape, parameters=parameters, without_tables=parameters - tables * table)
+        return SizeAbout(**shape)
 
     def _rung(self, rung: Rung, seed: int, job: JobState) -> PretrainedRung:
         config = self.settings
-        folder = config.run_folder(rung, seed)
-        found: dict[str, Any] = {}
-        run = RunFolder(folder)
-        with contextlib.suppress(HoldfastError, OSError):
-            training = run.read().training
-            rows = [row for row in run.metrics() if "loss" in row]
-            found = {
-                "tokens": int(training.get("tokens") or 0),
-                "steps": int(training.get("steps") or 0),
-                "seconds": float(training.get("seconds") or 0.0),
-                "loss": float(rows[-1]["loss"]) if rows else None,
-                "curve": [(int(row.get("tokens", 0)), float(row["loss"])) for row in rows],
-            }
-        with contextlib.suppress(HoldfastError, OSError):
-            measured = {f"{e.suite}/{e.name}": e.metrics.get(e.primary) for e in run.evaluated("result").all()}
-            asked = [f"{e.suite}/{e.name}" for e in config.plan.entries]
-            found["figures"] = {name: metric for name in asked if (metric := measured.get(name)) is not None}
-        return PretrainedRung(
+        run = RunFolder(config.run_folder(rung, seed))
+        record = PretrainedRung(
             size=rung.size,
             budget=rung.budget,
             seed=seed,
-            folder=folder.name,
+            folder=run.path.name,
             state=job.state,
             reason=job.attributes.get(stored.REASON),
-            **found,
         )
+        with contextlib.suppress(HoldfastError, OSError):
+            training = run.read().training
+            rows = [row for row in run.metrics() if "loss" in row]
+            record = replace(
+                record,
+                tokens=int(training.get("tokens") or 0),
+                steps=int(training.get("steps") or 0),
+                seconds=float(training.get("seconds") or 0.0),
+                loss=float(rows[-1]["loss"]) if rows else None,
+                curve=[(int(row.get("tokens", 0)), float(row["loss"])) for row in rows],
+            )
+        figures: dict[str, Metric] = {}
+        with contextlib.suppress(HoldfastError, OSError):
+            measured = run.evaluated("result")
+            for entry in config.plan.entries:
+                evaluation = measured.find(entry.suite, entry.name)
+                if evaluation is not None:
+                    figures[f"{entry.suite}/{entry.name}"] = evaluation.leading
+        return replace(record, figures=figures)
 
     def complete(self, record: LadderRecord) -> LadderRecord:
         """Writes the ladder of each size and seed, for commands that take one."""
@@ -269,20 +251,16 @@ class LadderStudy(StudyAsked[LadderConfig]):
         config = self.settings
         for size in config.asked.sizes:
             for seed in self.seeds:
-                done = [r for r in record.rungs if (r.size, r.seed, r.state) == (size, seed, COMPLETE)]
-                rows = [
-                    {"model": str(config.output_dir / r.folder), "tokens": float(r.tokens), "label": r.folder}
-                    for r in done
-                ]
+                rows = []
+                for rung in record.rungs:
+                    if (rung.size, rung.seed, rung.state) == (size, seed, COMPLETE):
+                        model = str(config.output_dir / rung.folder)
+                        rows.append({"model": model, "tokens": float(rung.tokens), "label": rung.folder})
                 if rows:
                     more = f"-seed{seed}" if len(self.seeds) > 1 else ""
                     text = yaml.safe_dump({"ladder": rows}, sort_keys=False)
                     write_bytes_atomic(config.output_dir / f"{size}{more}.yaml", text.encode())
         return record
-
-    def write(self, record: LadderRecord) -> None:
-        """Writes ladder.json."""
-        write_ladder(self.settings.output_dir, record)
 
     def page(self, record: LadderRecord) -> Writer:
         """The page on what is there."""

@@ -51,14 +51,14 @@ def overtraining_record(
         config: what was asked for.
         results: what was made, by the job's number.
     """
-    notes: list[str] = list(state.attributes.get("notes", []))
+    notes: list[str] = []
     probed: dict[str, ProbedModel] = {}
     sharpness: dict[str, Sharpness] = {}
     models = []
     for job in state.latest:
         seeds = results.get(job.number, ())
         for result in seeds:
-            notes += [note for note in result.get("notes", ()) if note not in notes]
+            notes += result.get("notes", ())
         reason = job.attributes.get(stored.REASON)
         if job.attributes[KIND] == TUNE:
             models.append(_tuned_model(job, config.tunings[job.attributes[MODEL]], reason, seeds))
@@ -80,20 +80,13 @@ def overtraining_record(
             f"that no earlier epoch is the result."
         )
     return OvertrainingRecord(
-        name=config.name,
-        status=state.status,
-        created=state.created,
-        finished=state.finished,
-        config=config.resolved,
+        **state.record_fields(config.resolved, notes),
         checkpoints=_checkpoints(config, probed),
         tasks=list(config.asked.tasks),
         arms=_arms(tunings),
         direct=config.direct,
         models=models,
         sharpness=list(sharpness.values()),
-        notes=notes,
-        versions=dict(state.attributes.get("versions", {})),
-        hardware=dict(state.attributes.get("hardware", {})),
     )
 
 

@@ -12,18 +12,15 @@ report.html                       the page
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from holdfast.errors import DataError
-from holdfast.records.evaluation import SCHEMA
+from holdfast.records.base import BaseRecord
 from holdfast.records.figure import Figure
 from holdfast.records.probe import CostTrend, Inflection, ProbedModel, Sensitivity, Sharpness, Trend, TurningPoint
 from holdfast.records.study import SampleCorrelation
-from holdfast.support.files import read_as, write_json
 
 RECORD_FILE = "overtraining.json"
 TUNED = "tuned"
@@ -257,16 +254,10 @@ def alike(items: Iterable[T], **fields: Any) -> list[T]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OvertrainingRecord:
+class OvertrainingRecord(BaseRecord):
     """overtraining.json."""
 
-    name: str
-    status: str
-    """"running", "interrupted", "failed" or "finished"."""
-    created: str
-    finished: str | None
-    config: dict[str, Any]
-    """As resolved."""
+    file: ClassVar[str] = RECORD_FILE
     checkpoints: list[Checkpoint]
     """The smallest budget first."""
     tasks: list[str]
@@ -299,10 +290,6 @@ class OvertrainingRecord:
     """The same of changes without training; its trials are places in `sensitivities`."""
     score_correlations: list[SampleCorrelation] = field(default_factory=list)
     """The same of what models with a vision tower score on pictures; its trials are places in `models`."""
-    notes: list[str] = field(default_factory=list)
-    versions: dict[str, str] = field(default_factory=dict)
-    hardware: dict[str, Any] = field(default_factory=dict)
-    schema: int = SCHEMA
 
     def leading(self, task: str, suite: str) -> Scored | None:
         """The entry of a suite that leads; None before anything was measured."""
@@ -314,15 +301,4 @@ class OvertrainingRecord:
         return models[0] if models else None
 
 
-def read_overtraining(folder: str | os.PathLike[str]) -> OvertrainingRecord:
-    """The study in a folder.
-
-    Raises:
-        DataError: no overtraining.json, or one that cannot be read.
-    """
-    return read_as(Path(folder) / RECORD_FILE, OvertrainingRecord)
-
-
-def write_overtraining(folder: Path, record: OvertrainingRecord) -> Path:
-    """Writes overtraining.json, atomically."""
-    return write_json(folder / RECORD_FILE, record)
+read_overtraining = OvertrainingRecord.read

@@ -33,16 +33,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from holdfast.config.declare import Meta, Seed
+from holdfast.config.declare import Meta
 from holdfast.config.decode import decode, decode_named
 from holdfast.config.values import Mistake, Refused
 from holdfast.errors import did_you_mean
 from holdfast.evaluation.ladder import Rung, parse_ladder
 from holdfast.evaluation.probe.settings import ChangeSettings, Sizes
 from holdfast.studies.engine import small as small_settings
-from holdfast.studies.engine.keys import ALLOWED, NAME, StudyKeys
+from holdfast.studies.engine.keys import ALLOWED, NAME, SeedKeys, StudyKeys
 
 RATE = "learning_rate"
 """What every study varies."""
@@ -268,15 +268,15 @@ class _How:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OvertrainingSettings(_How, _What, StudyKeys):
+class OvertrainingSettings(_How, _What, SeedKeys, StudyKeys):
     """Keys of an overtraining study."""
+
+    small_start: ClassVar[str] = "tasks"
 
     name: str = "overtraining"
     small: Annotated[str | None, Meta(json_schema=_small_schema)] = None
     """Make tasks and held-out text offline, for a ladder of the same small world: overtraining, overtraining_tiny,
     pictures or pictures_tiny."""
-    seeds: tuple[Seed, ...] = (0,)
-    """Every fine-tuning is done with each; of order and dropout."""
     keep: Literal["all", "none"] = "none"
     """Whether the weights of the fine-tuned models stay on disk."""
 
@@ -287,8 +287,6 @@ class OvertrainingSettings(_How, _What, StudyKeys):
         def wrong(key: str, text: str) -> None:
             problems.append(Mistake(path=(key,), text=text))
 
-        if (problem := small_settings.problem_with(self.small, "tasks")) is not None:
-            wrong("small", problem)
         if len(self.ladder) < 2:
             wrong("ladder", f"expected checkpoints of one model at two or more budgets, got {len(self.ladder)}.")
         if not self.tasks and not self.probe:
@@ -308,8 +306,6 @@ class OvertrainingSettings(_How, _What, StudyKeys):
         if self.tasks and RATE not in self.vary and "retention" not in self.vary:
             text = "is missing: the rates that are tried, as in {learning_rate: {log: [1.0e-5, 1.0e-3], points: 7}}."
             wrong("vary", text)
-        if len(set(self.seeds)) < len(self.seeds) or not self.seeds:
-            wrong("seeds", "expected at least one, each once.")
         return problems + self._training_problems()
 
     def _training_problems(self) -> list[Mistake]:

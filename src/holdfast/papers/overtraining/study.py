@@ -22,15 +22,14 @@ from holdfast.papers.overtraining.plan import (
     OvertrainingConfig,
     Part,
 )
-from holdfast.papers.overtraining.record import RECORD_FILE, OvertrainingRecord, write_overtraining
+from holdfast.papers.overtraining.record import RECORD_FILE, OvertrainingRecord
 from holdfast.records.probe import ProbedModel, Sharpness
 from holdfast.records.run import RunFolder
 from holdfast.studies.engine import session as engine
 from holdfast.studies.engine.asked import StudyAsked
 from holdfast.studies.engine.models import train_model
-from holdfast.studies.engine.progress import share_of_run
 from holdfast.studies.engine.storage import GRACE_SECONDS
-from holdfast.studies.engine.study import COMPLETE, RUNNING, JobState, StudyState, Writer
+from holdfast.studies.engine.study import COMPLETE, JobState, StudyState, Writer
 from holdfast.support.resources import release_memory
 
 if TYPE_CHECKING:
@@ -93,11 +92,6 @@ class OvertrainingStudy(StudyAsked[OvertrainingConfig]):
     begins: ClassVar[str] = "holdfast study run study.yaml"
     one_in_process: ClassVar[bool] = True  # a single one then shows how far it is itself
     markers: ClassVar[tuple[str, ...]] = (RECORD_FILE, "study.db", "logs", "data", "probed", "aligned", "runs")
-
-    @property
-    def seeds(self) -> tuple[int, ...]:
-        """Every fine-tuning is done with each."""
-        return self.settings.asked.seeds
 
     def cells(self, attributes: Mapping[str, Any]) -> list[tuple[str, int]]:
         """Only trainings are repeated."""
@@ -221,18 +215,12 @@ class OvertrainingStudy(StudyAsked[OvertrainingConfig]):
             distance=distance(start, run.path).total.l2,
         )
 
-    def values(self, task: Task) -> Sequence[float]:
-        """That it is done."""
-        return [1.0]
-
-    def share(self, job: JobState) -> float:
-        """How much of a running job is done, read from what its run has written."""
-        share = super().share(job)
-        if job.state == RUNNING and share < 1 and job.attributes[KIND] == TUNE:
-            seed = self.seeds[min(len(self.results(job.attributes)), len(self.seeds) - 1)]
-            settings = self.settings.training(job.attributes[CHECKPOINT], job.attributes[MODEL], seed)
-            share += share_of_run(settings) / len(self.seeds)
-        return share
+    def running(self, job: JobState) -> Mapping[str, Any] | None:
+        """See `StudyAsked`."""
+        if job.attributes[KIND] != TUNE:
+            return None
+        seed = self.seeds[len(self.results(job.attributes))]
+        return self.settings.training(job.attributes[CHECKPOINT], job.attributes[MODEL], seed)
 
     def clean(self, state: StudyState) -> None:
         """Deletes what resuming needed, and the weights unless they are kept or a job that is open needs them."""
@@ -265,17 +253,13 @@ class OvertrainingStudy(StudyAsked[OvertrainingConfig]):
         """The study as in overtraining.json, without what is computed from samples."""
         from holdfast.papers.overtraining.outcome import overtraining_record
 
-        return overtraining_record(state, self.settings, {j.number: self.results(j.attributes) for j in state.latest})
+        return overtraining_record(state, self.settings, self.results_by_job(state))
 
     def complete(self, record: OvertrainingRecord) -> OvertrainingRecord:
         """With figures and verdicts."""
         from holdfast.papers.overtraining.outcome import with_figures
 
         return with_figures(record, self.settings)
-
-    def write(self, record: OvertrainingRecord) -> None:
-        """Writes overtraining.json."""
-        write_overtraining(self.settings.output_dir, record)
 
     def page(self, record: OvertrainingRecord) -> Writer:
         """The page."""

@@ -79,7 +79,7 @@ class StudyConfig(ResidualConfig, StudySettings):
 
     def models(self) -> list[StudiedModel]:
         """Every model of the report, none of them made yet."""
-        return [model for part in self.parts() for model in part._models()]
+        return [model for world in self.parts() for model in world._models()]
 
     def _tuned(self, continued: StudiedModel) -> Iterator[StudiedModel]:
         """On the conversations of the small world, after the largest budget."""
@@ -102,31 +102,33 @@ def study_config(values: Mapping[str, Any] | Given, *, source: str | None = None
     Raises:
         ConfigError: with every mistake at once.
     """
-    asked, given = read_settings(StudySettings, values, source)
-    families, derived, widths = asked.families, asked.derived, asked.widths
-    if asked.small:
+    settings, request = read_settings(StudySettings, values, source)
+    families, derived, widths = settings.families, settings.derived, settings.widths
+    if settings.small:
         from holdfast.papers.residual.small_world import models_of, recipe_of
 
-        recipe = recipe_of(asked.world)
+        recipe = recipe_of(settings.world)
         families, derived = models_of(recipe, {})
         widths = widths or (recipe.width,)
         # in full, so that a study of a world that a later version would make otherwise is not taken for this one
-        given.values["world"] = recipe.record()
-    budgets = asked.budgets or ((None,) if asked.corpus or asked.small else ())
-    wanted = list(families)[:1] if asked.continued is None else asked.continued
+        request.values["world"] = recipe.record()
+    budgets: tuple[int | None, ...] = settings.budgets
+    if not budgets and (settings.corpus or settings.small):
+        budgets = (None,)
+    continued = list(families)[:1] if settings.continued is None else settings.continued
     return whole_config(
         StudyConfig,
-        asked,
-        given,
-        asked.folder,
-        name=asked.name,
+        settings,
+        request,
+        settings.folder,
+        name=settings.name,
         families=families,
         derived=derived,
         budgets=budgets,
-        continued=tuple(n for n in families if n in wanted) if budgets else (),
-        scales=asked.scales or (1.0,),
-        starts=tuple(s for s in (BASE, INSTRUCT) if s in asked.starts),
+        continued=tuple(name for name in families if budgets and name in continued),
+        scales=settings.scales or (1.0,),
+        starts=tuple(start for start in (BASE, INSTRUCT) if start in settings.starts),
         widths=widths,
-        siblings=len(families) > 1 if asked.siblings is None else asked.siblings,
-        storage=asked.database,
+        siblings=len(families) > 1 if settings.siblings is None else settings.siblings,
+        storage=settings.database,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from holdfast.config.declare import Meta
 from holdfast.config.values import Mistake, Refused
@@ -37,6 +37,8 @@ def _world_schema() -> dict[str, Any]:
 class StudySettings(GridSettings, StudyKeys):
     """`holdfast study run` of the residual."""
 
+    small_start: ClassVar[str] = ""
+
     name: str = "residual"
     continued: tuple[str, ...] | None = None
     """Families that are continued on the new text (the first)."""
@@ -58,11 +60,12 @@ class StudySettings(GridSettings, StudyKeys):
 
     def problems(self) -> list[Mistake | str]:
         """Models and files that are not there, and keys that do not go together."""
-        found = super().problems()
-        found += self.corpus_problems(needed=bool(self.budgets) and not self.small)
-        found += self.restore_problems(given=not self.small)
+        problems = super().problems()
+        problems += self.corpus_problems(needed=bool(self.budgets) and not self.small)
+        problems += self.restore_problems(given=not self.small)
         if self.restore is not None and INSTRUCT not in self.starts:
-            found.append(Mistake(path=("restore",), text="begins with the continued instruct model: add it to starts."))
+            text = "begins with the continued instruct model: add it to starts."
+            problems.append(Mistake(path=("restore",), text=text))
         names = tuple(self.families)
         if self.small:
             from holdfast.papers.residual.small_world import at_width, models_of, recipe_of
@@ -70,32 +73,31 @@ class StudySettings(GridSettings, StudyKeys):
             try:
                 names = tuple(models_of(recipe_of(self.world), {})[0])
             except Refused as error:
-                return [*found, *(dataclasses.replace(m, path=("world", *m.path)) for m in error.mistakes)]
+                return [*problems, *(dataclasses.replace(m, path=("world", *m.path)) for m in error.mistakes)]
             for width in self.widths:
-                problems = at_width(recipe_of(self.world), width).problems()
-                found += [Mistake(path=("widths",), text=p) for p in problems]
+                wrong = at_width(recipe_of(self.world), width).problems()
+                problems += [Mistake(path=("widths",), text=p) for p in wrong]
         for key in ("world", "retuned", "widths") if not self.small else ():
             if getattr(self, key):
                 text = f"has no effect without small: world. Add that, or leave {key} out."
-                found.append(Mistake(path=(key,), text=text))
+                problems.append(Mistake(path=(key,), text=text))
         for key, known in (("continued", names), ("starts", (BASE, INSTRUCT))):
-            found += [
-                Mistake(path=(key,), text=f"expected some of {', '.join(known)}, got {n!r}.{did_you_mean(n, known)}")
-                for n in getattr(self, key) or ()
-                if n not in known
-            ]
+            for name in getattr(self, key) or ():
+                if name not in known:
+                    text = f"expected some of {', '.join(known)}, got {name!r}.{did_you_mean(name, known)}"
+                    problems.append(Mistake(path=(key,), text=text))
         if self.small:
-            return found
+            return problems
         if not self.families:
             text = "expected pairs by name, as in 'llama-3: {base: MODEL, instruct: MODEL}', got nothing."
-            found.append(Mistake(path=("families",), text=text))
+            problems.append(Mistake(path=("families",), text=text))
         for name, pair in self.families.items():
-            found += named_problems("families", name, ())
-            found += pair_problems(pair.base, pair.instruct, ("families", name))
+            problems += named_problems("families", name, ())
+            problems += pair_problems(pair.base, pair.instruct, ("families", name))
         for name, model in self.derived.items():
-            found += named_problems("derived", name, names)
-            found += model_problems(model, ("derived", name))
-        return found
+            problems += named_problems("derived", name, names)
+            problems += model_problems(model, ("derived", name))
+        return problems
 
 
 def named_problems(key: str, name: str, taken: tuple[str, ...]) -> list[Mistake]:

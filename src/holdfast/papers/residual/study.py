@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from holdfast.papers.residual.plan import MODEL, StudyConfig, study_config
-from holdfast.records.residual import RECORD_FILE, ResidualRecord, StudiedModel, read_update, write_update
+from holdfast.records.residual import RECORD_FILE, ResidualRecord, StudiedModel, read_update
 from holdfast.studies.engine import session as engine
 from holdfast.studies.engine.storage import GRACE_SECONDS, REASON
 from holdfast.studies.engine.study import COMPLETE, FAILED, Study, StudyState, Writer
@@ -83,8 +83,8 @@ class ResidualStudy(Study[StudyConfig]):
     def load(cls, resolved: Mapping[str, Any], *, storage: str, output_dir: Path) -> ResidualStudy:
         """See `Study.load`."""
         config = study_config(resolved, source=f"study '{resolved['name']}'")
-        found = read_update(output_dir) if (output_dir / RECORD_FILE).is_file() else None
-        return cls(dataclasses.replace(config, storage=storage, output_dir=output_dir), found)
+        record = read_update(output_dir) if (output_dir / RECORD_FILE).is_file() else None
+        return cls(dataclasses.replace(config, storage=storage, output_dir=output_dir), record)
 
     def open_folder(self, console: Any) -> None:
         """Continues the record in the folder, or begins one."""
@@ -116,7 +116,7 @@ class ResidualStudy(Study[StudyConfig]):
     def models(self) -> dict[str, StudiedModel]:
         """Every model by name, none of them made."""
         parts = [workshop.config for workshop in self.workshops.values()] or self.settings.parts()
-        return {m.name: m for part in parts for m in part.models()}
+        return {m.name: m for config in parts for m in config.models()}
 
     def make(self, task: Task) -> StudiedModel:
         """One model, made and measured."""
@@ -149,28 +149,28 @@ class ResidualStudy(Study[StudyConfig]):
     def outcome(self, state: StudyState) -> ResidualRecord:
         """The record with every model as the storage knows it."""
         models = dict(self.models)
-        for job in (j for j in state.latest if j.attributes.get(MODEL) in models):
-            name = job.attributes[MODEL]
+        for job in state.latest:
+            name = job.attributes.get(MODEL)
+            if name not in models:
+                continue
             reason = job.attributes.get(REASON) if job.state == FAILED else None
-            made = [StudiedModel(**found) for found in self.results(job.attributes)]
-            models[name] = made[0] if made else dataclasses.replace(models[name], state=job.state, reason=reason)
-        record, found = self._record(), list(models.values())
-        ended = (record.finished or now()) if all(m.state in (COMPLETE, FAILED) for m in found) else None
-        return dataclasses.replace(record, models=found, status=state.status, finished=ended)
+            models[name] = dataclasses.replace(models[name], state=job.state, reason=reason)
+            for result in self.results(job.attributes):
+                models[name] = StudiedModel(**result)
+        record = self._record()
+        has_ended = all(model.state in (COMPLETE, FAILED) for model in models.values())
+        finished = (record.finished or now()) if has_ended else None
+        return dataclasses.replace(record, models=list(models.values()), status=state.status, finished=finished)
 
     def complete(self, record: ResidualRecord) -> ResidualRecord:
         """The record with its pairs; weights that are not kept are deleted once every model is there."""
         out = self.settings.output_dir
-        whole = [m for m in record.models if m.state == COMPLETE]
+        models = [m for m in record.models if m.state == COMPLETE]
         if record.finished is not None and self.settings.keep == "none":
-            for model in (m for m in whole if not m.given):
+            for model in (m for m in models if not m.given):
                 drop_weights(out, model)
-        pairs, left_out = pairs_of(whole, out, confidence=0.95)
+        pairs, left_out = pairs_of(models, out, confidence=0.95)
         return dataclasses.replace(record, pairs=pairs, notes=list(dict.fromkeys([*record.notes, *left_out])))
-
-    def write(self, record: ResidualRecord) -> None:
-        """Writes update.json."""
-        write_update(self.settings.output_dir, record)
 
     def page(self, record: ResidualRecord) -> Writer:
         """The page with the paper's tables."""

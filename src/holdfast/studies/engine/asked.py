@@ -1,6 +1,6 @@
-"""What studies have in common that were asked for by one dataclass of settings: how a file is read and checked, what
-resuming compares, and how a small setting's files are made. A study adds a subclass of `AskedStudy`, which says what it
-was asked for, and one of `StudyAsked`, which runs it."""
+"""What studies have in common whose settings are one dataclass: how a file is read and checked, what resuming compares,
+and how a small setting's files are made. A study adds a subclass of `AskedStudy`, which says what it was asked for, and
+one of `StudyAsked`, which runs it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from holdfast.errors import ConfigError, UserError
 from holdfast.studies.engine import small as small_settings
 from holdfast.studies.engine.keys import StudyKeys
 from holdfast.studies.engine.models import training_problems
-from holdfast.studies.engine.study import Job, Study
+from holdfast.studies.engine.progress import share_of_run
+from holdfast.studies.engine.study import RUNNING, Job, JobState, Study
 from holdfast.support.files import to_jsonable
 from holdfast.support.secrets import without_secrets
 
@@ -66,39 +67,48 @@ class AskedStudy(Generic[A]):
         """What is put in the queue, in order."""
         raise NotImplementedError
 
+    def filled(self, value: Any) -> Any:
+        """A value with the names of the small setting in it replaced, where they are known."""
+        return small_settings.fill(value, self.names) if self.names else value
+
+    # -------------------------------------------------------------------------------------------------------- resuming
+
     def differences(self, old: Mapping[str, Any]) -> list[str]:
         """What keeps the study whose `resolved` is `old` from being this one, a sentence each."""
-        aside = {"output_dir", *self.may_change(old)}
         begun = self._with_defaults(old)
-        keys = [k for k in dict.fromkeys([*begun, *self.resolved]) if k not in aside]
-        changed = [k for k in keys if begun.get(k) != self.resolved.get(k)]
-        return [f"{k}: was {begun.get(k)!r}, is {self.resolved.get(k)!r}" for k in changed]
+        ignored = {"output_dir", *self.may_change(old)}
+        changes = []
+        for key in dict.fromkeys([*begun, *self.resolved]):
+            before, now = begun.get(key), self.resolved.get(key)
+            if key not in ignored and before != now:
+                changes.append(f"{key}: was {before!r}, is {now!r}")
+        return changes
 
     def _with_defaults(self, old: Mapping[str, Any]) -> dict[str, Any]:
         """A record of settings, at any depth with the defaults of those that there were not when it was written."""
-        asked, mistakes = decode(self.settings_class, Given(values=dict(old)).set_here(self.settings_class))
-        if asked is None or mistakes:
+        begun = self.begun_as(old)
+        if begun is None:
             return dict(old)
-        known = to_jsonable(asked)
-        return {**old, **{k: v for k, v in known.items() if k not in (*NOT_DECIDING, "small", "output_dir")}}
+        settings = to_jsonable(begun.asked)
+        for key in (*NOT_DECIDING, "small", "output_dir"):
+            settings.pop(key, None)
+        return {**old, **settings}
 
     def begun_as(self: C, old: Mapping[str, Any]) -> C | None:
         """The study as it was when its `resolved` was `old`; None where that cannot be read any more."""
-        asked, mistakes = decode(self.settings_class, Given(values=dict(old)).set_here(self.settings_class))
-        return None if asked is None or mistakes else dataclasses.replace(self, asked=asked)
+        settings, mistakes = decode(self.settings_class, Given(values=dict(old)).set_here(self.settings_class))
+        return None if settings is None or mistakes else dataclasses.replace(self, asked=settings)
 
     def has_jobs_of(self, begun: AskedStudy[A] | None) -> bool:
         """Whether every job of the study as it was begun is one of this one's, which then has got more."""
-        mine = [job.coordinates for job in self.jobs()]
-        return begun is not None and all(job.coordinates in mine for job in begun.jobs())
+        if begun is None:
+            return False
+        coordinates = [job.coordinates for job in self.jobs()]
+        return all(job.coordinates in coordinates for job in begun.jobs())
 
     def may_change(self, old: Mapping[str, Any]) -> Collection[str]:
         """Settings of the study whose `resolved` is `old` that may be others when it goes on."""
         return ()
-
-    def filled(self, value: Any) -> Any:
-        """A value with the names of the small setting in it replaced, where they are known."""
-        return small_settings.fill(value, self.names) if self.names else value
 
     # -------------------------------------------------------------------------------------------------------- checking
 
@@ -106,13 +116,6 @@ class AskedStudy(Generic[A]):
     def normalised(asked: Any) -> Any:
         """Settings with those that follow from others where they were left out."""
         return asked
-
-    @staticmethod
-    def known_keys(asked: Any) -> Sequence[str]:
-        """Keys of a training configuration."""
-        from holdfast.runs.settings import training_keys
-
-        return training_keys()
 
     @staticmethod
     def training_parts(asked: Any) -> dict[str, tuple[Mapping[str, Any], Collection[str]]]:
@@ -123,13 +126,16 @@ class AskedStudy(Generic[A]):
     @classmethod
     def key_problems(cls, asked: Any) -> list[str]:
         """Keys of training configurations that there are none of. To know them takes loading the libraries."""
-        known = cls.known_keys(asked)
-        return [
-            f"{where}.{key}: no such key in a training configuration.{did_you_mean_key(key, known)}"
-            for where, (train, own) in cls.training_parts(asked).items()
-            for key in train
-            if key not in known and key not in own
-        ]
+        from holdfast.runs.settings import training_keys
+
+        known = training_keys()
+        problems = []
+        for where, (train, also_known) in cls.training_parts(asked).items():
+            for key in train:
+                if key not in known and key not in also_known:
+                    near = did_you_mean_key(key, known)
+                    problems.append(f"{where}.{key}: no such key in a training configuration.{near}")
+        return problems
 
     @staticmethod
     def settings_problems(asked: Any) -> list[str]:
@@ -149,10 +155,6 @@ class AskedStudy(Generic[A]):
         and texts that the study makes."""
         return ()
 
-    def problems_of_run(self, settings: Mapping[str, Any]) -> list[str]:
-        """What the code that trains says of one of them."""
-        return training_problems(settings)
-
     def run_problems(self, known: Sequence[str] = (), *, without: Collection[str] = ()) -> list[str]:
         """What the code that trains says of `runs`, each thing once.
 
@@ -160,19 +162,16 @@ class AskedStudy(Generic[A]):
             known: what was said before and is left out.
             without: keys that are not looked at.
         """
-        found: list[str] = []
+        problems: list[str] = []
         try:
             for where, settings in self.runs():
-                problems = self.problems_of_run({k: v for k, v in settings.items() if k not in without})
-                found += [f"{where}: {p}" for p in problems if not any(p in one for one in (*known, *found))]
+                checked = {key: value for key, value in settings.items() if key not in without}
+                for problem in training_problems(checked):
+                    if not any(problem in sentence for sentence in (*known, *problems)):
+                        problems.append(f"{where}: {problem}")
         except UserError as error:
-            found += getattr(error, "problems", [str(error)])
-        return found
-
-    @property
-    def small_seed(self) -> int:
-        """Which world a small setting is made of."""
-        return 0
+            problems += getattr(error, "problems", [str(error)])
+        return problems
 
     @classmethod
     def read(cls: type[C], values: Mapping[str, Any] | Given, *, source: str | None = None, check: bool = True) -> C:
@@ -187,40 +186,42 @@ class AskedStudy(Generic[A]):
         Raises:
             ConfigError: with every mistake at once.
         """
-        given = values if isinstance(values, Given) else Given(values=dict(values), file=source)
-        asked, mistakes = decode(cls.settings_class, given.set_here(cls.settings_class))
-        given.check(mistakes)
-        assert asked is not None
-        asked = cls.normalised(asked)
-        problems = cls.key_problems(asked) if check else []
-        problems += cls.settings_problems(asked)
-        folder = asked.folder
-        small = small_settings.recorded(asked.small) if not problems else None
-        resolved = {k: v for k, v in without_secrets(to_jsonable(asked)).items() if k not in NOT_DECIDING}
+        request = values if isinstance(values, Given) else Given(values=dict(values), file=source)
+        settings, mistakes = decode(cls.settings_class, request.set_here(cls.settings_class))
+        request.check(mistakes)
+        assert settings is not None
+        settings = cls.normalised(settings)
+        problems = cls.key_problems(settings) if check else []
+        problems += cls.settings_problems(settings)
+        small = small_settings.recorded(settings.small) if not problems else None
+        resolved = without_secrets(to_jsonable(settings))
+        for key in NOT_DECIDING:
+            resolved.pop(key, None)
         config = cls(
-            asked=dataclasses.replace(asked, small=small),
-            output_dir=folder,
-            storage=asked.database,
+            asked=dataclasses.replace(settings, small=small),
+            output_dir=settings.folder,
+            storage=settings.database,
             names={},
-            resolved={**resolved, "small": small, "output_dir": str(folder)},
+            resolved={**resolved, "small": small, "output_dir": str(settings.folder)},
         )
         if not problems:
             problems = config.plan_problems()
         if not problems and check:
             problems = config.problems_before() if small else config.part_problems()
         if problems:
-            raise ConfigError(list(dict.fromkeys(problems)), source=source or (str(given.file) if given.file else None))
+            file = str(request.file) if request.file else None
+            raise ConfigError(list(dict.fromkeys(problems)), source=source or file)
         return config
 
     def problems_before(self) -> list[str]:
         """Names that the small setting does not make, and what is wrong with a run whatever it makes; what is measured
         is looked at once its files are there."""
 
-        def look(names: Mapping[str, str]) -> list[str]:
+        def problems_with(names: Mapping[str, str]) -> list[str]:
             small_settings.fill(self.resolved, names)
             return dataclasses.replace(self, names=names).run_problems(without=self.later)
 
-        return small_settings.problems_before(self.resolved["small"], look)
+        return small_settings.problems_before(self.resolved["small"], problems_with)
 
 
 class StudyAsked(Study[C]):
@@ -245,9 +246,33 @@ class StudyAsked(Study[C]):
         small = config.resolved["small"]
         if small is None:
             return self
-        place = config.output_dir / "data"
-        names = small_settings.make_files(small, place, source=config.name, seed=config.small_seed, console=console)
+        folder, seed = config.output_dir / "data", getattr(config.asked, "seed", 0)
+        names = small_settings.make_files(small, folder, source=config.name, seed=seed, console=console)
         filled = dataclasses.replace(config, names=names)
-        if problems := filled.part_problems():
+        problems = filled.part_problems()
+        if problems:
             raise ConfigError(problems, source=config.name)
         return type(self)(filled)
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """As the settings say."""
+        return tuple(getattr(self.settings.asked, "seeds", (0,)))
+
+    def values(self, task: Any) -> Sequence[float] | None:
+        """That it is done."""
+        return [1.0]
+
+    def running(self, job: JobState) -> Mapping[str, Any] | None:
+        """The training configuration of the run that a running job is at; None where it trains nothing."""
+        return None
+
+    def share(self, job: JobState) -> float:
+        """How much of a job is done, read from what its runs have written."""
+        share = super().share(job)
+        if job.state != RUNNING or share >= 1:
+            return share
+        settings = self.running(job)
+        if settings is None:
+            return share
+        return share + share_of_run(settings) / len(self.cells(job.attributes))

@@ -5,7 +5,7 @@ Questions about pictures are known by the pictures: their words may be alike by 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,15 +31,15 @@ class HeldOut:
 
     def __init__(self, entries: Iterable[Entry]) -> None:
         self._texts: dict[str, list[str]] = {}
-        self._asked: dict[str, list[tuple[str, frozenset[str]]]] = {}
+        self._questions: dict[str, list[tuple[str, frozenset[str]]]] = {}
         self._unseen: list[str] = []
         for entry in entries:
-            found = _documents(entry)
-            if found is None:
-                self._unseen.append(_shown(entry))
+            name, documents = _entry_name(entry), _documents(entry)
+            if documents is None:
+                self._unseen.append(name)
                 continue
-            self._texts[_shown(entry)] = [text for text, pictures in found if not pictures]
-            self._asked[_shown(entry)] = [(text, pictures) for text, pictures in found if pictures]
+            self._texts[name] = [text for text, pictures in documents if not pictures]
+            self._questions[name] = [(text, pictures) for text, pictures in documents if pictures]
 
     def stands_in(self, training: Iterable[str], *, what: str, pictures: Iterable[str] = ()) -> list[str]:
         """What of it training data holds, a sentence a file and kind.
@@ -51,23 +51,26 @@ class HeldOut:
         """
         from holdfast.data.overlap import held_in
 
-        documents = [(name, text) for name, texts in self._texts.items() for text in texts]
-        by_name: dict[str, list[str]] = {}
-        for place in held_in([text for _, text in documents], training) if documents else ():
-            by_name.setdefault(documents[place][0], []).append(documents[place][1])
-        found = [
-            f"{len(own)} of {len(self._texts[name])} documents of {name} stand in {what} "
-            f"({'; '.join(_begin(text) for text in own[:_SHOWN])})."
-            for name, own in by_name.items()
-        ]
-        known = frozenset(pictures) if any(self._asked.values()) else frozenset()
-        for name, asked in self._asked.items():
-            if seen := [text for text, own in asked if own & known]:
-                found.append(
-                    f"{len(seen)} of {len(asked)} questions of {name} are about pictures that stand in {what} "
-                    f"({'; '.join(_begin(text) for text in seen[:_SHOWN])})."
-                )
-        return found
+        names, documents = list[str](), list[str]()
+        for name, texts in self._texts.items():
+            names += [name] * len(texts)
+            documents += texts
+        overlaps: dict[str, list[str]] = {}
+        for index in held_in(documents, training) if documents else ():
+            overlaps.setdefault(names[index], []).append(documents[index])
+        sentences = []
+        for name, texts in overlaps.items():
+            count = f"{len(texts)} of {len(self._texts[name])} documents of {name}"
+            sentences.append(f"{count} stand in {what} ({_beginnings(texts)}).")
+        if not any(self._questions.values()):
+            return sentences
+        known = frozenset(pictures)
+        for name, questions in self._questions.items():
+            texts = [text for text, hashes in questions if hashes & known]
+            if texts:
+                count = f"{len(texts)} of {len(questions)} questions of {name}"
+                sentences.append(f"{count} are about pictures that stand in {what} ({_beginnings(texts)}).")
+        return sentences
 
     def judged(self, found: list[str], *, overlap: str, what: str) -> list[str]:
         """What the page says of it.
@@ -94,11 +97,12 @@ def overlap_may_change(old: Mapping[str, Any]) -> Collection[str]:
     return {"overlap"} if old.get("overlap") != "keep" else ()
 
 
-def _begin(text: str) -> str:
-    return f"'{' '.join(text.split())[:60]}'"
+def _beginnings(texts: Sequence[str]) -> str:
+    beginnings = [" ".join(text.split())[:60] for text in texts[:_SHOWN]]
+    return "; ".join(f"'{text}'" for text in beginnings)
 
 
-def _shown(entry: Entry) -> str:
+def _entry_name(entry: Entry) -> str:
     """An entry by its file, or as what it is called."""
     data = getattr(entry, "data", None)
     name = f"{entry.suite}/{entry.name}"
@@ -141,7 +145,7 @@ def _documents(entry: Entry) -> list[tuple[str, frozenset[str]]] | None:
     if not isinstance(entry, DataEntry) or not is_path(entry.data):
         return None
     rows = undecoded(load_rows(entry.data, split=entry.split, config=entry.config))
-    asked = "prompt" in rows.column_names and entry.kind != "perplexity"
-    texts = ["\n".join(texts_of(row["prompt"] if asked else row)) for row in rows]
+    is_question = "prompt" in rows.column_names and entry.kind != "perplexity"
+    texts = ["\n".join(texts_of(row["prompt"] if is_question else row)) for row in rows]
     pictures = pictures_in(entry.data, split=entry.split, config=entry.config)
-    return [(text, frozenset(own)) for text, own in zip(texts, pictures, strict=True)]
+    return [(text, frozenset(hashes)) for text, hashes in zip(texts, pictures, strict=True)]

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
-from holdfast.config.declare import Meta
+from holdfast.config.declare import MAX_SEED, Meta
 from holdfast.config.values import Mistake
+from holdfast.studies.engine import small as small_settings
 
 NAME = re.compile(r"\w[\w.-]*")
 """Of a study, a task or a track: also a folder's, so no path, and neither `.` nor `..`."""
@@ -18,6 +19,9 @@ ALLOWED = "letters, digits, '.', '_' and '-'"
 @dataclass(frozen=True, kw_only=True)
 class StudyKeys:
     """Keys that every study has; its own settings are a subclass with a default name."""
+
+    small_start: ClassVar[str] = "model"
+    """What a small setting of this study makes, see `small.known_settings`; "": it has settings of its own."""
 
     name: str = "study"
     """Of the study in its storage and on its page; default: the file's name."""
@@ -29,10 +33,18 @@ class StudyKeys:
     """A database that several machines share; default: a file in the folder."""
 
     def problems(self) -> list[Mistake | str]:
-        """A name that no folder can have."""
-        if NAME.fullmatch(self.name):
-            return []
-        return [Mistake(path=("name",), text=f"expected {ALLOWED}, got {self.name!r}.")]
+        """A name that no folder can have, a small setting that there is not, and seeds that are the same."""
+        problems: list[Mistake | str] = []
+        if not NAME.fullmatch(self.name):
+            problems.append(Mistake(path=("name",), text=f"expected {ALLOWED}, got {self.name!r}."))
+        small = getattr(self, "small", None) if self.small_start else None
+        small_problem = small_settings.problem_with(small, self.small_start)
+        if small_problem is not None:
+            problems.append(Mistake(path=("small",), text=small_problem))
+        if isinstance(self, SeedKeys) and len(set(self.seeds)) < len(self.seeds):
+            text = f"expected different whole numbers such as [0, 1, 2], got {list(self.seeds)}."
+            problems.append(Mistake(path=("seeds",), text=text))
+        return problems
 
     @property
     def folder(self) -> Path:
@@ -43,3 +55,19 @@ class StudyKeys:
     def database(self) -> str:
         """Its storage's address."""
         return self.storage or f"sqlite:///{self.folder}/study.db"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeedKeys:
+    """The key of a study that repeats its trainings."""
+
+    seeds: Annotated[tuple[int, ...], Meta(ge=0, le=MAX_SEED, least=1, last=True)] = (0,)
+    """Every training is repeated with each."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SmallKeys:
+    """The key of a study whose base can be a small model that is made on the spot."""
+
+    small: Annotated[str | None, Meta(json_schema=small_settings.settings_schema, last=True)] = None
+    """Build a small base and data offline, for a study of minutes."""

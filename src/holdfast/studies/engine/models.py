@@ -23,11 +23,10 @@ MEASURED = "model"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trained:
-    """What came of a training."""
+class MadeModel:
+    """A model of a study, made and measured."""
 
     measured: EvaluationFolder
-    """Of its result."""
     tokens: int = 0
     """Seen in training."""
     curves: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
@@ -38,6 +37,24 @@ def folder_name(parts: Sequence[str], deciding: Any) -> str:
     """Of a model's folder: words for people, and a hash of what decides the model."""
     text = re.sub(r"[^A-Za-z0-9.]+", "-", "-".join(parts)).strip("-.").lower()
     return f"{text[:60].rstrip('-.')}-{fingerprint(deciding, length=8)}"
+
+
+def check_local_model(name: Any, train: Mapping[str, Any]) -> None:
+    """Finds out from a model's files whether it can be loaded; not where it lies on the hub, or is made when the study
+    runs.
+
+    Args:
+        name: of the model.
+        train: keys of `holdfast train` that it is loaded with.
+
+    Raises:
+        ModelError: it cannot.
+    """
+    from holdfast.checkpoints.named import located
+    from holdfast.models import check_model
+
+    if isinstance(name, str) and os.path.isdir(located(name)):
+        check_model(name, trust_remote_code=bool(train.get("trust_remote_code")))
 
 
 def training_problems(settings: Mapping[str, Any]) -> list[str]:
@@ -59,7 +76,9 @@ def training_problems(settings: Mapping[str, Any]) -> list[str]:
     return []
 
 
-def train_model(settings: Mapping[str, Any], suites: Sequence[str], points: int, *, cache: Path, task: Task) -> Trained:
+def train_model(
+    settings: Mapping[str, Any], suites: Sequence[str], points: int, *, cache: Path, task: Task
+) -> MadeModel:
     """Trains and measures a model, or finds it trained.
 
     Args:
@@ -75,24 +94,24 @@ def train_model(settings: Mapping[str, Any], suites: Sequence[str], points: int,
     from holdfast.runs.run import train
     from holdfast.studies.engine.watching import CheckEveryStep
 
-    wanted = train_config(settings)
+    training = train_config(settings)
     run = RunFolder(settings["output_dir"])
     curves: dict[str, list[tuple[float, float]]] = {}
-    if wanted.processes > 1:
-        train_in_processes(wanted, run.path, evaluations=cache)
+    if training.processes > 1:
+        train_in_processes(training, run.path, evaluations=cache)
     else:
-        watched = _losses(wanted.evaluation, suites) if points else []
+        watched = _losses(training.evaluation, suites) if points else []
         if watched:
-            along = Along(
-                shares=tuple(i / points for i in range(1, points)),
-                entries=tuple(f"{entry.suite}/{entry.name}" for entry in watched),
-            )
-            wanted = replace(wanted, evaluation=replace(wanted.evaluation, along=along))
-        train(wanted, console=task.console, evaluation_cache=cache, callbacks=[CheckEveryStep(task.check)], alone=False)
+            shares = tuple(number / points for number in range(1, points))
+            along = Along(shares=shares, entries=tuple(f"{entry.suite}/{entry.name}" for entry in watched))
+            training = replace(training, evaluation=replace(training.evaluation, along=along))
+        train(
+            training, console=task.console, evaluation_cache=cache, callbacks=[CheckEveryStep(task.check)], alone=False
+        )
         curves = _curves(run, watched)
     note_entries(run, task)
     tokens = int(run.read().training.get("tokens") or 0)
-    return Trained(measured=run.evaluated("result"), tokens=tokens, curves=curves)
+    return MadeModel(measured=run.evaluated("result"), tokens=tokens, curves=curves)
 
 
 def note_entries(run: RunFolder, task: Task) -> None:
@@ -158,11 +177,11 @@ def _losses(plan: EvaluationPlan, suites: Sequence[str]) -> list[Entry]:
 
 def _curves(run: RunFolder, watched: Sequence[Entry]) -> dict[str, list[tuple[float, float]]]:
     """By suite: (share of the steps, nats a token), the start and the end among them."""
-    total = int(run.read().training.get("steps") or 0)
-    found: dict[str, list[tuple[float, float]]] = {}
+    steps = int(run.read().training.get("steps") or 0)
+    curves: dict[str, list[tuple[float, float]]] = {}
     for step, measured in run.trajectory():
         for entry in watched:
-            one = measured.find(entry.suite, entry.name)
-            if one is not None and total:
-                found.setdefault(entry.suite, []).append((step / total, one.metrics[one.primary].value))
-    return found
+            evaluation = measured.find(entry.suite, entry.name)
+            if evaluation is not None and steps:
+                curves.setdefault(entry.suite, []).append((step / steps, evaluation.leading.value))
+    return curves

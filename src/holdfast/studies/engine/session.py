@@ -79,7 +79,7 @@ def execute_study(
     count = next(n for n in (workers, settings.workers, good_workers()) if n is not None)
     opened: Opened | None = None
     try:
-        with terminated_is_interrupted(), quiet_libraries(), result_folder(out, lock=".watching") as made:
+        with terminated_is_interrupted(), quiet_libraries(), result_folder(out, lock=".watching") as result_dir:
             study.open_folder(console)
             storage = Storage(settings.storage, grace=grace)
             opened = Opened(storage=storage, queue=None, study=study)
@@ -89,7 +89,7 @@ def execute_study(
             opened.queue.set_user_attr(stored.KIND, kind_name(type(study)))
             opened.queue.set_user_attr("hardware", hardware())
             opened.queue.set_user_attr("versions", {**versions(), "optuna": package_version("optuna")})
-            made.keep()
+            result_dir.keep()
             try:
                 _run_jobs(opened, count, console)
             finally:
@@ -101,16 +101,14 @@ def execute_study(
     finally:
         if opened is not None:
             opened.storage.close()
-    failed = [j for j in state.latest if j.state == FAILED]
-    if failed:
-        kind = error_class(j.attributes for j in failed)
-        again = "The same command tries them again"
-        raise kind(
-            f"{len(failed)} of {_count(len(state.latest), study.noun)} failed; the page is {out / PAGE}.",
-            *(f"  {study.noun} {j.number} ({j.label}): {j.attributes.get(stored.REASON)}" for j in failed),
-            f"{again} once the request is changed." if kind is UserError else f"{again}.",
-        )
-    return record
+    failed = [job for job in state.latest if job.state == FAILED]
+    if not failed:
+        return record
+    kind = error_class(job.attributes for job in failed)
+    lines = [f"{len(failed)} of {_count(len(state.latest), study.noun)} failed; the page is {out / PAGE}."]
+    lines += [f"  {study.noun} {job.number} ({job.label}): {job.attributes.get(stored.REASON)}" for job in failed]
+    condition = " once the request is changed" if kind is UserError else ""
+    raise kind(*lines, f"The same command tries them again{condition}.")
 
 
 def _hold_to_inputs(opened: Opened, out: Path, console: Any) -> None:
@@ -219,16 +217,17 @@ def _run_jobs(opened: Opened, workers: int, console: Any) -> None:
 def _processes(opened: Opened, workers: int) -> Workers:
     settings = opened.study.settings
     out = Path(settings.output_dir)
-    offline = {"HF_HUB_OFFLINE": os.environ.get("HF_HUB_OFFLINE", "1")} if getattr(settings, "small", None) else {}
-    return Workers(
-        python_module(
-            *("sweep", "worker", "--kind", kind_name(type(opened.study)), "--study", settings.name),
-            *("--output_dir", str(out), "--grace", f"{opened.storage.grace:g}"),
-        ),
-        count=workers,
-        logs=out / "logs",
-        environment={STORAGE_VARIABLE: settings.storage, **offline},
-    )
+    environment = {STORAGE_VARIABLE: settings.storage}
+    if settings.resolved.get("small"):
+        environment["HF_HUB_OFFLINE"] = os.environ.get("HF_HUB_OFFLINE", "1")
+    options = {
+        "--kind": kind_name(type(opened.study)),
+        "--study": settings.name,
+        "--output_dir": str(out),
+        "--grace": f"{opened.storage.grace:g}",
+    }
+    command = python_module("sweep", "worker", *itertools.chain(*options.items()))
+    return Workers(command, count=workers, logs=out / "logs", environment=environment)
 
 
 def run_worker(
@@ -291,11 +290,11 @@ def open_existing(
     """
     folder = out or Path(".")
     known, address = known_study(folder)
-    own = address if address is not None and address.startswith("sqlite") else None
-    url = storage or own or os.environ.get(STORAGE_VARIABLE) or f"sqlite:///{folder}/study.db"
+    local = address if address is not None and address.startswith("sqlite") else None
+    url = storage or local or os.environ.get(STORAGE_VARIABLE) or f"sqlite:///{folder}/study.db"
     file = stored.file_of(url)
     if file is not None and not file.is_file():
-        if address is not None and own is None:
+        if address is not None and local is None:
             raise ConfigError(
                 f"--storage is missing: {folder} is a study of {address}. Give its address, or set {STORAGE_VARIABLE}."
             )
@@ -314,10 +313,10 @@ def open_existing(
             raise ConfigError(f"'{name}' in {stored.shown(url)} is a study of Optuna's, not one that holdfast began.")
         _check_kind(kind, str(queue.user_attrs.get(stored.KIND, "")), name)
         values = {"name": name, **{k: v for k, v in resolved.items() if v is not None}}
-        place = out if out is not None else Path(str(values.get("output_dir") or f"runs/{name}"))
-        if out is None and file is not None and file.name == "study.db" and file.parent.name == place.name:
-            place = file.parent  # the folder as it is seen from here
-        yield Opened(storage=opened, queue=queue, study=kind.load(values, storage=url, output_dir=place))
+        study_folder = out if out is not None else Path(str(values.get("output_dir") or f"runs/{name}"))
+        if out is None and file is not None and file.name == "study.db" and file.parent.name == study_folder.name:
+            study_folder = file.parent  # the folder as it is seen from here
+        yield Opened(storage=opened, queue=queue, study=kind.load(values, storage=url, output_dir=study_folder))
     finally:
         opened.close()
 
@@ -348,8 +347,8 @@ def known_study(folder: Path) -> tuple[str | None, str | None]:
 
     if not (folder / STUDY_FILE).is_file():
         return None, None
-    found = read_object(folder / STUDY_FILE)
-    name, storage = (found.get(key) for key in ("name", "storage"))
+    record = read_object(folder / STUDY_FILE)
+    name, storage = (record.get(key) for key in ("name", "storage"))
     address = stored.reached_address(storage, folder) if isinstance(storage, str) and storage else None
     return name if isinstance(name, str) else None, address
 
@@ -391,10 +390,10 @@ def kind_named(text: str) -> type[Study[Any]]:
     Raises:
         ConfigError: no such module, file or class.
     """
-    found = load_class(text, base=Study, group="holdfast.studies")  # type: ignore[type-abstract]
-    if found is None:
+    cls = load_class(text, base=Study, group="holdfast.studies")  # type: ignore[type-abstract]
+    if cls is None:
         raise ConfigError(f"--kind: expected FILE.py:CLASS or MODULE:CLASS of a study, got '{text}'.")
-    return found
+    return cls
 
 
 def _count(number: int, word: str) -> str:

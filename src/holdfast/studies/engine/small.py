@@ -103,8 +103,8 @@ def make_files(small: str, folder: Path, *, source: str, seed: int = 0, console:
             "data. Go on with the version that it was begun with, or choose another output_dir.",
             source=source,
         )
-    made: dict[str, str] = settings_module().make_setting(name_of(small), folder, seed=seed, console=console)
-    return made
+    paths: dict[str, str] = settings_module().make_setting(name_of(small), folder, seed=seed, console=console)
+    return paths
 
 
 def existing_files(folder: Path) -> dict[str, str]:

@@ -104,15 +104,16 @@ class Range:
         """What does not go together."""
         if (self.log is None) == (self.linear is None):
             return ["expected a list of values, {log: [low, high]} or {linear: [low, high]}."]
-        found = []
+        problems = []
         if not self.low < self.high:
             kind = "log" if self.log else "linear"
-            found.append(f"{kind}: expected two numbers, the smaller first, got {[self.low, self.high]}.")
+            problems.append(f"{kind}: expected two numbers, the smaller first, got {[self.low, self.high]}.")
         elif self.step is not None and (self.log is not None or self.step > self.high - self.low):
-            found.append(f"step: expected a step above 0 that fits into the range, of a linear range, got {self.step}.")
+            text = "expected a step above 0 that fits into the range, of a linear range"
+            problems.append(f"step: {text}, got {self.step}.")
         if self.step is not None and self.points is not None:
-            found.append("expected points or step, one of them.")
-        return found
+            problems.append("expected points or step, one of them.")
+        return problems
 
     @property
     def low(self) -> float:
@@ -206,9 +207,12 @@ class Space:
 
     def axes(self, alternative: Alternative) -> dict[str, Axis]:
         """What varies under an alternative, by parameter: what it sets itself does not."""
-        own = {place for place, _ in alternative.vary.values()} | {(name,) for name in alternative.train}
-        shared: dict[str, Axis] = {name: ((name,), values) for name, values in self.shared.items()}
-        return {**alternative.vary, **{name: axis for name, axis in shared.items() if axis[0] not in own}}
+        taken = {path for path, _ in alternative.vary.values()} | {(name,) for name in alternative.train}
+        axes = dict(alternative.vary)
+        for name, values in self.shared.items():
+            if (name,) not in taken:
+                axes[name] = ((name,), values)
+        return axes
 
     def parameters(self, alternative: Alternative) -> dict[str, Values]:
         """The values under an alternative, by parameter."""
@@ -217,13 +221,13 @@ class Space:
     def strengths(self, alternative: Alternative) -> dict[str, list[float]]:
         """The values above 0 of what is its methods' strength, by parameter, where there are at least two: an order in
         which a grid may go on."""
-        found: dict[str, list[float]] = {}
-        for name, (place, values) in self.axes(alternative).items():
-            cls = declared(str(place[2])) if len(place) == 4 and place[0] == "retention" else None
-            if cls is not None and place[-1] in cls.strength:
+        numbers_of: dict[str, list[float]] = {}
+        for name, (path, values) in self.axes(alternative).items():
+            cls = declared(str(path[2])) if len(path) == 4 and path[0] == "retention" else None
+            if cls is not None and path[-1] in cls.strength:
                 numbers = [v for v in values.tried() if isinstance(v, (int, float)) and not isinstance(v, bool)]
-                found[name] = [float(v) for v in numbers if v > 0]
-        return {name: values for name, values in found.items() if len(values) > 1}
+                numbers_of[name] = [float(v) for v in numbers if v > 0]
+        return {name: values for name, values in numbers_of.items() if len(values) > 1}
 
     def _each(self) -> Iterator[tuple[dict[str, Any], dict[str, Values]]]:
         """Every alternative, as the parameter that chooses it, and its parameters."""
@@ -233,11 +237,11 @@ class Space:
 
     def grid(self) -> list[dict[str, Any]]:
         """Every combination as `{parameter: value}`, alternatives in the order given."""
-        return [
-            {**chosen, **dict(zip(parameters, combination, strict=True))}
-            for chosen, parameters in self._each()
-            for combination in itertools.product(*(v.tried() for v in parameters.values()))
-        ]
+        combinations = []
+        for chosen, parameters in self._each():
+            for values in itertools.product(*(parameter.tried() for parameter in parameters.values())):
+                combinations.append({**chosen, **dict(zip(parameters, values, strict=True))})
+        return combinations
 
     def middle(self) -> dict[str, Any]:
         """Shared settings at their first value, or in the middle of their range: for the reference, where the base
@@ -281,10 +285,10 @@ class Space:
         """What tables and plots put a combination with: the names of its methods; "direct" for direct fine-tuning, at
         whichever rate; and where no method but other settings tell it from that, what it is called, else these."""
         alternative = self.alternative(params)
-        own = [*alternative.train, *(str(place[0]) for place, _ in alternative.vary.values())]
-        if alternative.retention or not set(own) - HOW_FAR:
+        keys = [*alternative.train, *(str(path[0]) for path, _ in alternative.vary.values())]
+        if alternative.retention or not set(keys) - HOW_FAR:
             return alternative.kind
-        return re.sub(r"[+#\s]+", " ", alternative.text or ", ".join(own)).strip()
+        return re.sub(r"[+#\s]+", " ", alternative.text or ", ".join(keys)).strip()
 
     def settings(self, base: Mapping[str, Any], params: Mapping[str, Any]) -> dict[str, Any]:
         """The training configuration of a combination.
@@ -295,9 +299,9 @@ class Space:
         """
         alternative = self.alternative(params)
         settings = copy.deepcopy({**base, **alternative.train, "retention": alternative.retention})
-        for name, (place, values) in self.axes(alternative).items():
+        for name, (path, values) in self.axes(alternative).items():
             if name in params:
-                _inside(settings, place)[place[-1]] = values.value(params[name])
+                _inside(settings, path)[path[-1]] = values.value(params[name])
         return settings
 
     def way(self, params: Mapping[str, Any]) -> str:
@@ -316,8 +320,8 @@ class Space:
         for name, values in self.parameters(alternative).items():
             if (values.varies or name.startswith(f"{DIRECT}.")) and name in params:
                 value = params[name]
-                shown = f"{value:g}" if isinstance(value, float) else str(value)
-                words.append(f"{_short(name, methods)} {shown}")
+                text = f"{value:g}" if isinstance(value, float) else str(value)
+                words.append(f"{_short(name, methods)} {text}")
         return ", ".join(words)
 
 
@@ -348,19 +352,19 @@ class _Reader:
         return Choices(values=tuple(map(_as_number, values)))
 
     def _range(self, value: Mapping[str, Any], where: str) -> Range | None:
-        found, mistakes = decode(Range, value)
+        tried, mistakes = decode(Range, value)
         self.problems += [f"{where}{'.' if m.path else ': '}{m.sentence()}" for m in mistakes]
-        if found is not None and self.grid and found.points is None and found.step is None:
+        if tried is not None and self.grid and tried.points is None and tried.step is None:
             self.problems.append(
                 f"{where}: a grid needs to know how many points of the range to try. Add 'points: 5', or search with "
                 f"random, tpe or nsga2."
             )
-        return found
+        return tried
 
     def methods(self, value: Any, where: str) -> list[dict[str, dict[str, Any]]]:
         """One alternative as a list of `{method: parameters}`; what the methods themselves refuse is seen later, with
         values in it."""
-        found: list[dict[str, dict[str, Any]]] = []
+        methods: list[dict[str, dict[str, Any]]] = []
         for item in value if isinstance(value, list) else [] if value is None else [value]:
             if isinstance(item, str) and item.lower() in NONE:
                 continue
@@ -374,7 +378,7 @@ class _Reader:
                 continue
             if (preset := PRESETS.get(name)) is not None:
                 self._check_preset(name, preset, parameters or {}, where)
-                found += copy.deepcopy(preset.entries(parameters or {}))
+                methods += copy.deepcopy(preset.entries(parameters or {}))
                 continue
             try:
                 cls = method_class(name, also=("none",))
@@ -382,43 +386,43 @@ class _Reader:
                 self.problems.extend(f"{where}: {problem}" for problem in error.problems)
                 continue
             source = {} if cls.origin is None else {"sha256": cls.origin.sha256}  # an edited method is another study
-            found.append({name: copy.deepcopy(dict(parameters or {})) | source})
-        return found
+            methods.append({name: copy.deepcopy(dict(parameters or {})) | source})
+        return methods
 
     def _check_preset(self, name: str, preset: Any, parameters: Mapping[str, Any], where: str) -> None:
         """Its own bounds, value by value: its methods may allow more."""
         for key, value in parameters.items():
             if not isinstance(value, Mapping):  # a range is checked as one
-                for one in value if isinstance(value, list) else [value]:
-                    mistakes = decode(preset, {key: _as_number(one)})[1]
+                for tried in value if isinstance(value, list) else [value]:
+                    mistakes = decode(preset, {key: _as_number(tried)})[1]
                     self.problems += [f"{where}.{name}{'.' if m.path else ': '}{m.sentence()}" for m in mistakes]
 
-    def alternatives(self, given: Any) -> list[Alternative]:
+    def alternatives(self, section: Any) -> list[Alternative]:
         """What stands under `vary.retention`."""
-        if not isinstance(given, list) or not given:
-            got = "an empty list" if given == [] else repr(given)
+        if not isinstance(section, list) or not section:
+            got = "an empty list" if section == [] else repr(section)
             self.problems.append(
                 f"vary.retention: expected a list of alternatives, such as '- label_annealing: {{weight: [0.3, 1, "
                 f"3]}}', got {got}"
             )
             return []
-        found: list[Alternative] = []
-        for number, item in enumerate(given):
+        alternatives: list[Alternative] = []
+        for number, item in enumerate(section):
             where = f"vary.retention[{number}]"
             if (settings := _of_direct(item)) is not None:
-                same = sum(a.kind == DIRECT for a in found)
-                found.append(self._direct(settings, where, name=f"{DIRECT} #{same + 1}" if same else DIRECT))
+                same = sum(a.kind == DIRECT for a in alternatives)
+                alternatives.append(self._direct(settings, where, name=f"{DIRECT} #{same + 1}" if same else DIRECT))
                 continue
-            item, own, text = self._beside(item, where)
+            item, train, text = self._beside(item, where)
             retention = self.methods(item, where)
             name = _name(retention)
-            same = sum(a.kind == name for a in found)
+            same = sum(a.kind == name for a in alternatives)
             unique = f"{name} #{same + 1}" if same else name
             if not text and (preset := _preset_of(item)):
                 text = f"{preset} #{same + 1}" if same else preset
             prefix = f"{unique}." if same or len(retention) > 1 else ""
             vary: dict[str, Axis] = {}
-            for place, method in enumerate(retention):
+            for index, method in enumerate(retention):
                 (method_name, parameters), *_ = method.items()
                 for keys, value in list(_leaves(parameters)):
                     dotted = ".".join((_key(method_name), *keys))
@@ -428,46 +432,46 @@ class _Reader:
                         inner[keys[-1]] = values.middle() if values is not None else None
                     else:
                         del inner[keys[-1]]
-                        vary[f"{prefix}{dotted}"] = (("retention", place, method_name, *keys), values)
-            for key, value in list(own.items()):
+                        vary[f"{prefix}{dotted}"] = (("retention", index, method_name, *keys), values)
+            for key, value in list(train.items()):
                 values = self.values(value, f"{where}.{TRAIN}.{key}") if isinstance(value, (list, Mapping)) else None
                 if values is None:
                     continue
                 if values.varies:
                     vary[f"{prefix}{key}"] = ((key,), values)
-                    del own[key]
+                    del train[key]
                 elif isinstance(values.middle(), (int, float)):  # one of words may be the setting's own, as train_only
-                    own[key] = values.middle()
-            found.append(Alternative(name=unique, retention=retention, vary=vary, train=own, text=text))
-        return found
+                    train[key] = values.middle()
+            alternatives.append(Alternative(name=unique, retention=retention, vary=vary, train=train, text=text))
+        return alternatives
 
     def _direct(self, settings: Mapping[str, Any], where: str, *, name: str) -> Alternative:
         """Direct fine-tuning with settings of the training configuration of its own."""
         vary: dict[str, Axis] = {}
         for key, value in ((str(k), v) for k, v in settings.items()):
-            place = f"{where}.{DIRECT}.{key}"
+            path = f"{where}.{DIRECT}.{key}"
             if key in FIXED or key not in self.known:
-                self.problems.append(f"{place}: {_why_not(key, self.known)}")
-            elif (values := self.values(value, place)) is not None:
+                self.problems.append(f"{path}: {_why_not(key, self.known)}")
+            elif (values := self.values(value, path)) is not None:
                 vary[f"{name}.{key}"] = ((key,), values)
         return Alternative(name=name, retention=[], vary=vary)
 
     def _beside(self, item: Any, where: str) -> tuple[Any, dict[str, Any], str]:
         """An alternative's methods, its own settings and its label."""
-        own: dict[str, Any] = {}
+        train: dict[str, Any] = {}
         text, methods = "", []
-        for part in item if isinstance(item, list) else [item]:
-            key = next(iter(part)) if isinstance(part, Mapping) and len(part) == 1 else None
-            if key == TEXT and isinstance(part[key], str) and part[key].strip():
-                text = part[key].strip()
-            elif key == TRAIN and isinstance(part[key], Mapping):
-                own = {str(k): copy.deepcopy(v) for k, v in part[key].items()}
-                for name in [k for k in own if k not in self.known or k in FIXED]:
+        for entry in item if isinstance(item, list) else [item]:
+            key = next(iter(entry)) if isinstance(entry, Mapping) and len(entry) == 1 else None
+            if key == TEXT and isinstance(entry[key], str) and entry[key].strip():
+                text = entry[key].strip()
+            elif key == TRAIN and isinstance(entry[key], Mapping):
+                train = {str(k): copy.deepcopy(v) for k, v in entry[key].items()}
+                for name in [k for k in train if k not in self.known or k in FIXED]:
                     self.problems.append(f"{where}.{TRAIN}.{name}: {_why_not(name, self.known)}")
-                    del own[name]
+                    del train[name]
             else:
-                methods.append(part)
-        return (methods if isinstance(item, list) else methods[0] if methods else []), own, text
+                methods.append(entry)
+        return (methods if isinstance(item, list) else methods[0] if methods else []), train, text
 
 
 def _preset_of(item: Any) -> str | None:
@@ -503,7 +507,7 @@ def read_space(
     names = [_key(next(iter(m))) for m in base]
     alternatives = reader.alternatives(section.pop("retention")) if "retention" in section else []
     shared: dict[str, Values] = {}
-    own: dict[str, Axis] = {}
+    axes: dict[str, Axis] = {}
     for key, value in ((str(k), v) for k, v in section.items()):
         method, dot, parameter = key.partition(".")
         where, problem = f"vary.{key}", None
@@ -518,17 +522,17 @@ def read_space(
                     f"vary.retention."
                 )
             elif (values := reader.values(value, where)) is not None:
-                place = names.index(method)
-                (name, parameters), *_ = base[place].items()
+                index = names.index(method)
+                (name, parameters), *_ = base[index].items()
                 parameters.pop(parameter, None)
-                own[key] = (("retention", place, name, parameter), values)
+                axes[key] = (("retention", index, name, parameter), values)
         elif key in FIXED or key not in known:
             problem = _why_not(key, [*known, "retention", *METHODS])
         elif (values := reader.values(value, where)) is not None:
             shared[key] = values
         if problem is not None:
             problems.append(f"{where}: {problem}")
-    return Space(alternatives=alternatives or [Alternative(name=_name(base), retention=base, vary=own)], shared=shared)
+    return Space(alternatives=alternatives or [Alternative(name=_name(base), retention=base, vary=axes)], shared=shared)
 
 
 FIXED: dict[str, str] = {
@@ -562,11 +566,11 @@ def vary_schema(known: Iterable[str]) -> dict[str, Any]:
         {**METHODS, **PRESETS},
     )
     own_settings = {"$ref": "#/$defs/tried"}
-    own = [
-        {"type": "object", "properties": {key: schema}, "required": [key], "additionalProperties": False}
-        for key, schema in ((TRAIN, own_settings), (TEXT, {"type": "string"}))
-    ]
-    beside = {"anyOf": [*method["anyOf"], *own]}
+    extras = []
+    for key, schema in ((TRAIN, own_settings), (TEXT, {"type": "string"})):
+        properties = {key: schema}
+        extras.append({"type": "object", "properties": properties, "required": [key], "additionalProperties": False})
+    beside = {"anyOf": [*method["anyOf"], *extras]}
     direct = {
         "description": "Direct fine-tuning with settings of its own, such as rates.",
         "type": "object",
@@ -578,7 +582,7 @@ def vary_schema(known: Iterable[str]) -> dict[str, Any]:
         "description": "Alternatives; a list in place of a value varies, an inner list is a combination of methods.",
         "type": "array",
         "minItems": 1,
-        "items": {"anyOf": [*method["anyOf"], direct, own[0], {"type": "array", "items": beside}]},
+        "items": {"anyOf": [*method["anyOf"], direct, extras[0], {"type": "array", "items": beside}]},
     }
     settings = {name: {"$ref": f"#/$defs/tried/properties/{name}"} for name in known}
     return {
@@ -609,8 +613,8 @@ def _tried_schema(value: dict[str, Any]) -> dict[str, Any]:
 
 def _titled(alternative: Alternative) -> str:
     names = [DIRECT_TITLE if m == DIRECT else title(m) for m in alternative.kind.split("+")]
-    told = alternative.text or alternative.name.partition(" #")[2]
-    return " + ".join(names) + (f" ({told})" if told else "")
+    text = alternative.text or alternative.name.partition(" #")[2]
+    return " + ".join(names) + (f" ({text})" if text else "")
 
 
 def _leaves(parameters: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -622,9 +626,9 @@ def _leaves(parameters: Mapping[str, Any], above: tuple[str, ...] = ()) -> Itera
             yield from _leaves(value, (*above, str(key)))
 
 
-def _inside(value: Any, place: Sequence[str | int]) -> Any:
+def _inside(value: Any, path: Sequence[str | int]) -> Any:
     """What holds the last key of a place."""
-    for key in place[:-1]:
+    for key in path[:-1]:
         value = value[key]
     return value
 
@@ -654,8 +658,8 @@ def _as_number(value: Any) -> Any:
 def _short(name: str, methods: Sequence[str]) -> str:
     """A parameter without its alternative and, where one method is all there is, without the method."""
     parts = name.split(".")
-    place = next((i for i, part in enumerate(parts) if part in methods), None)
-    if place is None:
+    index = next((i for i, word in enumerate(parts) if word in methods), None)
+    if index is None:
         return name.replace("_", " ")
-    parameter = ".".join(parts[place + 1 :])
-    return (parameter if len(methods) == 1 else f"{parts[place]} {parameter}").replace("_", " ")
+    parameter = ".".join(parts[index + 1 :])
+    return (parameter if len(methods) == 1 else f"{parts[index]} {parameter}").replace("_", " ")

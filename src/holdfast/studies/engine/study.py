@@ -153,7 +153,27 @@ class StudyState:
     @property
     def finished(self) -> str | None:
         """When the last job ended, of a finished study."""
-        return max((j.finished for j in self.jobs if j.finished), default=None) if self.status == "finished" else None
+        if self.status != "finished":
+            return None
+        return max((job.finished for job in self.jobs if job.finished), default=None)
+
+    def record_fields(self, resolved: Mapping[str, Any], notes: Sequence[str] = ()) -> dict[str, Any]:
+        """What the record of every study says of it (`records.base.BaseRecord`).
+
+        Args:
+            resolved: its settings, as `Settings.resolved`.
+            notes: behind those that its jobs made.
+        """
+        return {
+            "name": self.name,
+            "status": self.status,
+            "created": self.created,
+            "finished": self.finished,
+            "config": dict(resolved),
+            "notes": list(dict.fromkeys([*self.attributes.get("notes", []), *notes])),
+            "versions": dict(self.attributes.get("versions", {})),
+            "hardware": dict(self.attributes.get("hardware", {})),
+        }
 
 
 S = TypeVar("S", bound=Settings)
@@ -254,7 +274,11 @@ class Study(ABC, Generic[S]):
 
     def results(self, attributes: Mapping[str, Any]) -> list[dict[str, Any]]:
         """What was made, of a job's attributes: the inverse of `stored`."""
-        return [from_jsonable(one) for one in attributes.get(RUNS, [])]
+        return [from_jsonable(result) for result in attributes.get(RUNS, [])]
+
+    def results_by_job(self, state: StudyState) -> dict[int, list[dict[str, Any]]]:
+        """What was made, by the number of each job that is not tried again."""
+        return {job.number: self.results(job.attributes) for job in state.latest}
 
     def share(self, job: JobState) -> float:
         """How much of a running job is done, 0 to 1."""
@@ -279,9 +303,9 @@ class Study(ABC, Generic[S]):
         """The record with what is only worth computing when a session ends."""
         return record
 
-    @abstractmethod
     def write(self, record: Any) -> None:
         """Writes the record into the study's folder, atomically."""
+        record.write(self.settings.output_dir)
 
     @abstractmethod
     def page(self, record: Any) -> Writer:
@@ -311,11 +335,9 @@ def refuse_foreign(folder: Path, markers: Sequence[str], what: str = "study") ->
     Raises:
         RunFolderError: it is one.
     """
-    if (
-        folder.is_dir()
-        and any(not p.name.startswith(".") for p in folder.iterdir())
-        and not any((folder / name).exists() for name in markers)
-    ):
+    if not folder.is_dir() or any((folder / name).exists() for name in markers):
+        return
+    if any(not path.name.startswith(".") for path in folder.iterdir()):
         raise RunFolderError(
             f"{folder} is not empty and holds no {what}. Expected a new or empty output_dir, so that nothing of yours "
             f"is overwritten."

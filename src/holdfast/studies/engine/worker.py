@@ -78,9 +78,9 @@ class Task:
 
     def set(self, **attributes: Any) -> None:
         """Stores attributes of the job; values become JSON."""
-        found = {name: to_jsonable(value) for name, value in attributes.items()}
-        self.storage.retry(lambda: self.storage.set(self.lease, found))
-        self.attributes.update(found)
+        values = {name: to_jsonable(value) for name, value in attributes.items()}
+        self.storage.retry(lambda: self.storage.set(self.lease, values))
+        self.attributes.update(values)
 
     def note(self, text: str) -> None:
         """Adds a note to the study, once."""
@@ -209,9 +209,9 @@ def _make(study: Study[Any], task: Task, name: str) -> Any:
     label = study.begin(task)
     task.set(**{stored.WORKER: stored.worker_name(task.lease.owner)})
     say(task.console, f"{name}: {label}{' (taken over)' if task.lease.after_death else ''}")
-    made = {(str(r.get("world", "")), int(r.get("seed", 0))) for r in task.results}
+    done = [(result.get("world", ""), result.get("seed", 0)) for result in task.results]
     for world, seed in study.cells(task.attributes):
-        if (world, seed) in made:
+        if (world, seed) in done:
             continue
         task.world, task.seed = world, seed
         task.check()

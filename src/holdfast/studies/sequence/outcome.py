@@ -19,7 +19,7 @@ import numpy as np
 from holdfast.errors import ConfigError, DataError
 from holdfast.evaluation.compare.continual import stage_matrix
 from holdfast.evaluation.compare.folders import compare_folders
-from holdfast.records.comparison import StageMatrix
+from holdfast.records.comparison import Comparison, StageMatrix
 from holdfast.records.evaluation import EvaluationFolder
 from holdfast.records.figure import Figure
 from holdfast.records.run import RunFolder
@@ -34,8 +34,10 @@ from holdfast.records.sequence import (
 )
 from holdfast.statistics.gains import Gain, gain_over_seeds
 from holdfast.studies.engine import storage as stored
-from holdfast.studies.engine.study import StudyState
+from holdfast.studies.engine.study import COMPLETE, StudyState
 from holdfast.studies.sequence.plan import MODEL, SEED, Chain, SequenceConfig
+
+CANNOT_BE_SCORED = "cannot be scored; a figure is not finite, or was not compared."
 
 
 def sequence_record(
@@ -50,7 +52,11 @@ def sequence_record(
     """
     models = []
     for job in state.latest:
-        model, made = config.models[job.attributes[MODEL]], dict(next(iter(results.get(job.number, ())), {}))
+        model = config.models[job.attributes[MODEL]]
+        result = next(iter(results.get(job.number, ())), {})
+        curves = {}
+        for task, curve in result.get("curves", {}).items():
+            curves[task] = [(float(share), float(loss)) for share, loss in curve]
         models.append(
             SequenceModel(
                 name=model.name,
@@ -58,42 +64,36 @@ def sequence_record(
                 seed=int(job.attributes[SEED]),
                 trained=list(model.trained),
                 start=model.start,
-                folder=made.get("folder", ""),
-                evaluations=made.get("evaluations", ""),
+                folder=result.get("folder", ""),
+                evaluations=result.get("evaluations", ""),
                 state=job.state,
                 reason=job.attributes.get(stored.REASON),
-                tokens=int(made.get("tokens", 0)),
-                seconds=float(made.get("seconds", 0.0)),
-                distance=made.get("distance"),
-                curves={t: [(float(x), float(y)) for x, y in c] for t, c in made.get("curves", {}).items()},
+                tokens=int(result.get("tokens", 0)),
+                seconds=float(result.get("seconds", 0.0)),
+                distance=result.get("distance"),
+                curves=curves,
             )
         )
     return SequenceRecord(
-        name=config.name,
-        status=state.status,
-        created=state.created,
-        finished=state.finished,
-        config=config.resolved,
+        **state.record_fields(config.resolved),
         tasks={},
-        orders=[list(o) for o in config.asked.orders],
+        orders=[list(order) for order in config.asked.orders],
         seeds=list(config.asked.seeds),
         models=models,
         arms=[_arm(chain) for chain in config.chains],
-        notes=list(state.attributes.get("notes", [])),
-        versions=dict(state.attributes.get("versions", {})),
-        hardware=dict(state.attributes.get("hardware", {})),
     )
 
 
 def _arm(chain: Chain) -> ArmResult:
+    arm = chain.arm
     return ArmResult(
-        arm=chain.arm.label,
-        kind=chain.arm.kind,
-        strength=chain.arm.strength,
+        arm=arm.label,
+        kind=arm.kind,
+        strength=arm.strength,
         order=list(chain.order),
-        retention=chain.arm.retention,
-        merge=chain.arm.merge,
-        old_data=chain.arm.old_data,
+        retention=arm.retention,
+        merge=arm.merge,
+        old_data=arm.old_data,
         models=list(chain.models),
     )
 
@@ -108,7 +108,7 @@ def with_figures(record: SequenceRecord, config: SequenceConfig) -> SequenceReco
     if figures.base is None:
         return record
     arms = [figures.arm(arm) for arm in record.arms]
-    notes = [*record.notes, *(n for n in figures.notes if n not in record.notes)]
+    notes = list(dict.fromkeys([*record.notes, *figures.notes]))
     return dataclasses.replace(record, tasks=figures.tasks, source=figures.source, arms=arms, notes=notes)
 
 
@@ -117,137 +117,165 @@ FAR = 1000.0
 
 
 class _Figures:
-    """Computes arms from what was measured."""
+    """Computes arms from what was measured; two models are compared once, on everything."""
 
     def __init__(self, record: SequenceRecord, config: SequenceConfig) -> None:
-        self.record, self.config, self.out = record, config, Path(config.output_dir)
-        whole = [m for m in record.models if m.state == "complete"]
-        self.folders = {(m.name, m.seed): EvaluationFolder(self.out / m.evaluations) for m in whole}
-        self.distances = {(m.name, m.seed): m.distance for m in record.models if m.state == "complete"}
-        self.base = next(self._starts(), None)
+        self.record, self.config = record, config
+        self.folders: dict[tuple[str, int], EvaluationFolder] = {}
+        self.distances: dict[tuple[str, int], float | None] = {}
+        for model in record.models:
+            if model.state == COMPLETE:
+                self.folders[model.name, model.seed] = EvaluationFolder(config.output_dir / model.evaluations)
+                self.distances[model.name, model.seed] = model.distance
+        self.base = self._measured_base()
         self.notes: list[str] = []
-        self.tasks, self.source = self._scored(config.leading), self._scored(config.kept)
+        self.tasks, self.source = self._scores_of_base(config.leading), self._scores_of_base(config.kept)
+        self._comparisons: dict[tuple[Path, Path], list[Comparison]] = {}
         self._matrices: dict[tuple[str, ...], dict[int, StageMatrix]] = {}
 
-    def _starts(self) -> Any:
+    def _measured_base(self) -> EvaluationFolder | None:
         """What was measured of the base: every model that was trained from it was held against it."""
         for name, seed in self.folders:
             model = self.config.models[name]
             if not model.merge and not model.start and not model.origin:
-                yield RunFolder(self.config.folder(name, seed)).evaluated("start")
+                return RunFolder(self.config.folder(name, seed)).evaluated("start")
+        return None
 
-    def _scored(self, entries: Mapping[str, tuple[str, str]]) -> dict[str, TaskScore]:
-        found = {}
-        for key, (suite, name) in entries.items() if self.base is not None else ():
-            one = self.base.find(suite, name) if self.base is not None else None
-            if one is None:
+    def _scores_of_base(self, entries: Mapping[str, tuple[str, str]]) -> dict[str, TaskScore]:
+        scores: dict[str, TaskScore] = {}
+        if self.base is None:
+            return scores
+        for key, (suite, name) in entries.items():
+            evaluation = self.base.find(suite, name)
+            if evaluation is None:
                 raise DataError(f"{suite}/{name} was not measured of the base")
-            metric = one.metrics[one.primary]
-            about = {"unit": metric.unit, "higher_is_better": metric.higher_is_better, "before": metric.value}
-            found[key] = TaskScore(suite=suite, name=name, metric=one.primary, **about)
-        return found
+            metric = evaluation.leading
+            scores[key] = TaskScore(
+                suite=suite,
+                name=name,
+                metric=evaluation.primary,
+                unit=metric.unit,
+                higher_is_better=metric.higher_is_better,
+                before=metric.value,
+            )
+        return scores
 
-    def _kept(self, arm: ArmResult, seeds: Sequence[int]) -> dict[str, list[Figure | None]]:
-        """What should be kept, of each of an arm's models."""
-        assert self.base is not None
-        before, found = dict.fromkeys(seeds, self.base), {}
-        for key, about in self.source.items():
-            gains = [self._gain(before, {s: self.folders[m, s] for s in seeds}, about) for m in arm.models]
-            if None in gains:
-                self.notes.append(f"{arm.arm}: {key} cannot be scored; a figure is not finite, or was not compared.")
-            found[key] = [None if g is None else _score(g, about) for g in gains]
-        return found
+    # ------------------------------------------------------------------------------------------------------------ arms
 
     def arm(self, arm: ArmResult) -> ArmResult:
         """One arm with what is known of it."""
-        seeds = [s for s in self.record.seeds if all((n, s) in self.folders for n in arm.models)]
-        if not seeds or self.base is None:
+        seeds = self._whole_seeds(arm.models)
+        if not seeds:
             return arm
-        last, sequential = arm.models[-1], self._sequential(arm)
+        sequential = self._sequential(arm)
+        shared = [seed for seed in seeds if (sequential.models[-1], seed) in self.folders]
         scores: dict[str, Figure] = {}
         against: dict[str, Figure] = {}
-        for task, about in self.tasks.items():
+        for task, score in self.tasks.items():
             # a single task's model is that task's own
-            model = arm.models[arm.order.index(task)] if arm.kind == SINGLE and task in arm.order else last
-            before = dict.fromkeys(seeds, self.base)
-            gained = self._gain(before, {s: self.folders[model, s] for s in seeds}, about)
-            if gained is not None:
-                scores[task] = _score(gained, about)
+            is_single = arm.kind == SINGLE and task in arm.order
+            model = arm.models[arm.order.index(task)] if is_single else arm.models[-1]
+            figure = self._score(model, seeds, score)
+            if figure is None:
+                self.notes.append(f"{arm.arm}: {task} {CANNOT_BE_SCORED}")
             else:
-                self.notes.append(f"{arm.arm}: {task} cannot be scored; a figure is not finite, or was not compared.")
-            shared = [s for s in seeds if (sequential.models[-1], s) in self.folders]
+                scores[task] = figure
             if sequential is not arm and shared:
-                there = {s: self.folders[sequential.models[-1], s] for s in shared}
-                better = self._gain(there, {s: self.folders[model, s] for s in shared}, about)
-                if better is not None:
-                    against[task] = better
-        distance, kept = self._distance(arm, seeds), self._kept(arm, seeds)
-        reference = self._distance(sequential, [s for s in seeds if (sequential.models[-1], s) in self.folders])
+                gain = self._gain(sequential.models[-1], model, shared, score)
+                if gain is not None:
+                    against[task] = gain.figure
+        source: dict[str, list[Figure | None]] = {}
+        for key, score in self.source.items():
+            source[key] = [self._score(model, seeds, score) for model in arm.models]
+            if None in source[key]:
+                self.notes.append(f"{arm.arm}: {key} {CANNOT_BE_SCORED}")
+        distance, reference = self._distance(arm, seeds), self._distance(sequential, shared)
         if distance is not None and reference is not None and distance.value > FAR * reference.value:
             self.notes.append(
                 f"{arm.arm} diverged: its weights moved {distance.value:.3g}, sequential fine-tuning's "
                 f"{reference.value:.3g}. Its scores say nothing of the method; use a lower rate or coefficient."
             )
-        found = dataclasses.replace(arm, scores=scores, against=against, distance=distance, source=kept)
+        arm = dataclasses.replace(arm, scores=scores, against=against, distance=distance, source=source)
         if arm.kind in (SINGLE, MULTITASK) or len(arm.models) != len(arm.order):
-            return found
-        return self._with_matrix(found, seeds, sequential)
+            return arm
+        return self._with_matrix(arm, sequential)
+
+    def _whole_seeds(self, models: Sequence[str]) -> list[int]:
+        """The seeds whose models are all there."""
+        return [seed for seed in self.record.seeds if all((name, seed) in self.folders for name in models)]
 
     def _sequential(self, arm: ArmResult) -> ArmResult:
         return next(a for a in self.record.arms if a.order == arm.order and a.kind == SEQUENTIAL)
 
-    def _gain(
-        self, before: Mapping[int, EvaluationFolder], after: Mapping[int, EvaluationFolder], about: TaskScore
-    ) -> Gain | None:
-        compared = {s: compare_folders(before[s], after[s], metrics="all")[0] for s in after}
-        return gain_over_seeds(compared, [(about.suite, about.name, about.metric)])
+    def _score(self, model: str, seeds: Sequence[int], score: TaskScore) -> Figure | None:
+        """What a model scores: the base's score, which counts as known, and what was gained over it."""
+        gain = self._gain("", model, seeds, score)
+        if gain is None:
+            return None
+        sign = 1.0 if score.higher_is_better else -1.0
+        by_seed = {seed: score.before + sign * value for seed, value in gain.by_seed.items()}
+        return Figure(value=gain.after, by_seed=by_seed, samples_half=gain.samples_half)
+
+    def _gain(self, before: str, after: str, seeds: Sequence[int], score: TaskScore) -> Gain | None:
+        """What a model scores better than another, "" the base, over seeds and samples."""
+        comparisons = {seed: self._compared(before, after, seed) for seed in seeds}
+        return gain_over_seeds(comparisons, [(score.suite, score.name, score.metric)])
+
+    def _compared(self, before: str, after: str, seed: int) -> list[Comparison]:
+        first, second = self.folders[before, seed] if before else self.base, self.folders[after, seed]
+        assert first is not None
+        pair = (first.path, second.path)
+        if pair not in self._comparisons:
+            self._comparisons[pair], _ = compare_folders(first, second, metrics="all")
+        return self._comparisons[pair]
 
     def _distance(self, arm: ArmResult, seeds: Sequence[int]) -> Figure | None:
         if arm.kind == SINGLE:
             return None
-        found = {s: self.distances.get((arm.models[-1], s)) for s in seeds}
-        known = {s: d for s, d in found.items() if d is not None and math.isfinite(d)}
-        return Figure.over_seeds(known) if known else None
+        distances: dict[int, float] = {}
+        for seed in seeds:
+            distance = self.distances.get((arm.models[-1], seed))
+            if distance is not None and math.isfinite(distance):
+                distances[seed] = distance
+        return Figure.over_seeds(distances) if distances else None
 
-    def _with_matrix(self, arm: ArmResult, seeds: Sequence[int], sequential: ArmResult) -> ArmResult:
-        mine, theirs = self._matrix(arm, seeds), self._matrix(sequential, seeds)
-        if not mine:
+    # -------------------------------------------------------------------------------------------------------- matrices
+
+    def _with_matrix(self, arm: ArmResult, sequential: ArmResult) -> ArmResult:
+        matrices, sequential_matrices = self._matrix(arm), self._matrix(sequential)
+        if not matrices:
             return arm
-        measures, against = {}, {}
-        for name in next(iter(mine.values())).measures:
-            by_seed = {s: m.measures[name].value for s, m in mine.items()}
-            halves = [_half(m.measures[name].interval) for m in mine.values()]
+        measures: dict[str, Figure] = {}
+        against: dict[str, Figure] = {}
+        for name in next(iter(matrices.values())).measures:
+            by_seed, difference, halves = dict[int, float](), dict[int, float](), list[float]()
+            for seed, matrix in matrices.items():
+                measure = matrix.measures[name]
+                by_seed[seed] = measure.value
+                low, high = measure.interval or (0.0, 0.0)
+                halves.append((high - low) / 2)
+                if seed in sequential_matrices:
+                    difference[seed] = measure.value - sequential_matrices[seed].measures[name].value
             measures[name] = Figure.over_seeds(by_seed, statistics.fmean(halves))
-            shared = {s: v - theirs[s].measures[name].value for s, v in by_seed.items() if s in theirs}
-            if sequential.arm != arm.arm and shared:
-                against[name] = Figure.over_seeds(shared)
-        matrix = np.mean([m.scores for m in mine.values()], axis=0).tolist()
-        return dataclasses.replace(arm, matrix=matrix, measures=measures, measures_against=against)
+            if sequential.arm != arm.arm and difference:
+                against[name] = Figure.over_seeds(difference)
+        mean = np.mean([matrix.scores for matrix in matrices.values()], axis=0)
+        return dataclasses.replace(arm, matrix=mean.tolist(), measures=measures, measures_against=against)
 
-    def _matrix(self, arm: ArmResult, seeds: Sequence[int]) -> dict[int, StageMatrix]:
+    def _matrix(self, arm: ArmResult) -> dict[int, StageMatrix]:
+        """By seed; empty where the tasks' figures have no mean."""
         key = tuple(arm.models)
-        if key not in self._matrices:
-            assert self.base is not None
-            tasks = [(self.tasks[t].suite, self.tasks[t].name) for t in arm.order]
-            stages = ["base", *arm.order]
-            found = {}
-            try:
-                for s in (s for s in seeds if all((n, s) in self.folders for n in arm.models)):
-                    folders = [self.base, *(self.folders[n, s] for n in arm.models)]
-                    found[s] = stage_matrix(folders, tasks, stages)
-            except ConfigError as error:
-                self.notes.append(f"No matrix of tasks and stages for {', '.join(arm.order)}: {error}")
-                found = {}
-            self._matrices[key] = found
-        return self._matrices[key]
-
-
-def _score(gain: Gain, about: TaskScore) -> Figure:
-    """What a model scores: the base's score, which counts as known, and what was gained over it."""
-    sign = 1.0 if about.higher_is_better else -1.0
-    by_seed = {seed: about.before + sign * value for seed, value in gain.by_seed.items()}
-    return Figure(value=gain.after, by_seed=by_seed, samples_half=gain.samples_half)
-
-
-def _half(interval: tuple[float, float] | None) -> float:
-    return 0.0 if interval is None else (interval[1] - interval[0]) / 2
+        if key in self._matrices:
+            return self._matrices[key]
+        assert self.base is not None
+        tasks = [(self.tasks[task].suite, self.tasks[task].name) for task in arm.order]
+        matrices: dict[int, StageMatrix] = {}
+        try:
+            for seed in self._whole_seeds(arm.models):
+                folders = [self.base, *(self.folders[name, seed] for name in arm.models)]
+                matrices[seed] = stage_matrix(folders, tasks, ["base", *arm.order])
+        except ConfigError as error:
+            self.notes.append(f"No matrix of tasks and stages for {', '.join(arm.order)}: {error}")
+            matrices = {}
+        self._matrices[key] = matrices
+        return matrices

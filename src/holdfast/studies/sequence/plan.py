@@ -19,7 +19,8 @@ from holdfast.errors import did_you_mean
 from holdfast.records.sequence import MULTITASK, RESIDUAL, SEQUENTIAL, SINGLE
 from holdfast.retention.protocol import Earlier
 from holdfast.studies.engine.asked import AskedStudy
-from holdfast.studies.engine.models import folder_name, training_problems
+from holdfast.studies.engine.models import folder_name
+from holdfast.studies.engine.recipes import Merged, Recipe, Residual, Trained
 from holdfast.studies.sequence.settings import PLAIN, SAMPLES, SOURCE, Arm, SequenceSettings, read_arms
 
 if TYPE_CHECKING:
@@ -33,6 +34,9 @@ OWN = ("seed", "data_seed", "output_dir", "evaluation", "retention")
 ONE = ("model_name_or_path", "chat_template_path", "eos_token", "pad_token")
 """Keys that cannot differ between tasks: the base and how it reads text, or scores of one task by the model of another
 would mean nothing."""
+FISHER = "fisher"
+"""Folder of a run in which EWC keeps its Fisher diagonal."""
+FISHER_SAMPLES = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +66,8 @@ class Model:
     @property
     def needs(self) -> tuple[str, ...]:
         """The models that have to be there."""
-        return tuple(dict.fromkeys(n for n in (self.start, self.before, *self.parts, self.reference) if n))
+        names = (self.start, self.before, *self.parts, self.reference)
+        return tuple(dict.fromkeys(filter(None, names)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,25 +96,31 @@ class SequenceConfig(AskedStudy[SequenceSettings]):
     @functools.cached_property
     def arms(self) -> list[Arm]:
         """The ways of training; sequential fine-tuning is the first."""
-        return read_arms(self.asked.arms, self.known_keys(self.asked), [])
+        from holdfast.runs.settings import training_keys
+
+        return read_arms(self.asked.arms, training_keys(), [])
 
     def may_change(self, old: Mapping[str, Any]) -> set[str]:
         """What is kept on the disk. Arms may come later, whose models are then the last ones."""
-        arms, mine = list(old.get("arms") or ()), list(self.resolved.get("arms") or ())
-        earlier = self.begun_as({**self.resolved, "arms": arms}) if all(arm in mine for arm in arms) else None
-        return {"keep", *(("arms",) if self.has_jobs_of(earlier) else ())}
+        old_arms, arms = list(old.get("arms") or ()), list(self.resolved.get("arms") or ())
+        if not all(arm in arms for arm in old_arms):
+            return {"keep"}
+        earlier = self.begun_as({**self.resolved, "arms": old_arms})
+        return {"keep", "arms"} if self.has_jobs_of(earlier) else {"keep"}
 
     @property
     def base(self) -> str:
         """The model that all tasks begin with."""
         return str(self.filled(self.asked.train["model_name_or_path"]))
 
+    # ------------------------------------------------------------------------------------------------------- measuring
+
     @property
     def evaluation(self) -> dict[str, Any]:
         """What is measured of every model: a suite a task, and what they share."""
-        asked = self.asked
-        source = {SOURCE: self.filled(asked.source)} if asked.source else {}
-        return {**source, **{n: self.filled(task.evaluation) for n, task in asked.tasks.items()}, **asked.evaluation}
+        suites = {SOURCE: self.asked.source} if self.asked.source else {}
+        suites |= {name: task.evaluation for name, task in self.asked.tasks.items()}
+        return {**self.filled(suites), **self.asked.evaluation}
 
     @functools.cached_property
     def measured(self) -> EvaluationPlan:
@@ -121,15 +132,17 @@ class SequenceConfig(AskedStudy[SequenceSettings]):
     @functools.cached_property
     def leading(self) -> dict[str, tuple[str, str]]:
         """By task the entry that scores it, (suite, name): its first one."""
-        found: dict[str, tuple[str, str]] = {}
+        first: dict[str, tuple[str, str]] = {}
         for entry in self.measured.entries:
-            found.setdefault(entry.suite, (entry.suite, entry.name))
-        return {task: found[task] for task in self.asked.tasks}
+            first.setdefault(entry.suite, (entry.suite, entry.name))
+        return {task: first[task] for task in self.asked.tasks}
 
     @functools.cached_property
     def kept(self) -> dict[str, tuple[str, str]]:
         """What should be kept beside the tasks, by name: (suite, name)."""
         return {e.name: (e.suite, e.name) for e in self.measured.entries if e.suite == SOURCE}
+
+    # ---------------------------------------------------------------------------------------------------------- models
 
     @functools.cached_property
     def plan(self) -> tuple[dict[str, Model], list[Chain]]:
@@ -150,21 +163,16 @@ class SequenceConfig(AskedStudy[SequenceSettings]):
         """A model with a seed each; one that needs others waits for them."""
         from holdfast.studies.engine.study import LABEL, Job
 
-        places = {(name, seed): i for i, (name, seed) in enumerate(self._cells())}
-        return [
-            Job(
-                attributes={
-                    LABEL: self.models[name].label + (f", seed {seed}" if len(self.asked.seeds) > 1 else ""),
-                    MODEL: name,
-                    SEED: seed,
-                },
-                after=tuple(places[needed, seed] for needed in self.models[name].needs),
-            )
-            for name, seed in places
-        ]
-
-    def _cells(self) -> list[tuple[str, int]]:
-        return [(name, seed) for name in self.models for seed in self.asked.seeds]
+        seeds = self.asked.seeds
+        numbers: dict[tuple[str, int], int] = {}
+        jobs: list[Job] = []
+        for model in self.models.values():
+            for seed in seeds:
+                numbers[model.name, seed] = len(jobs)
+                label = f"{model.label}, seed {seed}" if len(seeds) > 1 else model.label
+                after = tuple(numbers[needed, seed] for needed in model.needs)
+                jobs.append(Job(attributes={LABEL: label, MODEL: model.name, SEED: seed}, after=after))
+        return jobs
 
     def folder(self, name: str, seed: int) -> Path:
         """Where a model lies."""
@@ -180,14 +188,44 @@ class SequenceConfig(AskedStudy[SequenceSettings]):
             start: folder of the model that it begins with.
             fisher: see `Earlier.fisher`.
         """
-        settings: dict[str, Any] = {**model.settings, "model_name_or_path": start, "seed": seed}
-        settings["evaluation"] = self.evaluation
-        earlier = [str(self.asked.tasks[t].train["dataset_name"]) for t in model.trained[:-1]]
-        retention = settings.pop("retention")
-        if retention:
-            retention = completed(retention, Earlier(data=tuple(earlier), base=self.base, fisher=fisher))
-        retention = retention or "none"
-        return self.filled({**settings, "retention": retention, "output_dir": str(self.folder(model.name, seed))})
+        data = tuple(str(self.asked.tasks[task].train["dataset_name"]) for task in model.trained[:-1])
+        retention = completed(model.settings["retention"], Earlier(data=data, base=self.base, fisher=fisher))
+        settings = {
+            **model.settings,
+            "model_name_or_path": start,
+            "seed": seed,
+            "evaluation": self.evaluation,
+            "retention": retention or "none",
+            "output_dir": str(self.folder(model.name, seed)),
+        }
+        return dict(self.filled(settings))
+
+    def recipe(self, model: Model, seed: int) -> Recipe:
+        """How a model is made of those that it needs."""
+        if not model.merge:
+            start = str(self.folder(model.start, seed)) if model.start else str(self.filled(model.origin)) or self.base
+            fisher = self.folder(model.before, seed) / FISHER if model.before else None
+            known = str(fisher) if fisher is not None and fisher.is_dir() else ""
+            settings = self.training(model, seed, start=start, fisher=known)
+            watched = model.trained[:-1] or tuple(self.asked.tasks)
+            return Trained(settings=settings, watched=watched, points=self.asked.curve)
+        from holdfast.checkpoints.methods.registry import find_method
+
+        parameters, folder = dict(model.merge), self.folder(model.name, seed)
+        parts = tuple(self.folder(name, seed) for name in model.parts)
+        method = str(parameters.pop("method"))
+        if method == RESIDUAL:
+            base, scale = str(self.filled(parameters["base"])), parameters["scale"]
+            return Residual(instruct=self.base, base=base, onto=str(parts[0]), scale=scale, folder=folder)
+        if find_method(method).needs_base:
+            parameters["base"] = self.base
+        if find_method(method).extras is None:
+            return Merged(parts=parts, method=method, parameters=parameters, folder=folder)
+        samples = int(parameters.pop(SAMPLES, FISHER_SAMPLES))
+        data = tuple(str(self.filled(self.asked.tasks[task].train["dataset_name"])) for task in model.trained)
+        return Merged(
+            parts=parts, method=method, parameters=parameters, folder=folder, fisher_data=data, fisher_samples=samples
+        )
 
     # -------------------------------------------------------------------------------------------------------- checking
 
@@ -197,13 +235,6 @@ class SequenceConfig(AskedStudy[SequenceSettings]):
         return dataclasses.replace(asked, orders=asked.orders or (tuple(asked.tasks),))
 
     @staticmethod
-    def known_keys(asked: SequenceSettings) -> Sequence[str]:
-        """Of a training configuration."""
-        from holdfast.runs.settings import training_keys
-
-        return training_keys()
-
-    @staticmethod
     def training_parts(asked: SequenceSettings) -> dict[str, tuple[Mapping[str, Any], Collection[str]]]:
         """What all tasks share, and what each has of its own."""
         return {"train": (asked.train, OWN), **{f"tasks.{n}.train": (t.train, OWN) for n, t in asked.tasks.items()}}
@@ -211,59 +242,52 @@ class SequenceConfig(AskedStudy[SequenceSettings]):
     @staticmethod
     def settings_problems(asked: SequenceSettings) -> list[str]:
         """Keys that the study sets or that cannot differ, data that is missing, and what is wrong with the arms."""
+        from holdfast.runs.settings import training_keys
+
         problems: list[str] = []
-        parts = {where: train for where, (train, _) in SequenceConfig.training_parts(asked).items()}
-        for where, train in parts.items():
-            problems += [f"{where}.{k}: is set by the study; leave it out." for k in train if k in OWN]
+        trains = {where: train for where, (train, _) in SequenceConfig.training_parts(asked).items()}
+        for where, train in trains.items():
+            problems += [f"{where}.{key}: is set by the study; leave it out." for key in train if key in OWN]
         for name, task in asked.tasks.items():
+            where = f"tasks.{name}.train"
             if not isinstance(task.train.get("dataset_name"), str):
-                problems.append(f"tasks.{name}.train.dataset_name: is missing: the task's data.")
-            problems += [
-                f"tasks.{name}.train.{k}: is common to all tasks; put it under train." for k in ONE if k in task.train
-            ]
-        arms = read_arms(asked.arms, SequenceConfig.known_keys(asked), problems)
-        problems += [
-            f"arms: {arm.label}: train.{k}: is common to all arms; put it under train."
-            for arm in arms
-            for k in ONE
-            if k in arm.train
-        ]
-        problems += [
-            f"{where}.use_peft: a task begins with the whole model that the one before left, which an adapter is not. "
-            "Leave it out."
-            for where, train in (*parts.items(), *((f"arms: {arm.label}: train", arm.train) for arm in arms))
-            if train.get("use_peft")
-        ]
-        labels = [arm.label for arm in arms if arm.chained]
-        if asked.continue_from and asked.continue_from not in labels:
-            problems.append(
-                f"continue_from: expected the label of an arm ({'; '.join(labels)}), got {asked.continue_from!r}."
-                f"{did_you_mean(asked.continue_from, labels)}"
-            )
-        if asked.continue_from and max(map(len, asked.orders)) < 3:
-            problems.append("continue_from: has no effect with two tasks; leave it out.")
-        return problems
+                problems.append(f"{where}.dataset_name: is missing: the task's data.")
+            shared = [key for key in ONE if key in task.train]
+            problems += [f"{where}.{key}: is common to all tasks; put it under train." for key in shared]
+        arms = read_arms(asked.arms, training_keys(), problems)
+        for arm in arms:
+            where = f"arms: {arm.label}: train"
+            trains[where] = arm.train
+            shared = [key for key in ONE if key in arm.train]
+            problems += [f"{where}.{key}: is common to all arms; put it under train." for key in shared]
+        for where, train in trains.items():
+            if train.get("use_peft"):
+                problems.append(
+                    f"{where}.use_peft: a task begins with the whole model that the one before left, which an adapter "
+                    "is not. Leave it out."
+                )
+        return [*problems, *_continuing_problems(asked, arms)]
 
     def part_problems(self) -> list[str]:
         """What is wrong with what is measured, or else with any model's training."""
         from holdfast.evaluation.suite import parse_evaluation
 
-        measuring = [f"tasks.{problem}" for problem in parse_evaluation(self.evaluation)[1]]
-        return measuring or self.run_problems()
+        _, problems = parse_evaluation(self.evaluation)
+        return [f"tasks.{problem}" for problem in problems] or self.run_problems()
 
     def runs(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """Every model's; the base stands in for models that are not there yet."""
-        for model in (m for m in self.models.values() if not m.merge):
-            settings = self.training(model, self.asked.seeds[0], start=self.filled(model.origin) or self.base)
-            yield model.label, {**settings, "output_dir": str(self.output_dir / "runs" / "checked")}
-
-    def problems_of_run(self, settings: Mapping[str, Any]) -> list[str]:
-        """Of a training configuration."""
-        return training_problems(settings)
+        for model in self.models.values():
+            if not model.merge:
+                settings = self.training(model, self.asked.seeds[0], start=self.filled(model.origin) or self.base)
+                yield model.label, {**settings, "output_dir": str(self.output_dir / "runs" / "checked")}
 
     def run_problems(self, known: Sequence[str] = (), *, without: Collection[str] = ()) -> list[str]:
         """With what the merge methods say of so many models, such as weights for others."""
-        merges = [f"arms: {m.label}: {p}" for m in self.models.values() if m.merge for p in _merge_problems(m)]
+        merges = []
+        for model in self.models.values():
+            if model.merge:
+                merges += [f"arms: {model.label}: {problem}" for problem in _merge_problems(model)]
         return [*merges, *super().run_problems((*known, *merges), without=without)]
 
 
@@ -271,23 +295,17 @@ def completed(retention: Sequence[Mapping[str, Any]], earlier: Earlier) -> list[
     """Methods with what they take from earlier tasks where the study leaves it open."""
     from holdfast.retention.registry import method_class
 
-    found: list[dict[str, Any]] = []
+    methods: list[dict[str, Any]] = []
     for method in retention:
         name, parameters = next(iter(method.items()))
-        found += [{name: p} for p in method_class(name).after_tasks(parameters or {}, earlier)]
-    return found
+        methods += [{name: p} for p in method_class(name).after_tasks(parameters or {}, earlier)]
+    return methods
 
 
 def sequence_config(
     values: Mapping[str, Any] | Given, *, source: str | None = None, check: bool = True
 ) -> SequenceConfig:
-    """A study from keys as in the YAML, everything checked that can be before anything runs.
-
-    Args:
-        values: keys of `SequenceSettings`.
-        source: where they came from, for the message.
-        check: whether every training configuration is read by the code that will; not by workers, who get a study that
-            was checked.
+    """A study from keys as in the YAML; see `AskedStudy.read`.
 
     Raises:
         ConfigError: with every mistake at once.
@@ -295,10 +313,28 @@ def sequence_config(
     return SequenceConfig.read(values, source=source, check=check)
 
 
+def _continuing_problems(asked: SequenceSettings, arms: Sequence[Arm]) -> list[str]:
+    """What is wrong with the arm that others go on from."""
+    problems: list[str] = []
+    if not asked.continue_from:
+        return problems
+    labels = [arm.label for arm in arms if arm.chained]
+    if asked.continue_from not in labels:
+        problems.append(
+            f"continue_from: expected the label of an arm ({'; '.join(labels)}), got {asked.continue_from!r}."
+            f"{did_you_mean(asked.continue_from, labels)}"
+        )
+    if max(map(len, asked.orders)) < 3:
+        problems.append("continue_from: has no effect with two tasks; leave it out.")
+    return problems
+
+
 def _merge_problems(model: Model) -> list[str]:
     from holdfast.checkpoints.methods.registry import merge_method
 
-    method, parameters = model.merge["method"], {k: v for k, v in model.merge.items() if k not in ("method", SAMPLES)}
+    parameters = dict(model.merge)
+    method = parameters.pop("method")
+    parameters.pop(SAMPLES, None)
     return [] if method == RESIDUAL else merge_method(method, **parameters).problems(len(model.parts))
 
 
@@ -309,7 +345,12 @@ class _Plan:
     """Collects models; the same one twice is one."""
 
     def __init__(self, config: SequenceConfig) -> None:
-        self.config, self.models = config, dict[str, Model]()
+        self.config, self.models = config.asked, dict[str, Model]()
+        self.plain = config.arms[0]
+
+    def add(self, model: Model) -> str:
+        """The name of a model, which is in the plan then."""
+        return self.models.setdefault(model.name, model).name
 
     def trained(
         self,
@@ -323,107 +364,103 @@ class _Plan:
         label: str,
     ) -> str:
         """A training on the last task of `order`, from a model of the plan, from another base, or from the base."""
-        config, task = self.config.asked, self.config.asked.tasks[order[-1]]
-        later = len(order) > 1
-        retention = arm.retention if later else arm.first if config.hold_first else []
-        own = bool(retention) or later or (config.hold_first and bool(arm.train))
-        settings = {**config.train, **task.train, **(arm.train if own else {}), "retention": retention}
+        config, task = self.config, self.config.tasks[order[-1]]
+        is_first = len(order) == 1
+        retention = arm.retention
+        if is_first:
+            retention = arm.first if config.hold_first else []
+        differs = bool(retention) or not is_first or (config.hold_first and bool(arm.train))
+        settings = {**config.train, **task.train, **(arm.train if differs else {}), "retention": retention}
         settings.pop("model_name_or_path")
-        deciding = [
-            start,
-            before,
-            list(order),
-            settings,
-            config.train["model_name_or_path"],
-            *([origin] if origin else []),
-        ]
-        model = Model(
-            name=folder_name(
-                [*order, *([arm.label] if own and (arm.kind != SEQUENTIAL or not later) else [])], deciding
-            ),
-            label=label,
-            trained=tuple(order),
-            start=start,
-            origin=origin,
-            before=before,
-            settings=settings,
-            reference=start if reference is None else reference,
+        words = list(order)
+        if differs and (arm.kind != SEQUENTIAL or is_first):
+            words.append(arm.label)
+        deciding = [start, before, list(order), settings, config.train["model_name_or_path"]]
+        if origin:
+            deciding.append(origin)
+        return self.add(
+            Model(
+                name=folder_name(words, deciding),
+                label=label,
+                trained=tuple(order),
+                start=start,
+                origin=origin,
+                before=before,
+                settings=settings,
+                reference=start if reference is None else reference,
+            )
         )
-        return self.models.setdefault(model.name, model).name
 
     def merged(self, order: Sequence[str], arm: Arm, parts: Sequence[str], reference: str) -> str:
         """A merge of models, or something added to one."""
-        model = Model(
-            name=folder_name([*order, arm.label], [list(parts), arm.merge]),
-            label=f"{arm.label}: {', '.join(order)}",
-            trained=tuple(order),
-            merge=arm.merge,
-            parts=tuple(parts),
-            reference=reference,
+        return self.add(
+            Model(
+                name=folder_name([*order, arm.label], [list(parts), arm.merge]),
+                label=f"{arm.label}: {', '.join(order)}",
+                trained=tuple(order),
+                merge=arm.merge,
+                parts=tuple(parts),
+                reference=reference,
+            )
         )
-        return self.models.setdefault(model.name, model).name
+
+    def through(self, order: Sequence[str], arm: Arm, start_from: Sequence[str] = ()) -> tuple[str, ...]:
+        """An arm's model after each task; from the third on each begins with the model of `start_from`, where there is
+        one."""
+        models: list[str] = []
+        for count in range(1, len(order) + 1):
+            done = order[:count]
+            before = start = models[-1] if models else ""
+            if count > 2 and start_from:
+                start = start_from[count - 2]
+            alike = not (self.config.hold_first and (arm.first or arm.train))
+            label = PLAIN[SINGLE] if count == 1 and alike else arm.label
+            models.append(self.trained(done, arm, start=start, before=before, label=f"{label}: {', '.join(done)}"))
+        return tuple(models)
+
+    def residual(self, order: Sequence[str], arm: Arm) -> tuple[str, ...]:
+        """After each task another base, continued on all tasks so far, plus what the start has over it."""
+        base, models, continued = str(arm.merge["base"]), list[str](), ""
+        for count in range(1, len(order) + 1):
+            done = order[:count]
+            origin, label = "" if continued else base, f"continued base: {', '.join(done)}"
+            continued = self.trained(done, self.plain, start=continued, origin=origin, label=label)
+            models.append(self.merged(done, arm, [continued], models[-1] if models else ""))
+        return tuple(models)
+
+    def single(self, task: str) -> str:
+        """The base trained on one task."""
+        return self.trained([task], self.plain, label=f"{PLAIN[SINGLE]}: {task}")
+
+    def multitask(self, order: Sequence[str], arm: Arm, *, reference: str) -> str:
+        """All tasks at once from the base: the last task's settings, the others' data mixed in, the steps of all."""
+        config = self.config
+        steps = [{**config.train, **config.tasks[task].train}.get("max_steps", -1) for task in order]
+        train = {"max_steps": sum(steps)} if all(isinstance(s, int) and s > 0 for s in steps) else {}
+        mixed = dataclasses.replace(arm, retention=[{"multitask": {}}], train=train)
+        return self.trained(order, mixed, reference=reference, label=f"{arm.label}: {', '.join(order)}")
 
 
 def _plan(config: SequenceConfig) -> tuple[dict[str, Model], list[Chain]]:
-    plan, chains, asked = _Plan(config), list[Chain](), config.asked
-    plain = config.arms[0]
-    for order in asked.orders:
-        through = functools.partial(_through, plan, order)
-        sequential = through(plain)
+    plan, chains, continue_from = _Plan(config), list[Chain](), config.asked.continue_from
+    for order in config.asked.orders:
+        sequential = plan.through(order, plan.plain)
         start_from: tuple[str, ...] = ()
-        if asked.continue_from and len(order) > 2:
-            start_from = through(next(a for a in config.arms if a.label == asked.continue_from))
+        if continue_from and len(order) > 2:
+            start_from = plan.through(order, next(arm for arm in config.arms if arm.label == continue_from))
         for arm in config.arms:
-            if arm.chained:
-                models = through(arm, start_from) if arm.label != asked.continue_from else start_from or through(arm)
+            if arm.chained and arm.label == continue_from:
+                models = start_from or plan.through(order, arm)
+            elif arm.chained:
+                models = plan.through(order, arm, start_from)
             elif arm.kind == RESIDUAL:
-                models = _residual(plan, order, arm)
+                models = plan.residual(order, arm)
             elif arm.kind == SINGLE:
-                models = tuple(_single(plan, task) for task in order)
+                models = tuple(plan.single(task) for task in order)
             elif arm.kind == MULTITASK:
-                models = (_multitask(plan, order, arm, reference=sequential[-2]),)
+                models = (plan.multitask(order, arm, reference=sequential[-2]),)
             else:
-                parts = [_single(plan, task) for task in order]
+                parts = [plan.single(task) for task in order]
                 models = (plan.merged(order, arm, parts, sequential[-2]),)
             chains.append(Chain(arm=arm, order=order, models=models))
     return plan.models, chains
-
-
-def _through(plan: _Plan, order: Sequence[str], arm: Arm, start_from: Sequence[str] = ()) -> tuple[str, ...]:
-    """An arm's model after each task; from the third on each begins with the model of `start_from`, where there is
-    one."""
-    models: list[str] = []
-    for count in range(1, len(order) + 1):
-        done = order[:count]
-        before = start = "" if count == 1 else models[-1]
-        if count > 2 and start_from:
-            start = start_from[count - 2]
-        alike = not (plan.config.asked.hold_first and (arm.first or arm.train))
-        label = PLAIN[SINGLE] if count == 1 and alike else arm.label
-        models.append(plan.trained(done, arm, start=start, before=before, label=f"{label}: {', '.join(done)}"))
-    return tuple(models)
-
-
-def _residual(plan: _Plan, order: Sequence[str], arm: Arm) -> tuple[str, ...]:
-    """After each task another base, continued on all tasks so far, plus what the start has over it."""
-    base, models, continued = str(arm.merge["base"]), list[str](), ""
-    for count in range(1, len(order) + 1):
-        done, label = order[:count], f"continued base: {', '.join(order[:count])}"
-        plain = plan.config.arms[0]
-        origin = "" if continued else base
-        continued = plan.trained(done, plain, start=continued, origin=origin, label=label)
-        models.append(plan.merged(done, arm, [continued], models[-1] if models else ""))
-    return tuple(models)
-
-
-def _single(plan: _Plan, task: str) -> str:
-    return plan.trained([task], plan.config.arms[0], label=f"{PLAIN[SINGLE]}: {task}")
-
-
-def _multitask(plan: _Plan, order: Sequence[str], arm: Arm, *, reference: str) -> str:
-    """All tasks at once from the base: the last task's settings, the others' data mixed in, the steps of all."""
-    config = plan.config.asked
-    steps = [{**config.train, **config.tasks[t].train}.get("max_steps", -1) for t in order]
-    train = {"max_steps": sum(steps)} if all(isinstance(s, int) and s > 0 for s in steps) else {}
-    mixed = dataclasses.replace(arm, retention=[{"multitask": {}}], train=train)
-    return plan.trained(order, mixed, start="", reference=reference, label=f"{arm.label}: {', '.join(order)}")

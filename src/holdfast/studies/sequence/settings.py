@@ -22,18 +22,18 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from holdfast.config.declare import MAX_SEED, Meta, settings_of
+from holdfast.config.declare import Meta, settings_of
 from holdfast.config.decode import decode_named
 from holdfast.config.synonyms import did_you_mean_key
 from holdfast.config.values import Mistake, Refused
 from holdfast.errors import ConfigError, did_you_mean
 from holdfast.records.sequence import MERGE, MULTITASK, RESIDUAL, SEQUENTIAL, SINGLE
-from holdfast.studies.engine import small as small_settings
-from holdfast.studies.engine.keys import ALLOWED, NAME, StudyKeys
+from holdfast.studies.engine.keys import ALLOWED, NAME, SeedKeys, SmallKeys, StudyKeys
 from holdfast.studies.engine.space import DIRECT, read_space
 
 PLAIN = {
@@ -68,15 +68,16 @@ def read_tasks(value: Any) -> dict[str, TaskSettings]:
         ValueError: no mapping.
         Refused: what is wrong in each.
     """
-    found, mistakes = decode_named(TaskSettings, value, name=NAME, allowed=f"a name of {ALLOWED}", shorthand="train")
-    for name, task in found.items():
-        for key in ("train", "evaluation"):
-            if not getattr(task, key):
-                what = "its data, as in 'train: {dataset_name: FILE}'" if key == "train" else "what scores it"
-                mistakes.append(Mistake(path=(name, key), text=f"is missing: {what}."))
+    tasks, mistakes = decode_named(TaskSettings, value, name=NAME, allowed=f"a name of {ALLOWED}", shorthand="train")
+    for name, task in tasks.items():
+        if not task.train:
+            text = "is missing: its data, as in 'train: {dataset_name: FILE}'."
+            mistakes.append(Mistake(path=(name, "train"), text=text))
+        if not task.evaluation:
+            mistakes.append(Mistake(path=(name, "evaluation"), text="is missing: what scores it."))
     if mistakes:
         raise Refused(*mistakes)
-    return found
+    return tasks
 
 
 def _shared_keys() -> list[str]:
@@ -95,14 +96,12 @@ def _lists_of_names() -> dict[str, Any]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SequenceSettings(StudyKeys):
+class SequenceSettings(SeedKeys, SmallKeys, StudyKeys):
     """Keys of a sequence study."""
 
     name: str = "sequence"
     train: dict[str, Any] = field(default_factory=dict)
     """Keys of 'holdfast train' that all tasks share: the base (`model_name_or_path`), rates, steps."""
-    small: Annotated[str | None, Meta(json_schema=small_settings.settings_schema)] = None
-    """Build a small base and data offline, for a study of minutes."""
     tasks: Annotated[
         dict[str, TaskSettings],
         Meta(
@@ -136,50 +135,36 @@ class SequenceSettings(StudyKeys):
     second task and later ones (default: each from its own)."""
     curve: Annotated[int, Meta(ge=0)] = CURVE_POINTS
     """Points at which earlier tasks' held-out loss is measured while a later task is trained; 0: not at all."""
-    seeds: Annotated[tuple[int, ...], Meta(ge=0, le=MAX_SEED, least=1)] = (0,)
-    """Repetitions of everything that is trained."""
     keep: Literal["all", "final", "none"] = "final"
     """Whose weights stay on disk."""
 
     def problems(self) -> list[Mistake | str]:
         """Names that are not there, and what is not enough."""
-        found = super().problems()
-        if (wrong := small_settings.problem_with(self.small)) is not None:
-            found.append(Mistake(path=("small",), text=wrong))
+        problems = super().problems()
+
+        def wrong(*path: str, text: str) -> None:
+            problems.append(Mistake(path=path, text=text))
+
         if not self.train.get("model_name_or_path"):
             text = "is missing: the base that all tasks begin with, a folder or a hub id."
-            found.append(Mistake(path=("train", "model_name_or_path"), text=text))
+            wrong("train", "model_name_or_path", text=text)
         if len(self.tasks) < 2:
-            text = f"expected at least two, one after the other, got {len(self.tasks)}."
-            found.append(Mistake(path=("tasks",), text=text))
-        found += [
-            Mistake(
-                path=("evaluation", key),
-                text=f"no such key.{did_you_mean_key(key, _shared_keys())} Entries: under tasks.",
-            )
-            for key in self.evaluation
-            if key not in _shared_keys()
-        ]
+            wrong("tasks", text=f"expected at least two, one after the other, got {len(self.tasks)}.")
+        known = _shared_keys()
+        for key in self.evaluation:
+            if key not in known:
+                wrong("evaluation", key, text=f"no such key.{did_you_mean_key(key, known)} Entries: under tasks.")
         if SOURCE in self.tasks:
-            found.append(
-                Mistake(path=("tasks", SOURCE), text="is the suite of what should be kept; choose another name.")
-            )
+            wrong("tasks", SOURCE, text="is the suite of what should be kept; choose another name.")
         for order in self.orders:
-            found += [
-                Mistake(path=("orders",), text=f"no such task: {t!r}.{did_you_mean(t, self.tasks)}")
-                for t in order
-                if self.tasks and t not in self.tasks  # none: they were refused, which is said
-            ]
+            for task in order:
+                if self.tasks and task not in self.tasks:  # none: they were refused, which is said
+                    wrong("orders", text=f"no such task: {task!r}.{did_you_mean(task, self.tasks)}")
             if len(order) < 2 or len(set(order)) < len(order):
-                text = f"expected at least two different tasks, got {list(order)}."
-                found.append(Mistake(path=("orders",), text=text))
-        for key in ("orders", "seeds"):
-            if len(set(getattr(self, key))) < len(getattr(self, key)):
-                text = (
-                    f"expected each once, got {[list(o) if isinstance(o, tuple) else o for o in getattr(self, key)]}."
-                )
-                found.append(Mistake(path=(key,), text=text))
-        return found
+                wrong("orders", text=f"expected at least two different tasks, got {list(order)}.")
+        if len(set(self.orders)) < len(self.orders):
+            wrong("orders", text=f"expected each once, got {list(map(list, self.orders))}.")
+        return problems
 
 
 # ----------------------------------------------------------------------------------------------------------------- arms
@@ -206,33 +191,36 @@ class Arm:
         """See `ArmResult.old_data`: methods that read data declare a setting for it."""
         from holdfast.retention.registry import method_class
 
-        methods = [method_class(next(iter(m))) for m in self.retention]
-        return self.kind in (SINGLE, MULTITASK, MERGE) or any(
-            s.name == "data" for cls in methods for s in settings_of(cls)
-        )
+        if self.kind in (SINGLE, MULTITASK, MERGE):
+            return True
+        return any(_reads_data(method_class(next(iter(method)))) for method in self.retention)
 
     @property
     def first(self) -> list[dict[str, Any]]:
         """Of the methods those that can act before there are earlier tasks."""
-        from holdfast.retention.protocol import RetentionMethod
-        from holdfast.retention.registry import method_class
-
-        def open_data(method: Mapping[str, Any]) -> bool:
-            name, parameters = next(iter(method.items()))
-            cls, given = method_class(name), parameters or {}
-            from_tasks = cls.after_tasks.__func__ is not RetentionMethod.after_tasks.__func__  # type: ignore[attr-defined]
-            return (
-                from_tasks
-                and any(s.name == "data" for s in settings_of(cls))
-                and not (given.get("data") or given.get("fisher"))
-            )
-
-        return [m for m in self.retention if not open_data(m)]
+        return [method for method in self.retention if not _needs_earlier_data(method)]
 
     @property
     def chained(self) -> bool:
         """Whether a task begins with what the one before it left."""
         return self.kind not in (SINGLE, MULTITASK, MERGE, RESIDUAL)
+
+
+def _reads_data(method: type[Any]) -> bool:
+    return any(setting.name == "data" for setting in settings_of(method))
+
+
+def _needs_earlier_data(method: Mapping[str, Any]) -> bool:
+    """Whether a method takes its data from earlier tasks, where the study leaves it open."""
+    from holdfast.retention.protocol import RetentionMethod
+    from holdfast.retention.registry import method_class
+
+    name, parameters = next(iter(method.items()))
+    cls: Any = method_class(name)
+    base: Any = RetentionMethod
+    if not _reads_data(cls) or cls.after_tasks.__func__ is base.after_tasks.__func__:
+        return False
+    return not any((parameters or {}).get(key) for key in ("data", "fisher"))
 
 
 def read_arms(value: Sequence[Any], known: Sequence[str], problems: list[str]) -> list[Arm]:
@@ -243,22 +231,21 @@ def read_arms(value: Sequence[Any], known: Sequence[str], problems: list[str]) -
         known: keys of a training configuration.
         problems: gets a sentence a mistake.
     """
-    found = [Arm(kind=SEQUENTIAL, label=PLAIN[SEQUENTIAL])]
+    arms = [Arm(kind=SEQUENTIAL, label=PLAIN[SEQUENTIAL])]
     for number, item in enumerate(value):
         where = f"arms[{number}]"
-        if item == SEQUENTIAL:
-            continue
-        if isinstance(item, str) and item in (SINGLE, MULTITASK):
-            found.append(Arm(kind=item, label=PLAIN[item]))
-        elif isinstance(item, Mapping) and set(item) == {MERGE}:
-            found += _merges(item[MERGE], where, problems)
-        elif isinstance(item, Mapping) and set(item) == {RESIDUAL}:
-            found += _residuals(item[RESIDUAL], where, problems)
-        else:
-            found += _methods(item, where, known, problems)
-    labels = [arm.label for arm in found]
-    problems += [f"arms: '{label}' stands there twice" for label in dict.fromkeys(labels) if labels.count(label) > 1]
-    return found
+        keys = set(item) if isinstance(item, Mapping) else set()
+        if item in (SINGLE, MULTITASK):
+            arms.append(Arm(kind=item, label=PLAIN[item]))
+        elif keys == {MERGE}:
+            arms += _merges(item[MERGE], f"{where}.{MERGE}", problems)
+        elif keys == {RESIDUAL}:
+            arms += _residuals(item[RESIDUAL], f"{where}.{RESIDUAL}", problems)
+        elif item != SEQUENTIAL:
+            arms += _methods(item, where, known, problems)
+    counts = Counter(arm.label for arm in arms)
+    problems += [f"arms: '{label}' is listed twice" for label, count in counts.items() if count > 1]
+    return arms
 
 
 def _methods(item: Any, where: str, known: Sequence[str], problems: list[str]) -> list[Arm]:
@@ -286,13 +273,16 @@ def _label(retention: Sequence[Mapping[str, Any]], train: Mapping[str, Any]) -> 
     """The methods, with everything that was said of them but where their files lie."""
     from holdfast.retention.registry import title
 
-    names, said = [title(next(iter(m))) for m in retention] or [PLAIN[SEQUENTIAL]], []
+    titles, words = [], []
     for method in retention:
         name, parameters = next(iter(method.items()))
+        titles.append(title(name))
         prefix = f"{title(name)} " if len(retention) > 1 else ""
-        said += [f"{prefix}{k.replace('_', ' ')} {_shown(v)}" for k, v in parameters.items() if k not in _FILES]
-    said += [f"{k.replace('_', ' ')} {_shown(v)}" for k, v in train.items()]
-    return ", ".join([" + ".join(names), *said])
+        for key, value in parameters.items():
+            if key not in _FILES:
+                words.append(f"{prefix}{key.replace('_', ' ')} {_value_text(value)}")
+    words += [f"{key.replace('_', ' ')} {_value_text(value)}" for key, value in train.items()]
+    return ", ".join([" + ".join(titles) or PLAIN[SEQUENTIAL], *words])
 
 
 def _strength(retention: Sequence[Mapping[str, Any]], varying: Sequence[str]) -> float | None:
@@ -300,12 +290,15 @@ def _strength(retention: Sequence[Mapping[str, Any]], varying: Sequence[str]) ->
     that is given."""
     from holdfast.retention.registry import declared
 
-    for method in retention[-1:]:
-        name, parameters = next(iter(method.items()))
-        cls = declared(name)
-        for key in sorted(cls.strength if cls is not None else (), key=lambda k: k not in varying):
-            if isinstance(value := parameters.get(key), (int, float)):
-                return float(value)
+    if not retention:
+        return None
+    name, parameters = next(iter(retention[-1].items()))
+    cls = declared(name)
+    keys = cls.strength if cls is not None else ()
+    for key in sorted(keys, key=lambda key: key not in varying):
+        value = parameters.get(key)
+        if isinstance(value, (int, float)):
+            return float(value)
     return None
 
 
@@ -314,58 +307,59 @@ def _merges(value: Any, where: str, problems: list[str]) -> list[Arm]:
     from holdfast.checkpoints.methods.registry import find_method, merge_method
 
     if not isinstance(value, Mapping) or not isinstance(value.get("method"), str):
-        problems.append(f"{where}.{MERGE}: expected a mapping such as {{method: ties, density: 0.2}}, got {value!r}")
+        problems.append(f"{where}: expected a mapping such as {{method: ties, density: 0.2}}, got {value!r}")
         return []
+    method = value["method"]
     tried: dict[str, list[Any]] = {}
-    for key, given in ((str(k), v) for k, v in value.items() if k != "method"):
-        several = isinstance(given, list) and (key != "weights" or any(isinstance(v, list) for v in given))
-        tried[key] = given if several else [given]
+    for key, item in value.items():
+        several = isinstance(item, list) and (key != "weights" or any(isinstance(v, list) for v in item))
+        if key != "method":
+            tried[str(key)] = item if several else [item]
     arms = []
     for values in itertools.product(*tried.values()):
         parameters = dict(zip(tried, values, strict=True))
+        checked = dict(parameters)
         try:
-            fitted = find_method(value["method"]).extras is not None
-            merge_method(value["method"], **{k: v for k, v in parameters.items() if not (fitted and k == SAMPLES)})
+            if find_method(method).extras is not None:
+                checked.pop(SAMPLES, None)
+            merge_method(method, **checked)
         except ConfigError as error:
-            problems += [f"{where}.{MERGE}: {p}" for p in error.problems]
+            problems += [f"{where}: {problem}" for problem in error.problems]
             return []
-        shown = [f"{k} {_shown(v)}" for k, v in parameters.items() if len(tried[k]) > 1 or k == "weights"]
+        label = [f"merge: {method.replace('_', ' ')}"]
+        for key, item in parameters.items():
+            if len(tried[key]) > 1 or key == "weights":
+                label.append(f"{key} {_value_text(item)}")
         weights = parameters.get("weights")
-        arms.append(
-            Arm(
-                kind=MERGE,
-                label=", ".join([f"merge: {value['method'].replace('_', ' ')}", *shown]),
-                merge={"method": value["method"], **parameters},
-                strength=float(weights[-1]) if isinstance(weights, list) and weights else None,
-            )
-        )
+        strength = float(weights[-1]) if isinstance(weights, list) and weights else None
+        merge = {"method": method, **parameters}
+        arms.append(Arm(kind=MERGE, label=", ".join(label), merge=merge, strength=strength))
     return arms
 
 
 def _residuals(value: Any, where: str, problems: list[str]) -> list[Arm]:
     """A base that is continued through the tasks, plus `scale` of what the start has over it; each scale is an arm."""
-    given = dict(value) if isinstance(value, Mapping) else {}
-    base, scales = given.pop("base", None), given.pop("scale", 1.0)
+    keys = dict(value) if isinstance(value, Mapping) else {}
+    base, scales = keys.pop("base", None), keys.pop("scale", 1.0)
     scales = scales if isinstance(scales, list) else [scales]
     numbers = all(isinstance(s, (int, float)) and not isinstance(s, bool) and 0 < s <= 2 for s in scales)
-    if not isinstance(base, str) or not base or given or not scales or not numbers:
+    if not isinstance(base, str) or not base or keys or not scales or not numbers:
         problems.append(
-            f"{where}.{RESIDUAL}: expected the base that the start was tuned from, and a scale above 0 (at most 2), as "
-            f"in {{base: FOLDER, scale: 1}}, got {value!r}"
+            f"{where}: expected the base that the start was tuned from, and a scale above 0 (at most 2), as in "
+            f"{{base: FOLDER, scale: 1}}, got {value!r}"
         )
         return []
-    return [
-        Arm(
-            kind=RESIDUAL,
-            label="instruction residual" + (f", scale {s:g}" if len(scales) > 1 or s != 1 else ""),
-            merge={"method": RESIDUAL, "base": base, "scale": float(s)},
-            strength=float(s),
-        )
-        for s in scales
-    ]
+    arms = []
+    for scale in scales:
+        label = "instruction residual" + (f", scale {scale:g}" if len(scales) > 1 or scale != 1 else "")
+        merge = {"method": RESIDUAL, "base": base, "scale": float(scale)}
+        arms.append(Arm(kind=RESIDUAL, label=label, merge=merge, strength=float(scale)))
+    return arms
 
 
-def _shown(value: Any) -> str:
+def _value_text(value: Any) -> str:
     if isinstance(value, list):
-        return "/".join(map(_shown, value))
-    return f"{value:g}" if isinstance(value, float) else value if isinstance(value, str) else json.dumps(value)
+        return "/".join(map(_value_text, value))
+    if isinstance(value, str):
+        return value
+    return f"{value:g}" if isinstance(value, float) else json.dumps(value)

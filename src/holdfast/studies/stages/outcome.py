@@ -35,7 +35,7 @@ from holdfast.statistics.shares import fieller
 from holdfast.statistics.stages import Evidence, forgotten, judge, transition
 from holdfast.studies.engine import storage as stored
 from holdfast.studies.engine.study import COMPLETE, StudyState
-from holdfast.studies.stages.plan import GIVEN, MEASURE, STEP, TEXTS, TUNE, StagesConfig
+from holdfast.studies.stages.plan import BASE_RESTORED, GIVEN, MEASURE, STEP, TEXTS, TUNE, StagesConfig
 from holdfast.support.files import read_object
 from holdfast.support.quantiles import t_quantile
 
@@ -53,47 +53,38 @@ def stages_record(
         config: what was asked for.
         results: what was made, by the job's number.
     """
-    models, notes = [], list(state.attributes.get("notes", []))
+    models: list[MeasuredModel] = []
+    notes: list[str] = []
     for job in state.latest:
-        step, made = config.steps[job.attributes[STEP]], dict(next(iter(results.get(job.number, ())), {}))
+        step = config.steps[job.attributes[STEP]]
+        reason = job.attributes.get(stored.REASON)
         if step.kind in (MEASURE, TEXTS, TUNE):
-            if (reason := job.attributes.get(stored.REASON)) is not None:
+            if reason is not None:
                 notes.append(f"{step.label} failed: {reason}")
             continue
-        shared: dict[str, Any] = {"arm": step.arm, "place": step.place, "state": job.state}
-        shared["reason"] = job.attributes.get(stored.REASON)
+        result = next(iter(results.get(job.number, ())), {})
         before, after = (TUNED, RESTORED) if step.arm else (BASE, CONTROL)
-        models += [
-            MeasuredModel(role=before, **shared),
-            MeasuredModel(
-                role=after,
-                tokens=int(made.get("tokens", 0)),
-                seconds=float(made.get("seconds", 0.0)),
-                curve=[(float(x), float(y)) for x, y in made.get("curve", [])],
-                **shared,
-            ),
-        ]
-    if (texts := _texts(config)) and (unseen := config.not_looked_for):
+        model = MeasuredModel(role=before, arm=step.arm, place=step.place, state=job.state, reason=reason)
+        curve = [(float(share), float(loss)) for share, loss in result.get("curve", [])]
+        tokens, seconds = int(result.get("tokens", 0)), float(result.get("seconds", 0.0))
+        models += [model, dataclasses.replace(model, role=after, curve=curve, tokens=tokens, seconds=seconds)]
+    texts = _texts(config)
+    if texts and config.not_looked_for:
         notes.append(
-            f"Whether the corpus holds questions of {', '.join(unseen)} was not looked at: they are in no file here. "
-            "Name files of them under `select: {questions: [...]}`."
+            f"Whether the corpus holds questions of {', '.join(config.not_looked_for)} was not looked at: they are in "
+            "no file here. Name files of them under `select: {questions: [...]}`."
         )
+    checkpoints: dict[str, list[str]] = {}
+    for arm, count in config.arms.items():
+        checkpoints[arm] = [f"epoch {number}" for number in range(1, count + 1)]
+    if GIVEN in checkpoints:
+        checkpoints[GIVEN] = [Path(name).name for name in config.asked.tuned]
     return StagesRecord(
-        name=config.name,
-        status=state.status,
-        created=state.created,
-        finished=state.finished,
-        config=config.resolved,
+        **state.record_fields(config.resolved, notes),
         arms=list(config.arms),
-        checkpoints={
-            arm: [Path(t).name for t in config.asked.tuned] if arm == GIVEN else [f"epoch {k + 1}" for k in range(n)]
-            for arm, n in config.arms.items()
-        },
+        checkpoints=checkpoints,
         models=models,
         texts=texts,
-        notes=notes,
-        versions=dict(state.attributes.get("versions", {})),
-        hardware=dict(state.attributes.get("hardware", {})),
     )
 
 
@@ -118,48 +109,52 @@ class _Judging:
     def __init__(self, record: StagesRecord, config: StagesConfig) -> None:
         self.record, self.config = record, config
         self.folders: dict[tuple[str, str, int], EvaluationFolder] = {}
-        for m in record.models:
-            if m.state == COMPLETE:
-                name = f"{m.arm}-{m.place}-restored" if m.arm else "base-restored"
-                which = "start" if m.role in (BASE, TUNED) else "result"
-                self.folders[m.role, m.arm, m.place] = RunFolder(config.run_folder(name)).evaluated(which)
+        for model in record.models:
+            if model.state == COMPLETE:
+                name = f"{model.arm}-{model.place}-restored" if model.arm else BASE_RESTORED
+                which = "start" if model.role in (BASE, TUNED) else "result"
+                measured = RunFolder(config.run_folder(name)).evaluated(which)
+                self.folders[model.role, model.arm, model.place] = measured
         self.margins = parse_margins(config.asked.margin)
         self.allowed = parse_margins(config.asked.control_tolerance)
 
     def record_with_verdicts(self) -> StagesRecord:
+        along = {arm: self._along(arm) for arm in self.record.arms}
         record = dataclasses.replace(
             self.record,
-            models=[self._measured(m) for m in self.record.models],
-            along={arm: points for arm in self.record.arms if (points := self._along(arm))},
+            models=[self._measured(model) for model in self.record.models],
+            along={arm: points for arm, points in along.items() if points},
         )
         base, control = self.folders.get((BASE, "", 0)), self.folders.get((CONTROL, "", 0))
         if base is None or control is None:
             return record
         tasks = [self._about(base, key) for key in self.config.judged]
+        transitions = []
+        for arm in record.arms:
+            for task in tasks:
+                transition = self._transition(base, control, arm, task)
+                if transition is not None:
+                    transitions.append(transition)
         verdicts = self._verdicts(base, control, tasks)
-        transitions = [
-            found
-            for arm in record.arms
-            for task in tasks
-            if (found := self._transition(base, control, arm, task)) is not None
-        ]
         return dataclasses.replace(record, tasks=tasks, verdicts=verdicts, transitions=transitions)
 
     def _measured(self, model: MeasuredModel) -> MeasuredModel:
         folder = self.folders.get((model.role, model.arm, model.place))
         if folder is None:
             return model
-        labels = {BASE: "base", CONTROL: "base, restored"}
-        checkpoint = self.record.checkpoints[model.arm][model.place - 1] if model.arm else ""
-        return dataclasses.replace(
-            model,
-            label=labels.get(model.role) or f"{checkpoint}{', restored' if model.role == RESTORED else ''}",
-            evaluations=folder.path.relative_to(self.config.output_dir).as_posix(),
-            figures={
-                f"{e.suite}/{e.name}": {n: Figure(value=m.value, over_samples=m.interval) for n, m in e.metrics.items()}
-                for e in folder.all()
-            },
-        )
+        label = "base"
+        if model.arm:
+            label = self.record.checkpoints[model.arm][model.place - 1]
+        if model.role in (CONTROL, RESTORED):
+            label += ", restored"
+        figures: dict[str, dict[str, Figure]] = {}
+        for evaluation in folder.all():
+            name = f"{evaluation.suite}/{evaluation.name}"
+            figures[name] = {
+                metric: Figure(value=m.value, over_samples=m.interval) for metric, m in evaluation.metrics.items()
+            }
+        path = folder.path.relative_to(self.config.output_dir).as_posix()
+        return dataclasses.replace(model, label=label, evaluations=path, figures=figures)
 
     def _along(self, arm: str) -> list[Along]:
         """What was measured on the way of an arm's fine-tuning, as far as it is."""
@@ -170,15 +165,15 @@ class _Judging:
         return [point for point in points if point.evaluations]
 
     def _about(self, base: EvaluationFolder, key: Key) -> TaskAbout:
-        one = _found(base, key)
-        metric = one.metrics[one.primary]
+        evaluation = _measured_entry(base, key)
+        metric = evaluation.leading
         return TaskAbout(
-            suite=one.suite,
-            name=one.name,
-            metric=one.primary,
+            suite=evaluation.suite,
+            name=evaluation.name,
+            metric=evaluation.primary,
             unit=metric.unit,
             higher_is_better=metric.higher_is_better,
-            chance=one.references.get(one.primary, {}).get(CHANCE),
+            chance=evaluation.references.get(evaluation.primary, {}).get(CHANCE),
         )
 
     # -------------------------------------------------------------------------------------------------------- verdicts
@@ -186,45 +181,49 @@ class _Judging:
     def _verdicts(
         self, base: EvaluationFolder, control: EvaluationFolder, tasks: Sequence[TaskAbout]
     ) -> list[StageVerdict]:
-        places = [k for k in self.folders if k[0] == TUNED]
         cost = _compared(base, control, self.margins)
         evidence: list[Evidence] = []
-        where: list[tuple[str, int, TaskAbout]] = []
-        for _, arm, place in places:
-            tuned, restored = self.folders[TUNED, arm, place], self.folders[RESTORED, arm, place]
+        checked: list[tuple[str, int, TaskAbout]] = []
+        for (role, arm, number), tuned in self.folders.items():
+            if role != TUNED:
+                continue
+            restored = self.folders[RESTORED, arm, number]
             fell = _compared(base, tuned, self.margins)
-            left, beside = (_compared(b, restored, self.margins) for b in (base, control))
+            from_base = _compared(base, restored, self.margins)
+            from_control = _compared(control, restored, self.margins)
             for task in tasks:
                 key = (task.suite, task.name)
+                before = cost[key].before
                 evidence.append(
                     Evidence(
                         tuned=fell[key],
-                        restored=left[key],
-                        against_control=beside[key],
+                        restored=from_base[key],
+                        against_control=from_control[key],
                         control=cost[key],
-                        control_tolerance=self.allowed.of(task.unit, task.metric, cost[key].before, cost[key].before),
-                        pattern=left[PROBING, PROBING],
-                        pattern_control=beside[PROBING, PROBING],
+                        control_tolerance=self.allowed.of(task.unit, task.metric, before, before),
+                        pattern=from_base[PROBING, PROBING],
+                        pattern_control=from_control[PROBING, PROBING],
                         above_chance=_above_chance(base, task),
                     )
                 )
-                where.append((arm, place, task))
-        return [
-            StageVerdict(
-                arm=arm,
-                place=place,
-                task=f"{task.suite}/{task.name}",
-                verdict=j.verdict,
-                reason=j.reason,
-                tuned=e.tuned,
-                restored=e.restored,
-                against_control=e.against_control,
-                came_back=self._came_back(base, arm, place, task),
+                checked.append((arm, number, task))
+        judgements = judge(evidence, tolerance=self.config.asked.tolerance)
+        verdicts = []
+        for facts, judgement, (arm, number, task) in zip(evidence, judgements, checked, strict=True):
+            verdicts.append(
+                StageVerdict(
+                    arm=arm,
+                    place=number,
+                    task=f"{task.suite}/{task.name}",
+                    verdict=judgement.verdict,
+                    reason=judgement.reason,
+                    tuned=facts.tuned,
+                    restored=facts.restored,
+                    against_control=facts.against_control,
+                    came_back=self._came_back(base, arm, number, task),
+                )
             )
-            for e, j, (arm, place, task) in zip(
-                evidence, judge(evidence, tolerance=self.config.asked.tolerance), where, strict=True
-            )
-        ]
+        return verdicts
 
     def _came_back(self, base: EvaluationFolder, arm: str, place: int, task: TaskAbout) -> Figure | None:
         """The share of the fall that restoring brought back, with Fieller's interval over questions."""
@@ -233,11 +232,14 @@ class _Judging:
         if scores is None:
             return None
         values, draws, n = scores
-        a, b = values[2] - values[1], values[0] - values[1]
-        (v_aa, v_ab), (_, v_bb) = np.cov(draws[:, 2] - draws[:, 1], draws[:, 0] - draws[:, 1])
+        fall, back = values[0] - values[1], values[2] - values[1]
+        if fall <= 0:
+            return None
+        (back_var, both), (_, fall_var) = np.cov(draws[:, 2] - draws[:, 1], draws[:, 0] - draws[:, 1])
         squared = t_quantile(max(1, n - 1), 0.975) ** 2
-        interval = fieller(a, b, v_aa=v_aa * squared, v_ab=v_ab * squared, v_bb=v_bb * squared) if b > 0 else None
-        return Figure(value=float(a / b), over_samples=interval) if interval is not None else None
+        back_var, both, fall_var = squared * back_var, squared * both, squared * fall_var
+        interval = fieller(back, fall, v_aa=back_var, v_ab=both, v_bb=fall_var)
+        return None if interval is None else Figure(value=float(back / fall), over_samples=interval)
 
     def _transition(
         self, base: EvaluationFolder, control: EvaluationFolder, arm: str, task: TaskAbout
@@ -246,43 +248,52 @@ class _Judging:
         if not _above_chance(base, task):
             return None
         count = len(self.record.checkpoints[arm])
-        models = [self.folders.get((role, arm, k + 1)) for role in (TUNED, RESTORED) for k in range(count)]
-        if any(folder is None for folder in models):
-            return None
-        scores = _joint([base, control, *(f for f in models if f is not None)], task)
+        folders = [base, control]
+        for role in (TUNED, RESTORED):
+            for number in range(1, count + 1):
+                folder = self.folders.get((role, arm, number))
+                if folder is None:
+                    return None
+                folders.append(folder)
+        scores = _joint(folders, task)
         if scores is None:
             return None
         values, draws, _ = scores
         margin = self.margins.of(task.unit, task.metric, float(values[0]), float(values[0]))
-        found = transition(forgotten(values), forgotten(draws), margin)
+        turn = transition(forgotten(values), forgotten(draws), margin)
         return Transition(
             arm=arm,
             task=f"{task.suite}/{task.name}",
-            place=found.place + 1 if found.place < count else None,
-            interval=(found.low + 1, found.high + 1 if found.high < count else None),
+            place=_number(turn.place, count),
+            interval=(turn.low + 1, _number(turn.high, count)),
         )
 
 
-def _found(folder: EvaluationFolder, key: Key) -> Evaluation:
-    one = folder.find(*key)
-    if one is None:
+def _number(index: int, count: int) -> int | None:
+    """The number of a checkpoint, from 1; None after the last one."""
+    return index + 1 if index < count else None
+
+
+def _measured_entry(folder: EvaluationFolder, key: Key) -> Evaluation:
+    evaluation = folder.find(*key)
+    if evaluation is None:
         raise DataError(f"{'/'.join(key)} was not measured in {folder.path}.")
-    return one
+    return evaluation
 
 
 def _compared(before: EvaluationFolder, after: EvaluationFolder, margins: Margins) -> dict[Key, Comparison]:
     """The metric that leads each entry."""
-    found, left_out = compare_folders(before, after, margins=margins)
+    comparisons, left_out = compare_folders(before, after, margins=margins)
     if left_out:
         raise DataError(f"{after.path} cannot be compared with {before.path}: {' '.join(left_out)}")
-    return {(c.suite, c.name): c for c in found}
+    return {(comparison.suite, comparison.name): comparison for comparison in comparisons}
 
 
 def _joint(folders: Sequence[EvaluationFolder], task: TaskAbout) -> tuple[np.ndarray, np.ndarray, int] | None:
     """Scores `[K]`, joint bootstrap draws `[B, K]` and samples of a task, signed so that more is better; None where one
     is not finite."""
     key = (task.suite, task.name)
-    joint = JointScores(folders, {key: [_found(folder, key) for folder in folders]})
+    joint = JointScores(folders, {key: [_measured_entry(folder, key) for folder in folders]})
     if joint.failed(key) is not None:
         return None
     scores, sign = joint.scores(key, task.metric), 1.0 if task.higher_is_better else -1.0
@@ -290,10 +301,11 @@ def _joint(folders: Sequence[EvaluationFolder], task: TaskAbout) -> tuple[np.nda
 
 
 def _above_chance(base: EvaluationFolder, task: TaskAbout) -> bool:
-    return is_above_chance(_found(base, (task.suite, task.name)))
+    return is_above_chance(_measured_entry(base, (task.suite, task.name)))
 
 
-def is_above_chance(found: Evaluation) -> bool:
+def is_above_chance(evaluation: Evaluation) -> bool:
     """Whether the interval of the metric that leads lies above chance; where no chance is known, it is taken to."""
-    chance, interval = found.references.get(found.primary, {}).get(CHANCE), found.metrics[found.primary].interval
+    chance = evaluation.references.get(evaluation.primary, {}).get(CHANCE)
+    interval = evaluation.leading.interval
     return chance is None or (interval is not None and interval[0] > chance)

@@ -61,13 +61,13 @@ class Step:
     @property
     def label(self) -> str:
         """For people."""
-        if self.kind == MEASURE:
-            return "measuring the base"
-        if self.kind == TEXTS:
-            return "choosing the text to restore on"
-        if self.kind == TUNE:
-            return f"fine-tuning: {self.arm}"
-        return f"restoring {self.arm}, checkpoint {self.place}" if self.arm else "restoring the base (control)"
+        labels = {
+            MEASURE: "measuring the base",
+            TEXTS: "choosing the text to restore on",
+            TUNE: f"fine-tuning: {self.arm}",
+        }
+        restoring = f"restoring {self.arm}, checkpoint {self.place}" if self.arm else "restoring the base (control)"
+        return labels.get(self.kind, restoring)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,11 +101,6 @@ class StagesConfig(AskedStudy[StagesSettings]):
             for arm in self.arms if self.asked.train else ():
                 yield "train", {**_replaced(self.tuning(arm), texts), **checked}
 
-    @property
-    def small_seed(self) -> int:
-        """Which world."""
-        return self.asked.seed
-
     def may_change(self, old: Mapping[str, Any]) -> set[str]:
         """What is judged anew from what was measured. A remedy may come later: its steps are the last ones."""
         judged = {"keep", "margin", "tolerance", "control_tolerance", "even_at_chance"}
@@ -128,31 +123,35 @@ class StagesConfig(AskedStudy[StagesSettings]):
     @functools.cached_property
     def steps(self) -> dict[str, Step]:
         """By name, in the order in which they are begun: those of a remedy after all else."""
-        asked = self.asked
-        after = (f"{TUNE}-{PLAIN}",) if asked.corpus and asked.tokens is None else ()
-        texts = Step(name=TEXTS, kind=TEXTS, needs=(BASE_MEASURED, *after))
-        control = Step(name=BASE_RESTORED, kind=RESTORE_STEP, needs=(TEXTS,))
-        found = [Step(name=BASE_MEASURED, kind=MEASURE)]
-        found += [] if after else [texts]  # too small a corpus is seen before hours of fine-tuning
+        request, steps = self.asked, dict[str, Step]()
+
+        def add(name: str, kind: str, *needs: str, arm: str = "", place: int = 0) -> None:
+            steps.setdefault(name, Step(name=name, kind=kind, arm=arm, place=place, needs=needs))
+
+        add(BASE_MEASURED, MEASURE)
+        if not request.corpus or request.tokens is not None:  # too small a corpus is seen before hours of fine-tuning
+            add(TEXTS, TEXTS, BASE_MEASURED)
         for arm, count in self.arms.items():
-            tuning = [Step(name=f"{TUNE}-{arm}", kind=TUNE, arm=arm, needs=(BASE_MEASURED,))] if asked.train else []
-            found += tuning
-            if control not in found:
-                found += [texts, control] if after else [control]
-            needs = (TEXTS, *(step.name for step in tuning))
-            for k in range(1, count + 1):
-                found.append(Step(name=f"{arm}-{k}-restored", kind=RESTORE_STEP, arm=arm, place=k, needs=needs))
-        return {step.name: step for step in found}
+            tuning = f"{TUNE}-{arm}"
+            if request.train:
+                add(tuning, TUNE, BASE_MEASURED, arm=arm)
+            add(TEXTS, TEXTS, BASE_MEASURED, tuning)  # the fine-tuning's tokens are its budget
+            add(BASE_RESTORED, RESTORE_STEP, TEXTS)
+            needs = (TEXTS, tuning) if request.train else (TEXTS,)
+            for number in range(1, count + 1):
+                add(f"{arm}-{number}-restored", RESTORE_STEP, *needs, arm=arm, place=number)
+        return steps
 
     def jobs(self) -> list[Job]:
         """One a step; it waits for those that it needs."""
         from holdfast.studies.engine.study import LABEL, Job
 
-        places = {name: number for number, name in enumerate(self.steps)}
-        return [
-            Job(attributes={LABEL: s.label, STEP: s.name}, after=tuple(places[n] for n in s.needs))
-            for s in self.steps.values()
-        ]
+        numbers = {name: number for number, name in enumerate(self.steps)}
+        jobs = []
+        for step in self.steps.values():
+            after = tuple(numbers[name] for name in step.needs)
+            jobs.append(Job(attributes={LABEL: step.label, STEP: step.name}, after=after))
+        return jobs
 
     # --------------------------------------------------------------------------------------------------------- folders
 
@@ -182,22 +181,26 @@ class StagesConfig(AskedStudy[StagesSettings]):
 
         if arm == GIVEN:
             return str(self.filled(self.asked.tuned[place - 1]))
-        found = checkpoints_in(self.run_folder(f"{TUNE}-{arm}"))
-        if len(found) != self.epochs:
+        folder = self.run_folder(f"{TUNE}-{arm}")
+        checkpoints = checkpoints_in(folder)
+        if len(checkpoints) != self.epochs:
             raise ConfigError(
-                f"{self.run_folder(f'{TUNE}-{arm}')}: expected a checkpoint after each of {self.epochs} epochs, found "
-                f"{len(found)}. Begin the fine-tuning anew in another output_dir."
+                f"{folder}: expected a checkpoint after each of {self.epochs} epochs, found {len(checkpoints)}. Begin "
+                "the fine-tuning anew in another output_dir."
             )
-        return str(found[place - 1])
+        return str(checkpoints[place - 1])
 
     # ------------------------------------------------------------------------------------------------------- measuring
 
     @property
     def questions(self) -> dict[str, Any]:
         """What is asked of every model, the probing text aside."""
-        own = {JUDGED: self.asked.evaluation} if self.asked.evaluation else {}
-        suites = {"suites": [self.asked.suite]} if self.asked.suite else {}
-        return {**own, **suites, **self.asked.measuring}
+        questions: dict[str, Any] = {}
+        if self.asked.evaluation:
+            questions[JUDGED] = self.asked.evaluation
+        if self.asked.suite:
+            questions["suites"] = [self.asked.suite]
+        return {**questions, **self.asked.measuring}
 
     @property
     def evaluation(self) -> dict[str, Any]:
@@ -226,85 +229,76 @@ class StagesConfig(AskedStudy[StagesSettings]):
         """How the text to restore on is chosen, of so many tokens; None where there is a mistake, and every mistake."""
         from holdfast.runs.selecting import Selection
 
-        asked, given = self.asked, self.filled(self.asked.select)
-        found, mistakes = decode(
-            Selection,
-            {
-                "probing": asked.probing_passages,
-                "seed": asked.seed,
-                "questions": [str(path) for path in self.question_files],
-                **given,
-                "model": self.base,
-                "input": [self.filled(name) for name in asked.corpus],
-                "output": str(self.texts[0].parent),
-                "tokens": tokens,
-            },
-        )
-        problems = [f"select.{k}: is set by the study: {by}." for k, by in OF_SELECTION.items() if k in given]
+        request, options = self.asked, self.filled(self.asked.select)
+        settings = {
+            "probing": request.probing_passages,
+            "seed": request.seed,
+            "questions": [str(path) for path in self.question_files],
+            **options,
+            "model": self.base,
+            "input": [self.filled(name) for name in request.corpus],
+            "output": str(self.texts[0].parent),
+            "tokens": tokens,
+        }
+        selection, mistakes = decode(Selection, settings)
+        problems = [f"select.{key}: is set by the study: {by}." for key, by in OF_SELECTION.items() if key in options]
         for mistake in mistakes:
             path = ("corpus",) if mistake.path == ("input",) else ("select", *mistake.path)
             problems.append(f"{dotted(path)}: {mistake.text}")
-        return found, problems
+        return selection, problems
 
     @property
     def not_looked_for(self) -> list[str]:
         """What is judged and has no file here that could be looked for in the corpus, such as a task from the hub; none
         where files of questions are named."""
-        return (
-            [] if self.asked.select.get("questions") else [n for n, found in self._files_by_entry.items() if not found]
-        )
+        if self.asked.select.get("questions"):
+            return []
+        return [name for name, files in self._files_by_entry.items() if not files]
 
     @functools.cached_property
     def _files_by_entry(self) -> dict[str, list[Path]]:
         from holdfast.data.readers import kind_of
 
-        return {
-            f"{e.suite}/{e.name}": [path for path in e.local_files() if path.is_file() and kind_of(path) is not None]
-            for e in self.plan.entries
-            if (e.suite, e.name) in self.judged
-        }
+        files: dict[str, list[Path]] = {}
+        for entry in self.plan.entries:
+            if entry.kind not in NOT_JUDGED:
+                readable = [path for path in entry.local_files() if path.is_file() and kind_of(path) is not None]
+                files[f"{entry.suite}/{entry.name}"] = readable
+        return files
 
     def tuning(self, arm: str) -> dict[str, Any]:
         """The configuration of a fine-tuning, as `holdfast train --config` takes it. The probing text is not measured
         along it, since it may be chosen afterwards."""
-        along = {"evaluation": {**self.questions, "along": self.asked.along}} if self.asked.along else {}
-        return self.filled(
-            {
-                "num_train_epochs": self.epochs,
-                **self.asked.train,
-                "model_name_or_path": self.base,
-                "retention": [self.asked.remedy] if arm == REMEDY else "none",
-                "seed": self.asked.seed,
-                "save_strategy": "epoch",
-                **along,
-                "output_dir": str(self.run_folder(f"{TUNE}-{arm}")),
-            }
-        )
+        settings = {
+            "num_train_epochs": self.epochs,
+            **self.asked.train,
+            "model_name_or_path": self.base,
+            "retention": [self.asked.remedy] if arm == REMEDY else "none",
+            "seed": self.asked.seed,
+            "save_strategy": "epoch",
+            "output_dir": str(self.run_folder(f"{TUNE}-{arm}")),
+        }
+        if self.asked.along:
+            settings["evaluation"] = {**self.questions, "along": self.asked.along}
+        return dict(self.filled(settings))
 
     def restoring(self, name: str, model: str) -> dict[str, Any]:
         """The configuration of a restoring."""
-        return self.filled(
-            {
-                **RESTORE,
-                **self.asked.restore,
-                "model_name_or_path": model,
-                "dataset_name": str(self.texts[0]),
-                "retention": "none",
-                "seed": self.asked.seed,
-                "evaluation": self.evaluation,
-                "output_dir": str(self.run_folder(name)),
-            }
-        )
+        settings = {
+            **RESTORE,
+            **self.asked.restore,
+            "model_name_or_path": model,
+            "dataset_name": str(self.texts[0]),
+            "retention": "none",
+            "seed": self.asked.seed,
+            "evaluation": self.evaluation,
+            "output_dir": str(self.run_folder(name)),
+        }
+        return dict(self.filled(settings))
 
 
 def stages_config(values: Mapping[str, Any] | Given, *, source: str | None = None, check: bool = True) -> StagesConfig:
-    """A study from keys as in the YAML, everything checked that can be before anything runs.
-
-    Args:
-        values: keys of `StagesSettings`.
-        source: where they came from, for the message.
-        check: whether configurations are read by the code that will use them; not by workers, who get a study that was
-            checked.
+    """A study from keys as in the YAML; see `AskedStudy.read`.
 
     Raises:
         ConfigError: with every mistake at once.
@@ -324,10 +318,10 @@ def check_parts(config: StagesConfig) -> list[str]:
         plan, problems = parse_evaluation(_replaced(config.evaluation, texts))
     problems = [f"evaluation.{p.removeprefix('evaluation.')}" for p in problems]
     if not problems and not [e for e in plan.entries if e.kind not in NOT_JUDGED]:
-        kinds = ", ".join(sorted({e.kind for e in plan.entries if e.suite != PROBING})) or "nothing"
+        kinds = sorted({entry.kind for entry in plan.entries if entry.suite != PROBING})
         problems.append(
             f"evaluation: expected at least one entry whose questions are right or wrong, such as a task or "
-            f"`choices: FILE`, got {kinds}. A stage is judged by answers."
+            f"`choices: FILE`, got {', '.join(kinds) or 'nothing'}. A stage is judged by answers."
         )
     problems += _of_files(config)
     return [*problems, *config.run_problems(problems)]
@@ -339,20 +333,17 @@ def _of_files(config: StagesConfig) -> list[str]:
 
     from holdfast.checkpoints.named import located
 
-    found = []
-    for name in config.asked.tuned if config.asked.tuned else ():
-        place = located(config.filled(name))
-        if not os.path.isdir(place):
-            found.append(f"tuned: expected the folder of a checkpoint at {name}, found none.")
+    problems = []
+    for name in config.asked.tuned:
+        if not os.path.isdir(located(config.filled(name))):
+            problems.append(f"tuned: expected the folder of a checkpoint at {name}, found none.")
     if config.asked.corpus:
-        found += config.selection(config.asked.tokens or 1)[1]
+        problems += config.selection(config.asked.tokens or 1)[1]
     if config.asked.restoring:
-        found += [
-            f"{key}: expected a file of text at {path}, found none."
-            for key, path in zip(("restoring", "probing"), config.texts, strict=True)
-            if not path.is_file()
-        ]
-    return found
+        for key, path in zip(("restoring", "probing"), config.texts, strict=True):
+            if not path.is_file():
+                problems.append(f"{key}: expected a file of text at {path}, found none.")
+    return problems
 
 
 def _replaced(value: Any, names: Mapping[str, str]) -> Any:

@@ -22,8 +22,7 @@ from holdfast.config.declare import Meta, Seed
 from holdfast.config.values import Mistake
 from holdfast.config.yaml_file import from_yaml
 from holdfast.records.margins import parse_margins
-from holdfast.studies.engine import small as small_settings
-from holdfast.studies.engine.keys import StudyKeys
+from holdfast.studies.engine.keys import SmallKeys, StudyKeys
 from holdfast.support.paths import real
 
 OWN = ("model_name_or_path", "seed", "data_seed", "output_dir", "evaluation", "retention")
@@ -100,7 +99,7 @@ def read_margin(value: Any) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StagesSettings(StudyKeys):
+class StagesSettings(SmallKeys, StudyKeys):
     """Keys of a stages study."""
 
     name: str = "diagnosis"
@@ -178,8 +177,6 @@ class StagesSettings(StudyKeys):
     """Goes on where the base is not shown to do better than chance on anything: only gains can be found then."""
     curve: Annotated[int, Meta(ge=0, section="restoring_text")] = 8
     """Points at which the probing text is measured along restoring; 0: not at all."""
-    small: Annotated[str | None, Meta(json_schema=small_settings.settings_schema)] = None
-    """Build a small base and data offline, for a study of minutes: stages."""
     seed: Seed = 0
     """Of fine-tuning, restoring and what is drawn; of a small setting, which world."""
     keep: Annotated[Literal["all", "none"], Meta(section="study")] = "none"
@@ -187,58 +184,60 @@ class StagesSettings(StudyKeys):
 
     def problems(self) -> list[Mistake | str]:
         """What is missing, and what contradicts itself."""
-        found = super().problems()
+        problems = super().problems()
 
-        def wrong(key: str, text: str) -> None:
-            found.append(Mistake(path=(key,), text=text))
+        def wrong(*path: str, text: str) -> None:
+            problems.append(Mistake(path=path, text=text))
 
-        if (problem := small_settings.problem_with(self.small)) is not None:
-            wrong("small", problem)
         if not self.base:
-            wrong("base", "is missing: the model that was fine-tuned, a folder, a name or a hub id.")
+            wrong("base", text="is missing: the model that was fine-tuned, a folder, a name or a hub id.")
         if bool(self.tuned) == bool(self.train):
-            wrong(
-                "tuned",
-                "expected the checkpoints of a fine-tuning, or `train` with its data and epochs, got "
-                + ("both." if self.tuned else "neither."),
-            )
-        places = [real(checkpoint) for checkpoint in self.tuned]
-        if len(set(places)) < len(places):
-            wrong("tuned", "expected each checkpoint once.")
-        if self.base and real(self.base) in places:
-            wrong(
-                "tuned", f"expected checkpoints that were fine-tuned from the base, got the base itself: {self.base}."
-            )
-        if self.remedy is not None and not self.train:
-            wrong("remedy", "fine-tunes once more, so it needs `train` with the data and its settings.")
+            text = "expected the checkpoints of a fine-tuning, or `train` with its data and epochs, got "
+            wrong("tuned", text=text + ("both." if self.tuned else "neither."))
+        checkpoints = [real(checkpoint) for checkpoint in self.tuned]
+        if len(set(checkpoints)) < len(checkpoints):
+            wrong("tuned", text="expected each checkpoint once.")
+        if self.base and real(self.base) in checkpoints:
+            text = f"expected checkpoints that were fine-tuned from the base, got the base itself: {self.base}."
+            wrong("tuned", text=text)
         if bool(self.corpus) == bool(self.restoring):
-            wrong(
-                "corpus",
-                "expected text to choose from, or `restoring` and `probing` that were chosen already, got "
-                + ("both." if self.corpus else "neither."),
-            )
+            text = "expected text to choose from, or `restoring` and `probing` that were chosen already, got "
+            wrong("corpus", text=text + ("both." if self.corpus else "neither."))
         if bool(self.restoring) != bool(self.probing):
-            wrong("probing", "goes together with `restoring`: two files of text that share no document.")
+            wrong("probing", text="goes together with `restoring`: two files of text that share no document.")
         if self.corpus and self.tuned and self.tokens is None:
-            wrong("tokens", "is missing: how much text to restore on; the paper takes one epoch of the tuning data.")
+            text = "is missing: how much text to restore on; the paper takes one epoch of the tuning data."
+            wrong("tokens", text=text)
         if not self.suite and not self.evaluation:
-            wrong("evaluation", "is missing: what is judged, as `suite: forgetting_stages` or entries of your own.")
-        for key, value in (("train", self.train), ("restore", self.restore)):
-            own = OF_PARTS[key]
-            found += [Mistake(path=(key, k), text="is set by the study; leave it out.") for k in value if k in own]
-        if self.train and not isinstance(self.train.get("dataset_name"), str):
-            found.append(Mistake(path=("train", "dataset_name"), text="is missing: the data of the fine-tuning."))
-        if self.epochs is not None and "num_train_epochs" in self.train:
-            wrong("epochs", "stands in `train` as num_train_epochs, too; say it once.")
+            text = "is missing: what is judged, as `suite: forgetting_stages` or entries of your own."
+            wrong("evaluation", text=text)
+        for section, train in (("train", self.train), ("restore", self.restore)):
+            for key in train:
+                if key in OF_PARTS[section]:
+                    wrong(section, key, text="is set by the study; leave it out.")
+        if self.train:
+            problems += self._train_problems()
+            return problems
+        if self.remedy is not None:
+            wrong("remedy", text="fine-tunes once more, so it needs `train` with the data and its settings.")
         for key in ("epochs", "along"):
-            if getattr(self, key) and not self.train:
-                wrong(key, "is of a fine-tuning, so it needs `train` with its data.")
+            if getattr(self, key):
+                wrong(key, text="is of a fine-tuning, so it needs `train` with its data.")
+        return problems
+
+    def _train_problems(self) -> list[Mistake]:
+        problems = []
+        if not isinstance(self.train.get("dataset_name"), str):
+            problems.append(Mistake(path=("train", "dataset_name"), text="is missing: the data of the fine-tuning."))
+        if self.epochs is not None and "num_train_epochs" in self.train:
+            text = "stands in `train` as num_train_epochs, too; say it once."
+            problems.append(Mistake(path=("epochs",), text=text))
         epochs = self.train.get("num_train_epochs", 10)
-        if self.train and (
-            isinstance(epochs, bool) or not isinstance(epochs, (int, float)) or epochs != int(epochs) or epochs < 1
-        ):
-            found.append(Mistake(path=("train", "num_train_epochs"), text=f"expected whole epochs, got {epochs!r}."))
+        is_number = isinstance(epochs, (int, float)) and not isinstance(epochs, bool)
+        if not is_number or epochs != int(epochs) or epochs < 1:
+            text = f"expected whole epochs, got {epochs!r}."
+            problems.append(Mistake(path=("train", "num_train_epochs"), text=text))
         if "max_steps" in self.train:
             text = "a checkpoint is kept after each epoch; say num_train_epochs instead."
-            found.append(Mistake(path=("train", "max_steps"), text=text))
-        return found
+            problems.append(Mistake(path=("train", "max_steps"), text=text))
+        return problems

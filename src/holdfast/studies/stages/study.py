@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -15,14 +15,14 @@ from holdfast.checkpoints.sources import listing
 from holdfast.errors import ConfigError, HoldfastError, ModelError, UserError
 from holdfast.records.evaluation import EvaluationFolder
 from holdfast.records.run import RunFolder
-from holdfast.records.stages import PROBING, RECORD_FILE, StagesRecord, write_stages
+from holdfast.records.stages import PROBING, RECORD_FILE, StagesRecord
 from holdfast.studies.engine import session as engine
 from holdfast.studies.engine.asked import StudyAsked
-from holdfast.studies.engine.models import MEASURED, measure_model, measuring_processes, train_model
-from holdfast.studies.engine.progress import share_of_run
+from holdfast.studies.engine.models import MEASURED, check_local_model, measuring_processes
+from holdfast.studies.engine.recipes import Given, Trained, has_weights, make
 from holdfast.studies.engine.storage import GRACE_SECONDS
-from holdfast.studies.engine.study import COMPLETE, RUNNING, JobState, StudyState, Writer
-from holdfast.studies.stages.plan import BASE_MEASURED, MEASURE, STEP, TEXTS, TUNE, StagesConfig
+from holdfast.studies.engine.study import COMPLETE, JobState, StudyState, Writer
+from holdfast.studies.stages.plan import BASE_MEASURED, MEASURE, STEP, TEXTS, TUNE, StagesConfig, Step
 from holdfast.support.files import read_object
 
 if TYPE_CHECKING:
@@ -89,17 +89,13 @@ class StagesStudy(StudyAsked[StagesConfig]):
             ModelError: a checkpoint is not whole, or of another architecture than the base.
             ConfigError: an unknown task, or a file of questions that cannot be read.
         """
-        from holdfast.checkpoints.named import located
-        from holdfast.models import check_model
-
         config = self.settings
         if config.asked.small is None and not (config.output_dir / RECORD_FILE).is_file():
             for name in (config.base, *config.asked.tuned):
-                if Path(located(name)).is_dir():
-                    check_model(name, trust_remote_code=bool(config.asked.restore.get("trust_remote_code")))
+                check_local_model(name, config.asked.restore)
             _check_same_architecture(config.base, config.asked.tuned)
-            shown = console is not None and console.is_terminal
-            with console.status("Reading the questions") if shown else contextlib.nullcontext():
+            is_terminal = console is not None and console.is_terminal
+            with console.status("Reading the questions") if is_terminal else contextlib.nullcontext():
                 problems = _evaluation_problems(config)
             if problems:
                 raise ConfigError(problems, source="evaluation")
@@ -116,27 +112,35 @@ class StagesStudy(StudyAsked[StagesConfig]):
         step, began = config.steps[task.attributes[STEP]], time.monotonic()
         if step.kind != MEASURE and self._nothing_to_forget():
             raise HoldfastError("depends on a base that does better than chance")
-        if step.kind == MEASURE:
-            self._measure_base(task)
-            made = StepResult(folder="", seconds=0.0)
-        elif step.kind == TEXTS:
-            made = StepResult(folder="", seconds=0.0, tokens=self._choose(task))
-        elif step.kind == TUNE:
-            trained = train_model(config.tuning(step.arm), (), 0, cache=out / "evaluations", task=task)
-            made = StepResult(folder="", seconds=0.0, tokens=trained.tokens)
-        else:
-            model = config.checkpoint(step.arm, step.place) if step.arm else config.base
-            if not config.texts[0].is_file():
-                raise HoldfastError("depends on the text to restore on, which was not chosen")
-            settings = config.restoring(step.name, self._whole(step.name, model))
-            trained = train_model(settings, (PROBING,), config.asked.curve, cache=out / "evaluations", task=task)
-            curve = trained.curves.get(PROBING, [])
-            made = StepResult(folder="", seconds=0.0, tokens=trained.tokens, curve=curve)
-        folder = config.texts[0].parent if step.kind == TEXTS else config.run_folder(step.name)
+        folder, tokens, curve = config.run_folder(step.name), 0, list[tuple[float, float]]()
         if step.kind == MEASURE:
             folder = out / BASE_MEASURED
-        shown = folder.relative_to(out).as_posix() if folder.is_relative_to(out) else str(folder)
-        return dataclasses.replace(made, folder=shown, seconds=round(time.monotonic() - began, 3))
+            self._measure_base(task)
+        elif step.kind == TEXTS:
+            folder = config.texts[0].parent
+            tokens = self._choose_texts()
+        else:
+            recipe = self._tuning(step) if step.kind == TUNE else self._restoring(step)
+            result = make(recipe, config.plan, cache=out / "evaluations", task=task)
+            tokens, curve = result.tokens, result.curves.get(PROBING, [])
+        path = folder.relative_to(out).as_posix() if folder.is_relative_to(out) else str(folder)
+        return StepResult(folder=path, seconds=round(time.monotonic() - began, 3), tokens=tokens, curve=curve)
+
+    def _tuning(self, step: Step) -> Trained:
+        return Trained(settings=self.settings.tuning(step.arm))
+
+    def _restoring(self, step: Step) -> Trained:
+        """The control, or a checkpoint, on text of the base's own kind.
+
+        Raises:
+            HoldfastError: the text, or the checkpoint, was not made.
+        """
+        config = self.settings
+        model = config.checkpoint(step.arm, step.place) if step.arm else config.base
+        if not config.texts[0].is_file():
+            raise HoldfastError("needs the recovery text, which was not selected")
+        settings = config.restoring(step.name, self.whole_model(step.name, model))
+        return Trained(settings=settings, watched=(PROBING,), points=config.asked.curve)
 
     def _measure_base(self, task: Task) -> None:
         """Measures the base on what is judged, before anything is chosen, fine-tuned or restored.
@@ -149,39 +153,41 @@ class StagesStudy(StudyAsked[StagesConfig]):
             return  # the base is measured with that template once it is restored
         entries = tuple(entry for entry in config.plan.entries if (entry.suite, entry.name) in config.judged)
         plan = dataclasses.replace(config.plan, entries=entries, averages=())
-        measure_model(
-            config.base,
-            plan,
-            config.output_dir / BASE_MEASURED,
-            cache=config.output_dir / "evaluations",
-            task=task,
-            processes=measuring_processes(config.asked.train, plan),
+        base = Given(
+            model=config.base,
+            folder=config.output_dir / BASE_MEASURED,
             device="cpu" if restore.get("use_cpu") else None,
             trust_remote_code=bool(restore.get("trust_remote_code")),
         )
-        names = self._at_chance()
-        shown = listing([f"{suite}/{name}" for suite, name in names])
+        processes = measuring_processes(config.asked.train, plan)
+        make(base, plan, cache=config.output_dir / "evaluations", task=task, processes=processes)
+        at_chance = self._at_chance()
+        text = f"The base is not shown to do better than chance on {listing(at_chance)}"
         if self._nothing_to_forget():
             raise UserError(
-                f"the base is not shown to do better than chance on {shown}, so that there is nothing to forget and "
-                "nothing was fine-tuned or restored. Ask what the base knows, in its own format, or more questions; or "
-                "set even_at_chance: true, to look for gains alone"
+                f"{text[0].lower()}{text[1:]}, so that there is nothing to forget and nothing was fine-tuned or "
+                "restored. Ask what the base knows, in its own format, or more questions; or set even_at_chance: true, "
+                "to look for gains alone"
             )
-        if names:
-            task.note(f"The base is not shown to do better than chance on {shown}: only a gain can be shown there.")
+        if at_chance:
+            task.note(f"{text}: only a gain can be shown there.")
 
-    def _at_chance(self) -> list[tuple[str, str]]:
-        """(suite, name) of what is judged and the base was measured on, and does no better than chance."""
+    def _at_chance(self) -> list[str]:
+        """What is judged and the base was measured on, and does no better than chance, as "suite/name"."""
         from holdfast.studies.stages.outcome import is_above_chance
 
         folder = EvaluationFolder(self.settings.output_dir / BASE_MEASURED / MEASURED)
-        measured = [found for key in self.settings.judged if (found := folder.find(*key)) is not None]
-        return [(found.suite, found.name) for found in measured if not is_above_chance(found)]
+        entries = []
+        for key in self.settings.judged:
+            evaluation = folder.find(*key)
+            if evaluation is not None and not is_above_chance(evaluation):
+                entries.append("/".join(key))
+        return entries
 
     def _nothing_to_forget(self) -> bool:
         return not self.settings.asked.even_at_chance and len(self._at_chance()) == len(self.settings.judged)
 
-    def _whole(self, name: str, model: str) -> str:
+    def whole_model(self, name: str, model: str) -> str:
         """The model of a step, or the folder where an adapter is merged into the base.
 
         Raises:
@@ -193,22 +199,22 @@ class StagesStudy(StudyAsked[StagesConfig]):
         if not is_adapter(located(model)):
             return model
         folder = self.settings.output_dir / MERGED / name
-        if not any(folder.glob("*.safetensors")):  # it appears whole
+        if not has_weights(folder):
             _merging(model, self.settings.base).write(folder, overwrite=True)
         return str(folder)
 
-    def _choose(self, task: Task) -> int:
+    def _choose_texts(self) -> int:
         """Chooses the text to restore on; returns its tokens, 0 where it was given."""
         from holdfast.runs.selecting import select
 
-        asked = self.settings.asked
-        if asked.restoring:
+        request = self.settings.asked
+        if request.restoring:
             return 0
-        request, problems = self.settings.selection(asked.tokens or self._tokens_of_an_epoch())
-        if request is None:
+        selection, problems = self.settings.selection(request.tokens or self._tokens_of_an_epoch())
+        if selection is None:
             raise ConfigError(problems)
-        found = select(request)
-        return int(found.record["counts"]["restoring"]["tokens"])
+        counts = select(selection).record["counts"]
+        return int(counts["restoring"]["tokens"])
 
     def _tokens_of_an_epoch(self) -> int:
         """Of the fine-tuning data."""
@@ -217,19 +223,12 @@ class StagesStudy(StudyAsked[StagesConfig]):
             raise HoldfastError("depends on the fine-tuning, whose tokens are the budget, and it was not made")
         return max(1, round(int(run.read().training["tokens"]) / self.settings.epochs))
 
-    def values(self, task: Task) -> Sequence[float]:
-        """That it is done."""
-        return [1.0]
-
-    def share(self, job: JobState) -> float:
-        """How much of a running step is done, read from what its run has written."""
-        share = super().share(job)
-        step = self.settings.steps[job.attributes[STEP]]
-        if job.state == RUNNING and share < 1 and step.kind not in (MEASURE, TEXTS):
-            config = self.settings
-            settings = config.tuning(step.arm) if step.kind == TUNE else config.restoring(step.name, "")
-            share = share_of_run(settings)
-        return share
+    def running(self, job: JobState) -> Mapping[str, Any] | None:
+        """See `StudyAsked`."""
+        config, step = self.settings, self.settings.steps[job.attributes[STEP]]
+        if step.kind in (MEASURE, TEXTS):
+            return None
+        return config.tuning(step.arm) if step.kind == TUNE else config.restoring(step.name, "")
 
     def clean(self, state: StudyState) -> None:
         """Deletes what restoring left, and the checkpoints of the fine-tuning once all are restored, unless all is
@@ -237,19 +236,20 @@ class StagesStudy(StudyAsked[StagesConfig]):
         from holdfast.studies.engine.worker import remove_checkpoints, remove_weights
 
         config = self.settings
-        ended = [config.steps[j.attributes[STEP]] for j in state.latest if j.state == COMPLETE]
-        for step in (s for s in ended if s.kind not in (MEASURE, TEXTS, TUNE)):
+        keeps = config.asked.keep != "none"
+        for job in state.latest:
+            step = config.steps[job.attributes[STEP]]
             folder = config.run_folder(step.name)
+            if job.state != COMPLETE or step.kind in (MEASURE, TEXTS):
+                continue
+            if step.kind == TUNE and (keeps or not state.ended):  # its checkpoints are still restored
+                continue
             remove_checkpoints(folder)
             shutil.rmtree(config.output_dir / MERGED / step.name, ignore_errors=True)
-            if config.asked.keep == "none":
+            if not keeps:
                 remove_weights(folder)
         if state.ended:
             shutil.rmtree(config.output_dir / MERGED, ignore_errors=True)
-        if config.asked.keep == "none" and state.ended:
-            for step in (s for s in ended if s.kind == TUNE):
-                remove_checkpoints(config.run_folder(step.name))
-                remove_weights(config.run_folder(step.name))
 
     # --------------------------------------------------------------------------------------------------------- outcome
 
@@ -257,17 +257,13 @@ class StagesStudy(StudyAsked[StagesConfig]):
         """The study as in stages.json, without verdicts."""
         from holdfast.studies.stages.outcome import stages_record
 
-        return stages_record(state, self.settings, {j.number: self.results(j.attributes) for j in state.latest})
+        return stages_record(state, self.settings, self.results_by_job(state))
 
     def complete(self, record: StagesRecord) -> StagesRecord:
         """With figures and verdicts."""
         from holdfast.studies.stages.outcome import with_verdicts
 
         return with_verdicts(record, self.settings)
-
-    def write(self, record: StagesRecord) -> None:
-        """Writes stages.json."""
-        write_stages(self.settings.output_dir, record)
 
     def page(self, record: StagesRecord) -> Writer:
         """The page on what is there."""
@@ -314,15 +310,16 @@ def _check_same_architecture(base: str, tuned: Sequence[str]) -> None:
 
     if not (file := Path(located(base)) / "config.json").is_file():
         return
-    wanted = read_object(file)
+    expected = read_object(file)
     for name in tuned:
-        place = Path(located(name))
-        if is_adapter(place):
+        folder = Path(located(name))
+        if is_adapter(folder):
             _merging(name, base)
-        if not (place / "config.json").is_file():
+        if not (folder / "config.json").is_file():
             continue
-        found = read_object(place / "config.json")
-        different = [f"{k} {wanted.get(k)} and {found.get(k)}" for k in SAME if wanted.get(k) != found.get(k)]
+        config = read_object(folder / "config.json")
+        differing = [key for key in SAME if expected.get(key) != config.get(key)]
+        different = [f"{key} {expected.get(key)} and {config.get(key)}" for key in differing]
         if different:
             raise ModelError(
                 f"{name} is of another architecture than the base {base}: {', '.join(different)}. Name the base that "

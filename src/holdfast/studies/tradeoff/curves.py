@@ -9,6 +9,8 @@ method with the line's other settings is its start, at strength 0, where the stu
 from __future__ import annotations
 
 import dataclasses
+import functools
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -62,8 +64,8 @@ def method_of(trial: TrialRecord) -> Method:
 
 def complete_trials(study: StudyRecord, method: Method) -> list[TrialRecord]:
     """The trials of exactly this method that have all seeds and measures, by number."""
-    found = (t for t in study.trials if method_of(t) == method and incomplete(t, study) is None)
-    return sorted(found, key=lambda t: t.number)
+    trials = (t for t in study.trials if method_of(t) == method and incomplete(t, study) is None)
+    return sorted(trials, key=lambda t: t.number)
 
 
 def none_of(study: StudyRecord, method: Method) -> str | None:
@@ -86,16 +88,19 @@ def paper_choice(study: StudyRecord, method: Method) -> TrialRecord | None:
 def with_only(trials: Sequence[TrialRecord], study: StudyRecord) -> StudyRecord:
     """The study reduced to these trials and to those without a method, at which lines start. Given the trials of one
     way, no other way of the same methods has a part in its lines."""
-    kept = {t.number for t in trials} | {t.number for t in study.trials if not t.settings.get("retention")}
-    return dataclasses.replace(study, trials=[t for t in study.trials if t.number in kept])
+    numbers = {t.number for t in trials} | {t.number for t in study.trials if not t.settings.get("retention")}
+    return dataclasses.replace(study, trials=[t for t in study.trials if t.number in numbers])
 
 
 def lines(study: StudyRecord, method: Method) -> list[Line]:
     """A method's grid, the longest line first; trials whose strength is not known or 0 are in none."""
     groups: dict[str, Line] = {}
     trials = complete_trials(study, method)
-    starts = [t for m in dict.fromkeys(map(method_of, study.trials)) for t in complete_trials(study, m)]
-    without = {_beside(t): t for t in reversed(starts) if not method_settings(t)}
+    starts: dict[str, TrialRecord] = {}
+    for trial_method in dict.fromkeys(map(method_of, study.trials)):
+        for trial in complete_trials(study, trial_method):
+            if not method_settings(trial):
+                starts.setdefault(_beside(trial), trial)
     leading, name = _strength(trials, method)
     for trial in trials if leading else ():
         settings = method_settings(trial)
@@ -103,16 +108,14 @@ def lines(study: StudyRecord, method: Method) -> list[Line]:
         if isinstance(strength, bool) or not isinstance(strength, (int, float)) or strength <= 0:
             continue
         temperature = float(settings.get("label_annealing", {}).get("temperature", 1.0))
-        rest = [
-            (m, k, v)
-            for m, found in settings.items()
-            for k, v in found.items()
-            if (m, k) != (leading, name)
-            and k not in _ASIDE
-            and (k, v) not in (("temperature", 1), ("temperature", 1.0))
-        ]
+        rest = []
+        for method_name, parameters in settings.items():
+            for parameter, value in parameters.items():
+                is_default = parameter == "temperature" and value == 1
+                if (method_name, parameter) != (leading, name) and parameter not in _ASIDE and not is_default:
+                    rest.append((method_name, parameter, value))
         key = repr((sorted(rest, key=repr), _beside(trial)))
-        line = Line(name=name, members=[], temperature=temperature, start=without.get(_beside(trial)))
+        line = Line(name=name, members=[], temperature=temperature, start=starts.get(_beside(trial)))
         groups.setdefault(key, line).members.append((float(strength), trial))
     for line in groups.values():
         line.members.sort(key=lambda member: member[0])
@@ -122,34 +125,42 @@ def lines(study: StudyRecord, method: Method) -> list[Line]:
 def from_direct(line: Line, study: StudyRecord) -> list[tuple[float, TrialRecord]]:
     """A line's members from the end at which more of the target is learnt: some methods hold on less at a higher value,
     such as a weight on the new model."""
-    first, last = (gain(line.members[place][1], study, "target").value for place in (0, -1))
+    first, last = (gain(line.members[index][1], study, "target").value for index in (0, -1))
     return line.members if first >= last else line.members[::-1]
 
 
 def _strength(trials: Sequence[TrialRecord], method: Method) -> tuple[str, str]:
     """The method and the parameter that say how strongly a grid holds on: of what their classes declare the first that
     differs between the trials, those of data last; else the first. Empty where none declares any."""
-    known = {n: cls for n in sorted(method) if (cls := declared(n)) is not None}
-    found = [(n, p) for n in sorted(known, key=lambda n: known[n].place == "data") for p in known[n].strength]
+    pairs, of_data = list[tuple[str, str]](), list[tuple[str, str]]()
+    for method_name in sorted(method):
+        cls = declared(method_name)
+        if cls is not None:
+            strengths = of_data if cls.place == "data" else pairs
+            strengths += [(method_name, parameter) for parameter in cls.strength]
+    pairs += of_data
 
     def values(name: str, parameter: str) -> set[str]:
         return {repr(method_settings(t).get(name, {}).get(parameter)) for t in trials}
 
-    return next((pair for pair in found if len(values(*pair)) > 1), next(iter(found), ("", "")))
+    return next((pair for pair in pairs if len(values(*pair)) > 1), next(iter(pairs), ("", "")))
 
 
 def method_settings(trial: TrialRecord) -> dict[str, dict[str, Any]]:
     """What a trial says of each of its methods, by the method's own name; written either way that a configuration
     takes."""
     retention = trial.settings.get("retention") or []
-    found: dict[str, dict[str, Any]] = {}
+    by_method: dict[str, dict[str, Any]] = {}
     for method in retention if isinstance(retention, list) else [retention]:
         if isinstance(method, Mapping) and "method" in method:
-            found[str(method["method"])] = {str(k): v for k, v in method.items() if k != "method"}
+            by_method[str(method["method"])] = {str(k): v for k, v in method.items() if k != "method"}
         elif isinstance(method, Mapping):
-            found |= {str(name): dict(about or {}) for name, about in method.items()}
-    known = {name: declared(name) for name in found}  # a method of the user's own is named by its file
-    return {name if (cls := known[name]) is None else cls.name: about for name, about in found.items()}
+            by_method |= {str(name): dict(about or {}) for name, about in method.items()}
+    by_name = {}
+    for name, about in by_method.items():
+        cls = declared(name)  # a method of the user's own is named by its file
+        by_name[name if cls is None else cls.name] = about
+    return by_name
 
 
 def _beside(trial: TrialRecord) -> str:
@@ -164,9 +175,9 @@ def gain(trial: TrialRecord | None, study: StudyRecord, side: str | Objective) -
     """Of a complete trial, on the side "target" or "source", or on other entries that it has."""
     assert trial is not None, "only trials that are there are asked for their gain"
     objective = {"target": study.target, "source": study.source}[side] if isinstance(side, str) else side
-    found = mean_gain(trial, objective, seeds=study.seeds, correlations=study.correlations)
-    assert found is not None, "only complete trials are asked for their gain"
-    return found
+    figure = mean_gain(trial, objective, seeds=study.seeds, correlations=study.correlations)
+    assert figure is not None, "only complete trials are asked for their gain"
+    return figure
 
 
 def share_of_direct(trial: TrialRecord, study: StudyRecord, side: str, confidence: float = CONFIDENCE) -> Share:
@@ -201,9 +212,9 @@ def at_equal_target(
         None where no curve of the method learns that much in every seed.
     """
 
-    wanted = gain(study.direct, study, "target") * share
+    least = gain(study.direct, study, "target") * share
     curves = curves_of(study, method, temperature=temperature)
-    return source_at([[point_of(t, study, of) for t in curve] for curve in curves], wanted)
+    return source_at([[point_of(t, study, of) for t in curve] for curve in curves], least)
 
 
 def curves_of(study: StudyRecord, method: Method, *, temperature: float | None = None) -> list[list[TrialRecord]]:
@@ -228,17 +239,17 @@ def curves_of(study: StudyRecord, method: Method, *, temperature: float | None =
 
     if method == DIRECT:
         return along_rates(complete_trials(study, DIRECT))
-    held = lines(study, method)
-    if not held and temperature is None:
+    on_lines = lines(study, method)
+    if not on_lines and temperature is None:
         return along_rates(complete_trials(study, method))
-    curves = [
-        [*([] if line.start is None else [line.start]), *(t for _, t in from_direct(line, study))]
-        for line in held
-        if temperature in (None, line.temperature)
-    ]
-    alone = {t.number for line in held for _, t in line.members}
+    curves, numbers = [], set[int]()
+    for line in on_lines:
+        numbers.update(trial.number for _, trial in line.members)
+        if temperature in (None, line.temperature):
+            start = [] if line.start is None else [line.start]
+            curves.append([*start, *(trial for _, trial in from_direct(line, study))])
     single = complete_trials(study, method) if temperature is None else ()
-    return curves + [[t] for t in single if t.number not in alone]
+    return curves + [[trial] for trial in single if trial.number not in numbers]
 
 
 def point_of(trial: TrialRecord, study: StudyRecord, of: Callable[[TrialRecord], Figure] | None = None) -> Point:
@@ -249,11 +260,11 @@ def point_of(trial: TrialRecord, study: StudyRecord, of: Callable[[TrialRecord],
 
 def avoided_at(study: StudyRecord, method: Method, share: float, confidence: float) -> Share:
     """Of direct fine-tuning's loss, what a method avoids at a target."""
-    found = at_equal_target(study, method, share)
-    if found is None:
+    figure = at_equal_target(study, method, share)
+    if figure is None:
         why = f"{NAMES[method]} does not reach {100 * share:.0f} % of direct fine-tuning's gain in every seed"
         return Share(value=None, interval=None, reason=why)
-    return avoided_share(found, gain(study.direct, study, "source"), confidence=confidence)
+    return avoided_share(figure, gain(study.direct, study, "source"), confidence=confidence)
 
 
 def difference_share(a: Figure, b: Figure, study: StudyRecord, confidence: float) -> Share:
@@ -277,33 +288,36 @@ def _reported(study: StudyRecord) -> list[Comparison]:
     aside = set() if study.validation is None else {(suite, name) for suite, name, _ in study.validation.entries}
     runs = study.direct.runs if study.direct else []
     measured = [{(c.suite, c.name, c.metric) for c in run.comparisons} for run in runs]
-    return [
-        c
-        for c in (runs[0].comparisons if runs else ())
-        if (c.suite, c.name) not in aside and all((c.suite, c.name, c.metric) in one for one in measured)
-    ]
+    reported = []
+    for comparison in runs[0].comparisons if runs else ():
+        entry = (comparison.suite, comparison.name)
+        if entry not in aside and all((*entry, comparison.metric) in keys for keys in measured):
+            reported.append(comparison)
+    return reported
 
 
 def related_skill(study: StudyRecord) -> Objective | None:
     """The related skill that direct fine-tuning was measured by; None where there is none."""
-    found = [c for c in _reported(study) if c.primary]
-    found = [c for c in found if c.suite == RELATED] or [c for c in found if c.name.startswith("humaneval")]
-    if not found:
+    leading = [comparison for comparison in _reported(study) if comparison.primary]
+    comparisons = [comparison for comparison in leading if comparison.suite == RELATED]
+    if not comparisons:
+        comparisons = [comparison for comparison in leading if comparison.name.startswith("humaneval")]
+    if not comparisons:
         return None
-    entries = [(c.suite, c.name, c.metric) for c in found]
+    entries = [(c.suite, c.name, c.metric) for c in comparisons]
     return Objective(
         side=RELATED,
         entries=entries,
         label=", ".join(name for _, name, _ in entries),
-        unit=found[0].unit,
-        higher_is_better=found[0].higher_is_better,
+        unit=comparisons[0].unit,
+        higher_is_better=comparisons[0].higher_is_better,
     )
 
 
 def by_win_rate(study: StudyRecord, side: str) -> StudyRecord | None:
     """The study with nothing but the win rates among a side's measures as that side; None where there are none."""
-    found = [c for c in _reported(study) if c.primary]
-    entries = [(c.suite, c.name, c.metric) for c in found if (c.suite, c.metric) == (side, "win_rate")]
+    comparisons = [c for c in _reported(study) if c.primary]
+    entries = [(c.suite, c.name, c.metric) for c in comparisons if (c.suite, c.metric) == (side, "win_rate")]
     if not entries:
         return None
     label = ", ".join(name for _, name, _ in entries)
@@ -315,31 +329,30 @@ def by_win_rate(study: StudyRecord, side: str) -> StudyRecord | None:
 
 def formats(study: StudyRecord) -> list[tuple[Objective, Objective]]:
     """The entries that were scored both strictly and flexibly, as the one and the other."""
-    held = _reported(study)
-    known = {(c.suite, c.name, c.metric) for c in held}
+    comparisons = _reported(study)
+    known = {(c.suite, c.name, c.metric) for c in comparisons}
     pairs = []
-    for c in held:
+    for c in comparisons:
         base, _, kind = c.metric.partition(",")
-        if kind == STRICT and (c.suite, c.name, f"{base},{FLEXIBLE}") in known:
-            both = [
-                Objective(
-                    side="format",
-                    entries=[(c.suite, c.name, f"{base},{filtered}")],
-                    label=f"{c.name}, {filtered}",
-                    unit=c.unit,
-                    higher_is_better=c.higher_is_better,
-                )
-                for filtered in (STRICT, FLEXIBLE)
-            ]
-            pairs.append((both[0], both[1]))
+        flexible = f"{base},{FLEXIBLE}"
+        if kind == STRICT and (c.suite, c.name, flexible) in known:
+            pairs.append((_format(c, c.metric, STRICT), _format(c, flexible, FLEXIBLE)))
     return pairs
+
+
+def _format(comparison: Comparison, metric: str, filtered: str) -> Objective:
+    return Objective(
+        side="format",
+        entries=[(comparison.suite, comparison.name, metric)],
+        label=f"{comparison.name}, {filtered}",
+        unit=comparison.unit,
+        higher_is_better=comparison.higher_is_better,
+    )
 
 
 def follows_format(trial: TrialRecord | None, study: StudyRecord) -> Figure:
     """What a trial gains of the strict match beyond what it gains of the flexible one, mean over entries: negative
     where it knows the answer and no longer gives it in the form of the examples."""
-    found = [gain(trial, study, strict) - gain(trial, study, flexible) for strict, flexible in formats(study)]
-    whole = found[0]
-    for one in found[1:]:
-        whole = whole + one
-    return whole * (1 / len(found))
+    pairs = formats(study)
+    figures = [gain(trial, study, strict) - gain(trial, study, flexible) for strict, flexible in pairs]
+    return functools.reduce(operator.add, figures) * (1 / len(figures))

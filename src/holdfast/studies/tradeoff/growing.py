@@ -51,13 +51,13 @@ def grown(record: StudyRecord, config: StudyConfig) -> list[Grown]:
         config: of the study.
     """
     known = {fingerprint(config.settings(t.params)) for t in record.trials}
-    found: dict[str, Grown] = {}
+    values: dict[str, Grown] = {}
     for line in _lines_by_way(record) if config.search.extend else ():
-        for one in _along(line, record, config):
-            key = fingerprint(config.settings(one.params))
+        for value in _along(line, record, config):
+            key = fingerprint(config.settings(value.params))
             if key not in known:  # else it ended otherwise than complete, or stands on another line too
-                found.setdefault(key, one)
-    return list(found.values())
+                values.setdefault(key, value)
+    return list(values.values())
 
 
 def _lines_by_way(record: StudyRecord) -> Iterator[Line]:
@@ -95,25 +95,25 @@ def _along(line: Line, record: StudyRecord, config: StudyConfig) -> Iterator[Gro
 def _open_ends(trials: list[TrialRecord], record: StudyRecord) -> dict[End, str]:
     """The ends of a line that the rule does not see beyond, and why."""
     rule = rule_from_config({k: v for k, v in record.selection.items() if v is not None})
-    table, whole = table_of(record, trials), np.ones(len(record.seeds))
+    table, weights = table_of(record, trials), np.ones(len(record.seeds))
     allowed = _allowed(record, rule)
-    place = table.choose(whole, rule, allowed)
+    index = table.choose(weights, rule, allowed)
     ends: dict[End, str] = {}
     if rule.name != "knee":
         side, bound = (table.target, ROUNDING) if rule.name == "paper" else (table.source, -allowed - ROUNDING)
-        value, half = side.of(whole, strict=rule.strict)
+        value, half = side.of(weights, strict=rule.strict)
         dropped = value - half <= bound if rule.name == "paper" else value - half < bound
         away: tuple[End, End] = ("strong", "weak") if rule.name == "paper" else ("weak", "strong")
         if not dropped.any():
             ends[away[0]] = f"the rule {rule.name} drops none of its values"
         elif dropped.all():
             ends[away[1]] = f"the rule {rule.name} drops all of its values"
-    if place is not None and place in (0, len(trials) - 1):
-        ends["weak" if place == 0 else "strong"] = f"the rule {rule.name} takes the last value of the grid there"
+    if index is not None and index in (0, len(trials) - 1):
+        ends["weak" if index == 0 else "strong"] = f"the rule {rule.name} takes the last value of the grid there"
     return ends
 
 
 def _allowed(record: StudyRecord, rule: Rule) -> float:
     """What `target_within` allows; without `points` a share of what direct fine-tuning loses, which is on no line."""
-    whole = table_of(record, [t for t in record.trials if incomplete(t, record) is None])
-    return whole.allowed(whole.source.of(np.ones(len(record.seeds)), strict=False)[0], allowed_loss(record, rule))
+    table = table_of(record, [t for t in record.trials if incomplete(t, record) is None])
+    return table.allowed(table.source.of(np.ones(len(record.seeds)), strict=False)[0], allowed_loss(record, rule))

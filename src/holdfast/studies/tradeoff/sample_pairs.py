@@ -6,6 +6,7 @@ import dataclasses
 from pathlib import Path
 
 from holdfast.evaluation.compare.contributions import independent, sample_correlation
+from holdfast.records.evaluation import EvaluationFolder
 from holdfast.records.run import RunFolder
 from holdfast.records.study import StudyRecord
 from holdfast.statistics.gains import incomplete
@@ -22,20 +23,18 @@ def with_correlations(record: StudyRecord, folder: Path) -> StudyRecord:
         record: of a study.
         folder: its own.
     """
-    whole = [trial for trial in record.trials if incomplete(trial, record) is None]
-    objectives = (record.target, record.source, record.chooses_by)
-    entries = list(dict.fromkeys(entry for objective in objectives for entry in objective.entries))
-    changes = {
-        trial.number: [
-            (run.evaluated("start"), run.evaluated("result"))
-            for run in (RunFolder(folder / r.folder) for r in trial.runs if r.seed in record.seeds)
-        ]
-        for trial in whole
-    }
-    found, notes = [], list(record.notes)
-    with progress("Samples of the trials", total=len(entries) * len(whole)) as advance:
-        for entry in entries if len(whole) > 1 else ():
-            one, left_out = sample_correlation(entry, changes, advance)
-            found += [] if one is None else [one]
-            notes += [independent(entry, left_out, len(whole), "complete trials")] if left_out else []
-    return dataclasses.replace(record, correlations=found, notes=notes)
+    entries = list(dict.fromkeys([*record.target.entries, *record.source.entries, *record.chooses_by.entries]))
+    changes: dict[int, list[tuple[EvaluationFolder, EvaluationFolder]]] = {}
+    for trial in record.trials:
+        if incomplete(trial, record) is None:
+            runs = [RunFolder(folder / run.folder) for run in trial.runs if run.seed in record.seeds]
+            changes[trial.number] = [(run.evaluated("start"), run.evaluated("result")) for run in runs]
+    correlations, notes = [], list(record.notes)
+    with progress("Samples of the trials", total=len(entries) * len(changes)) as advance:
+        for entry in entries if len(changes) > 1 else ():
+            correlation, left_out = sample_correlation(entry, changes, advance)
+            if correlation is not None:
+                correlations.append(correlation)
+            if left_out:
+                notes.append(independent(entry, left_out, len(changes), "complete trials"))
+    return dataclasses.replace(record, correlations=correlations, notes=notes)

@@ -13,25 +13,22 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from holdfast.errors import ConfigError, HoldfastError
+from holdfast.errors import HoldfastError
 from holdfast.printable import printable
 from holdfast.records.run import RunFolder
-from holdfast.records.study import STUDY_FILE, SeedRun, StudyRecord, seed_run_from_json, write_study
+from holdfast.records.study import STUDY_FILE, SeedRun, StudyRecord, seed_run_from_json
 from holdfast.statistics.pareto import pareto
 from holdfast.statistics.selection import select_all
 from holdfast.studies.engine import session as engine
 from holdfast.studies.engine import storage as stored
-from holdfast.studies.engine.models import note_entries
-from holdfast.studies.engine.progress import share_of_run
-from holdfast.studies.engine.small import make_files
+from holdfast.studies.engine.asked import StudyAsked
+from holdfast.studies.engine.models import check_local_model, note_entries
 from holdfast.studies.engine.study import (
     COMPLETE,
     LABEL,
     PRUNED,
-    RUNNING,
     Job,
     JobState,
-    Study,
     StudyState,
     Writer,
 )
@@ -40,7 +37,7 @@ from holdfast.studies.tradeoff.growing import grown
 from holdfast.studies.tradeoff.names import run_folder_name
 from holdfast.studies.tradeoff.record import DIRECT, KIND, SETTINGS, gain, study_record
 from holdfast.studies.tradeoff.sample_pairs import with_correlations
-from holdfast.studies.tradeoff.study import PARAMS, StudyConfig, check_trials, filled, study_config
+from holdfast.studies.tradeoff.study import PARAMS, StudyConfig
 from holdfast.support.environment import say
 from holdfast.support.files import from_jsonable, write_bytes_atomic
 
@@ -77,39 +74,12 @@ def run_study(
     return record
 
 
-def check_start(config: StudyConfig) -> None:
-    """Finds out from its files whether the model that all trials start from can be loaded; not where it lies on the
-    hub, or is made when the study runs.
-
-    Raises:
-        ModelError: it cannot.
-    """
-    import os
-
-    from holdfast.checkpoints.named import located
-    from holdfast.models import check_model
-
-    name = config.train.get("model_name_or_path")
-    if isinstance(name, str) and os.path.isdir(located(name)):
-        check_model(name, trust_remote_code=bool(config.train.get("trust_remote_code")))
-
-
-class Tradeoff(Study[StudyConfig]):
+class Tradeoff(StudyAsked[StudyConfig]):
     """The trade-off study as the engine runs it."""
 
+    config_class: ClassVar[type[StudyConfig]] = StudyConfig
     noun: ClassVar[str] = "trial"
     begins: ClassVar[str] = "holdfast sweep --config study.yaml"
-
-    @property
-    def seeds(self) -> tuple[int, ...]:
-        """As the study says."""
-        return self.settings.seeds
-
-    @classmethod
-    def load(cls, resolved: Mapping[str, Any], *, storage: str, output_dir: Path) -> Tradeoff:
-        """See `Study.load`."""
-        config = study_config(resolved, prepared=True, source=f"study '{resolved['name']}'")
-        return cls(dataclasses.replace(config, storage=storage, output_dir=output_dir))
 
     def open_folder(self, console: Any) -> None:
         """Looks at the start model's files, and prints what is worth knowing of the settings.
@@ -118,38 +88,22 @@ class Tradeoff(Study[StudyConfig]):
             ModelError: the model is not whole.
         """
         if not (Path(self.settings.output_dir) / STUDY_FILE).is_file():  # else it was looked at when the study began
-            check_start(self.settings)
+            train = self.settings.train
+            check_local_model(train.get("model_name_or_path"), train)
         for note in self.settings.notes:
             say(console, f"Note: {note}")
-
-    def prepare(self, console: Any) -> Tradeoff:
-        """The study with what `small:` makes; every trial is checked then.
-
-        Raises:
-            ConfigError: with every mistake at once.
-        """
-        config = self.settings
-        if config.small is None:
-            return self
-        names = make_files(config.small, config.output_dir / "data", source=config.name, console=console)
-        whole = filled(config, names)
-        if problems := check_trials(whole):
-            raise ConfigError(problems, source=config.name)
-        return Tradeoff(whole)
 
     # ---------------------------------------------------------------------------------------------------------- trials
 
     def begin(self, task: Task) -> str:
         """Draws what the trial leaves open, and completes its training configuration."""
-        config, params = self.settings, {}
+        config, params = self.settings, dict(task.attributes.get(PARAMS, {}))
         direct = bool(task.attributes.get(DIRECT))
-        if PARAMS in task.attributes:
-            params = dict(task.attributes[PARAMS])
-        elif not direct:
+        if PARAMS not in task.attributes and not direct:
             everything = config.search.sampler == "nsga2"
             params = task.draw(config, lambda trial: config.space.suggest(trial, everything=everything))
         settings = config.reference() if direct else config.settings(params)
-        settings, note = trials.with_shared_teacher(settings, config.teacher)
+        settings, note = trials.with_shared_teacher(settings, config.asked.teacher)
         if note:
             task.note(note)
         label = "direct fine-tuning" if direct else config.space.label(params)
@@ -159,19 +113,21 @@ class Tradeoff(Study[StudyConfig]):
 
     def more(self, state: StudyState) -> list[tuple[Job, str]]:
         """Values beyond the ends of a grid that may grow; see `growing`."""
-        if not self.settings.search.extend:
+        config = self.settings
+        if not config.search.extend:
             return []
         # by the study's own rule: a page with another one asks for nothing
-        record = dataclasses.replace(self.outcome(state), selection=self.settings.resolved["select"])
-        return [
-            (Job(attributes={DIRECT: False, LABEL: self.settings.space.label(g.params), PARAMS: g.params}), g.why)
-            for g in grown(record, self.settings)
-        ]
+        record = dataclasses.replace(self.outcome(state), selection=config.resolved["select"])
+        jobs = []
+        for value in grown(record, config):
+            attributes = {DIRECT: False, LABEL: config.space.label(value.params), PARAMS: value.params}
+            jobs.append((Job(attributes=attributes), value.why))
+        return jobs
 
     def make(self, task: Task) -> SeedRun:
         """One fine-tuning; see `trial.run_seed`."""
         config, settings = self.settings, copy.deepcopy(task.attributes[SETTINGS])
-        made = trials.run_seed(
+        result = trials.run_seed(
             config,
             from_jsonable(settings),
             task.seed,
@@ -180,8 +136,8 @@ class Tradeoff(Study[StudyConfig]):
             console=task.console,
             check=task.check,
         )
-        note_entries(RunFolder(config.output_dir / made.folder), task)
-        return made
+        note_entries(RunFolder(config.output_dir / result.folder), task)
+        return result
 
     def values(self, task: Task) -> Sequence[float] | None:
         """Mean gains on what the target is chosen by and on the source.
@@ -189,45 +145,45 @@ class Tradeoff(Study[StudyConfig]):
         Raises:
             HoldfastError: an objective was not measured.
         """
-        runs = _runs(task.results)
-        gains = [[gain(r.comparisons, w) for r in runs] for w in self.settings.judged_by]
-        if any(g is None for side in gains for g in side):
-            raise HoldfastError("an objective was not compared with the start: see comparisons.json of the run")
+        runs = [seed_run_from_json(result) for result in task.results]
+        means = []
+        for objective in self.settings.judged_by:
+            gains = [gain(run.comparisons, objective) for run in runs]
+            known = [value for value in gains if value is not None]
+            if len(known) < len(gains):
+                raise HoldfastError("an objective was not compared with the start: see comparisons.json of the run")
+            means.append(sum(known) / len(known))
         if task.lease.slot == 0 and self.settings.search.sampler == "nsga2":
             return None  # the reference has no parameters, and must not be crossed with those that have
-        return [sum(g for g in side if g is not None) / len(side) for side in gains]
+        return means
 
     def clean(self, state: StudyState) -> None:
         """Deletes checkpoints, and the weights that the study was not asked to keep; all else of a run stays."""
         from holdfast.studies.engine.worker import remove_checkpoints, remove_weights
 
-        out, keep = self.settings.output_dir, self.settings.keep
-        ended = [j for j in state.jobs if j.state in (COMPLETE, PRUNED)]
-        folders = {j.number: [out / r["folder"] for r in self.results(j.attributes)] for j in ended}
-        for place in (f for found in folders.values() for f in found):
-            remove_checkpoints(place)
-        if keep == "all":
-            return
+        out, keep = self.settings.output_dir, self.settings.asked.keep
         best: set[int] = set()
         if keep == "frontier":
-            complete = [j for j in ended if j.state == COMPLETE]
-            points = [(j.values[0], j.values[1]) for j in complete if j.values is not None]
-            best = {complete[i].number for i in pareto(points)}
-        for number, found in folders.items():
-            for place in found if number not in best else ():
-                remove_weights(place)
+            complete = [job for job in state.jobs if job.state == COMPLETE]
+            points = [(job.values[0], job.values[1]) for job in complete if job.values is not None]
+            best = {complete[index].number for index in pareto(points)}
+        for job in state.jobs:
+            if job.state not in (COMPLETE, PRUNED):
+                continue
+            for result in self.results(job.attributes):
+                remove_checkpoints(out / result["folder"])
+                if keep != "all" and job.number not in best:
+                    remove_weights(out / result["folder"])
 
-    def share(self, job: JobState) -> float:
-        """How much of a trial is done, read from the metrics that its run in this folder has written."""
-        seeds = len(self.seeds)
-        share = super().share(job)
-        if job.state == RUNNING and job.attributes.get(SETTINGS) and share < 1:
-            done = {r["seed"] for r in self.results(job.attributes)}
-            seed = next(s for s in self.seeds if s not in done)
-            name = run_folder_name(job.attributes[SETTINGS], str(job.attributes.get(KIND)))
-            folder = self.settings.output_dir / "runs" / name / f"seed-{seed}"
-            share += share_of_run({**job.attributes[SETTINGS], "output_dir": folder}) / seeds
-        return share
+    def running(self, job: JobState) -> Mapping[str, Any] | None:
+        """See `StudyAsked`."""
+        settings = job.attributes.get(SETTINGS)
+        if not settings:
+            return None
+        done = {result["seed"] for result in self.results(job.attributes)}
+        seed = next(seed for seed in self.seeds if seed not in done)
+        name = run_folder_name(settings, str(job.attributes.get(KIND)))
+        return {**settings, "output_dir": self.settings.output_dir / "runs" / name / f"seed-{seed}"}
 
     # --------------------------------------------------------------------------------------------------------- outcome
 
@@ -238,10 +194,6 @@ class Tradeoff(Study[StudyConfig]):
     def complete(self, record: StudyRecord) -> StudyRecord:
         """With what trials have in common over samples."""
         return with_correlations(record, self.settings.output_dir)
-
-    def write(self, record: StudyRecord) -> None:
-        """Writes study.json."""
-        write_study(self.settings.output_dir, record)
 
     def page(self, record: StudyRecord) -> Writer:
         """The page with the frontier and the trial to take, whose configuration becomes chosen.yaml."""
@@ -268,10 +220,6 @@ class Tradeoff(Study[StudyConfig]):
         from holdfast.reports.sweep_text import print_status
 
         print_status(self.outcome(state), datetime.datetime.now(datetime.UTC), console)
-
-
-def _runs(results: Sequence[Mapping[str, Any]]) -> list[SeedRun]:
-    return [seed_run_from_json(r) for r in results]
 
 
 def chosen_command(record: StudyRecord, selection: Selection, out: Path) -> tuple[str, str]:

@@ -56,13 +56,13 @@ def run_seed(
 
     folder = out / "runs" / run_folder_name(settings, kind) / f"seed-{seed}"
     began = time.monotonic()
-    wanted = train_config({**settings, "output_dir": str(folder), "seed": seed})
+    training = train_config({**settings, "output_dir": str(folder), "seed": seed})
     run = RunFolder(folder)
-    if wanted.processes > 1:
-        train_in_processes(wanted, folder, evaluations=out / "evaluations")
+    if training.processes > 1:
+        train_in_processes(training, folder, evaluations=out / "evaluations")
     else:
         callbacks = [_Check(config, run, check)]
-        train(wanted, console=console, evaluation_cache=out / "evaluations", callbacks=callbacks, alone=False)
+        train(training, console=console, evaluation_cache=out / "evaluations", callbacks=callbacks, alone=False)
     record = run.read()
     with contextlib.suppress(ValueError):
         folder = folder.relative_to(out)
@@ -78,9 +78,13 @@ def run_seed(
     )
 
 
-def references_of(found: Sequence[Evaluation]) -> dict[str, dict[str, float]]:
+def references_of(evaluations: Sequence[Evaluation]) -> dict[str, dict[str, float]]:
     """`SeedRun.references` of the start's evaluations."""
-    return {f"{e.suite}/{e.name}/{metric}": dict(levels) for e in found for metric, levels in e.references.items()}
+    references = {}
+    for evaluation in evaluations:
+        for metric, levels in evaluation.references.items():
+            references[f"{evaluation.suite}/{evaluation.name}/{metric}"] = dict(levels)
+    return references
 
 
 class _Check(CheckEveryStep):
@@ -94,7 +98,9 @@ class _Check(CheckEveryStep):
         super().on_train_begin(args, state, control)
         measured = [(e.suite, e.name, e.metrics, e.primary) for e in self.run.evaluated("start").all()]
         config = self.config
-        problems = [p for side, wanted in config.objectives.items() for p in metric_problems(wanted, side, measured)]
+        problems: list[str] = []
+        for side, objective in config.objectives.items():
+            problems += metric_problems(objective, side, measured)
         if config.validation is not None and not problems:
             problems += validation_problems(config.validation, config.target, measured)
         problems += select_problems(config.select, config.source, measured)
@@ -137,11 +143,11 @@ def with_shared_teacher(settings: Mapping[str, Any], teacher: str) -> tuple[dict
         )
     import copy
 
-    found = copy.deepcopy(dict(settings))
-    for method in found["retention"]:
+    completed = copy.deepcopy(dict(settings))
+    for method in completed["retention"]:
         if "label_annealing" in method:
             method["label_annealing"].setdefault("teacher", "cached")
-    return found, None
+    return completed, None
 
 
 def _no_cache(settings: Mapping[str, Any]) -> str | None:
@@ -167,9 +173,9 @@ def _no_cache(settings: Mapping[str, Any]) -> str | None:
     width = (about.get("text_config") or about).get("hidden_size") or about.get("n_embd")
     if not isinstance(width, int):
         return "how large its states are is not known for this model"
-    place = Path(data)
-    size = sum(f.stat().st_size for f in place.rglob("*") if f.is_file()) if place.is_dir() else place.stat().st_size
-    size *= 4 if place.suffix in (".gz", ".zst", ".parquet", ".bz2", ".xz") else 1
+    path = Path(data)
+    size = sum(f.stat().st_size for f in path.rglob("*") if f.is_file()) if path.is_dir() else path.stat().st_size
+    size *= 4 if path.suffix in (".gz", ".zst", ".parquet", ".bz2", ".xz") else 1
     needed = size / BYTES_A_TOKEN * width * 4
     cached = cache_folder()
     while not cached.exists():

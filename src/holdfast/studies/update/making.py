@@ -17,7 +17,7 @@ from typing import Any
 
 from holdfast.errors import HoldfastError
 from holdfast.records.residual import StudiedModel
-from holdfast.records.run import LayerDistance, RunFolder
+from holdfast.records.run import LayerDistance, RunFolder, RunRecord
 from holdfast.runs.launched import train_in_processes
 from holdfast.studies.engine.models import measuring_processes
 from holdfast.studies.update.plan import ResidualConfig, restoring_settings, training_settings
@@ -57,24 +57,25 @@ class Workshop:
         """The model with everything measured that the plan asks for."""
         from holdfast.evaluation.session import ModelRequest, evaluate_models
 
-        place = self.out / "evaluations" / model.name
-        made = model.path and not model.given and (self.out / model.path).is_dir()
+        folder, path = self.out / "evaluations" / model.name, model.path
+        if path and not model.given and (self.out / path).is_dir():
+            path = str(self.out / path)
         record = evaluate_models(
-            [ModelRequest(name=str(self.out / model.path) if made else model.path, label=model.name)],
+            [ModelRequest(name=path, label=model.name)],
             self.plan,
-            place,
+            folder,
             cache=os.environ.get(EVALUATION_CACHE),
             num_processes=measuring_processes(self.config.train, self.plan),
             console=self.console,
             say=lambda line: None,
         )
         release_memory()
-        found = record.models[0]
+        facts = record.models[0]
         return dataclasses.replace(
             model,
-            hash=str(found["hash"]),
-            parameters=int(found.get("parameters") or 0),
-            evaluations=(place / model.name).relative_to(self.out).as_posix(),
+            hash=str(facts["hash"]),
+            parameters=int(facts.get("parameters") or 0),
+            evaluations=(folder / model.name).relative_to(self.out).as_posix(),
             state="complete",
         )
 
@@ -82,21 +83,10 @@ class Workshop:
 
     def continued(self, model: StudiedModel) -> StudiedModel:
         """The model that was trained on the new text, before anything is done to restore it."""
-        from holdfast.runs.config import train_config
-        from holdfast.runs.run import train
-
         name, data, config = self.config.run_name(model), self.texts[model.budget], self.config
         run = RunFolder(self.out / "runs" / name)
-        wanted = train_config(training_settings(config, config.given(model), run.path, data, seed=model.seed))
-        with wait_for_lock(self.out / "runs" / f".{name}"):
-            if not (run.exists() and run.read().status == "finished"):
-                say(self.console, f"{model.label}: training on {data.name}")
-            if wanted.processes > 1:
-                train_in_processes(wanted, run.path)
-            else:
-                train(wanted, console=self.console, alone=False)
-            release_memory()
-        record = run.read()
+        settings = training_settings(config, config.given(model), run.path, data, seed=model.seed)
+        record = self._trained(run, settings, f"{model.label}: training on {data.name}")
         tokens = int(record.training.get("tokens") or 0)
         parameters = int(record.model.get("parameters") or 0)
         return dataclasses.replace(
@@ -111,42 +101,47 @@ class Workshop:
     def _distilled(self, model: StudiedModel, started: StudiedModel) -> StudiedModel:
         """The continued instruct model, held to the one of before on its own answers, or to itself with the
         conversations' answers in the prompt."""
-        from holdfast.runs.config import train_config
-        from holdfast.runs.run import train
-
         run = RunFolder(self.out / "runs" / model.name)
         onto, teacher = str(self.out / started.path), self.config.given(model) if model.distilled else None
         settings = restoring_settings(self.config, onto, teacher, run.path, seed=model.seed)
-        with wait_for_lock(self.out / "runs" / f".{model.name}"):
-            if not (run.exists() and run.read().status == "finished"):
-                say(self.console, f"{model.label}: answering prompts")
-            wanted = train_config(settings)
-            if wanted.processes > 1:
-                train_in_processes(wanted, run.path)
-            else:
-                train(wanted, console=self.console, alone=False)
-            release_memory()
-        seconds = started.seconds + float(run.read().training.get("seconds") or 0.0)
+        record = self._trained(run, settings, f"{model.label}: answering prompts")
+        seconds = started.seconds + float(record.training.get("seconds") or 0.0)
         return dataclasses.replace(started, path=run.path.relative_to(self.out).as_posix(), seconds=seconds)
+
+    def _trained(self, run: RunFolder, settings: Mapping[str, Any], text: str) -> RunRecord:
+        """The record of a run that ended; `text` is said where it has not ended before."""
+        from holdfast.runs.config import train_config
+        from holdfast.runs.run import train
+
+        training = train_config(settings)
+        with wait_for_lock(run.path.with_name(f".{run.path.name}")):
+            if not (run.exists() and run.read().status == "finished"):
+                say(self.console, text)
+            if training.processes > 1:
+                train_in_processes(training, run.path)
+            else:
+                train(training, console=self.console, alone=False)
+            release_memory()
+        return run.read()
 
     def _with_residual(self, model: StudiedModel, started: StudiedModel) -> StudiedModel:
         from holdfast.checkpoints.residual import prepare_transfer
 
-        folder, pair, given = self.out / "models" / model.name, str(model.residual), self.config.given(model)
-        family, onto = self.config.families[pair], str(self.out / started.path) if model.continued else given
+        folder, pair, start = self.out / "models" / model.name, str(model.residual), self.config.given(model)
+        family, onto = self.config.families[pair], str(self.out / started.path) if model.continued else start
         instruct, base = str(family.instruct), str(family.base)
         scale = 1.0 if model.scale is None else model.scale
-        wanted = {"scale": scale, "instruct": instruct, "old_base": base, "onto": onto, "hash": _hash(onto)}
+        recipe = {"scale": scale, "instruct": instruct, "old_base": base, "onto": onto, "hash": _hash(onto)}
         with wait_for_lock(self.out / "models" / f".{model.name}"):
             known = read_object(folder / MADE) if (folder / MADE).is_file() else {}
-            if known.get("of") != wanted:
+            if known.get("of") != recipe:
                 say(self.console, f"{model.label}: adding {'the' if scale == 1 else f'{scale:g} times the'} residual")
                 began = time.monotonic()
-                adapter_base = given if (Path(onto) / "adapter_config.json").is_file() else None
+                adapter_base = start if (Path(onto) / "adapter_config.json").is_file() else None
                 prepared = prepare_transfer(instruct, base, onto, scale=scale, adapter_base=adapter_base)
                 prepared.write(folder, overwrite=True)
                 known = {
-                    "of": wanted,
+                    "of": recipe,
                     "seconds": time.monotonic() - began,
                     "notes": list(prepared.plan.notes),
                     "added": scale * relative_norm(prepared.plan.ancestry),

@@ -66,10 +66,10 @@ def corpus_request(config: ResidualConfig, output: Path) -> Preparation:
         heldout=config.held_out,
         seed=0,
     )
-    problems = [
-        p if p.split(":")[0] in config.corpus_options else f"corpus: {p.removeprefix('input: ')}"
-        for p in request.problems()
-    ]
+    problems = []
+    for problem in request.problems():
+        is_option = problem.split(":")[0] in config.corpus_options
+        problems.append(problem if is_option else f"corpus: {problem.removeprefix('input: ')}")
     if problems:
         raise ConfigError(problems)
     return request
@@ -96,36 +96,35 @@ def new_text(config: ResidualConfig, tokenizer: Any, folder: Path) -> NewText:
     request = corpus_request(config, everything)
     notes = []
     try:
-        found = prepare(request)
+        prepared = prepare(request)
     except NothingHeldOut as error:
         if "held_out" in config.resolved:
             raise DataError(
                 f"held_out: {config.held_out:g} of {error.rows} documents is less than one. Give a larger share, or 0 "
                 f"to measure no new text."
             ) from None
-        found = prepare(dataclasses.replace(request, heldout=SMALL_HELD_OUT))
+        prepared = prepare(dataclasses.replace(request, heldout=SMALL_HELD_OUT))
         notes.append(
             f"{config.held_out:.0%} of {error.rows} documents is less than one; {SMALL_HELD_OUT:.0%} are held out. "
             f"held_out sets the share."
         )
-    counts = found.record["counts"]
+    counts = prepared.record["counts"]
     held_out = request.heldout_path if request.heldout_path is not None and counts["heldout"] else None
     lengths = _lengths(everything, tokenizer, folder / "lengths.json")
     total = sum(lengths)
-    wanted = [b for b in config.budgets if b is not None]
-    if wanted and max(wanted) > total:
+    budgets = [b for b in config.budgets if b is not None]
+    if budgets and max(budgets) > total:
         raise ConfigError(
             f"tokens: the corpus has {total:,} tokens in {len(lengths):,} documents to train on, less than the budget "
-            f"of "
-            f"{shown_tokens(max(wanted))}. "
-            f"Give more text, or a budget of at most {shown_tokens(total)}; `epochs` goes through the same text "
-            f"several times."
+            f"of {shown_tokens(max(budgets))}. Give more text, or a budget of at most {shown_tokens(total)}; `epochs` "
+            "goes through the same text several times."
         )
-    ends = {budget: len(lengths) if budget is None else _count(lengths, budget) for budget in config.budgets}
-    files = {
-        budget: everything if budget is None else _cut(everything, lengths[:end], budget, folder)
-        for budget, end in ends.items()
-    }
+    files: dict[int | None, Path] = {}
+    for budget in config.budgets:
+        if budget is None:
+            files[None] = everything
+        else:
+            files[budget] = _cut(everything, lengths[: _count(lengths, budget)], budget, folder)
     packed = pack(np.array(lengths), config.window).info
     longer = sum(n > config.window for n in lengths)
     if longer:
@@ -134,12 +133,11 @@ def new_text(config: ResidualConfig, tokenizer: Any, folder: Path) -> NewText:
             f"(longest: {max(lengths):,})"
         )
         notes.append(f"{share}: they are split, and their parts do not see each other.")
-    facts = {
+    facts: dict[str, Any] = {key: counts.get(key) for key in ("first_date", "last_date")}
+    facts |= {
         "documents": len(lengths),
         "tokens": total,
         "held_out": counts["heldout"],
-        "first_date": counts.get("first_date"),
-        "last_date": counts.get("last_date"),
         "undated": counts.get("undated", 0),
         "months": counts.get("months", {}),
         "skipped": dict(counts.get("skipped", {})),

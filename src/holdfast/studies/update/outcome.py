@@ -17,32 +17,40 @@ CHOICE = "scale_choice"
 """The average that scales are chosen by."""
 Kind = tuple[str, bool, str]
 """Start, whether it is continued, and what brought instruction following back (`StudiedModel.restored`)."""
-NEW_INSTRUCT = [
-    ((INSTRUCT, False, ""), "Is what the instruct model could kept, and what is gained?"),
-    ((INSTRUCT, True, ""), "Is it better than continuing the instruct model?"),
-    ((BASE, True, ""), "What does {restored} bring?"),
-    ((BASE, False, ""), "What is gained over the base?"),
+Question = tuple[Kind, str]
+"""What a model is compared with, and what the comparison answers."""
+GIVEN_BASE, GIVEN_INSTRUCT = (BASE, False, ""), (INSTRUCT, False, "")
+CONTINUED_BASE, CONTINUED_INSTRUCT = (BASE, True, ""), (INSTRUCT, True, "")
+KEPT: Question = (GIVEN_INSTRUCT, "Is what the instruct model could kept, and what is gained?")
+NEW_INSTRUCT: list[Question] = [
+    KEPT,
+    (CONTINUED_INSTRUCT, "Is it better than continuing the instruct model?"),
+    (CONTINUED_BASE, "What does {restored} bring?"),
+    (GIVEN_BASE, "What is gained over the base?"),
 ]
-RESTORED_INSTRUCT = [
-    ((INSTRUCT, False, ""), "Is what the instruct model could kept, and what is gained?"),
-    ((INSTRUCT, True, ""), "What does {restored} bring?"),
+RESTORED_INSTRUCT: list[Question] = [
+    KEPT,
+    (CONTINUED_INSTRUCT, "What does {restored} bring?"),
     ((BASE, True, "residual"), "Does it restore more than the residual?"),
 ]
-QUESTIONS: dict[Kind, list[tuple[Kind, str]]] = {
-    (INSTRUCT, False, ""): [((BASE, False, ""), "What did instruction tuning bring?")],
-    (BASE, True, ""): [((BASE, False, ""), "What does continuing the base gain and lose?")],
-    (INSTRUCT, True, ""): [((INSTRUCT, False, ""), "What does continuing the instruct model gain and lose?")],
+BY_ITSELF: Question = (
+    (INSTRUCT, True, "distillation"),
+    "Does it restore more than distillation from the instruct model?",
+)
+TUNED_AGAIN: Question = ((BASE, True, "tuning"), "Is it as good as tuning once more?")
+OF_SIBLING: list[Question] = [
+    (GIVEN_BASE, "What does a sibling's residual bring to the base?"),
+    (GIVEN_INSTRUCT, "Is it as good as the base's own instruct model?"),
+]
+QUESTIONS: dict[Kind, list[Question]] = {
+    GIVEN_INSTRUCT: [(GIVEN_BASE, "What did instruction tuning bring?")],
+    CONTINUED_BASE: [(GIVEN_BASE, "What does continuing the base gain and lose?")],
+    CONTINUED_INSTRUCT: [(GIVEN_INSTRUCT, "What does continuing the instruct model gain and lose?")],
     (BASE, True, "tuning"): NEW_INSTRUCT,
     (INSTRUCT, True, "distillation"): RESTORED_INSTRUCT,
-    (INSTRUCT, True, "self-distillation"): [
-        *RESTORED_INSTRUCT,
-        ((INSTRUCT, True, "distillation"), "Does it restore more than distillation from the instruct model?"),
-    ],
-    (BASE, True, "residual"): [*NEW_INSTRUCT, ((BASE, True, "tuning"), "Is it as good as tuning once more?")],
-    (BASE, False, "residual"): [
-        ((BASE, False, ""), "What does a sibling's residual bring to the base?"),
-        ((INSTRUCT, False, ""), "Is it as good as the base's own instruct model?"),
-    ],
+    (INSTRUCT, True, "self-distillation"): [*RESTORED_INSTRUCT, BY_ITSELF],
+    (BASE, True, "residual"): [*NEW_INSTRUCT, TUNED_AGAIN],
+    (BASE, False, "residual"): OF_SIBLING,
     (DERIVED, False, "residual"): [((DERIVED, False, ""), "What does the residual bring to the derived model?")],
 }
 """What a model is -> what it is compared with, of its own family, and the question (sections 4.1 to 4.4 of the
@@ -57,33 +65,38 @@ def pairs_of(models: Sequence[StudiedModel], out: Path, *, confidence: float) ->
     Returns:
         The pairs, and a sentence for each entry of a pair that was not compared.
     """
-    measured = [m for m in models if m.evaluations and m.state == "complete"]
-    found: list[ModelPair] = []
+    measured = [model for model in models if model.evaluations and model.state == "complete"]
+    pairs: list[ModelPair] = []
     left_out: list[str] = []
     for model in measured:
-        near = [m for m in measured if m.place == model.place]
-        own = [m for m in near if m.family == model.family]
-        asked = []
-        for kind, question in QUESTIONS.get(_kind(model), ()):
-            same = [m for m in own if _kind(m) == kind]
-            if kind[1]:
-                same = [m for m in same if (m.budget, m.seed) == (model.budget, model.seed)]
-            same.sort(key=lambda m: m.scale != 1)  # of several scales of the residual the paper's
-            asked += [(before, question.format(restored=f"the {model.restored}")) for before in same[:1]]
-        if (model.start, model.given) == (INSTRUCT, True):
-            first = next(m for m in near if _kind(m) == _kind(model))
-            asked += [(first, SIBLINGS)] if first.family != model.family else []
-        for before, question in asked:
+        for before, question in _questions(model, [other for other in measured if other.place == model.place]):
             comparisons, reasons = compare_folders(
                 before.measured(out), model.measured(out), confidence=confidence, metrics="all"
             )
             left_out += [f"{model.name} against {before.name}: {reason}" for reason in reasons]
             comparisons = [c for c in comparisons if (c.suite, c.name) != (AVERAGES, CHOICE)]
             if comparisons:
-                found.append(
+                pairs.append(
                     ModelPair(before=before.name, after=model.name, question=question, comparisons=comparisons)
                 )
-    return found, left_out
+    return pairs, left_out
+
+
+def _questions(model: StudiedModel, near: Sequence[StudiedModel]) -> list[tuple[StudiedModel, str]]:
+    """What a model is compared with among those of its world and width, and why."""
+    questions = []
+    for kind, question in QUESTIONS.get(_kind(model), ()):
+        rivals = [other for other in near if other.family == model.family and _kind(other) == kind]
+        if kind[1]:  # continued as it was
+            rivals = [other for other in rivals if (other.budget, other.seed) == (model.budget, model.seed)]
+        rivals.sort(key=lambda other: other.scale != 1)  # of several scales of the residual the paper's
+        if rivals:
+            questions.append((rivals[0], question.format(restored=f"the {model.restored}")))
+    if model.start == INSTRUCT and model.given:
+        first = next(other for other in near if _kind(other) == _kind(model))
+        if first.family != model.family:
+            questions.append((first, SIBLINGS))
+    return questions
 
 
 def _kind(model: StudiedModel) -> Kind:
@@ -97,13 +110,15 @@ def with_choice(plan: EvaluationPlan, config: ResidualConfig) -> tuple[Evaluatio
     """
     if not config.chooses:
         return plan, []
-    entries = {f"{e.suite}/{e.name}": e for e in plan.entries}
-    problems, members = [], []
-    for wanted in config.choose_by or [name for name, e in entries.items() if e.suite != NEW_TEXT]:
-        fitting = [e for name, e in entries.items() if wanted in (name, e.name, e.suite)]
-        members += [(e.suite, e.name, None) for e in fitting]
+    entries = {f"{entry.suite}/{entry.name}": entry for entry in plan.entries}
+    names = config.choose_by or [name for name, entry in entries.items() if entry.suite != NEW_TEXT]
+    problems: list[str] = []
+    members: list[tuple[str, str, str | None]] = []
+    for chosen in names:
+        fitting = [entry for name, entry in entries.items() if chosen in (name, entry.name, entry.suite)]
+        members += [(entry.suite, entry.name, None) for entry in fitting]
         if not fitting:
-            problems.append(f"choose_by: expected entries of the evaluation ({', '.join(entries)}), got {wanted!r}.")
+            problems.append(f"choose_by: expected entries of the evaluation ({', '.join(entries)}), got {chosen!r}.")
     if not members:
         problems.append(
             "scales: are chosen by what is measured beside the new text, and nothing is; give `evaluation:`, or one "
@@ -126,31 +141,32 @@ def choose_scale(models: Sequence[StudiedModel], base: StudiedModel, out: Path, 
         out: folder of the update.
         confidence: of the intervals.
     """
-    by_scale = {float(m.scale or 0.0): m for m in models}
+    by_scale = {float(model.scale or 0.0): model for model in models}
     neutral = by_scale[1.0]
     candidates: list[dict[str, Any]] = []
+    chosen, best, reason = 1.0, 0.0, "no other scale is better than 1 with its whole interval"
     for scale, model in sorted(by_scale.items()):
-        score = _choice(base, model, out, confidence)
+        score = _choice(base, model, out, confidence) or {}
         against = _choice(neutral, model, out, confidence) if scale != 1.0 else None
-        found = {"scale": scale, "score": score and score["gain"], "interval": score and score["interval"]}
-        candidates.append({**found, "against_one": against})
-    sure = [c for c in candidates if c["against_one"] and c["against_one"]["interval"][0] > 0]
-    best = max(sure, key=lambda c: c["against_one"]["gain"]) if sure else None
-    reason = "no other scale is better than 1 with its whole interval"
-    if best is not None:
-        gain, interval = best["against_one"]["gain"], list(best["against_one"]["interval"])
-        reason = f"its gain over scale 1 is {gain:+.4g} {interval}, all above 0"
-    members = [m for e in neutral.measured(out).all() if e.name == CHOICE for m in e.settings["members"]]
-    entries = sorted({f"{m['suite']}/{m['name']}" for m in members})
-    chosen = float(best["scale"]) if best is not None else 1.0
-    return ScaleChoice(candidates=candidates, chosen=chosen, entries=entries, reason=reason)
+        candidates.append(
+            {"scale": scale, "score": score.get("gain"), "interval": score.get("interval"), "against_one": against}
+        )
+        if against is not None and against["interval"][0] > 0 and against["gain"] > best:
+            chosen, best, interval = scale, against["gain"], list(against["interval"])
+            reason = f"its gain over scale 1 is {best:+.4g} {interval}, all above 0"
+    entries: set[str] = set()
+    for evaluation in neutral.measured(out).all():
+        if evaluation.name == CHOICE:
+            entries.update(f"{member['suite']}/{member['name']}" for member in evaluation.settings["members"])
+    return ScaleChoice(candidates=candidates, chosen=chosen, entries=sorted(entries), reason=reason)
 
 
 def _choice(before: StudiedModel, after: StudiedModel, out: Path, confidence: float) -> dict[str, Any] | None:
     """The gain on the choosing average with its interval; None where it was not measured."""
-    found, _ = compare_folders(before.measured(out), after.measured(out), confidence=confidence)
-    for c in found:
-        if (c.suite, c.name) == (AVERAGES, CHOICE):
-            low, high = c.interval
-            return {"gain": c.gain, "interval": (low, high) if c.higher_is_better else (-high, -low)}
+    comparisons, _ = compare_folders(before.measured(out), after.measured(out), confidence=confidence)
+    for comparison in comparisons:
+        if (comparison.suite, comparison.name) == (AVERAGES, CHOICE):
+            low, high = comparison.interval
+            interval = (low, high) if comparison.higher_is_better else (-high, -low)
+            return {"gain": comparison.gain, "interval": interval}
     return None

@@ -17,6 +17,7 @@ Source: Balancing Continuous Pre-Training, section 2.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
@@ -95,12 +96,17 @@ class ResidualConfig(GridSettings):
     def differences(self, old: Mapping[str, Any]) -> list[str]:
         """What sets this one apart from the configuration that a folder or a storage was begun with; a sentence each.
         Values are compared as their declarations read them: `"3"` of a command line is the 3 of a file."""
-        known = {s.name: s for s in settings_of(self.settings)}
-        given = ({k: v for k, v in values.items() if v is not None} for values in (old, self.resolved))
-        before, now = (values | coerce_all(known, values)[0] for values in given)
-        keys = sorted({*before, *now} - {"output_dir", "workers", "keep", "storage"})
-        changed = [key for key in keys if before.get(key) != now.get(key)]
-        return [f"{key}: was {old.get(key)!r}, is {self.resolved.get(key)!r}" for key in changed]
+        before, now = self._read(old), self._read(self.resolved)
+        differences = []
+        for key in sorted({*before, *now} - {"output_dir", "workers", "keep", "storage"}):
+            if before.get(key) != now.get(key):
+                differences.append(f"{key}: was {old.get(key)!r}, is {self.resolved.get(key)!r}")
+        return differences
+
+    def _read(self, record: Mapping[str, Any]) -> dict[str, Any]:
+        known = {setting.name: setting for setting in settings_of(self.settings)}
+        values = {key: value for key, value in record.items() if value is not None}
+        return values | coerce_all(known, values)[0]
 
     @property
     def folder(self) -> Path:
@@ -124,15 +130,13 @@ class ResidualConfig(GridSettings):
         return list(self._models())
 
     def _models(self) -> Iterator[StudiedModel]:
-        for family in self.families:
-            yield from (self._model(family, start, path=True) for start in (BASE, INSTRUCT))
-        for family in self.continued:
-            for budget in self.budgets:
-                for seed in self.seeds:
-                    yield from self._continued(family, budget, seed)
-        for family in self.families if self.siblings else ():
-            for other in self.families:
-                yield from self._with_residual(self._model(family, BASE), other) if other != family else ()
+        for family, start in itertools.product(self.families, (BASE, INSTRUCT)):
+            yield self._model(family, start, path=True)
+        for family, budget, seed in itertools.product(self.continued, self.budgets, self.seeds):
+            yield from self._continued(family, budget, seed)
+        for family, other in itertools.product(self.families, repeat=2):
+            if self.siblings and other != family:
+                yield from self._with_residual(self._model(family, BASE), other)
         for name, path in self.derived.items():
             derived = self._placed(StudiedModel(name=name, label=name, start=DERIVED, family=name, path=path))
             yield derived
@@ -141,15 +145,15 @@ class ResidualConfig(GridSettings):
 
     def _continued(self, family: str, budget: int | None, seed: int) -> Iterator[StudiedModel]:
         """What is continued on one budget, and what brings its instruction following back."""
-        made = [self._model(family, s, budget=budget, seed=seed, continued=True) for s in self.starts]
-        yield from made
+        models = [self._model(family, s, budget=budget, seed=seed, continued=True) for s in self.starts]
+        yield from models
         if self.residuals and BASE in self.starts:
-            yield from self._with_residual(made[0], family)
+            yield from self._with_residual(models[0], family)
         if BASE in self.starts:
-            yield from self._tuned(made[0])
-        for one in made if self.restore is not None else ():
-            if one.start == INSTRUCT:
-                yield from self._restored(one)
+            yield from self._tuned(models[0])
+        for model in models if self.restore is not None else ():
+            if model.start == INSTRUCT:
+                yield from self._restored(model)
 
     def _tuned(self, continued: StudiedModel) -> Iterator[StudiedModel]:
         """The continued base tuned once more, where there are conversations to tune it on."""
@@ -159,10 +163,11 @@ class ResidualConfig(GridSettings):
         assert self.restore is not None
         for way in dict.fromkeys(self.restore.by):
             by_itself = way == SELF_DISTILLATION
+            prefix = "self-" if by_itself else ""
             yield dataclasses.replace(
                 continued,
-                name=f"{continued.name}-{'self-' * by_itself}distilled",
-                label=f"{continued.label} + {'self-' * by_itself}distillation",
+                name=f"{continued.name}-{prefix}distilled",
+                label=f"{continued.label} + {prefix}distillation",
                 distilled=not by_itself,
                 self_distilled=by_itself,
             )
@@ -179,11 +184,13 @@ class ResidualConfig(GridSettings):
     ) -> StudiedModel:
         """A base or instruct model, as given or continued."""
         names, label = [family, start], f"{family} {start}".lstrip()
-        repeated = continued and len(self.seeds) > 1
-        if continued:
-            names.append(shown_tokens(budget) if budget is not None else "new")
-            label += f" + {f'{names[-1]} tokens' if budget is not None else 'new text'}"
-        if repeated:
+        if continued and budget is None:
+            names.append("new")
+            label += " + new text"
+        elif continued and budget is not None:
+            names.append(shown_tokens(budget))
+            label += f" + {shown_tokens(budget)} tokens"
+        if continued and len(self.seeds) > 1:
             names.append(f"seed{seed}")
             label += f", seed {seed}"
         return self._placed(
@@ -204,12 +211,15 @@ class ResidualConfig(GridSettings):
         return model
 
     def _with_residual(self, start: StudiedModel, family: str) -> Iterator[StudiedModel]:
-        added = "residual" if family in ("", start.family) else f"{family} residual"
+        residual = "residual" if family in ("", start.family) else f"{family} residual"
+        name = f"{start.name}-{residual.replace(' ', '-')}"
+        added = dataclasses.replace(start, residual=family, path="")
+        if self.scales == (1.0,):
+            yield dataclasses.replace(added, name=name, label=f"{start.label} + {residual}", scale=self.scales[0])
+            return
         for scale in self.scales:
-            scaled = len(self.scales) > 1 or scale != 1
-            name = f"{start.name}-{added.replace(' ', '-')}{f'-x{scale:g}' if scaled else ''}"
-            label = f"{start.label} + {f'{scale:g} x ' if scaled else ''}{added}"
-            yield dataclasses.replace(start, name=name, label=label, residual=family, scale=scale, path="")
+            label = f"{start.label} + {scale:g} x {residual}"
+            yield dataclasses.replace(added, name=f"{name}-x{scale:g}", label=label, scale=scale)
 
 
 # -------------------------------------------------------------------------------------------------------------- reading
@@ -225,19 +235,19 @@ def update_config(values: Mapping[str, Any] | Given, *, source: str | None = Non
     Raises:
         ConfigError: with every mistake at once.
     """
-    asked, given = read_settings(UpdateSettings, values, source)
+    settings, request = read_settings(UpdateSettings, values, source)
     return whole_config(
         ResidualConfig,
-        asked,
-        given,
-        asked.output_dir or Path("runs/update"),
-        families={"": FamilySettings(base=asked.base, instruct=asked.instruct)},
+        settings,
+        request,
+        settings.output_dir or Path("runs/update"),
+        families={"": FamilySettings(base=settings.base, instruct=settings.instruct)},
         continued=("",),
-        budgets=(asked.tokens,),
-        seeds=(asked.seed,),
+        budgets=(settings.tokens,),
+        seeds=(settings.seed,),
         # 1 is what the others are held against
-        scales=(*asked.scales, 1.0) if asked.scales else (1.0 if asked.scale is None else asked.scale,),
-        starts=(BASE, INSTRUCT) if asked.continued_instruct or asked.restore else (BASE,),
+        scales=(*settings.scales, 1.0) if settings.scales else (1.0 if settings.scale is None else settings.scale,),
+        starts=(BASE, INSTRUCT) if settings.continued_instruct or settings.restore else (BASE,),
         siblings=False,
     )
 
@@ -252,14 +262,14 @@ def read_settings(cls: type[T], values: Mapping[str, Any] | Given, source: str |
     Raises:
         ConfigError: there is one.
     """
-    given = values if isinstance(values, Given) else Given(values=dict(values), file=source)
-    given.values = given.set_here(cls)
-    asked, mistakes = decode(cls, given.values)
+    request = values if isinstance(values, Given) else Given(values=dict(values), file=source)
+    request.values = request.set_here(cls)
+    settings, mistakes = decode(cls, request.values)
     if not any(m.path[:1] == ("evaluation",) for m in mistakes):
-        mistakes += _evaluation_problems(given.values.get("evaluation"))
-    given.check(mistakes)
-    assert asked is not None
-    return with_floats(asked), given
+        mistakes += _evaluation_problems(request.values.get("evaluation"))
+    request.check(mistakes)
+    assert settings is not None
+    return with_floats(settings), request
 
 
 def whole_config(cls: type[C], asked: CommonSettings, given: Given, out: Path, **grid: Any) -> C:
@@ -271,36 +281,42 @@ def whole_config(cls: type[C], asked: CommonSettings, given: Given, out: Path, *
     """
     from holdfast.runs.config import train_config
 
-    known = {f.name for f in dataclasses.fields(cls)}
+    known = {field.name for field in dataclasses.fields(cls)}
     values = {f.name: getattr(asked, f.name) for f in dataclasses.fields(asked) if f.name in known} | grid
-    families, derived = values["families"].items(), values.get("derived", {}).items()
+    families: dict[str, FamilySettings] = {}
+    for name, family in values["families"].items():
+        families[name] = FamilySettings(base=home(family.base), instruct=home(family.instruct))
+    resolved = {key.replace("-", "_"): value for key, value in given.values.items() if key != "storage"}
     values |= {
         "name": values.get("name") or out.name,
         "output_dir": out,
-        "families": {n: FamilySettings(base=home(f.base), instruct=home(f.instruct)) for n, f in families},
-        "derived": {name: home(model) for name, model in derived},
+        "families": families,
+        "derived": {name: home(model) for name, model in values.get("derived", {}).items()},
         "corpus": tuple(map(home, asked.corpus)),
         "scales": tuple(dict.fromkeys(values["scales"])),
         "train": {**TRAIN_DEFAULTS, **asked.train},
         "evaluation": _suites(asked.evaluation),
-        "resolved": without_secrets(
-            to_jsonable({k.replace("-", "_"): v for k, v in given.values.items() if k != "storage"})
-        ),
+        "resolved": without_secrets(to_jsonable(resolved)),
     }
     config = cls(**values)
-    pair = next(iter(config.families.values()))
-    base, instruct = str(pair.base), str(pair.instruct)
-    if config.continued and config.corpus and base:
-        wanted = [("train", training_settings(config, base, Path("run"), Path(config.corpus[0]), seed=0))]
-        for way in config.restore.by if config.restore is not None else ():
-            teacher = None if way == SELF_DISTILLATION else instruct
-            wanted.append(("restore", restoring_settings(config, instruct, teacher, Path("run"), seed=0)))
-        for key, settings in wanted:
-            try:
-                train_config(settings)
-            except ConfigError as error:
-                given.check(Mistake(path=(), text=f"{key}: {problem}") for problem in error.problems)
+    for key, settings in _example_runs(config):
+        try:
+            train_config(settings)
+        except ConfigError as error:
+            given.check(Mistake(path=(), text=f"{key}: {problem}") for problem in error.problems)
     return config
+
+
+def _example_runs(config: ResidualConfig) -> Iterator[tuple[str, dict[str, Any]]]:
+    """A training of each kind, under the key that says how it is done."""
+    pair, run = next(iter(config.families.values())), Path("run")
+    base, instruct = str(pair.base), str(pair.instruct)
+    if not (config.continued and config.corpus and base):
+        return
+    yield "train", training_settings(config, base, run, Path(config.corpus[0]), seed=0)
+    for way in config.restore.by if config.restore is not None else ():
+        teacher = None if way == SELF_DISTILLATION else instruct
+        yield "restore", restoring_settings(config, instruct, teacher, run, seed=0)
 
 
 def _suites(evaluation: Any) -> dict[str, Any]:
@@ -314,8 +330,8 @@ def _evaluation_problems(evaluation: Any) -> list[Mistake]:
 
     if not evaluation or "${" in str(evaluation):
         return []  # names of files that are still to be made
-    plan, found = parse_evaluation(_suites(evaluation))
-    mistakes = [Mistake(path=(), text=sentence) for sentence in found]
+    plan, problems = parse_evaluation(_suites(evaluation))
+    mistakes = [Mistake(path=(), text=sentence) for sentence in problems]
     if NEW_TEXT in plan.suites:
         text = "is the name of the held-out new text; call your suite otherwise."
         mistakes.append(Mistake(path=("evaluation", NEW_TEXT), text=text))
@@ -356,19 +372,19 @@ def restoring_settings(
         teacher: the instruct model of before; None: the model itself, which reads the prompts' answers.
         out: the run's folder.
     """
-    asked = config.restore
-    assert asked is not None and asked.prompts is not None
-    annealing = {"direction": asked.direction, "teacher": "online", "teacher_model": teacher}
-    sampling = {f.name: getattr(asked, f.name) for f in dataclasses.fields(SamplingSettings)}
+    restore = config.restore
+    assert restore is not None and restore.prompts is not None
+    annealing = {"direction": restore.direction, "teacher": "online", "teacher_model": teacher}
+    sampling = {f.name: getattr(restore, f.name) for f in dataclasses.fields(SamplingSettings)}
     if teacher is None:
-        sampling["self_distillation"] = asked.direction
+        sampling["self_distillation"] = restore.direction
     return {
         **{k: v for k, v in config.train.items() if k not in _NOT_RESTORING},
-        **asked.train,
+        **restore.train,
         "model_name_or_path": model,
-        "dataset_name": asked.prompts,
+        "dataset_name": restore.prompts,
         "output_dir": str(out),
-        "max_steps": asked.steps,
+        "max_steps": restore.steps,
         "on_policy": sampling,
         "retention": [] if teacher is None else [{"label_annealing": annealing}],
         "seed": seed,

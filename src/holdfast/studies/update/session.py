@@ -13,11 +13,13 @@ Source: Balancing Continuous Pre-Training.
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import ConfigError, HoldfastError, Interrupted, ModelError, RunFolderError, ShapeError
-from holdfast.records.residual import BASE, INSTRUCT, RECORD_FILE, ResidualRecord, read_update, write_update
+from holdfast.records.residual import BASE, INSTRUCT, RECORD_FILE, ResidualRecord, read_update
 from holdfast.studies.engine.study import refuse_foreign
 from holdfast.studies.update.making import Workshop, drop_weights
 from holdfast.studies.update.new_text import NewText, new_text
@@ -63,14 +65,14 @@ def update(config: ResidualConfig, *, console: Any = None) -> ResidualRecord:
     console = console or Console()
     out = config.output_dir
     record = open_record(config)
-    with result_folder(out) as made, quiet_libraries(), terminated_is_interrupted():
-        begun = any((out / place).is_dir() for place in _MADE)
+    with result_folder(out) as result_dir, quiet_libraries(), terminated_is_interrupted():
+        begun = any((out / folder).is_dir() for folder in _MADE)
         for text in hold_to(out, inputs_of(config.resolved, within=out), begun=begun, what=f"the work in {out}"):
             say(console, f"Note: {text}")
-        write_update(out, record)
+        record.write(out)
         try:
             workshop = open_workshop(config, record, console)
-            made.keep()
+            result_dir.keep()
             with dates_of(record.created):
                 _update(config, record, workshop, console)
         except (Interrupted, KeyboardInterrupt):
@@ -87,7 +89,7 @@ def _update(config: ResidualConfig, record: ResidualRecord, workshop: Workshop, 
     out = config.output_dir
     record.models = config.models()
     for number, model in enumerate(record.models):
-        write_update(out, record)
+        record.write(out)
         say(console, f"{number + 1} of {len(record.models)}: {model.label}")
         record.models[number] = workshop.measure(workshop.make(model))
     results = [m for m in record.models if m.continued and m.residual is not None]
@@ -102,8 +104,8 @@ def _update(config: ResidualConfig, record: ResidualRecord, workshop: Workshop, 
     record.pairs, left_out = pairs_of(compared, out, confidence=confidence)
     record.notes = list(dict.fromkeys([*record.notes, *left_out]))
     for model in record.models:
-        kept = config.keep != "none" if model is chosen else config.keep == "all" and model not in results
-        if model.continued and not kept:
+        keeps = config.keep != "none" if model is chosen else config.keep == "all" and model not in results
+        if model.continued and not keeps:
             drop_weights(out, model)
     record.finished = now()
     end(record, out, "finished")
@@ -125,16 +127,16 @@ def open_record(config: ResidualConfig) -> ResidualRecord:
     record = ResidualRecord(name=config.name, kind=kind, created=now(), config=config.resolved)
     refuse_foreign(out, (RECORD_FILE,), kind)
     if (out / RECORD_FILE).is_file():
-        found = read_update(out)
-        differences = config.differences(found.config)
-        if differences and any((out / place).exists() for place in _MADE):
+        known = read_update(out)
+        differences = config.differences(known.config)
+        if differences and any((out / folder).exists() for folder in _MADE):
             raise RunFolderError(
                 f"{out} was begun with another configuration:",
                 *(f"  - {d}" for d in differences),
                 "Put the old values back to continue it, or choose another output_dir.",
             )
         if not differences:  # else it failed before anything was made: a corrected request takes its place
-            record = found
+            record = known
     record.families = list(config.families)
     record.status, record.finished, record.notes = "running", None, []
     record.versions, record.hardware = versions(), hardware()
@@ -194,13 +196,8 @@ def check_models(config: ResidualConfig) -> tuple[list[str], list[dict[str, Any]
     problems: list[HoldfastError] = []
     notes: list[str] = []
     evidence = []
-    pairs = {name: (str(f.base), str(f.instruct)) for name, f in config.families.items()}
-    targets = [(name, base) for name, (base, _) in pairs.items()]
-    if config.siblings:
-        targets += [(name, pairs[other][0]) for name in pairs for other in pairs if name != other]
-    targets += [(name, path) for path in config.derived.values() for name in pairs]
-    for name, onto in targets:
-        base, instruct = pairs[name]
+    for name, onto in _residual_targets(config):
+        base, instruct = str(config.families[name].base), str(config.families[name].instruct)
         try:
             for model in (base, instruct):
                 open_source(model)  # whether it is whole
@@ -211,14 +208,25 @@ def check_models(config: ResidualConfig) -> tuple[list[str], list[dict[str, Any]
             continue
         notes += plan.notes
         if onto == base:
-            shown = {"family": name, "base": shown_name(base), "instruct": shown_name(instruct)}
+            names = {"family": name, "base": shown_name(base), "instruct": shown_name(instruct)}
             total = next((d for d in plan.ancestry if d.layer == "total"), None)
             warnings = [note for note in plan.notes if note.startswith("WARNING")]
-            evidence.append({**shown, **to_jsonable({"total": total, "layers": plan.ancestry}), "warnings": warnings})
+            evidence.append({**names, **to_jsonable({"total": total, "layers": plan.ancestry}), "warnings": warnings})
     if problems:
         kind = ShapeError if any(isinstance(p, ShapeError) for p in problems) else ModelError
         raise kind(*dict.fromkeys(map(str, problems)))
     return list(dict.fromkeys(notes)), evidence
+
+
+def _residual_targets(config: ResidualConfig) -> Iterator[tuple[str, str]]:
+    """Every family with what its residual is added to."""
+    bases = {name: str(family.base) for name, family in config.families.items()}
+    yield from bases.items()
+    for name, other in itertools.product(bases, repeat=2):
+        if config.siblings and name != other:
+            yield name, bases[other]
+    for path, name in itertools.product(config.derived.values(), bases):
+        yield name, path
 
 
 def _check_vocabulary(base: str, instruct: str) -> None:
@@ -260,14 +268,14 @@ def whole_plan(config: ResidualConfig, held_out: Path | None = None) -> Evaluati
     """
     from holdfast.evaluation.suite import parse_evaluation
 
-    wanted = dict(config.evaluation)
+    suites = dict(config.evaluation)
     if held_out is not None:
         entry = {"perplexity": str(held_out.resolve()), "name": "held_out", "max_documents": HELD_OUT_DOCUMENTS}
-        wanted[NEW_TEXT] = [entry]
-    plan, problems = parse_evaluation(wanted)
-    plan, found = with_choice(plan, config)
-    if problems + found:
-        raise ConfigError(problems + found)
+        suites[NEW_TEXT] = [entry]
+    plan, problems = parse_evaluation(suites)
+    plan, more = with_choice(plan, config)
+    if problems + more:
+        raise ConfigError(problems + more)
     return plan
 
 
@@ -277,7 +285,7 @@ def end(record: ResidualRecord, out: Path, status: str) -> None:
 
     record.status = status
     try:
-        write_update(out, record)
+        record.write(out)
         write_update_report(out, record)
     except (HoldfastError, OSError):
         if status == "finished":

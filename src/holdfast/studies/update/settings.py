@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from holdfast.config.declare import MAX_SEED, Meta, Seed
+from holdfast.config.declare import Meta, Seed
 from holdfast.config.values import Mistake, Refused
 from holdfast.config.yaml_file import from_yaml
 from holdfast.data.prepare.corpus import CorpusOptions
@@ -19,6 +19,7 @@ from holdfast.data.sources import is_path
 from holdfast.errors import ConfigError, did_you_mean
 from holdfast.records.residual import BASE, INSTRUCT
 from holdfast.runs.on_policy import SamplingSettings
+from holdfast.studies.engine.keys import SeedKeys
 from holdfast.support.paths import expanded
 from holdfast.support.token_counts import read_tokens
 
@@ -57,26 +58,26 @@ def train_keys(value: Any) -> dict[str, Any]:
     from holdfast.config.yaml_file import read_yaml
 
     parts = value if isinstance(value, list) else [value]
-    found: dict[str, Any] = {}
+    keys: dict[str, Any] = {}
     mistakes: list[Mistake] = []
-    for part in parts:
-        if isinstance(part, (str, Path)):
+    for item in parts:
+        if isinstance(item, (str, Path)):
             try:
-                given = read_yaml(Path(part), option="train:")
+                request = read_yaml(Path(item), option="train:")
             except ConfigError as error:
                 raise Refused(Mistake(path=(), text=str(error))) from None
-            mistakes += [Mistake(path=(), text=sentence) for sentence in given.sentences(given.mistakes)]
-            part = given.values
-        if not isinstance(part, Mapping):
+            mistakes += [Mistake(path=(), text=sentence) for sentence in request.sentences(request.mistakes)]
+            item = request.values
+        if not isinstance(item, Mapping):
             raise ValueError
-        found.update({str(k): v for k, v in part.items()})
-    for key in [k for k in found if k in _OWN]:
-        del found[key]
+        keys.update({str(k): v for k, v in item.items()})
+    for key in [k for k in keys if k in _OWN]:
+        del keys[key]
         text = f"is set here by '{_SET_HERE[key]}'." if key in _SET_HERE else "is this job's own; leave it out."
         mistakes.append(Mistake(path=(key,), text=text))
     if mistakes:
         raise Refused(*mistakes)
-    return found
+    return keys
 
 
 Tokens = Annotated[int, Meta(parse=read_tokens, expected="a number of tokens such as 100M")]
@@ -168,34 +169,34 @@ class CommonSettings(CorpusOptions):
         """
         if self.restore is None:
             return []
-        found, prompts = [], self.restore.prompts
+        problems, prompts = [], self.restore.prompts
         if prompts is None and given:
-            found.append(Mistake(path=("restore", "prompts"), text="is missing: a file with prompts to answer."))
+            problems.append(Mistake(path=("restore", "prompts"), text="is missing: a file with prompts to answer."))
         if prompts is not None and is_path(prompts) and not Path(home(prompts)).exists():
-            found.append(Mistake(path=("restore", "prompts"), text=f"no such file or folder: {prompts}."))
+            problems.append(Mistake(path=("restore", "prompts"), text=f"no such file or folder: {prompts}."))
         if self.train.get("use_peft") or self.restore.train.get("use_peft"):
             text = "expected whole weights to go on from, got use_peft. Leave one out."
-            found.append(Mistake(path=("restore",), text=text))
-        return found
+            problems.append(Mistake(path=("restore",), text=text))
+        return problems
 
     def corpus_problems(self, *, needed: bool) -> list[Mistake]:
         """Files that are not there."""
-        found = []
+        problems = []
         for name in map(home, self.corpus):
             if Path(name).exists() and not (Path(name).is_file() or Path(name).is_dir()):
-                found.append(Mistake(path=("corpus",), text=f"expected a file or a folder, {name} is neither."))
+                problems.append(Mistake(path=("corpus",), text=f"expected a file or a folder, {name} is neither."))
             elif not Path(name).exists():
                 folder = Path(name).parent
                 beside = [p.name for p in folder.iterdir()] if folder.is_dir() else []
                 text = f"no such file or folder: {name}.{did_you_mean(Path(name).name, beside)}"
-                found.append(Mistake(path=("corpus",), text=text))
+                problems.append(Mistake(path=("corpus",), text=text))
         if not self.corpus and needed:
             text = "is missing: files or folders with the new text (text, JSONL, Parquet)."
-            found.append(Mistake(path=("corpus",), text=text))
+            problems.append(Mistake(path=("corpus",), text=text))
         if self.after and self.before and self.after >= self.before:
             text = f"expected a day before {self.before}, which 'before' excludes itself, got {self.after}."
-            found.append(Mistake(path=("after",), text=text))
-        return found
+            problems.append(Mistake(path=("after",), text=text))
+        return problems
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -225,14 +226,17 @@ class UpdateSettings(CommonSettings):
 
     def problems(self) -> list[Mistake | str]:
         """Models and files that are not there, and keys that do not go together."""
-        found: list[Mistake | str] = [*pair_problems(self.base, self.instruct, ()), *self.corpus_problems(needed=True)]
-        found += self.restore_problems(given=True)
+        problems: list[Mistake | str] = [
+            *pair_problems(self.base, self.instruct, ()),
+            *self.corpus_problems(needed=True),
+        ]
+        problems += self.restore_problems(given=True)
         if self.scale is not None and self.scales:
-            found.append(Mistake(path=("scale",), text="give scale or scales, not both."))
+            problems.append(Mistake(path=("scale",), text="give scale or scales, not both."))
         if self.choose_by and len({*self.scales, 1.0}) < 2:
             text = "says how one of several scales is chosen; give scales: [0.5, 1] too, or leave it out."
-            found.append(Mistake(path=("choose_by",), text=text))
-        return found
+            problems.append(Mistake(path=("choose_by",), text=text))
+        return problems
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -244,7 +248,7 @@ class FamilySettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class GridSettings(CommonSettings):
+class GridSettings(SeedKeys, CommonSettings):
     """What is made from which models; an update has one pair, a study may have several."""
 
     families: dict[str, FamilySettings] = field(default_factory=dict)
@@ -259,16 +263,14 @@ class GridSettings(CommonSettings):
     """Other children of a base by name, which get every residual."""
     scales: Annotated[tuple[float, ...], Meta(least=1)] = (1.0,)
     """Factors on the residual that are tried."""
-    seeds: Annotated[tuple[int, ...], Meta(ge=0, le=MAX_SEED, least=1)] = (0,)
-    """Repetitions of everything that is trained."""
 
 
 def pair_problems(base: str | None, instruct: str | None, path: tuple[str, ...]) -> list[Mistake]:
     """What is wrong with a base and the model that was tuned from it."""
-    found = [*model_problems(base, (*path, BASE)), *model_problems(instruct, (*path, INSTRUCT))]
+    problems = [*model_problems(base, (*path, BASE)), *model_problems(instruct, (*path, INSTRUCT))]
     if base and base == instruct:
-        found.append(Mistake(path=(*path, INSTRUCT), text=f"is the base itself ({base}); the residual would be 0."))
-    return found
+        problems.append(Mistake(path=(*path, INSTRUCT), text=f"is the base itself ({base}); the residual would be 0."))
+    return problems
 
 
 def model_problems(name: str | None, path: tuple[str, ...]) -> list[Mistake]:

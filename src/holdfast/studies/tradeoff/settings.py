@@ -1,0 +1,180 @@
+"""The keys of a sweep, declared once; what varies is declared in `engine.space`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal, TypeVar, get_args
+
+from holdfast.config.declare import Meta, Seed, settings_of
+from holdfast.config.decode import decode
+from holdfast.config.schema import json_schema, object_schema
+from holdfast.config.values import Mistake, Refused
+from holdfast.statistics.rules import DEFAULT_RULE, RULES, Rule
+from holdfast.studies.engine.keys import SeedKeys, SmallKeys, StudyKeys
+from holdfast.studies.engine.space import Range, tried_schema, vary_schema
+
+VALIDATION = "validation"
+Sampler = Literal["grid", "random", "tpe", "nsga2"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Search:
+    """How combinations are chosen."""
+
+    sampler: Sampler = "grid"
+    trials: Annotated[int | None, Meta(ge=1)] = None
+    """Beside direct fine-tuning; None for a grid, whose size is its own."""
+    seed: Seed = 0
+    extend: Annotated[int, Meta(ge=0)] = 0
+    """Values by which a grid may grow at each end of a method's strength, where it does not reach far enough."""
+
+    def problems(self) -> list[Mistake]:
+        """A grid counts its trials itself, the other samplers need a number."""
+        is_grid = self.sampler == "grid"
+        if self.extend and not is_grid:
+            text = f"only a grid has ends to grow at, got {self.extend} with {self.sampler}. Leave it out."
+            return [Mistake(path=("extend",), text=text)]
+        if is_grid == (self.trials is None):
+            return []
+        text = f"expected how many combinations {self.sampler} tries, a whole number of at least 1, got nothing."
+        if is_grid:
+            text = (
+                f"a grid has as many trials as combinations, got {self.trials}. Leave it out, or search with random, "
+                f"tpe or nsga2."
+            )
+        return [Mistake(path=("trials",), text=text)]
+
+
+def _entries_schema() -> dict[str, Any]:
+    return {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1}]}
+
+
+Entries = Annotated[
+    tuple[Any, ...],
+    Meta(least=1, expected="names of evaluation entries, such as [gsm8k, mmlu/acc]", json_schema=_entries_schema),
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Objectives:
+    """What a trial is judged by: entries of the evaluation section, as names, `name/metric`, or as (suite, name,
+    metric) in a study that was read before."""
+
+    target: Entries = ()
+    """What is learnt; several: their mean. Default: all of the suite of that name."""
+    source: Entries = ()
+    """What is to be kept, likewise."""
+    validation: Entries = ()
+    """What direct fine-tuning's rate and the trial are chosen by in the target's place, which then reports alone:
+    other entries in the target's unit. Default: none, the target chooses."""
+
+    @property
+    def resolved(self) -> bool:
+        """Whether suites and metrics stand there too, so that the evaluation's files need not be on this machine."""
+        if not self.target or not self.source:
+            return False
+        entries = [*self.target, *self.source, *self.validation]
+        return all(isinstance(entry, (list, tuple)) and len(entry) == 3 for entry in entries)
+
+
+T = TypeVar("T")
+
+
+def _section(cls: type[T], value: Mapping[str, Any]) -> T:
+    section, mistakes = decode(cls, value)
+    if section is None:
+        raise Refused(*mistakes)
+    return section
+
+
+def read_search(value: Any) -> Search:
+    """A sampler's name, or a mapping.
+
+    Raises:
+        ValueError: it is neither.
+        Refused: keys or values of the mapping do not fit, each of them named.
+    """
+    value = {"sampler": value} if isinstance(value, str) else value
+    if not isinstance(value, Mapping):
+        raise ValueError
+    return _section(Search, {"sampler": "random" if value.get("trials") else "grid", **value})
+
+
+def read_rule(value: Any) -> dict[str, Any]:
+    """A rule's name, or a mapping; as the record keeps it.
+
+    Raises:
+        ValueError: it is neither.
+        Refused: keys or values of the mapping do not fit, each of them named.
+    """
+    value = {"rule": value} if isinstance(value, str) else value
+    if not isinstance(value, Mapping):
+        raise ValueError
+    _section(Rule, value)
+    return {"rule": DEFAULT_RULE, **value}
+
+
+def _or_mapping(cls: type, other: dict[str, Any]) -> Callable[[], dict[str, Any]]:
+    """The schema of a section that a plain value may stand for."""
+    return lambda: {"anyOf": [other, object_schema(settings_of(cls))]}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepSettings(SeedKeys, SmallKeys, StudyKeys):
+    """Keys of a study."""
+
+    name: str = "study"
+    train: Annotated[
+        dict[str, Any] | str | None,
+        Meta(json_schema=lambda: {"anyOf": [{"type": "string"}, {"$ref": "#/$defs/train"}]}),
+    ] = None
+    """A training configuration, as a mapping or a YAML file."""
+    vary: Annotated[
+        dict[str, Any],
+        Meta(
+            expected="keys with what is tried, such as 'learning_rate: [1.0e-5, 3.0e-5]'",
+            json_schema=lambda: {"$ref": "#/$defs/vary"},
+        ),
+    ] = field(default_factory=dict)
+    """What is tried: keys of the training configuration with lists or ranges of values."""
+    objectives: Objectives = Objectives()
+    """{target: entries, source: entries}, default: all entries of the suite of that name; validation: entries that
+    settings are chosen by in the target's place."""
+    search: Annotated[
+        Search,
+        Meta(
+            parse=read_search,
+            expected="a sampler, or a mapping of sampler, trials, seed, extend, until",
+            json_schema=_or_mapping(Search, {"enum": list(get_args(Sampler))}),
+        ),
+    ] = Search()
+    """{sampler, trials, seed, extend, until}: grid, which may extend; random, tpe, nsga2, with trials."""
+    select: Annotated[
+        dict[str, Any],
+        Meta(
+            parse=read_rule,
+            expected="a rule, or a mapping of rule, points, strict",
+            json_schema=_or_mapping(Rule, {"enum": list(RULES)}),
+        ),
+    ] = field(default_factory=dict)
+    """{rule, points, strict}: which trial is taken; default: knee, or what the study's folder has recorded."""
+    keep: Literal["all", "frontier", "none"] = "all"
+    """Whose weights stay on disk."""
+    teacher: Literal["auto", "cached", "online"] = "auto"
+    """Auto or cached: label annealing's teacher runs once for all trials; online: in each."""
+
+
+def sweep_schema(train: Mapping[str, Any], known: Iterable[str]) -> dict[str, Any]:
+    """JSON Schema of a study's file.
+
+    Args:
+        train: the schema of a training configuration.
+        known: its keys that may vary.
+    """
+    schema = json_schema(SweepSettings, title="holdfast sweep", description="The file of 'holdfast sweep --config'.")
+    run = {k: v for k, v in train.items() if k not in ("$schema", "title", "$defs")}
+    ranges = object_schema(settings_of(Range))
+    names = list(known)
+    vary = {"vary": vary_schema(names), "tried": tried_schema(names)}
+    return {**schema, "$defs": {**train["$defs"], "train": run, **vary, "range": ranges}}
