@@ -12,14 +12,13 @@ from holdfast.records.figure import Figure
 from holdfast.records.measure import Measure
 from holdfast.reports import blocks
 from holdfast.reports.blocks import Page, Table, words
-from holdfast.reports.charts import Axis, Chart
+from holdfast.reports.charts import Axis, Chart, Value
 from holdfast.reports.study_page import (
     cell,
     grid,
     jobs_section,
     lines,
     measure_axis,
-    point,
     print_study,
     scatter,
     section,
@@ -63,13 +62,13 @@ def test_a_figure_reads_the_same_in_a_table_and_in_a_chart() -> None:
     assert words(cell(SHARE, HALF)) == "50.0 %\n[40.0, 60.0]"
     assert words(cell(LOSS, HALF, sign=True)) == "+0.500 nats\n[+0.400, +0.600]"
     assert (cell(LOSS, None), cell(LOSS, None, missing="–")) == ("", "–")
-    drawn = point(SHARE, HALF)
+    drawn = Value.of(HALF, SHARE)
     assert (drawn.value, drawn.low, drawn.high) == pytest.approx((50, 40, 60))
     assert (drawn.text, drawn.interval) == ("50.0 %", "[40.0, 60.0]")
     ratio = Measure(share=True, bounded=False)
     assert words(cell(ratio, Figure(value=0.9, over_samples=(0.6, 1.2)))) == "90.0 %\n[60.0, 120.0]"
     assert words(cell(SHARE, Figure(value=0.9, over_samples=(0.6, 1.2)))) == "90.0 %\n[60.0, 100.0]"
-    assert (point(LOSS, Figure(value=2.0)).low, point(LOSS, Figure(value=2.0)).high) == (None, None)
+    assert (Value.of(Figure(value=2.0), LOSS).low, Value.of(Figure(value=2.0), LOSS).high) == (None, None)
 
 
 def test_an_axis_of_a_loss_runs_downwards() -> None:
@@ -79,9 +78,9 @@ def test_an_axis_of_a_loss_runs_downwards() -> None:
 
 
 def test_lines_have_a_mark_each_and_levels_go_across() -> None:
-    rows = [{"line": name, "x": x, "y": point(LOSS, Figure(value=x)), "size": "S"} for name in "ab" for x in (1, 2)]
+    rows = [{"line": name, "x": x, "y": Value.of(Figure(value=x), LOSS), "size": "S"} for name in "ab" for x in (1, 2)]
     axis = steps_axis("step", ["1", "2"], first=1)
-    levels = {"base": point(SHARE, HALF)}
+    levels = {"base": Value.of(HALF, SHARE)}
     chart = lines("Loss", rows, axis, Axis(), columns={"line": "Arm", "y": "Loss"}, levels=levels, caption="Bars.")
     assert chart is not None and chart.caption == "Bars. Base: 50.0 %."
     assert [(m.name, m.kind) for m in chart.marks] == [("base", "curves"), ("a", "line"), ("b", "line")]

@@ -15,7 +15,7 @@ from holdfast.records.figure import Figure
 from holdfast.records.measure import Measure
 from holdfast.records.sequence import MERGE, SEQUENTIAL, SINGLE, ArmResult, SequenceModel, SequenceRecord
 from holdfast.reports import blocks as b
-from holdfast.reports.charts import COLOURS, Axis, Chart, Rule
+from holdfast.reports.charts import COLOURS, Axis, Chart, Rule, Value
 from holdfast.reports.format import listed, plural, significant
 from holdfast.reports.study_page import (
     cell,
@@ -23,7 +23,6 @@ from holdfast.reports.study_page import (
     jobs_section,
     lines,
     measure_axis,
-    point,
     print_study,
     scatter,
     section,
@@ -257,18 +256,18 @@ def _plane(record: SequenceRecord, arms: Sequence[ArmResult], old: str, new: str
     """An earlier task against the last one: the paper's figures 2 to 4."""
     x, y = _measure(record, new), _measure(record, old)
     base_x, base_y = (Figure(value=record.tasks[task].before) for task in (new, old))
-    rows = [{"line": "base", "arm": "base", "x": point(x, base_x), "y": point(y, base_y)}]
+    rows = [{"line": "base", "arm": "base", "x": Value.of(base_x, x), "y": Value.of(base_y, y)}]
     styles = _curve_styles(arms) | {"base": {"colour": "muted", "symbol": "x"}}
     for arm in sorted(arms, key=lambda arm: arm.strength or 0.0):
         if arm.kind != SINGLE and old in arm.scores and new in arm.scores:
-            value_x, value_y = point(x, arm.scores[new]), point(y, arm.scores[old])
+            value_x, value_y = Value.of(arm.scores[new], x), Value.of(arm.scores[old], y)
             rows.append({"line": _curve_name(arm), "arm": arm.arm, "x": value_x, "y": value_y})
     caption = "Up and to the right is better. Bars: 95 % intervals over seeds and samples."
     rules = []
     if (single := _first_of(arms, SINGLE)) is not None:
         caption += " Dotted: each task trained alone."
-        rules += [Rule(x=point(x, single.scores[new]).value)] if new in single.scores else []
-        rules += [Rule(y=point(y, single.scores[old]).value)] if old in single.scores else []
+        rules += [Rule(x=Value.of(single.scores[new], x).value)] if new in single.scores else []
+        rules += [Rule(y=Value.of(single.scores[old], y).value)] if old in single.scores else []
     learnt = measure_axis(x, f"learnt: {new}, {x.axis}")
     return lines(
         f"{old} kept against {new} learnt",
@@ -421,8 +420,8 @@ def _distances(record: SequenceRecord, arms: Sequence[ArmResult], old: str) -> C
     rows: list[dict[str, Any]] = []
     for arm in arms:
         if arm.distance is not None and old in arm.scores:
-            x = dataclasses.replace(point(Measure(), arm.distance), text=significant(arm.distance.value), interval="")
-            rows.append({"line": _curve_name(arm), "arm": arm.arm, "x": x, "y": point(score, arm.scores[old])})
+            x = dataclasses.replace(Value.of(arm.distance), text=significant(arm.distance.value), interval="")
+            rows.append({"line": _curve_name(arm), "arm": arm.arm, "x": x, "y": Value.of(arm.scores[old], score)})
     if len(rows) < 2:
         return None
     log = too_far_apart([row["x"].value for row in rows])

@@ -32,14 +32,13 @@ from holdfast.records.stages import (
 )
 from holdfast.reports import blocks as b
 from holdfast.reports.along import along_charts
-from holdfast.reports.charts import Axis, Chart, Rule, Shade
+from holdfast.reports.charts import Axis, Chart, Rule, Shade, Value
 from holdfast.reports.format import listed, plural
 from holdfast.reports.study_page import (
     cell,
     grid,
     jobs_section,
     lines,
-    point,
     print_study,
     section,
     steps_axis,
@@ -259,7 +258,7 @@ def _by_checkpoint(
         figure = model.figures.get(key, {}).get(metric)
         if figure is None:
             continue
-        value = point(measure, figure)
+        value = Value.of(figure, measure)
         if model.arm == arm:
             line = "fine-tuned" if model.role == TUNED else "restored"
             rows.append({"line": line, "x": model.place, "checkpoint": labels[model.place - 1], "y": value})

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.records.figure import Figure
-from holdfast.records.measure import HasInterval, Measure
+from holdfast.records.measure import Measure
 from holdfast.reports import blocks as b
 from holdfast.reports.blocks import Bullets, Facts, Page, Panel, Paragraph, Section, Span, Table, Text, Tone
 from holdfast.reports.charts import DASHES, Axis, Chart, Col, Item, Mark, Value, line_style, tabulate
@@ -46,11 +46,6 @@ Cells = Mapping[Text, str | Callable[[Any], Any]]
 def cell(measure: Measure, figure: Figure | None, *, sign: bool = False, missing: str = "") -> Text:
     """A figure in a table, its interval below it; `missing` where there is none."""
     return missing if figure is None else b.figure(*measure.texts(figure, sign=sign))
-
-
-def point(measure: Measure, figure: HasInterval, *, sign: bool = False) -> Value:
-    """A figure in a chart, shares in percent; `sign` is for differences and gains."""
-    return Value.of(figure, measure, sign=sign)
 
 
 def measure_axis(measure: Measure, title: str = "") -> Axis:

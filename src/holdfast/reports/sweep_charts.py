@@ -15,13 +15,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from holdfast.records.figure import Figure
-from holdfast.records.measure import Measure, decimals_for, number
+from holdfast.records.measure import decimals_for, number
 from holdfast.records.study import Objective, StudyRecord, TrialRecord
 from holdfast.reports.blocks import known
 from holdfast.reports.charts import COLOURS, SYMBOLS, Axis, Chart, Col, Mark, Note, Value, log_ticks, ticks_at
 from holdfast.reports.format import direction, duration, plural, setting, shorten
 from holdfast.reports.methods import kind_title
-from holdfast.reports.study_page import lines, point, scatter
+from holdfast.reports.study_page import lines, scatter
 from holdfast.reports.sweep_figures import GAIN, TrialFigures, moment, parameters_text, varied_params
 from holdfast.statistics.gains import Gain, mean_gain
 from holdfast.statistics.pareto import pareto
@@ -255,8 +255,8 @@ def _row(curve: TrialCurve, trial: TrialRecord, gains: Gains) -> dict[str, Any]:
     source, target = gains[trial.number]
     row = {"line": curve.name, "number": trial.number, "label": trial.label, "trial": str(trial.number)}
     row |= {"settings": parameters_text(varied_params(trial)), "name": curve.point_name(trial), "side": "top right"}
-    row |= {"x": _after(source), "source": point(GAIN, source, sign=True)}
-    return row | {"y": _after(target), "target": point(GAIN, target, sign=True)}
+    row |= {"x": _after(source), "source": Value.of(source, GAIN, sign=True)}
+    return row | {"y": _after(target), "target": Value.of(target, GAIN, sign=True)}
 
 
 def _start_row(source: Gain, target: Gain) -> dict[str, Any]:
@@ -267,7 +267,7 @@ def _start_row(source: Gain, target: Gain) -> dict[str, Any]:
 
 
 def _after(gain: Gain) -> Value:
-    value = point(Measure(), Figure(value=gain.after, over_samples=gain.interval_after))
+    value = Value.of(Figure(value=gain.after, over_samples=gain.interval_after))
     return dataclasses.replace(value, interval="")
 
 
@@ -341,7 +341,7 @@ def _parameter(key: str, side: Objective, trials: Sequence[TrialFigures]) -> Cha
             styles[method] = kinds[t.trial.kind]
             points[t.trial.number] = (gain.value, gain.interval)
             row = {"line": method, "trial": str(t.trial.number), "label": t.trial.label, "x": value}
-            rows.append(row | {"y": point(GAIN, gain, sign=True)})
+            rows.append(row | {"y": Value.of(gain, GAIN, sign=True)})
     values = sorted({row["x"] for row in rows})
     gains = sorted(value for value, _ in points.values())
     tenth = len(gains) // 10

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from holdfast.papers.ladder.record import LadderRecord, PretrainedRung
 from holdfast.records.measure import Measure, number
 from holdfast.reports import blocks as b
-from holdfast.reports.charts import Axis, Chart, log_ticks
+from holdfast.reports.charts import Axis, Chart, Value, log_ticks
 from holdfast.reports.format import count, duration, listed, plural
-from holdfast.reports.study_page import cell, grid, lines, point, print_study, scatter, section, state_chip, study_page
+from holdfast.reports.study_page import cell, grid, lines, print_study, scatter, section, state_chip, study_page
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -164,7 +164,7 @@ def figure_chart(record: LadderRecord, name: str) -> Chart | None:
         return None
     rows = []
     for rung in rungs:
-        value = point(PLAIN, rung.figures[name])
+        value = Value.of(rung.figures[name], PLAIN)
         rows.append({"line": rung.size, "tokens": count(rung.tokens), "x": rung.budget, "y": value})
     unit = _unit(record, name)
     draw = scatter if len({rung.seed for rung in rungs}) > 1 else lines

@@ -70,7 +70,7 @@ from holdfast.reports.probe_report import (
     trend_table,
     turn_tables,
 )
-from holdfast.reports.study_page import grid, lines, point, print_study, section, state_chip, study_page
+from holdfast.reports.study_page import grid, lines, print_study, section, state_chip, study_page
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -420,7 +420,7 @@ def _tuned_chart(record: OvertrainingRecord, task: str, scored: Scored | None, w
     for rate in sorted(record.rates, key=lambda rate: order.index(rate.arm)):
         score = _tuned_figure(record, rate, scored) if rate.task == task else None
         if score is not None and math.isfinite(score.value):
-            rows.append(_budget_row(rate.arm, rate.tokens, point(SCORE, score)))
+            rows.append(_budget_row(rate.arm, rate.tokens, Value.of(score, SCORE)))
     rules, dotted = _guessing(scored)
     caption = f"At tuned rates; {direction(scored.higher_is_better)}.{dotted}"
     rows = [*_base_rows(record, task, scored), *rows] if rows else []
@@ -470,7 +470,7 @@ def _rates_chart(record: OvertrainingRecord, task: str, arm: Arm, scored: Scored
             if figure is None:
                 continue
             if math.isfinite(figure.value):
-                rows.append(_budget_row(f"{rate:g}", checkpoint.tokens, point(SCORE, figure, sign=cost)))
+                rows.append(_budget_row(f"{rate:g}", checkpoint.tokens, Value.of(figure, SCORE, sign=cost)))
             else:
                 diverged.append(f"{rate:g} at {count(checkpoint.tokens)}")
     caption = f"Diverged, so not drawn: {listed(diverged)}." if diverged else ""
@@ -493,7 +493,7 @@ def _growth_chart(record: OvertrainingRecord, task: str, scored: Scored | None) 
     rows: list[Row] = []
     for growth in alike(record.growth, task=task, rate=None, entry="" if scored is None else scored.key):
         if math.isfinite(growth.difference.value):
-            rows.append({"arm": growth.arm, "y": len(rows), "x": point(SCORE, growth.difference, sign=True)})
+            rows.append({"arm": growth.arm, "y": len(rows), "x": Value.of(growth.difference, SCORE, sign=True)})
     if not rows or scored is None:
         return None
     arms = [row["arm"] for row in rows]

@@ -37,11 +37,10 @@ from holdfast.records.metrics import is_share
 from holdfast.records.residual import BASE, DERIVED, INSTRUCT, ModelPair, ResidualRecord, StudiedModel
 from holdfast.reports import blocks as b
 from holdfast.reports.blocks import Fold, Paragraph, Section, Table, Text, Tile, sub
-from holdfast.reports.charts import DASHES, Axis, Chart, Col, Mark
+from holdfast.reports.charts import DASHES, Axis, Chart, Col, Mark, Value
 from holdfast.reports.compared import ComparisonRow, measures, ordered, primary_of, without_means
 from holdfast.reports.format import count, metric_texts, plural, significant, tally
 from holdfast.reports.html import write_page
-from holdfast.reports.study_page import point
 from holdfast.reports.update_report import (
     REPORT_FILE,
     VERDICTS,
@@ -439,7 +438,7 @@ def _chart(
         header = f"{column.family}: {column.header}".lstrip(": ")
         printed = column.printed(score)
         rows.append(
-            {"line": line, "header": header, "score": point(measure, metric), "place": position, "paper": printed}
+            {"line": line, "header": header, "score": Value.of(metric, measure), "place": position, "paper": printed}
         )
     marks: list[Mark] = []
     for number_, (line, kind) in enumerate(kinds.items()):
