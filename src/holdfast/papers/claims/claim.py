@@ -133,6 +133,9 @@ def _judged(statement: Statement[R], evidence: Evidence[R]) -> Claim:
     if evidence.waiting and statement.may_change and verdict != UNKNOWN:
         are = f"{evidence.waiting} {evidence.noun}{'s are' if evidence.waiting > 1 else ' is'}"
         verdict, reasons = UNKNOWN, [f"{are} not finished and may change it; so far: {by_rule}", *reasons]
+    figures: list[ClaimFigure] = []
+    for condition in parts:
+        figures += condition.figures
     warnings = [condition.warning for condition in parts if condition.warning]
     if verdict != UNKNOWN:
         if evidence.seeds == 1:
@@ -144,7 +147,7 @@ def _judged(statement: Statement[R], evidence: Evidence[R]) -> Claim:
         recipe=statement.recipe,
         paper=statement.paper,
         verdict=verdict,
-        figures=[figure for condition in parts for figure in condition.figures],
+        figures=figures,
         reason=_sentences(reasons),
         preconditions=preconditions,
         warnings=[_sentences([warning]) for warning in dict.fromkeys(warnings)],
@@ -203,12 +206,10 @@ def family_line(claims: Sequence[Claim]) -> str:
 
 def claims_json(claims: Iterable[Claim]) -> list[dict[str, Any]]:
     """The claims as claims.json has them."""
-    return [
-        {
-            **dataclasses.asdict(claim),
-            "preconditions": [
-                {**dataclasses.asdict(p), "met": p.met, "by": p.by, "sentence": p.sentence} for p in claim.preconditions
-            ],
-        }
-        for claim in claims
-    ]
+    record = []
+    for claim in claims:
+        preconditions = []
+        for p in claim.preconditions:
+            preconditions.append({**dataclasses.asdict(p), "met": p.met, "by": p.by, "sentence": p.sentence})
+        record.append({**dataclasses.asdict(claim), "preconditions": preconditions})
+    return record

@@ -195,12 +195,10 @@ class PaperClaims:
         claims, studies = self.check(records), {}
         for name, record in records.items():
             page = folders[name] / STUDY_PAGE
-            studies[name] = {
-                "title": self.paper.recipes[name],
-                "status": "not run" if record is None else record.status,
-                "report": Path(os.path.relpath(page, out)).as_posix() if page.is_file() else None,
-                **self.summary(record),
-            }
+            link = Path(os.path.relpath(page, out)).as_posix() if page.is_file() else None
+            status = "not run" if record is None else record.status
+            title = self.paper.recipes[name]
+            studies[name] = {"title": title, "status": status, "report": link, **self.summary(record)}
         about: dict[str, Any] = {"reading": list(self.reading)} if self.reading else {}
         about |= {"created": now(), "studies": studies, "versions": versions(), "hardware": hardware()}
         write_json(out / CLAIMS_FILE, claims_record(self.paper, size, claims, **about))
@@ -376,12 +374,7 @@ def print_claims(claims: Sequence[Claim], console: Any) -> None:
         here = "\n".join(figure_line(asdict(figure)) for figure in claim.figures[:2])
         if any(not p.met for p in claim.preconditions):
             here = "\n".join(filter(None, [here, claim.reason]))
-        table.add_row(
-            claim.number,
-            Text(f"{claim.text} ({claim.recipe})"),
-            Text(claim.paper),
-            Text(here or claim.reason),
-            Text(claim.verdict, style=colours[claim.verdict]),
-        )
+        cells = [Text(cell) for cell in (f"{claim.text} ({claim.recipe})", claim.paper, here or claim.reason)]
+        table.add_row(claim.number, *cells, Text(claim.verdict, style=colours[claim.verdict]))
     console.print(table)
     console.print(Text(family_line(claims)))

@@ -134,22 +134,21 @@ def bites(method: Method, share: float) -> Callable[[StudyRecord], Sequence[Prec
             (weak, weakest), (strong, strongest) = line.members[0], line.members[-1]
             gain_kept = share_of_direct(strongest, study, "target").interval
             avoided = share_of_direct(weakest, study, "source").interval
-            preconditions += [
-                at_most(
-                    f"the grid of {name} bites at its strong end",
-                    None if gain_kept is None else gain_kept[1],
-                    share,
-                    figure=f"the target gain kept by {line.name} {strong:g}{at} (upper end)",
-                    advice=f"extend the grid of {name} beyond {strong:g}",
-                ),
-                at_most(
-                    f"the grid of {name} begins at direct fine-tuning",
-                    None if avoided is None else avoided[0],
-                    MARGIN,
-                    figure=f"the source loss avoided by {line.name} {weak:g}{at} (lower end)",
-                    advice=f"extend the grid of {name} below {weak:g}",
-                ),
-            ]
+            strong_end = at_most(
+                f"the grid of {name} bites at its strong end",
+                None if gain_kept is None else gain_kept[1],
+                share,
+                figure=f"the target gain kept by {line.name} {strong:g}{at} (upper end)",
+                advice=f"extend the grid of {name} beyond {strong:g}",
+            )
+            weak_end = at_most(
+                f"the grid of {name} begins at direct fine-tuning",
+                None if avoided is None else avoided[0],
+                MARGIN,
+                figure=f"the source loss avoided by {line.name} {weak:g}{at} (lower end)",
+                advice=f"extend the grid of {name} below {weak:g}",
+            )
+            preconditions += [strong_end, weak_end]
         return preconditions
 
     return look

@@ -101,17 +101,17 @@ def _recipe(name: str, config: StudyConfig) -> reproduction.Recipe:
 
 
 def _summary(record: StudyRecord | None) -> dict[str, Any]:
+    if record is None:
+        return {"seeds": [], "trials": 0, "target": "", "source": ""}
+    target = f"{record.target.label} ({record.target.unit})"
+    if record.validation is not None:
+        target += f"; direct fine-tuning's rate and the trials are chosen by {record.validation.label}"
     return {
-        "seeds": [] if record is None else record.seeds,
-        "trials": 0 if record is None else sum(t.state == "complete" for t in record.trials),
-        "target": "" if record is None else f"{record.target.label} ({record.target.unit}){_chosen_by(record)}",
-        "source": "" if record is None else f"{record.source.label} ({record.source.unit})",
+        "seeds": record.seeds,
+        "trials": sum(trial.state == "complete" for trial in record.trials),
+        "target": target,
+        "source": f"{record.source.label} ({record.source.unit})",
     }
-
-
-def _chosen_by(record: StudyRecord) -> str:
-    chosen = record.validation
-    return "" if chosen is None else f"; direct fine-tuning's rate and the trials are chosen by {chosen.label}"
 
 
 CLAIMS = reproduction.PaperClaims(paper=PAPER, read=read_study, summary=_summary, check=check_claims)
@@ -163,13 +163,12 @@ def _quick_config(path: Path, recipe: str, folder: str, console: Any) -> StudyCo
 def _first_of(alternative: Any) -> Any:
     """An alternative with the first value of each list."""
     if isinstance(alternative, list):
-        return [_first_of(part) for part in alternative]
-    return {
-        name: {k: v[0] if isinstance(v, list) else v for k, v in settings.items()}
-        if isinstance(settings, Mapping)
-        else settings
-        for name, settings in alternative.items()
-    }
+        return [_first_of(method) for method in alternative]
+    first = dict(alternative)
+    for name, settings in alternative.items():
+        if isinstance(settings, Mapping):
+            first[name] = {key: value[0] if isinstance(value, list) else value for key, value in settings.items()}
+    return first
 
 
 # ----------------------------------------------------------------------------------------- what the full recipes need

@@ -265,9 +265,13 @@ def best(pair: Pair, kind: str) -> Figure:
 
 def best_beats(mine: str, theirs: str) -> Rule[SequenceRecord]:
     """One method's best arm is above another's."""
+
+    def rest(pair: Pair) -> Figure:
+        return best(pair, mine) - best(pair, theirs) - pair.forgotten * (BETTER / 2)
+
     check = Check(
         what=f"mean of both: {mine} - {theirs}, less the least that counts",
-        of=lambda pair: best(pair, mine) - best(pair, theirs) - pair.forgotten * (BETTER / 2),
+        of=rest,
         above=0.0,
         yes=f"{mine} at its best is above {theirs}",
         no=f"{mine} at its best is not above {theirs}",
@@ -310,6 +314,16 @@ def correlation(pair: Pair) -> Figure:
     return Figure.over_seeds(by_seed)
 
 
+def along_p(pair: Pair) -> list[tuple[str, Figure]]:
+    """The old task's score at beta 0.5, the rarest averages first."""
+    return [(f"p {averaging_of(arm)['p']:g}", pair.against(arm, pair.old)) for arm in pair.averaging(beta=0.5)]
+
+
+def little_lost(pair: Pair) -> Figure:
+    """Above 0 where SFA at p = 0.25 loses less than `LITTLE` of the new task."""
+    return pair.against(pair.averaging(p=0.25, beta=0.5)[0], pair.new) + pair.gained(pair.new) * LITTLE
+
+
 TO_THE_BASE = rule(
     "After sequential fine-tuning the old task's gain over the base is less than a fifth of what was learnt.",
     pairs,
@@ -325,7 +339,7 @@ RISES = rising(
     "Along falling p, at beta 0.5, the old task's score rises by at least a tenth of what is forgotten, and no way "
     "back is larger than a fifth of it.",
     pairs,
-    lambda pair: [(f"p {averaging_of(a)['p']:g}", pair.against(a, pair.old)) for a in pair.averaging(beta=0.5)],
+    along_p,
     what="score of {case.old}",
     points=3,
     least=lambda pair: BETTER * pair.forgotten.value,
@@ -337,7 +351,7 @@ LITTLE_LOST = rule(
     pairs,
     Check(
         what=f"{{case.new}} beside sequential, plus {LITTLE:g} x learnt",
-        of=lambda p: p.against(p.averaging(p=0.25, beta=0.5)[0], p.new) + p.gained(p.new) * LITTLE,
+        of=little_lost,
         above=0.0,
         yes="little of {case.new} is lost",
         no="more than a quarter of {case.new} is lost",
