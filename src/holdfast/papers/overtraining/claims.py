@@ -243,7 +243,7 @@ class Direct:
     def grows(self, of: Callable[[OvertrainingRecord, TunedModel], Figure | None], what: str) -> Figure:
         """A figure at the largest budget minus that at the smallest."""
         if 1 < len(self.models) == len(self.record.checkpoints):
-            first, last = (of(self.record, self.models[end]) for end in (0, -1))
+            first, last = of(self.record, self.models[0]), of(self.record, self.models[-1])
             if first is not None and last is not None:
                 return last - first
         raise NotMeasured(f"the {what} at {self.at} at both ends of the ladder")
@@ -277,6 +277,12 @@ def places_of(turn: TurningPoint, level: float) -> tuple[int, int]:
     return places_at(turn.chances, level)
 
 
+def budgets_of(turn: TurningPoint, level: float) -> tuple[float, float]:
+    """The same in tokens."""
+    low, high = places_of(turn, level)
+    return turn.budgets[low], turn.budgets[high]
+
+
 def tokens_text(interval: tuple[float, float]) -> str:
     """Budgets for people."""
     from holdfast.support.token_counts import shown_tokens
@@ -303,8 +309,8 @@ def turned(what: str, turn: TurningPoint, level: float) -> Part:
 def earlier(one: TurningPoint, other: TurningPoint, name: str, than: str, level: float) -> list[Part]:
     """Whether all budgets that may be best lie before all of another's; each has half of the error."""
     each = widened(level, 2)
-    budgets = [[turn.budgets[number] for number in places_of(turn, each)] for turn in (one, other)]
-    (low, high), (other_low, other_high) = budgets
+    low, high = budgets_of(one, each)
+    other_low, other_high = budgets_of(other, each)
     reason = (
         f"with {name} the model is best at {tokens_text((low, high))} tokens, with {than} at "
         f"{tokens_text((other_low, other_high))}"
@@ -366,7 +372,8 @@ def higher_rates_turn_earlier(record: OvertrainingRecord, level: float) -> list[
     low, high = rates_of(record)[0], rates_of(record)[-1]
     if low == high:
         raise NotMeasured("a second rate at which no model diverged")
-    at_high, at_low = (turn_of(record, rate, kept_entry(record)) for rate in (high, low))
+    entry = kept_entry(record)
+    at_high, at_low = turn_of(record, high, entry), turn_of(record, low, entry)
     return earlier(at_high, at_low, f"learning rate {high:g}", f"learning rate {low:g}", level)
 
 
@@ -383,7 +390,7 @@ def task_turns_when_tuned(record: OvertrainingRecord, level: float) -> list[Part
 def lower_rates_turn_later(record: OvertrainingRecord, level: float) -> list[Part]:
     """At the tuned rates earlier than at the smallest."""
     rate = rates_of(record)[0]
-    tuned, low = (turn_of(record, at, kept_entry(record)) for at in (None, rate))
+    tuned, low = turn_of(record, None, kept_entry(record)), turn_of(record, rate, kept_entry(record))
     return earlier(tuned, low, "tuned rates", f"learning rate {rate:g}", level)
 
 
@@ -401,7 +408,7 @@ def moves(kind: str) -> Rule[OvertrainingRecord]:
 
     def judge(record: OvertrainingRecord, level: float) -> list[Part]:
         shift = shift_of(record, kind)
-        tuned, direct = (turn_of(record, None, shift.entry, arm) for arm in (shift.arm, record.direct))
+        tuned, direct = turn_of(record, None, shift.entry, shift.arm), turn_of(record, None, shift.entry)
         return earlier(direct, tuned, "direct fine-tuning", shift.arm, level)
 
     return Rule("Each at its tuned rates, what should be kept turns later than with direct fine-tuning.", judge)
@@ -470,9 +477,9 @@ def quadratic_near_and_far(record: OvertrainingRecord, level: float) -> list[Par
     if len(near) < 2:
         raise NotMeasured("the curvature of two checkpoints, at two sizes of noise,")
     n, unit = f"{len(near)} checkpoints", "share of its change"
-    at_ends = [Figure.over_seeds(dict(enumerate(values))) for values in (near, far)]
-    smallest = shown("loss less the quadratic, smallest noise", at_ends[0], level, n, unit)
-    largest = shown("loss less the quadratic, largest noise", at_ends[1], level, n, unit)
+    by_checkpoint = Figure.over_seeds(dict(enumerate(near))), Figure.over_seeds(dict(enumerate(far)))
+    smallest = shown("loss less the quadratic, smallest noise", by_checkpoint[0], level, n, unit)
+    largest = shown("loss less the quadratic, largest noise", by_checkpoint[1], level, n, unit)
     return [
         within(
             smallest, NEAR, yes="the quadratic holds near the checkpoint", no="it does not hold near the checkpoint"
@@ -563,7 +570,7 @@ def improvement(record: OvertrainingRecord) -> float:
             score = model.scores.get(lead.key)
             if score is not None and math.isfinite(score.value):
                 losses[model.checkpoint] = score.value - model.costs[lead.key].value
-    first, last = (losses.get(record.checkpoints[end].label) for end in (0, -1))
+    first, last = losses.get(record.checkpoints[0].label), losses.get(record.checkpoints[-1].label)
     if first is None or last is None:
         raise NotMeasured("the checkpoints' own loss")
     return first - last

@@ -221,15 +221,15 @@ class Study:
         if budget is None and (after[1] or before[1]):
             budget = self.budgets[-1]
         width = self.width if width is None else width
-        later, earlier = (self._models(kind, budget if kind[1] else None, width) for kind in (after, before))
-        gain = self._between(later, earlier, measure)
+        gain = self._between(self._models(after, budget, width), self._models(before, budget, width), measure)
         if gain is None:
             raise NotMeasured(title(after, before, measure, budget))
         return gain
 
     def _models(self, kind: Kind, budget: int | None, width: int) -> list[StudiedModel]:
-        """Of the family; of those with a residual only with its own, at scale 1."""
+        """Of the family, of a budget if they are continued; of those with a residual only with its own, at scale 1."""
         family, models = self.family, []
+        budget = budget if kind[1] else None
         for m in self.record.models:
             own_residual = m.residual is None or (m.residual == m.family and m.scale in (None, 1))
             same = (m.family, m.width, m.budget) == (family, width, budget)
@@ -329,8 +329,8 @@ def exceeds(
     def judge(study: Study, level: float) -> list[Part]:
         parts = []
         for budget in study.budgets[-1:] if largest else study.budgets:
-            what, than = (title(*kinds, measure, budget) for kinds in ((after, before), of))
-            gain, other = (study.change(*kinds, measure, budget=budget) for kinds in ((after, before), of))
+            what, than = title(after, before, measure, budget), title(*of, measure, budget)
+            gain, other = study.change(after, before, measure, budget=budget), study.change(*of, measure, budget=budget)
             paired(gain, other, than)
             rest = figure_of(gain - other * share, f"{what}, less {share:g} x ({than})", level, gain)
             tokens = f"{shown_tokens(budget)} tokens"
@@ -347,7 +347,8 @@ def more_with_tokens(study: Study, level: float) -> list[Part]:
     least, most = study.budgets[0], study.budgets[-1]
     if least == most:
         raise NotMeasured("a second budget")
-    small, large = (study.change(NEW_INSTRUCT, OLD_INSTRUCT, following, budget=b) for b in (least, most))
+    small = study.change(NEW_INSTRUCT, OLD_INSTRUCT, following, budget=least)
+    large = study.change(NEW_INSTRUCT, OLD_INSTRUCT, following, budget=most)
     paired(small, large, "the instruct model continued on two budgets")
     # the same prompts of the same instruct model: what the samples add to the difference is in the seeds
     difference = Figure.over_seeds((large - small).by_seed)
@@ -359,7 +360,7 @@ def more_with_tokens(study: Study, level: float) -> list[Part]:
 def strict_falls(study: Study, level: float) -> list[Part]:
     """At the largest budget, against the instruct model: strict falls by more than `LEAST`, and flexible loses less
     than a quarter of that."""
-    hard, soft = (study.change(RESIDUAL, OLD_INSTRUCT, measure) for measure in (strict, flexible))
+    hard, soft = study.change(RESIDUAL, OLD_INSTRUCT, strict), study.change(RESIDUAL, OLD_INSTRUCT, flexible)
     falls = figure_of(hard, "problems solved, strict: base + new text + residual against instruct", level, hard)
     keeps = figure_of(soft - hard * LITTLE, f"flexible, less {LITTLE:g} x strict", level, hard)
     first = below(falls, -LEAST, yes="strict answers fall", no="strict answers do not fall")
@@ -407,13 +408,15 @@ def small_models(study: Study, level: float) -> list[Part]:
     if len(study.widths) < 2:
         raise NotMeasured("a model of another size beside it")
     least, most = study.widths[0], study.widths[-1]
-    small, large = (study.change(RESIDUAL, NEW_BASE, following, width=width) for width in (least, most))
+    small = study.change(RESIDUAL, NEW_BASE, following, width=least)
+    large = study.change(RESIDUAL, NEW_BASE, following, width=most)
     paired(small, large, "the residual at the smallest and the largest width")
     brings = "following, what the residual brings at width"
     figure = figure_of(small - large, f"{brings} {least} - at width {most}", level, large)
     judged = below(figure, -LEAST, yes="the smaller model gains less", no="the smaller model does not gain less")
-    beside = [figure_of(gain, f"{brings} {width}", level, large) for width, gain in ((least, small), (most, large))]
-    return [with_beside(judged, *beside)]
+    at_least = figure_of(small, f"{brings} {least}", level, large)
+    at_most = figure_of(large, f"{brings} {most}", level, large)
+    return [with_beside(judged, at_least, at_most)]
 
 
 # -------------------------------------------------------------------------------------------------------- preconditions
