@@ -94,8 +94,8 @@ def test_a_look_is_smaller_than_the_whole_and_says_that_it_is_one(tmp_path, quie
     look, thorough = given, [load_study(recipe_file(recipe)) for recipe in RECIPES]
     assert [c.name for c in look] == [c.name for c in thorough]
     for small, large in zip(look, thorough, strict=True):
-        assert len(small.seeds) < len(large.seeds) and len(small.trials()) <= len(large.trials())
-        assert small.output_dir == tmp_path / "look" / name_of(large.small)
+        assert len(small.asked.seeds) < len(large.asked.seeds) and len(small.trials()) <= len(large.trials())
+        assert small.output_dir == tmp_path / "look" / name_of(large.asked.small)
     found = read_json(tmp_path / "look" / "claims.json")
     assert found["size"] == "look" and "This is a look" in (tmp_path / "look" / "claims.html").read_text()
 
