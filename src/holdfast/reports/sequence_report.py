@@ -220,11 +220,15 @@ def _order_section(record: SequenceRecord, order: list[str]) -> b.Section | None
         return None
     earlier = _shown_tasks(order)[:-1]
     best = _best_of_each_kind(record, arms, order)
-    blocks: list[b.Block | None] = [_plane(record, arms, task, order[-1]) for task in earlier]
+    blocks: list[b.Block | None] = []
+    for task in earlier:
+        blocks.append(_plane(record, arms, task, order[-1]))
     blocks += [_score_table(record, arms, order), *_not_shown(order)]
-    blocks += [_source_chart(record, best, name) for name in record.source]
+    for name in record.source:
+        blocks.append(_source_chart(record, best, name))
     blocks += _chains(record, best, order)
-    blocks += [_loss_chart(record, best, order, task) for task in earlier]
+    for task in earlier:
+        blocks.append(_loss_chart(record, best, order, task))
     blocks += [_distances(record, arms, order[-2]), _measure_table(arms)]
     blocks += [_matrix(arm) for arm in arms if arm.matrix]
     return section(" → ".join(order), *blocks, anchor="order-" + "-".join(order))

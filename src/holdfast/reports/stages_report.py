@@ -91,10 +91,12 @@ READING = (
 
 def stages_page(record: StagesRecord) -> b.Page:
     """The page as blocks."""
-    scores = [_scores(record, arm, task) for arm, task in itertools.product(record.arms, record.tasks)]
-    texts = [_plain_text(record, arm) for arm in record.arms]
+    sections, scores, texts = [], [], []
+    for arm in record.arms:
+        sections.append(_verdicts(record, arm))
+        scores += [_scores(record, arm, task) for task in record.tasks]
+        texts.append(_plain_text(record, arm))
     jobs = _restored_models(record)
-    sections = [_verdicts(record, arm) for arm in record.arms]
     sections.append(section("Scores by checkpoint", *scores, anchor="scores"))
     sections.append(section("The text pattern", *texts, _restoring(record), intro=PATTERN, anchor="pattern"))
     sections.append(section("Characteristics", *_characteristics(record), anchor="characteristics"))
@@ -280,12 +282,14 @@ def _scores(record: StagesRecord, arm: str, task: TaskAbout) -> Chart | None:
     caption = "95 % over questions."
     verdicts = record.of(arm, key)
     if verdicts:
-        stages = listed([f"{record.checkpoints[arm][v.place - 1]}: {v.verdict}" for v in verdicts])
-        caption = f"{caption} {stages}."
+        stages = []
+        for verdict in verdicts:
+            stages.append(f"{record.checkpoints[arm][verdict.place - 1]}: {verdict.verdict}")
+        caption = f"{caption} {listed(stages)}."
     shades = []
-    for verdict, run in itertools.groupby(verdicts, key=lambda v: v.verdict):
+    for name, run in itertools.groupby(verdicts, key=lambda v: v.verdict):
         neighbours = list(run)
-        colour, text = GROUNDS[verdict]
+        colour, text = GROUNDS[name]
         start, end = neighbours[0].place - 0.5, neighbours[-1].place + 0.5
         shades.append(Shade(start=start, end=end, colour=colour, text=text))
     rules = [] if task.chance is None else [Rule(y=measure.factor * task.chance)]

@@ -174,18 +174,21 @@ def figure_chart(record: LadderRecord, name: str) -> Chart | None:
 
 def _loss_chart(record: LadderRecord, size: str) -> Chart | None:
     """The training loss of each rung of a size."""
-    rungs = [rung for rung in record.rungs if rung.size == size and len(rung.curve) > 1]
-    if not rungs:
-        return None
     rows = []
-    for rung in rungs:
+    budgets = []
+    for rung in record.rungs:
+        if rung.size != size or len(rung.curve) < 2:
+            continue
+        budgets.append(rung.budget)
         seed = f", seed {rung.seed}" if rung.seed else ""
         tokens, losses = zip(*rung.curve, strict=True)
         rows.append({"line": f"{count(rung.budget)} tokens{seed}", "x": list(tokens), "y": list(losses)})
+    if not rows:
+        return None
     return lines(
         f"{size}: training loss",
         rows,
-        _tokens_axis(sorted(rung.budget for rung in rungs)),
+        _tokens_axis(sorted(budgets)),
         Axis(title="nats/token"),
         columns={"line": "Run", "end": "Last loss, nats"},
         legend=True,
