@@ -131,8 +131,6 @@ class ReproduceRequest:
             for name in ("theory", "workers", *SIZES):
                 if getattr(self, name, False):
                     problems.append(f"{name}: --study runs nothing; leave it out.")
-            missing = [folder for folder in self.study if not expanded(folder).is_dir()]
-            problems += [f"study: no such folder: {folder}." for folder in missing]
         if len(self.sizes) > 1:
             sizes = " and ".join(f"--{size}" for size in self.sizes)
             problems.append(f"{self.sizes[0]}: expected one size, got {sizes}.")
