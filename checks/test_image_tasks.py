@@ -18,6 +18,7 @@ from evaluation.test_images import OPTIONS, choices, on, question, reference, wr
 from holdfast.cli.main import main
 from holdfast.errors import ConfigError, DataError
 from holdfast.evaluation.entries import EvaluationPlan
+from holdfast.evaluation.kinds.answers import AnswersEntry
 from holdfast.evaluation.kinds.task import TaskEntry
 from holdfast.evaluation.measures import check, measure
 from holdfast.evaluation.partial import Partial
@@ -199,19 +200,19 @@ def test_a_harness_task_with_images(desk: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "how", "said"),
+    ("changes", "kind", "said"),
     [
-        ({"kind": ("generate_until", "multiple_choice")}, {}, "the harness asks about images by generate_until only"),
-        ({}, {"answers": True}, "shows images, and answers entries ask by text"),
-        ({"sound": ("doc_to_image: [image]", "doc_to_audio: [image]")}, {}, "has sounds in its questions"),
+        ({"kind": ("generate_until", "multiple_choice")}, TaskEntry, "asks about images by generate_until only"),
+        ({}, AnswersEntry, "shows images, and answers entries ask by text"),
+        ({"sound": ("doc_to_image: [image]", "doc_to_audio: [image]")}, TaskEntry, "has sounds in its questions"),
     ],
 )
-def test_harness_tasks_that_cannot_be_asked(changes: Any, how: Any, said: str, llava: Path) -> None:
+def test_harness_tasks_that_cannot_be_asked(changes: Any, kind: Any, said: str, llava: Path) -> None:
     loaded, entry = load("whole"), shown(**changes)
     if "kind" in changes:
         Path("shown.yaml").write_text(Path("shown.yaml").read_text() + "doc_to_choice: [red, blue]\n")
     with pytest.raises(ConfigError, match=said):
-        check(dataclasses.replace(entry, **how), loaded.tokenizer, *([] if how else [loaded.processor]))
+        check(kind(suite="source", name="shown", task=entry.task), loaded.tokenizer, loaded.processor)
 
 
 @pytest.mark.parametrize(

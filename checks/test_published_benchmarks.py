@@ -13,6 +13,7 @@ import torch
 
 from evaluation.conftest import make_model, make_tokenizer, measured
 from holdfast.evaluation.judge.answers import read_prompts
+from holdfast.evaluation.kinds.answers import AnswersEntry
 from holdfast.evaluation.kinds.code import CodeEntry
 from holdfast.evaluation.kinds.task import TaskEntry
 from holdfast.evaluation.measures import check
@@ -50,10 +51,10 @@ def tokenizer():
     return make_tokenizer()
 
 
-def an_entry(shared: Path, task: str, **changes) -> TaskEntry:
+def an_entry(shared: Path, task: str, kind: type[TaskEntry] = TaskEntry, **changes) -> TaskEntry:
     data, shown = FILES[task]
     files = {"data": str(shared / data), "fewshot_data": str(shared / shown) if shown else None}
-    return TaskEntry(suite="source", name=task, task=task, **{**files, "limit": 4, **changes})
+    return kind(suite="source", name=task, task=task, **{**files, "limit": 4, **changes})
 
 
 @pytest.mark.parametrize("task", [t for t in FILES if t != "mmlu"])
@@ -203,7 +204,7 @@ def test_both_files_of_mbpp(shared_data, model, tokenizer, monkeypatch, name):
 
 
 def test_answer_positions_of_mmlu(shared_data, model, tokenizer):
-    entry = an_entry(shared_data, "mmlu_anatomy", answers=True, num_fewshot=2, limit=10)
+    entry = an_entry(shared_data, "mmlu_anatomy", AnswersEntry, num_fewshot=2, limit=10)
     found = measured(model, tokenizer, entry)
     rows = found.rows
     assert found.primary == "mass" and found.settings["num_fewshot"] == 2 and len(rows) == 10
