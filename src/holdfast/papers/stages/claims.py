@@ -264,6 +264,8 @@ class Checkpoint:
                 by_world[world] = float(transition(record) - transition(self.worlds.narrow[world]))
             except (KeyError, NotMeasured):
                 continue
+        if not by_world and self.worlds.narrow:
+            raise NotMeasured("the transition to actual forgetting, of both models in one world,")
         if not by_world:
             raise NotMeasured(f"a smaller model in the same world (the recipes {NARROW}0, {NARROW}1 and {NARROW}2)")
         return Figure.over_seeds(by_world)
