@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-from test_house import LAYERS, PACKAGE, ROOT
+from syntax_trees import PACKAGE
+from test_house import LAYERS, ROOT
 
 TEXT = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 
