@@ -217,23 +217,23 @@ def test_imports_go_down_the_layers():
     assert [str(i) for i in inside if not goes_down(i)] == []
 
 
-WITHOUT_CIRCLES = ("evaluation",)
-"""Rooms inside which no file imports itself by way of others: lazy imports count, those for type checkers do not."""
+OPEN_CIRCLES = {"config": "values, decode and the YAML reader call each other"}
+"""Rooms whose files may still import each other."""
 
 
 def module_of(file: str) -> str:
     return "holdfast." + file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
-@pytest.mark.parametrize("room", WITHOUT_CIRCLES)
-def test_no_file_of_a_room_imports_itself(room: str) -> None:
-    needs: dict[str, set[str]] = {module_of(file): set() for file in sources() if room_of(file) == room}
+def test_no_file_imports_itself_by_way_of_others():
+    """Imports within functions count, those for type checkers do not."""
+    needs: dict[str, set[str]] = {module_of(file): set() for file in sources() if room_of(file) not in OPEN_CIRCLES}
     for found in imports():
-        if found.room == room and found.when != "for type checkers":
-            own = module_of(found.file)
+        importer = module_of(found.file)
+        if importer in needs and found.when != "for type checkers":
             named = {found.module, *(f"{found.module}.{name}" for name in found.names)}
-            needs[own] |= {module for module in named if module in needs and module != own}
-    assert sum(map(len, needs.values())) > 100, "the walk over the imports is broken"
+            needs[importer] |= {module for module in named if module in needs and module != importer}
+    assert sum(map(len, needs.values())) > 1000, "the walk over the imports is broken"
     while free := {module for module, others in needs.items() if not others}:  # the lowest go first
         needs = {module: others - free for module, others in needs.items() if module not in free}
     assert needs == {}, "these import each other, or one that does"

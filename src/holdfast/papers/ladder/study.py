@@ -18,8 +18,9 @@ from holdfast.studies.engine import session as engine
 from holdfast.studies.engine import storage as stored
 from holdfast.studies.engine.asked import StudyAsked
 from holdfast.studies.engine.models import train_model
+from holdfast.studies.engine.states import COMPLETE
 from holdfast.studies.engine.storage import GRACE_SECONDS
-from holdfast.studies.engine.study import COMPLETE, CannotJudge, JobState, StudyState, Writer
+from holdfast.studies.engine.study import CannotJudge, JobState, StudyState, Writer
 from holdfast.support.files import read_object, write_bytes_atomic
 
 if TYPE_CHECKING:

@@ -36,7 +36,8 @@ from holdfast.records.run import RunFolder
 from holdfast.records.study import SampleCorrelation
 from holdfast.statistics.gains import gain_over_seeds
 from holdfast.studies.engine import storage as stored
-from holdfast.studies.engine.study import COMPLETE, JobState, StudyState
+from holdfast.studies.engine.states import COMPLETE
+from holdfast.studies.engine.study import JobState, StudyState
 from holdfast.support.environment import shown_name
 from holdfast.support.files import record_from
 

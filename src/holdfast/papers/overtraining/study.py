@@ -28,8 +28,9 @@ from holdfast.records.run import RunFolder
 from holdfast.studies.engine import session as engine
 from holdfast.studies.engine.asked import StudyAsked
 from holdfast.studies.engine.models import train_model
+from holdfast.studies.engine.states import COMPLETE
 from holdfast.studies.engine.storage import GRACE_SECONDS
-from holdfast.studies.engine.study import COMPLETE, JobState, StudyState, Writer
+from holdfast.studies.engine.study import JobState, StudyState, Writer
 from holdfast.support.resources import release_memory
 
 if TYPE_CHECKING:

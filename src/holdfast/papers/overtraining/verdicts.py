@@ -37,7 +37,7 @@ from holdfast.records.figure import Figure
 from holdfast.statistics.inflection import FALLS as NEVER_TURNS
 from holdfast.statistics.inflection import TURNS, Turn, places_at
 from holdfast.statistics.powers import exponent, exponent_over_seeds
-from holdfast.studies.engine.study import COMPLETE
+from holdfast.studies.engine.states import COMPLETE
 
 LEAST_BUDGETS = 3
 """For a curve to turn, and for a rate to have a trend."""

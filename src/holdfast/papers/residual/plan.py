@@ -72,10 +72,32 @@ class StudyConfig(ResidualConfig, StudySettings):
         other widths; itself outside of one."""
         if self.small is None or self.is_part:
             return [self]
-        from holdfast.papers.residual.small_world import part_of
+        first = [self._part(self.widths[0], seed) for seed in self.seeds]
+        return first + [self._part(width, self.seeds[0]) for width in self.widths[1:]]
 
-        first = [part_of(self, self.widths[0], seed) for seed in self.seeds]
-        return first + [part_of(self, width, self.seeds[0]) for width in self.widths[1:]]
+    def _part(self, width: int, seed: int) -> StudyConfig:
+        """The part of a study that is one world of one width. Widths beside the first show what size does: they have
+        the pair alone, continued on the largest budget, and the residual at scale 1."""
+        from holdfast.papers.residual.small_recipe import at_width, models_of, recipe_of
+
+        recipe = at_width(recipe_of(self.world), width)
+        where = f", world {seed}" if len(self.seeds) > 1 else ""
+        whole: dict[str, Any] = {}
+        if width != self.widths[0]:
+            recipe = dataclasses.replace(recipe, sibling=False, derived=False)
+            where = f", width {width}{where}"
+            whole = {
+                "budgets": self.budgets[-1:],
+                "scales": (1.0,),
+                "siblings": False,
+                "retuned": False,
+                "restore": None,
+                "derived": {},
+            }
+        recipe = dataclasses.replace(recipe, seed=recipe.seed + seed)
+        families, derived = models_of(recipe, {})
+        one = {"families": families, "derived": derived, "world": recipe.record()}
+        return dataclasses.replace(self, **{**one, **whole}, widths=(width,), seeds=(seed,), is_part=True, where=where)
 
     def models(self) -> list[StudiedModel]:
         """Every model of the report, none of them made yet."""
@@ -105,7 +127,7 @@ def study_config(values: Mapping[str, Any] | Given, *, source: str | None = None
     settings, request = read_settings(StudySettings, values, source)
     families, derived, widths = settings.families, settings.derived, settings.widths
     if settings.small:
-        from holdfast.papers.residual.small_world import models_of, recipe_of
+        from holdfast.papers.residual.small_recipe import models_of, recipe_of
 
         recipe = recipe_of(settings.world)
         families, derived = models_of(recipe, {})

@@ -18,7 +18,7 @@ _NAME = re.compile(r"[A-Za-z0-9][\w.]*(-[\w.]+)*")
 
 
 def _read_world(value: Any) -> dict[str, Any]:
-    from holdfast.papers.residual.small_world import read_world
+    from holdfast.papers.residual.small_recipe import read_world
 
     return read_world(value)
 
@@ -68,7 +68,7 @@ class StudySettings(GridSettings, StudyKeys):
             problems.append(Mistake(path=("restore",), text=text))
         names = tuple(self.families)
         if self.small:
-            from holdfast.papers.residual.small_world import at_width, models_of, recipe_of
+            from holdfast.papers.residual.small_recipe import at_width, models_of, recipe_of
 
             try:
                 names = tuple(models_of(recipe_of(self.world), {})[0])

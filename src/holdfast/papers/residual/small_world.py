@@ -14,100 +14,14 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from holdfast.config.decode import decode
-from holdfast.config.values import Refused
 from holdfast.papers.residual.plan import StudyConfig
-from holdfast.papers.worlds.world import WorldRecipe, build_worlds, quick_recipe
+from holdfast.papers.residual.small_recipe import models_of, recipe_of
+from holdfast.papers.worlds.world import WorldRecipe, build_worlds
 from holdfast.records.residual import StudiedModel
 from holdfast.studies.update.making import Workshop
 from holdfast.studies.update.plan import TRAIN_DEFAULTS
-from holdfast.studies.update.settings import FamilySettings
 from holdfast.support.environment import say
 from holdfast.support.resources import release_memory
-
-FIRST, SIBLING = "first", "sibling"
-"""Names of the two pairs where there are two."""
-DERIVED_NAME = "derived"
-"""Name of the base's other child."""
-
-
-def recipe_of(settings: Mapping[str, Any]) -> WorldRecipe:
-    """The world's recipe from the keys under `world:`; `quick: true` takes sizes of seconds.
-
-    Raises:
-        Refused: keys or values do not fit, each of them named.
-    """
-    wanted, mistakes = decode(_Size, {k: v for k, v in settings.items() if k == "quick"})
-    given = {k: v for k, v in settings.items() if k != "quick"}
-    start = quick_recipe() if wanted and wanted.quick else None
-    recipe, others = decode(WorldRecipe, given, defaults=start, also=("quick",))
-    if recipe is None or mistakes:
-        raise Refused(*mistakes, *others)
-    return recipe
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _Size:
-    quick: bool = False
-    """Sizes of seconds."""
-
-
-def read_world(value: Any) -> dict[str, Any]:
-    """The keys under `world:`, checked; as the record keeps them.
-
-    Raises:
-        ValueError: no mapping.
-        Refused: as `recipe_of`.
-    """
-    if not isinstance(value, Mapping):
-        raise ValueError("a mapping")
-    recipe_of(value)
-    return dict(value)
-
-
-def models_of(recipe: WorldRecipe, paths: Mapping[str, str]) -> tuple[dict[str, FamilySettings], dict[str, str]]:
-    """The world's pairs, and the base's other children, by name.
-
-    Args:
-        recipe: says which there are.
-        paths: where they lie; empty where they are still to be made.
-    """
-    places = {FIRST: "", **({SIBLING: "sibling_"} if recipe.sibling else {})}
-    families = {
-        name: FamilySettings(base=paths.get(f"{place}base", ""), instruct=paths.get(f"{place}instruct", ""))
-        for name, place in places.items()
-    }
-    return families, {DERIVED_NAME: paths.get("derived", "")} if recipe.derived else {}
-
-
-def at_width(recipe: WorldRecipe, width: int) -> WorldRecipe:
-    """The recipe with models of another hidden size: the MLP grows with it, layers and heads stay."""
-    if width == recipe.width:
-        return recipe
-    return dataclasses.replace(recipe, width=width, mlp=round(recipe.mlp * width / recipe.width))
-
-
-def part_of(config: StudyConfig, width: int, seed: int) -> StudyConfig:
-    """The part of a study that one world of one width is. Widths beside the first show what size does: they have the
-    pair alone, continued on the largest budget, and the residual at scale 1."""
-    recipe = at_width(recipe_of(config.world), width)
-    where = f", world {seed}" if len(config.seeds) > 1 else ""
-    whole: dict[str, Any] = {}
-    if width != config.widths[0]:
-        recipe = dataclasses.replace(recipe, sibling=False, derived=False)
-        where = f", width {width}{where}"
-        whole = {
-            "budgets": config.budgets[-1:],
-            "scales": (1.0,),
-            "siblings": False,
-            "retuned": False,
-            "restore": None,
-            "derived": {},
-        }
-    recipe = dataclasses.replace(recipe, seed=recipe.seed + seed)
-    families, derived = models_of(recipe, {})
-    one = {"families": families, "derived": derived, "world": recipe.record()}
-    return dataclasses.replace(config, **{**one, **whole}, widths=(width,), seeds=(seed,), is_part=True, where=where)
 
 
 def tuned(model: StudiedModel, workshop: Workshop) -> StudiedModel:

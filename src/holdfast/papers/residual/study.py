@@ -16,8 +16,9 @@ from typing import Any, ClassVar
 from holdfast.papers.residual.plan import MODEL, StudyConfig, study_config
 from holdfast.records.residual import RECORD_FILE, ResidualRecord, StudiedModel, read_update
 from holdfast.studies.engine import session as engine
+from holdfast.studies.engine.states import COMPLETE, FAILED
 from holdfast.studies.engine.storage import GRACE_SECONDS, REASON
-from holdfast.studies.engine.study import COMPLETE, FAILED, Study, StudyState, Writer
+from holdfast.studies.engine.study import Study, StudyState, Writer
 from holdfast.studies.engine.worker import Task
 from holdfast.studies.update.making import Workshop, drop_weights
 from holdfast.studies.update.outcome import pairs_of

@@ -10,6 +10,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+HELD_OUT_CHARACTERS = 280
+"""A held-out text is the beginning of a piece, cut at a line's end: intervals want many documents, not long ones, and
+a row of the base has 96 tokens."""
 
 
 def phrases(module: str) -> Any:
@@ -56,3 +59,22 @@ def listed(items: Sequence[str]) -> str:
     """Words as a sentence has them: "a", "a and b", "a, b and c"."""
     beginning = ", ".join(items[:-1])
     return f"{beginning} and {items[-1]}" if beginning else items[0]
+
+
+def beginnings(texts: Sequence[str], count: int, *, characters: int = HELD_OUT_CHARACTERS) -> list[str]:
+    """The beginnings of about `count` evenly spaced texts, each cut at a line's end; no two alike.
+
+    Args:
+        texts: held-out pieces.
+        count: at least 1; all texts where there are not as many.
+        characters: longest beginning.
+    """
+    step = max(1.0, len(texts) / count)
+    cut: dict[str, None] = {}
+    for number in range(min(count, len(texts))):
+        text = texts[int(number * step)]
+        if len(text) > characters:
+            text = text[:characters].rsplit("\n", 1)[0]
+        if text.strip():
+            cut[text] = None
+    return list(cut)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from holdfast.papers.worlds.drawing import beginnings
 from holdfast.papers.worlds.embedded import embedded_corpus
 from holdfast.papers.worlds.reference_chat import conversations, split
-from holdfast.papers.worlds.small_settings import beginnings
 from holdfast.support.files import write_jsonl
 
 HELD_OUT_DOCUMENTS = 100

@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from holdfast.errors import ConfigError, did_you_mean
+from holdfast.papers.worlds.drawing import beginnings
 from holdfast.papers.worlds.pretrain import BaseRecipe
 from holdfast.papers.worlds.shared_base import quick_shared_world, shared_world
 from holdfast.papers.worlds.tuned import deciding_libraries, made_once, write_files
@@ -47,9 +48,6 @@ if TYPE_CHECKING:
 _VERSION = 9
 """Part of what says whether a folder holds a setting already; raise it when the files come out differently."""
 
-HELD_OUT_CHARACTERS = 280
-"""A held-out text is the beginning of a piece, cut at a line's end: intervals want many documents, not long ones, and
-a row of the base has 96 tokens."""
 SHARE_TO_CHOOSE_BY = 1 / 3
 """Of what is held out of the target."""
 
@@ -180,25 +178,6 @@ def base_texts(corpus: EmbeddedCorpus) -> list[str]:
         if number % every == 0 and code:
             mixed.append(code.pop())
     return mixed + code
-
-
-def beginnings(texts: Sequence[str], count: int, *, characters: int = HELD_OUT_CHARACTERS) -> list[str]:
-    """The beginnings of about `count` evenly spaced texts, each cut at a line's end; no two alike.
-
-    Args:
-        texts: held-out pieces.
-        count: at least 1; all texts where there are not as many.
-        characters: longest beginning.
-    """
-    step = max(1.0, len(texts) / count)
-    cut: dict[str, None] = {}
-    for number in range(min(count, len(texts))):
-        text = texts[int(number * step)]
-        if len(text) > characters:
-            text = text[:characters].rsplit("\n", 1)[0]
-        if text.strip():
-            cut[text] = None
-    return list(cut)
 
 
 # ---------------------------------------------------------------------------------------------------------------- parts

@@ -14,20 +14,18 @@ import signal
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from holdfast.config.declare import part_of
 from holdfast.errors import FolderBusy
 from holdfast.papers.worlds.drawing import listed
 from holdfast.papers.worlds.pretrain import BaseRecipe, BaseSettings, Vocabulary, base_folder, cached_base
 from holdfast.papers.worlds.tuned import Tuning, cached_tuning, exclusive_lock, tuning_cache
+from holdfast.papers.worlds.world_recipe import WorldRecipe
 from holdfast.support.environment import cores, lock_folder, quiet_libraries, say
 from holdfast.support.files import fingerprint, read_json, to_jsonable, write_json
 from holdfast.support.processes import Workers, python_module, stop_without_parent, without_parent
 from holdfast.support.progress import counted
-
-if TYPE_CHECKING:
-    from holdfast.papers.worlds.world import WorldRecipe
 
 REQUEST = "worlds.json"
 """In a folder of workers: recipes, and the jobs that are left."""
@@ -288,8 +286,6 @@ def run_worker(folder: Path) -> None:
     Raises:
         Interrupted: Ctrl-C, or the command that started it is gone.
     """
-    from holdfast.papers.worlds.world import WorldRecipe
-
     request = read_json(folder / REQUEST)
     recipes = [WorldRecipe(**recipe) for recipe in request["recipes"]]
     left = [_Job(world, recipes[world], kind) for world, kind in request["jobs"]]

@@ -17,7 +17,8 @@ from holdfast.studies.engine import small as small_settings
 from holdfast.studies.engine.keys import StudyKeys
 from holdfast.studies.engine.models import training_problems
 from holdfast.studies.engine.progress import share_of_run
-from holdfast.studies.engine.study import RUNNING, Job, JobState, Study
+from holdfast.studies.engine.states import RUNNING
+from holdfast.studies.engine.study import Job, JobState, Study
 from holdfast.support.files import to_jsonable
 from holdfast.support.secrets import without_secrets
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import HoldfastError
 from holdfast.printable import printable
 from holdfast.records.run import RunFolder, planned_steps
-from holdfast.studies.engine.study import COMPLETE, RUNNING, StudyState
+from holdfast.studies.engine.states import COMPLETE, RUNNING
 from holdfast.support.environment import say
 from holdfast.support.progress import ProgressLines
+
+if TYPE_CHECKING:
+    from holdfast.studies.engine.study import StudyState
 
 
 class Bar:

@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, Any
 from holdfast.errors import ConfigError, HoldfastError, Interrupted, RunFolderError, UserError
 from holdfast.studies.engine import storage as stored
 from holdfast.studies.engine.progress import Bar
+from holdfast.studies.engine.states import COMPLETE, FAILED, PRUNED
 from holdfast.studies.engine.storage import Storage
-from holdfast.studies.engine.study import COMPLETE, FAILED, PAGE, PRUNED, Study, StudyState, refuse_foreign, write_page
+from holdfast.studies.engine.study import PAGE, Study, StudyState, refuse_foreign, write_page
 from holdfast.studies.engine.worker import error_class, extended, work
 from holdfast.support.environment import (
     hardware,

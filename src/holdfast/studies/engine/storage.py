@@ -34,18 +34,8 @@ from urllib.parse import urlsplit
 
 from holdfast.errors import ConfigError, DataError, FolderBusy, RunFolderError, StorageError, did_you_mean
 from holdfast.printable import lines
-from holdfast.studies.engine.study import (
-    COMPLETE,
-    FAILED,
-    PRUNED,
-    RUNNING,
-    WAITING,
-    Job,
-    JobState,
-    Settings,
-    Study,
-    StudyState,
-)
+from holdfast.studies.engine.states import COMPLETE, FAILED, PRUNED, RUNNING, WAITING
+from holdfast.studies.engine.study import Job, JobState, Settings, Study, StudyState
 from holdfast.support.environment import lock_folder
 from holdfast.support.files import to_jsonable
 

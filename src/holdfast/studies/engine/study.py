@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 from holdfast.errors import ConfigError, Interrupted, RunFolderError
+from holdfast.studies.engine.progress import status_table
+from holdfast.studies.engine.states import COMPLETE, PRUNED, RUNNING, WAITING
 from holdfast.support.files import from_jsonable
 
 if TYPE_CHECKING:
@@ -29,7 +31,6 @@ RUNS = "runs"
 LABEL = "label"
 """Attribute of a job: what it is called in front of people."""
 PAGE = "report.html"
-WAITING, RUNNING, COMPLETE, PRUNED, FAILED = "waiting", "running", "complete", "pruned", "failed"
 
 
 class LeaseLost(Interrupted):
@@ -313,8 +314,6 @@ class Study(ABC, Generic[S]):
 
     def status(self, state: StudyState) -> Any:
         """How far the study is, as something that rich prints."""
-        from holdfast.studies.engine.progress import status_table
-
         return status_table(self, state)
 
     def print_status(self, state: StudyState, console: Any) -> None:

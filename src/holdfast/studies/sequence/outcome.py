@@ -34,7 +34,8 @@ from holdfast.records.sequence import (
 )
 from holdfast.statistics.gains import Gain, gain_over_seeds
 from holdfast.studies.engine import storage as stored
-from holdfast.studies.engine.study import COMPLETE, StudyState
+from holdfast.studies.engine.states import COMPLETE
+from holdfast.studies.engine.study import StudyState
 from holdfast.studies.sequence.plan import MODEL, SEED, Chain, SequenceConfig
 
 CANNOT_BE_SCORED = "cannot be scored; a figure is not finite, or was not compared."

@@ -15,8 +15,9 @@ from holdfast.studies.engine import session as engine
 from holdfast.studies.engine.asked import StudyAsked
 from holdfast.studies.engine.models import MadeModel, check_local_model, measuring_processes
 from holdfast.studies.engine.recipes import has_weights, make
+from holdfast.studies.engine.states import COMPLETE
 from holdfast.studies.engine.storage import GRACE_SECONDS
-from holdfast.studies.engine.study import COMPLETE, JobState, StudyState, Writer
+from holdfast.studies.engine.study import JobState, StudyState, Writer
 from holdfast.studies.sequence.plan import MODEL, SEED, Model, SequenceConfig
 from holdfast.support.environment import say, wait_for_lock
 from holdfast.training.checkpoint_folders import remove_folder

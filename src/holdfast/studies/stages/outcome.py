@@ -34,7 +34,8 @@ from holdfast.records.stages import (
 from holdfast.statistics.shares import fieller
 from holdfast.statistics.stages import Evidence, forgotten, judge, transition
 from holdfast.studies.engine import storage as stored
-from holdfast.studies.engine.study import COMPLETE, StudyState
+from holdfast.studies.engine.states import COMPLETE
+from holdfast.studies.engine.study import StudyState
 from holdfast.studies.stages.plan import BASE_RESTORED, GIVEN, MEASURE, STEP, TEXTS, TUNE, StagesConfig
 from holdfast.support.files import read_object
 from holdfast.support.quantiles import t_quantile

@@ -20,8 +20,9 @@ from holdfast.studies.engine import session as engine
 from holdfast.studies.engine.asked import StudyAsked
 from holdfast.studies.engine.models import MEASURED, check_local_model, measuring_processes
 from holdfast.studies.engine.recipes import Given, Trained, has_weights, make
+from holdfast.studies.engine.states import COMPLETE
 from holdfast.studies.engine.storage import GRACE_SECONDS
-from holdfast.studies.engine.study import COMPLETE, JobState, StudyState, Writer
+from holdfast.studies.engine.study import JobState, StudyState, Writer
 from holdfast.studies.stages.plan import BASE_MEASURED, MEASURE, STEP, TEXTS, TUNE, StagesConfig, Step
 from holdfast.support.files import read_object
 

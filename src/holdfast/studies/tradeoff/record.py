@@ -13,8 +13,9 @@ from holdfast.records.evaluation import Metric
 from holdfast.records.study import FINISHED, Objective, StudyRecord, TrialRecord, seed_run_from_json
 from holdfast.retention.registry import own_titles
 from holdfast.studies.engine.space import DIRECT_TITLE
+from holdfast.studies.engine.states import FAILED, PRUNED
 from holdfast.studies.engine.storage import OVERHEAD, REASON, recorded_address
-from holdfast.studies.engine.study import FAILED, LABEL, PRUNED, RUNS, JobState, StudyState
+from holdfast.studies.engine.study import LABEL, RUNS, JobState, StudyState
 from holdfast.studies.tradeoff.settings import VALIDATION
 from holdfast.studies.tradeoff.study import PARAMS, StudyConfig, Wanted
 from holdfast.support.files import from_jsonable

@@ -23,15 +23,8 @@ from holdfast.studies.engine import session as engine
 from holdfast.studies.engine import storage as stored
 from holdfast.studies.engine.asked import StudyAsked
 from holdfast.studies.engine.models import check_local_model, note_entries
-from holdfast.studies.engine.study import (
-    COMPLETE,
-    LABEL,
-    PRUNED,
-    Job,
-    JobState,
-    StudyState,
-    Writer,
-)
+from holdfast.studies.engine.states import COMPLETE, PRUNED
+from holdfast.studies.engine.study import LABEL, Job, JobState, StudyState, Writer
 from holdfast.studies.tradeoff import trial as trials
 from holdfast.studies.tradeoff.growing import grown
 from holdfast.studies.tradeoff.names import run_folder_name
