@@ -145,7 +145,7 @@ def test_two_workers_and_a_failure_in_the_middle(asked, tmp_path):
     assert "extra.jsonl" in str(error.value) and f"depends on {broken.label}, which was not made" in str(error.value)
     found = read_sequence(config.output_dir)
     assert found.arms[0].scores and not found.arms[1].scores
-    assert "Some models failed." in (config.output_dir / "report.html").read_text()
+    assert "2 jobs failed." in (config.output_dir / "report.html").read_text()
     extra.write_text(rows)
     again = run_sequence(config, console=quiet(), workers=2)
     assert again.status == "finished" and all(a.scores for a in again.arms)
