@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from holdfast.records.figure import Figure, rescaled, t_half_width
+from holdfast.records.figure import Figure, NotMeasured, rescaled, t_half_width
 from holdfast.records.measure import Measure
 from holdfast.support.files import record_from, to_jsonable
 from holdfast.support.quantiles import t_quantile
@@ -49,9 +49,22 @@ def test_figure_arithmetic_pairs_seeds():
     assert (seeds(3.0, half=0.3) - seeds(1.0, half=0.4)).samples_half == pytest.approx(0.5)
 
 
-def test_figure_of_other_seeds_is_no_pair():
-    with pytest.raises(KeyError):
-        seeds(1.0, 2.0) - seeds(1.0)
+@pytest.mark.parametrize(
+    ("one", "other", "missing"),
+    [
+        (seeds(1.0, 2.0), seeds(1.0), "a figure of training seed 1"),
+        (seeds(1.0, 2.0), Figure(value=1.0), "a figure of training seed 0"),
+        (Figure(value=1.0), seeds(1.0, 2.0), "a figure of each training seed"),
+    ],
+)
+def test_figure_of_other_seeds_is_no_pair(one, other, missing):
+    with pytest.raises(NotMeasured, match=missing):
+        one - other
+
+
+def test_figure_over_samples_keeps_its_interval_as_it_is():
+    assert Figure(value=0.1, over_samples=(0.1 / 3, math.inf)).interval == (0.1 / 3, math.inf)
+    assert Figure(value=math.inf, over_samples=(-math.inf, math.inf)).interval == (-math.inf, math.inf)
 
 
 def test_figure_over_samples_widens_on_both_sides():

@@ -13,6 +13,7 @@ from test_every_page import PAGES, texts
 
 from holdfast.errors import DataError
 from holdfast.records import measure
+from holdfast.records.figure import Figure
 from holdfast.records.run import RunFolder
 from holdfast.reports import format as figures
 from holdfast.reports.charts import Axis, Value, heat_map, plotly_figure
@@ -90,11 +91,11 @@ def test_one_constant_decides_what_intervals_look_like(name: str, tmp_path: Path
 
 def test_a_share_is_drawn_in_percent_and_ends_where_its_text_does() -> None:
     share = measure.Measure(share=True)
-    drawn = Value.of(measure.Reading(0.99, (0.97, 1.02)), share)
+    drawn = Value.of(Figure(value=0.99, over_samples=(0.97, 1.02)), share)
     assert (drawn.value, drawn.low, drawn.high, drawn.interval) == (99.0, 97.0, 100.0, "[97.0, 100.0]")
-    change = Value.of(measure.Reading(0.01, (-0.01, 0.03)), share, sign=True)
+    change = Value.of(Figure(value=0.01, over_samples=(-0.01, 0.03)), share, sign=True)
     assert (change.text, change.low, change.high) == ("+1.0 pt", -1.0, 3.0)
-    alone = Value.of(measure.Reading(2.5))
+    alone = Value.of(Figure(value=2.5))
     assert (alone.low, alone.high, alone.reach(), alone.interval) == (None, None, (0.0, 0.0), "no interval")
 
 

@@ -27,7 +27,8 @@ Interval = tuple[float, float]
 
 
 class NotMeasured(HoldfastError):
-    """A figure that is needed was not measured; the message names it."""
+    """A figure that is needed was not measured. The message names it, so that "... was not measured" reads as a
+    sentence."""
 
 
 def rescaled(confidence: float, *, known: float = CONFIDENCE) -> float:
@@ -141,8 +142,14 @@ class Figure:
         return self.interval_at(CONFIDENCE)
 
     def interval_at(self, confidence: float) -> Interval | None:
-        """Seeds and samples together; None where neither is known."""
+        """Seeds and samples together; None where neither is known.
+
+        Args:
+            confidence: level of the interval, in (0, 1).
+        """
         if self.over_samples is not None:
+            if confidence == CONFIDENCE:
+                return self.over_samples
             widen = rescaled(confidence)
             low, high = self.over_samples
             return (self.value - widen * (self.value - low), self.value + widen * (high - self.value))
@@ -164,6 +171,16 @@ class Figure:
         return (self.over_samples[1] - self.over_samples[0]) / 2
 
     def __sub__(self, other: Figure) -> Figure:
+        """The difference, seed by seed of this figure's seeds.
+
+        Raises:
+            NotMeasured: the other figure lacks one of the seeds, or only one of the two has seeds.
+        """
+        if other.by_seed and not self.by_seed:
+            raise NotMeasured("a figure of each training seed")
+        for seed in self.by_seed:
+            if seed not in other.by_seed:
+                raise NotMeasured(f"a figure of training seed {seed}")
         part = SamplesPart.total([(1.0, self.samples_part), (-1.0, other.samples_part)])
         half = math.hypot(self.half_over_samples, other.half_over_samples) if part is None else part.half
         if not self.by_seed:

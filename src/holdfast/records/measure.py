@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from holdfast.records.figure import Interval
 from holdfast.records.metrics import is_share
@@ -20,20 +20,13 @@ INTERVAL = "[{}, {}]"
 
 
 class HasInterval(Protocol):
-    """A figure, or a metric of an evaluation."""
+    """A `Figure`, or the `Metric` of an evaluation."""
 
     @property
     def value(self) -> float: ...
 
     @property
     def interval(self) -> Interval | None: ...
-
-
-class Reading(NamedTuple):
-    """A number with an interval that is known as it is."""
-
-    value: float
-    interval: Interval | None = None
 
 
 def number(value: float | None, decimals: int = 4, *, sign: bool = False) -> str:

@@ -15,8 +15,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from holdfast.records.comparison import GAINED, LOST, NOT_FINITE, VERDICTS, Comparison, Decision
-from holdfast.records.figure import Interval
-from holdfast.records.measure import Measure, Reading, between, decimals_for, number, point_digits
+from holdfast.records.figure import Figure, Interval
+from holdfast.records.measure import Measure, between, decimals_for, number, point_digits
 from holdfast.records.metrics import RESTATED, is_share
 from holdfast.reports.blocks import Paragraph, Span, Table, Text, Tile, chip, figure, present, sub
 from holdfast.reports.charts import AS_IT_IS, Axis, Chart, Col, Mark, Note, Value, fold, heads, tabulate
@@ -94,18 +94,18 @@ class ComparisonRow:
         return number(self.raw.after, decimals_for(self.raw.interval))
 
     @property
-    def reading(self) -> Reading:
+    def paired_difference(self) -> Figure:
         """After minus before, with its interval."""
-        return Reading(self.raw.difference, self.raw.interval)
+        return Figure(value=self.raw.difference, over_samples=self.raw.interval)
 
     @property
     def difference(self) -> str:
         """After minus before, signed, in the metric's own unit."""
-        return AS_IT_IS.texts(self.reading, sign=True)[0]
+        return AS_IT_IS.texts(self.paired_difference, sign=True)[0]
 
     @property
     def interval(self) -> str:
-        return AS_IT_IS.texts(self.reading, sign=True)[1]
+        return AS_IT_IS.texts(self.paired_difference, sign=True)[1]
 
     @property
     def p(self) -> str:
@@ -163,7 +163,7 @@ class ComparisonRow:
 
     def change(self) -> tuple[str, str]:
         """(difference, its interval): in points for shares, else in the metric's unit."""
-        return self.measure.texts(self.reading, sign=True)
+        return self.measure.texts(self.paired_difference, sign=True)
 
     def levels(self) -> str:
         """`41.8 → 40.9 %`, or in the metric's own unit."""
@@ -255,7 +255,7 @@ def _size(name: str, row: ComparisonRow, unit: str) -> str:
     if row.verdict == NOT_FINITE:
         return name
     measure = row.measure if row.unit != unit else Measure(share=row.share)
-    return f"{name} {measure.text(row.reading, sign=True)}"
+    return f"{name} {measure.text(row.paired_difference, sign=True)}"
 
 
 def _largest(rows: Rows, verdict: str) -> list[tuple[ComparisonRow, str]]:
@@ -451,7 +451,7 @@ def _tone_mark(tone: str, size: float) -> Mark:
 
 
 def _gain(row: ComparisonRow, share: bool) -> Value:
-    return Value.of(Reading(row.raw.gain, row.gain_interval), Measure(share=share), sign=True)
+    return Value.of(Figure(value=row.raw.gain, over_samples=row.gain_interval), Measure(share=share), sign=True)
 
 
 def _relative_gain(row: ComparisonRow) -> Value:

@@ -10,8 +10,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.records.figure import Interval
-from holdfast.records.measure import MINUS, Measure, Reading, between, number
+from holdfast.records.figure import Figure, Interval
+from holdfast.records.measure import MINUS, Measure, between, number
 from holdfast.records.probe import (
     AS_IT_IS,
     NOISE,
@@ -194,11 +194,11 @@ def _middles(costs: Sequence[Sensitivity], model: str) -> list[Sensitivity]:
     return middles
 
 
-def _cost(s: Sensitivity) -> Reading:
+def _cost(s: Sensitivity) -> Figure:
     """What a change costs, with its interval."""
     if s.interval is None or not s.higher_is_better:
-        return Reading(s.harm, s.interval)
-    return Reading(s.harm, (-s.interval[1], -s.interval[0]))
+        return Figure(value=s.harm, over_samples=s.interval)
+    return Figure(value=s.harm, over_samples=(-s.interval[1], -s.interval[0]))
 
 
 def _texts(s: Sensitivity) -> tuple[str, str]:
@@ -275,7 +275,7 @@ def trend_table(record: ProbeRecord) -> Table:
     for t in record.trends:
         row = {"change": change_text(t), "verdict": chip(t.verdict, TREND_TONES[t.verdict]), "entry": _name(t.entry)}
         for key, value in (("first", t.first), ("last", t.last)):
-            row[key] = PLAIN.texts(Reading(value, t.difference.interval), sign=True)[0]
+            row[key] = PLAIN.texts(Figure(value=value, over_samples=t.difference.interval), sign=True)[0]
         difference = PLAIN.texts(t.difference, sign=True)
         rows.append(row | {"difference": figure(*difference, value=t.difference.value)})
     first, last = (count(model.tokens) for model in (record.models[0], record.models[-1]))

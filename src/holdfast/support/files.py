@@ -171,9 +171,9 @@ _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 def to_jsonable(value: Any) -> Any:
     """Dataclasses, paths, tuples, sets and numpy-like scalars as plain JSON values; non-finite floats as `{"float":
     "NaN"}`."""
-    if hasattr(value, "to_json") and not isinstance(value, type):
-        return to_jsonable(value.to_json())
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        if hasattr(value, "to_json"):
+            return to_jsonable(value.to_json())
         return {f.name: to_jsonable(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, Mapping):
         return {str(k): to_jsonable(v) for k, v in value.items()}
