@@ -43,13 +43,13 @@ LEAST = 0.02
 """The least change that counts: of shares, and of nats a token."""
 LITTLE, MOST = 0.25, 0.5
 """Of what a claim names: what may be lost and still is little, and what has to be kept to be most of it."""
-TOOK = 0.2
+LEAST_TUNING_GAIN = 0.2
 """By so much an instruct model follows better than its base, else it was not tuned (the paper's: 0.30)."""
-LEARNT = 0.05
+LEAST_LEARNT = 0.05
 """Nats a token by which continuing betters the held-out new text, else nothing was learnt."""
-KNOWN = 0.4
+LEAST_KNOWN = 0.4
 """Share of what is to be kept that the base answers: guessing among four is right in 0.25."""
-SOLVES = 0.3
+LEAST_SOLVED = 0.3
 """Share of word problems that the instruct model solves, judged flexibly."""
 READING = (
     "A change is taken between two models on the same questions, pair by pair, signed so that more is better; the "
@@ -435,19 +435,19 @@ class Width:
         return f" at width {self.width}" if self.width else ""
 
 
-def took(widths: Callable[[Study], Sequence[int]]) -> Requirement:
+def instruction_tuning_worked(widths: Callable[[Study], Sequence[int]]) -> Requirement:
     """Instruct models follow better than their bases, at some widths."""
     return Requirement(
         name="instruction tuning took",
         cases=lambda study: [Width(study, width) for width in widths(study)],
         of=lambda case: case.study.change(OLD_INSTRUCT, OLD_BASE, following, width=case.width).value,
-        at_least=TOOK,
+        at_least=LEAST_TUNING_GAIN,
         figure="following, instruct - base{case.at}",
         advice="tune the instruct model longer, or measure what it was tuned to do",
     )
 
 
-def lost(measure: Measure) -> Requirement:
+def continuing_cost(measure: Measure) -> Requirement:
     """Continuing cost the instruct model something, after the largest budget."""
     return Requirement(
         name="continuing cost the instruct model something",
@@ -458,12 +458,12 @@ def lost(measure: Measure) -> Requirement:
     )
 
 
-def solves(measure: Measure, words: str) -> Requirement:
+def instruct_model_solves(measure: Measure, words: str) -> Requirement:
     """The instruct model solves problems, and says so in the format."""
     return Requirement(
         name="the instruct model solves problems",
         of=lambda study: study.change(RESIDUAL, OLD_INSTRUCT, measure).before,
-        at_least=SOLVES,
+        at_least=LEAST_SOLVED,
         figure=f"the instruct model's problems solved, {words}",
         advice="tune on more worked problems",
     )
@@ -478,29 +478,30 @@ def nearest_end(study: Study) -> float:
     return 0.0 if low <= 0 <= high else min(abs(low), abs(high))
 
 
-TOOK_HERE, TOOK_EVERYWHERE = took(lambda study: [study.width]), took(lambda study: study.widths)
-LEARNS = Requirement(
+TUNING_WORKED = instruction_tuning_worked(lambda study: [study.width])
+TUNING_WORKED_AT_EVERY_WIDTH = instruction_tuning_worked(lambda study: study.widths)
+NEW_TEXT_LEARNT = Requirement(
     name="continuing taught the new text",
     of=lambda study: study.change(NEW_BASE, OLD_BASE, new_text).value,
-    at_least=LEARNT,
+    at_least=LEAST_LEARNT,
     figure="nats a token of held-out new text that the continued base is better by",
     advice="continue on more text, or at a higher rate",
 )
-KNOWS = Requirement(
+BASE_ABOVE_CHANCE = Requirement(
     name="the base is above chance",
     of=lambda study: study.change(NEW_BASE, OLD_BASE, kept).before,
-    at_least=KNOWN,
+    at_least=LEAST_KNOWN,
     figure="the base on what is to be kept",
     advice="train the base longer, or ask what it knows",
 )
-TUNED_AGAIN = Requirement(
+TUNING_AGAIN_WORKED = Requirement(
     name="tuning the continued base took",
     of=lambda study: study.change(TUNED, NEW_BASE, following).value,
-    at_least=TOOK,
+    at_least=LEAST_TUNING_GAIN,
     figure="following, continued base + tuning - continued base",
     advice="give 'retuned: true', or tune longer",
 )
-DIFFER = Requirement(
+SIBLINGS_DIFFER = Requirement(
     name="one sibling is the better one",
     of=nearest_end,
     at_least=LEAST,
@@ -508,7 +509,7 @@ DIFFER = Requirement(
     advice="make one of the siblings better, or add seeds",
 )
 QUARTER = f"{100 * LITTLE:.0f} % of what the instruct model loses"
-LOST = lost(following)
+CONTINUING_COST_FOLLOWING = continuing_cost(following)
 
 
 def _claim(number: str, text: str, paper: str, rule: Rule[Study], *needs: Requirement) -> Statement[Study]:
@@ -528,8 +529,8 @@ STATEMENTS = (
             yes="it loses instruction following after {tokens}",
             no="it does not lose instruction following after {tokens}",
         ),
-        TOOK_HERE,
-        LEARNS,
+        TUNING_WORKED,
+        NEW_TEXT_LEARNT,
     ),
     _claim(
         "1b",
@@ -539,8 +540,8 @@ STATEMENTS = (
             "Following changes by more than 2 points less at the largest budget than at the smallest, seed by seed.",
             more_with_tokens,
         ),
-        TOOK_HERE,
-        LEARNS,
+        TUNING_WORKED,
+        NEW_TEXT_LEARNT,
     ),
     _claim(
         "1c",
@@ -557,10 +558,10 @@ STATEMENTS = (
             yes=f"the base loses less than {QUARTER}",
             no=f"the base loses more than {QUARTER}",
         ),
-        TOOK_HERE,
-        LEARNS,
-        KNOWS,
-        lost(overall),
+        TUNING_WORKED,
+        NEW_TEXT_LEARNT,
+        BASE_ABOVE_CHANCE,
+        continuing_cost(overall),
     ),
     _claim(
         "2a",
@@ -573,9 +574,9 @@ STATEMENTS = (
             yes="better than continuing the instruct model at {tokens}",
             no="not better than continuing the instruct model at {tokens}",
         ),
-        TOOK_HERE,
-        LEARNS,
-        LOST,
+        TUNING_WORKED,
+        NEW_TEXT_LEARNT,
+        CONTINUING_COST_FOLLOWING,
     ),
     _claim(
         "2b",
@@ -592,9 +593,9 @@ STATEMENTS = (
             yes="at or above the instruct model at {tokens}",
             no="below the instruct model at {tokens}",
         ),
-        TOOK_HERE,
-        LEARNS,
-        LOST,
+        TUNING_WORKED,
+        NEW_TEXT_LEARNT,
+        CONTINUING_COST_FOLLOWING,
     ),
     _claim(
         "2c",
@@ -610,8 +611,8 @@ STATEMENTS = (
             yes="the result keeps more than half of what continuing taught",
             no="the result keeps less than half of what continuing taught",
         ),
-        TOOK_HERE,
-        LEARNS,
+        TUNING_WORKED,
+        NEW_TEXT_LEARNT,
     ),
     _claim(
         "2d",
@@ -627,9 +628,9 @@ STATEMENTS = (
             yes="the residual brings what tuning brings",
             no="the residual brings less than tuning",
         ),
-        TOOK_HERE,
-        LEARNS,
-        TUNED_AGAIN,
+        TUNING_WORKED,
+        NEW_TEXT_LEARNT,
+        TUNING_AGAIN_WORKED,
     ),
     _claim(
         "2e",
@@ -641,23 +642,23 @@ STATEMENTS = (
             "2 points, and by the flexible one by less than a quarter of that.",
             strict_falls,
         ),
-        TOOK_HERE,
-        solves(strict, "strict"),
-        solves(flexible, "flexible"),
+        TUNING_WORKED,
+        instruct_model_solves(strict, "strict"),
+        instruct_model_solves(flexible, "flexible"),
     ),
     _claim(
         "3a",
         "A sibling's residual brings instruction following to the other base.",
         "Llama 3 base + 3.1 residual 51.92 (base 17.87); the other way 43.76 (base 14.63) (table 3)",
         carries(BASE, OLD_BASE, "a sibling's residual"),
-        TOOK_HERE,
+        TUNING_WORKED,
     ),
     _claim(
         "3b",
         "So does it to a model derived from the base.",
         "DocChat inst-level strict 34.65, + 3 residual 46.04, + 3.1 residual 53.12 (table 4)",
         carries(DERIVED, (DERIVED, False, ""), "a derived model with a residual"),
-        TOOK_HERE,
+        TUNING_WORKED,
     ),
     _claim(
         "3c",
@@ -669,8 +670,8 @@ STATEMENTS = (
             "better base with the weaker sibling's follows worse than its own, each by more than 2 points.",
             better_sibling,
         ),
-        TOOK_HERE,
-        DIFFER,
+        TUNING_WORKED,
+        SIBLINGS_DIFFER,
     ),
     _claim(
         "4",
@@ -681,7 +682,7 @@ STATEMENTS = (
             "the largest, seed by seed.",
             small_models,
         ),
-        TOOK_EVERYWHERE,
-        LEARNS,
+        TUNING_WORKED_AT_EVERY_WIDTH,
+        NEW_TEXT_LEARNT,
     ),
 )
