@@ -168,7 +168,7 @@ def test_what_is_no_measure_or_cannot_be_read_is_left_out(tmp_path, updated) -> 
     ],
 )
 def test_without_evaluations_there_is_a_page_without_figures(tmp_path, status, said) -> None:
-    record = ResidualRecord(name="u", status=status)
+    record = ResidualRecord(name="u", status=status, created="", config={})
     text = page_text(tmp_path, record)
     assert f"The update {said}." in text and "No evaluation of any model is there yet." in text
     assert terminal_text(record, tmp_path).startswith(f"u ({status})")

@@ -97,7 +97,7 @@ def run(argv: list[str]) -> int:
         write(*plan_text(config))
         return 0
     from holdfast.reports.update_report import print_update
-    from holdfast.studies.update.session import update
+    from holdfast.studies.update.study import update
 
     console = stdout_console()
     print_update(update(config, console=console), config.output_dir, console)

@@ -9,6 +9,7 @@ corpus/                           the new text as it was read, what was held out
 runs/<name>/                      one ordinary run folder a continued model
 models/<name>/                    models that an addition made
 evaluations/<name>/               what was measured of each model (`EvaluationFolder`)
+study.db                          the storage of the models that are to be made
 report.html                       the page
 ```
 """
@@ -20,9 +21,9 @@ import re
 from pathlib import Path
 from typing import Any, ClassVar
 
-from holdfast.records.base import RecordFile
+from holdfast.records.base import BaseRecord
 from holdfast.records.comparison import Comparison
-from holdfast.records.evaluation import SCHEMA, EvaluationFolder
+from holdfast.records.evaluation import EvaluationFolder
 
 RECORD_FILE = "update.json"
 BASE, INSTRUCT, DERIVED = "base", "instruct", "derived"
@@ -141,22 +142,13 @@ class ScaleChoice:
     reason: str
 
 
-@dataclasses.dataclass(kw_only=True)
-class ResidualRecord(RecordFile):
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ResidualRecord(BaseRecord):
     """update.json."""
 
     file: ClassVar[str] = RECORD_FILE
-
-    name: str
     kind: str = "update"
     """"update" or "study"."""
-    status: str = "running"
-    """"running", "interrupted", "failed" or "finished"."""
-    created: str = ""
-    """ISO 8601, UTC."""
-    finished: str | None = None
-    config: dict[str, Any] = dataclasses.field(default_factory=dict)
-    """As resolved."""
     families: list[str] = dataclasses.field(default_factory=list)
     """Names of the pairs; [""] where there is one."""
     result: str = ""
@@ -170,10 +162,6 @@ class ResidualRecord(RecordFile):
     share of them, ...}`."""
     ancestry: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     """The evidence that instruct models are children of their bases; see `holdfast.checkpoints.ancestry`."""
-    notes: list[str] = dataclasses.field(default_factory=list)
-    versions: dict[str, str] = dataclasses.field(default_factory=dict)
-    hardware: dict[str, Any] = dataclasses.field(default_factory=dict)
-    schema: int = SCHEMA
 
     def model(self, name: str) -> StudiedModel:
         """A model by name.
@@ -181,10 +169,7 @@ class ResidualRecord(RecordFile):
         Raises:
             KeyError: none of that name.
         """
-        for found in self.models:
-            if found.name == name:
-                return found
-        raise KeyError(name)
+        return {model.name: model for model in self.models}[name]
 
 
 read_update = ResidualRecord.read

@@ -44,6 +44,10 @@ PAPER = {
 """A study in which every claim holds."""
 
 
+def record(**fields) -> ResidualRecord:
+    return ResidualRecord(**{"name": "x", "status": "running", "created": "", "config": {}, **fields})
+
+
 class Made:
     """A record, put together model by model: what a model measures, and what it is compared with."""
 
@@ -142,7 +146,7 @@ def study(*, worlds=WORLDS, widths=(128, 64), budgets=BUDGETS, half=0.01, spread
             own = {"start": DERIVED, "family": "derived", "residual": other, "scale": 1.0}
             made.add(f"derived-{other}", figures(p["derived"]), ("derived",), **own, **at)
     made.models += [StudiedModel(name=name, label=name, start=BASE, family="first") for name in left]
-    return ResidualRecord(name="x", kind="study", families=["first", "sibling"], models=made.models, pairs=made.pairs)
+    return record(kind="study", families=["first", "sibling"], models=made.models, pairs=made.pairs)
 
 
 def claims(record):
@@ -223,6 +227,6 @@ def test_only_scale_1_is_judged():
     assert all("half" not in f.what for c in claims(study()).values() for f in c.figures)
 
 
-@pytest.mark.parametrize("record", [None, ResidualRecord(name="x")])
+@pytest.mark.parametrize("record", [None, record()])
 def test_nothing_was_run(record):
     assert set(verdicts(record).values()) == {UNKNOWN}

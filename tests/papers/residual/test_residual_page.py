@@ -226,7 +226,7 @@ def test_what_is_missing_is_named(tmp_path, studied) -> None:
     headers_of = [c.header for columns in StudyResults(tmp_path, record).tables.values() for c in columns]
     assert "+ new text" in headers_of, "not counted yet, and no original"
     assert "16 of 18 models are complete" in page_text(tmp_path, record)
-    nothing = page_text(tmp_path, ResidualRecord(name="u", kind="study", status="running"))
+    nothing = page_text(tmp_path, ResidualRecord(name="u", kind="study", status="running", created="", config={}))
     assert "The study is not finished, so there is nothing to compare yet." in nothing
     small = dataclasses.replace(studied, models=[dataclasses.replace(m, parameters=10**9) for m in studied.models])
     assert "At 1.5B the paper's own gain is small" in page_text(tmp_path, small)

@@ -11,7 +11,7 @@ from holdfast.errors import HoldfastError, Interrupted, RunFolderError
 from holdfast.papers.residual.plan import study_config
 from holdfast.papers.residual.study import run_residual_study
 from holdfast.records.residual import read_update
-from holdfast.studies.update.making import Workshop
+from holdfast.studies.update.model_builder import ModelBuilder
 from holdfast.studies.update.outcome import SIBLINGS
 
 
@@ -34,13 +34,13 @@ def quiet():
 @pytest.mark.slow
 def test_every_model_is_made_measured_and_compared_once(study, tmp_path, monkeypatch):
     fitted = []
-    real = Workshop.continued
+    real = ModelBuilder.continued
 
-    def counted(self, model):
+    def counted(self, model, task):
         fitted.append(model.name)
-        return real(self, model)
+        return real(self, model, task)
 
-    monkeypatch.setattr(Workshop, "continued", counted)
+    monkeypatch.setattr(ModelBuilder, "continued", counted)
     record = run_residual_study(study(), console=quiet(), workers=1)
     assert record.status == "finished" and record.kind == "study"
     assert [m.state for m in record.models] == ["complete"] * 5
@@ -59,19 +59,19 @@ def test_every_model_is_made_measured_and_compared_once(study, tmp_path, monkeyp
 
 @pytest.mark.slow
 def test_a_model_that_fails_does_not_stop_the_others_and_is_tried_again(study, tmp_path, monkeypatch):
-    real = Workshop.measure
+    real = ModelBuilder.measure
 
-    def broken(self, model):
+    def broken(self, model, task):
         if model.name == "a-instruct-300":
             raise HoldfastError("no memory for this one")
-        return real(self, model)
+        return real(self, model, task)
 
-    monkeypatch.setattr(Workshop, "measure", broken)
+    monkeypatch.setattr(ModelBuilder, "measure", broken)
     with pytest.raises(HoldfastError, match=r"1 of 5 models failed[^$]*no memory for this one"):
         run_residual_study(study(keep="all"), console=quiet(), workers=1)
     states = {m.name: m.state for m in read_update(tmp_path / "out").models}
     assert states["a-instruct-300"] == "failed" and list(states.values()).count("complete") == 4
-    monkeypatch.setattr(Workshop, "measure", real)
+    monkeypatch.setattr(ModelBuilder, "measure", real)
     assert [m.state for m in run_residual_study(study(keep="all"), console=quiet(), workers=1).models] == [
         "complete"
     ] * 5
@@ -79,18 +79,18 @@ def test_a_model_that_fails_does_not_stop_the_others_and_is_tried_again(study, t
 
 @pytest.mark.slow
 def test_an_interrupted_study_goes_on(study, tmp_path, monkeypatch):
-    real = Workshop.make
+    real = ModelBuilder.make
 
-    def stopped(self, model):
+    def stopped(self, model, task):
         if model.residual is not None:
             raise KeyboardInterrupt
-        return real(self, model)
+        return real(self, model, task)
 
-    monkeypatch.setattr(Workshop, "make", stopped)
+    monkeypatch.setattr(ModelBuilder, "make", stopped)
     with pytest.raises(Interrupted, match="The same command continues"):
         run_residual_study(study(), console=quiet(), workers=1)
     assert read_update(tmp_path / "out").status == "interrupted"
-    monkeypatch.setattr(Workshop, "make", real)
+    monkeypatch.setattr(ModelBuilder, "make", real)
     monkeypatch.setattr("holdfast.runs.run._Run.fit", lambda self: pytest.fail("trained again"))
     assert run_residual_study(study(), console=quiet(), workers=1).status == "finished"
 

@@ -16,7 +16,7 @@ from holdfast.errors import ConfigError, DataError, Interrupted, ModelError, Run
 from holdfast.records.evaluation import EvaluationFolder
 from holdfast.records.residual import read_update
 from holdfast.records.run import RunFolder
-from holdfast.studies.update import session
+from holdfast.studies.update import study
 from holdfast.studies.update.plan import update_config
 from holdfast.support.files import read_jsonl
 
@@ -25,7 +25,7 @@ WAYS = ("distillation", "self_distillation")
 
 
 def run(keys, console=None):
-    return session.update(update_config(keys), console=console or Console(file=io.StringIO(), width=120))
+    return study.update(update_config(keys), console=console or Console(file=io.StringIO(), width=120))
 
 
 @pytest.fixture(scope="module")
@@ -180,14 +180,14 @@ def test_another_request_in_the_folder_is_refused(finished):
 @pytest.mark.slow
 def test_an_interruption_is_continued(request_of, monkeypatch, tmp_path):
     keys = request_of(tokens=400)
-    from holdfast.studies.update.making import Workshop
+    from holdfast.studies.update.model_builder import ModelBuilder
 
-    real = Workshop._with_residual
-    monkeypatch.setattr(Workshop, "_with_residual", lambda *a: (_ for _ in ()).throw(KeyboardInterrupt))
+    real = ModelBuilder._with_residual
+    monkeypatch.setattr(ModelBuilder, "_with_residual", lambda *a: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(Interrupted, match="The same command continues"):
         run(keys)
     assert read_update(tmp_path / "out").status == "interrupted"
-    monkeypatch.setattr(Workshop, "_with_residual", real)
+    monkeypatch.setattr(ModelBuilder, "_with_residual", real)
     monkeypatch.setattr("holdfast.runs.run._Run.fit", lambda self: pytest.fail("trained again"))
     record = run(keys)
     assert record.status == "finished" and not any("Failed" in note for note in record.notes)
@@ -314,7 +314,7 @@ def test_a_strange_parent_is_warned_about_with_the_evidence(request_of, tmp_path
 
 
 def test_what_the_models_are_warned_about_is_said_although_the_corpus_fails(request_of, tmp_path, monkeypatch):
-    monkeypatch.setattr(session, "check_models", lambda config: (["WARNING: no child of the base"], []))
+    monkeypatch.setattr(study, "check_models", lambda config: (["WARNING: no child of the base"], []))
     console = Console(file=io.StringIO(), width=300)
     with pytest.raises(ConfigError, match="less than the budget"):
         run(request_of(tokens="1M"), console)
@@ -342,13 +342,13 @@ def test_only_documents_that_are_new(request_of):
 
 def test_a_corpus_too_small_for_the_share_that_is_held_out(request_of, news, tmp_path, monkeypatch):
     """The default share gives way; a share that was asked for is refused by its own name, and may be corrected."""
-    from holdfast.studies.update.making import Workshop
+    from holdfast.studies.update.model_builder import ModelBuilder
 
     few = tmp_path / "few.jsonl"
     few.write_text("".join(news.read_text().splitlines(keepends=True)[:30]))
     with pytest.raises(DataError, match=r"held_out: 0.001 of 30 documents is less than one. Give a larger share"):
         run(request_of(corpus=str(few), held_out=0.001))
-    monkeypatch.setattr(Workshop, "make", lambda *a: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr(ModelBuilder, "make", lambda *a: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(Interrupted):
         run(request_of(corpus=str(few), held_out=None))
     record = read_update(tmp_path / "out")

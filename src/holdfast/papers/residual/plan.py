@@ -19,19 +19,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from holdfast.config.decode import Given
 from holdfast.papers.residual.settings import StudySettings
 from holdfast.records.residual import BASE, INSTRUCT, StudiedModel
 from holdfast.studies.update.plan import ResidualConfig, read_settings, whole_config
 from holdfast.studies.update.settings import CommonSettings
-
-if TYPE_CHECKING:
-    from holdfast.studies.engine.study import Job
-
-MODEL = "model"
-"""Attribute of a study's trial: the model that it makes."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -40,7 +34,6 @@ class StudyConfig(ResidualConfig, StudySettings):
 
     kind: ClassVar[str] = "study"
     settings: ClassVar[type[CommonSettings]] = StudySettings
-    storage: str = ""
     is_part: bool = False
     """Whether it is one small world of one width, of a study of small worlds."""
     where: str = ""
@@ -52,20 +45,9 @@ class StudyConfig(ResidualConfig, StudySettings):
         return False
 
     @property
-    def measures(self) -> tuple[str, ...]:
-        """What a finished model reports to the storage."""
-        return ("score",)
-
-    @property
     def folder(self) -> Path:
         """Where the inputs of a part lie."""
         return self.output_dir / f"world{self.seeds[0]}-{self.widths[0]}" if self.is_part else self.output_dir
-
-    def jobs(self) -> list[Job]:
-        """A model each, as the storage queues them."""
-        from holdfast.studies.engine.study import LABEL, Job
-
-        return [Job(attributes={LABEL: model.label, MODEL: model.name}) for model in self.models()]
 
     def parts(self) -> Sequence[StudyConfig]:
         """The study by small world, each with pairs, new text and questions of its own, and the first world at the
@@ -152,5 +134,4 @@ def study_config(values: Mapping[str, Any] | Given, *, source: str | None = None
         starts=tuple(start for start in (BASE, INSTRUCT) if start in settings.starts),
         widths=widths,
         siblings=len(families) > 1 if settings.siblings is None else settings.siblings,
-        storage=settings.database,
     )

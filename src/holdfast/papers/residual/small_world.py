@@ -12,34 +12,38 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast.papers.residual.plan import StudyConfig
 from holdfast.papers.residual.small_recipe import models_of, recipe_of
 from holdfast.papers.worlds.world import WorldRecipe, build_worlds
 from holdfast.records.residual import StudiedModel
-from holdfast.studies.update.making import Workshop
+from holdfast.studies.update.model_builder import ModelBuilder
 from holdfast.studies.update.plan import TRAIN_DEFAULTS
 from holdfast.support.environment import say
 from holdfast.support.resources import release_memory
 
+if TYPE_CHECKING:
+    from holdfast.studies.engine.worker import Task
 
-def tuned(model: StudiedModel, workshop: Workshop) -> StudiedModel:
+
+def tuned(model: StudiedModel, builder: ModelBuilder, task: Task) -> StudiedModel:
     """The continued base, tuned on the conversations that its world's instruct model was tuned on, as that was.
 
     Args:
         model: what it becomes.
-        workshop: of its world.
+        builder: of its world.
+        task: what the worker does.
     """
     from holdfast.papers.worlds.tuned import cached_tuning
     from holdfast.papers.worlds.world_models import instruct_tuning
 
-    assert isinstance(workshop.config, StudyConfig)
-    started = workshop.continued(model)
-    say(workshop.console, f"{model.label}: tuning on the conversations")
+    assert isinstance(builder.config, StudyConfig)
+    started = builder.continued(model, task)
+    say(task.console, f"{model.label}: tuning on the conversations")
     began = time.monotonic()
-    tuning = instruct_tuning(recipe_of(workshop.config.world), workshop.out / started.path)
-    path = cached_tuning(tuning, console=workshop.console)
+    tuning = instruct_tuning(recipe_of(builder.config.world), builder.out / started.path)
+    path = cached_tuning(tuning, console=task.console)
     release_memory()
     return dataclasses.replace(started, path=str(path), seconds=started.seconds + time.monotonic() - began)
 

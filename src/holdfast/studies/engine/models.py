@@ -77,7 +77,7 @@ def training_problems(settings: Mapping[str, Any]) -> list[str]:
 
 
 def train_model(
-    settings: Mapping[str, Any], suites: Sequence[str], points: int, *, cache: Path, task: Task
+    settings: Mapping[str, Any], suites: Sequence[str], points: int, *, cache: Path | None, task: Task
 ) -> MadeModel:
     """Trains and measures a model, or finds it trained.
 
@@ -85,7 +85,7 @@ def train_model(
         settings: the training configuration, with `output_dir`.
         suites: whose first held-out text is also measured on the way.
         points: how often, in equal parts of the steps; 0: not at all.
-        cache: for evaluations.
+        cache: for evaluations; None: of a run that measures nothing.
         task: what the worker does.
     """
     from holdfast.evaluation.entries import Along
@@ -140,8 +140,9 @@ def measure_model(
     plan: EvaluationPlan,
     place: Path,
     *,
-    cache: Path,
+    cache: Path | str | None,
     task: Task,
+    label: str = MEASURED,
     processes: int = 1,
     **loading: Any,
 ) -> EvaluationFolder:
@@ -150,20 +151,21 @@ def measure_model(
     Args:
         model: name or folder.
         plan: what is measured.
-        place: gets the folder `MEASURED`.
-        cache: for evaluations.
+        place: gets the folder `label`.
+        cache: for evaluations; None: they are shared with nobody.
         task: what the worker does.
+        label: of the model.
         processes: that share the questions.
         **loading: `device` and `trust_remote_code`, as of `evaluate_models`.
     """
     from holdfast.evaluation.session import ModelRequest, evaluate_models
 
-    request = ModelRequest(name=str(model), label=MEASURED)
+    request = ModelRequest(name=str(model), label=label)
     evaluate_models(
-        [request], plan, place, cache=str(cache), num_processes=processes, console=task.console,
+        [request], plan, place, cache=cache, num_processes=processes, console=task.console,
         say=lambda line: None, **loading,
     )  # fmt: skip
-    return EvaluationFolder(place / MEASURED)
+    return EvaluationFolder(place / label)
 
 
 def _losses(plan: EvaluationPlan, suites: Sequence[str]) -> list[Entry]:

@@ -69,6 +69,8 @@ class Residual:
     onto: str
     scale: float
     folder: Path
+    adapter_base: str | None = None
+    """The model that `onto` is an adapter of; None: it is none."""
 
 
 Recipe = Given | Trained | Merged | Residual
@@ -119,7 +121,8 @@ def build(recipe: Merged | Residual) -> None:
     if isinstance(recipe, Residual):
         from holdfast.checkpoints.residual import transfer_residual
 
-        transfer_residual(recipe.instruct, recipe.base, recipe.onto, recipe.folder, scale=recipe.scale, overwrite=True)
+        request: dict[str, Any] = {"scale": recipe.scale, "adapter_base": recipe.adapter_base}
+        transfer_residual(recipe.instruct, recipe.base, recipe.onto, recipe.folder, overwrite=True, **request)
         return
     from holdfast.checkpoints.merge import merge
 

@@ -20,7 +20,7 @@ import dataclasses
 import itertools
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 from holdfast.config.declare import settings_of
 from holdfast.config.decode import Given, coerce_all, decode, with_floats
@@ -41,11 +41,16 @@ from holdfast.support.files import to_jsonable
 from holdfast.support.secrets import without_secrets
 from holdfast.support.token_counts import shown_tokens
 
+if TYPE_CHECKING:
+    from holdfast.studies.engine.study import Job
+
 HELD_OUT_DOCUMENTS = 500
 """Held-out documents that are measured at most."""
 CORPUS_KEYS = tuple(s.name for s in settings_of(CorpusOptions))
 NEW_TEXT = "new_text"
 """The suite of the held-out new text."""
+MODEL = "model"
+"""Attribute of a job: the model that it makes."""
 TRAIN_DEFAULTS: dict[str, Any] = {
     "learning_rate": 1e-5,
     "lr_scheduler_type": "cosine",
@@ -80,8 +85,16 @@ class ResidualConfig(GridSettings):
     evaluation: dict[str, Any]
     choose_by: tuple[str, ...] = ()
     """Entries that choose the scale of an update."""
+    storage: str = ""
+    workers: int | None = 1
+    """Models at a time on this machine."""
     resolved: dict[str, Any]
     """As plain JSON; itself a valid configuration."""
+
+    @property
+    def measures(self) -> tuple[str, ...]:
+        """What a finished model reports to the storage."""
+        return ("score",)
 
     @property
     def corpus_options(self) -> dict[str, Any]:
@@ -114,6 +127,12 @@ class ResidualConfig(GridSettings):
         return self.output_dir
 
     # ---------------------------------------------------------------------------------------------------------- models
+
+    def jobs(self) -> list[Job]:
+        """A model each, as the storage queues them."""
+        from holdfast.studies.engine.study import LABEL, Job
+
+        return [Job(attributes={LABEL: model.label, MODEL: model.name}) for model in self.models()]
 
     def given(self, model: StudiedModel) -> str:
         """The path of what a model starts from."""
@@ -290,6 +309,7 @@ def whole_config(cls: type[C], asked: CommonSettings, given: Given, out: Path, *
     values |= {
         "name": values.get("name") or out.name,
         "output_dir": out,
+        "storage": values.get("storage") or f"sqlite:///{out}/study.db",
         "families": families,
         "derived": {name: home(model) for name, model in values.get("derived", {}).items()},
         "corpus": tuple(map(home, asked.corpus)),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from holdfast.studies.update.checks import check_measuring, check_models, whole_plan
 from holdfast.studies.update.new_text import corpus_request
 from holdfast.studies.update.plan import ResidualConfig
-from holdfast.studies.update.session import check_measuring, check_models, whole_plan
 from holdfast.support.token_counts import shown_tokens
 
 

@@ -1,0 +1,158 @@
+"""Makes the models of an update: continues a given one on new text, adds a residual, or both; then measures it.
+
+Everything lies under its name in the folder, so whoever comes later finds it: a run that is finished is not trained
+again, a model that is whole is not built again, an entry that was measured is not measured again. Workers that need the
+same continued model wait for each other at its folder.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from holdfast.records.residual import StudiedModel
+from holdfast.records.run import RunFolder, RunRecord
+from holdfast.studies.engine.models import measure_model, measuring_processes, train_model
+from holdfast.studies.engine.recipes import Residual, build, has_weights
+from holdfast.studies.update.plan import ResidualConfig, restoring_settings, training_settings
+from holdfast.support.environment import EVALUATION_CACHE, say, wait_for_lock
+from holdfast.support.resources import release_memory
+
+if TYPE_CHECKING:
+    from holdfast.evaluation.entries import EvaluationPlan
+    from holdfast.studies.engine.worker import Task
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModelBuilder:
+    """What making models needs, beside their plan: models that were checked, the new text, what is measured."""
+
+    config: ResidualConfig
+    texts: Mapping[int | None, Path]
+    """New text by budget."""
+    plan: EvaluationPlan
+    corpus: dict[str, Any]
+    """See `ResidualRecord.corpus`."""
+    ancestry: list[dict[str, Any]]
+    """See `ResidualRecord.ancestry`."""
+    notes: list[str]
+    """What was noticed about models and text, for people."""
+
+    @property
+    def out(self) -> Path:
+        """The folder of everything."""
+        return self.config.output_dir
+
+    def make(self, model: StudiedModel, task: Task) -> StudiedModel:
+        """A model with its folder: given, continued, built.
+
+        Raises:
+            HoldfastError: training or building failed.
+            Interrupted: Ctrl-C; the same call goes on.
+        """
+        started = self.continued(model, task) if model.continued else model
+        if model.distilled or model.self_distilled:
+            return self._distilled(model, started, task)
+        return started if model.residual is None else self._with_residual(model, started, task)
+
+    def measure(self, model: StudiedModel, task: Task) -> StudiedModel:
+        """The model with everything measured that the plan asks for."""
+        from holdfast.evaluation.session import read_record
+
+        folder, path = self.out / "evaluations" / model.name, model.path
+        if path and not model.given and (self.out / path).is_dir():
+            path = str(self.out / path)
+        processes = measuring_processes(self.config.train, self.plan)
+        cache = os.environ.get(EVALUATION_CACHE)
+        measured = measure_model(path, self.plan, folder, cache=cache, task=task, label=model.name, processes=processes)
+        release_memory()
+        about = read_record(folder).models[0]
+        return dataclasses.replace(
+            model,
+            hash=str(about["hash"]),
+            parameters=int(about.get("parameters") or 0),
+            evaluations=self._below(measured.path),
+            state="complete",
+        )
+
+    def continued(self, model: StudiedModel, task: Task) -> StudiedModel:
+        """The model that was trained on the new text, before anything is done to restore it."""
+        config, data = self.config, self.texts[model.budget]
+        run = RunFolder(self.out / "runs" / config.run_name(model))
+        settings = training_settings(config, config.given(model), run.path, data, seed=model.seed)
+        record = self._trained(run, settings, task, f"{model.label}: training on {data.name}")
+        tokens = int(record.training.get("tokens") or 0)
+        parameters = int(record.model.get("parameters") or 0)
+        return dataclasses.replace(
+            model,
+            path=self._below(run.path),
+            tokens=tokens,
+            seconds=float(record.training.get("seconds") or 0.0),
+            flops=6.0 * parameters * tokens,
+            parameters=parameters,
+        )
+
+    def _distilled(self, model: StudiedModel, started: StudiedModel, task: Task) -> StudiedModel:
+        """The continued instruct model, held to the one of before on its own answers, or to itself with the
+        conversations' answers in the prompt."""
+        run = RunFolder(self.out / "runs" / model.name)
+        onto, teacher = str(self.out / started.path), self.config.given(model) if model.distilled else None
+        settings = restoring_settings(self.config, onto, teacher, run.path, seed=model.seed)
+        record = self._trained(run, settings, task, f"{model.label}: answering prompts")
+        seconds = started.seconds + float(record.training.get("seconds") or 0.0)
+        return dataclasses.replace(started, path=self._below(run.path), seconds=seconds)
+
+    def _trained(self, run: RunFolder, settings: Mapping[str, Any], task: Task, text: str) -> RunRecord:
+        """The record of a run that ended; `text` is said where it has not ended before."""
+        with wait_for_lock(run.path.with_name(f".{run.path.name}")):
+            if not (run.exists() and run.read().status == "finished"):
+                say(task.console, text)
+            train_model(settings, (), 0, cache=None, task=task)
+            release_memory()
+        return run.read()
+
+    def _with_residual(self, model: StudiedModel, started: StudiedModel, task: Task) -> StudiedModel:
+        folder, given = self.out / "models" / model.name, self.config.given(model)
+        onto = str(self.out / started.path) if model.continued else given
+        pair, scale = self.config.families[str(model.residual)], 1.0 if model.scale is None else model.scale
+        recipe = Residual(
+            instruct=str(pair.instruct),
+            base=str(pair.base),
+            onto=onto,
+            scale=scale,
+            folder=folder,
+            adapter_base=given if (Path(onto) / "adapter_config.json").is_file() else None,
+        )
+        began = time.monotonic()
+        with wait_for_lock(folder.with_name(f".{folder.name}")):
+            if not has_weights(folder):
+                say(task.console, f"{model.label}: adding {'the' if scale == 1 else f'{scale:g} times the'} residual")
+                build(recipe)
+        return dataclasses.replace(
+            started,
+            path=self._below(folder),
+            seconds=started.seconds + time.monotonic() - began,
+            added=scale * self._relative_norm(str(model.residual)),
+        )
+
+    def _relative_norm(self, family: str) -> float:
+        """The norm of a pair's residual over that of its base, over all weights; NaN where nothing was looked at."""
+        totals = {evidence["family"]: evidence["total"] for evidence in self.ancestry}
+        total = totals.get(family)
+        return float("nan") if total is None else float(total["relative"])
+
+    def _below(self, path: Path) -> str:
+        return path.relative_to(self.out).as_posix()
+
+
+def drop_weights(out: Path, model: StudiedModel) -> None:
+    """Deletes the weights of a model that was made here; everything else of it stays."""
+    from holdfast.studies.engine.worker import remove_weights
+
+    folder = out / model.path
+    if model.path and folder.is_dir() and out.resolve() in folder.resolve().parents:
+        remove_weights(folder)

@@ -1,0 +1,264 @@
+"""`holdfast update`: the whole job, from new text to a model that is current and still follows instructions.
+
+1. models and requests are checked: same architecture and vocabulary, and that the instruct model looks like a child of
+the base;
+2. the new text is read, a part held out, budgets counted (`new_text`);
+3. the base is continued on it, and with `continued_instruct` the instruct model too, to see what that costs
+(`model_builder`);
+4. the residual is added in one pass over the three checkpoints;
+5. base, instruct, continued models and result are measured alike, held against each other in pairs, and reported.
+
+A job is one model. Every step leaves its outcome in the folder: the same command goes on where it stopped and does
+nothing twice. Source: Balancing Continuous Pre-Training.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+from holdfast.errors import ConfigError, RunFolderError
+from holdfast.records.residual import BASE, RECORD_FILE, ResidualRecord, StudiedModel, read_update
+from holdfast.studies.engine import session as engine
+from holdfast.studies.engine.states import FAILED
+from holdfast.studies.engine.storage import REASON
+from holdfast.studies.engine.study import Study, StudyState, Writer, refuse_foreign
+from holdfast.studies.engine.worker import Task
+from holdfast.studies.update.checks import check_measuring, check_models, whole_plan
+from holdfast.studies.update.model_builder import ModelBuilder, drop_weights
+from holdfast.studies.update.new_text import NewText, new_text
+from holdfast.studies.update.outcome import choose_scale, pairs_of
+from holdfast.studies.update.plan import MODEL, NEW_TEXT, ResidualConfig, update_config
+from holdfast.support.environment import say
+from holdfast.support.files import from_jsonable
+
+MADE = "made"
+"""Attribute of a job: the `StudiedModel` that came of it."""
+FOLDERS = ("runs", "models", "evaluations")
+"""Those that hold what was computed from the inputs."""
+C = TypeVar("C", bound=ResidualConfig)
+
+
+def update(config: ResidualConfig, *, console: Any = None) -> ResidualRecord:
+    """Does the whole job, or continues it.
+
+    Args:
+        config: see `plan.update_config`.
+        console: a `rich.console.Console` for progress; None: a new one on standard output.
+
+    Returns:
+        The record; `record.result` names the updated model.
+
+    Raises:
+        ConfigError, ModelError, ShapeError, DataError: something in the request has to change; before anything is
+        trained.
+        RunFolderError: the folder holds something else, or an update with another configuration (what differs).
+        Interrupted: Ctrl-C or SIGTERM; the same command continues.
+        HoldfastError: models failed (which), after the others were made and the page was written.
+    """
+    refuse_foreign(config.output_dir, UpdateStudy.markers, "update")
+    record: ResidualRecord = engine.execute_study(UpdateStudy(config), console=console)
+    return record
+
+
+class UpdateStudy(Study[C]):
+    """An update as the engine runs it.
+
+    Args:
+        settings: what was asked for.
+        builders: by place (`StudiedModel.place`), once it is prepared.
+    """
+
+    noun: ClassVar[str] = "model"
+    markers: ClassVar[tuple[str, ...]] = (RECORD_FILE,)
+    one_in_process: ClassVar[bool] = True
+
+    def __init__(self, settings: C, builders: Mapping[tuple[int, int | None], ModelBuilder] | None = None) -> None:
+        super().__init__(settings)
+        self.builders = builders or {}
+
+    @classmethod
+    def load(cls, resolved: Mapping[str, Any], *, storage: str, output_dir: Path) -> UpdateStudy[C]:
+        """See `Study.load`."""
+        config: Any = dataclasses.replace(update_config(resolved), storage=storage, output_dir=output_dir)
+        return cls(config)
+
+    def open_folder(self, console: Any) -> None:
+        """Compares the request with the one that the folder was begun with.
+
+        Raises:
+            RunFolderError: they differ (in what), and something was made.
+        """
+        out = self.settings.output_dir
+        if not (out / RECORD_FILE).is_file() or not any((out / folder).exists() for folder in FOLDERS):
+            return
+        differences = self.settings.differences(read_update(out).config)
+        if differences:
+            raise RunFolderError(
+                f"{out} was begun with another configuration:",
+                *(f"  - {d}" for d in differences),
+                "Put the old values back to continue it, or choose another output_dir.",
+            )
+
+    def parts(self, console: Any) -> Sequence[C]:
+        """What is prepared on its own."""
+        return [self.settings]
+
+    def prepare(self, console: Any) -> UpdateStudy[C]:
+        """The study with the new text read and everything checked."""
+        builders = {part.models()[0].place: open_builder(part, console) for part in self.parts(console)}
+        return type(self)(self.settings, builders)
+
+    def cells(self, attributes: Mapping[str, Any]) -> list[tuple[str, int]]:
+        """A model has its own seed."""
+        return [("", self.models[attributes[MODEL]].seed)]
+
+    # ---------------------------------------------------------------------------------------------------------- models
+
+    @functools.cached_property
+    def models(self) -> dict[str, StudiedModel]:
+        """Every model by name, none of them made."""
+        parts = [builder.config for builder in self.builders.values()] or [self.settings]
+        models: dict[str, StudiedModel] = {}
+        for part in parts:
+            models |= {model.name: model for model in part.models()}
+        return models
+
+    def make(self, task: Task) -> StudiedModel:
+        """One model, made and measured."""
+        model = self.models[task.attributes[MODEL]]
+        builder = self.builders[model.place]
+        return builder.measure(builder.make(model, task), task)
+
+    def values(self, task: Task) -> Sequence[float]:
+        """One number for a dashboard: the mean of what leads every entry but the new text, signed so that more is
+        better."""
+        measured = StudiedModel(**task.results[0]).measured(self.settings.output_dir).all()
+        leading = [e.metrics[e.primary] for e in measured if e.suite != NEW_TEXT and e.kind != "average"]
+        signed = [m.value if m.higher_is_better else -m.value for m in leading]
+        return [sum(signed) / max(1, len(signed))]
+
+    def stored(self, results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """See `Study.stored`."""
+        return {MADE: results[0]}
+
+    def results(self, attributes: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """See `Study.results`."""
+        return [from_jsonable(attributes[MADE])] if MADE in attributes else []
+
+    # --------------------------------------------------------------------------------------------------------- outcome
+
+    def outcome(self, state: StudyState) -> ResidualRecord:
+        """The record with every model as the storage knows it."""
+        models = dict(self.models)
+        for job in state.latest:
+            name = job.attributes.get(MODEL)
+            if name not in models:
+                continue
+            reason = job.attributes.get(REASON) if job.state == FAILED else None
+            models[name] = dataclasses.replace(models[name], state=job.state, reason=reason)
+            for result in self.results(job.attributes):
+                models[name] = StudiedModel(**result)
+        corpus, ancestry, notes = self._inputs()
+        return ResidualRecord(
+            **state.record_fields(self.settings.resolved, notes),
+            kind=self.settings.kind,
+            families=list(self.settings.families),
+            models=list(models.values()),
+            corpus=corpus,
+            ancestry=ancestry,
+        )
+
+    def _inputs(self) -> tuple[dict[str, Any], list[dict[str, Any]], list[str]]:
+        """Facts of the new text, evidence and notes on the models: of the first part, and all notes; where nothing is
+        prepared, as they stand in the folder."""
+        builders = list(self.builders.values())
+        if builders:
+            notes = [note for builder in builders for note in builder.notes]
+            return builders[0].corpus, builders[0].ancestry, notes
+        folder = self.settings.output_dir
+        if not (folder / RECORD_FILE).is_file():
+            return {}, [], []
+        record = read_update(folder)
+        return record.corpus, record.ancestry, record.notes
+
+    def complete(self, record: ResidualRecord) -> ResidualRecord:
+        """The record with its scale, its result and its pairs; weights that are not kept are deleted once every model
+        is there."""
+        record = self.compared(record)
+        for model in record.models if record.status == "finished" else ():
+            if not model.given and not self.keeps(model, record):
+                drop_weights(self.settings.output_dir, model)
+        return record
+
+    def compared(self, record: ResidualRecord) -> ResidualRecord:
+        """The record of a finished update with its scale, its result and its pairs."""
+        if record.status != "finished":
+            return record
+        out, confidence = self.settings.output_dir, next(iter(self.builders.values())).plan.confidence
+        results = [m for m in record.models if m.continued and m.residual is not None]
+        result, scale = results[0], None
+        if self.settings.chooses:
+            [base] = [m for m in record.models if m.start == BASE and m.continued and m.residual is None]
+            scale = choose_scale(results, base, out, confidence=confidence)
+            result = next(m for m in results if m.scale == scale.chosen)
+        compared = [m for m in record.models if m not in results or m is result]
+        return dataclasses.replace(with_pairs(record, compared, out, confidence), scale=scale, result=result.name)
+
+    def keeps(self, model: StudiedModel, record: ResidualRecord) -> bool:
+        """Whether the weights of a model that was made stay on disk; those of other scales than the chosen one never
+        do."""
+        if model.name == record.result:
+            return self.settings.keep != "none"
+        return self.settings.keep == "all" and model.residual is None
+
+    def page(self, record: ResidualRecord) -> Writer:
+        """The page on what is there."""
+        from holdfast.reports.update_report import write_update_report
+
+        return lambda path: write_update_report(path.parent, record)
+
+
+def with_pairs(record: ResidualRecord, models: Sequence[StudiedModel], out: Path, confidence: float) -> ResidualRecord:
+    """The record with the pairs of these models, and notes on entries that were not compared."""
+    pairs, left_out = pairs_of(models, out, confidence=confidence)
+    return dataclasses.replace(record, pairs=pairs, notes=list(dict.fromkeys([*record.notes, *left_out])))
+
+
+def open_builder(config: ResidualConfig, console: Any) -> ModelBuilder:
+    """Everything that is needed to make models: checked, the new text read, the plan complete.
+
+    Raises:
+        ConfigError, ModelError, ShapeError, DataError: what has to change.
+    """
+    notes, ancestry = check_models(config)
+    for line in notes:  # at once: what comes next may take hours, or fail
+        say(console, line)
+    check_measuring(config)
+    text: NewText | None = None
+    if config.continued:
+        from holdfast.models import load_tokenizer
+
+        base = str(config.families[config.continued[0]].base)
+        text = new_text(config, load_tokenizer(base), config.folder / "corpus")
+        amount = f"{text.facts['documents']:,} documents, {text.facts['tokens']:,} tokens"
+        say(console, f"New text: {amount}; {text.facts['held_out']:,} documents held out.")
+        for line in text.notes:
+            say(console, line)
+    plan = whole_plan(config, text.held_out if text is not None else None)
+    if not plan.entries:
+        raise ConfigError(
+            "evaluation: nothing would be measured: hold out some of the new text (held_out: 0.01), or name what to "
+            "measure."
+        )
+    return ModelBuilder(
+        config=config,
+        texts=text.files if text else {},
+        plan=plan,
+        corpus=text.facts if text else {},
+        ancestry=ancestry,
+        notes=[*notes, *(text.notes if text else ())],
+    )
