@@ -14,7 +14,7 @@ from holdfast.config.help import Section
 from holdfast.studies.update.settings import UpdateSettings
 
 if TYPE_CHECKING:
-    from holdfast.studies.update.plan import ResidualConfig
+    from holdfast.studies.update.plan import UpdateConfig
 
 DESCRIPTION = """\
 Keeps an instruct model current without instruction data. To train it on new text ruins how it follows instructions; so
@@ -104,7 +104,7 @@ def run(argv: list[str]) -> int:
     return 0
 
 
-def read_config(given: Given) -> ResidualConfig:
+def read_config(given: Given) -> UpdateConfig:
     """The configuration of a request.
 
     Raises:

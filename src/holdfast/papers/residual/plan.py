@@ -21,23 +21,57 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from holdfast.config.decode import Given
+from holdfast.config.decode import Given, with_floats
 from holdfast.papers.residual.settings import StudySettings
+from holdfast.papers.residual.small_recipe import at_width, models_of, recipe_of
 from holdfast.records.residual import BASE, INSTRUCT, StudiedModel
-from holdfast.studies.update.plan import ResidualConfig, read_settings, whole_config
-from holdfast.studies.update.settings import CommonSettings
+from holdfast.studies.update.plan import UpdateConfig, completed
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class StudyConfig(ResidualConfig, StudySettings):
-    """A study, checked, with nothing left open. Made by `study_config`."""
+class StudyConfig(UpdateConfig):
+    """A study as `study_config` gives it."""
 
+    settings_class: ClassVar[type[Any]] = StudySettings
     kind: ClassVar[str] = "study"
-    settings: ClassVar[type[CommonSettings]] = StudySettings
     is_part: bool = False
     """Whether it is one small world of one width, of a study of small worlds."""
     where: str = ""
     """Which one, behind a label: ", width 64, world 2"."""
+
+    @staticmethod
+    def normalised(asked: StudySettings) -> StudySettings:  # type: ignore[override]
+        """With the small world in full, and what follows from the families where it was left out."""
+        families, derived, widths, world = asked.families, asked.derived, asked.widths, asked.world
+        if asked.small:
+            recipe = recipe_of(world)
+            families, derived = models_of(recipe, {})
+            widths, world = widths or (recipe.width,), recipe.record()
+        budgets: tuple[Any, ...] = asked.budgets
+        if not budgets and (asked.corpus or asked.small):
+            budgets = (None,)
+        continued = list(families)[:1] if asked.continued is None else asked.continued
+        return completed(
+            dataclasses.replace(
+                with_floats(asked),
+                families=families,
+                derived=derived,
+                widths=widths,
+                world=world,
+                budgets=budgets,
+                continued=tuple(name for name in families if budgets and name in continued),
+                scales=asked.scales or (1.0,),
+                starts=tuple(start for start in (BASE, INSTRUCT) if start in asked.starts),
+                siblings=len(families) > 1 if asked.siblings is None else asked.siblings,
+            )
+        )
+
+    @staticmethod
+    def recorded(asked: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+        """What was given, and the small world in full: a study of a world that a later version would make otherwise is
+        another one."""
+        resolved = UpdateConfig.recorded(asked, given)
+        return {**resolved, "world": asked.world} if asked.small else resolved
 
     @property
     def chooses(self) -> bool:
@@ -47,47 +81,48 @@ class StudyConfig(ResidualConfig, StudySettings):
     @property
     def folder(self) -> Path:
         """Where the inputs of a part lie."""
-        return self.output_dir / f"world{self.seeds[0]}-{self.widths[0]}" if self.is_part else self.output_dir
+        if not self.is_part:
+            return self.output_dir
+        return self.output_dir / f"world{self.asked.seeds[0]}-{self.asked.widths[0]}"
 
     def parts(self) -> Sequence[StudyConfig]:
         """The study by small world, each with pairs, new text and questions of its own, and the first world at the
         other widths; itself outside of one."""
-        if self.small is None or self.is_part:
+        if self.asked.small is None or self.is_part:
             return [self]
-        first = [self._part(self.widths[0], seed) for seed in self.seeds]
-        return first + [self._part(width, self.seeds[0]) for width in self.widths[1:]]
+        widths, seeds = self.asked.widths, self.asked.seeds
+        first = [self._part(widths[0], seed) for seed in seeds]
+        return first + [self._part(width, seeds[0]) for width in widths[1:]]
 
     def _part(self, width: int, seed: int) -> StudyConfig:
         """The part of a study that is one world of one width. Widths beside the first show what size does: they have
         the pair alone, continued on the largest budget, and the residual at scale 1."""
-        from holdfast.papers.residual.small_recipe import at_width, models_of, recipe_of
-
-        recipe = at_width(recipe_of(self.world), width)
-        where = f", world {seed}" if len(self.seeds) > 1 else ""
-        whole: dict[str, Any] = {}
-        if width != self.widths[0]:
+        asked = self.asked
+        recipe = at_width(recipe_of(asked.world), width)
+        where = f", world {seed}" if len(asked.seeds) > 1 else ""
+        if width != asked.widths[0]:
             recipe = dataclasses.replace(recipe, sibling=False, derived=False)
             where = f", width {width}{where}"
-            whole = {
-                "budgets": self.budgets[-1:],
-                "scales": (1.0,),
-                "siblings": False,
-                "retuned": False,
-                "restore": None,
-                "derived": {},
-            }
+            asked = dataclasses.replace(
+                asked, budgets=asked.budgets[-1:], scales=(1.0,), siblings=False, retuned=False, restore=None
+            )
         recipe = dataclasses.replace(recipe, seed=recipe.seed + seed)
         families, derived = models_of(recipe, {})
-        one = {"families": families, "derived": derived, "world": recipe.record()}
-        return dataclasses.replace(self, **{**one, **whole}, widths=(width,), seeds=(seed,), is_part=True, where=where)
+        asked = dataclasses.replace(
+            asked, families=families, derived=derived, world=recipe.record(), widths=(width,), seeds=(seed,)
+        )
+        return dataclasses.replace(self, asked=asked, is_part=True, where=where)
 
     def models(self) -> list[StudiedModel]:
         """Every model of the report, none of them made yet."""
-        return [model for world in self.parts() for model in world._models()]
+        models: list[StudiedModel] = []
+        for part in self.parts():
+            models += part._models()
+        return models
 
     def _tuned(self, continued: StudiedModel) -> Iterator[StudiedModel]:
         """On the conversations of the small world, after the largest budget."""
-        if self.retuned and continued.budget == self.budgets[-1]:
+        if self.asked.retuned and continued.budget == self.asked.budgets[-1]:
             label, name = f"{continued.label} + tuning", f"{continued.name}-tuned"
             yield dataclasses.replace(continued, name=name, label=label, tuned=True)
 
@@ -95,43 +130,15 @@ class StudyConfig(ResidualConfig, StudySettings):
         """The model with its width and its world, in a part of a study of small worlds."""
         if not self.is_part:
             return model
-        [width], [seed] = self.widths, self.seeds
+        [width], [seed] = self.asked.widths, self.asked.seeds
         name, label = f"{model.name}-{width}-world{seed}", f"{model.label}{self.where}"
         return dataclasses.replace(model, name=name, label=label, width=width, seed=seed)
 
 
-def study_config(values: Mapping[str, Any] | Given, *, source: str | None = None) -> StudyConfig:
-    """The configuration of a study; as `update_config`, with keys of `StudySettings`.
+def study_config(values: Mapping[str, Any] | Given, *, source: str | None = None, check: bool = True) -> StudyConfig:
+    """A study from keys as in the YAML; see `AskedStudy.read`.
 
     Raises:
         ConfigError: with every mistake at once.
     """
-    settings, request = read_settings(StudySettings, values, source)
-    families, derived, widths = settings.families, settings.derived, settings.widths
-    if settings.small:
-        from holdfast.papers.residual.small_recipe import models_of, recipe_of
-
-        recipe = recipe_of(settings.world)
-        families, derived = models_of(recipe, {})
-        widths = widths or (recipe.width,)
-        # in full, so that a study of a world that a later version would make otherwise is not taken for this one
-        request.values["world"] = recipe.record()
-    budgets: tuple[int | None, ...] = settings.budgets
-    if not budgets and (settings.corpus or settings.small):
-        budgets = (None,)
-    continued = list(families)[:1] if settings.continued is None else settings.continued
-    return whole_config(
-        StudyConfig,
-        settings,
-        request,
-        settings.folder,
-        name=settings.name,
-        families=families,
-        derived=derived,
-        budgets=budgets,
-        continued=tuple(name for name in families if budgets and name in continued),
-        scales=settings.scales or (1.0,),
-        starts=tuple(start for start in (BASE, INSTRUCT) if start in settings.starts),
-        widths=widths,
-        siblings=len(families) > 1 if settings.siblings is None else settings.siblings,
-    )
+    return StudyConfig.read(values, source=source, check=check)

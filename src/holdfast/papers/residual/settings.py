@@ -60,7 +60,7 @@ class StudySettings(GridSettings, StudyKeys):
 
     def problems(self) -> list[Mistake | str]:
         """Models and files that are not there, and keys that do not go together."""
-        problems = super().problems()
+        problems = [*super().problems(), *self.evaluation_problems()]
         problems += self.corpus_problems(needed=bool(self.budgets) and not self.small)
         problems += self.restore_problems(given=not self.small)
         if self.restore is not None and INSTRUCT not in self.starts:

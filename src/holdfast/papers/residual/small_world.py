@@ -42,7 +42,7 @@ def tuned(model: StudiedModel, builder: ModelBuilder, task: Task) -> StudiedMode
     started = builder.continued(model, task)
     say(task.console, f"{model.label}: tuning on the conversations")
     began = time.monotonic()
-    tuning = instruct_tuning(recipe_of(builder.config.world), builder.out / started.path)
+    tuning = instruct_tuning(recipe_of(builder.config.asked.world), builder.out / started.path)
     path = cached_tuning(tuning, console=task.console)
     release_memory()
     return dataclasses.replace(started, path=str(path), seconds=started.seconds + time.monotonic() - began)
@@ -59,7 +59,7 @@ def fill_in(parts: Sequence[StudyConfig], *, console: Any = None) -> list[StudyC
     Raises:
         ConfigError: unknown names.
     """
-    recipes = [recipe_of(part.world) for part in parts]
+    recipes = [recipe_of(part.asked.world) for part in parts]
     wanted = [(recipe, part.folder / "data") for recipe, part in zip(recipes, parts, strict=True)]
     made = build_worlds(wanted, console=console)
     return [_filled(part, recipe, paths) for part, recipe, paths in zip(parts, recipes, made, strict=True)]
@@ -78,16 +78,17 @@ def _filled(config: StudyConfig, recipe: WorldRecipe, paths: Mapping[str, str]) 
         "save_strategy": "no",
         "use_cpu": True,
     }
-    given = {k: v for k, v in config.train.items() if TRAIN_DEFAULTS.get(k) != v}
-    restore = config.restore
+    given = {k: v for k, v in config.asked.train.items() if TRAIN_DEFAULTS.get(k) != v}
+    restore = config.asked.restore
     if restore is not None and restore.prompts is None:
         restore = dataclasses.replace(restore, prompts=paths["tuning"])
-    return dataclasses.replace(
-        config,
+    asked = dataclasses.replace(
+        config.asked,
         restore=restore,
         families=families,
         derived=derived,
         corpus=(paths["articles"],),
-        evaluation=fill(config.evaluation, paths),
+        evaluation=fill(config.asked.evaluation, paths),
         train={k: v for k, v in TRAIN_DEFAULTS.items() if k != "save_steps"} | own | given,
     )
+    return dataclasses.replace(config, asked=asked)

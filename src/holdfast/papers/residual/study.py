@@ -7,12 +7,10 @@ there. Source: Balancing Continuous Pre-Training, tables 2 to 4, figure 1.
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from holdfast.papers.residual.plan import StudyConfig, study_config
+from holdfast.papers.residual.plan import StudyConfig
 from holdfast.records.residual import ResidualRecord, StudiedModel
 from holdfast.studies.engine import session as engine
 from holdfast.studies.engine.states import COMPLETE
@@ -52,17 +50,12 @@ def run_residual_study(
 class ResidualStudy(UpdateStudy[StudyConfig]):
     """The residual study as the engine runs it."""
 
+    config_class: ClassVar[type[StudyConfig]] = StudyConfig
     begins: ClassVar[str] = "holdfast study run study.yaml"
-
-    @classmethod
-    def load(cls, resolved: Mapping[str, Any], *, storage: str, output_dir: Path) -> ResidualStudy:
-        """See `Study.load`."""
-        config = study_config(resolved, source=f"study '{resolved['name']}'")
-        return cls(dataclasses.replace(config, storage=storage, output_dir=output_dir))
 
     def parts(self, console: Any) -> Sequence[StudyConfig]:
         """Its small worlds with their models and files; itself outside of one."""
-        if self.settings.small is None:
+        if self.settings.asked.small is None:
             return [self.settings]
         from holdfast.papers.residual.small_world import fill_in
 
@@ -85,7 +78,7 @@ class ResidualStudy(UpdateStudy[StudyConfig]):
 
     def keeps(self, model: StudiedModel, record: ResidualRecord) -> bool:
         """All weights, or none."""
-        return self.settings.keep != "none"
+        return self.settings.asked.keep != "none"
 
     def page(self, record: ResidualRecord) -> Writer:
         """The page with the paper's tables."""

@@ -76,20 +76,23 @@ class AskedStudy(Generic[A]):
 
     def differences(self, old: Mapping[str, Any]) -> list[str]:
         """What keeps the study whose `resolved` is `old` from being this one, a sentence each."""
-        begun = self._with_defaults(old)
+        begun, now = self._with_defaults(old), self._with_defaults(self.resolved)
+        if begun is None or now is None:
+            begun, now = dict(old), self.resolved
         ignored = {"output_dir", *self.may_change(old)}
         changes = []
-        for key in dict.fromkeys([*begun, *self.resolved]):
-            before, now = begun.get(key), self.resolved.get(key)
-            if key not in ignored and before != now:
-                changes.append(f"{key}: was {before!r}, is {now!r}")
+        for key in dict.fromkeys([*begun, *now]):
+            if key not in ignored and begun.get(key) != now.get(key):
+                before, after = old.get(key, begun.get(key)), self.resolved.get(key, now.get(key))
+                changes.append(f"{key}: was {before!r}, is {after!r}")
         return changes
 
-    def _with_defaults(self, old: Mapping[str, Any]) -> dict[str, Any]:
-        """A record of settings, at any depth with the defaults of those that there were not when it was written."""
+    def _with_defaults(self, old: Mapping[str, Any]) -> dict[str, Any] | None:
+        """A record of settings, at any depth with the defaults of those that it does not have; None where it cannot be
+        read any more."""
         begun = self.begun_as(old)
         if begun is None:
-            return dict(old)
+            return None
         settings = to_jsonable(begun.asked)
         for key in (*NOT_DECIDING, "small", "output_dir"):
             settings.pop(key, None)
@@ -195,15 +198,14 @@ class AskedStudy(Generic[A]):
         problems = cls.key_problems(settings) if check else []
         problems += cls.settings_problems(settings)
         small = small_settings.recorded(settings.small) if not problems else None
-        resolved = without_secrets(to_jsonable(settings))
-        for key in NOT_DECIDING:
-            resolved.pop(key, None)
+        if small != settings.small:
+            settings = dataclasses.replace(settings, small=small)
         config = cls(
-            asked=dataclasses.replace(settings, small=small),
+            asked=settings,
             output_dir=settings.folder,
             storage=settings.database,
             names={},
-            resolved={**resolved, "small": small, "output_dir": str(settings.folder)},
+            resolved=cls.recorded(settings, request.values),
         )
         if not problems:
             problems = config.plan_problems()
@@ -213,6 +215,19 @@ class AskedStudy(Generic[A]):
             file = str(request.file) if request.file else None
             raise ConfigError(list(dict.fromkeys(problems)), source=source or file)
         return config
+
+    @staticmethod
+    def recorded(asked: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Settings as a record keeps them, itself a valid configuration.
+
+        Args:
+            asked: the settings.
+            given: keys and values that they were read from.
+        """
+        resolved = without_secrets(to_jsonable(asked))
+        for key in NOT_DECIDING:
+            resolved.pop(key, None)
+        return {**resolved, "output_dir": str(asked.folder)}
 
     def problems_before(self) -> list[str]:
         """Names that the small setting does not make, and what is wrong with a run whatever it makes; what is measured
@@ -233,8 +248,8 @@ class StudyAsked(Study[C]):
     @classmethod
     def load(cls, resolved: Mapping[str, Any], *, storage: str, output_dir: Path) -> StudyAsked[C]:
         """See `Study.load`."""
-        config: C = cls.config_class.read(resolved, source=f"study '{resolved['name']}'", check=False)  # type: ignore[assignment]
-        names = small_settings.existing_files(output_dir / "data") if config.resolved["small"] else {}
+        config: C = cls.config_class.read(resolved, source=f"study '{resolved.get('name', output_dir.name)}'", check=False)  # type: ignore[assignment]
+        names = small_settings.existing_files(output_dir / "data") if config.asked.small else {}
         return cls(dataclasses.replace(config, storage=storage, output_dir=output_dir, names=names))
 
     def prepare(self, console: Any) -> StudyAsked[C]:

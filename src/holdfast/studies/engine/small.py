@@ -75,9 +75,11 @@ def problem_with(small: str | None, start: str = "model") -> str | None:
 
 
 def recorded(small: str | None) -> str | None:
-    """What a record keeps: as it was begun, else as this version makes it."""
+    """What a record keeps: as it was begun, else as this version makes it; a setting that is a study's own as it is."""
     name, _, begun = (small or "").partition(MADE_OF)
-    return f"{name}{MADE_OF}{begun or settings_module().setting_version(name)}" if name else None
+    if not name or name not in settings_module().SETTINGS:
+        return small or None
+    return f"{name}{MADE_OF}{begun or settings_module().setting_version(name)}"
 
 
 def make_files(small: str, folder: Path, *, source: str, seed: int = 0, console: Any = None) -> dict[str, str]:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from holdfast.errors import ConfigError, HoldfastError, ModelError, ShapeError
 from holdfast.records.residual import BASE, INSTRUCT
 from holdfast.studies.update.outcome import with_choice
-from holdfast.studies.update.plan import HELD_OUT_DOCUMENTS, NEW_TEXT, ResidualConfig
+from holdfast.studies.update.plan import HELD_OUT_DOCUMENTS, UpdateConfig
+from holdfast.studies.update.settings import NEW_TEXT
 from holdfast.support.environment import shown_name
 from holdfast.support.files import to_jsonable
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from holdfast.evaluation.entries import EvaluationPlan
 
 
-def check_models(config: ResidualConfig) -> tuple[list[str], list[dict[str, Any]]]:
+def check_models(config: UpdateConfig) -> tuple[list[str], list[dict[str, Any]]]:
     """Whether every residual can be added to what it will be added to, and whether the instruct models look like
     children of their bases.
 
@@ -36,7 +37,8 @@ def check_models(config: ResidualConfig) -> tuple[list[str], list[dict[str, Any]
     notes: list[str] = []
     evidence = []
     for name, onto in _residual_targets(config):
-        base, instruct = str(config.families[name].base), str(config.families[name].instruct)
+        pair = config.asked.families[name]
+        base, instruct = str(pair.base), str(pair.instruct)
         try:
             for model in (base, instruct):
                 open_source(model)  # whether it is whole
@@ -57,14 +59,14 @@ def check_models(config: ResidualConfig) -> tuple[list[str], list[dict[str, Any]
     return list(dict.fromkeys(notes)), evidence
 
 
-def _residual_targets(config: ResidualConfig) -> Iterator[tuple[str, str]]:
+def _residual_targets(config: UpdateConfig) -> Iterator[tuple[str, str]]:
     """Every family with what its residual is added to."""
-    bases = {name: str(family.base) for name, family in config.families.items()}
+    bases = {name: str(family.base) for name, family in config.asked.families.items()}
     yield from bases.items()
     for name, other in itertools.product(bases, repeat=2):
-        if config.siblings and name != other:
+        if config.asked.siblings and name != other:
             yield name, bases[other]
-    for path, name in itertools.product(config.derived.values(), bases):
+    for path, name in itertools.product(config.asked.derived.values(), bases):
         yield name, path
 
 
@@ -86,7 +88,7 @@ def _check_vocabulary(base: str, instruct: str) -> None:
         )
 
 
-def check_measuring(config: ResidualConfig) -> None:
+def check_measuring(config: UpdateConfig) -> None:
     """Tasks and their data, before anything slow.
 
     Raises:
@@ -94,12 +96,12 @@ def check_measuring(config: ResidualConfig) -> None:
     """
     from holdfast.evaluation.session import ModelRequest, check_request
 
-    family = next(iter(config.families.values()))
+    family = next(iter(config.asked.families.values()))
     models = [ModelRequest(name=str(getattr(family, label)), label=label) for label in (BASE, INSTRUCT)]
     check_request(models, whole_plan(config))
 
 
-def whole_plan(config: ResidualConfig, held_out: Path | None = None) -> EvaluationPlan:
+def whole_plan(config: UpdateConfig, held_out: Path | None = None) -> EvaluationPlan:
     """The user's plan with the held-out new text, and with the average that chooses a scale.
 
     Raises:
@@ -107,7 +109,7 @@ def whole_plan(config: ResidualConfig, held_out: Path | None = None) -> Evaluati
     """
     from holdfast.evaluation.suite import parse_evaluation
 
-    suites = dict(config.evaluation)
+    suites = dict(config.asked.evaluation)
     if held_out is not None:
         entry = {"perplexity": str(held_out.resolve()), "name": "held_out", "max_documents": HELD_OUT_DOCUMENTS}
         suites[NEW_TEXT] = [entry]

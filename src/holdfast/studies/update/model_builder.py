@@ -18,7 +18,7 @@ from holdfast.records.residual import StudiedModel
 from holdfast.records.run import RunFolder, RunRecord
 from holdfast.studies.engine.models import measure_model, measuring_processes, train_model
 from holdfast.studies.engine.recipes import Residual, build, has_weights
-from holdfast.studies.update.plan import ResidualConfig, restoring_settings, training_settings
+from holdfast.studies.update.plan import UpdateConfig
 from holdfast.support.environment import EVALUATION_CACHE, say, wait_for_lock
 from holdfast.support.resources import release_memory
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 class ModelBuilder:
     """What making models needs, beside their plan: models that were checked, the new text, what is measured."""
 
-    config: ResidualConfig
+    config: UpdateConfig
     texts: Mapping[int | None, Path]
     """New text by budget."""
     plan: EvaluationPlan
@@ -66,7 +66,7 @@ class ModelBuilder:
         folder, path = self.out / "evaluations" / model.name, model.path
         if path and not model.given and (self.out / path).is_dir():
             path = str(self.out / path)
-        processes = measuring_processes(self.config.train, self.plan)
+        processes = measuring_processes(self.config.asked.train, self.plan)
         cache = os.environ.get(EVALUATION_CACHE)
         measured = measure_model(path, self.plan, folder, cache=cache, task=task, label=model.name, processes=processes)
         release_memory()
@@ -83,7 +83,7 @@ class ModelBuilder:
         """The model that was trained on the new text, before anything is done to restore it."""
         config, data = self.config, self.texts[model.budget]
         run = RunFolder(self.out / "runs" / config.run_name(model))
-        settings = training_settings(config, config.given(model), run.path, data, seed=model.seed)
+        settings = config.training(config.given(model), run.path, data, seed=model.seed)
         record = self._trained(run, settings, task, f"{model.label}: training on {data.name}")
         tokens = int(record.training.get("tokens") or 0)
         parameters = int(record.model.get("parameters") or 0)
@@ -101,7 +101,7 @@ class ModelBuilder:
         conversations' answers in the prompt."""
         run = RunFolder(self.out / "runs" / model.name)
         onto, teacher = str(self.out / started.path), self.config.given(model) if model.distilled else None
-        settings = restoring_settings(self.config, onto, teacher, run.path, seed=model.seed)
+        settings = self.config.restoring(onto, teacher, run.path, seed=model.seed)
         record = self._trained(run, settings, task, f"{model.label}: answering prompts")
         seconds = started.seconds + float(record.training.get("seconds") or 0.0)
         return dataclasses.replace(started, path=self._below(run.path), seconds=seconds)
@@ -118,7 +118,7 @@ class ModelBuilder:
     def _with_residual(self, model: StudiedModel, started: StudiedModel, task: Task) -> StudiedModel:
         folder, given = self.out / "models" / model.name, self.config.given(model)
         onto = str(self.out / started.path) if model.continued else given
-        pair, scale = self.config.families[str(model.residual)], 1.0 if model.scale is None else model.scale
+        pair, scale = self.config.asked.families[str(model.residual)], 1.0 if model.scale is None else model.scale
         recipe = Residual(
             instruct=str(pair.instruct),
             base=str(pair.base),

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import ConfigError, DataError
-from holdfast.studies.update.plan import ResidualConfig
+from holdfast.studies.update.plan import UpdateConfig
 from holdfast.support.files import fingerprint, read_json, read_jsonl, read_object, write_json, write_jsonl
 from holdfast.support.progress import progress
 from holdfast.support.token_counts import shown_tokens
@@ -47,7 +47,7 @@ class NewText:
     notes: list[str] = field(default_factory=list)
 
 
-def corpus_request(config: ResidualConfig, output: Path) -> Preparation:
+def corpus_request(config: UpdateConfig, output: Path) -> Preparation:
     """What `holdfast data prepare` is asked for.
 
     Args:
@@ -60,10 +60,10 @@ def corpus_request(config: ResidualConfig, output: Path) -> Preparation:
     from holdfast.data.prepare.run import Preparation
 
     request = Preparation(
-        inputs=tuple(Path(name) for name in config.corpus),
+        inputs=tuple(Path(name) for name in config.asked.corpus),
         output=output,
         options=config.corpus_options,
-        heldout=config.held_out,
+        heldout=config.asked.held_out,
         seed=0,
     )
     problems = []
@@ -75,7 +75,7 @@ def corpus_request(config: ResidualConfig, output: Path) -> Preparation:
     return request
 
 
-def new_text(config: ResidualConfig, tokenizer: Any, folder: Path) -> NewText:
+def new_text(config: UpdateConfig, tokenizer: Any, folder: Path) -> NewText:
     """Reads the corpus, or finds it read, and cuts it to the budgets.
 
     Args:
@@ -92,7 +92,7 @@ def new_text(config: ResidualConfig, tokenizer: Any, folder: Path) -> NewText:
     from holdfast.data.packing import pack
     from holdfast.data.prepare.run import NothingHeldOut, prepare
 
-    everything = folder / "all.jsonl"
+    asked, everything = config.asked, folder / "all.jsonl"
     request = corpus_request(config, everything)
     notes = []
     try:
@@ -100,19 +100,19 @@ def new_text(config: ResidualConfig, tokenizer: Any, folder: Path) -> NewText:
     except NothingHeldOut as error:
         if "held_out" in config.resolved:
             raise DataError(
-                f"held_out: {config.held_out:g} of {error.rows} documents is less than one. Give a larger share, or 0 "
+                f"held_out: {asked.held_out:g} of {error.rows} documents is less than one. Give a larger share, or 0 "
                 f"to measure no new text."
             ) from None
         prepared = prepare(dataclasses.replace(request, heldout=SMALL_HELD_OUT))
         notes.append(
-            f"{config.held_out:.0%} of {error.rows} documents is less than one; {SMALL_HELD_OUT:.0%} are held out. "
+            f"{asked.held_out:.0%} of {error.rows} documents is less than one; {SMALL_HELD_OUT:.0%} are held out. "
             f"held_out sets the share."
         )
     counts = prepared.record["counts"]
     held_out = request.heldout_path if request.heldout_path is not None and counts["heldout"] else None
     lengths = _lengths(everything, tokenizer, folder / "lengths.json")
     total = sum(lengths)
-    budgets = [b for b in config.budgets if b is not None]
+    window, budgets = asked.window, [b for b in asked.budgets if b is not None]
     if budgets and max(budgets) > total:
         raise ConfigError(
             f"tokens: the corpus has {total:,} tokens in {len(lengths):,} documents to train on, less than the budget "
@@ -120,16 +120,16 @@ def new_text(config: ResidualConfig, tokenizer: Any, folder: Path) -> NewText:
             "goes through the same text several times."
         )
     files: dict[int | None, Path] = {}
-    for budget in config.budgets:
+    for budget in asked.budgets:
         if budget is None:
             files[None] = everything
         else:
             files[budget] = _cut(everything, lengths[: _count(lengths, budget)], budget, folder)
-    packed = pack(np.array(lengths), config.window).info
-    longer = sum(n > config.window for n in lengths)
+    packed = pack(np.array(lengths), window).info
+    longer = sum(n > window for n in lengths)
     if longer:
         share = (
-            f"{longer:,} of {len(lengths):,} documents are longer than the window of {config.window} tokens "
+            f"{longer:,} of {len(lengths):,} documents are longer than the window of {window} tokens "
             f"(longest: {max(lengths):,})"
         )
         notes.append(f"{share}: they are split, and their parts do not see each other.")

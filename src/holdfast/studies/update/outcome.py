@@ -11,7 +11,8 @@ from holdfast.evaluation.averages import SUITE as AVERAGES
 from holdfast.evaluation.compare.folders import compare_folders
 from holdfast.evaluation.entries import Average, EvaluationPlan
 from holdfast.records.residual import BASE, DERIVED, INSTRUCT, ModelPair, ScaleChoice, StudiedModel
-from holdfast.studies.update.plan import NEW_TEXT, ResidualConfig
+from holdfast.studies.update.plan import UpdateConfig
+from holdfast.studies.update.settings import NEW_TEXT
 
 CHOICE = "scale_choice"
 """The average that scales are chosen by."""
@@ -103,7 +104,7 @@ def _kind(model: StudiedModel) -> Kind:
     return model.start, model.continued, model.restored
 
 
-def with_choice(plan: EvaluationPlan, config: ResidualConfig) -> tuple[EvaluationPlan, list[str]]:
+def with_choice(plan: EvaluationPlan, config: UpdateConfig) -> tuple[EvaluationPlan, list[str]]:
     """The plan with the average that scales are chosen by, and a sentence for each entry that is not there.
 
     Members are the entries that `choose_by` names, as "suite/name" or by their name, else all but the new text.
@@ -111,7 +112,7 @@ def with_choice(plan: EvaluationPlan, config: ResidualConfig) -> tuple[Evaluatio
     if not config.chooses:
         return plan, []
     entries = {f"{entry.suite}/{entry.name}": entry for entry in plan.entries}
-    names = config.choose_by or [name for name, entry in entries.items() if entry.suite != NEW_TEXT]
+    names = config.asked.choose_by or [name for name, entry in entries.items() if entry.suite != NEW_TEXT]
     problems: list[str] = []
     members: list[tuple[str, str, str | None]] = []
     for chosen in names:

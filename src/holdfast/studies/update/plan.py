@@ -18,17 +18,17 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 from holdfast.config.declare import settings_of
-from holdfast.config.decode import Given, coerce_all, decode, with_floats
-from holdfast.config.values import Mistake
+from holdfast.config.decode import Given, with_floats
 from holdfast.data.prepare.corpus import CorpusOptions
-from holdfast.errors import ConfigError
 from holdfast.records.residual import BASE, DERIVED, INSTRUCT, StudiedModel
 from holdfast.runs.on_policy import SamplingSettings
+from holdfast.studies.engine.asked import NOT_DECIDING, AskedStudy
+from holdfast.studies.engine.keys import StudyKeys
 from holdfast.studies.update.settings import (
     SELF_DISTILLATION,
     CommonSettings,
@@ -47,8 +47,6 @@ if TYPE_CHECKING:
 HELD_OUT_DOCUMENTS = 500
 """Held-out documents that are measured at most."""
 CORPUS_KEYS = tuple(s.name for s in settings_of(CorpusOptions))
-NEW_TEXT = "new_text"
-"""The suite of the held-out new text."""
 MODEL = "model"
 """Attribute of a job: the model that it makes."""
 TRAIN_DEFAULTS: dict[str, Any] = {
@@ -64,32 +62,87 @@ TRAIN_DEFAULTS: dict[str, Any] = {
     "report_to": "none",
 }
 """Of the continued models, where the user says nothing. The paper does not print its own."""
+NOT_RESTORING = ("retention", "packing", "packing_strategy", "num_train_epochs", "max_steps", "max_length")
+"""Keys of the continuation that say nothing of the second stage."""
+G = TypeVar("G", bound=GridSettings)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ResidualConfig(GridSettings):
-    """An update, checked, with nothing left open. Made by `update_config`."""
+class UpdateGrid(GridSettings, StudyKeys):
+    """An update as a grid of one pair."""
 
-    kind: ClassVar[str] = "update"
-    """Of its record."""
-    settings: ClassVar[type[CommonSettings]] = UpdateSettings
-    """What it is read from."""
-    name: str
-    output_dir: Path
-    keep: Literal["all", "result", "none"] = "all"
-    """Whose weights stay on disk."""
+    small: ClassVar[None] = None
+    continued: tuple[str, ...] = ("",)
+    """Families whose models are continued."""
     budgets: tuple[int | None, ...] = ()
     """Tokens each; None: all of the corpus."""
-    continued: tuple[str, ...]
-    """Families whose models are continued."""
-    evaluation: dict[str, Any]
+    keep: Literal["all", "result", "none"] = "all"
+    """Whose weights stay on disk."""
     choose_by: tuple[str, ...] = ()
-    """Entries that choose the scale of an update."""
-    storage: str = ""
-    workers: int | None = 1
-    """Models at a time on this machine."""
-    resolved: dict[str, Any]
-    """As plain JSON; itself a valid configuration."""
+    """Entries that choose the scale."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class UpdateConfig(AskedStudy[Any]):
+    """An update as `update_config` gives it."""
+
+    settings_class: ClassVar[type[Any]] = UpdateSettings
+    kind: ClassVar[str] = "update"
+    """Of its record."""
+
+    @staticmethod
+    def normalised(asked: UpdateSettings) -> UpdateGrid:
+        """The one pair as a family, one budget, one seed."""
+        asked = with_floats(asked)
+        folder = asked.output_dir or Path("runs/update")
+        scales = asked.scales or (() if asked.scale is None else (asked.scale,))
+        if asked.scales or not scales:
+            scales = (*scales, 1.0)  # it is what others are held against
+        grid = UpdateGrid(
+            **{field.name: getattr(asked, field.name) for field in dataclasses.fields(CommonSettings)},
+            name=folder.name or "update",
+            output_dir=folder,
+            workers=1,
+            families={"": FamilySettings(base=asked.base, instruct=asked.instruct)},
+            budgets=(asked.tokens,),
+            seeds=(asked.seed,),
+            scales=scales,
+            starts=(BASE, INSTRUCT) if asked.continued_instruct or asked.restore else (BASE,),
+            siblings=False,
+            keep=asked.keep,
+            choose_by=asked.choose_by,
+        )
+        return completed(grid)
+
+    @staticmethod
+    def recorded(asked: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+        """What was given, and no default."""
+        resolved = {key.replace("-", "_"): value for key, value in given.items() if key != "storage"}
+        return without_secrets(to_jsonable(resolved))
+
+    def may_change(self, old: Mapping[str, Any]) -> Collection[str]:
+        """What is kept on the disk, and who works."""
+        return ("keep", *NOT_DECIDING)
+
+    def part_problems(self) -> list[str]:
+        """What the code that trains says, where models and corpus are there."""
+        return self.run_problems()
+
+    def problems_before(self) -> list[str]:
+        """The same: what a small world makes is looked at when it is there."""
+        return self.run_problems()
+
+    def runs(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        """A training of each kind, under the key that says how it is done."""
+        asked, run = self.asked, Path("run")
+        pair = next(iter(asked.families.values()))
+        base, instruct = str(pair.base), str(pair.instruct)
+        if not (asked.continued and asked.corpus and base):
+            return
+        yield "train", self.training(base, run, Path(asked.corpus[0]), seed=0)
+        for way in asked.restore.by if asked.restore is not None else ():
+            teacher = None if way == SELF_DISTILLATION else instruct
+            yield "restore", self.restoring(instruct, teacher, run, seed=0)
 
     @property
     def measures(self) -> tuple[str, ...]:
@@ -99,27 +152,12 @@ class ResidualConfig(GridSettings):
     @property
     def corpus_options(self) -> dict[str, Any]:
         """Which documents are read, of what was asked for."""
-        return {key: value for key in CORPUS_KEYS if (value := getattr(self, key)) is not None}
+        return {key: value for key in CORPUS_KEYS if (value := getattr(self.asked, key)) is not None}
 
     @property
     def chooses(self) -> bool:
         """Whether one of several scales is chosen."""
-        return len(self.scales) > 1
-
-    def differences(self, old: Mapping[str, Any]) -> list[str]:
-        """What sets this one apart from the configuration that a folder or a storage was begun with; a sentence each.
-        Values are compared as their declarations read them: `"3"` of a command line is the 3 of a file."""
-        before, now = self._read(old), self._read(self.resolved)
-        differences = []
-        for key in sorted({*before, *now} - {"output_dir", "workers", "keep", "storage"}):
-            if before.get(key) != now.get(key):
-                differences.append(f"{key}: was {old.get(key)!r}, is {self.resolved.get(key)!r}")
-        return differences
-
-    def _read(self, record: Mapping[str, Any]) -> dict[str, Any]:
-        known = {setting.name: setting for setting in settings_of(self.settings)}
-        values = {key: value for key, value in record.items() if value is not None}
-        return values | coerce_all(known, values)[0]
+        return len(self.asked.scales) > 1
 
     @property
     def folder(self) -> Path:
@@ -137,8 +175,8 @@ class ResidualConfig(GridSettings):
     def given(self, model: StudiedModel) -> str:
         """The path of what a model starts from."""
         if model.start == DERIVED:
-            return self.derived[model.family]
-        return str(getattr(self.families[model.family], model.start))
+            return self.asked.derived[model.family]
+        return str(getattr(self.asked.families[model.family], model.start))
 
     def run_name(self, model: StudiedModel) -> str:
         """The run folder's name of the continued model that a model is, or is made of."""
@@ -149,28 +187,28 @@ class ResidualConfig(GridSettings):
         return list(self._models())
 
     def _models(self) -> Iterator[StudiedModel]:
-        for family, start in itertools.product(self.families, (BASE, INSTRUCT)):
+        for family, start in itertools.product(self.asked.families, (BASE, INSTRUCT)):
             yield self._model(family, start, path=True)
-        for family, budget, seed in itertools.product(self.continued, self.budgets, self.seeds):
+        for family, budget, seed in itertools.product(self.asked.continued, self.asked.budgets, self.asked.seeds):
             yield from self._continued(family, budget, seed)
-        for family, other in itertools.product(self.families, repeat=2):
-            if self.siblings and other != family:
+        for family, other in itertools.product(self.asked.families, repeat=2):
+            if self.asked.siblings and other != family:
                 yield from self._with_residual(self._model(family, BASE), other)
-        for name, path in self.derived.items():
+        for name, path in self.asked.derived.items():
             derived = self._placed(StudiedModel(name=name, label=name, start=DERIVED, family=name, path=path))
             yield derived
-            for family in self.families:
+            for family in self.asked.families:
                 yield from self._with_residual(derived, family)
 
     def _continued(self, family: str, budget: int | None, seed: int) -> Iterator[StudiedModel]:
         """What is continued on one budget, and what brings its instruction following back."""
-        models = [self._model(family, s, budget=budget, seed=seed, continued=True) for s in self.starts]
+        models = [self._model(family, s, budget=budget, seed=seed, continued=True) for s in self.asked.starts]
         yield from models
-        if self.residuals and BASE in self.starts:
+        if self.asked.residuals and BASE in self.asked.starts:
             yield from self._with_residual(models[0], family)
-        if BASE in self.starts:
+        if BASE in self.asked.starts:
             yield from self._tuned(models[0])
-        for model in models if self.restore is not None else ():
+        for model in models if self.asked.restore is not None else ():
             if model.start == INSTRUCT:
                 yield from self._restored(model)
 
@@ -179,8 +217,8 @@ class ResidualConfig(GridSettings):
         yield from ()
 
     def _restored(self, continued: StudiedModel) -> Iterator[StudiedModel]:
-        assert self.restore is not None
-        for way in dict.fromkeys(self.restore.by):
+        assert self.asked.restore is not None
+        for way in dict.fromkeys(self.asked.restore.by):
             by_itself = way == SELF_DISTILLATION
             prefix = "self-" if by_itself else ""
             yield dataclasses.replace(
@@ -209,7 +247,7 @@ class ResidualConfig(GridSettings):
         elif continued and budget is not None:
             names.append(shown_tokens(budget))
             label += f" + {shown_tokens(budget)} tokens"
-        if continued and len(self.seeds) > 1:
+        if continued and len(self.asked.seeds) > 1:
             names.append(f"seed{seed}")
             label += f", seed {seed}"
         return self._placed(
@@ -221,7 +259,7 @@ class ResidualConfig(GridSettings):
                 budget=budget,
                 seed=seed,
                 tokens=-1 if continued else 0,  # counted when it is trained
-                path=str(getattr(self.families[family], start)) if path else "",
+                path=str(getattr(self.asked.families[family], start)) if path else "",
             )
         )
 
@@ -233,179 +271,80 @@ class ResidualConfig(GridSettings):
         residual = "residual" if family in ("", start.family) else f"{family} residual"
         name = f"{start.name}-{residual.replace(' ', '-')}"
         added = dataclasses.replace(start, residual=family, path="")
-        if self.scales == (1.0,):
-            yield dataclasses.replace(added, name=name, label=f"{start.label} + {residual}", scale=self.scales[0])
+        if self.asked.scales == (1.0,):
+            yield dataclasses.replace(added, name=name, label=f"{start.label} + {residual}", scale=self.asked.scales[0])
             return
-        for scale in self.scales:
+        for scale in self.asked.scales:
             label = f"{start.label} + {scale:g} x {residual}"
             yield dataclasses.replace(added, name=f"{name}-x{scale:g}", label=label, scale=scale)
 
+    # -------------------------------------------------------------------------------------------------------- training
 
-# -------------------------------------------------------------------------------------------------------------- reading
+    def training(self, model: str, out: Path, data: Path, *, seed: int) -> dict[str, Any]:
+        """The configuration of one continued model, as `holdfast train --config` takes it.
+
+        Whole documents in windows, attention and positions confined to each, long documents split (Balancing Continuous
+        Pre-Training, section 3.1.1).
+        """
+        return {
+            "packing": True,
+            "packing_strategy": "bfd_split",
+            **self.asked.train,
+            "model_name_or_path": model,
+            "dataset_name": str(data),
+            "output_dir": str(out),
+            "max_length": self.asked.window,
+            "num_train_epochs": self.asked.epochs,
+            "seed": seed,
+        }
+
+    def restoring(self, model: str, teacher: str | None, out: Path, *, seed: int) -> dict[str, Any]:
+        """The configuration of the second stage of one model, as `holdfast train --config` takes it.
+
+        Args:
+            model: the continued instruct model.
+            teacher: the instruct model of before; None: the model itself, which reads the prompts' answers.
+            out: the run's folder.
+        """
+        restore = self.asked.restore
+        assert restore is not None and restore.prompts is not None
+        annealing = {"direction": restore.direction, "teacher": "online", "teacher_model": teacher}
+        sampling = {f.name: getattr(restore, f.name) for f in dataclasses.fields(SamplingSettings)}
+        if teacher is None:
+            sampling["self_distillation"] = restore.direction
+        return {
+            **{key: value for key, value in self.asked.train.items() if key not in NOT_RESTORING},
+            **restore.train,
+            "model_name_or_path": model,
+            "dataset_name": restore.prompts,
+            "output_dir": str(out),
+            "max_steps": restore.steps,
+            "on_policy": sampling,
+            "retention": [] if teacher is None else [{"label_annealing": annealing}],
+            "seed": seed,
+        }
 
 
-def update_config(values: Mapping[str, Any] | Given, *, source: str | None = None) -> ResidualConfig:
-    """The configuration of one update.
+def completed(asked: G) -> G:
+    """Settings with paths in full, each scale once, and what training has where nothing is said."""
+    families: dict[str, FamilySettings] = {}
+    for name, family in asked.families.items():
+        families[name] = FamilySettings(base=home(family.base), instruct=home(family.instruct))
+    return dataclasses.replace(
+        asked,
+        families=families,
+        derived={name: home(model) for name, model in asked.derived.items()},
+        corpus=tuple(map(home, asked.corpus)),
+        scales=tuple(dict.fromkeys(asked.scales)),
+        train={**TRAIN_DEFAULTS, **asked.train},
+        evaluation=asked.suites,
+    )
 
-    Args:
-        values: keys of `UpdateSettings`.
-        source: the file, for messages.
+
+def update_config(values: Mapping[str, Any] | Given, *, source: str | None = None, check: bool = True) -> UpdateConfig:
+    """An update from keys as in the YAML; see `AskedStudy.read`.
 
     Raises:
         ConfigError: with every mistake at once.
     """
-    settings, request = read_settings(UpdateSettings, values, source)
-    return whole_config(
-        ResidualConfig,
-        settings,
-        request,
-        settings.output_dir or Path("runs/update"),
-        families={"": FamilySettings(base=settings.base, instruct=settings.instruct)},
-        continued=("",),
-        budgets=(settings.tokens,),
-        seeds=(settings.seed,),
-        # 1 is what the others are held against
-        scales=(*settings.scales, 1.0) if settings.scales else (1.0 if settings.scale is None else settings.scale,),
-        starts=(BASE, INSTRUCT) if settings.continued_instruct or settings.restore else (BASE,),
-        siblings=False,
-    )
-
-
-T = TypeVar("T", bound=CommonSettings)
-C = TypeVar("C", bound=ResidualConfig)
-
-
-def read_settings(cls: type[T], values: Mapping[str, Any] | Given, source: str | None) -> tuple[T, Given]:
-    """The settings, and what is measured looked up; every mistake at once.
-
-    Raises:
-        ConfigError: there is one.
-    """
-    request = values if isinstance(values, Given) else Given(values=dict(values), file=source)
-    request.values = request.set_here(cls)
-    settings, mistakes = decode(cls, request.values)
-    if not any(m.path[:1] == ("evaluation",) for m in mistakes):
-        mistakes += _evaluation_problems(request.values.get("evaluation"))
-    request.check(mistakes)
-    assert settings is not None
-    return with_floats(settings), request
-
-
-def whole_config(cls: type[C], asked: CommonSettings, given: Given, out: Path, **grid: Any) -> C:
-    """The whole configuration, its training configuration read by the code that will, where models and corpus are
-    there.
-
-    Raises:
-        ConfigError: that refused it.
-    """
-    from holdfast.runs.config import train_config
-
-    known = {field.name for field in dataclasses.fields(cls)}
-    values = {f.name: getattr(asked, f.name) for f in dataclasses.fields(asked) if f.name in known} | grid
-    families: dict[str, FamilySettings] = {}
-    for name, family in values["families"].items():
-        families[name] = FamilySettings(base=home(family.base), instruct=home(family.instruct))
-    resolved = {key.replace("-", "_"): value for key, value in given.values.items() if key != "storage"}
-    values |= {
-        "name": values.get("name") or out.name,
-        "output_dir": out,
-        "storage": values.get("storage") or f"sqlite:///{out}/study.db",
-        "families": families,
-        "derived": {name: home(model) for name, model in values.get("derived", {}).items()},
-        "corpus": tuple(map(home, asked.corpus)),
-        "scales": tuple(dict.fromkeys(values["scales"])),
-        "train": {**TRAIN_DEFAULTS, **asked.train},
-        "evaluation": _suites(asked.evaluation),
-        "resolved": without_secrets(to_jsonable(resolved)),
-    }
-    config = cls(**values)
-    for key, settings in _example_runs(config):
-        try:
-            train_config(settings)
-        except ConfigError as error:
-            given.check(Mistake(path=(), text=f"{key}: {problem}") for problem in error.problems)
-    return config
-
-
-def _example_runs(config: ResidualConfig) -> Iterator[tuple[str, dict[str, Any]]]:
-    """A training of each kind, under the key that says how it is done."""
-    pair, run = next(iter(config.families.values())), Path("run")
-    base, instruct = str(pair.base), str(pair.instruct)
-    if not (config.continued and config.corpus and base):
-        return
-    yield "train", training_settings(config, base, run, Path(config.corpus[0]), seed=0)
-    for way in config.restore.by if config.restore is not None else ():
-        teacher = None if way == SELF_DISTILLATION else instruct
-        yield "restore", restoring_settings(config, instruct, teacher, run, seed=0)
-
-
-def _suites(evaluation: Any) -> dict[str, Any]:
-    if isinstance(evaluation, Mapping):
-        return dict(evaluation)
-    return {"suites": [evaluation] if isinstance(evaluation, str) else evaluation}
-
-
-def _evaluation_problems(evaluation: Any) -> list[Mistake]:
-    from holdfast.evaluation.suite import parse_evaluation
-
-    if not evaluation or "${" in str(evaluation):
-        return []  # names of files that are still to be made
-    plan, problems = parse_evaluation(_suites(evaluation))
-    mistakes = [Mistake(path=(), text=sentence) for sentence in problems]
-    if NEW_TEXT in plan.suites:
-        text = "is the name of the held-out new text; call your suite otherwise."
-        mistakes.append(Mistake(path=("evaluation", NEW_TEXT), text=text))
-    return mistakes
-
-
-def training_settings(config: ResidualConfig, model: str, out: Path, data: Path, *, seed: int) -> dict[str, Any]:
-    """The configuration of one continued model, as `holdfast train --config` takes it.
-
-    Whole documents in windows, attention and positions confined to each, long documents split (Balancing Continuous
-    Pre-Training, section 3.1.1).
-    """
-    packing = {"packing": True, "packing_strategy": "bfd_split"}
-    return {
-        **packing,
-        **config.train,
-        "model_name_or_path": model,
-        "dataset_name": str(data),
-        "output_dir": str(out),
-        "max_length": config.window,
-        "num_train_epochs": config.epochs,
-        "seed": seed,
-    }
-
-
-_NOT_RESTORING = ("retention", "packing", "packing_strategy", "num_train_epochs", "max_steps", "max_length")
-"""Keys of the continuation that say nothing of the second stage."""
-
-
-def restoring_settings(
-    config: ResidualConfig, model: str, teacher: str | None, out: Path, *, seed: int
-) -> dict[str, Any]:
-    """The configuration of the second stage of one model, as `holdfast train --config` takes it.
-
-    Args:
-        config: with `restore`.
-        model: the continued instruct model.
-        teacher: the instruct model of before; None: the model itself, which reads the prompts' answers.
-        out: the run's folder.
-    """
-    restore = config.restore
-    assert restore is not None and restore.prompts is not None
-    annealing = {"direction": restore.direction, "teacher": "online", "teacher_model": teacher}
-    sampling = {f.name: getattr(restore, f.name) for f in dataclasses.fields(SamplingSettings)}
-    if teacher is None:
-        sampling["self_distillation"] = restore.direction
-    return {
-        **{k: v for k, v in config.train.items() if k not in _NOT_RESTORING},
-        **restore.train,
-        "model_name_or_path": model,
-        "dataset_name": restore.prompts,
-        "output_dir": str(out),
-        "max_steps": restore.steps,
-        "on_policy": sampling,
-        "retention": [] if teacher is None else [{"label_annealing": annealing}],
-        "seed": seed,
-    }
+    return UpdateConfig.read(values, source=source, check=check)

@@ -25,6 +25,8 @@ from holdfast.support.token_counts import read_tokens
 
 WINDOW = 4096
 """Tokens of a packed window (Balancing Continuous Pre-Training, section 3.1.1)."""
+NEW_TEXT = "new_text"
+"""The suite of the held-out new text."""
 HELD_OUT = 0.01
 """Share of the new documents that is not trained on and measured."""
 _SET_HERE = {"seed": "seed", "max_length": "window", "num_train_epochs": "epochs", "evaluation": "evaluation"}
@@ -179,6 +181,26 @@ class CommonSettings(CorpusOptions):
             problems.append(Mistake(path=("restore",), text=text))
         return problems
 
+    def evaluation_problems(self) -> list[Mistake | str]:
+        """What keeps models from being measured; names of files that are still to be made are not looked at."""
+        from holdfast.evaluation.suite import parse_evaluation
+
+        if not self.evaluation or "${" in str(self.evaluation):
+            return []
+        plan, problems = parse_evaluation(self.suites)
+        mistakes: list[Mistake | str] = [*problems]
+        if NEW_TEXT in plan.suites:
+            text = "is the name of the held-out new text; call your suite otherwise."
+            mistakes.append(Mistake(path=("evaluation", NEW_TEXT), text=text))
+        return mistakes
+
+    @property
+    def suites(self) -> dict[str, Any]:
+        """What is measured, by suite."""
+        if isinstance(self.evaluation, Mapping):
+            return dict(self.evaluation)
+        return {"suites": [self.evaluation] if isinstance(self.evaluation, str) else self.evaluation}
+
     def corpus_problems(self, *, needed: bool) -> list[Mistake]:
         """Files that are not there."""
         problems = []
@@ -229,6 +251,7 @@ class UpdateSettings(CommonSettings):
         problems: list[Mistake | str] = [
             *pair_problems(self.base, self.instruct, ()),
             *self.corpus_problems(needed=True),
+            *self.evaluation_problems(),
         ]
         problems += self.restore_problems(given=True)
         if self.scale is not None and self.scales:

@@ -23,15 +23,17 @@ from typing import Any, ClassVar, TypeVar
 from holdfast.errors import ConfigError, RunFolderError
 from holdfast.records.residual import BASE, RECORD_FILE, ResidualRecord, StudiedModel, read_update
 from holdfast.studies.engine import session as engine
+from holdfast.studies.engine.asked import StudyAsked
 from holdfast.studies.engine.states import FAILED
 from holdfast.studies.engine.storage import REASON
-from holdfast.studies.engine.study import Study, StudyState, Writer, refuse_foreign
+from holdfast.studies.engine.study import StudyState, Writer, refuse_foreign
 from holdfast.studies.engine.worker import Task
 from holdfast.studies.update.checks import check_measuring, check_models, whole_plan
 from holdfast.studies.update.model_builder import ModelBuilder, drop_weights
 from holdfast.studies.update.new_text import NewText, new_text
 from holdfast.studies.update.outcome import choose_scale, pairs_of
-from holdfast.studies.update.plan import MODEL, NEW_TEXT, ResidualConfig, update_config
+from holdfast.studies.update.plan import MODEL, UpdateConfig
+from holdfast.studies.update.settings import NEW_TEXT
 from holdfast.support.environment import say
 from holdfast.support.files import from_jsonable
 
@@ -39,10 +41,10 @@ MADE = "made"
 """Attribute of a job: the `StudiedModel` that came of it."""
 FOLDERS = ("runs", "models", "evaluations")
 """Those that hold what was computed from the inputs."""
-C = TypeVar("C", bound=ResidualConfig)
+C = TypeVar("C", bound=UpdateConfig)
 
 
-def update(config: ResidualConfig, *, console: Any = None) -> ResidualRecord:
+def update(config: UpdateConfig, *, console: Any = None) -> ResidualRecord:
     """Does the whole job, or continues it.
 
     Args:
@@ -64,7 +66,7 @@ def update(config: ResidualConfig, *, console: Any = None) -> ResidualRecord:
     return record
 
 
-class UpdateStudy(Study[C]):
+class UpdateStudy(StudyAsked[C]):
     """An update as the engine runs it.
 
     Args:
@@ -72,6 +74,7 @@ class UpdateStudy(Study[C]):
         builders: by place (`StudiedModel.place`), once it is prepared.
     """
 
+    config_class: ClassVar[type[UpdateConfig]] = UpdateConfig
     noun: ClassVar[str] = "model"
     markers: ClassVar[tuple[str, ...]] = (RECORD_FILE,)
     one_in_process: ClassVar[bool] = True
@@ -79,12 +82,6 @@ class UpdateStudy(Study[C]):
     def __init__(self, settings: C, builders: Mapping[tuple[int, int | None], ModelBuilder] | None = None) -> None:
         super().__init__(settings)
         self.builders = builders or {}
-
-    @classmethod
-    def load(cls, resolved: Mapping[str, Any], *, storage: str, output_dir: Path) -> UpdateStudy[C]:
-        """See `Study.load`."""
-        config: Any = dataclasses.replace(update_config(resolved), storage=storage, output_dir=output_dir)
-        return cls(config)
 
     def open_folder(self, console: Any) -> None:
         """Compares the request with the one that the folder was begun with.
@@ -166,7 +163,7 @@ class UpdateStudy(Study[C]):
         return ResidualRecord(
             **state.record_fields(self.settings.resolved, notes),
             kind=self.settings.kind,
-            families=list(self.settings.families),
+            families=list(self.settings.asked.families),
             models=list(models.values()),
             corpus=corpus,
             ancestry=ancestry,
@@ -212,8 +209,8 @@ class UpdateStudy(Study[C]):
         """Whether the weights of a model that was made stay on disk; those of other scales than the chosen one never
         do."""
         if model.name == record.result:
-            return self.settings.keep != "none"
-        return self.settings.keep == "all" and model.residual is None
+            return self.settings.asked.keep != "none"
+        return self.settings.asked.keep == "all" and model.residual is None
 
     def page(self, record: ResidualRecord) -> Writer:
         """The page on what is there."""
@@ -228,7 +225,7 @@ def with_pairs(record: ResidualRecord, models: Sequence[StudiedModel], out: Path
     return dataclasses.replace(record, pairs=pairs, notes=list(dict.fromkeys([*record.notes, *left_out])))
 
 
-def open_builder(config: ResidualConfig, console: Any) -> ModelBuilder:
+def open_builder(config: UpdateConfig, console: Any) -> ModelBuilder:
     """Everything that is needed to make models: checked, the new text read, the plan complete.
 
     Raises:
@@ -239,10 +236,10 @@ def open_builder(config: ResidualConfig, console: Any) -> ModelBuilder:
         say(console, line)
     check_measuring(config)
     text: NewText | None = None
-    if config.continued:
+    if config.asked.continued:
         from holdfast.models import load_tokenizer
 
-        base = str(config.families[config.continued[0]].base)
+        base = str(config.asked.families[config.asked.continued[0]].base)
         text = new_text(config, load_tokenizer(base), config.folder / "corpus")
         amount = f"{text.facts['documents']:,} documents, {text.facts['tokens']:,} tokens"
         say(console, f"New text: {amount}; {text.facts['held_out']:,} documents held out.")
