@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import shutil
@@ -169,6 +170,23 @@ def test_the_same_command_does_nothing_twice(finished, monkeypatch):
     again = run(keys)
     assert {p: p.stat().st_mtime_ns for p in out.rglob("*.safetensors")} == before
     assert again.result == record.result and [m.hash for m in again.models] == [m.hash for m in record.models]
+
+
+def test_a_folder_without_a_storage_continues(finished, monkeypatch):
+    """As earlier versions left them: what lies there is not trained, built or measured again."""
+    keys, out, record = finished
+    (out / "study.db").unlink()
+    before = {p: p.stat().st_mtime_ns for p in out.rglob("*.safetensors")}
+    monkeypatch.setattr("holdfast.evaluation.runner.evaluate", lambda *a, **k: pytest.fail("measured again"))
+    monkeypatch.setattr("holdfast.runs.run._Run.fit", lambda self: pytest.fail("trained again"))
+    again = run(keys)
+    assert {p: p.stat().st_mtime_ns for p in out.rglob("*.safetensors")} == before
+    assert again.result == record.result and again.pairs == record.pairs
+    assert [dataclasses.replace(m, seconds=0.0) for m in again.models] == [
+        dataclasses.replace(m, seconds=0.0) for m in record.models
+    ]
+    with pytest.raises(RunFolderError, match="epochs: was 3, is 2"):
+        run({**keys, "epochs": 2})
 
 
 def test_another_request_in_the_folder_is_refused(finished):

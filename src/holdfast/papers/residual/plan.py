@@ -97,27 +97,27 @@ class StudyConfig(UpdateConfig):
     def _part(self, width: int, seed: int) -> StudyConfig:
         """The part of a study that is one world of one width. Widths beside the first show what size does: they have
         the pair alone, continued on the largest budget, and the residual at scale 1."""
-        asked = self.asked
-        recipe = at_width(recipe_of(asked.world), width)
-        where = f", world {seed}" if len(asked.seeds) > 1 else ""
-        if width != asked.widths[0]:
+        request = self.asked
+        recipe = at_width(recipe_of(request.world), width)
+        where = f", world {seed}" if len(request.seeds) > 1 else ""
+        if width != request.widths[0]:
             recipe = dataclasses.replace(recipe, sibling=False, derived=False)
             where = f", width {width}{where}"
-            asked = dataclasses.replace(
-                asked, budgets=asked.budgets[-1:], scales=(1.0,), siblings=False, retuned=False, restore=None
+            request = dataclasses.replace(
+                request, budgets=request.budgets[-1:], scales=(1.0,), siblings=False, retuned=False, restore=None
             )
         recipe = dataclasses.replace(recipe, seed=recipe.seed + seed)
         families, derived = models_of(recipe, {})
-        asked = dataclasses.replace(
-            asked, families=families, derived=derived, world=recipe.record(), widths=(width,), seeds=(seed,)
+        request = dataclasses.replace(
+            request, families=families, derived=derived, world=recipe.record(), widths=(width,), seeds=(seed,)
         )
-        return dataclasses.replace(self, asked=asked, is_part=True, where=where)
+        return dataclasses.replace(self, asked=request, is_part=True, where=where)
 
     def models(self) -> list[StudiedModel]:
         """Every model of the report, none of them made yet."""
         models: list[StudiedModel] = []
-        for part in self.parts():
-            models += part._models()
+        for world in self.parts():
+            models += world._models()
         return models
 
     def _tuned(self, continued: StudiedModel) -> Iterator[StudiedModel]:

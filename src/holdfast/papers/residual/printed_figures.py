@@ -36,8 +36,8 @@ def printed() -> dict[str, Any]:
     """`printed_figures.yaml`."""
     import yaml
 
-    found: dict[str, Any] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
-    return found
+    content: dict[str, Any] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
+    return content
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,7 +81,7 @@ class PaperColumn:
 @functools.cache
 def columns() -> tuple[PaperColumn, ...]:
     """Every column of tables 2, 3 and 4, in the order of print; two of table 3 are in table 2 as well."""
-    found = []
+    printed_columns = []
     for table, content in printed()["tables"].items():
         lines = [map(float, line.split()) for line in content["figures"].splitlines()]
         for (start, millions, residual), figures in zip(content["columns"], zip(*lines, strict=True), strict=True):
@@ -89,9 +89,9 @@ def columns() -> tuple[PaperColumn, ...]:
             if len(figures) == len(rows()) + len(AVERAGES):
                 values = (*figures[:8], *figures[9:16], figures[17])
                 averages = dict(zip(AVERAGES, (figures[8], figures[16], figures[-1]), strict=True))
-            made = {"tokens": millions * MILLION, "residual": residual, "values": values, "averages": averages}
-            found.append(PaperColumn(table=table, start=start, **made))
-    return tuple(found)
+            about = {"tokens": millions * MILLION, "residual": residual, "values": values, "averages": averages}
+            printed_columns.append(PaperColumn(table=table, start=start, **about))
+    return tuple(printed_columns)
 
 
 def recognise(name: str) -> str | None:

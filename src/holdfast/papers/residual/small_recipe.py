@@ -23,10 +23,10 @@ def recipe_of(settings: Mapping[str, Any]) -> WorldRecipe:
     Raises:
         Refused: keys or values do not fit, each of them named.
     """
-    wanted, mistakes = decode(_Size, {k: v for k, v in settings.items() if k == "quick"})
-    given = {k: v for k, v in settings.items() if k != "quick"}
-    start = quick_recipe() if wanted and wanted.quick else None
-    recipe, others = decode(WorldRecipe, given, defaults=start, also=("quick",))
+    size, mistakes = decode(_Size, {k: v for k, v in settings.items() if k == "quick"})
+    keys = {k: v for k, v in settings.items() if k != "quick"}
+    start = quick_recipe() if size and size.quick else None
+    recipe, others = decode(WorldRecipe, keys, defaults=start, also=("quick",))
     if recipe is None or mistakes:
         raise Refused(*mistakes, *others)
     return recipe
@@ -58,11 +58,11 @@ def models_of(recipe: WorldRecipe, paths: Mapping[str, str]) -> tuple[dict[str, 
         recipe: says which there are.
         paths: where they lie; empty where they are still to be made.
     """
-    places = {FIRST: "", **({SIBLING: "sibling_"} if recipe.sibling else {})}
-    families = {
-        name: FamilySettings(base=paths.get(f"{place}base", ""), instruct=paths.get(f"{place}instruct", ""))
-        for name, place in places.items()
-    }
+    families: dict[str, FamilySettings] = {}
+    for name, prefix in {FIRST: "", SIBLING: "sibling_"}.items():
+        if name == FIRST or recipe.sibling:
+            base, instruct = paths.get(f"{prefix}base", ""), paths.get(f"{prefix}instruct", "")
+            families[name] = FamilySettings(base=base, instruct=instruct)
     return families, {DERIVED_NAME: paths.get("derived", "")} if recipe.derived else {}
 
 

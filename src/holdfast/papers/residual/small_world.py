@@ -59,17 +59,17 @@ def fill_in(parts: Sequence[StudyConfig], *, console: Any = None) -> list[StudyC
     Raises:
         ConfigError: unknown names.
     """
-    recipes = [recipe_of(part.asked.world) for part in parts]
-    wanted = [(recipe, part.folder / "data") for recipe, part in zip(recipes, parts, strict=True)]
-    made = build_worlds(wanted, console=console)
-    return [_filled(part, recipe, paths) for part, recipe, paths in zip(parts, recipes, made, strict=True)]
+    recipes = [recipe_of(config.asked.world) for config in parts]
+    folders = [config.folder / "data" for config in parts]
+    files = build_worlds(list(zip(recipes, folders, strict=True)), console=console)
+    return [_filled(*world) for world in zip(parts, recipes, files, strict=True)]
 
 
 def _filled(config: StudyConfig, recipe: WorldRecipe, paths: Mapping[str, str]) -> StudyConfig:
     from holdfast.studies.engine.small import fill
 
     families, derived = models_of(recipe, paths)
-    own = {
+    of_world = {
         "learning_rate": recipe.continuing_learning_rate,
         "per_device_train_batch_size": recipe.batch_size,
         "gradient_accumulation_steps": 1,
@@ -78,17 +78,17 @@ def _filled(config: StudyConfig, recipe: WorldRecipe, paths: Mapping[str, str]) 
         "save_strategy": "no",
         "use_cpu": True,
     }
-    given = {k: v for k, v in config.asked.train.items() if TRAIN_DEFAULTS.get(k) != v}
-    restore = config.asked.restore
+    request, restore = config.asked, config.asked.restore
+    of_user = {k: v for k, v in request.train.items() if TRAIN_DEFAULTS.get(k) != v}
     if restore is not None and restore.prompts is None:
         restore = dataclasses.replace(restore, prompts=paths["tuning"])
-    asked = dataclasses.replace(
-        config.asked,
+    request = dataclasses.replace(
+        request,
         restore=restore,
         families=families,
         derived=derived,
         corpus=(paths["articles"],),
-        evaluation=fill(config.asked.evaluation, paths),
-        train={k: v for k, v in TRAIN_DEFAULTS.items() if k != "save_steps"} | own | given,
+        evaluation=fill(request.evaluation, paths),
+        train={k: v for k, v in TRAIN_DEFAULTS.items() if k != "save_steps"} | of_world | of_user,
     )
-    return dataclasses.replace(config, asked=asked)
+    return dataclasses.replace(config, asked=request)

@@ -248,7 +248,9 @@ class StudyAsked(Study[C]):
     @classmethod
     def load(cls, resolved: Mapping[str, Any], *, storage: str, output_dir: Path) -> StudyAsked[C]:
         """See `Study.load`."""
-        config: C = cls.config_class.read(resolved, source=f"study '{resolved.get('name', output_dir.name)}'", check=False)  # type: ignore[assignment]
+        config: C = cls.config_class.read(
+            resolved, source=f"study '{resolved.get('name', output_dir.name)}'", check=False
+        )  # type: ignore[assignment]
         names = small_settings.existing_files(output_dir / "data") if config.asked.small else {}
         return cls(dataclasses.replace(config, storage=storage, output_dir=output_dir, names=names))
 

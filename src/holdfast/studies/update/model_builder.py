@@ -116,8 +116,8 @@ class ModelBuilder:
         return run.read()
 
     def _with_residual(self, model: StudiedModel, started: StudiedModel, task: Task) -> StudiedModel:
-        folder, given = self.out / "models" / model.name, self.config.given(model)
-        onto = str(self.out / started.path) if model.continued else given
+        folder, start = self.out / "models" / model.name, self.config.given(model)
+        onto = str(self.out / started.path) if model.continued else start
         pair, scale = self.config.asked.families[str(model.residual)], 1.0 if model.scale is None else model.scale
         recipe = Residual(
             instruct=str(pair.instruct),
@@ -125,7 +125,7 @@ class ModelBuilder:
             onto=onto,
             scale=scale,
             folder=folder,
-            adapter_base=given if (Path(onto) / "adapter_config.json").is_file() else None,
+            adapter_base=start if (Path(onto) / "adapter_config.json").is_file() else None,
         )
         began = time.monotonic()
         with wait_for_lock(folder.with_name(f".{folder.name}")):

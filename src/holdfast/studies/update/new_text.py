@@ -92,7 +92,7 @@ def new_text(config: UpdateConfig, tokenizer: Any, folder: Path) -> NewText:
     from holdfast.data.packing import pack
     from holdfast.data.prepare.run import NothingHeldOut, prepare
 
-    asked, everything = config.asked, folder / "all.jsonl"
+    settings, everything = config.asked, folder / "all.jsonl"
     request = corpus_request(config, everything)
     notes = []
     try:
@@ -100,19 +100,19 @@ def new_text(config: UpdateConfig, tokenizer: Any, folder: Path) -> NewText:
     except NothingHeldOut as error:
         if "held_out" in config.resolved:
             raise DataError(
-                f"held_out: {asked.held_out:g} of {error.rows} documents is less than one. Give a larger share, or 0 "
-                f"to measure no new text."
+                f"held_out: {settings.held_out:g} of {error.rows} documents is less than one. Give a larger share, or "
+                f"0 to measure no new text."
             ) from None
         prepared = prepare(dataclasses.replace(request, heldout=SMALL_HELD_OUT))
         notes.append(
-            f"{asked.held_out:.0%} of {error.rows} documents is less than one; {SMALL_HELD_OUT:.0%} are held out. "
+            f"{settings.held_out:.0%} of {error.rows} documents is less than one; {SMALL_HELD_OUT:.0%} are held out. "
             f"held_out sets the share."
         )
     counts = prepared.record["counts"]
     held_out = request.heldout_path if request.heldout_path is not None and counts["heldout"] else None
     lengths = _lengths(everything, tokenizer, folder / "lengths.json")
     total = sum(lengths)
-    window, budgets = asked.window, [b for b in asked.budgets if b is not None]
+    window, budgets = settings.window, [b for b in settings.budgets if b is not None]
     if budgets and max(budgets) > total:
         raise ConfigError(
             f"tokens: the corpus has {total:,} tokens in {len(lengths):,} documents to train on, less than the budget "
@@ -120,7 +120,7 @@ def new_text(config: UpdateConfig, tokenizer: Any, folder: Path) -> NewText:
             "goes through the same text several times."
         )
     files: dict[int | None, Path] = {}
-    for budget in asked.budgets:
+    for budget in settings.budgets:
         if budget is None:
             files[None] = everything
         else:
@@ -141,6 +141,8 @@ def new_text(config: UpdateConfig, tokenizer: Any, folder: Path) -> NewText:
         "undated": counts.get("undated", 0),
         "months": counts.get("months", {}),
         "skipped": dict(counts.get("skipped", {})),
+    }
+    facts |= {
         "mean_tokens": round(total / max(1, len(lengths)), 1),
         "longest": max(lengths, default=0),
         "windows": packed.windows,

@@ -93,24 +93,24 @@ class UpdateConfig(AskedStudy[Any]):
     @staticmethod
     def normalised(asked: UpdateSettings) -> UpdateGrid:
         """The one pair as a family, one budget, one seed."""
-        asked = with_floats(asked)
-        folder = asked.output_dir or Path("runs/update")
-        scales = asked.scales or (() if asked.scale is None else (asked.scale,))
-        if asked.scales or not scales:
+        request = with_floats(asked)
+        folder = request.output_dir or Path("runs/update")
+        scales = request.scales or (() if request.scale is None else (request.scale,))
+        if request.scales or not scales:
             scales = (*scales, 1.0)  # it is what others are held against
         grid = UpdateGrid(
-            **{field.name: getattr(asked, field.name) for field in dataclasses.fields(CommonSettings)},
+            **{field.name: getattr(request, field.name) for field in dataclasses.fields(CommonSettings)},
             name=folder.name or "update",
             output_dir=folder,
             workers=1,
-            families={"": FamilySettings(base=asked.base, instruct=asked.instruct)},
-            budgets=(asked.tokens,),
-            seeds=(asked.seed,),
+            families={"": FamilySettings(base=request.base, instruct=request.instruct)},
+            budgets=(request.tokens,),
+            seeds=(request.seed,),
             scales=scales,
-            starts=(BASE, INSTRUCT) if asked.continued_instruct or asked.restore else (BASE,),
+            starts=(BASE, INSTRUCT) if request.continued_instruct or request.restore else (BASE,),
             siblings=False,
-            keep=asked.keep,
-            choose_by=asked.choose_by,
+            keep=request.keep,
+            choose_by=request.choose_by,
         )
         return completed(grid)
 
@@ -134,13 +134,13 @@ class UpdateConfig(AskedStudy[Any]):
 
     def runs(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """A training of each kind, under the key that says how it is done."""
-        asked, run = self.asked, Path("run")
-        pair = next(iter(asked.families.values()))
+        request, run = self.asked, Path("run")
+        pair = next(iter(request.families.values()))
         base, instruct = str(pair.base), str(pair.instruct)
-        if not (asked.continued and asked.corpus and base):
+        if not (request.continued and request.corpus and base):
             return
-        yield "train", self.training(base, run, Path(asked.corpus[0]), seed=0)
-        for way in asked.restore.by if asked.restore is not None else ():
+        yield "train", self.training(base, run, Path(request.corpus[0]), seed=0)
+        for way in request.restore.by if request.restore is not None else ():
             teacher = None if way == SELF_DISTILLATION else instruct
             yield "restore", self.restoring(instruct, teacher, run, seed=0)
 

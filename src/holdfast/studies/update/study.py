@@ -106,7 +106,9 @@ class UpdateStudy(StudyAsked[C]):
 
     def prepare(self, console: Any) -> UpdateStudy[C]:
         """The study with the new text read and everything checked."""
-        builders = {part.models()[0].place: open_builder(part, console) for part in self.parts(console)}
+        builders: dict[tuple[int, int | None], ModelBuilder] = {}
+        for config in self.parts(console):
+            builders[config.models()[0].place] = open_builder(config, console)
         return type(self)(self.settings, builders)
 
     def cells(self, attributes: Mapping[str, Any]) -> list[tuple[str, int]]:
@@ -118,10 +120,10 @@ class UpdateStudy(StudyAsked[C]):
     @functools.cached_property
     def models(self) -> dict[str, StudiedModel]:
         """Every model by name, none of them made."""
-        parts = [builder.config for builder in self.builders.values()] or [self.settings]
+        configs = [builder.config for builder in self.builders.values()] or [self.settings]
         models: dict[str, StudiedModel] = {}
-        for part in parts:
-            models |= {model.name: model for model in part.models()}
+        for config in configs:
+            models |= {model.name: model for model in config.models()}
         return models
 
     def make(self, task: Task) -> StudiedModel:
