@@ -131,7 +131,7 @@ def report(folder: Path) -> None:
     from holdfast.reports.update_report import print_update, write_update_report
 
     record = read_update(folder)
-    if "instruct" not in record.config:  # only an update is of one base and one instruct model
+    if record.kind == "study":
         from holdfast.cli import study
 
         study.run(["report", str(folder)])

@@ -78,6 +78,24 @@ def test_a_model_that_fails_does_not_stop_the_others_and_is_tried_again(study, t
 
 
 @pytest.mark.slow
+def test_what_is_made_of_a_model_that_failed_is_not_tried(study, tmp_path, monkeypatch):
+    real, attempts = ModelBuilder.continued, []
+
+    def diverging(self, model, task):
+        attempts.append(model.name)
+        if model.start == "base":
+            raise HoldfastError("the loss is NaN")
+        return real(self, model, task)
+
+    monkeypatch.setattr(ModelBuilder, "continued", diverging)
+    with pytest.raises(HoldfastError, match=r"depends on a base \+ 300 tokens, which was not made"):
+        run_residual_study(study(), console=quiet(), workers=1)
+    assert attempts == ["a-base-300", "a-instruct-300"]
+    monkeypatch.setattr(ModelBuilder, "continued", real)
+    assert run_residual_study(study(), console=quiet(), workers=1).status == "finished"
+
+
+@pytest.mark.slow
 def test_an_interrupted_study_goes_on(study, tmp_path, monkeypatch):
     real = ModelBuilder.make
 

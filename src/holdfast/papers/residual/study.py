@@ -17,7 +17,6 @@ from holdfast.studies.engine.states import COMPLETE
 from holdfast.studies.engine.storage import GRACE_SECONDS
 from holdfast.studies.engine.study import Writer
 from holdfast.studies.engine.worker import Task
-from holdfast.studies.update.plan import MODEL
 from holdfast.studies.update.study import UpdateStudy, with_pairs
 
 
@@ -61,15 +60,13 @@ class ResidualStudy(UpdateStudy[StudyConfig]):
 
         return fill_in(self.settings.parts(), console=console)
 
-    def make(self, task: Task) -> StudiedModel:
-        """One model, made and measured."""
-        model = self.models[task.attributes[MODEL]]
+    def build(self, model: StudiedModel, task: Task) -> StudiedModel:
+        """One model with its weights, also of those that are tuned once more."""
         if not model.tuned:
-            return super().make(task)
+            return super().build(model, task)
         from holdfast.papers.residual.small_world import tuned
 
-        builder = self.builders[model.place]
-        return builder.measure(tuned(model, builder, task), task)
+        return tuned(model, self.builders[model.place], task)
 
     def compared(self, record: ResidualRecord) -> ResidualRecord:
         """The record with the pairs of the models that are there."""

@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-from holdfast.errors import ConfigError, RunFolderError
+from holdfast.errors import ConfigError, HoldfastError, RunFolderError
 from holdfast.records.residual import BASE, RECORD_FILE, ResidualRecord, StudiedModel, read_update
 from holdfast.studies.engine import session as engine
 from holdfast.studies.engine.asked import StudyAsked
@@ -127,10 +127,22 @@ class UpdateStudy(StudyAsked[C]):
         return models
 
     def make(self, task: Task) -> StudiedModel:
-        """One model, made and measured."""
+        """One model, made and measured.
+
+        Raises:
+            HoldfastError: the continued model that it is made of failed, or it failed itself.
+        """
         model = self.models[task.attributes[MODEL]]
         builder = self.builders[model.place]
-        return builder.measure(builder.make(model, task), task)
+        continued = builder.config.run_name(model) if model.continued else model.name
+        attempts = [job for job in task.others() if job.get(MODEL) == continued != model.name]
+        if attempts and REASON in attempts[-1]:
+            raise HoldfastError(f"depends on {self.models[continued].label}, which was not made")
+        return builder.measure(self.build(model, task), task)
+
+    def build(self, model: StudiedModel, task: Task) -> StudiedModel:
+        """One model with its weights; see `ModelBuilder.make`."""
+        return self.builders[model.place].make(model, task)
 
     def values(self, task: Task) -> Sequence[float]:
         """One number for a dashboard: the mean of what leads every entry but the new text, signed so that more is
