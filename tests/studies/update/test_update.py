@@ -201,7 +201,13 @@ def test_an_interruption_is_continued(request_of, monkeypatch, tmp_path):
     from holdfast.studies.update.model_builder import ModelBuilder
 
     real = ModelBuilder._with_residual
-    monkeypatch.setattr(ModelBuilder, "_with_residual", lambda *a: (_ for _ in ()).throw(KeyboardInterrupt))
+
+    def interrupted(*_):
+        states = [model.state for model in read_update(tmp_path / "out").models]
+        assert states == ["complete"] * 3 + ["waiting"], "the record says what is there while the next is made"
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ModelBuilder, "_with_residual", interrupted)
     with pytest.raises(Interrupted, match="The same command continues"):
         run(keys)
     assert read_update(tmp_path / "out").status == "interrupted"
@@ -209,6 +215,13 @@ def test_an_interruption_is_continued(request_of, monkeypatch, tmp_path):
     monkeypatch.setattr("holdfast.runs.run._Run.fit", lambda self: pytest.fail("trained again"))
     record = run(keys)
     assert record.status == "finished" and not any("Failed" in note for note in record.notes)
+
+
+def test_an_interruption_while_the_text_is_read_is_continued(request_of, monkeypatch):
+    monkeypatch.setattr(study, "new_text", lambda *a: (_ for _ in ()).throw(KeyboardInterrupt))
+    for _ in range(2):
+        with pytest.raises(Interrupted, match="The same command continues"):
+            run(request_of(tokens=400))
 
 
 @pytest.mark.slow

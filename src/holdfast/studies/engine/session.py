@@ -190,7 +190,7 @@ def _run_jobs(opened: Opened, workers: int, console: Any) -> None:
     out = study.settings.output_dir
     say(console, f"{study.settings.name}: {size}, {_count(workers, 'worker')}. Folder: {out}")
     if workers == 1 and study.one_in_process:
-        work(opened.storage, opened.queue, study, console=console)
+        work(opened.storage, opened.queue, study, console=console, after_job=lambda: study.write(opened.record()))
         return
     with _processes(opened, workers) as processes, Bar(study, console) as bar:
         written = 0.0

@@ -101,7 +101,15 @@ class Task:
         return [t.user_attrs for t in trials if t.number != self.number and stored.SLOT in t.user_attrs]
 
 
-def work(storage: Storage, queue: optuna.Study, study: Study[Any], *, console: Any, several: bool = False) -> int:
+def work(
+    storage: Storage,
+    queue: optuna.Study,
+    study: Study[Any],
+    *,
+    console: Any,
+    several: bool = False,
+    after_job: Callable[[], None] | None = None,
+) -> int:
     """Does jobs until every one of the study has ended, those of other workers too.
 
     Args:
@@ -110,6 +118,7 @@ def work(storage: Storage, queue: optuna.Study, study: Study[Any], *, console: A
         study: prepared, see `Study.prepare`.
         console: where progress goes.
         several: whether other workers are expected.
+        after_job: called after each.
 
     Returns:
         How many jobs this worker ended.
@@ -139,6 +148,8 @@ def work(storage: Storage, queue: optuna.Study, study: Study[Any], *, console: A
             continue
         with dates_of(created):
             done += _one(storage, queue, study, lease, console=console, several=several)
+        if after_job is not None:
+            after_job()
         _stop_where_all_fail(storage, queue, study)
 
 

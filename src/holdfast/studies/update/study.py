@@ -36,6 +36,7 @@ from holdfast.studies.update.plan import MODEL, UpdateConfig
 from holdfast.studies.update.settings import NEW_TEXT
 from holdfast.support.environment import say
 from holdfast.support.files import from_jsonable
+from holdfast.support.inputs import FILE as INPUTS
 
 MADE = "made"
 """Attribute of a job: the `StudiedModel` that came of it."""
@@ -76,7 +77,7 @@ class UpdateStudy(StudyAsked[C]):
 
     config_class: ClassVar[type[UpdateConfig]] = UpdateConfig
     noun: ClassVar[str] = "model"
-    markers: ClassVar[tuple[str, ...]] = (RECORD_FILE,)
+    markers: ClassVar[tuple[str, ...]] = (RECORD_FILE, "study.db", INPUTS)
     one_in_process: ClassVar[bool] = True
 
     def __init__(self, settings: C, builders: Mapping[tuple[int, int | None], ModelBuilder] | None = None) -> None:
