@@ -85,7 +85,7 @@ def train_model(
         settings: the training configuration, with `output_dir`.
         suites: whose first held-out text is also measured on the way.
         points: how often, in equal parts of the steps; 0: not at all.
-        cache: for evaluations; None: of a run that measures nothing.
+        cache: for evaluations; None: they are shared with nobody.
         task: what the worker does.
     """
     from holdfast.evaluation.entries import Along
@@ -140,7 +140,7 @@ def measure_model(
     plan: EvaluationPlan,
     place: Path,
     *,
-    cache: Path | str | None,
+    cache: Path | None,
     task: Task,
     label: str = MEASURED,
     processes: int = 1,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast.studies.engine.models import MadeModel, measure_model, train_model
+from holdfast.studies.engine.models import MEASURED, MadeModel, measure_model, train_model
 
 if TYPE_CHECKING:
     from holdfast.evaluation.entries import EvaluationPlan
@@ -30,7 +30,8 @@ class Given:
     model: str
     """Folder or hub id."""
     folder: Path
-    """Gets what is measured."""
+    """Gets what is measured, in a folder `label`."""
+    label: str = MEASURED
     device: str | None = None
     trust_remote_code: bool = False
 
@@ -81,13 +82,13 @@ def has_weights(folder: str | Path) -> bool:
     return any(Path(folder).glob("*.safetensors"))
 
 
-def make(recipe: Recipe, plan: EvaluationPlan, *, cache: Path, task: Task, processes: int = 1) -> MadeModel:
+def make(recipe: Recipe, plan: EvaluationPlan, *, cache: Path | None, task: Task, processes: int = 1) -> MadeModel:
     """Makes a model and measures it, or finds it.
 
     Args:
         recipe: what it is made of.
         plan: what is measured; of a `Trained` one its own settings say that.
-        cache: for evaluations.
+        cache: for evaluations; None: they are shared with nobody.
         task: what the worker does.
         processes: that share the questions about a model which no run measured.
 
@@ -104,6 +105,7 @@ def make(recipe: Recipe, plan: EvaluationPlan, *, cache: Path, task: Task, proce
             cache=cache,
             task=task,
             processes=processes,
+            label=recipe.label,
             device=recipe.device,
             trust_remote_code=recipe.trust_remote_code,
         )

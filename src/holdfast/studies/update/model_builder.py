@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.records.residual import StudiedModel
 from holdfast.records.run import RunFolder, RunRecord
-from holdfast.studies.engine.models import measure_model, measuring_processes, train_model
-from holdfast.studies.engine.recipes import Residual, build, has_weights
+from holdfast.studies.engine.models import MadeModel, measuring_processes
+from holdfast.studies.engine.recipes import Given, Residual, Trained, build, has_weights, make
 from holdfast.studies.update.plan import UpdateConfig
 from holdfast.support.environment import EVALUATION_CACHE, say, wait_for_lock
 from holdfast.support.resources import release_memory
@@ -66,10 +66,7 @@ class ModelBuilder:
         folder, path = self.out / "evaluations" / model.name, model.path
         if path and not model.given and (self.out / path).is_dir():
             path = str(self.out / path)
-        processes = measuring_processes(self.config.asked.train, self.plan)
-        cache = os.environ.get(EVALUATION_CACHE)
-        measured = measure_model(path, self.plan, folder, cache=cache, task=task, label=model.name, processes=processes)
-        release_memory()
+        measured = self._made(Given(model=path, folder=folder, label=model.name), task).measured
         about = read_record(folder).models[0]
         return dataclasses.replace(
             model,
@@ -111,9 +108,14 @@ class ModelBuilder:
         with wait_for_lock(run.path.with_name(f".{run.path.name}")):
             if not (run.exists() and run.read().status == "finished"):
                 say(task.console, text)
-            train_model(settings, (), 0, cache=None, task=task)
-            release_memory()
+            self._made(Trained(settings=settings), task)
         return run.read()
+
+    def _made(self, recipe: Given | Trained, task: Task) -> MadeModel:
+        cache, processes = os.environ.get(EVALUATION_CACHE), measuring_processes(self.config.asked.train, self.plan)
+        result = make(recipe, self.plan, cache=Path(cache) if cache else None, task=task, processes=processes)
+        release_memory()
+        return result
 
     def _with_residual(self, model: StudiedModel, started: StudiedModel, task: Task) -> StudiedModel:
         folder, start = self.out / "models" / model.name, self.config.given(model)
