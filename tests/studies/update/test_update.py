@@ -17,6 +17,7 @@ from holdfast.errors import ConfigError, DataError, Interrupted, ModelError, Run
 from holdfast.records.evaluation import EvaluationFolder
 from holdfast.records.residual import read_update
 from holdfast.records.run import RunFolder
+from holdfast.studies.engine.session import open_existing
 from holdfast.studies.update import study
 from holdfast.studies.update.plan import update_config
 from holdfast.support.files import read_jsonl
@@ -170,6 +171,13 @@ def test_the_same_command_does_nothing_twice(finished, monkeypatch):
     again = run(keys)
     assert {p: p.stat().st_mtime_ns for p in out.rglob("*.safetensors")} == before
     assert again.result == record.result and [m.hash for m in again.models] == [m.hash for m in record.models]
+
+
+def test_another_process_reads_the_same_record_from_the_storage(finished):
+    _, out, record = finished
+    with open_existing(study.UpdateStudy, out) as opened:
+        read = opened.record()
+    assert (read.models, read.corpus, read.ancestry) == (record.models, record.corpus, record.ancestry)
 
 
 def test_a_folder_without_a_storage_continues(finished, monkeypatch):

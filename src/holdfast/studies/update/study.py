@@ -20,8 +20,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
+from holdfast.config.declare import settings_of
 from holdfast.errors import ConfigError, HoldfastError, RunFolderError
-from holdfast.records.residual import BASE, RECORD_FILE, ResidualRecord, StudiedModel, read_update
+from holdfast.records.residual import RECORD_FILE, ResidualRecord, StudiedModel, read_update
 from holdfast.studies.engine import session as engine
 from holdfast.studies.engine.asked import StudyAsked
 from holdfast.studies.engine.states import FAILED
@@ -83,6 +84,13 @@ class UpdateStudy(StudyAsked[C]):
     def __init__(self, settings: C, builders: Mapping[tuple[int, int | None], ModelBuilder] | None = None) -> None:
         super().__init__(settings)
         self.builders = builders or {}
+
+    @classmethod
+    def load(cls, resolved: Mapping[str, Any], *, storage: str, output_dir: Path) -> StudyAsked[C]:
+        """See `Study.load`; an update has no name among its settings."""
+        keys = {setting.name for setting in settings_of(cls.config_class.settings_class)}
+        values = {key: value for key, value in resolved.items() if key in keys}
+        return super().load(values, storage=storage, output_dir=output_dir)
 
     def open_folder(self, console: Any) -> None:
         """Compares the request with the one that the folder was begun with.
@@ -214,7 +222,7 @@ class UpdateStudy(StudyAsked[C]):
         results = [m for m in record.models if m.continued and m.residual is not None]
         result, scale = results[0], None
         if self.settings.chooses:
-            [base] = [m for m in record.models if m.start == BASE and m.continued and m.residual is None]
+            base = record.model(self.settings.run_name(results[0]))
             scale = choose_scale(results, base, out, confidence=confidence)
             result = next(m for m in results if m.scale == scale.chosen)
         compared = [m for m in record.models if m not in results or m is result]
