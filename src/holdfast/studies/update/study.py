@@ -143,9 +143,8 @@ class UpdateStudy(StudyAsked[C]):
         """
         model = self.models[task.attributes[MODEL]]
         builder = self.builders[model.place]
-        continued = builder.config.run_name(model) if model.continued else model.name
-        attempts = [job for job in task.others() if job.get(MODEL) == continued != model.name]
-        if attempts and REASON in attempts[-1]:
+        continued = builder.config.run_name(model)
+        if model.continued and model.name != continued and has_failed(continued, task):
             raise HoldfastError(f"depends on {self.models[continued].label}, which was not made")
         return builder.measure(self.build(model, task), task)
 
@@ -240,6 +239,15 @@ class UpdateStudy(StudyAsked[C]):
         from holdfast.reports.update_report import write_update_report
 
         return lambda path: write_update_report(path.parent, record)
+
+
+def has_failed(name: str, task: Task) -> bool:
+    """Whether the last attempt at a model failed."""
+    failed = False
+    for job in task.others():
+        if job.get(MODEL) == name:
+            failed = REASON in job
+    return failed
 
 
 def with_pairs(record: ResidualRecord, models: Sequence[StudiedModel], out: Path, confidence: float) -> ResidualRecord:
