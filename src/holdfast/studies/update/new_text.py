@@ -14,6 +14,7 @@ corpus/100M.jsonl             the first documents of all.jsonl that make up a bu
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -164,11 +165,15 @@ def _lengths(file: Path, tokenizer: Any, path: Path) -> list[int]:
     lengths: list[int] = []
     with progress("Counting tokens", total=stat.st_size) as advance:
         for texts in _batches(file, BATCH):
-            pieces = [[text[i : i + LONGEST_TEXT] for i in range(0, len(text), LONGEST_TEXT)] for text in texts]
-            ids = tokenizer([piece for parts in pieces for piece in parts])["input_ids"]
-            sizes = iter(map(len, ids))
-            for text, parts in zip(texts, pieces, strict=True):
-                lengths.append(sum(next(sizes) for _ in parts) + 1)
+            pieces: list[str] = []
+            counts: list[int] = []
+            for text in texts:
+                begins = range(0, len(text), LONGEST_TEXT)
+                pieces += [text[begin : begin + LONGEST_TEXT] for begin in begins]
+                counts.append(len(begins))
+            sizes = map(len, tokenizer(pieces)["input_ids"])
+            for text, count in zip(texts, counts, strict=True):
+                lengths.append(sum(itertools.islice(sizes, count)) + 1)
                 advance(len(text.encode()))
     write_json(path, {"key": key, "lengths": lengths})
     return lengths
@@ -204,6 +209,6 @@ def _cut(everything: Path, lengths: Sequence[int], budget: int, folder: Path) ->
     about = {"documents": count, "tokens": sum(lengths), "budget": budget, "of": of}
     if path.is_file() and stamp.is_file() and read_json(stamp) == about:
         return path
-    write_jsonl(path, (row for _, row in zip(range(count), read_jsonl(everything), strict=False)))
+    write_jsonl(path, itertools.islice(read_jsonl(everything), count))
     write_json(stamp, about)
     return path
