@@ -264,7 +264,7 @@ def questions(kind: str, count: int, seed: int = 0) -> list[tuple[str, list[str]
 def multiple_choice(model: Any, tokenizer: Any, size: dict[str, int], rounds: int, device: str) -> list[dict[str, Any]]:
     from lm_eval.models.huggingface import HFLM
 
-    from holdfast.evaluation.modes import evaluation_mode
+    from holdfast.evaluation.eval_mode import evaluation_mode
     from holdfast.evaluation.tasks.harness import without_traces
     from holdfast.evaluation.tasks.harness_model import SharedPrefixLM
 

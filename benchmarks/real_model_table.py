@@ -353,7 +353,7 @@ def study_of(table: Table) -> Any:
     from holdfast.records.study import FINISHED, Objective, SeedRun, StudyRecord, TrialRecord
     from holdfast.statistics.estimates import TEXT_FIGURES
     from holdfast.statistics.samples_part import Contributions, correlation
-    from holdfast.studies.tradeoff.trial import references_of
+    from holdfast.studies.sweep.trial import references_of
 
     planned = {run.name: seeds_of(table.target, run) for run in runs(table.target)}
     seeds = [s for s in SEEDS if all(s in arm.rows for arm in table.arms if s in planned.get(arm.name, SEEDS))]

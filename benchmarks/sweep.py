@@ -60,8 +60,8 @@ def whole_study(place: Path, *, quick: bool, workers: int) -> dict[str, Any]:
     from rich.console import Console
 
     from holdfast.papers.worlds.small_settings import make_setting
-    from holdfast.studies.tradeoff.session import run_study
-    from holdfast.studies.tradeoff.study import load_study
+    from holdfast.studies.sweep.session import run_study
+    from holdfast.studies.sweep.study import load_study
 
     began = time.monotonic()
     make_setting("code", place / "study" / "data", seed=0, console=Console(stderr=True))
@@ -98,7 +98,7 @@ def annealing_ratio(place: Path, *, rounds: int, quick: bool) -> dict[str, Any]:
     from holdfast.runs.config import train_config
     from holdfast.runs.run import train
     from holdfast.studies.engine.small import fill
-    from holdfast.studies.tradeoff.study import load_study
+    from holdfast.studies.sweep.study import load_study
 
     names = make_setting("code", place / "ratio" / "data", seed=0)
     base = fill(load_study(STUDY).train, names)

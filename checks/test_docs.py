@@ -282,7 +282,7 @@ def test_the_version_is_in_the_changes():
 
 def test_the_quickstart_table_has_the_quickstarts_arms(tmp_path):
     from holdfast.cli.quickstart import sweep_of
-    from holdfast.studies.tradeoff.study import study_config
+    from holdfast.studies.sweep.study import study_config
 
     names = {
         name: f"{tmp_path}/{name}.jsonl" for name in ("code_train", "prose_train", "code_heldout", "prose_heldout")
@@ -354,7 +354,7 @@ def test_a_yaml_is_a_sound_configuration(content, place):
         [code] = re.findall(r"```python\n(# my_entry.py\n.*?)```", text_of("docs/evaluation.md"), re.DOTALL)
         Path("my_entry.py").write_text(code)
     if "\nvary:" in content:
-        from holdfast.studies.tradeoff.study import load_study
+        from holdfast.studies.sweep.study import load_study
 
         assert load_study("example.yaml").trials()
         return

@@ -21,7 +21,7 @@ from holdfast.evaluation.entries import EvaluationPlan
 from holdfast.evaluation.kinds.answers import AnswersEntry
 from holdfast.evaluation.kinds.task import TaskEntry
 from holdfast.evaluation.measures import check, measure
-from holdfast.evaluation.partial import Partial
+from holdfast.evaluation.resume import Partial
 from holdfast.evaluation.text.shared_prefix import Scorer
 from holdfast.models import Loaded, load
 from vision_models import COLOURS, build_processor, build_vision_model, image

@@ -12,7 +12,7 @@ import transformers
 
 import packed_documents
 from claim_studies import paper_like
-from claims_page import NOT_RUN, claims_page, known_papers, with_verdicts
+from claims_page import NOT_RUN, add_verdicts, claims_page, known_papers
 from holdfast.papers.claims.claim import RULES, Statement, claims_json, family_line
 from holdfast.papers.claims.registry import papers
 from holdfast.papers.claims.rules import FAILS, HOLDS, UNKNOWN, Rule
@@ -44,7 +44,7 @@ def test_every_architecture_keeps_documents_apart_as_the_file_says():
 
 def test_the_paper_index_has_their_verdicts():
     page = (ROOT / "docs" / "papers.md").read_text(encoding="utf-8")
-    assert with_verdicts(page, ROOT / "docs" / "outcomes") == page, "stale: python docs/claims_page.py"
+    assert add_verdicts(page, ROOT / "docs" / "outcomes") == page, "stale: python docs/claims_page.py"
     assert sorted(re.findall("<!-- verdict: (.*?) -->", page)) == sorted(papers())
     sections = re.findall("^## (.+)$", page, re.MULTILINE)
     assert sections == [*(p.short for p in ORDER), "Methods of other papers", "Token weighting"]
@@ -55,7 +55,7 @@ def test_the_paper_index_has_their_verdicts():
 
 def test_a_verdict_counts_the_claims(tmp_path):
     written(tmp_path, paper_like())
-    page = with_verdicts("<!-- verdict: x -->\nstale\n<!-- /verdict -->", tmp_path)
+    page = add_verdicts("<!-- verdict: x -->\nstale\n<!-- /verdict -->", tmp_path)
     counts = Counter(c.verdict for c in check_claims(dict.fromkeys(RECIPES, paper_like())))
     assert len(counts) > 1 and "stale" not in page
     sums = f"holds {counts[HOLDS]}, does not hold {counts[FAILS]}, cannot tell {counts[UNKNOWN]}"
@@ -106,5 +106,5 @@ def test_claims_that_were_judged_apart_stand_in_one_table(tmp_path):
     rows = [line for line in page.splitlines() if line.startswith(("| 1", "| 2", "| 3"))]
     assert ["**holds**" in row for row in rows] == [True, True, False]
     assert "ours, a look, r 1: family of 1" in page and "ours, a look, r 2: family of 2" in page
-    told = with_verdicts("<!-- verdict: sfa -->\n<!-- /verdict -->", tmp_path)
+    told = add_verdicts("<!-- verdict: sfa -->\n<!-- /verdict -->", tmp_path)
     assert "holds 2" in told and "family of 1" in told and "family of 2" in told

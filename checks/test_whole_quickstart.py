@@ -20,7 +20,7 @@ from holdfast.cli import quickstart
 from holdfast.cli.main import main
 from holdfast.records.run import RunFolder
 from holdfast.records.study import read_study
-from holdfast.studies.tradeoff.session import Tradeoff
+from holdfast.studies.sweep.session import SweepStudy
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def done(once: Callable[..., Path]) -> Path:
 
     def make(folder: Path) -> Path:
         def work() -> int:
-            Tradeoff.one_in_process = True
+            SweepStudy.one_in_process = True
             quickstart.sweep_of = two_ways
             return main(["quickstart", "--quick", "--workers", "1", "--output_dir", str(folder / "run")])
 

@@ -78,7 +78,7 @@ def _family_of(scale: str, found: Mapping[str, Any], statements: Sequence[Statem
 _VERDICT = re.compile(r"(<!-- verdict: ([\w-]+) -->\n).*?(<!-- /verdict -->)", re.DOTALL)
 
 
-def with_verdicts(page: str, folder: Path) -> str:
+def add_verdicts(page: str, folder: Path) -> str:
     """A page with the sums of each paper's verdicts between `<!-- verdict: PAPER -->` and `<!-- /verdict -->`."""
     return _VERDICT.sub(lambda m: f"{m[1]}\n{_verdict(m[2], folder)}\n\n{m[3]}", page)
 
@@ -159,4 +159,4 @@ if __name__ == "__main__":
     docs = Path("docs")
     index = docs / "papers.md"
     (docs / "claims.md").write_text(claims_page(known_papers(), docs / "outcomes"), encoding="utf-8")
-    index.write_text(with_verdicts(index.read_text(encoding="utf-8"), docs / "outcomes"), encoding="utf-8")
+    index.write_text(add_verdicts(index.read_text(encoding="utf-8"), docs / "outcomes"), encoding="utf-8")

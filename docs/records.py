@@ -19,7 +19,7 @@ sys.path[:0] = [str(ROOT / "src"), str(ROOT / "checks/oracles")]
 
 from pages import EXAMPLES, blocks_of, record_pages
 
-from holdfast.reports.blocks import Table, words
+from holdfast.reports.blocks import Table, plain_text
 from holdfast.reports.charts import Chart, plotly_figure
 from holdfast.reports.html import write_page
 from holdfast.reports.markdown import escape
@@ -83,7 +83,7 @@ def markdown(table: Any) -> str:
     rows = [[column.title for column in table.columns], *table.rows]
     lines = []
     for row in rows:
-        cells = [escape(words(cell, below=" ")) for cell in row]
+        cells = [escape(plain_text(cell, below=" ")) for cell in row]
         lines.append(f"| {' | '.join(cells)} |")
     marks = ["--:" if column.numeric else "---" for column in table.columns]
     lines.insert(1, f"|{'|'.join(marks)}|")

@@ -96,10 +96,10 @@ def folders_of(kind: str, config: Any, attributes: dict[str, Any]) -> list[tuple
         return sweep_folder(config, attributes)
     if kind == "ladder" and attributes["rung"] in config.rungs:
         rung = config.rungs[attributes["rung"]]
-        return [(config.run_folder(rung, seed), config.training(rung, seed, {})) for seed in config.asked.seeds]
+        return [(config.run_folder(rung, seed), config.training(rung, seed, {})) for seed in config.request.seeds]
     if kind == "overtraining" and attributes["kind"] == "tune":
         names = attributes["checkpoint"], attributes["model"]
-        return [(config.run_folder(*names, seed), config.training(*names, seed)) for seed in config.asked.seeds]
+        return [(config.run_folder(*names, seed), config.training(*names, seed)) for seed in config.request.seeds]
     if kind == "sequence":
         model = config.models[attributes["model"]]
         return [(config.folder(model.name, attributes["seed"]), model.settings or model.merge)]

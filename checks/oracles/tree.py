@@ -47,12 +47,12 @@ STUDIES = {
     "sequence": "holdfast.studies.sequence.plan:sequence_config",
     "stages": "holdfast.studies.stages.plan:stages_config",
     "residual": "holdfast.papers.residual.plan:study_config",
-    "label_annealing": "holdfast.studies.tradeoff.study:study_config",
-    "without_old_data": "holdfast.studies.tradeoff.study:study_config",
+    "label_annealing": "holdfast.studies.sweep.study:study_config",
+    "without_old_data": "holdfast.studies.sweep.study:study_config",
 }
 """Folder below `configs`: what reads its studies."""
 SMALL_FILES = "holdfast.studies.engine.small:stand_ins"
-RUN_FOLDER_NAME = "holdfast.studies.tradeoff.names:run_folder_name"
+RUN_FOLDER_NAME = "holdfast.studies.sweep.names:run_folder_name"
 
 BLOCKS = "holdfast.reports.blocks"
 CHARTS = "holdfast.reports.charts"

@@ -75,8 +75,8 @@ if TYPE_CHECKING:
     from holdfast.runs.fisher import compute_fisher
     from holdfast.runs.run import train
     from holdfast.statistics.selection import select as select_trial
-    from holdfast.studies.tradeoff.session import run_study
-    from holdfast.studies.tradeoff.study import load_study
+    from holdfast.studies.sweep.session import run_study
+    from holdfast.studies.sweep.study import load_study
     from holdfast.training.fresh_init import init_stds
     from holdfast.training.hosts import RetentionTrainer, SFTRetentionTrainer
     from holdfast.training.mixin import RetentionMixin
@@ -132,8 +132,8 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "retention.methods.self_replay": ("SelfReplay",),
     "retention.methods.token_weighting": ("TokenWeighting",),
     "statistics.selection": ("select_trial",),
-    "studies.tradeoff.session": ("run_study",),
-    "studies.tradeoff.study": ("load_study",),
+    "studies.sweep.session": ("run_study",),
+    "studies.sweep.study": ("load_study",),
     "records.study": ("StudyRecord", "read_study"),
     "runs.config": ("TrainConfig", "load_train_config", "train_config"),
     "runs.fisher": ("compute_fisher",),

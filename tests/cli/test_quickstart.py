@@ -15,7 +15,7 @@ from holdfast.errors import ModelError
 from holdfast.papers.worlds.embedded import embedded_corpus
 from holdfast.papers.worlds.quickstart_base import quickstart_base
 from holdfast.papers.worlds.quickstart_data import code_and_prose
-from holdfast.studies.tradeoff.study import study_config
+from holdfast.studies.sweep.study import study_config
 
 
 def test_the_four_ways(tmp_path: Path, model_folder: Path) -> None:

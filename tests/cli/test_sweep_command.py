@@ -10,7 +10,7 @@ import yaml
 
 from holdfast.cli.main import main
 from holdfast.studies.engine.storage import Storage
-from holdfast.studies.tradeoff.study import load_study
+from holdfast.studies.sweep.study import load_study
 from tiny import SENTENCES, build_model, build_tokenizer
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.evaluation.entries import EvaluationPlan
 from holdfast.evaluation.measures import Subject, measure, no_report
-from holdfast.evaluation.partial import Partial
+from holdfast.evaluation.resume import Partial
 
 SENTENCES = [
     "The quick brown fox jumps over the lazy dog.",

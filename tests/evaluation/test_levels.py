@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from holdfast.evaluation.levels import chance_level, unigram_levels
+from holdfast.evaluation.baselines import chance_level, unigram_levels
 from holdfast.evaluation.measures import Outcome
 from holdfast.evaluation.text.documents import EncodedDocument
 from holdfast.statistics.estimates import TEXT_FIGURES

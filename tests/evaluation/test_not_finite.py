@@ -166,7 +166,7 @@ def test_the_other_entries_are_measured_and_a_failed_one_is_measured_again(files
 
 def test_a_replys_logits_are_looked_at_token_by_token(files, tiny_tokenizer):
     """A model of NaN writes text as any other does, of which a program finds that it follows no instruction."""
-    from holdfast.evaluation.modes import evaluation_mode
+    from holdfast.evaluation.eval_mode import evaluation_mode
     from holdfast.generation import continued
 
     encoded = [tiny_tokenizer("a fox")["input_ids"], tiny_tokenizer("the lazy dog")["input_ids"]]

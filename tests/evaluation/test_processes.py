@@ -126,8 +126,8 @@ def same(found: Path, expected: Path) -> None:
 
 def test_both_processes_work(desk: Path) -> None:
     """What each of two has found lies in a file of its own until the entry is whole."""
-    from holdfast.evaluation.partial import Partial
     from holdfast.evaluation.processes import ProcessGroup
+    from holdfast.evaluation.resume import Partial
 
     class Seen(ProcessGroup):
         world_size = 2

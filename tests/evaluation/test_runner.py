@@ -243,7 +243,7 @@ def test_an_entry_goes_on_in_its_middle(kind, tmp_path, tiny_tokenizer, monkeypa
     """Interrupted after some rows, the second run computes the others only, and comes to the same last digit."""
     from transformers import LlamaForCausalLM
 
-    from holdfast.evaluation import partial
+    from holdfast.evaluation import resume
     from holdfast.evaluation.text import shared_prefix
 
     columns = {"options": [" a", " b"], "instruction_id_list": ["plain:capitals"], "kwargs": [{}]}
@@ -274,7 +274,7 @@ def test_an_entry_goes_on_in_its_middle(kind, tmp_path, tiny_tokenizer, monkeypa
     }[kind]
     plan, problems = parse_evaluation({"source": [entry]}, base_dir=tmp_path)
     assert problems == []
-    monkeypatch.setattr(partial.Partial.__init__, "__kwdefaults__", {"seconds": 0.0})
+    monkeypatch.setattr(resume.Partial.__init__, "__kwdefaults__", {"seconds": 0.0})
     places = {"perplexity": (perplexity, "score_row"), "memorisation": (perplexity, "score_row")}
     places["instructions"] = (LlamaForCausalLM, "generate")
     module, name = places.get(kind, (shared_prefix.Scorer, "states"))
@@ -309,7 +309,7 @@ def test_an_entry_goes_on_in_its_middle(kind, tmp_path, tiny_tokenizer, monkeypa
 
 
 def test_a_line_cut_short_is_left_out(tmp_path):
-    from holdfast.evaluation.partial import Partial
+    from holdfast.evaluation.resume import Partial
 
     path = tmp_path / "found.jsonl"
     path.write_text('{"key": "a", "value": 1}\n{"key": "b", "value": 2}\n{"key": "c", ')

@@ -117,7 +117,7 @@ LIGHT = [
     "holdfast.cli.reproduce",
     "holdfast.cli.sweep",
     "holdfast.studies.engine.space",
-    "holdfast.studies.tradeoff.study",
+    "holdfast.studies.sweep.study",
     "holdfast.evaluation.compare.samples",
     "holdfast.runs.launch",
     "holdfast.runs.config",

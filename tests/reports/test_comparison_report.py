@@ -24,19 +24,19 @@ from synthetic_runs import SOURCE_LOST, SOURCE_NOISE, comparison
 from test_report_pages import figures_of
 
 from holdfast.records.evaluation import EvaluationFolder
-from holdfast.reports.blocks import Tiles, words
+from holdfast.reports.blocks import Tiles, plain_text
 from holdfast.reports.charts import Chart, plotly_figure
 from holdfast.reports.compared import ComparisonRow, entry_title, gain_forest, gains, ordered
 from holdfast.reports.comparison_report import comparison_page, comparison_verdict
 from holdfast.reports.flips import MOST_FLIPS, answer_of, flips_of, flips_panel
-from holdfast.reports.format import squeeze
+from holdfast.reports.format import ellipsize_middle
 from holdfast.reports.html import render, write_page
 from holdfast.reports.measured import subject_names
 
 
 def cells_of(chart: Chart) -> list[list[str]]:
     """The chart's table as text."""
-    return [[words(cell, below=" ") for cell in row] for row in chart.table.rows]
+    return [[plain_text(cell, below=" ") for cell in row] for row in chart.table.rows]
 
 
 def write(pair: Pair, path: Path, **changes: Any) -> str:
@@ -301,8 +301,8 @@ def test_folders_of_models_are_named_by_their_last_part(tmp_path) -> None:
 
 
 def test_names_are_shortened_in_the_middle_and_subjects_lose_what_they_share() -> None:
-    assert squeeze("high_school_government_and_politics", 26) == "high_school_gov…d_politics"
-    assert squeeze("short", 26) == "short"
+    assert ellipsize_middle("high_school_government_and_politics", 26) == "high_school_gov…d_politics"
+    assert ellipsize_middle("short", 26) == "short"
     assert subject_names(["mmlu_anatomy", "mmlu_law_school"]) == ["anatomy", "law school"]
     assert subject_names(["mmlu_high_school_biology", "mmlu_high_school_physics"]) == ["biology", "physics"]
     assert subject_names(["alone"]) == ["alone"] and subject_names([]) == []

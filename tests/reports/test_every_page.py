@@ -54,7 +54,7 @@ from holdfast.records.evaluation import EvaluationFolder
 from holdfast.records.sequence import read_sequence
 from holdfast.records.stages import Along, read_stages
 from holdfast.reports import blocks, markdown
-from holdfast.reports.blocks import Page, words
+from holdfast.reports.blocks import Page, plain_text
 from holdfast.reports.charts import Chart, Value, plain, plotly_figure
 from holdfast.reports.comparison_report import comparison_page
 from holdfast.reports.distance_report import distance_page
@@ -383,7 +383,7 @@ def test_every_chart_is_drawn_of_the_rows_of_its_table(page: Page) -> None:
         drawn = plotly_figure(chart)
         assert drawn["data"], f"{chart.title} draws nothing"
         shown = [t for trace in drawn["data"] for t in trace.get("hovertext", []) if t]
-        heads = [plain(words(c.title)) for c in chart.columns]
+        heads = [plain(plain_text(c.title)) for c in chart.columns]
         assert all(any(t.count(f"{h}: ") for h in heads) for t in shown if "<br>" in t)
 
 

@@ -7,7 +7,7 @@ import math
 import pytest
 from synthetic_runs import SOURCE_NOISE, comparison, shown
 
-from holdfast.papers.claims.rules import FAILS, HOLDS, UNKNOWN, ClaimFigure, above, against, below
+from holdfast.papers.claims.rules import FAILS, HOLDS, UNKNOWN, ClaimFigure, above, below, side_of_bound
 from holdfast.records.comparison import Comparison
 from holdfast.records.metrics import is_share
 from holdfast.reports.compared import ComparisonRow, count_tile, gains, headline, pair_sentence
@@ -71,8 +71,8 @@ def test_shares_are_told_by_the_figures_that_are_there():
 def test_no_claim_rests_on_it():
     """Everything is below infinity, and a claim would hold by it."""
     for interval in ((INF, INF), (NAN, NAN), (0.5, INF), (-INF, 0.1), None):
-        assert against(interval, 0.2) == UNKNOWN
-    assert (against((0.3, 0.4), 0.2), against((0.1, 0.15), 0.2)) == (HOLDS, FAILS)
+        assert side_of_bound(interval, 0.2) == UNKNOWN
+    assert (side_of_bound((0.3, 0.4), 0.2), side_of_bound((0.1, 0.15), 0.2)) == (HOLDS, FAILS)
     for value, interval in ((INF, (INF, INF)), (NAN, (NAN, NAN)), (NAN, (0.5, 0.6))):
         figure = ClaimFigure(what="the gain", value=value, interval=interval, n="1", unit="nats")
         for judge in (above, below):

@@ -7,9 +7,9 @@ from synthetic_probes import probe
 from holdfast.records.probe import ProbeRecord
 from holdfast.reports.probe_report import (
     ladder_charts,
-    lead,
     line_charts,
     probe_page,
+    summary,
 )
 
 
@@ -27,11 +27,11 @@ def test_what_overflows_is_not_drawn_and_said() -> None:
 
 
 def test_the_lead_of_a_ladder_and_of_one_model() -> None:
-    told = lead(probe())
+    told = summary(probe())
     assert "from 1 M to 16 M tokens of pre-training: grows: noise 0.1; cannot tell: int4 and 30 % pruned;" in told
-    alone = lead(probe(ladder=False))
+    alone = summary(probe(ladder=False))
     assert alone.startswith("What it costs on prose, in nats/token. step0: noise 0.1 +0.010 [−0.010, +0.030], int4")
-    assert lead(ProbeRecord(models=[])) == "Nothing was measured yet."
+    assert summary(ProbeRecord(models=[])) == "Nothing was measured yet."
 
 
 def test_the_quadratic_passes_through_the_loss_at_zero() -> None:

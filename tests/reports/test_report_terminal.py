@@ -16,7 +16,7 @@ from synthetic_studies import large
 from test_every_page import PAGES, every
 
 from holdfast.records.evaluation import Evaluation
-from holdfast.reports.blocks import Table, words
+from holdfast.reports.blocks import Table, plain_text
 from holdfast.reports.charts import Chart
 from holdfast.reports.comparison_text import comparison_blocks
 from holdfast.reports.evaluation_text import result_blocks
@@ -67,13 +67,13 @@ def broken_words(blocks: Iterable[Any], width: int) -> list[str]:
         if not isinstance(table, Table):
             continue
         text = shown(lambda out, table=table: Printer(out).show([table]), width)
-        titles = [line for column in table.columns for line in words(column.title).split("\n")]
+        titles = [line for column in table.columns for line in plain_text(column.title).split("\n")]
         figures = [
             cell for row in table.rows for cell, column in zip(row, table.columns, strict=True) if column.numeric
         ]
-        cells = [words(cell) for row in table.rows for cell in row]
+        cells = [plain_text(cell) for row in table.rows for cell in row]
         whole = [title for title in titles if len(title) <= width - 24]
-        whole += [line for figure in figures for line in words(figure).split("\n")]
+        whole += [line for figure in figures for line in plain_text(figure).split("\n")]
         whole += [word for cell in cells for word in cell.split()]
         missing += [part for part in whole if part not in text]
     return missing

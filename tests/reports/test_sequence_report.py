@@ -10,7 +10,7 @@ from rich.console import Console
 from holdfast.records.sequence import SequenceRecord, read_sequence
 from holdfast.reports import blocks
 from holdfast.reports.charts import Chart
-from holdfast.reports.sequence_report import lead, print_sequence, sequence_page
+from holdfast.reports.sequence_report import print_sequence, sequence_page, summary
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 
@@ -51,10 +51,10 @@ def test_what_is_not_there_is_said():
     waiting = [dataclasses.replace(m, state="waiting", distance=None, curves={}) for m in record.models]
     arms = [dataclasses.replace(a, scores={}, against={}, distance=None, matrix=[], measures={}) for a in record.arms]
     nothing = dataclasses.replace(record, models=waiting, arms=arms, tasks={}, source={}, finished=None)
-    assert "Not measured yet" in lead(nothing) and not charts(nothing)
+    assert "Not measured yet" in summary(nothing) and not charts(nothing)
     failed = dataclasses.replace(record.models[0], state="failed", reason="no memory")
     page = sequence_page(dataclasses.replace(record, models=[failed, *record.models[1:]]))
-    assert any(isinstance(x, blocks.Banner) and "failed" in blocks.words(x.content) for x in page.blocks)
+    assert any(isinstance(x, blocks.Banner) and "failed" in blocks.plain_text(x.content) for x in page.blocks)
 
 
 def test_tasks_of_a_long_chain_that_are_not_shown_are_named(capsys):
@@ -70,8 +70,8 @@ def test_tasks_of_a_long_chain_that_are_not_shown_are_named(capsys):
 
 def test_a_headline_of_mixed_units_says_which_arms_it_means():
     record = twelve_months()
-    assert "such arms" in lead(record)
+    assert "such arms" in summary(record)
     first, *rest = record.orders[0]
     tasks = {**record.tasks, first: dataclasses.replace(record.tasks[first], unit="nats/token")}
-    text = lead(dataclasses.replace(record, tasks=tasks))
+    text = summary(dataclasses.replace(record, tasks=tasks))
     assert "such arms" not in text and f"arms without old data that learn {rest[-1]} nearly as well" in text

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.records.stages import ACTUAL, GAINED, INCONCLUSIVE, NONE, PSEUDO, StagesRecord, read_stages
-from holdfast.reports.stages_report import advice, lead
+from holdfast.reports.stages_report import advice, summary
 
 
 def five_epochs() -> StagesRecord:
@@ -37,4 +37,4 @@ def test_what_is_not_judged_yet_is_said() -> None:
     record = five_epochs()
     waiting = [dataclasses.replace(m, state="waiting") for m in record.models]
     nothing = dataclasses.replace(record, verdicts=[], status="running", models=waiting)
-    assert lead(nothing).startswith("Not judged yet: ") and "models still to be restored" in lead(nothing)
+    assert summary(nothing).startswith("Not judged yet: ") and "models still to be restored" in summary(nothing)

@@ -11,7 +11,7 @@ from rich.console import Console
 from holdfast.records.figure import Figure
 from holdfast.records.measure import Measure
 from holdfast.reports import blocks
-from holdfast.reports.blocks import Page, Table, words
+from holdfast.reports.blocks import Page, Table, plain_text
 from holdfast.reports.charts import Axis, Chart, Value
 from holdfast.reports.study_page import (
     cell,
@@ -59,15 +59,15 @@ def page(**parts: Any) -> Page:
 
 
 def test_a_figure_reads_the_same_in_a_table_and_in_a_chart() -> None:
-    assert words(cell(SHARE, HALF)) == "50.0 %\n[40.0, 60.0]"
-    assert words(cell(LOSS, HALF, sign=True)) == "+0.500 nats\n[+0.400, +0.600]"
+    assert plain_text(cell(SHARE, HALF)) == "50.0 %\n[40.0, 60.0]"
+    assert plain_text(cell(LOSS, HALF, sign=True)) == "+0.500 nats\n[+0.400, +0.600]"
     assert (cell(LOSS, None), cell(LOSS, None, missing="–")) == ("", "–")
     drawn = Value.of(HALF, SHARE)
     assert (drawn.value, drawn.low, drawn.high) == pytest.approx((50, 40, 60))
     assert (drawn.text, drawn.interval) == ("50.0 %", "[40.0, 60.0]")
     ratio = Measure(share=True, bounded=False)
-    assert words(cell(ratio, Figure(value=0.9, over_samples=(0.6, 1.2)))) == "90.0 %\n[60.0, 120.0]"
-    assert words(cell(SHARE, Figure(value=0.9, over_samples=(0.6, 1.2)))) == "90.0 %\n[60.0, 100.0]"
+    assert plain_text(cell(ratio, Figure(value=0.9, over_samples=(0.6, 1.2)))) == "90.0 %\n[60.0, 120.0]"
+    assert plain_text(cell(SHARE, Figure(value=0.9, over_samples=(0.6, 1.2)))) == "90.0 %\n[60.0, 100.0]"
     assert (Value.of(Figure(value=2.0), LOSS).low, Value.of(Figure(value=2.0), LOSS).high) == (None, None)
 
 
@@ -95,7 +95,7 @@ def test_a_row_may_be_a_whole_curve() -> None:
     chart = lines("Loss", rows, Axis(), Axis(), columns={"line": "Run", "end": "At the end"})
     assert chart is not None and {m.kind for m in chart.marks} == {"curves"}
     assert not chart.legend, "twenty names are no legend"
-    assert [words(row[1]) for row in chart.table.rows[:2]] == ["2", "3"]
+    assert [plain_text(row[1]) for row in chart.table.rows[:2]] == ["2", "3"]
     assert len({(m.colour, m.dash) for m in chart.marks}) == 20
 
 
@@ -120,7 +120,7 @@ def test_a_page_names_what_failed_and_what_it_took() -> None:
     made = page(jobs=jobs, details=["two jobs"], facts=[("Seeds", "0"), ("Empty", "")])
     assert (made.status, made.details, made.lead) == (("running", "warn"), "two jobs · 2026-01-02", "It learns.")
     banner, notes, reading, about = [x for x in made.blocks if x is not None]
-    assert words(banner.content) == "1 job failed." and list(banner.items) == ["tuned: no memory"]
+    assert plain_text(banner.content) == "1 job failed." and list(banner.items) == ["tuned: no memory"]
     assert [s.title for s in (notes, reading, about)] == ["Notes", "How to read this page", "The study"]
     facts = dict(about.blocks[0].blocks[0].items)
     assert facts == {"Begun": "2026-01-02", "Computing": "1 min 5 s", "Seeds": "0", "cpu": "toy", "torch": "2.9"}
@@ -133,7 +133,7 @@ def test_a_state_has_one_tone_on_all_pages() -> None:
     assert state_chip("failed", "no memory").content == "no memory"
     table = jobs_section("Models", [Job("base", tokens=12345)], {"Epochs": lambda job: "3"}).blocks[0]
     assert isinstance(table, Table)
-    assert [words(c) for c in table.rows[0]] == ["base", "complete", "12,345", "", "3"]
+    assert [plain_text(c) for c in table.rows[0]] == ["base", "complete", "12,345", "", "3"]
 
 
 def test_the_terminal_has_the_answer_the_notes_and_the_path(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from holdfast.errors import DataError
-from holdfast.statistics.powers import exponent, exponent_over_seeds
+from holdfast.statistics.power_law import exponent, exponent_over_seeds
 
 
 def test_a_power_is_found() -> None:

@@ -15,7 +15,7 @@ import pytest
 from holdfast.errors import ConfigError
 from holdfast.records.study import StudyRecord
 from holdfast.statistics.gains import BOTH, NOTHING, SAMPLES, SEEDS, incomplete, mean_gain
-from holdfast.statistics.points import allowance
+from holdfast.statistics.percentage_points import allowance
 from holdfast.statistics.rules import Rule, rule_from_config
 from holdfast.statistics.selection import select
 from holdfast.statistics.shares import shares

@@ -10,10 +10,10 @@ from holdfast.config.decode import Given, decode
 from holdfast.papers.ladder.settings import LadderSettings
 from holdfast.papers.overtraining.settings import OvertrainingSettings
 from holdfast.papers.residual.settings import StudySettings
-from holdfast.studies.engine.keys import StudyKeys
+from holdfast.studies.engine.keys import BaseStudySettings
 from holdfast.studies.sequence.settings import SequenceSettings
 from holdfast.studies.stages.settings import StagesSettings
-from holdfast.studies.tradeoff.settings import SweepSettings
+from holdfast.studies.sweep.settings import SweepSettings
 
 STUDIES = [
     SweepSettings,
@@ -41,12 +41,12 @@ def test_a_name_is_a_folder_of_its_own(cls):
 
 @pytest.mark.parametrize("cls", STUDIES, ids=lambda c: c.__name__)
 def test_keys_of_studies_are_declared_once(cls):
-    keys = {f.name for f in dataclasses.fields(StudyKeys)} - {"name"}
+    keys = {f.name for f in dataclasses.fields(BaseStudySettings)} - {"name"}
     assert not keys & set(vars(cls).get("__annotations__", {}))
 
 
 def test_folder_and_database_follow_from_the_name():
-    keys = StudyKeys(name="mine")
+    keys = BaseStudySettings(name="mine")
     assert str(keys.folder) == "runs/mine"
     assert keys.database == "sqlite:///runs/mine/study.db"
-    assert StudyKeys(storage="postgresql://u@h/d").database == "postgresql://u@h/d"
+    assert BaseStudySettings(storage="postgresql://u@h/d").database == "postgresql://u@h/d"

@@ -80,14 +80,14 @@ def run(argv: list[str]) -> int:
 
     from holdfast.cli.sweep import print_outcome
     from holdfast.studies.engine.study import refuse_foreign
-    from holdfast.studies.tradeoff.session import Tradeoff, run_study
-    from holdfast.studies.tradeoff.study import study_config
+    from holdfast.studies.sweep.session import SweepStudy, run_study
+    from holdfast.studies.sweep.study import study_config
     from holdfast.support.leftovers import NewFolder
 
     began = time.monotonic()
     console = stdout_console()
     folder = request.output_dir or Path("holdfast-quickstart-real" if request.real else "holdfast-quickstart")
-    refuse_foreign(folder, Tradeoff.markers)
+    refuse_foreign(folder, SweepStudy.markers)
     with NewFolder(folder):
         names = prepare(folder / "data", real=request.real, console=console)
         values = sweep_of(names, real=request.real, quick=request.quick)

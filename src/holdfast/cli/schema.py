@@ -83,7 +83,7 @@ def schema_of(kind: str) -> dict[str, Any]:
     train = {**train, "description": "The file of 'holdfast train --config'.", "$defs": suite["$defs"]}
     if kind == "train":
         return train
-    from holdfast.studies.tradeoff.settings import sweep_schema
+    from holdfast.studies.sweep.settings import sweep_schema
 
     return sweep_schema(train, known_settings())
 

@@ -160,10 +160,10 @@ WORKER, STATUS, REPORT = study_commands.step_commands(PROG, ReportRequest, RULES
 STUDY = study_commands.StudyCommand(
     command=COMMAND,
     steps=(WORKER, STATUS, REPORT),
-    config="holdfast.studies.tradeoff.study:load_study",
-    execute="holdfast.studies.tradeoff.session:run_study",
+    config="holdfast.studies.sweep.study:load_study",
+    execute="holdfast.studies.sweep.session:run_study",
     show="holdfast.cli.sweep:print_outcome",
-    kind="holdfast.studies.tradeoff.session:Tradeoff",
+    kind="holdfast.studies.sweep.session:SweepStudy",
 )
 
 
@@ -181,19 +181,19 @@ def run(argv: list[str]) -> int:
     request = COMMAND.read(argv)
 
     from holdfast.checkpoints.named import check_on_hub
-    from holdfast.studies.tradeoff.study import load_study
+    from holdfast.studies.sweep.study import load_study
 
     overrides = {name: getattr(request, name) for name in ("output_dir", "name", "workers", "seeds")}
     with without_compiler():  # trials run in worker processes
         config = load_study(request.config, {**overrides, "storage": request.address})
     from holdfast.studies.engine.models import check_local_model
-    from holdfast.studies.tradeoff.session import run_study
+    from holdfast.studies.sweep.session import run_study
 
     if request.dry_run:
         check_local_model(config.train.get("model_name_or_path"), config.train)
-        if config.asked.small is None:
+        if config.request.small is None:
             check_on_hub(str(config.train["model_name_or_path"]))
-        from holdfast.studies.tradeoff.plan_text import plan_text
+        from holdfast.studies.sweep.plan_text import plan_text
 
         write(plan_text(config))
         return 0
@@ -215,7 +215,7 @@ def print_outcome(record: Any, out: Path, target: Any, *, all_rules: bool = True
     from holdfast.reports.sweep_text import print_sweep
     from holdfast.statistics.selection import select_all
     from holdfast.studies.engine.study import PAGE
-    from holdfast.studies.tradeoff.session import CHOSEN
+    from holdfast.studies.sweep.session import CHOSEN
 
     selections = select_all(record)
     print_sweep(record, selections if all_rules else selections[:1], target)

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from holdfast.evaluation.baselines import CHOSEN, chance_level
 from holdfast.evaluation.entries import DataEntry, Entry, EvaluationPlan, Processor
-from holdfast.evaluation.levels import CHOSEN, chance_level
-from holdfast.evaluation.partial import Partial
 from holdfast.evaluation.processes import SINGLE, ProcessGroup
+from holdfast.evaluation.resume import Partial
 from holdfast.evaluation.text.thoughts import remarks_on_thoughts, with_variables
 from holdfast.records.evaluation import CHANCE, EvaluationFolder, Metric, why_not_finite
 

@@ -32,8 +32,8 @@ from holdfast.evaluation.circumstances import circumstances
 from holdfast.evaluation.entries import DataEntry, Entry, EvaluationPlan, Processor
 from holdfast.evaluation.images import processor_fingerprint
 from holdfast.evaluation.measures import Subject, check, measure
-from holdfast.evaluation.partial import Partial
 from holdfast.evaluation.processes import SINGLE, ProcessGroup
+from holdfast.evaluation.resume import Partial
 from holdfast.records.comparison import Comparison
 from holdfast.records.evaluation import Evaluation, EvaluationFolder, read_samples, write_evaluation
 from holdfast.records.run import RunFolder

@@ -27,7 +27,7 @@ from urllib.parse import urlsplit
 from holdfast.errors import ConfigError, ModelError, NotFinite
 from holdfast.evaluation.loading import ServerSettings
 from holdfast.evaluation.measures import Report, no_report
-from holdfast.evaluation.partial import Partial
+from holdfast.evaluation.resume import Partial
 from holdfast.evaluation.text.messages import MessageTokenizer, messages_of
 from holdfast.models import Loaded, load_tokenizer
 from holdfast.support.completions import SCORED, Completed, Request, ask, choice, completed, prompt_scores

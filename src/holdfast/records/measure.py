@@ -30,7 +30,7 @@ class HasInterval(Protocol):
 
 
 def number(value: float | None, decimals: int = 4, *, sign: bool = False) -> str:
-    """`value` with `decimals` decimals and a typographic minus; `sign` shows a plus too. None and NaN read "n/a",
+    """`value` with `decimals` decimals and a with_minus_signs minus; `sign` shows a plus too. None and NaN read "n/a",
     infinities "∞"."""
     if value is None or math.isnan(value):
         return "n/a"

@@ -55,14 +55,14 @@ def figure(text: str, interval: str = "", *, value: float | None = None, tone: T
     return (Span(text, tone=tone, value=value), sub(interval) if interval else None)
 
 
-def words(content: Text, *, below: str = "\n") -> Lines:
+def plain_text(content: Text, *, below: str = "\n") -> Lines:
     """Text without its forms, printable; `below` stands before small print."""
     if content is None:
         return Lines()
     if isinstance(content, Span):
-        return Lines((below if content.form == "sub" else "") + words(content.content, below=below))
+        return Lines((below if content.form == "sub" else "") + plain_text(content.content, below=below))
     if isinstance(content, (list, tuple)):
-        return Lines("".join(words(item, below=below) for item in content))
+        return Lines("".join(plain_text(item, below=below) for item in content))
     return printable(str(content))
 
 
@@ -312,7 +312,7 @@ def side_by_side(charts: Sequence[Chart | None]) -> list[Any]:
     return [dataclasses.replace(chart, width=width) for chart in drawn]
 
 
-def known(value: Any) -> float | None:
+def finite_or_none(value: Any) -> float | None:
     """A finite number, None for anything else."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
         return None

@@ -16,8 +16,8 @@ from typing import Any
 
 from holdfast.printable import printable
 from holdfast.records.measure import HasInterval, Measure
-from holdfast.reports.blocks import Column, Table, Text, figure, words
-from holdfast.reports.format import significant, squeeze
+from holdfast.reports.blocks import Column, Table, Text, figure, plain_text
+from holdfast.reports.format import ellipsize_middle, significant
 
 MOST_POINTS = 1200
 """A curve is drawn with at most this many points, so that a long run does not make a heavy page."""
@@ -399,7 +399,7 @@ def plotly_figure(chart: Chart) -> Plotly:
     if legend:
         layout["legend"] = LEGEND | {"y": 1.02 + above / max(chart.height - 80, 1)}
     if chart.y.names:  # what the page shows on a phone
-        layout["meta"] = {"narrow": [plain(squeeze(name, 17)) for name in chart.y.names]}
+        layout["meta"] = {"narrow": [plain(ellipsize_middle(name, 17)) for name in chart.y.names]}
     return {"data": data, "layout": layout | dict(chart.layout)}
 
 
@@ -428,7 +428,7 @@ def _axis(axis: Axis) -> Plotly:
     ticks = list(enumerate(axis.names)) or axis.ticks
     if ticks:
         layout["tickvals"] = [at for at, _ in ticks]
-        layout["ticktext"] = [plain(squeeze(text, axis.length)) for _, text in ticks]
+        layout["ticktext"] = [plain(ellipsize_middle(text, axis.length)) for _, text in ticks]
     return layout | dict(axis.more)
 
 
@@ -461,7 +461,7 @@ def _traces(mark: Mark, chart: Chart) -> Traces:
     traces = draw(mark, chart, rows)
     for trace in traces:
         if mark.name and "name" not in trace:
-            trace["name"] = plain(squeeze(mark.name, 34))
+            trace["name"] = plain(ellipsize_middle(mark.name, 34))
         if not mark.legend or not trace.get("name"):
             trace["showlegend"] = False
         if mark.opacity != 1:
@@ -490,12 +490,12 @@ def _hover(mark: Mark, chart: Chart, rows: Rows) -> Plotly:
 
 
 def _hover_text(mark: Mark, chart: Chart, row: Row) -> str:
-    head = words(chart.columns[0].cell(row), below=" ")
+    head = plain_text(chart.columns[0].cell(row), below=" ")
     name = f"{plain(mark.name)}: " if mark.name and mark.name not in head and mark.kind == "bars" else ""
     lines = [f"<b>{name}{plain(head)}</b>"]
     for column in chart.columns[1:]:
-        if text := words(column.cell(row), below=" "):
-            lines.append(f"{plain(words(column.title))}: {plain(text)}")
+        if text := plain_text(column.cell(row), below=" "):
+            lines.append(f"{plain(plain_text(column.title))}: {plain(text)}")
     return "<br>".join(lines)
 
 
@@ -574,9 +574,9 @@ def _curves(mark: Mark, chart: Chart, rows: Rows) -> Traces:
         name = str(row.get("name", mark.name))
         mode = "lines+markers" if row.get("markers") else "lines"
         trace = {"type": "scatter", "mode": mode, "x": x, "y": y, "line": line, "opacity": mark.opacity}
-        trace["name"] = plain(squeeze(str(row.get("legend", name)), 34))
+        trace["name"] = plain(ellipsize_middle(str(row.get("legend", name)), 34))
         trace["marker"] = {"size": row.get("size", 5), "symbol": row.get("symbol", "circle")}
-        hover = {"hovertemplate": f"{plain(squeeze(name, 34))} %{{y:.5g}}<extra></extra>"}
+        hover = {"hovertemplate": f"{plain(ellipsize_middle(name, 34))} %{{y:.5g}}<extra></extra>"}
         traces.append(trace | (hover if mark.rows is None else NO_WORDS))
     return traces
 

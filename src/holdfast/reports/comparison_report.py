@@ -58,7 +58,7 @@ from holdfast.reports.compared import (
     without_means,
 )
 from holdfast.reports.flips import Flips, documents_panel, flips_of, flips_panel, has_documents, paired
-from holdfast.reports.format import joined, last_part, p_value, plural, shorten, squeeze, tally
+from holdfast.reports.format import ellipsize_middle, joined, last_part, p_value, plural, shorten, tally
 from holdfast.reports.measured import Measured, averages_of, not_finite_tile, settings_of, subject_names
 
 if TYPE_CHECKING:
@@ -321,7 +321,7 @@ def _stage_heat(matrix: StageMatrix) -> Chart:
         ends = {"x0": task - 0.5, "x1": task + 0.5, "y0": task + 0.5, "y1": task + 1.5}
         outline.append({"type": "rect", "line": {"color": "var(--second)", "width": 2.5}} | ends)
     unit = ", ".join(filter(None, (matrix.unit, "%"))) if share else matrix.unit or "score"
-    ticks = [(at, squeeze(title, 16)) for at, title in enumerate(matrix.tasks)]
+    ticks = [(at, ellipsize_middle(title, 16)) for at, title in enumerate(matrix.tasks)]
     across = Axis(title="task, in the order of training", ticks=ticks, more={"showgrid": False, "fixedrange": True})
     caption = (
         f"Each row: the model after one stage ({unit}; higher is better). Outlined: the task that this stage "

@@ -11,7 +11,7 @@ from holdfast.reports.compared import AFTER, BEFORE, DIFFERENCE, ComparisonRow, 
 from holdfast.reports.html import join, part
 from holdfast.reports.run_figures import read_run
 from holdfast.reports.run_report import brief_facts
-from holdfast.reports.sweep_figures import counts_text, lead
+from holdfast.reports.sweep_figures import counts_text, summary
 from holdfast.statistics.selection import select_all
 
 WORDS = heads({"Measure": "label", "Verdict": "verdict", "Unit": "unit"}, words=3)
@@ -64,6 +64,6 @@ def _study_blocks(study: StudyRecord) -> list[Block]:
         facts.append(("Folder", str(folder)))
     return [
         Paragraph(f"{study.name} ({study.status})"),
-        Paragraph(lead(study, select_all(study))),
+        Paragraph(summary(study, select_all(study))),
         Facts(facts),
     ]

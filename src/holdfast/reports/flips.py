@@ -23,7 +23,7 @@ from typing import Any
 from holdfast.errors import DataError
 from holdfast.records.evaluation import Evaluation
 from holdfast.records.measure import number
-from holdfast.reports.blocks import Block, Markup, Paragraph, Span, Text, known, present, sub
+from holdfast.reports.blocks import Block, Markup, Paragraph, Span, Text, finite_or_none, present, sub
 from holdfast.reports.charts import heads, tabulate
 from holdfast.reports.format import plural, shorten
 from holdfast.reports.html import Html, join, tag
@@ -216,7 +216,7 @@ def answer_of(row: Row, metric: str) -> int | None:
             length = len(str(choice).encode()) if kind == "acc_bytes" else len(str(choice))
             values.append(float(score) / max(1, length))
         return values.index(max(values))
-    answer = known(row.get("answer"))
+    answer = finite_or_none(row.get("answer"))
     return None if answer is None else int(answer)
 
 

@@ -116,7 +116,7 @@ def shorten(text: str, length: int) -> str:
     return text if len(text) <= length else text[: length - 1].rstrip() + "…"
 
 
-def squeeze(text: str, length: int) -> str:
+def ellipsize_middle(text: str, length: int) -> str:
     """At most `length` characters, the middle left out: names of one family often differ at their end only."""
     if len(text) <= length:
         return text
@@ -135,7 +135,7 @@ def tally(verdicts: Sequence[str], words: Sequence[str] = VERDICTS) -> str:
     return ", ".join(f"{verdicts.count(word)} {word}" for word in words if word in verdicts)
 
 
-def listed(parts: Sequence[str]) -> str:
+def join_and(parts: Sequence[str]) -> str:
     """`a, b and c`."""
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
 

@@ -95,7 +95,7 @@ def tag(name: str, /, *children: Any, **attributes: Any) -> Html:
 
 def _span(span: b.Span) -> Html:
     if span.picture:
-        return tag("img", src=f"data:image/png;base64,{span.picture}", alt=b.words(span.content), cls="picture")
+        return tag("img", src=f"data:image/png;base64,{span.picture}", alt=b.plain_text(span.content), cls="picture")
     inner = join(span.content)
     if span.value is not None:
         exact = f"{span.value:.9g}" if math.isfinite(span.value) else "NaN" if math.isnan(span.value) else "Infinity"
@@ -309,7 +309,7 @@ def table(x: b.Table) -> Html:
 
 def _cell(column: b.Column, content: Any, *, first: bool, edge: bool) -> Html:
     kinds = ("edge" if edge else "", "num" if column.numeric else "", "wide" if column.wide else "")
-    label = b.words(column.title, below=" ").replace("\u200b", "")
+    label = b.plain_text(column.title, below=" ").replace("\u200b", "")
     about = {"cls": " ".join(filter(None, kinds)), "data_label": label}
     return tag("th", _breakable(content), **about, scope="row") if first else tag("td", content, **about)
 

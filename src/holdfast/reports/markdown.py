@@ -44,7 +44,7 @@ def _text(content: Any, clean: Callable[[str], str]) -> str:
         return "".join(_text(item, clean) for item in content)
     if isinstance(content, b.Span):
         if content.form == "code":
-            return code(clean(b.words(content.content)))
+            return code(clean(b.plain_text(content.content)))
         inner = _text(content.content, clean)
         if content.link:
             return f"[{inner}]({content.link})"

@@ -60,7 +60,7 @@ from holdfast.reports.charts import (
     tabulate,
     ticks_at,
 )
-from holdfast.reports.format import count, hardware_rows, hardware_text, joined, listed, plural, setting, significant
+from holdfast.reports.format import count, hardware_rows, hardware_text, join_and, joined, plural, setting, significant
 from holdfast.reports.study_page import TONES
 
 MEANING = (
@@ -97,13 +97,13 @@ PLAIN = Measure()
 def probe_page(record: ProbeRecord) -> Page:
     """The page as blocks."""
     labels = [model.label for model in record.models]
-    title = f"How fragile {'is' if len(labels) == 1 else 'are'} {listed(labels) if 0 < len(labels) < 4 else 'they'}?"
+    title = f"How fragile {'is' if len(labels) == 1 else 'are'} {join_and(labels) if 0 < len(labels) < 4 else 'they'}?"
     charts = side_by_side([noise_chart(record), other_chart(record)])
     return Page(
         tab=f"{', '.join(labels[:3])}: holdfast probe",
         eyebrow="holdfast probe report",
         title=title,
-        lead=lead(record),
+        lead=summary(record),
         status=(record.status, TONES.get(record.status, "warn")),
         details=joined(plural(len(labels), "model"), _budgets(record), record.models[0].origin if labels else ""),
         blocks=[
@@ -123,7 +123,7 @@ def _how_to_read(record: ProbeRecord) -> list[str]:
     sentences = [text for kind, text in KINDS.items() if kind in measured]
     rescaled = [model.label for model in record.models if model.stds == "tensor"]
     if rescaled:
-        sentences.append(f"Noise of {listed(rescaled)} is scaled by the present standard deviations instead.")
+        sentences.append(f"Noise of {join_and(rescaled)} is scaled by the present standard deviations instead.")
     return [*sentences, *record.notes]
 
 
@@ -136,13 +136,13 @@ def _ladder(record: ProbeRecord) -> Section | None:
 
 def probe_blocks(record: ProbeRecord) -> list[Block]:
     """Lead and tables, for a terminal."""
-    blocks: list[Block] = [Paragraph(lead(record)), *cost_tables(record)]
+    blocks: list[Block] = [Paragraph(summary(record)), *cost_tables(record)]
     if record.trends:
         blocks += [trend_table(record), *turn_tables(record)]
     return blocks + paragraphs(record.notes, before="note: ")
 
 
-def lead(record: ProbeRecord) -> str:
+def summary(record: ProbeRecord) -> str:
     """The answer in a sentence or two."""
     first = _of_first_entry(record)
     if not first:
@@ -164,12 +164,12 @@ def _along_ladder(record: ProbeRecord, entry: str) -> str:
     for trend in record.trends:
         if trend.entry == entry:
             changes[trend.verdict].append(change_text(trend))
-    parts = [f"{verdict}: {listed(names)}" for verdict, names in changes.items() if names]
+    parts = [f"{verdict}: {join_and(names)}" for verdict, names in changes.items() if names]
     turned = []
     for turn in record.inflections:
         if turn.entry == entry and turn.kind != AS_IT_IS and turn.verdict == "turns":
             turned.append(f"{change_text(turn)} beyond {count(turn.tokens)}")
-    parts += [f"more pre-training harms the model under {listed(turned)}"] if turned else []
+    parts += [f"more pre-training harms the model under {join_and(turned)}"] if turned else []
     budgets = f"from {count(record.models[0].tokens)} to {count(record.models[-1].tokens)} tokens of pre-training"
     return f"What changes cost on {_name(entry)} {budgets}: {'; '.join(parts)}."
 

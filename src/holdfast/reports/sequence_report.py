@@ -16,7 +16,7 @@ from holdfast.records.measure import Measure
 from holdfast.records.sequence import MERGE, SEQUENTIAL, SINGLE, ArmResult, SequenceModel, SequenceRecord
 from holdfast.reports import blocks as b
 from holdfast.reports.charts import COLOURS, Axis, Chart, Rule, Value
-from holdfast.reports.format import listed, plural, significant
+from holdfast.reports.format import join_and, plural, significant
 from holdfast.reports.study_page import (
     cell,
     grid,
@@ -68,7 +68,7 @@ def sequence_page(record: SequenceRecord) -> b.Page:
     sections += [_order_section(record, order) for order in record.orders]
     sections.append(jobs_section("Models", record.models, more))
     return study_page(
-        record, "sequence report", lead(record), sections, reading=READING, jobs=record.models, details=details
+        record, "sequence report", summary(record), sections, reading=READING, jobs=record.models, details=details
     )
 
 
@@ -85,7 +85,7 @@ def print_sequence(record: SequenceRecord, folder: str | Path, console: Console 
         if arms := _scored_arms(record, order):
             blocks += [b.Paragraph(" → ".join(order), "strong"), _score_table(record, arms, order)]
             blocks += _not_shown(order)
-    print_study(record, lead(record), blocks, folder, console)
+    print_study(record, summary(record), blocks, folder, console)
 
 
 def _measure(record: SequenceRecord, name: str) -> Measure:
@@ -115,13 +115,13 @@ def _not_shown(order: Sequence[str]) -> list[b.Block]:
     others = [task for task in order if task not in _shown_tasks(order)]
     if not others:
         return []
-    return [b.Paragraph(f"Not shown here: {listed(others)}; see the page's tables of tasks by stage.")]
+    return [b.Paragraph(f"Not shown here: {join_and(others)}; see the page's tables of tasks by stage.")]
 
 
 # --------------------------------------------------------------------------------------------------------------- answer
 
 
-def lead(record: SequenceRecord) -> str:
+def summary(record: SequenceRecord) -> str:
     """Of the first order: what sequential fine-tuning forgets, and which arm without old data forgets least among those
     that learn the last task nearly as well."""
     order = record.orders[0]
@@ -155,7 +155,7 @@ def _forgotten_sentence(record: SequenceRecord, sequential: ArmResult, single: A
         if single is not None and task != order[-1]:
             text += f" ({measure.text(single.scores[task])} trained alone)"
         scores.append(text)
-    names = listed(order) if tasks == order else f"{len(order)} tasks, {order[0]} to {order[-1]},"
+    names = join_and(order) if tasks == order else f"{len(order)} tasks, {order[0]} to {order[-1]},"
     earlier = ", ".join(scores[:-1])
     return f"After {names} one after the other, sequential fine-tuning scores {earlier} and {scores[-1]}."
 

@@ -33,7 +33,7 @@ from holdfast.records.stages import (
 from holdfast.reports import blocks as b
 from holdfast.reports.along import along_charts
 from holdfast.reports.charts import Axis, Chart, Rule, Shade, Value
-from holdfast.reports.format import listed, plural
+from holdfast.reports.format import join_and, plural
 from holdfast.reports.study_page import (
     cell,
     grid,
@@ -107,7 +107,7 @@ def stages_page(record: StagesRecord) -> b.Page:
     details = [str(base), checkpoints]
     facts = _facts(record)
     return study_page(
-        record, "diagnosis", lead(record), sections, reading=READING, jobs=jobs, details=details, facts=facts
+        record, "diagnosis", summary(record), sections, reading=READING, jobs=jobs, details=details, facts=facts
     )
 
 
@@ -121,13 +121,13 @@ def print_stages(record: StagesRecord, folder: str | Path, console: Console | No
     """
     judged = [arm for arm in record.arms if any(verdict.arm == arm for verdict in record.verdicts)]
     tables = [_verdict_table(record, arm) for arm in judged]
-    print_study(record, lead(record), tables, folder, console)
+    print_study(record, summary(record), tables, folder, console)
 
 
 # --------------------------------------------------------------------------------------------------------------- answer
 
 
-def lead(record: StagesRecord) -> str:
+def summary(record: StagesRecord) -> str:
     """The answer: what the last checkpoint has forgotten of each task, where that begins, and what to do."""
     if not record.verdicts:
         left = sum(model.state != "complete" for model in _restored_models(record))
@@ -285,7 +285,7 @@ def _scores(record: StagesRecord, arm: str, task: TaskAbout) -> Chart | None:
         stages = []
         for verdict in verdicts:
             stages.append(f"{record.checkpoints[arm][verdict.place - 1]}: {verdict.verdict}")
-        caption = f"{caption} {listed(stages)}."
+        caption = f"{caption} {join_and(stages)}."
     shades = []
     for name, run in itertools.groupby(verdicts, key=lambda v: v.verdict):
         neighbours = list(run)
@@ -370,7 +370,7 @@ def _restored_models(record: StagesRecord) -> list[MeasuredModel]:
 
 def _facts(record: StagesRecord) -> list[tuple[str, b.Text]]:
     """The margin, and the text that was chosen to restore on."""
-    facts: list[tuple[str, b.Text]] = [("Margin", listed([str(m) for m in record.config.get("margin") or ["none"]]))]
+    facts: list[tuple[str, b.Text]] = [("Margin", join_and([str(m) for m in record.config.get("margin") or ["none"]]))]
     counts = record.texts.get("counts", {})
     for key, title in {"restoring": "To restore on", "probing": "To probe with", "all": "Corpus"}.items():
         if key in counts:

@@ -17,12 +17,12 @@ from typing import Any
 from holdfast.records.figure import Figure
 from holdfast.records.measure import decimals_for, number
 from holdfast.records.study import Objective, StudyRecord, TrialRecord
-from holdfast.reports.blocks import known
+from holdfast.reports.blocks import finite_or_none
 from holdfast.reports.charts import COLOURS, SYMBOLS, Axis, Chart, Col, Mark, Note, Value, log_ticks, ticks_at
 from holdfast.reports.format import direction, duration, plural, setting, shorten
 from holdfast.reports.methods import kind_title
 from holdfast.reports.study_page import lines, scatter
-from holdfast.reports.sweep_figures import GAIN, TrialFigures, moment, parameters_text, varied_params
+from holdfast.reports.sweep_figures import GAIN, TrialFigures, parameters_text, parse_time, varied_params
 from holdfast.statistics.gains import Gain, mean_gain
 from holdfast.statistics.pareto import pareto
 from holdfast.statistics.selection import Selection
@@ -122,7 +122,7 @@ class TrialCurve:
         if self.strength is None:
             label = trial.label.removeprefix("direct fine-tuning, ").replace("direct fine-tuning", "direct")
             return shorten(label, 24)
-        strength = known(trial.params.get(self.strength))
+        strength = finite_or_none(trial.params.get(self.strength))
         return "" if strength is None else setting(strength)
 
 
@@ -153,7 +153,7 @@ def _curves_of_kind(trials: Sequence[TrialFigures]) -> list[TrialCurve]:
         if strength is None or len(members) < 2:
             single += members
             continue
-        members.sort(key=lambda t: known(t.trial.params.get(strength)) or 0.0)
+        members.sort(key=lambda t: finite_or_none(t.trial.params.get(strength)) or 0.0)
         differences = dict(members[0].trial.params)
         for key in {strength, *dict(shared)}:
             differences.pop(key, None)
@@ -170,7 +170,7 @@ def strength_key(trials: Sequence[TrialRecord]) -> str | None:
     values: dict[str, set[float]] = {}
     for trial in trials:
         for key, value in trial.params.items():
-            if (strength := known(value)) is not None:
+            if (strength := finite_or_none(value)) is not None:
                 values.setdefault(key, set()).add(strength)
     methods = [cls for kind in trials[0].kind.split("+") if (cls := declared(kind)) is not None]
     for cls in sorted(methods, key=lambda cls: cls.place == "data"):
@@ -315,7 +315,7 @@ def varied_numbers(trials: Sequence[TrialFigures]) -> list[str]:
     values: dict[str, list[float]] = {}
     for t in trials:
         for key, value in t.trial.params.items() if t.counts else ():
-            if (parameter := known(value)) is not None:
+            if (parameter := finite_or_none(value)) is not None:
                 values.setdefault(key, []).append(parameter)
     keys = sorted(values, key=lambda key: -len(values[key]))
     return [key for key in keys if len(set(values[key])) >= 3]
@@ -334,7 +334,7 @@ def _parameter(key: str, side: Objective, trials: Sequence[TrialFigures]) -> Cha
     styles = {}
     kinds = kind_styles(trials, len(trials))
     for t in trials:
-        value = known(t.trial.params.get(key))
+        value = finite_or_none(t.trial.params.get(key))
         gain = t.target if side.side == "target" else t.source
         if t.counts and value is not None and gain is not None:
             method = kind_title(t.trial)
@@ -389,11 +389,11 @@ def long_name(key: str, trials: Iterable[TrialRecord]) -> str:
 def time_chart(record: StudyRecord) -> Chart | None:
     """Trials over time, one lane a worker; None where no trial lasted any time that is known."""
     begun = {}
-    times = [moment(record.finished)]
+    times = [parse_time(record.finished)]
     for trial in record.trials:
-        if (time := moment(trial.started)) is not None:
+        if (time := parse_time(trial.started)) is not None:
             begun[trial.number] = time
-            times += [time, moment(trial.finished)]
+            times += [time, parse_time(trial.finished)]
     if not begun:
         return None
     first, latest = min(begun.values()), max(filter(None, times))
@@ -403,7 +403,7 @@ def time_chart(record: StudyRecord) -> Chart | None:
         worker = trial.worker or "unknown"
         if trial.number in begun and worker in workers:
             time = begun[trial.number]
-            end = moment(trial.finished) or begun.get(trial.continued_by or -1, latest)
+            end = parse_time(trial.finished) or begun.get(trial.continued_by or -1, latest)
             row: dict[str, Any] = {
                 "trial": f"{trial.number}, {shorten(trial.label, 60)}",
                 "worker": shorten(worker, 22),

@@ -77,7 +77,7 @@ def worker_seconds(trial: TrialRecord) -> float:
     return math.fsum(run.seconds for run in trial.runs) + trial.overhead
 
 
-def moment(text: str | None) -> datetime.datetime | None:
+def parse_time(text: str | None) -> datetime.datetime | None:
     """A time of the record, in UTC; None where there is none or it cannot be read."""
     try:
         time = datetime.datetime.fromisoformat(text or "")
@@ -89,7 +89,7 @@ def moment(text: str | None) -> datetime.datetime | None:
 # --------------------------------------------------------------------------------------------------------------- words
 
 
-def typographic(text: str) -> str:
+def with_minus_signs(text: str) -> str:
     """Hyphens before figures as minus signs."""
     return re.sub(r"(?<![\w.\-\[])-(?=[\d.])", MINUS, text)
 
@@ -154,7 +154,7 @@ def chosen_on(selection: Selection) -> str:
     return "on the same data" if selection.validation is None else f"by {selection.validation} and the source"
 
 
-def lead(record: StudyRecord, selections: Sequence[Selection]) -> str:
+def summary(record: StudyRecord, selections: Sequence[Selection]) -> str:
     """How far the study is, what its rule chose, what that keeps and loses, and how far it can be believed."""
     counting = sum(incomplete(trial, record) is None for trial in record.trials)
     sentences = []
@@ -173,7 +173,7 @@ def lead(record: StudyRecord, selections: Sequence[Selection]) -> str:
 def _choice(selection: Selection, record: StudyRecord) -> str:
     """What a rule chose and what that keeps."""
     if selection.chosen is None:
-        return f"The rule {rule_title(selection)} chooses none: {typographic(selection.reason)}."
+        return f"The rule {rule_title(selection)} chooses none: {with_minus_signs(selection.reason)}."
     trial = f"{selection.label} (trial {selection.chosen})"
     return f"The rule {rule_title(selection)} chooses {trial}: it {kept_text(selection, record)}."
 

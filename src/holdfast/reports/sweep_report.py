@@ -24,13 +24,13 @@ from holdfast.reports.sweep_figures import (
     TrialFigures,
     counts_text,
     gain_texts,
-    lead,
     parameters_text,
     read_trials,
     rule_title,
     share_texts,
-    typographic,
+    summary,
     varied_params,
+    with_minus_signs,
     worker_seconds,
 )
 from holdfast.statistics.gains import SAMPLES, Gain
@@ -98,7 +98,7 @@ def sweep_page(
     details.append(f"{plural(len(record.seeds), 'seed')} a trial")
     details += [f"{side.side}: {side.label}" for side in (record.target, record.source)]
     reading = [*READING, *(SEVERAL_SEEDS if len(record.seeds) > 1 else ONE_SEED)]
-    text = lead(record, selections)
+    text = summary(record, selections)
     return study_page(record, "sweep", text, sections, reading=reading, details=details, facts=_facts(record))
 
 
@@ -178,13 +178,13 @@ def _rule(s: Selection, record: StudyRecord, *, own: bool) -> Panel:
     if s.dropped:
         lines = []
         for trial in s.dropped:
-            lines.append(f"trial {trial.number}, {trial.label}: {typographic(trial.reason)}")
+            lines.append(f"trial {trial.number}, {trial.label}: {with_minus_signs(trial.reason)}")
         blocks.append(Fold(f"{plural(len(s.dropped), 'trial')} dropped, and why", [b.Bullets(lines)]))
     return Panel(blocks, "rule own" if own else "rule")
 
 
 def _sentence(text: str) -> Paragraph:
-    return Paragraph(f"{typographic(text[:1].upper() + text[1:])}.", "note")
+    return Paragraph(f"{with_minus_signs(text[:1].upper() + text[1:])}.", "note")
 
 
 def _stability(s: Selection, draws: Mapping[int, float], record: StudyRecord) -> list[tuple[str, float, bool]]:
@@ -285,7 +285,7 @@ def _details(t: TrialFigures, *, narrow: bool) -> list[Text]:
     texts.append(", ".join(text for text in settings if text not in trial.label))
     details: list[Text] = [sub(" · ".join(filter(None, texts)))]
     if t.trouble and trial.state not in ("running", "waiting"):
-        details.append(sub(typographic(t.trouble), tone="bad" if trial.state == "failed" else ""))
+        details.append(sub(with_minus_signs(t.trouble), tone="bad" if trial.state == "failed" else ""))
     if narrow and trial.state in ("running", "waiting", "lost"):  # of the others the trouble says it
         details.append(sub(trial.state))
     if narrow and trial.runs:

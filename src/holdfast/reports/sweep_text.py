@@ -28,11 +28,11 @@ from holdfast.reports.sweep_figures import (
     chosen_on,
     counts_text,
     kept_text,
-    lead,
-    moment,
+    parse_time,
     read_trials,
     rule_title,
-    typographic,
+    summary,
+    with_minus_signs,
     worker_seconds,
 )
 from holdfast.reports.sweep_report import rule_panels, trials_section
@@ -53,7 +53,10 @@ def print_sweep(record: StudyRecord, selections: Sequence[Selection], console: C
     """
     out = Printer(console)
     trials = read_trials(record)
-    blocks: list[Block] = [Paragraph(f"{record.name} ({record.status})", "strong"), Paragraph(lead(record, selections))]
+    blocks: list[Block] = [
+        Paragraph(f"{record.name} ({record.status})", "strong"),
+        Paragraph(summary(record, selections)),
+    ]
     blocks += trials_section(record, trials, selections, Path(), narrow=out.console.is_terminal).blocks
     for panel in rule_panels(record, selections):
         blocks.append(Panel([block for block in panel.blocks if not isinstance(block, Fold)]))
@@ -77,7 +80,7 @@ class SweepProgress:
 
     def elapsed(self, trial: TrialRecord) -> float | None:
         """Seconds since a trial began; None where it does not say when."""
-        begun = moment(trial.started)
+        begun = parse_time(trial.started)
         return None if begun is None else max(0.0, (self.now - begun).total_seconds())
 
     @functools.cached_property
@@ -164,7 +167,7 @@ class SweepProgress:
 def _best(s: Selection, record: StudyRecord) -> str:
     """What a rule would choose by now."""
     if s.chosen is None:
-        return f"{rule_title(s)}: none so far, {typographic(s.reason)}"
+        return f"{rule_title(s)}: none so far, {with_minus_signs(s.reason)}"
     text = f"{rule_title(s)}: trial {s.chosen}, {s.label}, {kept_text(s, record)}"
     if len(s.candidates) > 1:
         text += f" (best of {len(s.candidates)} {chosen_on(s)}, so optimistic)"

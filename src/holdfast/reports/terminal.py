@@ -82,10 +82,10 @@ class Printer:
     def _table(self, x: b.Table) -> Iterator[Any]:
         if x.note:
             yield self._line(x.note, "dim")
-        columns = [(b.words(column.title), column.numeric) for column in x.columns]
-        title = b.words(x.title)
+        columns = [(b.plain_text(column.title), column.numeric) for column in x.columns]
+        title = b.plain_text(x.title)
         if self.unbroken:
-            cells = [list(map(b.words, row)) for row in x.rows]
+            cells = [list(map(b.plain_text, row)) for row in x.rows]
             yield from map(self._line, (title, *plain_table(columns, cells), ""))
         else:
             rows = []
@@ -169,18 +169,18 @@ def _lines(x: b.Block) -> Iterator[tuple[str, str]]:
     """A block of text as (line, style)."""
     match x:
         case b.Paragraph():
-            yield b.words(x.content), STYLE.get(x.style, "")
+            yield b.plain_text(x.content), STYLE.get(x.style, "")
         case b.Heading():
             yield x.text, "bold"
         case b.Bullets():
             for item in x.items:
-                yield Lines(f"- {b.words(item)}"), ""
+                yield Lines(f"- {b.plain_text(item)}"), ""
         case b.Facts():
             width = max(9, 1 + _longest(label for label, _ in x.items))
             for label, text in x.items:
-                yield f"{label:<{width}} {b.words(text, below=' ')}", ""
+                yield f"{label:<{width}} {b.plain_text(text, below=' ')}", ""
         case b.Banner():
-            for text in (b.words(x.content), *x.items):
+            for text in (b.plain_text(x.content), *x.items):
                 yield text, STYLE.get(x.tone, "")
         case b.Code():
             for line in x.text.splitlines():

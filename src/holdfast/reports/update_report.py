@@ -54,8 +54,8 @@ from holdfast.reports.format import (
     duration,
     flatten,
     flops_text,
+    join_and,
     last_part,
-    listed,
     metric_texts,
     moved,
     plural,
@@ -283,7 +283,7 @@ def update_page(record: ResidualRecord, folder: Path) -> b.Page:
     """The page; see `write_update_report`."""
     r = Results(folder, record)
     sections = [_pairs(r), Section("What was measured", _measures(r), anchor="measured"), _scale(r)]
-    return whole_page(r, "update", lead(r), [*_answer_tiles(r), *token_tile(r)], sections)
+    return whole_page(r, "update", summary(r), [*_answer_tiles(r), *token_tile(r)], sections)
 
 
 def whole_page(r: Results, what: str, answer: str, tiles: Sequence[Tile], sections: Sequence[b.Block | None]) -> b.Page:
@@ -316,7 +316,7 @@ def print_update(record: ResidualRecord, folder: str | Path, console: Console | 
         console: where to print; the terminal by default.
     """
     r = Results(Path(folder), record)
-    print_results(r, lead(r), console)
+    print_results(r, summary(r), console)
 
 
 def print_results(r: Results, answer: str, console: Console | None = None) -> None:
@@ -348,7 +348,7 @@ def print_results(r: Results, answer: str, console: Console | None = None) -> No
 # -------------------------------------------------------------------------------------------------------------- answer
 
 
-def lead(r: Results) -> str:
+def summary(r: Results) -> str:
     """The answer in a few sentences: what was gained and what was kept."""
     sentences = []
     for who, pair in _against(r).items():
@@ -401,7 +401,7 @@ def clause(comparisons: Sequence[Comparison], what: str) -> str:
     kinds = {v: f"{v} on" for v in (GAINED, LOST, LITTLE_GAINED, LITTLE_LOST, KEPT)}
     kinds |= {NOT_SHOWN: "shows no change on", NOT_FINITE: f"{_BROKEN} on"}
     parts = [f"{words} {verdicts.count(verdict)}" for verdict, words in kinds.items() if verdict in verdicts]
-    return f"{where} it {listed(parts)} of {plural(len(verdicts), 'measure')}"
+    return f"{where} it {join_and(parts)} of {plural(len(verdicts), 'measure')}"
 
 
 def corpus_text(r: Results) -> str:

@@ -30,7 +30,7 @@ from holdfast.statistics.samples_part import part_of
 BOTH, SAMPLES, SEEDS, NOTHING = "seeds and samples", "samples only", "seeds only", "nothing"
 
 
-def parts_of_noise(seeds: int, samples_half: float) -> str:
+def interval_sources(seeds: int, samples_half: float) -> str:
     """What an interval covers, given its seeds and the half-width of the samples' part."""
     parts = {(True, True): BOTH, (False, True): SAMPLES, (True, False): SEEDS, (False, False): NOTHING}
     return parts[seeds > 1, samples_half > 0]
@@ -59,7 +59,7 @@ class Gain(Figure):
     @property
     def covers(self) -> str:
         """ "seeds and samples", "samples only", "seeds only" or "nothing": the parts of the interval."""
-        return parts_of_noise(len(self.by_seed), self.samples_half)
+        return interval_sources(len(self.by_seed), self.samples_half)
 
     @property
     def half(self) -> float:

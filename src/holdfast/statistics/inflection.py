@@ -32,7 +32,7 @@ import numpy as np
 from holdfast.errors import DataError
 from holdfast.records.figure import CONFIDENCE, seeds_and_samples
 from holdfast.statistics.estimates import Ratio
-from holdfast.statistics.intervals import chance_of_zero
+from holdfast.statistics.intervals import two_sided_p
 from holdfast.support.quantiles import normal_quantile
 
 TURNS, FALLS, CANNOT_TELL = "turns", "does not turn", "cannot tell"
@@ -124,5 +124,5 @@ def turn(
 
 
 def _chance(differences: Sequence[float], half: float) -> float:
-    found = chance_of_zero(lambda level: seeds_and_samples(differences, half, confidence=level))
+    found = two_sided_p(lambda level: seeds_and_samples(differences, half, confidence=level))
     return 1.0 if math.isnan(found) else found  # one seed, and nothing known of the samples

@@ -18,7 +18,7 @@ from holdfast.records.figure import CONFIDENCE
 from holdfast.support.quantiles import t_quantile
 
 
-def chance_of_zero(interval_at: Callable[[float], tuple[float, float] | None]) -> float:
+def two_sided_p(interval_at: Callable[[float], tuple[float, float] | None]) -> float:
     """Two-sided chance of "it is 0": what is left at the level at which an interval just holds 0.
 
     Args:

@@ -36,7 +36,7 @@ from holdfast.records.figure import CONFIDENCE
 from holdfast.records.study import Objective, StudyRecord, TrialRecord
 from holdfast.statistics.gains import half_width, measures
 from holdfast.statistics.pareto import knee_distances
-from holdfast.statistics.points import allowance, parse_points
+from holdfast.statistics.percentage_points import allowance, parse_points
 from holdfast.support.quantiles import t_quantile
 
 RuleName = Literal["paper", "target_within", "knee"]

@@ -98,7 +98,7 @@ def test_what_carries_a_verdict_is_named():
 def test_jobs_and_seeds():
     assert one([2.0], waiting=1).reason.startswith("1 trial is not finished and may change it; so far: holds.")
     assert one([2.0], waiting=2, noun="model").reason.startswith("2 models are not finished")
-    assert one([2.0], waiting=2, statement=statement(may_change=False)).verdict == HOLDS
+    assert one([2.0], waiting=2, statement=statement(resumable_changes=False)).verdict == HOLDS
     assert "One seed" in one([2.0], seeds=1).warnings[0] and one([1.2], seeds=1).warnings == []
     warned = statement(check=lambda record, level: [Part(verdict=HOLDS, reason="x", warning="mind the gap")])
     assert one([2.0], statement=warned).warnings == ["Mind the gap."]

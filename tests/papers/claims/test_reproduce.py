@@ -19,8 +19,8 @@ from holdfast.papers.label_annealing.claims import RECIPES, STATEMENTS
 from holdfast.papers.label_annealing.reproduction import missing, recipe_file, reproduce
 from holdfast.records.study import StudyRecord, read_study
 from holdfast.studies.engine.small import name_of
-from holdfast.studies.tradeoff import session
-from holdfast.studies.tradeoff.study import load_study
+from holdfast.studies.sweep import session
+from holdfast.studies.sweep.study import load_study
 from holdfast.support.files import read_json, record_from, to_jsonable
 
 ROOT = Path(__file__).parents[3]
@@ -94,8 +94,8 @@ def test_a_look_is_smaller_than_the_whole_and_says_that_it_is_one(tmp_path, quie
     look, thorough = given, [load_study(recipe_file(recipe)) for recipe in RECIPES]
     assert [c.name for c in look] == [c.name for c in thorough]
     for small, large in zip(look, thorough, strict=True):
-        assert len(small.asked.seeds) < len(large.asked.seeds) and len(small.trials()) <= len(large.trials())
-        assert small.output_dir == tmp_path / "look" / name_of(large.asked.small)
+        assert len(small.request.seeds) < len(large.request.seeds) and len(small.trials()) <= len(large.trials())
+        assert small.output_dir == tmp_path / "look" / name_of(large.request.small)
     found = read_json(tmp_path / "look" / "claims.json")
     assert found["size"] == "look" and "This is a look" in (tmp_path / "look" / "claims.html").read_text()
 

@@ -26,7 +26,7 @@ from holdfast.papers.claims.rules import FAILS, HOLDS, UNKNOWN
 from holdfast.papers.label_annealing.claims import RECIPES, STATEMENTS, check_claims
 from holdfast.records.study import Objective
 from holdfast.statistics.shares import shares
-from holdfast.studies.tradeoff.curves import (
+from holdfast.studies.sweep.curves import (
     ANNEALING,
     FLEXIBLE,
     STRICT,

@@ -9,16 +9,16 @@ from synthetic_ladder import ladder
 from holdfast.papers.ladder.page import (
     figure_chart,
     ladder_page,
-    lead,
     print_ladder,
     rung_table,
+    summary,
 )
 from holdfast.papers.ladder.record import read_ladder
 from holdfast.reports.html import write_page
 
 
 def test_the_lead_says_what_longer_pretraining_brought() -> None:
-    told = lead(ladder())
+    told = summary(ladder())
     assert "1M: web from 3.000 to 2.400 nats/token between 1,000,000 and 4 M tokens." in told or "1M: web from" in told
     assert "3.000 to 2.400" in told and "3.000 to 2.700" in told and "5 of 6 rungs are there." in told
 

@@ -72,7 +72,7 @@ def test_every_budget_is_a_run_and_the_shortest_is_begun_first(asked: dict[str, 
 
 def test_windows_of_a_step_are_shared_out(asked: dict[str, Any]) -> None:
     config = ladder_config({**asked, "per_device": 2})
-    assert config.batches(config.asked.sizes["small"]) == (2, 2)
+    assert config.batches(config.request.sizes["small"]) == (2, 2)
     with pytest.raises(ConfigError, match="batch_size: expected a multiple of 3 windows a device"):
         ladder_config({**asked, "per_device": 3})
 

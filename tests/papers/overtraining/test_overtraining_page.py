@@ -16,10 +16,10 @@ from holdfast.papers.overtraining.page import (
     _rates_chart,
     _tuned_chart,
     example_table,
-    lead,
     overtraining_page,
     print_overtraining,
     seen_table,
+    summary,
 )
 from holdfast.papers.overtraining.record import (
     OvertrainingRecord,
@@ -28,13 +28,13 @@ from holdfast.papers.overtraining.record import (
     read_overtraining,
 )
 from holdfast.records.figure import Figure
-from holdfast.reports.blocks import words
+from holdfast.reports.blocks import plain_text
 from holdfast.reports.html import render, write_page
 from holdfast.reports.markdown import document as as_markdown
 
 
 def test_the_lead_names_the_turning_point_and_what_retention_does() -> None:
-    told = lead(overtraining())
+    told = summary(overtraining())
     assert "reviews, direct at tuned rates: what should be kept (web) is best at 2 B tokens [1 B, 2 B]" in told
     assert "longer pre-training costs 0.4 nats/token" in told
     along = "along the ladder its cost falls by 0.100 nats/token, that of direct grows by 0.700"
@@ -43,9 +43,9 @@ def test_the_lead_names_the_turning_point_and_what_retention_does() -> None:
     unknown = dataclasses.replace(
         record.shifts[0], verdict="cannot tell", growth=Figure(value=-0.8, over_samples=(-1.0, 0.1))
     )
-    assert "held" not in lead(dataclasses.replace(record, shifts=[unknown])), "what cannot be told is no news"
+    assert "held" not in summary(dataclasses.replace(record, shifts=[unknown])), "what cannot be told is no news"
     clear = dataclasses.replace(unknown, growth=Figure(value=-0.8, over_samples=(-1.0, -0.1)))
-    assert "held" not in lead(dataclasses.replace(record, growth=[], shifts=[clear]))
+    assert "held" not in summary(dataclasses.replace(record, growth=[], shifts=[clear]))
 
 
 def test_the_lead_says_so_where_a_way_learns_little() -> None:
@@ -58,9 +58,9 @@ def test_the_lead_says_so_where_a_way_learns_little() -> None:
         ]
         return replace(record, models=changed)
 
-    assert "held: its turning point" in lead(with_gains(0.3)) and "but it learns" not in lead(with_gains(0.3))
-    assert "; but it learns 25 % of what direct does of reviews" in lead(with_gains(0.1))
-    assert "; but it learns 0 % of what direct does of reviews" in lead(with_gains(-0.1))
+    assert "held: its turning point" in summary(with_gains(0.3)) and "but it learns" not in summary(with_gains(0.3))
+    assert "; but it learns 25 % of what direct does of reviews" in summary(with_gains(0.1))
+    assert "; but it learns 0 % of what direct does of reviews" in summary(with_gains(-0.1))
 
 
 def test_what_diverged_is_named_and_not_drawn() -> None:
@@ -112,10 +112,10 @@ def test_what_models_see_stands_with_its_pictures_and_with_guessing() -> None:
     assert chart is not None and [rule.y for rule in chart.rules] == [0.4] and "guessing, 0.4." in chart.caption
     held = _rates_chart(record, "reviews", record.arms[0], target, cost=True)
     assert held is not None and not held.rules, "what fine-tuning costs is not held against guessing"
-    rows = [[words(cell) for cell in row] for row in seen_table(record, groups).rows]
+    rows = [[plain_text(cell) for cell in row] for row in seen_table(record, groups).rows]
     assert rows == [["direct", "1 B", "0.500", "0.500"], ["direct", "4 B", "0.875", "0.875"]]
     (row,) = example_table(record, [example]).rows
-    assert [words(cell) for cell in row] == ["a picture", "How many <b>?\ncount", "two", "one", "two"]
+    assert [plain_text(cell) for cell in row] == ["a picture", "How many <b>?\ncount", "two", "one", "two"]
     page = render(overtraining_page(record))
     assert (
         '<img src="data:image/png;base64,UE5H" alt="a picture" class="picture">' in page and "How many <b>" not in page

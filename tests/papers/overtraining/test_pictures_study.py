@@ -132,9 +132,9 @@ def test_the_recipe_shares_the_ladder_with_the_one_of_text(size: str, runs: int,
     assert [text.model(label) for label in text.rungs] == [pictures.model(label) for label in pictures.rungs]
     assert text.ladder.output_dir == tmp_path / "budgets-ladder", "as it was called before pictures came"
     kinds = [job.attributes["kind"] for job in pictures.jobs()]
-    assert kinds.count("tune") * len(pictures.asked.seeds) == runs and kinds.count("align") == len(pictures.rungs)
+    assert kinds.count("tune") * len(pictures.request.seeds) == runs and kinds.count("align") == len(pictures.rungs)
     small = {"look": "pictures_tiny", "thorough": "pictures"}[size]
-    assert str(pictures.resolved["small"]).partition("@")[0] == small and len(pictures.asked.seeds) == 3
+    assert str(pictures.resolved["small"]).partition("@")[0] == small and len(pictures.request.seeds) == 3
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from holdfast.papers.residual.page import (
     write_study_report,
 )
 from holdfast.records.residual import ModelPair, ResidualRecord
-from holdfast.reports.blocks import words
+from holdfast.reports.blocks import plain_text
 from holdfast.reports.charts import plotly_figure
 from holdfast.reports.update_report import ResultRow
 from holdfast.support.quantiles import t_quantile
@@ -157,7 +157,7 @@ def test_without_the_papers_suite_a_row_is_a_metric_of_an_entry(tmp_path, studie
     both_lead = [s.score for s in r.drawn_scores if s.name == "word_problems"]
     assert both_lead == ["problems: word problems, flexible", "problems: word problems, strict"]
     table = figures_table(r.tables["Residuals of siblings"], [row(r, "instructions")], paper=False)
-    assert [words(cell).split("\n")[0] for cell in table.rows[0][1:4]] == ["2.0 %", "80.0 %", "70.0 %"]
+    assert [plain_text(cell).split("\n")[0] for cell in table.rows[0][1:4]] == ["2.0 %", "80.0 %", "70.0 %"]
 
 
 def test_seeds_are_one_column_with_the_interval_of_both(tmp_path) -> None:

@@ -65,10 +65,10 @@ def test_each_seed_is_a_world_and_other_widths_have_the_first_worlds_pair_alone(
     world = {"quick": True, "sibling": True, "derived": True, "seed": 5}
     grid = {"seeds": [0, 1], "widths": [32, 16], "scales": [0.5, 1], "retuned": True}
     config = study_config({**WORLD, **grid, "world": world})
-    parts = {(p.asked.widths[0], p.asked.seeds[0]): p for p in config.parts()}
+    parts = {(p.request.widths[0], p.request.seeds[0]): p for p in config.parts()}
     assert list(parts) == [(32, 0), (32, 1), (16, 0)]
-    assert [p.asked.world["seed"] for p in parts.values()] == [5, 6, 5]
-    assert [p.asked.world["mlp"] for p in parts.values()] == [64, 64, 32], "the MLP grows with the width"
+    assert [p.request.world["seed"] for p in parts.values()] == [5, 6, 5]
+    assert [p.request.world["mlp"] for p in parts.values()] == [64, 64, 32], "the MLP grows with the width"
     assert len({p.folder for p in parts.values()}) == 3
     models = config.models()
     assert len({m.name for m in models}) == len(models) == 2 * 22 + 5

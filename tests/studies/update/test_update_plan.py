@@ -47,4 +47,4 @@ def test_the_resolved_configuration_is_one_itself(request_of):
     config = update_config(request_of(after="2024-01-01", scales=[0.5]))
     again = update_config(yaml.safe_load(yaml.safe_dump(config.resolved)))
     assert again.differences(config.resolved) == []
-    assert again.asked.scales == (0.5, 1.0), "what the others are held against is always there"
+    assert again.request.scales == (0.5, 1.0), "what the others are held against is always there"

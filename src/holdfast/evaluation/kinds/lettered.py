@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.evaluation.entries import DataEntry, Processor, Template, template_fields
+from holdfast.evaluation.eval_mode import evaluation_mode
 from holdfast.evaluation.measures import Outcome, Subject
-from holdfast.evaluation.modes import evaluation_mode
 from holdfast.evaluation.text.documents import prompt_ids
 from holdfast.evaluation.text.question_files import fill_template
 from holdfast.evaluation.text.questions import Question, QuestionsEntry, by_cluster, groups_of, read_questions

@@ -12,8 +12,8 @@ from typing import Any
 
 from holdfast.errors import DataError
 from holdfast.evaluation.entries import Entry, OwnMeasure
+from holdfast.evaluation.eval_mode import evaluation_mode
 from holdfast.evaluation.measures import Outcome, Subject
-from holdfast.evaluation.modes import evaluation_mode
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -67,7 +67,7 @@ class PerplexityEntry(DataEntry):
 
     def measure(self, on: Subject) -> Outcome:
         """See `Entry.measure`."""
-        from holdfast.evaluation.levels import unigram_levels
+        from holdfast.evaluation.baselines import unigram_levels
         from holdfast.evaluation.served import ServedModel
         from holdfast.evaluation.text.perplexity import resolve_window, score_documents
         from holdfast.statistics.estimates import TEXT_FIGURES

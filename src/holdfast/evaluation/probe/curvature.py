@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.errors import ModelError, NotFinite
-from holdfast.evaluation.modes import evaluation_mode
+from holdfast.evaluation.eval_mode import evaluation_mode
 from holdfast.evaluation.text.documents import EncodedDocument
 from holdfast.evaluation.text.perplexity import Piece, cut, documents_stay_apart, pack, resolve_window, score_row
 from holdfast.ops.heads import describe_head

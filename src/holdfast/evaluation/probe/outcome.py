@@ -21,7 +21,7 @@ from holdfast.records.figure import Figure, SamplesPart, seeds_and_samples
 from holdfast.records.probe import AS_IT_IS, NOISE, TOWARD, Inflection, ProbedModel, Sensitivity, Trend
 from holdfast.records.study import Entry, SampleCorrelation
 from holdfast.statistics.estimates import Ratio, by_cluster, clusters_of, figure_for
-from holdfast.statistics.gains import NOTHING, half_width, parts_of_noise
+from holdfast.statistics.gains import NOTHING, half_width, interval_sources
 from holdfast.statistics.inflection import Turn, turn
 from holdfast.statistics.samples_part import part_of
 
@@ -77,7 +77,7 @@ def _over_seeds(label: str, change: Change, entry: Sequence[Comparison], confide
     if not broken:
         samples = max(filter(math.isfinite, map(half_width, entry)), default=0.0)
         interval = seeds_and_samples(by_seed, samples, confidence=confidence)
-        covers = parts_of_noise(len(entry), samples)
+        covers = interval_sources(len(entry), samples)
     failed = "not finite" if broken else ""
     if broken and change.kind == NOISE:
         failed = f"not finite with {len(broken)} of {len(entry)} seeds"

@@ -29,8 +29,8 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import ConfigError, DataError, ModelError
 from holdfast.evaluation.entries import Processor
+from holdfast.evaluation.eval_mode import evaluation_mode
 from holdfast.evaluation.measures import Outcome, Report, Subject
-from holdfast.evaluation.modes import evaluation_mode
 from holdfast.evaluation.remarks import remarks_on_examples, remarks_on_part
 from holdfast.evaluation.text.thoughts import refuse_open_thought
 from holdfast.records.evaluation import Metric

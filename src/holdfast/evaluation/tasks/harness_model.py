@@ -28,8 +28,8 @@ from transformers import LogitsProcessorList
 from holdfast.data.vision import check_image, image_slot, image_token, too_many_pixels
 from holdfast.errors import DataError, first_line
 from holdfast.evaluation.measures import Report, no_report
-from holdfast.evaluation.partial import Partial
 from holdfast.evaluation.remarks import remarks_on_cut
+from holdfast.evaluation.resume import Partial
 from holdfast.evaluation.text.replies import unmark_broken
 from holdfast.evaluation.text.shared_prefix import paths_of, scorer_for
 from holdfast.evaluation.text.thoughts import open_thought, reply_text, without_thought

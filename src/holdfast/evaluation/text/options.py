@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import DataError
+from holdfast.evaluation.eval_mode import evaluation_mode
 from holdfast.evaluation.images import Continuation, ImagePrompt, answers_with_images, continuation
 from holdfast.evaluation.measures import Subject
-from holdfast.evaluation.modes import evaluation_mode
 from holdfast.evaluation.remarks import remarks_on_cut
 from holdfast.evaluation.text.perplexity import resolve_window
 from holdfast.evaluation.text.shared_prefix import Request, Scorer, paths_of, scorer_for

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from holdfast.evaluation.modes import evaluation_mode
+from holdfast.evaluation.eval_mode import evaluation_mode
 from holdfast.evaluation.text.documents import starts_with_bos
 from holdfast.evaluation.text.perplexity import check_ids
 

@@ -27,9 +27,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import DataError, ModelError
+from holdfast.evaluation.eval_mode import evaluation_mode
 from holdfast.evaluation.measures import Report, no_report
-from holdfast.evaluation.modes import evaluation_mode
-from holdfast.evaluation.partial import Partial
+from holdfast.evaluation.resume import Partial
 from holdfast.evaluation.served import ServedModel, in_groups
 from holdfast.evaluation.text.documents import Document, EncodedDocument, encode_document
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.errors import ModelError
+from holdfast.evaluation.eval_mode import evaluation_mode
 from holdfast.evaluation.measures import Subject
-from holdfast.evaluation.modes import evaluation_mode
 from holdfast.evaluation.remarks import remarks_on_cut
 from holdfast.evaluation.served import ServedModel
 from holdfast.evaluation.text.perplexity import resolve_window

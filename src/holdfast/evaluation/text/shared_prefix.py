@@ -42,7 +42,7 @@ import numpy as np
 
 from holdfast.errors import DataError
 from holdfast.evaluation.measures import Report, no_report
-from holdfast.evaluation.partial import Partial
+from holdfast.evaluation.resume import Partial
 from holdfast.records.evaluation import all_finite
 
 if TYPE_CHECKING:

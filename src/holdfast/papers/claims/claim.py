@@ -60,7 +60,7 @@ class Statement(Generic[R]):
     """What has to be so before the rule may speak; a function that returns none does not concern the record."""
     lacking: Callable[[R], str | None] = lambda record: None
     """Why neither rule nor preconditions can be applied to a record; None where they can."""
-    may_change: bool = True
+    resumable_changes: bool = True
     """Whether jobs that are not finished may change the verdict."""
 
 
@@ -130,7 +130,7 @@ def _judged(statement: Statement[R], evidence: Evidence[R]) -> Claim:
         verdict = UNKNOWN
         unmet.append(f"the rule by itself: {by_rule}")
     reasons = [*unmet, *reasons]
-    if evidence.waiting and statement.may_change and verdict != UNKNOWN:
+    if evidence.waiting and statement.resumable_changes and verdict != UNKNOWN:
         are = f"{evidence.waiting} {evidence.noun}{'s are' if evidence.waiting > 1 else ' is'}"
         verdict, reasons = UNKNOWN, [f"{are} not finished and may change it; so far: {by_rule}", *reasons]
     figures: list[ClaimFigure] = []
@@ -140,7 +140,7 @@ def _judged(statement: Statement[R], evidence: Evidence[R]) -> Claim:
     if verdict != UNKNOWN:
         if evidence.seeds == 1:
             warnings.append("one seed: intervals cover the samples alone, and another seed may say otherwise")
-        warnings += _carried(statement, evidence, verdict)
+        warnings += _leave_one_out_warnings(statement, evidence, verdict)
     return Claim(
         number=statement.number,
         text=statement.text,
@@ -162,7 +162,7 @@ def _sentences(texts: Iterable[str]) -> str:
 # ------------------------------------------------------------------------------------------- one alone, several at once
 
 
-def _carried(statement: Statement[R], evidence: Evidence[R], verdict: str) -> list[str]:
+def _leave_one_out_warnings(statement: Statement[R], evidence: Evidence[R], verdict: str) -> list[str]:
     """What carries a verdict: left out, the figures themselves, whatever their intervals, would say otherwise."""
     names: dict[str, list[str]] = {}
     for name, record in evidence.without.items():

@@ -32,7 +32,7 @@ from holdfast.reports.blocks import (
     sub,
 )
 from holdfast.reports.charts import Axis, Chart, Col, Mark, Rule, Value
-from holdfast.reports.format import hardware_text, listed
+from holdfast.reports.format import hardware_text, join_and
 
 TONES = {"holds": "good", "does not hold": "bad", "cannot tell": "warn"}
 KEPT, AVOIDED = "target gain kept", "source loss avoided"
@@ -143,7 +143,7 @@ def verdict_sentence(claims: Sequence[Mapping[str, Any]]) -> str:
         parts.append(f"{fails} {'does' if fails == 1 else 'do'} not")
     if unknown:
         parts.append(f"{unknown} cannot be told")
-    return f"Of {len(claims)} claims {listed(parts)}."
+    return f"Of {len(claims)} claims {join_and(parts)}."
 
 
 def _banners(found: Mapping[str, Any], studies: Mapping[str, Any]) -> list[Block]:

@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
-from holdfast.papers.claims.rules import of_case
+from holdfast.papers.claims.rules import for_case
 from holdfast.records.figure import NotMeasured
 
 
@@ -92,4 +92,4 @@ class Requirement:
         name, figure = self.name.format(case=case), self.figure.format(case=case)
         if self.at_most is not None:
             return at_most(name, value, self.at_most, figure=figure, advice=self.advice)
-        return at_least(name, value, of_case(case, self.at_least), figure=figure, advice=self.advice)
+        return at_least(name, value, for_case(case, self.at_least), figure=figure, advice=self.advice)

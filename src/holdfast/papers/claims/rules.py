@@ -119,7 +119,7 @@ def one_of(parts: Sequence[Part]) -> Part:
     return dataclasses.replace(parts[0], reason="; ".join(condition.reason for condition in parts[:3]))
 
 
-def against(interval: tuple[float, float] | None, bound: float, *, inclusive: bool = False) -> str:
+def side_of_bound(interval: tuple[float, float] | None, bound: float, *, inclusive: bool = False) -> str:
     """Whether an interval lies above a bound: "holds" wholly above, "does not hold" wholly below.
 
     Args:
@@ -142,10 +142,10 @@ def above(
         figure: with its interval.
         bound: in the figure's unit; of a claim of direction the least effect that counts.
         yes, no, between: the reason for each verdict; `between` is made from `yes` where it is left out.
-        inclusive: see `against`.
+        inclusive: see `side_of_bound`.
     """
     figure = dataclasses.replace(figure, needs=f"{'at least' if inclusive else 'above'} {bound:.3g}")
-    return _judged(figure, against(figure.interval, bound, inclusive=inclusive), yes, no, between)
+    return _judged(figure, side_of_bound(figure.interval, bound, inclusive=inclusive), yes, no, between)
 
 
 def below(
@@ -154,7 +154,7 @@ def below(
     """A figure that has to lie below a bound with its whole interval; the arguments of `above`. With `inclusive`, an
     interval that begins at the bound is not below it."""
     figure = dataclasses.replace(figure, needs=f"below {bound:.3g}")
-    is_above = against(figure.interval, bound, inclusive=inclusive)
+    is_above = side_of_bound(figure.interval, bound, inclusive=inclusive)
     return _judged(figure, {HOLDS: FAILS, FAILS: HOLDS, UNKNOWN: UNKNOWN}[is_above], yes, no, between)
 
 
@@ -163,13 +163,13 @@ def within(figure: ClaimFigure, margin: float, *, yes: str, no: str, between: st
     one-sided tests; Schuirmann 1987); wholly beyond one end it does not hold. Finding no difference is no equivalence.
     """
     figure = dataclasses.replace(figure, needs=f"within ±{margin:.3g}")
-    sides = {against(figure.interval, -margin, inclusive=True), _turned(figure.interval, margin)}
+    sides = {side_of_bound(figure.interval, -margin, inclusive=True), _turned(figure.interval, margin)}
     return _judged(figure, joint(sides), yes, no, between)
 
 
 def _turned(interval: tuple[float, float] | None, bound: float) -> str:
     """Whether an interval lies at or below a bound."""
-    return against(None if interval is None else (-interval[1], -interval[0]), -bound, inclusive=True)
+    return side_of_bound(None if interval is None else (-interval[1], -interval[0]), -bound, inclusive=True)
 
 
 def _judged(figure: ClaimFigure, verdict: str, yes: str, no: str, between: str | None) -> Part:
@@ -260,7 +260,7 @@ Cases = Callable[[Any], Iterable[Any]]
 """Of a record."""
 
 
-def of_case(case: Any, value: Any) -> Any:
+def for_case(case: Any, value: Any) -> Any:
     """A value, or that of a case."""
     return value(case) if callable(value) else value
 
@@ -293,7 +293,7 @@ class Check:
             value=value.value,
             interval=value.interval_at(level),
             n=case.behind(value),
-            unit=of_case(case, self.unit),
+            unit=for_case(case, self.unit),
         )
         if self.above is not None:
             return above(figure, self.above, yes=yes, no=no)
@@ -381,8 +381,8 @@ def rising(
             figures,
             what=_at(case.where, what.format(case=case)),
             rises=True,
-            least=of_case(case, least),
-            margin=of_case(case, back),
+            least=for_case(case, least),
+            margin=for_case(case, back),
             level=level,
             n=case.behind(figures[0][1]),
             unit=case.unit,

@@ -38,11 +38,11 @@ from holdfast.papers.claims.rules import MARGIN, Rule
 from holdfast.papers.label_annealing.paper import PAPER
 from holdfast.papers.label_annealing.preconditions import (
     above_chance,
-    bites,
     converged,
+    forgetting_is_moderate,
     format_is_lost,
+    grid_brackets_target,
     judged_by_win_rate,
-    moderate,
     related_skill_rises,
 )
 from holdfast.papers.label_annealing.verdicts import (
@@ -63,7 +63,7 @@ from holdfast.papers.label_annealing.verdicts import (
 )
 from holdfast.records.study import StudyRecord
 from holdfast.statistics.gains import incomplete
-from holdfast.studies.tradeoff.curves import ANNEALING, BOTH, L2, REPLAY, Method, none_of
+from holdfast.studies.sweep.curves import ANNEALING, BOTH, L2, REPLAY, Method, why_no_trial
 
 RECIPES = tuple(PAPER.recipes)
 NICHE_KEPT = 0.8
@@ -105,13 +105,13 @@ def _lacking(study: StudyRecord, methods: Iterable[Method]) -> str | None:
     lacking = incomplete(study.direct, study)
     if lacking is not None:
         return f"direct fine-tuning: {lacking}"
-    return "; ".join(why for m in methods if (why := none_of(study, m)) is not None) or None
+    return "; ".join(why for m in methods if (why := why_no_trial(study, m)) is not None) or None
 
 
 # ---------------------------------------------------------------------------------------------------------- statements
 
 Preconditions = tuple[Callable[[StudyRecord], Sequence[Precondition]], ...]
-_SOUND: Preconditions = (moderate, converged, above_chance)
+_SOUND: Preconditions = (forgetting_is_moderate, converged, above_chance)
 
 
 def _claim(
@@ -123,12 +123,12 @@ def _claim(
     *methods: Method,
     grids: Iterable[tuple[Method, float]] = (),
     sound: Preconditions = _SOUND,
-    may_change: bool = True,
+    resumable_changes: bool = True,
     win_rate: str = "",
 ) -> Statement[StudyRecord]:
     """A statement about these methods, of which some have a grid that has to bite at a share of direct's gain; with
     nothing but the win rate on the side `win_rate`, where one is named."""
-    looks = [*sound, *(bites(method, share) for method, share in grids)]
+    looks = [*sound, *(grid_brackets_target(method, share) for method, share in grids)]
     return Statement(
         number=number,
         recipe=recipe,
@@ -137,7 +137,7 @@ def _claim(
         rule=on_win_rate(win_rate, rule) if win_rate else rule,
         lacking=lambda study: _lacking(study, methods),
         preconditions=judged_by_win_rate(win_rate, looks) if win_rate else looks,
-        may_change=may_change,
+        resumable_changes=resumable_changes,
     )
 
 
@@ -159,7 +159,7 @@ STATEMENTS = (
         "Direct fine-tuning on mathematics improves the target and lowers source scores.",
         "TriviaQA -14.19 points (section 3.2, table 1)",
         LEARNS_AND_FORGETS,
-        may_change=False,
+        resumable_changes=False,
     ),
     _claim(
         "1b",
@@ -167,7 +167,7 @@ STATEMENTS = (
         "Direct fine-tuning on code improves the target and lowers source scores.",
         "HumanEval +25.76 points, MATH -14.73 points (section 3.2, table 2)",
         LEARNS_AND_FORGETS,
-        may_change=False,
+        resumable_changes=False,
     ),
     _claim(
         "2a",
@@ -215,7 +215,7 @@ STATEMENTS = (
             beats_direct,
         ),
         ANNEALING,
-        sound=(moderate, above_chance),
+        sound=(forgetting_is_moderate, above_chance),
     ),
     _claim(
         "3a",

@@ -23,7 +23,7 @@ from holdfast.records.evaluation import CHANCE, UNIGRAM
 from holdfast.records.figure import CONFIDENCE
 from holdfast.records.metrics import is_share
 from holdfast.records.study import Objective, StudyRecord, TrialRecord
-from holdfast.studies.tradeoff.curves import (
+from holdfast.studies.sweep.curves import (
     LEAST,
     NAMES,
     Method,
@@ -45,7 +45,7 @@ RETRAIN = "lower the rate or the steps of direct fine-tuning, or start from a mo
 REMEASURE = "measure the start again with this version, which keeps it"
 
 
-def moderate(study: StudyRecord) -> list[Precondition]:
+def forgetting_is_moderate(study: StudyRecord) -> list[Precondition]:
     """Of every text of the source: direct's loss / (unigram - start); of perplexities their logarithms'."""
     preconditions = []
     for entry in study.source.entries:
@@ -119,7 +119,7 @@ def converged(study: StudyRecord) -> list[Precondition]:
     ]
 
 
-def bites(method: Method, share: float) -> Callable[[StudyRecord], Sequence[Precondition]]:
+def grid_brackets_target(method: Method, share: float) -> Callable[[StudyRecord], Sequence[Precondition]]:
     """That a method's grid reaches from direct fine-tuning to clearly below a share of its target gain."""
 
     def look(study: StudyRecord) -> list[Precondition]:

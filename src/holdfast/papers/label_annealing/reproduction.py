@@ -25,7 +25,7 @@ from holdfast.records.study import StudyRecord, read_study
 from holdfast.support.paths import expanded
 
 if TYPE_CHECKING:
-    from holdfast.studies.tradeoff.study import StudyConfig
+    from holdfast.studies.sweep.study import StudyConfig
 
 QUICK_STEPS = 4
 QUICK_DOCUMENTS = 12
@@ -95,7 +95,7 @@ def reproduce(
 
 
 def _recipe(name: str, config: StudyConfig) -> reproduction.Recipe:
-    from holdfast.studies.tradeoff import session
+    from holdfast.studies.sweep import session
 
     return reproduction.Recipe(name=name, settings=config, run=session.run_study)
 
@@ -119,7 +119,7 @@ judge = CLAIMS.judge
 
 
 def _config(recipe: str, out: Path, *, size: str, console: Any) -> StudyConfig:
-    from holdfast.studies.tradeoff.study import load_study
+    from holdfast.studies.sweep.study import load_study
 
     path, folder = recipe_file(recipe, full=size == "full"), str(out / recipe)
     if size == "quick":
@@ -132,7 +132,7 @@ def _config(recipe: str, out: Path, *, size: str, console: Any) -> StudyConfig:
 def _changed_config(path: Path, changes: Mapping[str, Any], folder: str) -> StudyConfig:
     import yaml
 
-    from holdfast.studies.tradeoff.study import study_config
+    from holdfast.studies.sweep.study import study_config
 
     values = reproduction.changed(yaml.safe_load(path.read_text(encoding="utf-8")), changes)
     return study_config({**values, "output_dir": folder}, source=str(path))
@@ -144,7 +144,7 @@ def _quick_config(path: Path, recipe: str, folder: str, console: Any) -> StudyCo
 
     from holdfast.papers.worlds.small_settings import make_setting
     from holdfast.studies.engine.small import fill
-    from holdfast.studies.tradeoff.study import study_config
+    from holdfast.studies.sweep.study import study_config
 
     values = fill(
         yaml.safe_load(path.read_text(encoding="utf-8")),

@@ -17,10 +17,10 @@ from holdfast.papers.claims.rules import (
     Part,
     Rule,
     above,
-    against,
     below,
     joint,
     monotone,
+    side_of_bound,
     unknown,
     widened,
     within,
@@ -29,7 +29,7 @@ from holdfast.records.figure import Figure
 from holdfast.records.metrics import is_share
 from holdfast.records.study import Objective, StudyRecord, TrialRecord
 from holdfast.statistics.shares import Share, kept_share
-from holdfast.studies.tradeoff.curves import (
+from holdfast.studies.sweep.curves import (
     ANNEALING,
     BOTH,
     DIRECT,
@@ -98,7 +98,7 @@ def keeps(method: Method, *, kept: float, avoided: float) -> Rule[StudyRecord]:
         )
         avoids = _or_reason(avoids, share)
         rival = avoided_at(study, DIRECT, kept, level)
-        if len(complete_trials(study, DIRECT)) > 1 and against(rival.interval, avoided, inclusive=True) == HOLDS:
+        if len(complete_trials(study, DIRECT)) > 1 and side_of_bound(rival.interval, avoided, inclusive=True) == HOLDS:
             warning = f"direct fine-tuning at another rate avoids {_percent(avoided)} there too"
             avoids = dataclasses.replace(avoids, warning=warning)
 
@@ -106,7 +106,7 @@ def keeps(method: Method, *, kept: float, avoided: float) -> Rule[StudyRecord]:
             verdicts = []
             for side, least in (("source", avoided), ("target", kept)):
                 interval = share_of_direct(trial, study, side, level).interval
-                verdicts.append(against(interval, least, inclusive=True))
+                verdicts.append(side_of_bound(interval, least, inclusive=True))
             return joint(verdicts)
 
         return [_beside_the_papers(avoids, study, method, by_trial, level)]
@@ -127,7 +127,7 @@ def helps_little(study: StudyRecord, level: float) -> list[Part]:
     )
 
     def by_trial(trial: TrialRecord) -> str:
-        above_half = against(share_of_direct(trial, study, "source", level).interval, MOST)
+        above_half = side_of_bound(share_of_direct(trial, study, "source", level).interval, MOST)
         return {HOLDS: FAILS, FAILS: HOLDS}.get(above_half, above_half)
 
     return [_beside_the_papers(_or_reason(avoids, share), study, L2, by_trial, level)]
@@ -141,7 +141,7 @@ def better_than_l2(study: StudyRecord, level: float) -> list[Part]:
     if annealed is None or pulled is None:
         return [_with_figures(first, beside)]
     difference = gain(annealed, study, "source") - gain(pulled, study, "source")
-    reading = against(difference.interval_at(level), BETTER * -gain(study.direct, study, "source").value)
+    reading = side_of_bound(difference.interval_at(level), BETTER * -gain(study.direct, study, "source").value)
     beside += [*_both_shares(study, annealed, level), *_both_shares(study, pulled, level)]
     return [_with_figures(_warned(first, reading, f"{annealed.label} and {pulled.label}"), beside)]
 
@@ -200,7 +200,7 @@ def some_weight(kept: float) -> Rule[StudyRecord]:
             for side, least in bounds.items():
                 figure = _trial_share(study, trial, side, each)
                 figures.append(dataclasses.replace(figure, needs=f"at least {least:g}"))
-                verdicts.append(against(figure.interval, least, inclusive=True))
+                verdicts.append(side_of_bound(figure.interval, least, inclusive=True))
             judged.append(Part(verdict=joint(verdicts), reason=trial.label, figures=figures))
         enough = (
             f"at least {_percent(kept)} of the gain and loses at most {_percent(MARGIN)} of what direct fine-tuning "

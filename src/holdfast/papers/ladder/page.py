@@ -12,7 +12,7 @@ from holdfast.papers.ladder.record import LadderRecord, PretrainedRung
 from holdfast.records.measure import Measure, number
 from holdfast.reports import blocks as b
 from holdfast.reports.charts import Axis, Chart, Value, log_ticks
-from holdfast.reports.format import count, duration, listed, plural
+from holdfast.reports.format import count, duration, join_and, plural
 from holdfast.reports.study_page import cell, grid, lines, print_study, scatter, section, state_chip, study_page
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def ladder_page(record: LadderRecord) -> b.Page:
         section("Along training", *curves),
     ]
     return study_page(
-        record, "ladder", lead(record), sections, reading=READING, details=_sizes(record), facts=_facts(record)
+        record, "ladder", summary(record), sections, reading=READING, details=_sizes(record), facts=_facts(record)
     )
 
 
@@ -57,10 +57,10 @@ def print_ladder(record: LadderRecord, folder: Path, console: Console | None = N
         path = folder / f"{size}.yaml"
         if path.is_file():
             blocks.append(b.Paragraph(f"Probe it: holdfast probe --ladder {path} --corpus TEXT"))
-    print_study(record, lead(record), blocks, folder, console)
+    print_study(record, summary(record), blocks, folder, console)
 
 
-def lead(record: LadderRecord) -> str:
+def summary(record: LadderRecord) -> str:
     """What came out, a sentence a size."""
     sentences = []
     for size in record.sizes:
@@ -121,7 +121,7 @@ def _tiles(record: LadderRecord) -> b.Tiles | None:
     seconds = sum(rung.seconds for rung in complete)
     longest = max(complete, key=lambda rung: rung.tokens)
     text = f"text of {count(record.text.get('tokens'))}"
-    tiles = [b.Tile("Rungs", f"{len(complete)} of {len(record.rungs)}", listed(list(record.sizes)))]
+    tiles = [b.Tile("Rungs", f"{len(complete)} of {len(record.rungs)}", join_and(list(record.sizes)))]
     tiles += [b.Tile("Tokens read", count(tokens), text), b.Tile("Time", duration(seconds), "of training, added up")]
     if longest.seconds:
         tiles.append(b.Tile(f"{longest.size}: tokens a second", _speed(longest)))

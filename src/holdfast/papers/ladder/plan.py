@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from holdfast.config.decode import Given
 from holdfast.errors import ConfigError
 from holdfast.papers.ladder.settings import OWN, TRAIN, LadderSettings, SizeSettings
-from holdfast.studies.engine.asked import AskedStudy
+from holdfast.studies.engine.base import StudyConfigBase
 from holdfast.studies.engine.held_out import overlap_may_change
 from holdfast.studies.engine.models import training_problems
 from holdfast.support.token_counts import shown_tokens
@@ -54,19 +54,19 @@ class Rung:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LadderConfig(AskedStudy[LadderSettings]):
+class LadderConfig(StudyConfigBase[LadderSettings]):
     """A ladder as `ladder_config` gives it."""
 
     settings_class: ClassVar[type[Any]] = LadderSettings
 
     @staticmethod
-    def training_parts(asked: LadderSettings) -> dict[str, tuple[Mapping[str, Any], Collection[str]]]:
-        """See `AskedStudy`."""
-        return {"train": (asked.train, OWN)}
+    def training_parts(request: LadderSettings) -> dict[str, tuple[Mapping[str, Any], Collection[str]]]:
+        """See `StudyConfigBase`."""
+        return {"train": (request.train, OWN)}
 
-    def problems_before(self) -> list[str]:
+    def validate_without_files(self) -> list[str]:
         """Sizes that cannot be built too."""
-        return [*_of_models(self), *super().problems_before()]
+        return [*_of_models(self), *super().validate_without_files()]
 
     def part_problems(self) -> list[str]:
         """See `check_parts`."""
@@ -78,38 +78,38 @@ class LadderConfig(AskedStudy[LadderSettings]):
         import tempfile
 
         with tempfile.TemporaryDirectory() as folder:  # stands in for a model and tokens that are not there yet
-            Path(folder, "config.json").write_text(json.dumps({"model_type": self.asked.architecture}))
+            Path(folder, "config.json").write_text(json.dumps({"model_type": self.request.architecture}))
             Path(folder, "model.safetensors").write_bytes(b"")
             Path(folder, "rows.jsonl").write_text('{"input_ids": [0], "labels": [0]}\n')
-            settings = self.training(next(iter(self.rungs.values())), self.asked.seeds[0], {})
+            settings = self.training(next(iter(self.rungs.values())), self.request.seeds[0], {})
             stood_in = {"model_name_or_path": folder, "dataset_name": f"{folder}/rows.jsonl"}
             looked_at = {k: v for k, v in {**settings, **stood_in}.items() if k not in without}
             problems = [p.replace(folder, "the model") for p in training_problems(looked_at)]
             return [p for p in problems if not any(p in sentence for sentence in known)]
 
-    def may_change(self, old: Mapping[str, Any]) -> Collection[str]:
+    def resumable_changes(self, old: Mapping[str, Any]) -> Collection[str]:
         """Whether to go on past a refusal, and budgets and sizes, where there have only come more."""
-        may_change = {"max_passes", *overlap_may_change(old)}
-        begun = self.begun_as(old)
+        resumable_changes = {"max_passes", *overlap_may_change(old)}
+        begun = self.from_recorded(old)
         if begun is None or not self.has_jobs_of(begun):
-            return may_change
-        sizes = {name: replace(size, budgets=()) for name, size in self.asked.sizes.items()}
-        alike = all(sizes.get(name) == replace(size, budgets=()) for name, size in begun.asked.sizes.items())
-        return may_change | {"budgets", "sizes"} if alike else may_change
+            return resumable_changes
+        sizes = {name: replace(size, budgets=()) for name, size in self.request.sizes.items()}
+        alike = all(sizes.get(name) == replace(size, budgets=()) for name, size in begun.request.sizes.items())
+        return resumable_changes | {"budgets", "sizes"} if alike else resumable_changes
 
     # ----------------------------------------------------------------------------------------------------------- rungs
 
     def rows(self, size: SizeSettings) -> int:
         """Windows a step."""
-        return size.batch_size or self.asked.batch_size
+        return size.batch_size or self.request.batch_size
 
     @functools.cached_property
     def rungs(self) -> dict[str, Rung]:
         """By name: sizes as listed, budgets rising."""
         rungs = []
-        for name, size in self.asked.sizes.items():
-            step = self.rows(size) * self.asked.context
-            for budget in size.budgets or self.asked.budgets:
+        for name, size in self.request.sizes.items():
+            step = self.rows(size) * self.request.context
+            for budget in size.budgets or self.request.budgets:
                 steps = max(1, round(budget / step))
                 tokens = steps * step
                 work = float(tokens) * size.layers * size.width**2
@@ -130,15 +130,15 @@ class LadderConfig(AskedStudy[LadderSettings]):
         """What the model of a size looks like."""
         from holdfast.training.fresh_model import Decoder
 
-        size = self.asked.sizes[name]
+        size = self.request.sizes[name]
         return Decoder(
-            architecture=self.asked.architecture,
+            architecture=self.request.architecture,
             layers=size.layers,
             width=size.width,
             heads=size.heads,
             mlp=size.mlp or 4 * size.width,
-            context=self.asked.context,
-            more=self.asked.model,
+            context=self.request.context,
+            more=self.request.model,
         )
 
     # --------------------------------------------------------------------------------------------------------- folders
@@ -151,7 +151,9 @@ class LadderConfig(AskedStudy[LadderSettings]):
     @property
     def tokenizer(self) -> str:
         """The tokenizer, given or trained."""
-        return str(self.filled(self.asked.tokenizer)) if self.asked.tokenizer else str(self.output_dir / "tokenizer")
+        if self.request.tokenizer:
+            return str(self.with_paths(self.request.tokenizer))
+        return str(self.output_dir / "tokenizer")
 
     def fresh(self, size: str, seed: int) -> Path:
         """A model before its first step."""
@@ -159,7 +161,7 @@ class LadderConfig(AskedStudy[LadderSettings]):
 
     def run_folder(self, rung: Rung, seed: int) -> Path:
         """Where a rung trains; its checkpoint is there at the end."""
-        more = f"-seed{seed}" if len(self.asked.seeds) > 1 else ""
+        more = f"-seed{seed}" if len(self.request.seeds) > 1 else ""
         return self.output_dir / f"{rung.name}{more}"
 
     # -------------------------------------------------------------------------------------------------------- training
@@ -167,7 +169,7 @@ class LadderConfig(AskedStudy[LadderSettings]):
     @property
     def evaluation(self) -> dict[str, Any]:
         """What every rung is measured on; a model that has read nothing is not."""
-        return {SUITE: self.filled(self.asked.evaluation), "before": False} if self.asked.evaluation else {}
+        return {SUITE: self.with_paths(self.request.evaluation), "before": False} if self.request.evaluation else {}
 
     @functools.cached_property
     def plan(self) -> EvaluationPlan:
@@ -182,8 +184,8 @@ class LadderConfig(AskedStudy[LadderSettings]):
         Raises:
             ConfigError: windows that cannot be shared out like that.
         """
-        rows, processes = self.rows(size), int(self.asked.train.get("num_processes") or 1)
-        per_device = self.asked.per_device or max(1, rows // processes)
+        rows, processes = self.rows(size), int(self.request.train.get("num_processes") or 1)
+        per_device = self.request.per_device or max(1, rows // processes)
         if rows % (per_device * processes):
             raise ConfigError(
                 f"batch_size: expected a multiple of {per_device} windows a device times {processes} "
@@ -193,13 +195,13 @@ class LadderConfig(AskedStudy[LadderSettings]):
 
     def training(self, rung: Rung, seed: int, multipliers: Mapping[str, float]) -> dict[str, Any]:
         """The configuration of a run, as `holdfast train --config` takes it."""
-        request = self.asked
+        request = self.request
         per_device, accumulation = self.batches(request.sizes[rung.size])
         return {
             **TRAIN,
             "logging_steps": max(1, rung.steps // 100),
             "save_steps": max(1, rung.steps // 10),
-            **self.filled(request.train),
+            **self.with_paths(request.train),
             "model_name_or_path": str(self.fresh(rung.size, seed)),
             "dataset_name": str(self.tokens),
             "max_length": request.context,
@@ -216,7 +218,7 @@ class LadderConfig(AskedStudy[LadderSettings]):
 
 
 def ladder_config(values: Mapping[str, Any] | Given, *, source: str | None = None, check: bool = True) -> LadderConfig:
-    """A ladder from keys as in the YAML; see `AskedStudy.read`.
+    """A ladder from keys as in the YAML; see `StudyConfigBase.read`.
 
     Raises:
         ConfigError: with every mistake at once.
@@ -228,14 +230,14 @@ def _of_models(config: LadderConfig) -> list[str]:
     from holdfast.training.fresh_model import decoder_config
 
     problems: list[str] = []
-    for name, size in config.asked.sizes.items():
+    for name, size in config.request.sizes.items():
         try:
             decoder_config(config.decoder(name))
             config.batches(size)
         except ConfigError as error:
             problems += error.problems
-    base = config.asked.base_width
-    if base is not None and config.asked.model.get("tie_word_embeddings"):
+    base = config.request.base_width
+    if base is not None and config.request.model.get("tie_word_embeddings"):
         problems.append("base_width: muP needs embeddings and head of their own; leave out tie_word_embeddings.")
     return list(dict.fromkeys(problems))
 
@@ -252,7 +254,7 @@ def check_parts(config: LadderConfig) -> list[str]:
     from holdfast.support.files import read_object
 
     problems = _of_models(config)
-    for name in map(str, config.filled(list(config.asked.text))):
+    for name in map(str, config.with_paths(list(config.request.text))):
         if is_path(name):
             try:
                 data_files(name)
@@ -278,12 +280,12 @@ def refuse_little_text(config: LadderConfig, tokens: int) -> None:
     Raises:
         ConfigError: which budgets, and what to do.
     """
-    allowed, most = config.asked.max_passes * tokens, max(config.rungs.values(), key=lambda rung: rung.tokens)
+    allowed, most = config.request.max_passes * tokens, max(config.rungs.values(), key=lambda rung: rung.tokens)
     if most.tokens > allowed:
         needed = math.ceil(100 * most.tokens / tokens) / 100
         raise ConfigError(
-            f"budgets: expected at most {shown_tokens(int(allowed))} tokens, which is {config.asked.max_passes:g} "
-            f"pass{'es' if config.asked.max_passes != 1 else ''} over the text ({tokens} tokens), got "
+            f"budgets: expected at most {shown_tokens(int(allowed))} tokens, which is {config.request.max_passes:g} "
+            f"pass{'es' if config.request.max_passes != 1 else ''} over the text ({tokens} tokens), got "
             f"{shown_tokens(most.budget)}. Give more text, or set max_passes: {needed:g} (repeated text is another "
             f"experiment than new text)."
         )

@@ -27,7 +27,7 @@ from holdfast.config.declare import Meta
 from holdfast.config.decode import decode_named
 from holdfast.config.values import Mistake, Refused
 from holdfast.studies.engine import small as small_settings
-from holdfast.studies.engine.keys import SeedKeys, StudyKeys
+from holdfast.studies.engine.keys import BaseStudySettings, SeedSettings
 from holdfast.support.token_counts import read_tokens
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.]*")
@@ -178,7 +178,7 @@ class _Training:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LadderSettings(_Training, _Models, SeedKeys, StudyKeys):
+class LadderSettings(_Training, _Models, SeedSettings, BaseStudySettings):
     """Keys of a ladder."""
 
     small_start: ClassVar[str] = "text"

@@ -16,7 +16,7 @@ from holdfast.records.evaluation import Metric
 from holdfast.records.run import RunFolder
 from holdfast.studies.engine import session as engine
 from holdfast.studies.engine import storage as stored
-from holdfast.studies.engine.asked import StudyAsked
+from holdfast.studies.engine.base import ConfiguredStudy
 from holdfast.studies.engine.models import train_model
 from holdfast.studies.engine.states import COMPLETE
 from holdfast.studies.engine.storage import GRACE_SECONDS
@@ -67,7 +67,7 @@ def run_ladder(
     return record
 
 
-class LadderStudy(StudyAsked[LadderConfig]):
+class LadderStudy(ConfiguredStudy[LadderConfig]):
     """Pre-training of a ladder."""
 
     config_class: ClassVar[type[LadderConfig]] = LadderConfig
@@ -103,7 +103,7 @@ class LadderStudy(StudyAsked[LadderConfig]):
             load_tokenizer(config.tokenizer),
             config.fresh(rung.size, task.seed),
             seed=task.seed,
-            base_width=config.asked.base_width,
+            base_width=config.request.base_width,
         )
         settings = config.training(rung, task.seed, multipliers)
         trained = train_model(settings, (), 0, cache=config.output_dir / "evaluations", task=task)
@@ -115,14 +115,14 @@ class LadderStudy(StudyAsked[LadderConfig]):
         from holdfast.training.fresh_model import decoder_config
 
         config = self.settings
-        names = [str(name) for name in config.filled(list(config.asked.text))]
-        if config.asked.tokenizer is None:
+        names = [str(name) for name in config.with_paths(list(config.request.text))]
+        if config.request.tokenizer is None:
             self._train_tokenizer(names)
         tokenizer = load_tokenizer(config.tokenizer)
-        info = write_tokens(names, tokenizer, config.asked.context, config.tokens)
+        info = write_tokens(names, tokenizer, config.request.context, config.tokens)
         try:
             refuse_little_text(config, info.tokens)
-            for name in config.asked.sizes:
+            for name in config.request.sizes:
                 decoder_config(config.decoder(name), vocabulary=len(tokenizer))
         except ConfigError as error:
             raise CannotJudge(error.problems) from error
@@ -138,7 +138,7 @@ class LadderStudy(StudyAsked[LadderConfig]):
         held_out, sources = HeldOut(config.plan.entries), [text_rows(name) for name in names]
         with progress("Looking for held-out documents in the text", total=sum(map(len, sources))) as advance:
             overlaps = held_out.stands_in(_texts(sources, advance), what=what)
-        return held_out.judged(overlaps, overlap=config.asked.overlap, what=what)
+        return held_out.judged(overlaps, overlap=config.request.overlap, what=what)
 
     def _train_tokenizer(self, names: Sequence[str]) -> None:
         """On documents from all over the text."""
@@ -156,13 +156,13 @@ class LadderStudy(StudyAsked[LadderConfig]):
             mean = max(1.0, sum(map(len, some)) / len(some))
             step = max(1, int(len(rows) * mean * len(names) / _TOKENIZER_CHARACTERS))
             texts += rows.select(range(0, len(rows), step))["text"]
-        tokenizer = train_tokenizer(texts, vocab_size=self.settings.asked.vocab_size)
+        tokenizer = train_tokenizer(texts, vocab_size=self.settings.request.vocab_size)
         with scratch_folder(folder.parent, ".tokenizer-") as scratch:
             tokenizer.save_pretrained(scratch / folder.name)
             (scratch / folder.name).rename(folder)
 
     def running(self, job: JobState) -> Mapping[str, Any] | None:
-        """See `StudyAsked`."""
+        """See `ConfiguredStudy`."""
         if job.attributes[RUNG] == TEXT:
             return None
         rung, done = self.settings.rungs[job.attributes[RUNG]], len(self.results(job.attributes))
@@ -197,7 +197,7 @@ class LadderStudy(StudyAsked[LadderConfig]):
         tokens = config.tokens / "tokens.json"
         return LadderRecord(
             **state.record_fields(config.resolved, notes),
-            sizes={name: self._about(name) for name in config.asked.sizes},
+            sizes={name: self._about(name) for name in config.request.sizes},
             rungs=rungs,
             text=read_object(tokens) if tokens.is_file() else {},
         )
@@ -250,7 +250,7 @@ class LadderStudy(StudyAsked[LadderConfig]):
         import yaml
 
         config = self.settings
-        for size in config.asked.sizes:
+        for size in config.request.sizes:
             for seed in self.seeds:
                 rows = []
                 for rung in record.rungs:

@@ -27,8 +27,8 @@ from holdfast.evaluation.probe.outcome import (
 )
 from holdfast.papers.overtraining.plan import CHECKPOINT, KIND, MODEL, TEST, TUNE, OvertrainingConfig, Tuning
 from holdfast.papers.overtraining.record import Arm, Checkpoint, OvertrainingRecord, Scored, TunedModel, alike
-from holdfast.papers.overtraining.seen import seen_examples, seen_groups
 from holdfast.papers.overtraining.verdicts import LEAST_BUDGETS, add_verdicts
+from holdfast.papers.overtraining.vision_scores import seen_examples, seen_groups
 from holdfast.records.evaluation import Evaluation, EvaluationFolder
 from holdfast.records.figure import CONFIDENCE, Figure, rescaled
 from holdfast.records.probe import ProbedModel, Sensitivity, Sharpness
@@ -74,7 +74,7 @@ def overtraining_record(
             lines = curvature.lines if before is None else [*before.lines, *curvature.lines]
             sharpness[curvature.model] = dataclasses.replace(before or curvature, lines=lines)
     tunings = list(config.tunings.values())
-    to_the_end = dict.fromkeys(t.arm for t in tunings if t.to_the_end) if config.asked.early_stopping else {}
+    to_the_end = dict.fromkeys(t.arm for t in tunings if t.to_the_end) if config.request.early_stopping else {}
     if to_the_end:
         notes.append(
             f"{', '.join(to_the_end)}: all epochs, without early stopping. The weights change after the last step, so "
@@ -83,7 +83,7 @@ def overtraining_record(
     return OvertrainingRecord(
         **state.record_fields(config.resolved, notes),
         checkpoints=_checkpoints(config, probed),
-        tasks=list(config.asked.tasks),
+        tasks=list(config.request.tasks),
         arms=_arms(tunings),
         direct=config.direct,
         models=models,
@@ -142,7 +142,7 @@ def _arms(tunings: Sequence[Tuning]) -> list[Arm]:
     return [Arm(label=label, kind=kind, rates=sorted(rates[label])) for label, kind in kinds.items()]
 
 
-def with_figures(record: OvertrainingRecord, config: OvertrainingConfig) -> OvertrainingRecord:
+def add_figures(record: OvertrainingRecord, config: OvertrainingConfig) -> OvertrainingRecord:
     """The record with figures and verdicts, as far as models are there.
 
     Raises:
@@ -156,8 +156,8 @@ def with_figures(record: OvertrainingRecord, config: OvertrainingConfig) -> Over
         return record
     models = [evaluations.with_scores(model) for model in record.models]
     record = dataclasses.replace(record, models=models, correlations=costs, score_correlations=scores)
-    if config.asked.most_perplexity is not None:
-        record = _without_high_rates(record, config.asked.most_perplexity)
+    if config.request.most_perplexity is not None:
+        record = _without_high_rates(record, config.request.most_perplexity)
     record = add_verdicts(record, config, evaluations.columns)
     groups = seen_groups(record, config, evaluations.folder)
     return dataclasses.replace(record, groups=groups, examples=seen_examples(record, config, evaluations.folder))
@@ -286,7 +286,7 @@ class TunedEvaluations:
     def columns(self, model: TunedModel, key: str) -> list[Columns | None]:
         """One entry ("suite/name") of a model, seed by seed; None of a seed whose figures are not finite."""
         columns: list[Columns | None] = []
-        for seed in self.config.asked.seeds:
+        for seed in self.config.request.seeds:
             if str(seed) in model.diverged:
                 columns.append(None)
                 continue

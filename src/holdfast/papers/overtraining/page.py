@@ -54,7 +54,7 @@ from holdfast.reports.charts import (
     tabulate,
     ticks_at,
 )
-from holdfast.reports.format import count, direction, duration, listed, plural, significant
+from holdfast.reports.format import count, direction, duration, join_and, plural, significant
 from holdfast.reports.probe_report import (
     KINDS,
     MEANING,
@@ -116,7 +116,7 @@ def overtraining_page(record: OvertrainingRecord) -> Page:
     return study_page(
         dataclasses.replace(record, config=settings),
         "overtraining",
-        lead(record),
+        summary(record),
         sections,
         reading=READING,
         jobs=record.models,
@@ -139,7 +139,7 @@ def print_overtraining(record: OvertrainingRecord, folder: str | Path, console: 
         for task in record.tasks:
             shifts += _leading_shifts(record, task, "source", "target")
         tables.append(_shift_table(record, [shift for shift in shifts if shift.rate is None]))
-    print_study(record, lead(record), tables, folder, console)
+    print_study(record, summary(record), tables, folder, console)
 
 
 def _as_probed(record: OvertrainingRecord) -> ProbeRecord:
@@ -158,7 +158,7 @@ def _as_probed(record: OvertrainingRecord) -> ProbeRecord:
 # --------------------------------------------------------------------------------------------------------------- answer
 
 
-def lead(record: OvertrainingRecord) -> str:
+def summary(record: OvertrainingRecord) -> str:
     """The answer in a few sentences: of direct fine-tuning at tuned rates, and of what retention does."""
     sentences = []
     for task in record.tasks:
@@ -235,7 +235,7 @@ def _tiles(record: OvertrainingRecord) -> list[Tile]:
     arms = [arm.label for arm in record.arms]
     seconds = sum(model.seconds for model in record.models)
     figures = [Tile("Fine-tunings", str(runs), f"{complete} of {len(record.models)} cells")]
-    figures.append(Tile("Ways to fine-tune", str(len(arms)), listed(arms) if arms else ""))
+    figures.append(Tile("Ways to fine-tune", str(len(arms)), join_and(arms) if arms else ""))
     figures.append(Tile("Time", duration(seconds), "of training and measuring, added up"))
     if diverged := sum(len(model.diverged) for model in record.models):
         figures.append(Tile("Diverged", str(diverged), "fine-tunings, counted as infinitely bad"))
@@ -473,9 +473,9 @@ def _rates_chart(record: OvertrainingRecord, task: str, arm: Arm, scored: Scored
                 rows.append(_budget_row(f"{rate:g}", checkpoint.tokens, Value.of(figure, SCORE, sign=cost)))
             else:
                 diverged.append(f"{rate:g} at {count(checkpoint.tokens)}")
-    caption = f"Diverged, so not drawn: {listed(diverged)}." if diverged else ""
+    caption = f"Diverged, so not drawn: {join_and(diverged)}." if diverged else ""
     if record.left_out:
-        rates = listed([f"{rate:g}" for rate in record.left_out])
+        rates = join_and([f"{rate:g}" for rate in record.left_out])
         caption += f" Left out, beyond the perplexity that was allowed: {rates}."
     title, y, rules = f"{scored.name}: what fine-tuning costs", f"cost, {scored.unit}", list[Rule]()
     if not cost:

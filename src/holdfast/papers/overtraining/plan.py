@@ -35,7 +35,7 @@ from holdfast.papers.overtraining.settings import (
     OvertrainingSettings,
     TaskSettings,
 )
-from holdfast.studies.engine.asked import AskedStudy
+from holdfast.studies.engine.base import StudyConfigBase
 from holdfast.studies.engine.held_out import overlap_may_change
 from holdfast.studies.engine.models import folder_name
 from holdfast.studies.engine.space import DIRECT, METHOD, Space, read_space
@@ -106,30 +106,30 @@ def _data_of_methods(settings: Mapping[str, Any]) -> list[Part]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OvertrainingConfig(AskedStudy[OvertrainingSettings]):
+class OvertrainingConfig(StudyConfigBase[OvertrainingSettings]):
     """A study as `overtraining_config` gives it."""
 
     settings_class: ClassVar[type[Any]] = OvertrainingSettings
 
     @staticmethod
-    def training_parts(asked: OvertrainingSettings) -> dict[str, tuple[Mapping[str, Any], Collection[str]]]:
-        """See `AskedStudy`."""
+    def training_parts(request: OvertrainingSettings) -> dict[str, tuple[Mapping[str, Any], Collection[str]]]:
+        """See `StudyConfigBase`."""
         study_keys = (*OWN, *EARLY)
-        parts: dict[str, tuple[Mapping[str, Any], Collection[str]]] = {"train": (asked.train, study_keys)}
-        for name, task in asked.tasks.items():
+        parts: dict[str, tuple[Mapping[str, Any], Collection[str]]] = {"train": (request.train, study_keys)}
+        for name, task in request.tasks.items():
             parts[f"tasks.{name}.train"] = (task.train, study_keys)
             if task.align is not None:
                 parts[f"tasks.{name}.align.train"] = (task.align.train, study_keys)
         return parts
 
     @staticmethod
-    def settings_problems(asked: OvertrainingSettings) -> list[str]:
+    def settings_problems(request: OvertrainingSettings) -> list[str]:
         """What is wrong with what varies and with how it is measured."""
         from holdfast.runs.settings import training_keys
 
         problems: list[str] = []
-        read_space(asked.vary, None, grid=True, known=training_keys(), problems=problems)
-        return problems + _measuring_problems(asked)
+        read_space(request.vary, None, grid=True, known=training_keys(), problems=problems)
+        return problems + _measuring_problems(request)
 
     def plan_problems(self) -> list[str]:
         """Labels twice, rates that are not said, and fine-tunings that are the same."""
@@ -140,14 +140,14 @@ class OvertrainingConfig(AskedStudy[OvertrainingSettings]):
         """What is wrong with the checkpoints, with what is measured, or else with a fine-tuning."""
         from holdfast.evaluation.suite import parse_evaluation
 
-        trusted = bool(self.asked.train.get("trust_remote_code"))
+        trusted = bool(self.request.train.get("trust_remote_code"))
         models = [self.model(label) for label in self.rungs]
         problems = [f"ladder: {text}" for text in unlike(models, trust_remote_code=trusted)]
         if not problems and self.ways_to_see:
             problems += _vision_problems(self, models[0], trusted)
         problems += _in_file(parse_evaluation(self.evaluation(None))[1], None)
         if not problems:
-            for task in self.asked.tasks:
+            for task in self.request.tasks:
                 problems += _in_file(parse_evaluation(self.evaluation(task))[1], task)
         if not problems and self.changes:
             from holdfast.runs.probing import check_probe
@@ -158,25 +158,25 @@ class OvertrainingConfig(AskedStudy[OvertrainingSettings]):
                 problems += error.problems
         return problems or self.run_problems()
 
-    def problems_before(self) -> list[str]:
+    def validate_without_files(self) -> list[str]:
         """Without early stopping, which looks at held-out files."""
-        settings = dataclasses.replace(self.asked, early_stopping=False)
-        return AskedStudy.problems_before(dataclasses.replace(self, asked=settings))
+        settings = dataclasses.replace(self.request, early_stopping=False)
+        return StudyConfigBase.validate_without_files(dataclasses.replace(self, request=settings))
 
     def runs(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """Every first stage and fine-tuning of the smallest budget, which stands in for a model that sees."""
-        first, seed = next(iter(self.rungs)), self.asked.seeds[0]
+        first, seed = next(iter(self.rungs)), self.request.seeds[0]
         checked = {"model_name_or_path": self.model(first), "output_dir": str(self.output_dir / "runs" / "checked")}
         for name in self.ways_to_see:
             yield "align", {**self.aligning(first, name, seed), **checked}
         for tuning in self.tunings.values():
             yield f"{tuning.task}, {tuning.arm}", {**self.training(first, tuning.name, seed), **checked}
 
-    def may_change(self, old: Mapping[str, Any]) -> set[str]:
+    def resumable_changes(self, old: Mapping[str, Any]) -> set[str]:
         """What is judged anew from what was measured, whether to go on past a refusal, and what is tried and on which
         checkpoints, where there has only come more."""
-        begun = self.begun_as(old)
-        longer = begun is not None and all(rung in self.asked.ladder for rung in begun.asked.ladder)
+        begun = self.from_recorded(old)
+        longer = begun is not None and all(rung in self.request.ladder for rung in begun.request.ladder)
         more = {"vary", "ladder"} if longer and self.has_jobs_of(begun) else set()
         return {"keep", "most_perplexity", *overlap_may_change(old), *more}
 
@@ -187,14 +187,14 @@ class OvertrainingConfig(AskedStudy[OvertrainingSettings]):
         """The checkpoints by label, the smallest budget first."""
         from holdfast.evaluation.session import requests_of
 
-        models = [f"{rung.label}={rung.model}" if rung.label else rung.model for rung in self.asked.ladder]
+        models = [f"{rung.label}={rung.model}" if rung.label else rung.model for rung in self.request.ladder]
         labels = [request.label for request in requests_of(models)]
-        return dict(zip(labels, self.asked.ladder, strict=True))
+        return dict(zip(labels, self.request.ladder, strict=True))
 
     @functools.cached_property
     def changes(self) -> list[Change]:
         """What every checkpoint is put through."""
-        return self.asked.probe.changes() if self.asked.probe else []
+        return self.request.probe.changes() if self.request.probe else []
 
     @property
     def probing(self) -> dict[str, Any]:
@@ -202,9 +202,9 @@ class OvertrainingConfig(AskedStudy[OvertrainingSettings]):
         from holdfast.evaluation.probe.settings import CurvatureSettings
         from holdfast.runs.probed_checkpoint import Probe
 
-        assert self.asked.probe
-        train, curvature = self.asked.train, CurvatureSettings(curvature=self.asked.curvature)
-        probe = Probe(changes=self.changes, std=self.asked.probe.std, curvature=curvature)
+        assert self.request.probe
+        train, curvature = self.request.train, CurvatureSettings(curvature=self.request.curvature)
+        probe = Probe(changes=self.changes, std=self.request.probe.std, curvature=curvature)
         return {
             "plan": self.plan(None),
             "probe": probe,
@@ -219,18 +219,18 @@ class OvertrainingConfig(AskedStudy[OvertrainingSettings]):
         from holdfast.evaluation.probe.settings import CurvatureSettings
         from holdfast.runs.probed_checkpoint import Probe
 
-        direction, tuning = self.asked.direction, self.direction
+        direction, tuning = self.request.direction, self.direction
         assert direction is not None and tuning is not None
         name = f"{direction.task}-{direction.learning_rate:g}"
-        folder = self.run_folder(label, tuning.name, self.asked.seeds[0])
+        folder = self.run_folder(label, tuning.name, self.request.seeds[0])
         changes = [Toward(size=size, label=name) for size in direction.steps]
-        curvature = CurvatureSettings(curvature=self.asked.curvature)
+        curvature = CurvatureSettings(curvature=self.request.curvature)
         return {**self.probing, "probe": Probe(changes=changes, toward=[f"{name}={folder}"], curvature=curvature)}
 
     @functools.cached_property
     def direction(self) -> Tuning | None:
         """The fine-tuning whose direction is followed; None where none is, or none is like that."""
-        direction = self.asked.direction
+        direction = self.request.direction
         if direction is not None:
             for tuning in self.arms(direction.task).get(self.direct, ()):
                 if tuning.rate == direction.learning_rate:
@@ -248,13 +248,13 @@ class OvertrainingConfig(AskedStudy[OvertrainingSettings]):
         """What is tried of each task."""
         from holdfast.runs.settings import training_keys
 
-        return read_space(self.asked.vary, None, grid=True, known=training_keys(), problems=[])
+        return read_space(self.request.vary, None, grid=True, known=training_keys(), problems=[])
 
     @functools.cached_property
     def tunings(self) -> dict[str, Tuning]:
         """Every fine-tuning by name: tasks and ways as listed, rates rising."""
         tunings: dict[str, Tuning] = {}
-        for name, task in self.asked.tasks.items():
+        for name, task in self.request.tasks.items():
             tunings |= {tuning.name: tuning for tuning in _tunings(self, name, task)}
         return tunings
 
@@ -276,12 +276,12 @@ class OvertrainingConfig(AskedStudy[OvertrainingSettings]):
     def trained_on(self, task: str) -> list[Part]:
         """All data that a task is trained on: of its stages, of every way to fine-tune on it, and what methods mix in
         or learn from."""
-        align = self.asked.tasks[task].align
+        align = self.request.tasks[task].align
         parts = self._own_data(task)
         if align is not None:
             parts += _training_data(align.train)
         parts += self.other_data(task)
-        filled = self.filled([list(part) for part in parts])
+        filled = self.with_paths([list(part) for part in parts])
         return [(str(name), str(split), subset) for name, split, subset in filled]
 
     def other_data(self, task: str) -> list[Part]:
@@ -295,7 +295,7 @@ class OvertrainingConfig(AskedStudy[OvertrainingSettings]):
         return [data for data in dict.fromkeys(parts) if data not in of_task]
 
     def _own_data(self, task: str) -> list[Part]:
-        return _training_data({**self.asked.train, **self.asked.tasks[task].train})
+        return _training_data({**self.request.train, **self.request.tasks[task].train})
 
     def jobs(self) -> list[Job]:
         """The texts, what every checkpoint is put through, and every fine-tuning of each."""
@@ -337,7 +337,7 @@ class OvertrainingConfig(AskedStudy[OvertrainingSettings]):
     def _other_data_by_task(self) -> dict[str, list[Any]]:
         """As the storage keeps it: of a plain file the name alone, as studies of before have it."""
         others: dict[str, list[Any]] = {}
-        for task in self.asked.tasks:
+        for task in self.request.tasks:
             for name, split, subset in self.other_data(task):
                 plain = (split, subset) == ("train", None)
                 others.setdefault(task, []).append(name if plain else [name, split, subset])
@@ -348,14 +348,14 @@ class OvertrainingConfig(AskedStudy[OvertrainingSettings]):
     def way_to_see(self, task: str) -> str:
         """The name of how a task's checkpoints come to see, "" for a task without; tasks with the same settings share
         it."""
-        align = self.asked.tasks[task].align
+        align = self.request.tasks[task].align
         return "" if align is None else folder_name(["align"], [align.tower, align.layer, self._stage_1(align)])
 
     @functools.cached_property
     def ways_to_see(self) -> dict[str, AlignSettings]:
         """How checkpoints come to see, by name."""
         ways = {}
-        for name, task in self.asked.tasks.items():
+        for name, task in self.request.tasks.items():
             if task.align is not None:
                 ways[self.way_to_see(name)] = task.align
         return ways
@@ -371,7 +371,7 @@ class OvertrainingConfig(AskedStudy[OvertrainingSettings]):
 
         folder = self.aligned(label, name, seed)
         return {
-            **self.filled(self._stage_1(self.ways_to_see[name])),
+            **self.with_paths(self._stage_1(self.ways_to_see[name])),
             "model_name_or_path": str(folder.with_name(f"{folder.name}-start")),
             "train_only": [PROJECTOR],
             "seed": seed,
@@ -379,7 +379,7 @@ class OvertrainingConfig(AskedStudy[OvertrainingSettings]):
         }
 
     def _stage_1(self, align: AlignSettings) -> dict[str, Any]:
-        shared = {k: v for k, v in self.asked.train.items() if k not in WHICH_PARAMETERS}
+        shared = {k: v for k, v in self.request.train.items() if k not in WHICH_PARAMETERS}
         return {**STAGE_1, **shared, **align.train}
 
     def start(self, label: str, task: str, seed: int) -> str:
@@ -391,10 +391,10 @@ class OvertrainingConfig(AskedStudy[OvertrainingSettings]):
 
     def evaluation(self, task: str | None) -> dict[str, Any]:
         """What a model is measured on: what should be kept and, of a fine-tuned one, its task."""
-        evaluation: dict[str, Any] = {**self.asked.evaluation, SOURCE: list(self.asked.generalist)}
+        evaluation: dict[str, Any] = {**self.request.evaluation, SOURCE: list(self.request.generalist)}
         if task is not None:
-            evaluation |= {VALIDATION: self.asked.tasks[task].validation, TEST: self.asked.tasks[task].test}
-        return dict(self.filled(evaluation))
+            evaluation |= {VALIDATION: self.request.tasks[task].validation, TEST: self.request.tasks[task].test}
+        return dict(self.with_paths(evaluation))
 
     def plan(self, task: str | None) -> EvaluationPlan:
         """The same as the code that measures takes it."""
@@ -406,7 +406,7 @@ class OvertrainingConfig(AskedStudy[OvertrainingSettings]):
 
     def model(self, label: str) -> str:
         """A checkpoint as it was named."""
-        return str(self.filled(self.rungs[label].model))
+        return str(self.with_paths(self.rungs[label].model))
 
     def held_out(self, task: str) -> dict[str, str]:
         """What early stopping looks at, as settings of a run.
@@ -414,9 +414,9 @@ class OvertrainingConfig(AskedStudy[OvertrainingSettings]):
         Raises:
             ConfigError: nothing that it could look at.
         """
-        settings = self.asked.tasks[task]
+        settings = self.request.tasks[task]
         if settings.held_out is not None:
-            return {"eval_dataset_name": str(self.filled(settings.held_out))}
+            return {"eval_dataset_name": str(self.with_paths(settings.held_out))}
         first = next((e for e in self.plan(task).entries if e.suite == VALIDATION), None)
         problem, split = "", ""
         if not isinstance(first, DataEntry):
@@ -448,11 +448,11 @@ class OvertrainingConfig(AskedStudy[OvertrainingSettings]):
     def training(self, label: str, name: str, seed: int) -> dict[str, Any]:
         """The configuration of a fine-tuning, as `holdfast train --config` takes it."""
         tuning = self.tunings[name]
-        stops = self.asked.early_stopping and not tuning.to_the_end
+        stops = self.request.early_stopping and not tuning.to_the_end
         early = {**EARLY, **self.held_out(tuning.task)} if stops else {}
         return {
             **early,
-            **self.filled(tuning.settings),
+            **self.with_paths(tuning.settings),
             "model_name_or_path": self.start(label, tuning.task, seed),
             "seed": seed,
             "evaluation": self.evaluation(tuning.task),
@@ -462,7 +462,7 @@ class OvertrainingConfig(AskedStudy[OvertrainingSettings]):
 
 def _tunings(config: OvertrainingConfig, name: str, task: TaskSettings) -> list[Tuning]:
     """Every way to fine-tune on a task at every rate: ways as listed, rates rising."""
-    space, base = config.space, {**TRAIN, **config.asked.train, **task.train}
+    space, base = config.space, {**TRAIN, **config.request.train, **task.train}
     arms: dict[str, list[Tuning]] = {}
     for params in space.grid():
         axes = space.axes(space.alternative(params))
@@ -502,13 +502,13 @@ def overtraining_config(
     return OvertrainingConfig.read(values, source=source, check=check)
 
 
-def _measuring_problems(asked: OvertrainingSettings) -> list[str]:
+def _measuring_problems(request: OvertrainingSettings) -> list[str]:
     """Keys under `evaluation` that are no settings of measuring."""
     from holdfast.evaluation.entries import PlanSettings
 
     shared = [s.name for s in settings_of(PlanSettings) if s.name not in ("before", "along")]
     problems = []
-    for key in asked.evaluation:
+    for key in request.evaluation:
         if key not in shared:
             near = did_you_mean_key(key, shared)
             text = f"no such key.{near} What is measured stands under generalist and tasks."
@@ -518,7 +518,7 @@ def _measuring_problems(asked: OvertrainingSettings) -> list[str]:
 
 def _rate_problems(config: OvertrainingConfig) -> list[str]:
     """Rates that are not said, and fine-tunings that are the same."""
-    for task in config.asked.tasks.values():
+    for task in config.request.tasks.values():
         tunings = _tunings(config, "", task)
         if len(tunings) < len(config.space.grid()):
             return ["vary.learning_rate: is missing: every way to fine-tune needs the rates that are tried."]
@@ -531,8 +531,8 @@ def _rate_problems(config: OvertrainingConfig) -> list[str]:
 
 def _direction_problems(config: OvertrainingConfig) -> list[str]:
     """A direction that no fine-tuning has."""
-    direction = config.asked.direction
-    if direction is None or not config.asked.tasks:
+    direction = config.request.direction
+    if direction is None or not config.request.tasks:
         return []
     if config.direction is None:
         rates = [f"{tuning.rate:g}" for tuning in config.arms(direction.task).get(config.direct, ())]
@@ -555,15 +555,15 @@ def _vision_problems(config: OvertrainingConfig, model: str, trusted: bool) -> l
     problems = []
     if takes_images(model, trust_remote_code=trusted):
         problems.append(f"ladder: expected language models, to which `align` puts a tower, but {model} reads images.")
-    for name, task in config.asked.tasks.items():
+    for name, task in config.request.tasks.items():
         if task.align is not None:
             try:
-                check_tower(config.filled(task.align.tower), task.align.layer)
+                check_tower(config.with_paths(task.align.tower), task.align.layer)
             except UserError as error:
                 problems.append(f"tasks.{name}.align: {error}")
     for tuning in config.tunings.values():
         targets = tuning.settings.get("lora_target_modules") or ()
-        sees = config.asked.tasks[tuning.task].align is not None
+        sees = config.request.tasks[tuning.task].align is not None
         if sees and tuning.settings.get("use_peft") and "all-linear" in targets:
             text = "all-linear would train the tower, too. Leave lora_target_modules out, or give a pattern."
             problems.append(f"{tuning.task}, {tuning.arm}: {text}")

@@ -54,11 +54,11 @@ def twin_config(values: Mapping[str, Any], *, source: str | None = None) -> Twin
     ladder = ladder_config({**recipe, "name": LADDER, "output_dir": str(folder)}, source=file.name)
     settings["ladder"] = []
     for rung in ladder.rungs.values():
-        model = str(ladder.run_folder(rung, ladder.asked.seeds[0]))
+        model = str(ladder.run_folder(rung, ladder.request.seeds[0]))
         settings["ladder"].append({"model": model, "tokens": rung.tokens, "label": rung.name})
     # the checkpoints are not there yet; they are looked at when the study begins
     config = overtraining_config(settings, source=source, check=False)
-    if problems := config.key_problems(config.asked):
+    if problems := config.key_problems(config.request):
         raise ConfigError(problems, source=source)
     fields = {f.name: getattr(config, f.name) for f in dataclasses.fields(config)}
     return TwinConfig(**fields, ladder=ladder)

@@ -42,7 +42,7 @@ from holdfast.errors import did_you_mean
 from holdfast.evaluation.ladder import Rung, parse_ladder
 from holdfast.evaluation.probe.settings import ChangeSettings, Sizes
 from holdfast.studies.engine import small as small_settings
-from holdfast.studies.engine.keys import ALLOWED, NAME, SeedKeys, StudyKeys
+from holdfast.studies.engine.keys import ALLOWED, NAME, BaseStudySettings, SeedSettings
 
 RATE = "learning_rate"
 """What every study varies."""
@@ -268,7 +268,7 @@ class _How:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OvertrainingSettings(_How, _What, SeedKeys, StudyKeys):
+class OvertrainingSettings(_How, _What, SeedSettings, BaseStudySettings):
     """Keys of an overtraining study."""
 
     small_start: ClassVar[str] = "tasks"

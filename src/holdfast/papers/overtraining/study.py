@@ -26,7 +26,7 @@ from holdfast.papers.overtraining.record import RECORD_FILE, OvertrainingRecord
 from holdfast.records.probe import ProbedModel, Sharpness
 from holdfast.records.run import RunFolder
 from holdfast.studies.engine import session as engine
-from holdfast.studies.engine.asked import StudyAsked
+from holdfast.studies.engine.base import ConfiguredStudy
 from holdfast.studies.engine.models import train_model
 from holdfast.studies.engine.states import COMPLETE
 from holdfast.studies.engine.storage import GRACE_SECONDS
@@ -85,7 +85,7 @@ def run_overtraining(
     return record
 
 
-class OvertrainingStudy(StudyAsked[OvertrainingConfig]):
+class OvertrainingStudy(ConfiguredStudy[OvertrainingConfig]):
     """The overtraining study."""
 
     config_class: ClassVar[type[OvertrainingConfig]] = OvertrainingConfig
@@ -118,16 +118,16 @@ class OvertrainingStudy(StudyAsked[OvertrainingConfig]):
         config, what = self.settings, "the training data"
         held_out = HeldOut(self._entries())
         overlaps: list[str] = []
-        for name in config.asked.tasks:
+        for name in config.request.tasks:
             parts = config.trained_on(name)
             sentences = held_out.stands_in(_texts_of(parts), what=what, pictures=_pictures_of(parts))
             overlaps += [f"tasks.{name}: {sentence}" for sentence in sentences]
-        return JobResult(notes=held_out.judged(overlaps, overlap=config.asked.overlap, what=what))
+        return JobResult(notes=held_out.judged(overlaps, overlap=config.request.overlap, what=what))
 
     def _entries(self) -> Iterator[Entry]:
         """Everything that is measured, each thing once."""
         known: list[Any] = []
-        for name in self.settings.asked.tasks:
+        for name in self.settings.request.tasks:
             for entry in self.settings.plan(name).entries:
                 deciding = {**entry.deciding(), "data": getattr(entry, "data", "")}
                 if deciding not in known:
@@ -153,7 +153,7 @@ class OvertrainingStudy(StudyAsked[OvertrainingConfig]):
     def _probe(self, task: Task) -> JobResult:
         config = self.settings
         checkpoint = self._measured(task, config.probing)
-        sharpness = checkpoint.sharpness() if config.asked.curvature else None
+        sharpness = checkpoint.sharpness() if config.request.curvature else None
         model = checkpoint.described(config.rungs[str(task.attributes[CHECKPOINT])].budget, ())
         result = JobResult(model=model, sharpness=sharpness, notes=list(checkpoint.notes))
         del checkpoint
@@ -178,7 +178,7 @@ class OvertrainingStudy(StudyAsked[OvertrainingConfig]):
 
         config, label, name = self.settings, str(task.attributes[CHECKPOINT]), str(task.attributes[MODEL])
         settings, way = config.aligning(label, name, task.seed), config.ways_to_see[name]
-        start, tower = Path(settings["model_name_or_path"]), config.filled(way.tower)
+        start, tower = Path(settings["model_name_or_path"]), config.with_paths(way.tower)
         if not start.is_dir():
             trusted = bool(settings.get("trust_remote_code"))
             wrap_language_model(
@@ -217,7 +217,7 @@ class OvertrainingStudy(StudyAsked[OvertrainingConfig]):
         )
 
     def running(self, job: JobState) -> Mapping[str, Any] | None:
-        """See `StudyAsked`."""
+        """See `ConfiguredStudy`."""
         if job.attributes[KIND] != TUNE:
             return None
         seed = self.seeds[len(self.results(job.attributes))]
@@ -245,7 +245,7 @@ class OvertrainingStudy(StudyAsked[OvertrainingConfig]):
                     needed.add(Path(config.start(label, config.tunings[model].task, seed)))
         for folder in complete:
             remove_checkpoints(folder)
-            if config.asked.keep != "all" and folder not in needed:
+            if config.request.keep != "all" and folder not in needed:
                 remove_weights(folder)
 
     # --------------------------------------------------------------------------------------------------------- outcome
@@ -258,9 +258,9 @@ class OvertrainingStudy(StudyAsked[OvertrainingConfig]):
 
     def complete(self, record: OvertrainingRecord) -> OvertrainingRecord:
         """With figures and verdicts."""
-        from holdfast.papers.overtraining.outcome import with_figures
+        from holdfast.papers.overtraining.outcome import add_figures
 
-        return with_figures(record, self.settings)
+        return add_figures(record, self.settings)
 
     def page(self, record: OvertrainingRecord) -> Writer:
         """The page."""

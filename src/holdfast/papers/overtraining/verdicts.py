@@ -36,7 +36,7 @@ from holdfast.papers.overtraining.record import (
 from holdfast.records.figure import Figure
 from holdfast.statistics.inflection import FALLS as NEVER_TURNS
 from holdfast.statistics.inflection import TURNS, Turn, places_at
-from holdfast.statistics.powers import exponent, exponent_over_seeds
+from holdfast.statistics.power_law import exponent, exponent_over_seeds
 from holdfast.studies.engine.states import COMPLETE
 
 LEAST_BUDGETS = 3
@@ -130,7 +130,7 @@ class _Verdicts:
                     edge=edge,
                 )
             )
-            for seed in self.config.asked.seeds:
+            for seed in self.config.request.seeds:
                 costs = [model.costs[lead.key].by_seed.get(seed, math.inf) for model in models]
                 by_seed.setdefault(seed, []).append(arm.rates[costs.index(min(costs))])
         self.rates_by_seed[task, arm.label] = by_seed

@@ -285,7 +285,7 @@ def study_page(record: ResidualRecord, folder: Path) -> b.Page:
     r = StudyResults(folder, record)
     done = sum(model.state == "complete" for model in r.models)
     tiles = [Tile("Models", f"{done} of {len(r.models)}", "complete"), *token_tile(r)]
-    return whole_page(r, "residual study", lead(r), tiles, [_figures(r), *_charts(r), _pairs(r)])
+    return whole_page(r, "residual study", summary(r), tiles, [_figures(r), *_charts(r), _pairs(r)])
 
 
 def print_study(record: ResidualRecord, folder: str | Path, console: Console | None = None) -> None:
@@ -297,10 +297,10 @@ def print_study(record: ResidualRecord, folder: str | Path, console: Console | N
         console: where to print; the terminal by default.
     """
     r = StudyResults(Path(folder), record)
-    print_results(r, lead(r), console)
+    print_results(r, summary(r), console)
 
 
-def lead(r: StudyResults) -> str:
+def summary(r: StudyResults) -> str:
     """How far the study is, and what its pairs show, by the question that they answer."""
     sentences = []
     for question, pairs in _questions(r).items():

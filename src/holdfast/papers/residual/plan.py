@@ -40,38 +40,38 @@ class StudyConfig(UpdateConfig):
     """Which one, behind a label: ", width 64, world 2"."""
 
     @staticmethod
-    def normalised(asked: StudySettings) -> StudySettings:  # type: ignore[override]
+    def normalised(request: StudySettings) -> StudySettings:  # type: ignore[override]
         """With the small world in full, and what follows from the families where it was left out."""
-        families, derived, widths, world = asked.families, asked.derived, asked.widths, asked.world
-        if asked.small:
+        families, derived, widths, world = request.families, request.derived, request.widths, request.world
+        if request.small:
             recipe = recipe_of(world)
             families, derived = models_of(recipe, {})
             widths, world = widths or (recipe.width,), recipe.record()
-        budgets: tuple[Any, ...] = asked.budgets
-        if not budgets and (asked.corpus or asked.small):
+        budgets: tuple[Any, ...] = request.budgets
+        if not budgets and (request.corpus or request.small):
             budgets = (None,)
-        continued = list(families)[:1] if asked.continued is None else asked.continued
+        continued = list(families)[:1] if request.continued is None else request.continued
         return completed(
             dataclasses.replace(
-                with_floats(asked),
+                with_floats(request),
                 families=families,
                 derived=derived,
                 widths=widths,
                 world=world,
                 budgets=budgets,
                 continued=tuple(name for name in families if budgets and name in continued),
-                scales=asked.scales or (1.0,),
-                starts=tuple(start for start in (BASE, INSTRUCT) if start in asked.starts),
-                siblings=len(families) > 1 if asked.siblings is None else asked.siblings,
+                scales=request.scales or (1.0,),
+                starts=tuple(start for start in (BASE, INSTRUCT) if start in request.starts),
+                siblings=len(families) > 1 if request.siblings is None else request.siblings,
             )
         )
 
     @staticmethod
-    def recorded(asked: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+    def recorded(request: Any, given: Mapping[str, Any]) -> dict[str, Any]:
         """What was given, and the small world in full: a study of a world that a later version would make otherwise is
         another one."""
-        resolved = UpdateConfig.recorded(asked, given)
-        return {**resolved, "world": asked.world} if asked.small else resolved
+        resolved = UpdateConfig.recorded(request, given)
+        return {**resolved, "world": request.world} if request.small else resolved
 
     @property
     def chooses(self) -> bool:
@@ -83,21 +83,21 @@ class StudyConfig(UpdateConfig):
         """Where the inputs of a part lie."""
         if not self.is_part:
             return self.output_dir
-        return self.output_dir / f"world{self.asked.seeds[0]}-{self.asked.widths[0]}"
+        return self.output_dir / f"world{self.request.seeds[0]}-{self.request.widths[0]}"
 
     def parts(self) -> Sequence[StudyConfig]:
         """The study by small world, each with pairs, new text and questions of its own, and the first world at the
         other widths; itself outside of one."""
-        if self.asked.small is None or self.is_part:
+        if self.request.small is None or self.is_part:
             return [self]
-        widths, seeds = self.asked.widths, self.asked.seeds
+        widths, seeds = self.request.widths, self.request.seeds
         first = [self._part(widths[0], seed) for seed in seeds]
         return first + [self._part(width, seeds[0]) for width in widths[1:]]
 
     def _part(self, width: int, seed: int) -> StudyConfig:
         """The part of a study that is one world of one width. Widths beside the first show what size does: they have
         the pair alone, continued on the largest budget, and the residual at scale 1."""
-        request = self.asked
+        request = self.request
         recipe = at_width(recipe_of(request.world), width)
         where = f", world {seed}" if len(request.seeds) > 1 else ""
         if width != request.widths[0]:
@@ -111,7 +111,7 @@ class StudyConfig(UpdateConfig):
         request = dataclasses.replace(
             request, families=families, derived=derived, world=recipe.record(), widths=(width,), seeds=(seed,)
         )
-        return dataclasses.replace(self, asked=request, is_part=True, where=where)
+        return dataclasses.replace(self, request=request, is_part=True, where=where)
 
     def models(self) -> list[StudiedModel]:
         """Every model of the report, none of them made yet."""
@@ -122,7 +122,7 @@ class StudyConfig(UpdateConfig):
 
     def _tuned(self, continued: StudiedModel) -> Iterator[StudiedModel]:
         """On the conversations of the small world, after the largest budget."""
-        if self.asked.retuned and continued.budget == self.asked.budgets[-1]:
+        if self.request.retuned and continued.budget == self.request.budgets[-1]:
             label, name = f"{continued.label} + tuning", f"{continued.name}-tuned"
             yield dataclasses.replace(continued, name=name, label=label, tuned=True)
 
@@ -130,13 +130,13 @@ class StudyConfig(UpdateConfig):
         """The model with its width and its world, in a part of a study of small worlds."""
         if not self.is_part:
             return model
-        [width], [seed] = self.asked.widths, self.asked.seeds
+        [width], [seed] = self.request.widths, self.request.seeds
         name, label = f"{model.name}-{width}-world{seed}", f"{model.label}{self.where}"
         return dataclasses.replace(model, name=name, label=label, width=width, seed=seed)
 
 
 def study_config(values: Mapping[str, Any] | Given, *, source: str | None = None, check: bool = True) -> StudyConfig:
-    """A study from keys as in the YAML; see `AskedStudy.read`.
+    """A study from keys as in the YAML; see `StudyConfigBase.read`.
 
     Raises:
         ConfigError: with every mistake at once.

@@ -11,7 +11,7 @@ from holdfast.config.declare import Meta
 from holdfast.config.values import Mistake, Refused
 from holdfast.errors import did_you_mean
 from holdfast.records.residual import BASE, INSTRUCT
-from holdfast.studies.engine.keys import StudyKeys
+from holdfast.studies.engine.keys import BaseStudySettings
 from holdfast.studies.update.settings import GridSettings, Tokens, model_problems, pair_problems
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.]*(-[\w.]+)*")
@@ -34,7 +34,7 @@ def _world_schema() -> dict[str, Any]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StudySettings(GridSettings, StudyKeys):
+class StudySettings(GridSettings, BaseStudySettings):
     """`holdfast study run` of the residual."""
 
     small_start: ClassVar[str] = ""

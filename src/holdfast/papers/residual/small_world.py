@@ -42,7 +42,7 @@ def tuned(model: StudiedModel, builder: ModelBuilder, task: Task) -> StudiedMode
     started = builder.continued(model, task)
     say(task.console, f"{model.label}: tuning on the conversations")
     began = time.monotonic()
-    tuning = instruct_tuning(recipe_of(builder.config.asked.world), builder.out / started.path)
+    tuning = instruct_tuning(recipe_of(builder.config.request.world), builder.out / started.path)
     path = cached_tuning(tuning, console=task.console)
     release_memory()
     return dataclasses.replace(started, path=str(path), seconds=started.seconds + time.monotonic() - began)
@@ -59,7 +59,7 @@ def fill_in(parts: Sequence[StudyConfig], *, console: Any = None) -> list[StudyC
     Raises:
         ConfigError: unknown names.
     """
-    recipes = [recipe_of(config.asked.world) for config in parts]
+    recipes = [recipe_of(config.request.world) for config in parts]
     folders = [config.folder / "data" for config in parts]
     files = build_worlds(list(zip(recipes, folders, strict=True)), console=console)
     return [_filled(*world) for world in zip(parts, recipes, files, strict=True)]
@@ -78,7 +78,7 @@ def _filled(config: StudyConfig, recipe: WorldRecipe, paths: Mapping[str, str]) 
         "save_strategy": "no",
         "use_cpu": True,
     }
-    request, restore = config.asked, config.asked.restore
+    request, restore = config.request, config.request.restore
     of_user = {k: v for k, v in request.train.items() if TRAIN_DEFAULTS.get(k) != v}
     if restore is not None and restore.prompts is None:
         restore = dataclasses.replace(restore, prompts=paths["tuning"])
@@ -91,4 +91,4 @@ def _filled(config: StudyConfig, recipe: WorldRecipe, paths: Mapping[str, str]) 
         evaluation=fill(request.evaluation, paths),
         train={k: v for k, v in TRAIN_DEFAULTS.items() if k != "save_steps"} | of_world | of_user,
     )
-    return dataclasses.replace(config, asked=request)
+    return dataclasses.replace(config, request=request)

@@ -54,7 +54,7 @@ class ResidualStudy(UpdateStudy[StudyConfig]):
 
     def parts(self, console: Any) -> Sequence[StudyConfig]:
         """Its small worlds with their models and files; itself outside of one."""
-        if self.settings.asked.small is None:
+        if self.settings.request.small is None:
             return [self.settings]
         from holdfast.papers.residual.small_world import fill_in
 
@@ -75,7 +75,7 @@ class ResidualStudy(UpdateStudy[StudyConfig]):
 
     def keeps(self, model: StudiedModel, record: ResidualRecord) -> bool:
         """All weights, or none."""
-        return self.settings.asked.keep != "none"
+        return self.settings.request.keep != "none"
 
     def page(self, record: ResidualRecord) -> Writer:
         """The page with the paper's tables."""

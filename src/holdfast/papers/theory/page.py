@@ -40,7 +40,7 @@ def theory_page(theory: Theory) -> Page:
         tab=f"{theory.title} (holdfast)",
         eyebrow="holdfast reproduce --theory",
         title=theory.title,
-        lead=lead(theory),
+        lead=summary(theory),
         status=("all checks hold", "good") if theory.passed else ("a check fails", "bad"),
         details=f"{theory.source} · {theory.problems}; {theory.seeds} seeds",
         blocks=[*sections],
@@ -54,10 +54,10 @@ def print_theory(theory: Theory, console: Console | None = None) -> None:
     for table in (checks_table(theory.checks), ratios_chart(theory.findings).table):
         rows = [[head[0], *cells] for head, *cells in table.rows]
         tables.append(dataclasses.replace(table, rows=rows))
-    Printer(console).show([Paragraph(lead(theory)), *tables, Paragraph("")])
+    Printer(console).show([Paragraph(summary(theory)), *tables, Paragraph("")])
 
 
-def lead(theory: Theory) -> str:
+def summary(theory: Theory) -> str:
     """How many checks and statements hold."""
     passed = sum(check.passed for check in theory.checks)
     verdicts = [finding.verdict for finding in theory.findings]

@@ -93,7 +93,7 @@ class HeldOut:
 
 
 def overlap_may_change(old: Mapping[str, Any]) -> Collection[str]:
-    """`overlap`, where a study that goes on was not told to keep what stands in both: see `AskedStudy.may_change`."""
+    """`overlap`, unless the study was begun with `overlap: keep`: see `StudyConfigBase.resumable_changes`."""
     return {"overlap"} if old.get("overlap") != "keep" else ()
 
 

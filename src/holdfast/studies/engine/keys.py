@@ -17,7 +17,7 @@ ALLOWED = "letters, digits, '.', '_' and '-'"
 
 
 @dataclass(frozen=True, kw_only=True)
-class StudyKeys:
+class BaseStudySettings:
     """Keys that every study has; its own settings are a subclass with a default name."""
 
     small_start: ClassVar[str] = "model"
@@ -41,7 +41,7 @@ class StudyKeys:
         small_problem = small_settings.problem_with(small, self.small_start)
         if small_problem is not None:
             problems.append(Mistake(path=("small",), text=small_problem))
-        if isinstance(self, SeedKeys) and len(set(self.seeds)) < len(self.seeds):
+        if isinstance(self, SeedSettings) and len(set(self.seeds)) < len(self.seeds):
             text = f"expected different whole numbers such as [0, 1, 2], got {list(self.seeds)}."
             problems.append(Mistake(path=("seeds",), text=text))
         return problems
@@ -58,7 +58,7 @@ class StudyKeys:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SeedKeys:
+class SeedSettings:
     """The key of a study that repeats its trainings."""
 
     seeds: Annotated[tuple[int, ...], Meta(ge=0, le=MAX_SEED, least=1, last=True)] = (0,)
@@ -66,7 +66,7 @@ class SeedKeys:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SmallKeys:
+class ToySettings:
     """The key of a study whose base can be a small model that is made on the spot."""
 
     small: Annotated[str | None, Meta(json_schema=small_settings.settings_schema, last=True)] = None

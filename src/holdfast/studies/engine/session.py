@@ -24,7 +24,7 @@ from holdfast.studies.engine.progress import Bar
 from holdfast.studies.engine.states import COMPLETE, FAILED, PRUNED
 from holdfast.studies.engine.storage import Storage
 from holdfast.studies.engine.study import PAGE, Study, StudyState, refuse_foreign, write_page
-from holdfast.studies.engine.worker import error_class, extended, work
+from holdfast.studies.engine.worker import error_class, extend_queue, work
 from holdfast.support.environment import (
     hardware,
     package_version,
@@ -180,7 +180,7 @@ def _run_jobs(opened: Opened, workers: int, console: Any) -> None:
     study.write(study.outcome(state))
     latest = state.latest
     if not any(j.open for j in latest):
-        if not extended(opened.storage, opened.queue, study, console):
+        if not extend_queue(opened.storage, opened.queue, study, console):
             return
         latest = opened.state().latest
     left = [j for j in latest if j.open]
@@ -201,7 +201,7 @@ def _run_jobs(opened: Opened, workers: int, console: Any) -> None:
                 study.write(study.outcome(state))
                 written = time.monotonic()
             if not any(j.open for j in state.jobs):
-                if extended(opened.storage, opened.queue, study, console):
+                if extend_queue(opened.storage, opened.queue, study, console):
                     continue
                 return
             processes.restart_killed(lambda text: say(console, text))
@@ -306,12 +306,14 @@ def open_existing(
         names = opened.names()
         name = name or known or (names[0] if len(names) == 1 else None)
         if name is None:
-            raise ConfigError(f"--study is missing: {stored.shown(url)} holds {', '.join(names) or 'no study'}.")
+            raise ConfigError(f"--study is missing: {stored.redacted_url(url)} holds {', '.join(names) or 'no study'}.")
         queue = opened.load(name)
-        with stored.answers(url):
+        with stored.database_errors(url):
             resolved = queue.user_attrs.get(stored.CONFIG)
         if not isinstance(resolved, dict):
-            raise ConfigError(f"'{name}' in {stored.shown(url)} is a study of Optuna's, not one that holdfast began.")
+            raise ConfigError(
+                f"'{name}' in {stored.redacted_url(url)} is a study of Optuna's, not one that holdfast began."
+            )
         _check_kind(kind, str(queue.user_attrs.get(stored.KIND, "")), name)
         values = {"name": name, **{k: v for k, v in resolved.items() if v is not None}}
         study_folder = out if out is not None else Path(str(values.get("output_dir") or f"runs/{name}"))
@@ -369,9 +371,11 @@ def recorded_kind(storage: str, name: str | None) -> str:
     try:
         names = opened.names()
         if name is None and len(names) != 1:
-            raise ConfigError(f"--study is missing: {stored.shown(storage)} holds {', '.join(names) or 'no study'}.")
+            raise ConfigError(
+                f"--study is missing: {stored.redacted_url(storage)} holds {', '.join(names) or 'no study'}."
+            )
         queue = opened.load(name or names[0])
-        with stored.answers(storage):
+        with stored.database_errors(storage):
             return str(queue.user_attrs.get(stored.KIND, ""))
     finally:
         opened.close()

@@ -74,7 +74,7 @@ def problem_with(small: str | None, start: str = "model") -> str | None:
     return f"expected one of {', '.join(known)}, got {name!r}.{did_you_mean(name, known)}"
 
 
-def recorded(small: str | None) -> str | None:
+def versioned_name(small: str | None) -> str | None:
     """What a record keeps: as it was begun, else as this version makes it; a setting that is a study's own as it is."""
     name, _, begun = (small or "").partition(MADE_OF)
     if not name or name not in settings_module().SETTINGS:
@@ -98,7 +98,7 @@ def make_files(small: str, folder: Path, *, source: str, seed: int = 0, console:
     Raises:
         ConfigError: the study was begun with models or data that this version would not make.
     """
-    now = recorded(name_of(small))
+    now = versioned_name(name_of(small))
     if small != now:
         raise ConfigError(
             f"small: the study was begun with {small}, this version of holdfast makes {now}, which has other models or "
@@ -144,7 +144,7 @@ def stand_ins(small: str | None, folder: str) -> dict[str, str]:
     return {n: f"{folder}/{n}.jsonl" for n in settings[name].placeholders} if name in settings else {}
 
 
-def problems_before(small: str | None, problems_with: Callable[[Mapping[str, str]], list[str]]) -> list[str]:
+def validate_without_files(small: str | None, problems_with: Callable[[Mapping[str, str]], list[str]]) -> list[str]:
     """What is wrong with a study whatever its small setting makes, which is made when the study runs.
 
     Args:

@@ -60,7 +60,7 @@ _NO_DRIVER = {
 }
 
 
-def shown(url: str) -> str:
+def redacted_url(url: str) -> str:
     """A storage's address without user, password and options."""
     parts = urlsplit(url)
     if not parts.netloc:
@@ -87,7 +87,7 @@ def recorded_address(url: str, folder: Path) -> str:
     """
     file = file_of(url)
     if file is None or (file.is_absolute() and not file.is_relative_to(folder.absolute())):
-        return shown(url)
+        return redacted_url(url)
     return f"{_FILE}{os.path.relpath(file.absolute(), folder.absolute())}"
 
 
@@ -115,7 +115,7 @@ class Lease:
 
 
 @dataclass(frozen=True)
-class _Seen:
+class _LeaseSnapshot:
     owner: str | None
     attempt: int
     beat: int
@@ -180,9 +180,9 @@ class Storage:
         self.url, self.grace, self.interval, self.clock = url, grace, interval, clock
         self.backend = _open(url)
         self.leases = _table()
-        self._watched: dict[int, tuple[_Seen, float]] = {}
+        self._watched: dict[int, tuple[_LeaseSnapshot, float]] = {}
         """What was seen of other workers' leases, and since when it has not changed."""
-        with _reads(url):
+        with _read_errors(url):
             self.leases.metadata.create_all(self.backend.engine, checkfirst=True)
 
     def close(self) -> None:
@@ -198,7 +198,7 @@ class Storage:
         """
         import optuna
 
-        with _reads(self.url):
+        with _read_errors(self.url):
             return optuna.get_all_study_names(self.backend)
 
     def find(self, name: str) -> optuna.Study | None:
@@ -209,7 +209,7 @@ class Storage:
         """
         import optuna
 
-        with _reads(self.url):
+        with _read_errors(self.url):
             try:
                 return optuna.load_study(study_name=name, storage=self.backend)
             except KeyError:
@@ -225,7 +225,7 @@ class Storage:
         if study is None:
             known = self.names()
             raise ConfigError(
-                f"no study '{name}' in {shown(self.url)}.{did_you_mean(name, known)} "
+                f"no study '{name}' in {redacted_url(self.url)}.{did_you_mean(name, known)} "
                 f"{'It holds: ' + ', '.join(known) + '.' if known else 'It holds none.'}"
             )
         return study
@@ -259,7 +259,7 @@ class Storage:
                 differences = config.differences(old) if old is not None else []
                 if differences:
                     said = lines(
-                        f"The study '{config.name}' in {shown(self.url)} was begun with another configuration:",
+                        f"The study '{config.name}' in {redacted_url(self.url)} was begun with another configuration:",
                         *(f"  - {d}" for d in differences),
                         "Put the old values back to continue it, or give this one another name and output_dir.",
                     )
@@ -368,7 +368,7 @@ class Storage:
                 return lease
         return None
 
-    def held(self, study: optuna.Study) -> dict[int, _Seen]:
+    def held(self, study: optuna.Study) -> dict[int, _LeaseSnapshot]:
         """Leases by trial id."""
         from sqlalchemy import select
 
@@ -377,9 +377,9 @@ class Storage:
             table.c.study_id == study._study_id
         )
         with self.backend.engine.connect() as connection:
-            return {row.trial_id: _Seen(row.owner, row.attempt, row.beat) for row in connection.execute(query)}
+            return {row.trial_id: _LeaseSnapshot(row.owner, row.attempt, row.beat) for row in connection.execute(query)}
 
-    def _gone(self, trial_id: int, seen: _Seen | None) -> bool:
+    def _gone(self, trial_id: int, seen: _LeaseSnapshot | None) -> bool:
         """Whether nobody has a trial, or nobody who still is at work."""
         if seen is None or seen.owner is None:
             return True
@@ -392,7 +392,7 @@ class Storage:
             return False
         return now - before[1] > self.grace
 
-    def _claim(self, study: optuna.Study, trial: Any, seen: _Seen | None, owner: str) -> Lease | None:
+    def _claim(self, study: optuna.Study, trial: Any, seen: _LeaseSnapshot | None, owner: str) -> Lease | None:
         """The lease of a trial that is as it was seen, None where another worker was faster."""
         from optuna.exceptions import UpdateFinishedTrialError
         from optuna.trial import TrialState
@@ -503,7 +503,7 @@ class Storage:
         Raises:
             DataError: the storage is damaged.
         """
-        with _reads(self.url):
+        with _read_errors(self.url):
             return self._state(study)
 
     def _state(self, study: optuna.Study) -> StudyState:
@@ -524,7 +524,7 @@ class Storage:
             status=status,
             created=study.user_attrs.get(CREATED, ""),
             jobs=jobs,
-            storage=shown(self.url),
+            storage=redacted_url(self.url),
             attributes=study.user_attrs,
         )
 
@@ -570,7 +570,7 @@ class Storage:
         deadline, wait = time.monotonic() + seconds, 1.0
         while True:
             try:
-                with answers(self.url):
+                with database_errors(self.url):
                     return work()
             except StorageError:
                 file = file_of(self.url)
@@ -585,7 +585,7 @@ class Storage:
                 wait = min(2 * wait, 30.0)
 
 
-def _job(trial: Any, newest: int, seen: _Seen | None) -> JobState:
+def _job(trial: Any, newest: int, seen: _LeaseSnapshot | None) -> JobState:
     from optuna.trial import TrialState
 
     states = {
@@ -710,7 +710,7 @@ def _open(url: str) -> Any:
     except ArgumentError:
         raise ConfigError(
             f"storage: expected an address such as sqlite:///study.db or postgresql://user@host/database, got "
-            f"'{shown(url)}'"
+            f"'{redacted_url(url)}'"
         ) from None
     options: dict[str, Any] = {}
     if parsed.drivername == "postgresql" or parsed.drivername == "postgres":
@@ -727,7 +727,7 @@ def _open(url: str) -> Any:
                     f"Could not write {parsed.database}: {error.strerror}. Choose an output_dir that can be written."
                 ) from None
     try:
-        with optuna_is_quiet(), _reads(url):
+        with optuna_is_quiet(), _read_errors(url):
             storage = RDBStorage(parsed.render_as_string(hide_password=False), engine_kwargs=options)
             if parsed.drivername.startswith("sqlite"):
                 _check_sqlite(storage.engine, url)
@@ -746,7 +746,7 @@ def _open(url: str) -> Any:
 
 
 @contextlib.contextmanager
-def answers(url: str) -> Iterator[None]:
+def database_errors(url: str) -> Iterator[None]:
     """What the libraries raise of a database that is away, damaged or somebody else's becomes an error with its
     address.
 
@@ -769,14 +769,14 @@ def answers(url: str) -> Iterator[None]:
             away = getattr(orig, "sqlite_errorcode", 0) & 0xFF in _AWAY
         else:
             away = not isinstance(error, Unfit)
-        text = " ".join(str(orig).split()).replace(url, shown(url))
+        text = " ".join(str(orig).split()).replace(url, redacted_url(url))
         password = urlsplit(url).password
         if password:
             text = text.replace(password, "...")
         if away:
             raise StorageError(
-                f"The storage {shown(url)} does not answer: {text[:300]}. Start it or correct the address; nothing "
-                f"was lost."
+                f"The storage {redacted_url(url)} does not answer: {text[:300]}. Start it or correct the address; "
+                f"nothing was lost."
             ) from error
         raise _damaged(url, text) from error
 
@@ -798,16 +798,15 @@ def _check_sqlite(engine: Any, url: str) -> None:
 
 def _damaged(url: str, reason: str) -> DataError:
     return DataError(
-        f"The storage {shown(url)} is damaged, or no study of holdfast: {reason[:300]}. Put a copy of it back, or move "
-        f"it away."
+        f"The storage {redacted_url(url)} is damaged, or no study of holdfast: {reason[:300]}. Put a copy of it back, "
+        f"or move it away."
     )
 
 
 @contextlib.contextmanager
-def _reads(url: str) -> Iterator[None]:
-    """As `answers`, where nothing but the database decides what comes: values that its rows should not hold are its
-    damage, too."""
-    with answers(url):
+def _read_errors(url: str) -> Iterator[None]:
+    """As `database_errors` for reading: values that no row of a sound database holds count as damage, too."""
+    with database_errors(url):
         try:
             yield
         except (ValueError, LookupError, TypeError, AttributeError, AssertionError, RuntimeError) as error:

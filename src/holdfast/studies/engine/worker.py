@@ -141,7 +141,7 @@ def work(
                 lambda: queue.get_trials(deepcopy=False, states=(TrialState.WAITING, TrialState.RUNNING))
             )
             if not any(stored.SLOT in t.user_attrs for t in left):
-                if not extended(storage, queue, study, console):
+                if not extend_queue(storage, queue, study, console):
                     return done
                 continue
             time.sleep(POLL_SECONDS)
@@ -153,7 +153,7 @@ def work(
         _stop_where_all_fail(storage, queue, study)
 
 
-def extended(storage: Storage, queue: optuna.Study, study: Study[Any], console: Any) -> bool:
+def extend_queue(storage: Storage, queue: optuna.Study, study: Study[Any], console: Any) -> bool:
     """Whether anything is left to do once the jobs that ended were asked for more (`Study.more`); says what they asked
     for."""
     left, reasons = storage.retry(lambda: storage.extend(queue, study))

@@ -36,7 +36,7 @@ from holdfast.statistics.gains import Gain, gain_over_seeds
 from holdfast.studies.engine import storage as stored
 from holdfast.studies.engine.states import COMPLETE
 from holdfast.studies.engine.study import StudyState
-from holdfast.studies.sequence.plan import MODEL, SEED, Chain, SequenceConfig
+from holdfast.studies.sequence.plan import MODEL, SEED, ArmTrajectory, SequenceConfig
 
 CANNOT_BE_SCORED = "cannot be scored; a figure is not finite, or was not compared."
 
@@ -78,14 +78,14 @@ def sequence_record(
     return SequenceRecord(
         **state.record_fields(config.resolved),
         tasks={},
-        orders=[list(order) for order in config.asked.orders],
-        seeds=list(config.asked.seeds),
+        orders=[list(order) for order in config.request.orders],
+        seeds=list(config.request.seeds),
         models=models,
         arms=[_arm(chain) for chain in config.chains],
     )
 
 
-def _arm(chain: Chain) -> ArmResult:
+def _arm(chain: ArmTrajectory) -> ArmResult:
     arm = chain.arm
     return ArmResult(
         arm=arm.label,
@@ -99,7 +99,7 @@ def _arm(chain: Chain) -> ArmResult:
     )
 
 
-def with_figures(record: SequenceRecord, config: SequenceConfig) -> SequenceRecord:
+def add_figures(record: SequenceRecord, config: SequenceConfig) -> SequenceRecord:
     """The record with every arm's figures, of the seeds whose models are all there.
 
     Raises:

@@ -18,7 +18,7 @@ from holdfast.config.decode import Given
 from holdfast.errors import did_you_mean
 from holdfast.records.sequence import MULTITASK, RESIDUAL, SEQUENTIAL, SINGLE
 from holdfast.retention.protocol import Earlier
-from holdfast.studies.engine.asked import AskedStudy
+from holdfast.studies.engine.base import StudyConfigBase
 from holdfast.studies.engine.models import folder_name
 from holdfast.studies.engine.recipes import Merged, Recipe, Residual, Trained
 from holdfast.studies.sequence.settings import PLAIN, SAMPLES, SOURCE, Arm, SequenceSettings, read_arms
@@ -71,7 +71,7 @@ class Model:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Chain:
+class ArmTrajectory:
     """The models of one arm in one order of the tasks."""
 
     arm: Arm
@@ -82,7 +82,7 @@ class Chain:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SequenceConfig(AskedStudy[SequenceSettings]):
+class SequenceConfig(StudyConfigBase[SequenceSettings]):
     """A study as `sequence_config` gives it."""
 
     settings_class: ClassVar[type[Any]] = SequenceSettings
@@ -98,29 +98,29 @@ class SequenceConfig(AskedStudy[SequenceSettings]):
         """The ways of training; sequential fine-tuning is the first."""
         from holdfast.runs.settings import training_keys
 
-        return read_arms(self.asked.arms, training_keys(), [])
+        return read_arms(self.request.arms, training_keys(), [])
 
-    def may_change(self, old: Mapping[str, Any]) -> set[str]:
+    def resumable_changes(self, old: Mapping[str, Any]) -> set[str]:
         """What is kept on the disk. Arms may come later, whose models are then the last ones."""
         old_arms, arms = list(old.get("arms") or ()), list(self.resolved.get("arms") or ())
         if not all(arm in arms for arm in old_arms):
             return {"keep"}
-        earlier = self.begun_as({**self.resolved, "arms": old_arms})
+        earlier = self.from_recorded({**self.resolved, "arms": old_arms})
         return {"keep", "arms"} if self.has_jobs_of(earlier) else {"keep"}
 
     @property
     def base(self) -> str:
         """The model that all tasks begin with."""
-        return str(self.filled(self.asked.train["model_name_or_path"]))
+        return str(self.with_paths(self.request.train["model_name_or_path"]))
 
     # ------------------------------------------------------------------------------------------------------- measuring
 
     @property
     def evaluation(self) -> dict[str, Any]:
         """What is measured of every model: a suite a task, and what they share."""
-        suites = {SOURCE: self.asked.source} if self.asked.source else {}
-        suites |= {name: task.evaluation for name, task in self.asked.tasks.items()}
-        return {**self.filled(suites), **self.asked.evaluation}
+        suites = {SOURCE: self.request.source} if self.request.source else {}
+        suites |= {name: task.evaluation for name, task in self.request.tasks.items()}
+        return {**self.with_paths(suites), **self.request.evaluation}
 
     @functools.cached_property
     def measured(self) -> EvaluationPlan:
@@ -135,7 +135,7 @@ class SequenceConfig(AskedStudy[SequenceSettings]):
         first: dict[str, tuple[str, str]] = {}
         for entry in self.measured.entries:
             first.setdefault(entry.suite, (entry.suite, entry.name))
-        return {task: first[task] for task in self.asked.tasks}
+        return {task: first[task] for task in self.request.tasks}
 
     @functools.cached_property
     def kept(self) -> dict[str, tuple[str, str]]:
@@ -145,7 +145,7 @@ class SequenceConfig(AskedStudy[SequenceSettings]):
     # ---------------------------------------------------------------------------------------------------------- models
 
     @functools.cached_property
-    def plan(self) -> tuple[dict[str, Model], list[Chain]]:
+    def plan(self) -> tuple[dict[str, Model], list[ArmTrajectory]]:
         """Every model by name, those that others need first, and the arms' ways through them."""
         return _plan(self)
 
@@ -155,7 +155,7 @@ class SequenceConfig(AskedStudy[SequenceSettings]):
         return self.plan[0]
 
     @property
-    def chains(self) -> list[Chain]:
+    def chains(self) -> list[ArmTrajectory]:
         """Every arm in every order."""
         return self.plan[1]
 
@@ -163,7 +163,7 @@ class SequenceConfig(AskedStudy[SequenceSettings]):
         """A model with a seed each; one that needs others waits for them."""
         from holdfast.studies.engine.study import LABEL, Job
 
-        seeds = self.asked.seeds
+        seeds = self.request.seeds
         numbers: dict[tuple[str, int], int] = {}
         jobs: list[Job] = []
         for model in self.models.values():
@@ -188,7 +188,7 @@ class SequenceConfig(AskedStudy[SequenceSettings]):
             start: folder of the model that it begins with.
             fisher: see `Earlier.fisher`.
         """
-        data = tuple(str(self.asked.tasks[task].train["dataset_name"]) for task in model.trained[:-1])
+        data = tuple(str(self.request.tasks[task].train["dataset_name"]) for task in model.trained[:-1])
         retention = completed(model.settings["retention"], Earlier(data=data, base=self.base, fisher=fisher))
         settings = {
             **model.settings,
@@ -198,31 +198,32 @@ class SequenceConfig(AskedStudy[SequenceSettings]):
             "retention": retention or "none",
             "output_dir": str(self.folder(model.name, seed)),
         }
-        return dict(self.filled(settings))
+        return dict(self.with_paths(settings))
 
     def recipe(self, model: Model, seed: int) -> Recipe:
         """How a model is made of those that it needs."""
         if not model.merge:
-            start = str(self.folder(model.start, seed)) if model.start else str(self.filled(model.origin)) or self.base
+            origin = str(self.with_paths(model.origin)) or self.base
+            start = str(self.folder(model.start, seed)) if model.start else origin
             fisher = self.folder(model.before, seed) / FISHER if model.before else None
             known = str(fisher) if fisher is not None and fisher.is_dir() else ""
             settings = self.training(model, seed, start=start, fisher=known)
-            watched = model.trained[:-1] or tuple(self.asked.tasks)
-            return Trained(settings=settings, watched=watched, points=self.asked.curve)
+            watched = model.trained[:-1] or tuple(self.request.tasks)
+            return Trained(settings=settings, watched=watched, points=self.request.curve)
         from holdfast.checkpoints.methods.registry import find_method
 
         parameters, folder = dict(model.merge), self.folder(model.name, seed)
         parts = tuple(self.folder(name, seed) for name in model.parts)
         method = str(parameters.pop("method"))
         if method == RESIDUAL:
-            base, scale = str(self.filled(parameters["base"])), parameters["scale"]
+            base, scale = str(self.with_paths(parameters["base"])), parameters["scale"]
             return Residual(instruct=self.base, base=base, onto=str(parts[0]), scale=scale, folder=folder)
         if find_method(method).needs_base:
             parameters["base"] = self.base
         if find_method(method).extras is None:
             return Merged(parts=parts, method=method, parameters=parameters, folder=folder)
         samples = int(parameters.pop(SAMPLES, FISHER_SAMPLES))
-        data = tuple(str(self.filled(self.asked.tasks[task].train["dataset_name"])) for task in model.trained)
+        data = tuple(str(self.with_paths(self.request.tasks[task].train["dataset_name"])) for task in model.trained)
         return Merged(
             parts=parts, method=method, parameters=parameters, folder=folder, fisher_data=data, fisher_samples=samples
         )
@@ -230,31 +231,31 @@ class SequenceConfig(AskedStudy[SequenceSettings]):
     # -------------------------------------------------------------------------------------------------------- checking
 
     @staticmethod
-    def normalised(asked: SequenceSettings) -> SequenceSettings:
+    def normalised(request: SequenceSettings) -> SequenceSettings:
         """Tasks that are given no order have the one that they are listed in."""
-        return dataclasses.replace(asked, orders=asked.orders or (tuple(asked.tasks),))
+        return dataclasses.replace(request, orders=request.orders or (tuple(request.tasks),))
 
     @staticmethod
-    def training_parts(asked: SequenceSettings) -> dict[str, tuple[Mapping[str, Any], Collection[str]]]:
+    def training_parts(request: SequenceSettings) -> dict[str, tuple[Mapping[str, Any], Collection[str]]]:
         """What all tasks share, and what each has of its own."""
-        return {"train": (asked.train, OWN), **{f"tasks.{n}.train": (t.train, OWN) for n, t in asked.tasks.items()}}
+        return {"train": (request.train, OWN), **{f"tasks.{n}.train": (t.train, OWN) for n, t in request.tasks.items()}}
 
     @staticmethod
-    def settings_problems(asked: SequenceSettings) -> list[str]:
+    def settings_problems(request: SequenceSettings) -> list[str]:
         """Keys that the study sets or that cannot differ, data that is missing, and what is wrong with the arms."""
         from holdfast.runs.settings import training_keys
 
         problems: list[str] = []
-        trains = {where: train for where, (train, _) in SequenceConfig.training_parts(asked).items()}
+        trains = {where: train for where, (train, _) in SequenceConfig.training_parts(request).items()}
         for where, train in trains.items():
             problems += [f"{where}.{key}: is set by the study; leave it out." for key in train if key in OWN]
-        for name, task in asked.tasks.items():
+        for name, task in request.tasks.items():
             where = f"tasks.{name}.train"
             if not isinstance(task.train.get("dataset_name"), str):
                 problems.append(f"{where}.dataset_name: is missing: the task's data.")
             shared = [key for key in ONE if key in task.train]
             problems += [f"{where}.{key}: is common to all tasks; put it under train." for key in shared]
-        arms = read_arms(asked.arms, training_keys(), problems)
+        arms = read_arms(request.arms, training_keys(), problems)
         for arm in arms:
             where = f"arms: {arm.label}: train"
             trains[where] = arm.train
@@ -266,7 +267,7 @@ class SequenceConfig(AskedStudy[SequenceSettings]):
                     f"{where}.use_peft: a task begins with the whole model that the one before left, which an adapter "
                     "is not. Leave it out."
                 )
-        return [*problems, *_continuing_problems(asked, arms)]
+        return [*problems, *_continuing_problems(request, arms)]
 
     def part_problems(self) -> list[str]:
         """What is wrong with what is measured, or else with any model's training."""
@@ -279,7 +280,7 @@ class SequenceConfig(AskedStudy[SequenceSettings]):
         """Every model's; the base stands in for models that are not there yet."""
         for model in self.models.values():
             if not model.merge:
-                settings = self.training(model, self.asked.seeds[0], start=self.filled(model.origin) or self.base)
+                settings = self.training(model, self.request.seeds[0], start=self.with_paths(model.origin) or self.base)
                 yield model.label, {**settings, "output_dir": str(self.output_dir / "runs" / "checked")}
 
     def run_problems(self, known: Sequence[str] = (), *, without: Collection[str] = ()) -> list[str]:
@@ -305,7 +306,7 @@ def completed(retention: Sequence[Mapping[str, Any]], earlier: Earlier) -> list[
 def sequence_config(
     values: Mapping[str, Any] | Given, *, source: str | None = None, check: bool = True
 ) -> SequenceConfig:
-    """A study from keys as in the YAML; see `AskedStudy.read`.
+    """A study from keys as in the YAML; see `StudyConfigBase.read`.
 
     Raises:
         ConfigError: with every mistake at once.
@@ -313,18 +314,18 @@ def sequence_config(
     return SequenceConfig.read(values, source=source, check=check)
 
 
-def _continuing_problems(asked: SequenceSettings, arms: Sequence[Arm]) -> list[str]:
+def _continuing_problems(request: SequenceSettings, arms: Sequence[Arm]) -> list[str]:
     """What is wrong with the arm that others go on from."""
     problems: list[str] = []
-    if not asked.continue_from:
+    if not request.continue_from:
         return problems
     labels = [arm.label for arm in arms if arm.chained]
-    if asked.continue_from not in labels:
+    if request.continue_from not in labels:
         problems.append(
-            f"continue_from: expected the label of an arm ({'; '.join(labels)}), got {asked.continue_from!r}."
-            f"{did_you_mean(asked.continue_from, labels)}"
+            f"continue_from: expected the label of an arm ({'; '.join(labels)}), got {request.continue_from!r}."
+            f"{did_you_mean(request.continue_from, labels)}"
         )
-    if max(map(len, asked.orders)) < 3:
+    if max(map(len, request.orders)) < 3:
         problems.append("continue_from: has no effect with two tasks; leave it out.")
     return problems
 
@@ -345,7 +346,7 @@ class _Plan:
     """Collects models; the same one twice is one."""
 
     def __init__(self, config: SequenceConfig) -> None:
-        self.config, self.models = config.asked, dict[str, Model]()
+        self.config, self.models = config.request, dict[str, Model]()
         self.plain = config.arms[0]
 
     def add(self, model: Model) -> str:
@@ -441,9 +442,9 @@ class _Plan:
         return self.trained(order, mixed, reference=reference, label=f"{arm.label}: {', '.join(order)}")
 
 
-def _plan(config: SequenceConfig) -> tuple[dict[str, Model], list[Chain]]:
-    plan, chains, continue_from = _Plan(config), list[Chain](), config.asked.continue_from
-    for order in config.asked.orders:
+def _plan(config: SequenceConfig) -> tuple[dict[str, Model], list[ArmTrajectory]]:
+    plan, chains, continue_from = _Plan(config), list[ArmTrajectory](), config.request.continue_from
+    for order in config.request.orders:
         sequential = plan.through(order, plan.plain)
         start_from: tuple[str, ...] = ()
         if continue_from and len(order) > 2:
@@ -462,5 +463,5 @@ def _plan(config: SequenceConfig) -> tuple[dict[str, Model], list[Chain]]:
             else:
                 parts = [plan.single(task) for task in order]
                 models = (plan.merged(order, arm, parts, sequential[-2]),)
-            chains.append(Chain(arm=arm, order=order, models=models))
+            chains.append(ArmTrajectory(arm=arm, order=order, models=models))
     return plan.models, chains

@@ -33,7 +33,7 @@ from holdfast.config.synonyms import did_you_mean_key
 from holdfast.config.values import Mistake, Refused
 from holdfast.errors import ConfigError, did_you_mean
 from holdfast.records.sequence import MERGE, MULTITASK, RESIDUAL, SEQUENTIAL, SINGLE
-from holdfast.studies.engine.keys import ALLOWED, NAME, SeedKeys, SmallKeys, StudyKeys
+from holdfast.studies.engine.keys import ALLOWED, NAME, BaseStudySettings, SeedSettings, ToySettings
 from holdfast.studies.engine.space import DIRECT, read_space
 
 PLAIN = {
@@ -96,7 +96,7 @@ def _lists_of_names() -> dict[str, Any]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SequenceSettings(SeedKeys, SmallKeys, StudyKeys):
+class SequenceSettings(SeedSettings, ToySettings, BaseStudySettings):
     """Keys of a sequence study."""
 
     name: str = "sequence"

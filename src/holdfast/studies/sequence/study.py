@@ -12,7 +12,7 @@ from holdfast.errors import HoldfastError
 from holdfast.records.evaluation import EvaluationFolder
 from holdfast.records.sequence import RECORD_FILE, SequenceRecord
 from holdfast.studies.engine import session as engine
-from holdfast.studies.engine.asked import StudyAsked
+from holdfast.studies.engine.base import ConfiguredStudy
 from holdfast.studies.engine.models import MadeModel, check_local_model, measuring_processes
 from holdfast.studies.engine.recipes import has_weights, make
 from holdfast.studies.engine.states import COMPLETE
@@ -68,7 +68,7 @@ def run_sequence(
     return record
 
 
-class SequenceStudy(StudyAsked[SequenceConfig]):
+class SequenceStudy(ConfiguredStudy[SequenceConfig]):
     """The sequence study."""
 
     config_class: ClassVar[type[SequenceConfig]] = SequenceConfig
@@ -83,7 +83,7 @@ class SequenceStudy(StudyAsked[SequenceConfig]):
             ModelError: the base is not whole.
         """
         if not (self.settings.output_dir / RECORD_FILE).is_file():
-            check_local_model(self.settings.base, self.settings.asked.train)
+            check_local_model(self.settings.base, self.settings.request.train)
 
     def cells(self, attributes: Mapping[str, Any]) -> list[tuple[str, int]]:
         """A job has one seed."""
@@ -124,7 +124,7 @@ class SequenceStudy(StudyAsked[SequenceConfig]):
     def _make_model(self, model: Model, task: Task) -> MadeModel:
         config = self.settings
         recipe = config.recipe(model, task.seed)
-        processes = measuring_processes(config.asked.train, config.measured)
+        processes = measuring_processes(config.request.train, config.measured)
         return make(recipe, config.measured, cache=config.output_dir / "evaluations", task=task, processes=processes)
 
     def _make_again(self, name: str, task: Task) -> None:
@@ -153,7 +153,7 @@ class SequenceStudy(StudyAsked[SequenceConfig]):
         return [float(task.results[0]["score"])]
 
     def running(self, job: JobState) -> Mapping[str, Any] | None:
-        """See `StudyAsked`."""
+        """See `ConfiguredStudy`."""
         model, seed = self.settings.models[job.attributes[MODEL]], int(job.attributes[SEED])
         if model.merge:
             return None
@@ -171,13 +171,13 @@ class SequenceStudy(StudyAsked[SequenceConfig]):
             else:
                 needed.update(config.models[name].needs)
         for name in list(config.models)[::-1]:  # those that others need come first
-            if name in needed and not any(has_weights(config.folder(name, seed)) for seed in config.asked.seeds):
+            if name in needed and not any(has_weights(config.folder(name, seed)) for seed in config.request.seeds):
                 needed.update(config.models[name].needs)  # it is made, or made again, from them
-        if config.asked.keep == "final":
+        if config.request.keep == "final":
             needed.update(chain.models[-1] for chain in config.chains)
         for folder, name in ended.items():
             remove_checkpoints(folder)
-            if config.asked.keep != "all" and name not in needed:
+            if config.request.keep != "all" and name not in needed:
                 remove_weights(folder)
 
     # --------------------------------------------------------------------------------------------------------- outcome
@@ -190,9 +190,9 @@ class SequenceStudy(StudyAsked[SequenceConfig]):
 
     def complete(self, record: SequenceRecord) -> SequenceRecord:
         """With every arm's figures."""
-        from holdfast.studies.sequence.outcome import with_figures
+        from holdfast.studies.sequence.outcome import add_figures
 
-        return with_figures(record, self.settings)
+        return add_figures(record, self.settings)
 
     def page(self, record: SequenceRecord) -> Writer:
         """The page on what is there."""

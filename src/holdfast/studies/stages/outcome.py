@@ -79,7 +79,7 @@ def stages_record(
     for arm, count in config.arms.items():
         checkpoints[arm] = [f"epoch {number}" for number in range(1, count + 1)]
     if GIVEN in checkpoints:
-        checkpoints[GIVEN] = [Path(name).name for name in config.asked.tuned]
+        checkpoints[GIVEN] = [Path(name).name for name in config.request.tuned]
     return StagesRecord(
         **state.record_fields(config.resolved, notes),
         arms=list(config.arms),
@@ -92,19 +92,19 @@ def stages_record(
 def _texts(config: StagesConfig) -> dict[str, Any]:
     """What is known of the text that is restored on."""
     file = config.texts[0].parent / "selection.json"
-    return read_object(file) if config.asked.corpus and file.is_file() else {}
+    return read_object(file) if config.request.corpus and file.is_file() else {}
 
 
-def with_verdicts(record: StagesRecord, config: StagesConfig) -> StagesRecord:
+def add_verdicts(record: StagesRecord, config: StagesConfig) -> StagesRecord:
     """The record with what was measured, and what follows from it.
 
     Raises:
         DataError: evaluations that cannot be read.
     """
-    return _Judging(record, config).record_with_verdicts()
+    return _VerdictBuilder(record, config).record_with_verdicts()
 
 
-class _Judging:
+class _VerdictBuilder:
     """Reads what was measured, compares and judges."""
 
     def __init__(self, record: StagesRecord, config: StagesConfig) -> None:
@@ -116,8 +116,8 @@ class _Judging:
                 which = "start" if model.role in (BASE, TUNED) else "result"
                 measured = RunFolder(config.run_folder(name)).evaluated(which)
                 self.folders[model.role, model.arm, model.place] = measured
-        self.margins = parse_margins(config.asked.margin)
-        self.allowed = parse_margins(config.asked.control_tolerance)
+        self.margins = parse_margins(config.request.margin)
+        self.allowed = parse_margins(config.request.control_tolerance)
 
     def record_with_verdicts(self) -> StagesRecord:
         along = {arm: self._along(arm) for arm in self.record.arms}
@@ -160,7 +160,7 @@ class _Judging:
     def _along(self, arm: str) -> list[Along]:
         """What was measured on the way of an arm's fine-tuning, as far as it is."""
         run = RunFolder(self.config.run_folder(f"{TUNE}-{arm}"))
-        if not self.config.asked.along or not run.exists():
+        if not self.config.request.along or not run.exists():
             return []
         points = [Along(step=step, evaluations=folder.all()) for step, folder in run.trajectory()]
         return [point for point in points if point.evaluations]
@@ -208,7 +208,7 @@ class _Judging:
                     )
                 )
                 checked.append((arm, number, task))
-        judgements = judge(evidence, tolerance=self.config.asked.tolerance)
+        judgements = judge(evidence, tolerance=self.config.request.tolerance)
         verdicts = []
         for facts, judgement, (arm, number, task) in zip(evidence, judgements, checked, strict=True):
             verdicts.append(

@@ -20,7 +20,7 @@ from holdfast.config.decode import Given, decode
 from holdfast.config.values import dotted
 from holdfast.errors import ConfigError
 from holdfast.records.stages import PROBING
-from holdfast.studies.engine.asked import AskedStudy
+from holdfast.studies.engine.base import StudyConfigBase
 from holdfast.studies.stages.settings import OF_PARTS, RESTORE, StagesSettings
 
 if TYPE_CHECKING:
@@ -71,15 +71,15 @@ class Step:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StagesConfig(AskedStudy[StagesSettings]):
+class StagesConfig(StudyConfigBase[StagesSettings]):
     """A study as `stages_config` gives it."""
 
     settings_class: ClassVar[type[Any]] = StagesSettings
 
     @staticmethod
-    def training_parts(asked: StagesSettings) -> dict[str, tuple[Mapping[str, Any], Collection[str]]]:
-        """See `AskedStudy`."""
-        return {"train": (asked.train, OF_PARTS["train"]), "restore": (asked.restore, OF_PARTS["restore"])}
+    def training_parts(request: StagesSettings) -> dict[str, tuple[Mapping[str, Any], Collection[str]]]:
+        """See `StudyConfigBase`."""
+        return {"train": (request.train, OF_PARTS["train"]), "restore": (request.restore, OF_PARTS["restore"])}
 
     def part_problems(self) -> list[str]:
         """See `check_parts`."""
@@ -91,17 +91,17 @@ class StagesConfig(AskedStudy[StagesSettings]):
         with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as stand_in:
             stand_in.write('{"text": "a"}\n')
             stand_in.flush()
-            yield {str(path): stand_in.name for path in self.texts if not self.asked.restoring}
+            yield {str(path): stand_in.name for path in self.texts if not self.request.restoring}
 
     def runs(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """A restoring of the base, and the fine-tunings."""
         checked = {"output_dir": str(self.run_folder("checked"))}
         with self.chosen_texts() as texts:
             yield "restore", {**_replaced(self.restoring("checked", self.base), texts), **checked}
-            for arm in self.arms if self.asked.train else ():
+            for arm in self.arms if self.request.train else ():
                 yield "train", {**_replaced(self.tuning(arm), texts), **checked}
 
-    def may_change(self, old: Mapping[str, Any]) -> set[str]:
+    def resumable_changes(self, old: Mapping[str, Any]) -> set[str]:
         """What is judged anew from what was measured. A remedy may come later: its steps are the last ones."""
         judged = {"keep", "margin", "tolerance", "control_tolerance", "even_at_chance"}
         return judged | ({"remedy"} if old.get("remedy") is None else set())
@@ -111,19 +111,19 @@ class StagesConfig(AskedStudy[StagesSettings]):
     @property
     def epochs(self) -> int:
         """Of the fine-tuning."""
-        return self.asked.epochs or int(self.asked.train.get("num_train_epochs", 10))
+        return self.request.epochs or int(self.request.train.get("num_train_epochs", 10))
 
     @property
     def arms(self) -> dict[str, int]:
         """Checkpoints by arm; the first arm is what is diagnosed."""
-        if self.asked.tuned:
-            return {GIVEN: len(self.asked.tuned)}
-        return {PLAIN: self.epochs, **({REMEDY: self.epochs} if self.asked.remedy is not None else {})}
+        if self.request.tuned:
+            return {GIVEN: len(self.request.tuned)}
+        return {PLAIN: self.epochs, **({REMEDY: self.epochs} if self.request.remedy is not None else {})}
 
     @functools.cached_property
     def steps(self) -> dict[str, Step]:
         """By name, in the order in which they are begun: those of a remedy after all else."""
-        request, steps = self.asked, dict[str, Step]()
+        request, steps = self.request, dict[str, Step]()
 
         def add(name: str, kind: str, *needs: str, arm: str = "", place: int = 0) -> None:
             steps.setdefault(name, Step(name=name, kind=kind, arm=arm, place=place, needs=needs))
@@ -158,14 +158,14 @@ class StagesConfig(AskedStudy[StagesSettings]):
     @property
     def texts(self) -> tuple[Path, Path]:
         """Files of the text to restore on and to probe with."""
-        if self.asked.restoring:
-            return Path(self.filled(self.asked.restoring)), Path(self.filled(self.asked.probing))
+        if self.request.restoring:
+            return Path(self.with_paths(self.request.restoring)), Path(self.with_paths(self.request.probing))
         return self.output_dir / "texts" / "restoring.jsonl", self.output_dir / "texts" / "probing.jsonl"
 
     @property
     def base(self) -> str:
         """The model that was fine-tuned."""
-        return str(self.filled(self.asked.base))
+        return str(self.with_paths(self.request.base))
 
     def run_folder(self, name: str) -> Path:
         """Where a step trains."""
@@ -180,7 +180,7 @@ class StagesConfig(AskedStudy[StagesSettings]):
         from holdfast.training.checkpoint_folders import checkpoints_in
 
         if arm == GIVEN:
-            return str(self.filled(self.asked.tuned[place - 1]))
+            return str(self.with_paths(self.request.tuned[place - 1]))
         folder = self.run_folder(f"{TUNE}-{arm}")
         checkpoints = checkpoints_in(folder)
         if len(checkpoints) != self.epochs:
@@ -196,17 +196,17 @@ class StagesConfig(AskedStudy[StagesSettings]):
     def questions(self) -> dict[str, Any]:
         """What is asked of every model, the probing text aside."""
         questions: dict[str, Any] = {}
-        if self.asked.evaluation:
-            questions[JUDGED] = self.asked.evaluation
-        if self.asked.suite:
-            questions["suites"] = [self.asked.suite]
-        return {**questions, **self.asked.measuring}
+        if self.request.evaluation:
+            questions[JUDGED] = self.request.evaluation
+        if self.request.suite:
+            questions["suites"] = [self.request.suite]
+        return {**questions, **self.request.measuring}
 
     @property
     def evaluation(self) -> dict[str, Any]:
         """What is measured of every model."""
         probing = {"perplexity": str(self.texts[1]), "name": PROBING}
-        return {**self.filled(self.questions), PROBING: [probing]}
+        return {**self.with_paths(self.questions), PROBING: [probing]}
 
     @functools.cached_property
     def plan(self) -> EvaluationPlan:
@@ -229,14 +229,14 @@ class StagesConfig(AskedStudy[StagesSettings]):
         """How the text to restore on is chosen, of so many tokens; None where there is a mistake, and every mistake."""
         from holdfast.runs.selecting import Selection
 
-        request, options = self.asked, self.filled(self.asked.select)
+        request, options = self.request, self.with_paths(self.request.select)
         settings = {
             "probing": request.probing_passages,
             "seed": request.seed,
             "questions": [str(path) for path in self.question_files],
             **options,
             "model": self.base,
-            "input": [self.filled(name) for name in request.corpus],
+            "input": [self.with_paths(name) for name in request.corpus],
             "output": str(self.texts[0].parent),
             "tokens": tokens,
         }
@@ -251,7 +251,7 @@ class StagesConfig(AskedStudy[StagesSettings]):
     def not_looked_for(self) -> list[str]:
         """What is judged and has no file here that could be looked for in the corpus, such as a task from the hub; none
         where files of questions are named."""
-        if self.asked.select.get("questions"):
+        if self.request.select.get("questions"):
             return []
         return [name for name, files in self._files_by_entry.items() if not files]
 
@@ -271,34 +271,34 @@ class StagesConfig(AskedStudy[StagesSettings]):
         along it, since it may be chosen afterwards."""
         settings = {
             "num_train_epochs": self.epochs,
-            **self.asked.train,
+            **self.request.train,
             "model_name_or_path": self.base,
-            "retention": [self.asked.remedy] if arm == REMEDY else "none",
-            "seed": self.asked.seed,
+            "retention": [self.request.remedy] if arm == REMEDY else "none",
+            "seed": self.request.seed,
             "save_strategy": "epoch",
             "output_dir": str(self.run_folder(f"{TUNE}-{arm}")),
         }
-        if self.asked.along:
-            settings["evaluation"] = {**self.questions, "along": self.asked.along}
-        return dict(self.filled(settings))
+        if self.request.along:
+            settings["evaluation"] = {**self.questions, "along": self.request.along}
+        return dict(self.with_paths(settings))
 
     def restoring(self, name: str, model: str) -> dict[str, Any]:
         """The configuration of a restoring."""
         settings = {
             **RESTORE,
-            **self.asked.restore,
+            **self.request.restore,
             "model_name_or_path": model,
             "dataset_name": str(self.texts[0]),
             "retention": "none",
-            "seed": self.asked.seed,
+            "seed": self.request.seed,
             "evaluation": self.evaluation,
             "output_dir": str(self.run_folder(name)),
         }
-        return dict(self.filled(settings))
+        return dict(self.with_paths(settings))
 
 
 def stages_config(values: Mapping[str, Any] | Given, *, source: str | None = None, check: bool = True) -> StagesConfig:
-    """A study from keys as in the YAML; see `AskedStudy.read`.
+    """A study from keys as in the YAML; see `StudyConfigBase.read`.
 
     Raises:
         ConfigError: with every mistake at once.
@@ -334,12 +334,12 @@ def _of_files(config: StagesConfig) -> list[str]:
     from holdfast.checkpoints.named import located
 
     problems = []
-    for name in config.asked.tuned:
-        if not os.path.isdir(located(config.filled(name))):
+    for name in config.request.tuned:
+        if not os.path.isdir(located(config.with_paths(name))):
             problems.append(f"tuned: expected the folder of a checkpoint at {name}, found none.")
-    if config.asked.corpus:
-        problems += config.selection(config.asked.tokens or 1)[1]
-    if config.asked.restoring:
+    if config.request.corpus:
+        problems += config.selection(config.request.tokens or 1)[1]
+    if config.request.restoring:
         for key, path in zip(("restoring", "probing"), config.texts, strict=True):
             if not path.is_file():
                 problems.append(f"{key}: expected a file of text at {path}, found none.")

@@ -22,7 +22,7 @@ from holdfast.config.declare import Meta, Seed
 from holdfast.config.values import Mistake
 from holdfast.config.yaml_file import from_yaml
 from holdfast.records.margins import parse_margins
-from holdfast.studies.engine.keys import SmallKeys, StudyKeys
+from holdfast.studies.engine.keys import BaseStudySettings, ToySettings
 from holdfast.support.paths import real
 
 OWN = ("model_name_or_path", "seed", "data_seed", "output_dir", "evaluation", "retention")
@@ -99,7 +99,7 @@ def read_margin(value: Any) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StagesSettings(SmallKeys, StudyKeys):
+class StagesSettings(ToySettings, BaseStudySettings):
     """Keys of a stages study."""
 
     name: str = "diagnosis"

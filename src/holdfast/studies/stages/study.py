@@ -17,7 +17,7 @@ from holdfast.records.evaluation import EvaluationFolder
 from holdfast.records.run import RunFolder
 from holdfast.records.stages import PROBING, RECORD_FILE, StagesRecord
 from holdfast.studies.engine import session as engine
-from holdfast.studies.engine.asked import StudyAsked
+from holdfast.studies.engine.base import ConfiguredStudy
 from holdfast.studies.engine.models import MEASURED, check_local_model, measuring_processes
 from holdfast.studies.engine.recipes import Given, Trained, has_weights, make
 from holdfast.studies.engine.states import COMPLETE
@@ -74,7 +74,7 @@ def run_stages(
     return record
 
 
-class StagesStudy(StudyAsked[StagesConfig]):
+class StagesStudy(ConfiguredStudy[StagesConfig]):
     """The stages study."""
 
     config_class: ClassVar[type[StagesConfig]] = StagesConfig
@@ -91,10 +91,10 @@ class StagesStudy(StudyAsked[StagesConfig]):
             ConfigError: an unknown task, or a file of questions that cannot be read.
         """
         config = self.settings
-        if config.asked.small is None and not (config.output_dir / RECORD_FILE).is_file():
-            for name in (config.base, *config.asked.tuned):
-                check_local_model(name, config.asked.restore)
-            _check_same_architecture(config.base, config.asked.tuned)
+        if config.request.small is None and not (config.output_dir / RECORD_FILE).is_file():
+            for name in (config.base, *config.request.tuned):
+                check_local_model(name, config.request.restore)
+            _check_same_architecture(config.base, config.request.tuned)
             is_terminal = console is not None and console.is_terminal
             with console.status("Reading the questions") if is_terminal else contextlib.nullcontext():
                 problems = _evaluation_problems(config)
@@ -141,7 +141,7 @@ class StagesStudy(StudyAsked[StagesConfig]):
         if not config.texts[0].is_file():
             raise HoldfastError("needs the recovery text, which was not selected")
         settings = config.restoring(step.name, self.whole_model(step.name, model))
-        return Trained(settings=settings, watched=(PROBING,), points=config.asked.curve)
+        return Trained(settings=settings, watched=(PROBING,), points=config.request.curve)
 
     def _measure_base(self, task: Task) -> None:
         """Measures the base on what is judged, before anything is chosen, fine-tuned or restored.
@@ -149,7 +149,7 @@ class StagesStudy(StudyAsked[StagesConfig]):
         Raises:
             UserError: it does no better than chance on all of it.
         """
-        config, restore = self.settings, self.settings.filled(self.settings.asked.restore)
+        config, restore = self.settings, self.settings.with_paths(self.settings.request.restore)
         if restore.get("chat_template_path") is not None:
             return  # the base is measured with that template once it is restored
         entries = tuple(entry for entry in config.plan.entries if (entry.suite, entry.name) in config.judged)
@@ -160,7 +160,7 @@ class StagesStudy(StudyAsked[StagesConfig]):
             device="cpu" if restore.get("use_cpu") else None,
             trust_remote_code=bool(restore.get("trust_remote_code")),
         )
-        processes = measuring_processes(config.asked.train, plan)
+        processes = measuring_processes(config.request.train, plan)
         make(base, plan, cache=config.output_dir / "evaluations", task=task, processes=processes)
         at_chance = self._at_chance()
         text = f"The base is not shown to do better than chance on {listing(at_chance)}"
@@ -186,7 +186,7 @@ class StagesStudy(StudyAsked[StagesConfig]):
         return entries
 
     def _nothing_to_forget(self) -> bool:
-        return not self.settings.asked.even_at_chance and len(self._at_chance()) == len(self.settings.judged)
+        return not self.settings.request.even_at_chance and len(self._at_chance()) == len(self.settings.judged)
 
     def whole_model(self, name: str, model: str) -> str:
         """The model of a step, or the folder where an adapter is merged into the base.
@@ -208,7 +208,7 @@ class StagesStudy(StudyAsked[StagesConfig]):
         """Chooses the text to restore on; returns its tokens, 0 where it was given."""
         from holdfast.runs.selecting import select
 
-        request = self.settings.asked
+        request = self.settings.request
         if request.restoring:
             return 0
         selection, problems = self.settings.selection(request.tokens or self._tokens_of_an_epoch())
@@ -225,7 +225,7 @@ class StagesStudy(StudyAsked[StagesConfig]):
         return max(1, round(int(run.read().training["tokens"]) / self.settings.epochs))
 
     def running(self, job: JobState) -> Mapping[str, Any] | None:
-        """See `StudyAsked`."""
+        """See `ConfiguredStudy`."""
         config, step = self.settings, self.settings.steps[job.attributes[STEP]]
         if step.kind in (MEASURE, TEXTS):
             return None
@@ -237,7 +237,7 @@ class StagesStudy(StudyAsked[StagesConfig]):
         from holdfast.studies.engine.worker import remove_checkpoints, remove_weights
 
         config = self.settings
-        keeps = config.asked.keep != "none"
+        keeps = config.request.keep != "none"
         for job in state.latest:
             step = config.steps[job.attributes[STEP]]
             folder = config.run_folder(step.name)
@@ -262,9 +262,9 @@ class StagesStudy(StudyAsked[StagesConfig]):
 
     def complete(self, record: StagesRecord) -> StagesRecord:
         """With figures and verdicts."""
-        from holdfast.studies.stages.outcome import with_verdicts
+        from holdfast.studies.stages.outcome import add_verdicts
 
-        return with_verdicts(record, self.settings)
+        return add_verdicts(record, self.settings)
 
     def page(self, record: StagesRecord) -> Writer:
         """The page on what is there."""
@@ -284,7 +284,7 @@ def _evaluation_problems(config: StagesConfig) -> list[str]:
     from holdfast.models import load_tokenizer
     from holdfast.runs.loading import load_chat_template
 
-    restore = config.filled(config.asked.restore)
+    restore = config.with_paths(config.request.restore)
     trusted, template = bool(restore.get("trust_remote_code")), restore.get("chat_template_path")
     tokenizer = load_tokenizer(config.base, trust_remote_code=trusted)
     if template is not None:

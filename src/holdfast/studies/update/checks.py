@@ -37,7 +37,7 @@ def check_models(config: UpdateConfig) -> tuple[list[str], list[dict[str, Any]]]
     notes: list[str] = []
     evidence = []
     for name, onto in _residual_targets(config):
-        pair = config.asked.families[name]
+        pair = config.request.families[name]
         base, instruct = str(pair.base), str(pair.instruct)
         try:
             for model in (base, instruct):
@@ -61,12 +61,12 @@ def check_models(config: UpdateConfig) -> tuple[list[str], list[dict[str, Any]]]
 
 def _residual_targets(config: UpdateConfig) -> Iterator[tuple[str, str]]:
     """Every family with what its residual is added to."""
-    bases = {name: str(family.base) for name, family in config.asked.families.items()}
+    bases = {name: str(family.base) for name, family in config.request.families.items()}
     yield from bases.items()
     for name, other in itertools.product(bases, repeat=2):
-        if config.asked.siblings and name != other:
+        if config.request.siblings and name != other:
             yield name, bases[other]
-    for path, name in itertools.product(config.asked.derived.values(), bases):
+    for path, name in itertools.product(config.request.derived.values(), bases):
         yield name, path
 
 
@@ -96,7 +96,7 @@ def check_measuring(config: UpdateConfig) -> None:
     """
     from holdfast.evaluation.session import ModelRequest, check_request
 
-    family = next(iter(config.asked.families.values()))
+    family = next(iter(config.request.families.values()))
     models = [ModelRequest(name=str(getattr(family, label)), label=label) for label in (BASE, INSTRUCT)]
     check_request(models, whole_plan(config))
 
@@ -109,7 +109,7 @@ def whole_plan(config: UpdateConfig, held_out: Path | None = None) -> Evaluation
     """
     from holdfast.evaluation.suite import parse_evaluation
 
-    suites = dict(config.asked.evaluation)
+    suites = dict(config.request.evaluation)
     if held_out is not None:
         entry = {"perplexity": str(held_out.resolve()), "name": "held_out", "max_documents": HELD_OUT_DOCUMENTS}
         suites[NEW_TEXT] = [entry]

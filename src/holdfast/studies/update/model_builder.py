@@ -112,7 +112,7 @@ class ModelBuilder:
         return run.read()
 
     def _made(self, recipe: Given | Trained, task: Task) -> MadeModel:
-        cache, processes = os.environ.get(EVALUATION_CACHE), measuring_processes(self.config.asked.train, self.plan)
+        cache, processes = os.environ.get(EVALUATION_CACHE), measuring_processes(self.config.request.train, self.plan)
         result = make(recipe, self.plan, cache=Path(cache) if cache else None, task=task, processes=processes)
         release_memory()
         return result
@@ -120,7 +120,7 @@ class ModelBuilder:
     def _with_residual(self, model: StudiedModel, started: StudiedModel, task: Task) -> StudiedModel:
         folder, start = self.out / "models" / model.name, self.config.given(model)
         onto = str(self.out / started.path) if model.continued else start
-        pair, scale = self.config.asked.families[str(model.residual)], 1.0 if model.scale is None else model.scale
+        pair, scale = self.config.request.families[str(model.residual)], 1.0 if model.scale is None else model.scale
         recipe = Residual(
             instruct=str(pair.instruct),
             base=str(pair.base),

@@ -61,10 +61,10 @@ def corpus_request(config: UpdateConfig, output: Path) -> Preparation:
     from holdfast.data.prepare.run import Preparation
 
     request = Preparation(
-        inputs=tuple(Path(name) for name in config.asked.corpus),
+        inputs=tuple(Path(name) for name in config.request.corpus),
         output=output,
         options=config.corpus_options,
-        heldout=config.asked.held_out,
+        heldout=config.request.held_out,
         seed=0,
     )
     problems = []
@@ -93,7 +93,7 @@ def new_text(config: UpdateConfig, tokenizer: Any, folder: Path) -> NewText:
     from holdfast.data.packing import pack
     from holdfast.data.prepare.run import NothingHeldOut, prepare
 
-    settings, everything = config.asked, folder / "all.jsonl"
+    settings, everything = config.request, folder / "all.jsonl"
     request = corpus_request(config, everything)
     notes = []
     try:

@@ -112,7 +112,7 @@ def with_choice(plan: EvaluationPlan, config: UpdateConfig) -> tuple[EvaluationP
     if not config.chooses:
         return plan, []
     entries = {f"{entry.suite}/{entry.name}": entry for entry in plan.entries}
-    names = config.asked.choose_by or [name for name, entry in entries.items() if entry.suite != NEW_TEXT]
+    names = config.request.choose_by or [name for name, entry in entries.items() if entry.suite != NEW_TEXT]
     problems: list[str] = []
     members: list[tuple[str, str, str | None]] = []
     for chosen in names:

@@ -27,8 +27,8 @@ from holdfast.config.decode import Given, with_floats
 from holdfast.data.prepare.corpus import CorpusOptions
 from holdfast.records.residual import BASE, DERIVED, INSTRUCT, StudiedModel
 from holdfast.runs.on_policy import SamplingSettings
-from holdfast.studies.engine.asked import NOT_DECIDING, AskedStudy
-from holdfast.studies.engine.keys import StudyKeys
+from holdfast.studies.engine.base import NOT_DECIDING, StudyConfigBase
+from holdfast.studies.engine.keys import BaseStudySettings
 from holdfast.studies.update.settings import (
     SELF_DISTILLATION,
     CommonSettings,
@@ -68,7 +68,7 @@ G = TypeVar("G", bound=GridSettings)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class UpdateGrid(GridSettings, StudyKeys):
+class UpdateGrid(GridSettings, BaseStudySettings):
     """An update as a grid of one pair."""
 
     small: ClassVar[None] = None
@@ -83,7 +83,7 @@ class UpdateGrid(GridSettings, StudyKeys):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class UpdateConfig(AskedStudy[Any]):
+class UpdateConfig(StudyConfigBase[Any]):
     """An update as `update_config` gives it."""
 
     settings_class: ClassVar[type[Any]] = UpdateSettings
@@ -91,9 +91,9 @@ class UpdateConfig(AskedStudy[Any]):
     """Of its record."""
 
     @staticmethod
-    def normalised(asked: UpdateSettings) -> UpdateGrid:
+    def normalised(request: UpdateSettings) -> UpdateGrid:
         """The one pair as a family, one budget, one seed."""
-        request = with_floats(asked)
+        request = with_floats(request)
         folder = request.output_dir or Path("runs/update")
         scales = request.scales or (() if request.scale is None else (request.scale,))
         if request.scales or not scales:
@@ -115,12 +115,12 @@ class UpdateConfig(AskedStudy[Any]):
         return completed(grid)
 
     @staticmethod
-    def recorded(asked: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+    def recorded(request: Any, given: Mapping[str, Any]) -> dict[str, Any]:
         """What was given, and no default."""
         resolved = {key.replace("-", "_"): value for key, value in given.items() if key != "storage"}
         return without_secrets(to_jsonable(resolved))
 
-    def may_change(self, old: Mapping[str, Any]) -> Collection[str]:
+    def resumable_changes(self, old: Mapping[str, Any]) -> Collection[str]:
         """What is kept on the disk, and who works."""
         return ("keep", *NOT_DECIDING)
 
@@ -128,13 +128,13 @@ class UpdateConfig(AskedStudy[Any]):
         """What the code that trains says, where models and corpus are there."""
         return self.run_problems()
 
-    def problems_before(self) -> list[str]:
+    def validate_without_files(self) -> list[str]:
         """The same: what a small world makes is looked at when it is there."""
         return self.run_problems()
 
     def runs(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """A training of each kind, under the key that says how it is done."""
-        request, run = self.asked, Path("run")
+        request, run = self.request, Path("run")
         pair = next(iter(request.families.values()))
         base, instruct = str(pair.base), str(pair.instruct)
         if not (request.continued and request.corpus and base):
@@ -152,12 +152,12 @@ class UpdateConfig(AskedStudy[Any]):
     @property
     def corpus_options(self) -> dict[str, Any]:
         """Which documents are read, of what was asked for."""
-        return {key: value for key in CORPUS_KEYS if (value := getattr(self.asked, key)) is not None}
+        return {key: value for key in CORPUS_KEYS if (value := getattr(self.request, key)) is not None}
 
     @property
     def chooses(self) -> bool:
         """Whether one of several scales is chosen."""
-        return len(self.asked.scales) > 1
+        return len(self.request.scales) > 1
 
     @property
     def folder(self) -> Path:
@@ -175,8 +175,8 @@ class UpdateConfig(AskedStudy[Any]):
     def given(self, model: StudiedModel) -> str:
         """The path of what a model starts from."""
         if model.start == DERIVED:
-            return self.asked.derived[model.family]
-        return str(getattr(self.asked.families[model.family], model.start))
+            return self.request.derived[model.family]
+        return str(getattr(self.request.families[model.family], model.start))
 
     def run_name(self, model: StudiedModel) -> str:
         """The run folder's name of the continued model that a model is, or is made of."""
@@ -187,28 +187,28 @@ class UpdateConfig(AskedStudy[Any]):
         return list(self._models())
 
     def _models(self) -> Iterator[StudiedModel]:
-        for family, start in itertools.product(self.asked.families, (BASE, INSTRUCT)):
+        for family, start in itertools.product(self.request.families, (BASE, INSTRUCT)):
             yield self._model(family, start, path=True)
-        for family, budget, seed in itertools.product(self.asked.continued, self.asked.budgets, self.asked.seeds):
+        for family, budget, seed in itertools.product(self.request.continued, self.request.budgets, self.request.seeds):
             yield from self._continued(family, budget, seed)
-        for family, other in itertools.product(self.asked.families, repeat=2):
-            if self.asked.siblings and other != family:
+        for family, other in itertools.product(self.request.families, repeat=2):
+            if self.request.siblings and other != family:
                 yield from self._with_residual(self._model(family, BASE), other)
-        for name, path in self.asked.derived.items():
+        for name, path in self.request.derived.items():
             derived = self._placed(StudiedModel(name=name, label=name, start=DERIVED, family=name, path=path))
             yield derived
-            for family in self.asked.families:
+            for family in self.request.families:
                 yield from self._with_residual(derived, family)
 
     def _continued(self, family: str, budget: int | None, seed: int) -> Iterator[StudiedModel]:
         """What is continued on one budget, and what brings its instruction following back."""
-        models = [self._model(family, s, budget=budget, seed=seed, continued=True) for s in self.asked.starts]
+        models = [self._model(family, s, budget=budget, seed=seed, continued=True) for s in self.request.starts]
         yield from models
-        if self.asked.residuals and BASE in self.asked.starts:
+        if self.request.residuals and BASE in self.request.starts:
             yield from self._with_residual(models[0], family)
-        if BASE in self.asked.starts:
+        if BASE in self.request.starts:
             yield from self._tuned(models[0])
-        for model in models if self.asked.restore is not None else ():
+        for model in models if self.request.restore is not None else ():
             if model.start == INSTRUCT:
                 yield from self._restored(model)
 
@@ -217,8 +217,8 @@ class UpdateConfig(AskedStudy[Any]):
         yield from ()
 
     def _restored(self, continued: StudiedModel) -> Iterator[StudiedModel]:
-        assert self.asked.restore is not None
-        for way in dict.fromkeys(self.asked.restore.by):
+        assert self.request.restore is not None
+        for way in dict.fromkeys(self.request.restore.by):
             by_itself = way == SELF_DISTILLATION
             prefix = "self-" if by_itself else ""
             yield dataclasses.replace(
@@ -247,7 +247,7 @@ class UpdateConfig(AskedStudy[Any]):
         elif continued and budget is not None:
             names.append(shown_tokens(budget))
             label += f" + {shown_tokens(budget)} tokens"
-        if continued and len(self.asked.seeds) > 1:
+        if continued and len(self.request.seeds) > 1:
             names.append(f"seed{seed}")
             label += f", seed {seed}"
         return self._placed(
@@ -259,7 +259,7 @@ class UpdateConfig(AskedStudy[Any]):
                 budget=budget,
                 seed=seed,
                 tokens=-1 if continued else 0,  # counted when it is trained
-                path=str(getattr(self.asked.families[family], start)) if path else "",
+                path=str(getattr(self.request.families[family], start)) if path else "",
             )
         )
 
@@ -271,10 +271,12 @@ class UpdateConfig(AskedStudy[Any]):
         residual = "residual" if family in ("", start.family) else f"{family} residual"
         name = f"{start.name}-{residual.replace(' ', '-')}"
         added = dataclasses.replace(start, residual=family, path="")
-        if self.asked.scales == (1.0,):
-            yield dataclasses.replace(added, name=name, label=f"{start.label} + {residual}", scale=self.asked.scales[0])
+        if self.request.scales == (1.0,):
+            yield dataclasses.replace(
+                added, name=name, label=f"{start.label} + {residual}", scale=self.request.scales[0]
+            )
             return
-        for scale in self.asked.scales:
+        for scale in self.request.scales:
             label = f"{start.label} + {scale:g} x {residual}"
             yield dataclasses.replace(added, name=f"{name}-x{scale:g}", label=label, scale=scale)
 
@@ -289,12 +291,12 @@ class UpdateConfig(AskedStudy[Any]):
         return {
             "packing": True,
             "packing_strategy": "bfd_split",
-            **self.asked.train,
+            **self.request.train,
             "model_name_or_path": model,
             "dataset_name": str(data),
             "output_dir": str(out),
-            "max_length": self.asked.window,
-            "num_train_epochs": self.asked.epochs,
+            "max_length": self.request.window,
+            "num_train_epochs": self.request.epochs,
             "seed": seed,
         }
 
@@ -306,14 +308,14 @@ class UpdateConfig(AskedStudy[Any]):
             teacher: the instruct model of before; None: the model itself, which reads the prompts' answers.
             out: the run's folder.
         """
-        restore = self.asked.restore
+        restore = self.request.restore
         assert restore is not None and restore.prompts is not None
         annealing = {"direction": restore.direction, "teacher": "online", "teacher_model": teacher}
         sampling = {f.name: getattr(restore, f.name) for f in dataclasses.fields(SamplingSettings)}
         if teacher is None:
             sampling["self_distillation"] = restore.direction
         return {
-            **{key: value for key, value in self.asked.train.items() if key not in NOT_RESTORING},
+            **{key: value for key, value in self.request.train.items() if key not in NOT_RESTORING},
             **restore.train,
             "model_name_or_path": model,
             "dataset_name": restore.prompts,
@@ -325,24 +327,24 @@ class UpdateConfig(AskedStudy[Any]):
         }
 
 
-def completed(asked: G) -> G:
+def completed(request: G) -> G:
     """Settings with paths in full, each scale once, and what training has where nothing is said."""
     families: dict[str, FamilySettings] = {}
-    for name, family in asked.families.items():
+    for name, family in request.families.items():
         families[name] = FamilySettings(base=home(family.base), instruct=home(family.instruct))
     return dataclasses.replace(
-        asked,
+        request,
         families=families,
-        derived={name: home(model) for name, model in asked.derived.items()},
-        corpus=tuple(map(home, asked.corpus)),
-        scales=tuple(dict.fromkeys(asked.scales)),
-        train={**TRAIN_DEFAULTS, **asked.train},
-        evaluation=asked.suites,
+        derived={name: home(model) for name, model in request.derived.items()},
+        corpus=tuple(map(home, request.corpus)),
+        scales=tuple(dict.fromkeys(request.scales)),
+        train={**TRAIN_DEFAULTS, **request.train},
+        evaluation=request.suites,
     )
 
 
 def update_config(values: Mapping[str, Any] | Given, *, source: str | None = None, check: bool = True) -> UpdateConfig:
-    """An update from keys as in the YAML; see `AskedStudy.read`.
+    """An update from keys as in the YAML; see `StudyConfigBase.read`.
 
     Raises:
         ConfigError: with every mistake at once.

@@ -15,12 +15,12 @@ def plan_text(config: UpdateConfig) -> list[str]:
     notes, _ = check_models(config)
     check_measuring(config)
     corpus_request(config, Path(config.output_dir) / "corpus" / "all.jsonl")
-    budget = config.asked.budgets[0]
+    budget = config.request.budgets[0]
     amount = "all of it" if budget is None else f"{shown_tokens(budget)} tokens"
-    text = [f"New text: {', '.join(config.asked.corpus)} ({amount})"]
+    text = [f"New text: {', '.join(config.request.corpus)} ({amount})"]
     for number, model in enumerate(config.models(), 1):
         text.append(f"{number}. {model.label}" + ("" if model.continued else "  (as it is)"))
-    if config.asked.evaluation:
+    if config.request.evaluation:
         entries = ", ".join(f"{entry.suite}/{entry.name}" for entry in whole_plan(config).entries)
         text.append(f"Measured of each: the held-out new text, {entries}")
     else:

@@ -19,7 +19,7 @@ from holdfast.data.sources import is_path
 from holdfast.errors import ConfigError, did_you_mean
 from holdfast.records.residual import BASE, INSTRUCT
 from holdfast.runs.on_policy import SamplingSettings
-from holdfast.studies.engine.keys import SeedKeys
+from holdfast.studies.engine.keys import SeedSettings
 from holdfast.support.paths import expanded
 from holdfast.support.token_counts import read_tokens
 
@@ -271,7 +271,7 @@ class FamilySettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class GridSettings(SeedKeys, CommonSettings):
+class GridSettings(SeedSettings, CommonSettings):
     """What is made from which models; an update has one pair, a study may have several."""
 
     families: dict[str, FamilySettings] = field(default_factory=dict)

@@ -24,7 +24,7 @@ from holdfast.config.declare import settings_of
 from holdfast.errors import ConfigError, HoldfastError, RunFolderError
 from holdfast.records.residual import RECORD_FILE, ResidualRecord, StudiedModel, read_update
 from holdfast.studies.engine import session as engine
-from holdfast.studies.engine.asked import StudyAsked
+from holdfast.studies.engine.base import ConfiguredStudy
 from holdfast.studies.engine.states import FAILED
 from holdfast.studies.engine.storage import REASON
 from holdfast.studies.engine.study import StudyState, Writer, refuse_foreign
@@ -68,7 +68,7 @@ def update(config: UpdateConfig, *, console: Any = None) -> ResidualRecord:
     return record
 
 
-class UpdateStudy(StudyAsked[C]):
+class UpdateStudy(ConfiguredStudy[C]):
     """An update as the engine runs it.
 
     Args:
@@ -86,7 +86,7 @@ class UpdateStudy(StudyAsked[C]):
         self.builders = builders or {}
 
     @classmethod
-    def load(cls, resolved: Mapping[str, Any], *, storage: str, output_dir: Path) -> StudyAsked[C]:
+    def load(cls, resolved: Mapping[str, Any], *, storage: str, output_dir: Path) -> ConfiguredStudy[C]:
         """See `Study.load`; an update has no name among its settings."""
         keys = {setting.name for setting in settings_of(cls.config_class.settings_class)}
         values = {key: value for key, value in resolved.items() if key in keys}
@@ -185,7 +185,7 @@ class UpdateStudy(StudyAsked[C]):
         return ResidualRecord(
             **state.record_fields(self.settings.resolved, notes),
             kind=self.settings.kind,
-            families=list(self.settings.asked.families),
+            families=list(self.settings.request.families),
             models=list(models.values()),
             corpus=corpus,
             ancestry=ancestry,
@@ -231,8 +231,8 @@ class UpdateStudy(StudyAsked[C]):
         """Whether the weights of a model that was made stay on disk; those of other scales than the chosen one never
         do."""
         if model.name == record.result:
-            return self.settings.asked.keep != "none"
-        return self.settings.asked.keep == "all" and model.residual is None
+            return self.settings.request.keep != "none"
+        return self.settings.request.keep == "all" and model.residual is None
 
     def page(self, record: ResidualRecord) -> Writer:
         """The page on what is there."""
@@ -267,10 +267,10 @@ def open_builder(config: UpdateConfig, console: Any) -> ModelBuilder:
         say(console, line)
     check_measuring(config)
     text: NewText | None = None
-    if config.asked.continued:
+    if config.request.continued:
         from holdfast.models import load_tokenizer
 
-        base = str(config.asked.families[config.asked.continued[0]].base)
+        base = str(config.request.families[config.request.continued[0]].base)
         text = new_text(config, load_tokenizer(base), config.folder / "corpus")
         amount = f"{text.facts['documents']:,} documents, {text.facts['tokens']:,} tokens"
         say(console, f"New text: {amount}; {text.facts['held_out']:,} documents held out.")

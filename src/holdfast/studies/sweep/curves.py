@@ -68,7 +68,7 @@ def complete_trials(study: StudyRecord, method: Method) -> list[TrialRecord]:
     return sorted(trials, key=lambda t: t.number)
 
 
-def none_of(study: StudyRecord, method: Method) -> str | None:
+def why_no_trial(study: StudyRecord, method: Method) -> str | None:
     """Why there is no trial of a method that could be judged; None where there is one."""
     if complete_trials(study, method):
         return None

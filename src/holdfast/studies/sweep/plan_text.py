@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.printable import lines
-from holdfast.studies.tradeoff.study import StudyConfig
+from holdfast.studies.sweep.study import StudyConfig
 
 LISTED_TRIALS = 60
 
@@ -12,7 +12,7 @@ def plan_text(config: StudyConfig) -> str:
     """What a study would do, as text."""
     trials = config.trials()
     sampled = config.search.sampler != "grid"
-    seeds = f"seed{'s' if len(config.asked.seeds) > 1 else ''} {', '.join(map(str, config.asked.seeds))}"
+    seeds = f"seed{'s' if len(config.request.seeds) > 1 else ''} {', '.join(map(str, config.request.seeds))}"
     count = f"{len(trials)} trial{'s' if len(trials) > 1 else ''} and direct fine-tuning"
     rows = [("study", f"{config.name} ({config.search.sampler}, {count}, {seeds})")]
     rows += [("target", config.target.label), ("source", config.source.label)]
@@ -21,8 +21,8 @@ def plan_text(config: StudyConfig) -> str:
     rows.append(("output", str(config.output_dir)))
     if config.search.extend:
         rows.append(("extend", f"up to {config.search.extend} more values at each end of a method's strengths"))
-    if config.asked.small:
-        text = f"{config.asked.small}: base and data are made when the study runs, and the trials are checked then"
+    if config.request.small:
+        text = f"{config.request.small}: base and data are made when the study runs, and the trials are checked then"
         rows.append(("small", text))
     rows += [("note", note) for note in config.notes]
     text_lines = ["Dry run: the request is sound; nothing was trained.", ""]
@@ -36,5 +36,5 @@ def plan_text(config: StudyConfig) -> str:
             text_lines.append(f"  {number:>4}  {config.space.label(trial)}")
         if len(trials) > LISTED_TRIALS:
             text_lines.append(f"        ... and {len(trials) - LISTED_TRIALS} more")
-    runs = (len(trials) + 1) * len(config.asked.seeds)
+    runs = (len(trials) + 1) * len(config.request.seeds)
     return lines(*text_lines, "", f"  {runs} fine-tuning runs in all.")

@@ -14,7 +14,7 @@ from holdfast.evaluation.compare.samples import compare_samples
 from holdfast.records.run import RunFolder
 from holdfast.records.study import SeedRun, StudyRecord, TrialRecord, read_study
 from holdfast.statistics.shares import shares
-from holdfast.studies.tradeoff.sample_pairs import with_correlations
+from holdfast.studies.sweep.sample_pairs import with_correlations
 
 TARGET, SOURCE = ("target", "target text"), ("source", "source text")
 N, SEEDS = 40, (0, 1)

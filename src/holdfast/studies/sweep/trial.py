@@ -21,9 +21,9 @@ from holdfast.records.study import SeedRun
 from holdfast.runs.launched import train_in_processes
 from holdfast.studies.engine.study import CannotJudge
 from holdfast.studies.engine.watching import CheckEveryStep
-from holdfast.studies.tradeoff.names import run_folder_name
-from holdfast.studies.tradeoff.record import metric_problems, select_problems, validation_problems
-from holdfast.studies.tradeoff.study import StudyConfig
+from holdfast.studies.sweep.names import run_folder_name
+from holdfast.studies.sweep.record import metric_problems, select_problems, validation_problems
+from holdfast.studies.sweep.study import StudyConfig
 
 
 def run_seed(

@@ -15,8 +15,8 @@ from holdfast.studies.engine import storage as stored
 from holdfast.studies.engine.session import kind_name, open_existing
 from holdfast.studies.engine.storage import Storage
 from holdfast.studies.sequence.study import SequenceStudy
-from holdfast.studies.tradeoff.session import Tradeoff
-from holdfast.studies.tradeoff.study import study_config
+from holdfast.studies.sweep.session import SweepStudy
+from holdfast.studies.sweep.study import study_config
 from holdfast.support.files import write_json
 
 
@@ -242,8 +242,8 @@ def test_a_folder_that_cannot_be_written(tmp_path):
 
 
 def test_addresses_are_shown_without_secrets():
-    assert stored.shown("postgresql+psycopg://me:s3cr3t@host:5432/db?password=x") == "postgresql://host:5432/db"
-    assert stored.shown("sqlite:////tmp/x.db") == "sqlite:////tmp/x.db"
+    assert stored.redacted_url("postgresql+psycopg://me:s3cr3t@host:5432/db?password=x") == "postgresql://host:5432/db"
+    assert stored.redacted_url("sqlite:////tmp/x.db") == "sqlite:////tmp/x.db"
 
 
 @pytest.mark.parametrize(
@@ -285,21 +285,21 @@ def test_a_study_is_opened_from_any_directory_and_after_it_was_moved(asked, open
     monkeypatch.chdir(tmp_path)
     config = study_config({**asked, "output_dir": "runs/mine", "storage": None}, prepared=True)
     storage = opened(config.storage)
-    storage.open_study(config).set_user_attr(stored.KIND, kind_name(Tradeoff))
+    storage.open_study(config).set_user_attr(stored.KIND, kind_name(SweepStudy))
     storage.close()
     write_json(config.output_dir / "study.json", {"name": config.name, "storage": "sqlite:///study.db"})
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     for folder in (Path("../runs/mine"), tmp_path / "runs" / "mine"):
-        with open_existing(Tradeoff, folder) as found:
+        with open_existing(SweepStudy, folder) as found:
             assert found.study.settings.output_dir == folder
-    with open_existing(Tradeoff, None, storage=f"sqlite:///{tmp_path}/runs/mine/study.db") as found:
+    with open_existing(SweepStudy, None, storage=f"sqlite:///{tmp_path}/runs/mine/study.db") as found:
         assert found.study.settings.output_dir == tmp_path / "runs" / "mine"
     (tmp_path / "runs" / "mine").rename(tmp_path / "moved")
-    with open_existing(Tradeoff, tmp_path / "moved") as found:
+    with open_existing(SweepStudy, tmp_path / "moved") as found:
         assert found.queue.study_name == config.name
     with (
-        pytest.raises(ConfigError, match=r"a study of another kind .Tradeoff.. 'holdfast sweep status'"),
+        pytest.raises(ConfigError, match=r"a study of another kind .SweepStudy.. 'holdfast sweep status'"),
         open_existing(SequenceStudy, tmp_path / "moved"),
     ):
         pass

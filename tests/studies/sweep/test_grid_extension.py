@@ -9,10 +9,10 @@ import pytest
 from holdfast.errors import ConfigError, TrainingDiverged
 from holdfast.studies.engine.session import Opened
 from holdfast.studies.engine.storage import Storage
-from holdfast.studies.tradeoff.growing import grown
-from holdfast.studies.tradeoff.session import Tradeoff
-from holdfast.studies.tradeoff.study import PARAMS
-from studies.tradeoff.stand_in_runs import a_run, weight_of
+from holdfast.studies.sweep.grid_extension import extended_grid
+from holdfast.studies.sweep.session import SweepStudy
+from holdfast.studies.sweep.study import PARAMS
+from studies.sweep.stand_in_runs import a_run, weight_of
 
 ANNEALED = {"retention": [{"label_annealing": {"weight": [0.5, 2]}}]}
 
@@ -62,7 +62,10 @@ def test_lines_grow_each_by_itself_and_not_beyond_what_a_method_takes(ran):
     two = {"retention": [{"label_annealing": {"weight": [0.5, 2], "temperature": [1, 2]}}, {"l2": {"coefficient": 1}}]}
     found = ran(fading, **asked_for("paper", 1, vary=two))
     grown = [t.params for t in found.record.trials[6:]]
-    assert [(p["label_annealing.weight"], p["label_annealing.temperature"]) for p in grown] == [(8.0, 1), (8.0, 2)]
+    assert [(p["label_annealing.weight"], p["label_annealing.temperature"]) for p in grown] == [
+        (8.0, 1),
+        (8.0, 2),
+    ]
     decays = {"retention": [{"ema": {"decay": [0.9, 0.99]}}]}
     bounded = ran(lambda settings, seed: a_run(seed, 1.0, -0.1), **asked_for("paper", 2, vary=decays, name="bounded"))
     assert [t.params["ema.decay"] for t in bounded.record.trials[1:]] == [0.9, 0.99, 0.818182, 0.743802]
@@ -83,7 +86,7 @@ def test_an_interrupted_study_grows_to_the_same_grid(study_of):
         found.work()
     assert weights(found)[:2] == [0.5, 2] and len(found.record.trials) == 4
     other = Storage(found.config.storage)  # somebody else asks meanwhile
-    assert other.extend(other.load("tiny"), Tradeoff(found.config)) == (True, [])
+    assert other.extend(other.load("tiny"), SweepStudy(found.config)) == (True, [])
     other.close()
     found.work()
     assert weights(found) == [0.5, 2, 8.0, 32.0]
@@ -96,14 +99,14 @@ def test_what_still_has_to_grow_is_not_finished(study_of, monkeypatch):
         stopped.setattr(Storage, "extend", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             found.work()
-    opened = Opened(storage=found.storage, queue=found.study, study=Tradeoff(found.config))
+    opened = Opened(storage=found.storage, queue=found.study, study=SweepStudy(found.config))
     assert (opened.record().status, opened.record().finished, weights(found)) == ("interrupted", None, [0.5, 2])
     found.work()
     assert opened.record().status == "finished" and opened.record().finished and weights(found) == [0.5, 2, 8.0]
     other = dataclasses.replace(found.config, select={"rule": "target_within", "points": 10.0})
-    assert grown(opened.study.outcome(opened.state()), other) == []
-    opened.study = Tradeoff(other)  # as `sweep report --rule` does; by this rule 0.125 would follow
-    assert len(grown(opened.record(), other)) == 1 and opened.record().status == "finished"
+    assert extended_grid(opened.study.outcome(opened.state()), other) == []
+    opened.study = SweepStudy(other)  # as `sweep report --rule` does; by this rule 0.125 would follow
+    assert len(extended_grid(opened.record(), other)) == 1 and opened.record().status == "finished"
 
 
 def test_a_value_that_failed_is_tried_again_and_nothing_follows_before(study_of):

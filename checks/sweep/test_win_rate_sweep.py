@@ -15,9 +15,9 @@ from holdfast.reports.sweep_report import sweep_page
 from holdfast.statistics.selection import select_all
 from holdfast.studies.engine.storage import Storage
 from holdfast.studies.engine.worker import work
-from holdfast.studies.tradeoff.record import study_record
-from holdfast.studies.tradeoff.session import Tradeoff
-from holdfast.studies.tradeoff.study import study_config
+from holdfast.studies.sweep.record import study_record
+from holdfast.studies.sweep.session import SweepStudy
+from holdfast.studies.sweep.study import study_config
 from tiny import SENTENCES
 
 pytest.importorskip("openai", reason="judging needs the extra 'judge'")
@@ -41,7 +41,7 @@ def test_the_target_is_what_a_judge_prefers_to_the_start(asked, tmp_path):
         config = study_config(asked)
         storage = Storage(config.storage)
         queue = storage.open_study(config)
-        work(storage, queue, Tradeoff(config), console=Console(file=io.StringIO()))
+        work(storage, queue, SweepStudy(config), console=Console(file=io.StringIO()))
         record = study_record(storage.state(queue), config)
         storage.close()
         requests = [r.message for r in server.asked]

@@ -16,8 +16,8 @@ from holdfast.studies.engine.space import DIRECT_TITLE
 from holdfast.studies.engine.states import FAILED, PRUNED
 from holdfast.studies.engine.storage import OVERHEAD, REASON, recorded_address
 from holdfast.studies.engine.study import LABEL, RUNS, JobState, StudyState
-from holdfast.studies.tradeoff.settings import VALIDATION
-from holdfast.studies.tradeoff.study import PARAMS, StudyConfig, Wanted
+from holdfast.studies.sweep.settings import VALIDATION
+from holdfast.studies.sweep.study import PARAMS, ObjectiveSettings, StudyConfig
 from holdfast.support.files import from_jsonable
 
 DIRECT, SETTINGS, KIND = "direct", "settings", "kind"
@@ -42,7 +42,7 @@ def study_record(state: StudyState, config: StudyConfig) -> StudyRecord:
     fields["notes"] = list(dict.fromkeys([*config.notes, *fields["notes"]]))
     return StudyRecord(
         **fields,
-        seeds=list(config.asked.seeds),
+        seeds=list(config.request.seeds),
         target=target,
         source=source,
         pairs=[(t, s) for t in _singles(target) for s in _singles(source)],
@@ -54,7 +54,7 @@ def study_record(state: StudyState, config: StudyConfig) -> StudyRecord:
     )
 
 
-def objective(side: str, wanted: Wanted, comparisons: Iterable[Comparison]) -> Objective:
+def objective(side: str, wanted: ObjectiveSettings, comparisons: Iterable[Comparison]) -> Objective:
     """An objective with the metrics that it turned out to mean; before anything was measured without unit.
 
     Args:
@@ -81,7 +81,7 @@ Measured = Sequence[tuple[str, str, dict[str, Metric], str]]
 """(suite, name, metrics, the one that leads) of every entry."""
 
 
-def metric_problems(wanted: Wanted, side: str, measured: Measured) -> list[str]:
+def metric_problems(wanted: ObjectiveSettings, side: str, measured: Measured) -> list[str]:
     """What the start's measurements show to be wrong with an objective: a metric that is not there, units that have no
     mean.
 
@@ -114,7 +114,7 @@ def metric_problems(wanted: Wanted, side: str, measured: Measured) -> list[str]:
     return problems
 
 
-def validation_problems(wanted: Wanted, target: Wanted, measured: Measured) -> list[str]:
+def validation_problems(wanted: ObjectiveSettings, target: ObjectiveSettings, measured: Measured) -> list[str]:
     """Whether the validation is in a unit of the target, once that is known.
 
     Args:
@@ -132,7 +132,7 @@ def validation_problems(wanted: Wanted, target: Wanted, measured: Measured) -> l
     ]
 
 
-def _figures(wanted: Wanted, measured: Measured) -> list[Metric]:
+def _figures(wanted: ObjectiveSettings, measured: Measured) -> list[Metric]:
     """The start's figures of an objective, as far as they are there."""
     metrics_of = {(suite, name): (metrics, primary) for suite, name, metrics, primary in measured}
     figures = []
@@ -143,7 +143,7 @@ def _figures(wanted: Wanted, measured: Measured) -> list[Metric]:
     return figures
 
 
-def select_problems(select: Mapping[str, Any], wanted: Wanted, measured: Measured) -> list[str]:
+def select_problems(select: Mapping[str, Any], wanted: ObjectiveSettings, measured: Measured) -> list[str]:
     """Whether the loss that a rule allows fits the source's metric, once that is known.
 
     Args:
@@ -151,7 +151,7 @@ def select_problems(select: Mapping[str, Any], wanted: Wanted, measured: Measure
         wanted: the source.
         measured: of the start.
     """
-    from holdfast.statistics.points import allowance
+    from holdfast.statistics.percentage_points import allowance
 
     if select.get("points") is None:
         return []
@@ -166,7 +166,7 @@ def select_problems(select: Mapping[str, Any], wanted: Wanted, measured: Measure
     return []
 
 
-def gain(comparisons: Sequence[Comparison], wanted: Wanted) -> float | None:
+def gain(comparisons: Sequence[Comparison], wanted: ObjectiveSettings) -> float | None:
     """The mean gain over the start on an objective, more is better; None where an entry is missing."""
     gains: dict[tuple[str, str, str | None], float] = {(c.suite, c.name, c.metric): c.gain for c in comparisons}
     gains |= {(c.suite, c.name, None): c.gain for c in comparisons if c.primary}
@@ -186,7 +186,7 @@ def _trial(job: JobState, config: StudyConfig) -> TrialRecord:
     kind, way, label = "direct", DIRECT_TITLE, DIRECT_TITLE
     if attributes.get(DIRECT):
         params = {}
-        if state == PRUNED and len(runs) == len(config.asked.seeds):
+        if state == PRUNED and len(runs) == len(config.request.seeds):
             state = FINISHED  # reported as pruned to a sampler that would have crossed it with the others
     else:
         kind = attributes.get(KIND, config.space.kind(params) if params else "")

@@ -26,9 +26,9 @@ from holdfast.records.study import read_study
 from holdfast.studies.engine.session import STORAGE_VARIABLE, open_existing
 from holdfast.studies.engine.storage import Storage
 from holdfast.studies.engine.worker import work
-from holdfast.studies.tradeoff.record import study_record
-from holdfast.studies.tradeoff.session import Tradeoff, run_study
-from holdfast.studies.tradeoff.study import study_config
+from holdfast.studies.sweep.record import study_record
+from holdfast.studies.sweep.session import SweepStudy, run_study
+from holdfast.studies.sweep.study import study_config
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 
@@ -49,7 +49,7 @@ def ran(asked):
     storage = Storage(config.storage)
     study = storage.open_study(config)
     text = io.StringIO()
-    work(storage, study, Tradeoff(config), console=Console(file=text, width=200))
+    work(storage, study, SweepStudy(config), console=Console(file=text, width=200))
     yield config, study_record(storage.state(study), config), study, text.getvalue()
     storage.close()
 
@@ -223,7 +223,7 @@ def test_workers_end_with_the_command_that_started_them(asked):
     wait_for(lambda: list(out.glob("runs/*/*/checkpoint-*")))
     process.kill()
     process.wait()
-    with open_existing(Tradeoff, out) as opened:
+    with open_existing(SweepStudy, out) as opened:
         wait_for(lambda: opened.record().status == "interrupted", 60)
         wait_for(lambda: re.search("error|stopped", (out / "logs" / "worker-0.log").read_text()), 60)
         assert opened.queue.get_trials()[0].state.name == "WAITING"

@@ -26,15 +26,15 @@ from holdfast.records.study import StudyRecord, TrialRecord
 from holdfast.retention.registry import parse_retention
 from holdfast.statistics.gains import incomplete
 from holdfast.statistics.rules import ROUNDING, Rule, allowed_loss, rule_from_config, table_of
-from holdfast.studies.tradeoff.curves import Line, from_direct, lines, method_of, with_only
-from holdfast.studies.tradeoff.study import StudyConfig
+from holdfast.studies.sweep.curves import Line, from_direct, lines, method_of, with_only
+from holdfast.studies.sweep.study import StudyConfig
 from holdfast.support.files import fingerprint
 
 End = Literal["weak", "strong"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Grown:
+class Extension:
     """One value more."""
 
     params: dict[str, Any]
@@ -43,7 +43,7 @@ class Grown:
     """A sentence without its end."""
 
 
-def grown(record: StudyRecord, config: StudyConfig) -> list[Grown]:
+def extended_grid(record: StudyRecord, config: StudyConfig) -> list[Extension]:
     """What the trials that ended ask for; empty where the grid reaches far enough, or has grown as often as it may.
 
     Args:
@@ -51,7 +51,7 @@ def grown(record: StudyRecord, config: StudyConfig) -> list[Grown]:
         config: of the study.
     """
     known = {fingerprint(config.settings(t.params)) for t in record.trials}
-    values: dict[str, Grown] = {}
+    values: dict[str, Extension] = {}
     for line in _lines_by_way(record) if config.search.extend else ():
         for value in _along(line, record, config):
             key = fingerprint(config.settings(value.params))
@@ -71,7 +71,7 @@ def _lines_by_way(record: StudyRecord) -> Iterator[Line]:
             yield from lines(alone, method)
 
 
-def _along(line: Line, record: StudyRecord, config: StudyConfig) -> Iterator[Grown]:
+def _along(line: Line, record: StudyRecord, config: StudyConfig) -> Iterator[Extension]:
     planned_of = config.space.strengths(config.space.alternative(line.members[0][1].params))
     name = next((n for n in planned_of if n.rpartition(".")[2] == line.name), None)
     if name is None or len(line.members) < 2:
@@ -79,7 +79,7 @@ def _along(line: Line, record: StudyRecord, config: StudyConfig) -> Iterator[Gro
     planned = planned_of[name]
     strengths = [strength for strength, _ in line.members]
     members = from_direct(line, record)
-    for end, why in _open_ends([t for _, t in members], record).items():
+    for end, why in _unbounded_ends([t for _, t in members], record).items():
         (edge, trial), (inner, _) = members[:2] if end == "weak" else members[:-3:-1]
         below = edge < inner
         beyond = [s for s in strengths if (s < min(planned) if below else s > max(planned))]
@@ -89,10 +89,10 @@ def _along(line: Line, record: StudyRecord, config: StudyConfig) -> Iterator[Gro
         params = {**trial.params, name: value}
         if parse_retention(config.settings(params)["retention"])[1]:  # the method knows no such value
             continue
-        yield Grown(params=params, why=f"{config.space.label(params)} was added beyond {edge:g}: {why}")
+        yield Extension(params=params, why=f"{config.space.label(params)} was added beyond {edge:g}: {why}")
 
 
-def _open_ends(trials: list[TrialRecord], record: StudyRecord) -> dict[End, str]:
+def _unbounded_ends(trials: list[TrialRecord], record: StudyRecord) -> dict[End, str]:
     """The ends of a line that the rule does not see beyond, and why."""
     rule = rule_from_config({k: v for k, v in record.selection.items() if v is not None})
     table, weights = table_of(record, trials), np.ones(len(record.seeds))

@@ -9,8 +9,8 @@ import pytest
 from rich.console import Console
 
 from holdfast.studies.engine.session import open_existing
-from holdfast.studies.tradeoff.session import Tradeoff, run_study
-from holdfast.studies.tradeoff.study import study_config
+from holdfast.studies.sweep.session import SweepStudy, run_study
+from holdfast.studies.sweep.study import study_config
 
 
 def test_a_small_study_builds_what_it_needs(tmp_path, monkeypatch):
@@ -36,7 +36,7 @@ def test_a_small_study_builds_what_it_needs(tmp_path, monkeypatch):
     assert config.target.entries == (("target", "b", None),)
     monkeypatch.setattr(small_settings, "make_setting", lambda name, folder, **how: {n: str(tmp_path) for n in names})
     with pytest.raises(ConfigError, match=r"model_name_or_path: expected a model folder with config.json"):
-        Tradeoff(config).prepare(None)
+        SweepStudy(config).prepare(None)
     with pytest.raises(ConfigError, match="learning_rate"):
         study_config({**values, "train": {**values["train"], "learning_rate": -1}})
     values["train"]["evaluation"] = {"source": ["${nothing}"], "target": []}
@@ -52,6 +52,6 @@ def test_a_folder_with_other_files_is_not_touched(asked):
     (out / "thesis.tex").write_text("years of work")
     with pytest.raises(RunFolderError, match="is not empty and holds no study"):
         run_study(study_config(asked), console=Console(file=io.StringIO()))
-    with pytest.raises(RunFolderError, match=r"found no study\.db"), open_existing(Tradeoff, out):
+    with pytest.raises(RunFolderError, match=r"found no study\.db"), open_existing(SweepStudy, out):
         pytest.fail("opened")
     assert [p.name for p in out.iterdir()] == ["thesis.tex"]

@@ -8,9 +8,9 @@ import pytest
 
 import postgresql
 from holdfast.studies.engine.storage import Storage
-from holdfast.studies.tradeoff import trial as trials
-from holdfast.studies.tradeoff.study import study_config
-from studies.tradeoff.stand_in_runs import Ran
+from holdfast.studies.sweep import trial as trials
+from holdfast.studies.sweep.study import study_config
+from studies.sweep.stand_in_runs import Ran
 from tiny import SENTENCES, build_model, build_tokenizer
 
 

@@ -1,5 +1,5 @@
 """A tiny study, and a real PostgreSQL server: the fixtures of the tests."""
 
-from studies.tradeoff.conftest import asked, material, postgres
+from studies.sweep.conftest import asked, material, postgres
 
 __all__ = ["asked", "material", "postgres"]

@@ -11,7 +11,7 @@ from holdfast.config.decode import decode
 from holdfast.config.schema import json_schema, object_schema
 from holdfast.config.values import Mistake, Refused
 from holdfast.statistics.rules import DEFAULT_RULE, RULES, Rule
-from holdfast.studies.engine.keys import SeedKeys, SmallKeys, StudyKeys
+from holdfast.studies.engine.keys import BaseStudySettings, SeedSettings, ToySettings
 from holdfast.studies.engine.space import Range, tried_schema, vary_schema
 
 VALIDATION = "validation"
@@ -121,7 +121,7 @@ def _or_mapping(cls: type, other: dict[str, Any]) -> Callable[[], dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
-class SweepSettings(SeedKeys, SmallKeys, StudyKeys):
+class SweepSettings(SeedSettings, ToySettings, BaseStudySettings):
     """Keys of a study."""
 
     name: str = "study"

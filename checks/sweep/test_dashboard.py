@@ -8,7 +8,7 @@ from wsgiref.util import setup_testing_defaults
 import pytest
 
 from holdfast.studies.engine.storage import Storage
-from holdfast.studies.tradeoff.study import study_config
+from holdfast.studies.sweep.study import study_config
 
 
 def test_the_study_opens_in_optunas_dashboard(asked):

@@ -17,12 +17,12 @@ from holdfast.studies.engine import storage as stored
 from holdfast.studies.engine.storage import Storage
 from holdfast.studies.engine.study import LeaseLost
 from holdfast.studies.engine.worker import MOST_DEATHS
-from holdfast.studies.tradeoff.record import gain, metric_problems, objective
-from holdfast.studies.tradeoff.study import Wanted, study_config
-from holdfast.studies.tradeoff.trial import with_shared_teacher
+from holdfast.studies.sweep.record import gain, metric_problems, objective
+from holdfast.studies.sweep.study import ObjectiveSettings, study_config
+from holdfast.studies.sweep.trial import with_shared_teacher
 from holdfast.support.dates import dates_in
 from holdfast.support.files import record_from, to_jsonable
-from studies.tradeoff.stand_in_runs import Ran, a_run, comparison, weight_of
+from studies.sweep.stand_in_runs import Ran, a_run, comparison, weight_of
 
 # ------------------------------------------------------------------------------------------------------------ workers
 
@@ -210,9 +210,9 @@ def test_a_mean_over_entries_is_of_gains():
         comparison("s", "b", 0.4),
         comparison("s", "a", 9.0, metric="other", primary=False),
     ]
-    both = Wanted(entries=(("s", "a", None), ("s", "b", "nats_per_token")))
+    both = ObjectiveSettings(entries=(("s", "a", None), ("s", "b", "nats_per_token")))
     assert gain(pairs, both) == pytest.approx(-0.1)
-    assert gain(pairs, Wanted(entries=(("s", "c", None),))) is None
+    assert gain(pairs, ObjectiveSettings(entries=(("s", "c", None),))) is None
     found = objective("source", both, pairs)
     assert found.entries == [("s", "a", "nats_per_token"), ("s", "b", "nats_per_token")]
     assert (found.label, found.unit, found.higher_is_better) == ("mean of a, b (nats_per_token)", "nats/token", False)
@@ -226,10 +226,10 @@ def test_metrics_that_are_not_there_or_have_no_mean():
         ("s", "a", {"acc": metric("accuracy", True)}, "acc"),
         ("s", "b", {"nats_per_token": metric("nats/token", False)}, "nats_per_token"),
     ]
-    assert metric_problems(Wanted(entries=(("s", "a", "ac"),)), "source", measured) == [
+    assert metric_problems(ObjectiveSettings(entries=(("s", "a", "ac"),)), "source", measured) == [
         "objectives.source: a has no metric 'ac'. Did you mean 'acc'? It has: acc."
     ]
-    mixed = metric_problems(Wanted(entries=(("s", "a", None), ("s", "b", None))), "source", measured)
+    mixed = metric_problems(ObjectiveSettings(entries=(("s", "a", None), ("s", "b", None))), "source", measured)
     assert len(mixed) == 1
     assert "they have no mean" in mixed[0]
 

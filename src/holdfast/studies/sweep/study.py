@@ -39,9 +39,9 @@ from holdfast.errors import ConfigError, DataError, did_you_mean
 from holdfast.records.study import STUDY_FILE
 from holdfast.statistics.rules import DEFAULT_RULE
 from holdfast.studies.engine import small as small_settings
-from holdfast.studies.engine.asked import AskedStudy
+from holdfast.studies.engine.base import StudyConfigBase
 from holdfast.studies.engine.space import Space, read_space
-from holdfast.studies.tradeoff.settings import VALIDATION, Objectives, Search, SweepSettings
+from holdfast.studies.sweep.settings import VALIDATION, Objectives, Search, SweepSettings
 from holdfast.support.files import fingerprint, read_object
 from holdfast.support.paths import expanded
 from holdfast.support.secrets import without_secrets
@@ -56,7 +56,7 @@ ALTERNATIVES = "vary.retention"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
+class ObjectiveSettings:
     """One objective as asked for."""
 
     entries: tuple[tuple[str, str, str | None], ...]
@@ -70,7 +70,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class StudyConfig(AskedStudy[SweepSettings]):
+class StudyConfig(StudyConfigBase[SweepSettings]):
     """A study, checked. Made by `load_study` and `study_config`."""
 
     settings_class: ClassVar[type[Any]] = SweepSettings
@@ -81,9 +81,9 @@ class StudyConfig(AskedStudy[SweepSettings]):
     in it."""
     space: Space
     """What varies."""
-    target: Wanted
-    source: Wanted
-    validation: Wanted | None = None
+    target: ObjectiveSettings
+    source: ObjectiveSettings
+    validation: ObjectiveSettings | None = None
     """What the target's side of every choice goes by; None: the target itself."""
     select: dict[str, Any]
     """The rule that takes a trial."""
@@ -92,16 +92,16 @@ class StudyConfig(AskedStudy[SweepSettings]):
     @property
     def search(self) -> Search:
         """How combinations are chosen."""
-        return self.asked.search
+        return self.request.search
 
     @property
-    def objectives(self) -> dict[str, Wanted]:
+    def objectives(self) -> dict[str, ObjectiveSettings]:
         """By name in the YAML."""
         sides = {"target": self.target, "source": self.source}
         return sides if self.validation is None else {**sides, VALIDATION: self.validation}
 
     @property
-    def judged_by(self) -> tuple[Wanted, Wanted]:
+    def judged_by(self) -> tuple[ObjectiveSettings, ObjectiveSettings]:
         """Both sides as samplers see them; the target's own figures decide nothing where there is a
         validation."""
         return self.validation or self.target, self.source
@@ -116,7 +116,7 @@ class StudyConfig(AskedStudy[SweepSettings]):
     def trials(self) -> list[dict[str, Any]]:
         """What is put in the queue: every combination of a grid; else as many empty ones as trials are wanted. The
         reference comes first."""
-        search = self.asked.search
+        search = self.request.search
         if search.sampler != "grid":
             return [{} for _ in range(search.trials or 0)]
         known = {fingerprint(self.reference())}
@@ -140,20 +140,20 @@ class StudyConfig(AskedStudy[SweepSettings]):
 
     def settings(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """The training configuration of a combination."""
-        return dict(self.filled(self.space.settings(self.train, params)))
+        return dict(self.with_paths(self.space.settings(self.train, params)))
 
     def reference(self) -> dict[str, Any]:
         """The training configuration of direct fine-tuning: the base's own values, and the middle of what it leaves
         open."""
         middle = {key: value for key, value in self.space.middle().items() if key not in self.train}
-        return dict(self.filled({**copy.deepcopy(self.train), **middle, "retention": []}))
+        return dict(self.with_paths({**copy.deepcopy(self.train), **middle, "retention": []}))
 
     # ----------------------------------------------------------------------------------------------- resuming, checking
 
     def differences(self, old: Mapping[str, Any]) -> list[str]:
         """What keeps the study whose `resolved` is `old` from being this one, a line a key. The selection may
         change; trials may be added, and alternatives behind those of a grid."""
-        before, now, search = deciding(old), deciding(self.resolved), self.asked.search
+        before, now, search = deciding(old), deciding(self.resolved), self.request.search
         old_ways, ways = before.get(ALTERNATIVES), now.get(ALTERNATIVES)
         if isinstance(old_ways, list) and isinstance(ways, list) and search.sampler == "grid":
             before[ALTERNATIVES] = ways if ways[: len(old_ways)] == old_ways else old_ways
@@ -169,7 +169,7 @@ class StudyConfig(AskedStudy[SweepSettings]):
 
     def runs(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """The reference, and one for every value that is tried."""
-        checked = {"output_dir": str(self.output_dir / "runs" / "trial"), "seed": self.asked.seeds[0]}
+        checked = {"output_dir": str(self.output_dir / "runs" / "trial"), "seed": self.request.seeds[0]}
         yield "train", {**self.reference(), **checked}
         for params in self.space.corners():
             yield f"vary: {self.space.label(params)}", {**self.settings(params), **checked}
@@ -196,7 +196,7 @@ class StudyConfig(AskedStudy[SweepSettings]):
         mistakes += [mistake for mistake in problems_of(settings) if mistake.path[0] not in refused]
         refused |= {mistake.path[0] for mistake in mistakes if mistake.path}
         problems = request.sentences([*request.mistakes, *mistakes])
-        small = None if "small" in refused else small_settings.recorded(settings.small)
+        small = None if "small" in refused else small_settings.versioned_name(settings.small)
         notes: list[str] = []
         train = {} if "train" in refused else _train(settings.train, beside, problems, notes)
         space = _space(settings, train, problems, is_refused="vary" in refused)
@@ -223,7 +223,7 @@ class StudyConfig(AskedStudy[SweepSettings]):
             "output_dir": str(settings.folder),
         }
         config = cls(
-            asked=dataclasses.replace(settings, small=small),
+            request=dataclasses.replace(settings, small=small),
             output_dir=settings.folder,
             storage=settings.database,
             names={},
@@ -237,7 +237,7 @@ class StudyConfig(AskedStudy[SweepSettings]):
             notes=notes,
         )
         if check and train and small and not problems:
-            problems = config.problems_before()
+            problems = config.validate_without_files()
         elif check and train and not small:
             problems += config.trial_problems(base_only=bool(problems))
         if problems:
@@ -363,13 +363,13 @@ SET_BY_STUDY = {
 """Keys of a training configuration, and what the study does instead."""
 
 
-def _space(asked: SweepSettings, train: Mapping[str, Any], problems: list[str], *, is_refused: bool) -> Space:
+def _space(request: SweepSettings, train: Mapping[str, Any], problems: list[str], *, is_refused: bool) -> Space:
     """What varies; nothing where that cannot be searched."""
     from holdfast.runs.settings import known_keys
 
-    search, retention = asked.search, train.get("retention")
-    space = read_space(asked.vary, retention, grid=search.sampler == "grid", known=known_keys(), problems=problems)
-    if not asked.vary and not is_refused:
+    search, retention = request.search, train.get("retention")
+    space = read_space(request.vary, retention, grid=search.sampler == "grid", known=known_keys(), problems=problems)
+    if not request.vary and not is_refused:
         problems.append(
             "vary: is missing; expected what is tried, such as 'retention: [{label_annealing: {weight: [0.3, 1, 3]}}]'"
         )
@@ -386,23 +386,25 @@ def _space(asked: SweepSettings, train: Mapping[str, Any], problems: list[str], 
     return space
 
 
-def _resolved_objectives(asked: Objectives) -> dict[str, Wanted]:
+def _resolved_objectives(request: Objectives) -> dict[str, ObjectiveSettings]:
     """Of a study that was read before."""
-    sides: dict[str, Wanted] = {}
+    sides: dict[str, ObjectiveSettings] = {}
     for side in ("target", "source", VALIDATION):
-        entries = tuple((suite, name, metric) for suite, name, metric in getattr(asked, side))
+        entries = tuple((suite, name, metric) for suite, name, metric in getattr(request, side))
         if entries:
-            sides[side] = Wanted(entries=entries)
+            sides[side] = ObjectiveSettings(entries=entries)
     return sides
 
 
-def _objectives(asked: Objectives, evaluation: Any, small: str | None, problems: list[str]) -> dict[str, Wanted]:
+def _objectives(
+    request: Objectives, evaluation: Any, small: str | None, problems: list[str]
+) -> dict[str, ObjectiveSettings]:
     """The objectives, their entries looked up in the evaluation section."""
     from holdfast.evaluation.averages import SUITE
 
     plan = _evaluation_plan(evaluation, small, problems)
     if plan is None:
-        return dict.fromkeys(("target", "source"), Wanted(entries=()))
+        return dict.fromkeys(("target", "source"), ObjectiveSettings(entries=()))
     kinds = {(entry.suite, entry.name): entry.kind for entry in plan.entries}
     kinds |= {(SUITE, average.name): "average" for average in plan.averages}
     if not plan.before:
@@ -410,13 +412,13 @@ def _objectives(asked: Objectives, evaluation: Any, small: str | None, problems:
             "train.evaluation.before: false leaves the start unmeasured, which every trial is compared with. Leave it "
             "out."
         )
-    validation = _wanted(VALIDATION, asked.validation, kinds, problems) if asked.validation else None
-    target_entries: Sequence[Any] = asked.target
+    validation = _wanted(VALIDATION, request.validation, kinds, problems) if request.validation else None
+    target_entries: Sequence[Any] = request.target
     if validation is not None and not target_entries:  # all of the suite but for what chooses
         chosen = {(suite, name) for suite, name, _ in validation.entries}
         target_entries = [(s, n, None) for s, n in kinds if s == "target" and (s, n) not in chosen]
     target = _wanted("target", target_entries, kinds, problems)
-    source = _wanted("source", asked.source, kinds, problems)
+    source = _wanted("source", request.source, kinds, problems)
     both = {(s, n) for s, n, _ in target.entries} & {(s, n) for s, n, _ in source.entries}
     if both:
         names = ", ".join(name for _, name in sorted(both))
@@ -451,7 +453,7 @@ def _evaluation_plan(evaluation: Any, small: str | None, problems: list[str]) ->
 
     with tempfile.TemporaryDirectory() as folder:
         if small is not None:
-            names = small_settings.stand_ins(small, folder)
+            names = small_settings.placeholder_paths(small, folder)
             for file in names.values():
                 Path(file).touch()
             try:
@@ -464,7 +466,9 @@ def _evaluation_plan(evaluation: Any, small: str | None, problems: list[str]) ->
     return None if mistakes else plan
 
 
-def _measured(wanted: Wanted, members: Mapping[tuple[str, str], set[tuple[str, str]]]) -> set[tuple[str, str]]:
+def _measured(
+    wanted: ObjectiveSettings, members: Mapping[tuple[str, str], set[tuple[str, str]]]
+) -> set[tuple[str, str]]:
     """The (suite, name) that an objective consists of, averages by their members."""
     entries: set[tuple[str, str]] = set()
     for suite, name, _ in wanted.entries:
@@ -472,16 +476,18 @@ def _measured(wanted: Wanted, members: Mapping[tuple[str, str], set[tuple[str, s
     return entries
 
 
-def _wanted(side: str, asked: Sequence[Any], kinds: Mapping[tuple[str, str], str], problems: list[str]) -> Wanted:
+def _wanted(
+    side: str, request: Sequence[Any], kinds: Mapping[tuple[str, str], str], problems: list[str]
+) -> ObjectiveSettings:
     """One objective, its entries looked up among those that are measured, `kinds` by (suite, name)."""
     names = [name for _, name in kinds]
     entries: list[tuple[str, str, str | None]] = []
-    if not asked:
+    if not request:
         entries = [(suite, name, None) for suite, name in kinds if suite == side]
-    if not asked and not entries:
+    if not request and not entries:
         advice = f"Entries: {', '.join(names)}." if names else "Add an evaluation section with source and target."
         problems.append(f"objectives.{side}: is missing, and train.evaluation measures nothing as {side}. {advice}")
-    for item in asked:
+    for item in request:
         suite, (name, metric) = None, str(item).partition("/")[::2]
         if isinstance(item, (list, tuple)):
             suite, name, metric = item
@@ -501,7 +507,7 @@ def _wanted(side: str, asked: Sequence[Any], kinds: Mapping[tuple[str, str], str
             f"objectives.{side}: nats and shares have no mean. Expected entries of one unit, got text "
             f"({', '.join(text)}) beside tasks."
         )
-    return Wanted(entries=tuple(entries))
+    return ObjectiveSettings(entries=tuple(entries))
 
 
 def _is_text(suite: str, name: str, kinds: Mapping[tuple[str, str], str]) -> bool:

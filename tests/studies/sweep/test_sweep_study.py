@@ -6,8 +6,8 @@ import pytest
 import yaml
 
 from holdfast.errors import ConfigError
-from holdfast.studies.tradeoff import session
-from holdfast.studies.tradeoff.study import load_study, study_config
+from holdfast.studies.sweep import session
+from holdfast.studies.sweep.study import load_study, study_config
 from holdfast.support.files import write_json
 
 
@@ -240,8 +240,8 @@ def test_a_small_study_of_what_is_made_no_more_is_another_study(monkeypatch):
     }
     before = study_config(asked)
     assert (
-        before.asked.small is not None
-        and before.asked.small.startswith("code@")
+        before.request.small is not None
+        and before.request.small.startswith("code@")
         and before.differences(study_config(asked).resolved) == []
     )
     assert study_config(before.resolved, prepared=True).resolved == before.resolved, "what other workers read"
@@ -253,7 +253,7 @@ def test_a_small_study_of_what_is_made_no_more_is_another_study(monkeypatch):
     ]
     joined = study_config(before.resolved, prepared=True)
     with pytest.raises(ConfigError, match=f"begun with code@{version}, this version of holdfast makes code@{now}"):
-        session.Tradeoff(joined).prepare(None)
+        session.SweepStudy(joined).prepare(None)
 
 
 @pytest.mark.parametrize(

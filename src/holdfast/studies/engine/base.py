@@ -1,6 +1,6 @@
 """What studies have in common whose settings are one dataclass: how a file is read and checked, what resuming compares,
-and how a small setting's files are made. A study adds a subclass of `AskedStudy`, which says what it was asked for, and
-one of `StudyAsked`, which runs it."""
+and how a small setting's files are made. A study adds a subclass of `StudyConfigBase`, which says what it was asked for, and
+one of `ConfiguredStudy`, which runs it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from holdfast.config.decode import Given, decode
 from holdfast.config.synonyms import did_you_mean_key
 from holdfast.errors import ConfigError, UserError
 from holdfast.studies.engine import small as small_settings
-from holdfast.studies.engine.keys import StudyKeys
+from holdfast.studies.engine.keys import BaseStudySettings
 from holdfast.studies.engine.models import training_problems
 from holdfast.studies.engine.progress import share_of_run
 from holdfast.studies.engine.states import RUNNING
@@ -22,14 +22,14 @@ from holdfast.studies.engine.study import Job, JobState, Study
 from holdfast.support.files import to_jsonable
 from holdfast.support.secrets import without_secrets
 
-A = TypeVar("A", bound=StudyKeys)
-C = TypeVar("C", bound="AskedStudy[Any]")
+A = TypeVar("A", bound=BaseStudySettings)
+C = TypeVar("C", bound="StudyConfigBase[Any]")
 NOT_DECIDING = ("workers", "storage")
 """Settings that a record leaves out."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class AskedStudy(Generic[A]):
+class StudyConfigBase(Generic[A]):
     """A study whose settings are those that were asked for; its jobs end or fail, and report no figure to the storage.
 
     A subclass adds `jobs`, and what follows from the settings.
@@ -40,7 +40,7 @@ class AskedStudy(Generic[A]):
     later: ClassVar[tuple[str, ...]] = ("evaluation",)
     """Keys of a training that are looked at once a small setting's files are there."""
 
-    asked: A
+    request: A
     """What was asked for."""
     output_dir: Path
     storage: str
@@ -52,12 +52,12 @@ class AskedStudy(Generic[A]):
     @property
     def name(self) -> str:
         """Of the study."""
-        return self.asked.name
+        return self.request.name
 
     @property
     def workers(self) -> int | None:
         """Jobs at a time on this machine."""
-        return self.asked.workers
+        return self.request.workers
 
     @property
     def measures(self) -> tuple[str, ...]:
@@ -68,7 +68,7 @@ class AskedStudy(Generic[A]):
         """What is put in the queue, in order."""
         raise NotImplementedError
 
-    def filled(self, value: Any) -> Any:
+    def with_paths(self, value: Any) -> Any:
         """A value with the names of the small setting in it replaced, where they are known."""
         return small_settings.fill(value, self.names) if self.names else value
 
@@ -79,7 +79,7 @@ class AskedStudy(Generic[A]):
         begun, now = self._with_defaults(old), self._with_defaults(self.resolved)
         if begun is None or now is None:
             begun, now = dict(old), self.resolved
-        ignored = {"output_dir", *self.may_change(old)}
+        ignored = {"output_dir", *self.resumable_changes(old)}
         changes = []
         for key in dict.fromkeys([*begun, *now]):
             if key not in ignored and begun.get(key) != now.get(key):
@@ -90,51 +90,51 @@ class AskedStudy(Generic[A]):
     def _with_defaults(self, old: Mapping[str, Any]) -> dict[str, Any] | None:
         """A record of settings, at any depth with the defaults of those that it does not have; None where it cannot be
         read any more."""
-        begun = self.begun_as(old)
+        begun = self.from_recorded(old)
         if begun is None:
             return None
-        settings = to_jsonable(begun.asked)
+        settings = to_jsonable(begun.request)
         for key in (*NOT_DECIDING, "small", "output_dir"):
             settings.pop(key, None)
         return {**old, **settings}
 
-    def begun_as(self: C, old: Mapping[str, Any]) -> C | None:
+    def from_recorded(self: C, old: Mapping[str, Any]) -> C | None:
         """The study as it was when its `resolved` was `old`; None where that cannot be read any more."""
         settings, mistakes = decode(self.settings_class, Given(values=dict(old)).set_here(self.settings_class))
-        return None if settings is None or mistakes else dataclasses.replace(self, asked=settings)
+        return None if settings is None or mistakes else dataclasses.replace(self, request=settings)
 
-    def has_jobs_of(self, begun: AskedStudy[A] | None) -> bool:
+    def has_jobs_of(self, begun: StudyConfigBase[A] | None) -> bool:
         """Whether every job of the study as it was begun is one of this one's, which then has got more."""
         if begun is None:
             return False
         coordinates = [job.coordinates for job in self.jobs()]
         return all(job.coordinates in coordinates for job in begun.jobs())
 
-    def may_change(self, old: Mapping[str, Any]) -> Collection[str]:
+    def resumable_changes(self, old: Mapping[str, Any]) -> Collection[str]:
         """Settings of the study whose `resolved` is `old` that may be others when it goes on."""
         return ()
 
     # -------------------------------------------------------------------------------------------------------- checking
 
     @staticmethod
-    def normalised(asked: Any) -> Any:
+    def normalised(request: Any) -> Any:
         """Settings with those that follow from others where they were left out."""
-        return asked
+        return request
 
     @staticmethod
-    def training_parts(asked: Any) -> dict[str, tuple[Mapping[str, Any], Collection[str]]]:
+    def training_parts(request: Any) -> dict[str, tuple[Mapping[str, Any], Collection[str]]]:
         """Training configurations among the settings: by place, the keys and those that the study knows beside the
         ones of `holdfast train`."""
         return {}
 
     @classmethod
-    def key_problems(cls, asked: Any) -> list[str]:
+    def key_problems(cls, request: Any) -> list[str]:
         """Keys of training configurations that there are none of. To know them takes loading the libraries."""
         from holdfast.runs.settings import training_keys
 
         known = training_keys()
         problems = []
-        for where, (train, also_known) in cls.training_parts(asked).items():
+        for where, (train, also_known) in cls.training_parts(request).items():
             for key in train:
                 if key not in known and key not in also_known:
                     near = did_you_mean_key(key, known)
@@ -142,7 +142,7 @@ class AskedStudy(Generic[A]):
         return problems
 
     @staticmethod
-    def settings_problems(asked: Any) -> list[str]:
+    def settings_problems(request: Any) -> list[str]:
         """What is wrong with settings beside what their dataclass says."""
         return []
 
@@ -197,11 +197,11 @@ class AskedStudy(Generic[A]):
         settings = cls.normalised(settings)
         problems = cls.key_problems(settings) if check else []
         problems += cls.settings_problems(settings)
-        small = small_settings.recorded(settings.small) if not problems else None
+        small = small_settings.versioned_name(settings.small) if not problems else None
         if small != settings.small:
             settings = dataclasses.replace(settings, small=small)
         config = cls(
-            asked=settings,
+            request=settings,
             output_dir=settings.folder,
             storage=settings.database,
             names={},
@@ -210,26 +210,26 @@ class AskedStudy(Generic[A]):
         if not problems:
             problems = config.plan_problems()
         if not problems and check:
-            problems = config.problems_before() if small else config.part_problems()
+            problems = config.validate_without_files() if small else config.part_problems()
         if problems:
             file = str(request.file) if request.file else None
             raise ConfigError(list(dict.fromkeys(problems)), source=source or file)
         return config
 
     @staticmethod
-    def recorded(asked: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+    def recorded(request: Any, given: Mapping[str, Any]) -> dict[str, Any]:
         """Settings as a record keeps them, itself a valid configuration.
 
         Args:
             asked: the settings.
             given: keys and values that they were read from.
         """
-        resolved = without_secrets(to_jsonable(asked))
+        resolved = without_secrets(to_jsonable(request))
         for key in NOT_DECIDING:
             resolved.pop(key, None)
-        return {**resolved, "output_dir": str(asked.folder)}
+        return {**resolved, "output_dir": str(request.folder)}
 
-    def problems_before(self) -> list[str]:
+    def validate_without_files(self) -> list[str]:
         """Names that the small setting does not make, and what is wrong with a run whatever it makes; what is measured
         is looked at once its files are there."""
 
@@ -237,24 +237,24 @@ class AskedStudy(Generic[A]):
             small_settings.fill(self.resolved, names)
             return dataclasses.replace(self, names=names).run_problems(without=self.later)
 
-        return small_settings.problems_before(self.resolved["small"], problems_with)
+        return small_settings.validate_without_files(self.resolved["small"], problems_with)
 
 
-class StudyAsked(Study[C]):
+class ConfiguredStudy(Study[C]):
     """A study that was asked for so: how a worker loads it, and what its small setting makes."""
 
-    config_class: ClassVar[type[AskedStudy[Any]]]
+    config_class: ClassVar[type[StudyConfigBase[Any]]]
 
     @classmethod
-    def load(cls, resolved: Mapping[str, Any], *, storage: str, output_dir: Path) -> StudyAsked[C]:
+    def load(cls, resolved: Mapping[str, Any], *, storage: str, output_dir: Path) -> ConfiguredStudy[C]:
         """See `Study.load`."""
         config: C = cls.config_class.read(
             resolved, source=f"study '{resolved.get('name', output_dir.name)}'", check=False
         )  # type: ignore[assignment]
-        names = small_settings.existing_files(output_dir / "data") if config.asked.small else {}
+        names = small_settings.existing_files(output_dir / "data") if config.request.small else {}
         return cls(dataclasses.replace(config, storage=storage, output_dir=output_dir, names=names))
 
-    def prepare(self, console: Any) -> StudyAsked[C]:
+    def prepare(self, console: Any) -> ConfiguredStudy[C]:
         """The study with what `small:` makes; its parts are checked then.
 
         Raises:
@@ -264,7 +264,7 @@ class StudyAsked(Study[C]):
         small = config.resolved["small"]
         if small is None:
             return self
-        folder, seed = config.output_dir / "data", getattr(config.asked, "seed", 0)
+        folder, seed = config.output_dir / "data", getattr(config.request, "seed", 0)
         names = small_settings.make_files(small, folder, source=config.name, seed=seed, console=console)
         filled = dataclasses.replace(config, names=names)
         problems = filled.part_problems()
@@ -275,7 +275,7 @@ class StudyAsked(Study[C]):
     @property
     def seeds(self) -> tuple[int, ...]:
         """As the settings say."""
-        return tuple(getattr(self.settings.asked, "seeds", (0,)))
+        return tuple(getattr(self.settings.request, "seeds", (0,)))
 
     def values(self, task: Any) -> Sequence[float] | None:
         """That it is done."""

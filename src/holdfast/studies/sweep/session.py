@@ -21,16 +21,16 @@ from holdfast.statistics.pareto import pareto
 from holdfast.statistics.selection import select_all
 from holdfast.studies.engine import session as engine
 from holdfast.studies.engine import storage as stored
-from holdfast.studies.engine.asked import StudyAsked
+from holdfast.studies.engine.base import ConfiguredStudy
 from holdfast.studies.engine.models import check_local_model, note_entries
 from holdfast.studies.engine.states import COMPLETE, PRUNED
 from holdfast.studies.engine.study import LABEL, Job, JobState, StudyState, Writer
-from holdfast.studies.tradeoff import trial as trials
-from holdfast.studies.tradeoff.growing import grown
-from holdfast.studies.tradeoff.names import run_folder_name
-from holdfast.studies.tradeoff.record import DIRECT, KIND, SETTINGS, gain, study_record
-from holdfast.studies.tradeoff.sample_pairs import with_correlations
-from holdfast.studies.tradeoff.study import PARAMS, StudyConfig
+from holdfast.studies.sweep import trial as trials
+from holdfast.studies.sweep.grid_extension import extended_grid
+from holdfast.studies.sweep.names import run_folder_name
+from holdfast.studies.sweep.record import DIRECT, KIND, SETTINGS, gain, study_record
+from holdfast.studies.sweep.sample_pairs import with_correlations
+from holdfast.studies.sweep.study import PARAMS, StudyConfig
 from holdfast.support.environment import say
 from holdfast.support.files import from_jsonable, write_bytes_atomic
 
@@ -63,11 +63,11 @@ def run_study(
         Interrupted: Ctrl-C; the same command continues.
         HoldfastError: trials failed (which), after the others ended and the page was written.
     """
-    record: StudyRecord = engine.execute_study(Tradeoff(config), console=console, workers=workers, grace=grace)
+    record: StudyRecord = engine.execute_study(SweepStudy(config), console=console, workers=workers, grace=grace)
     return record
 
 
-class Tradeoff(StudyAsked[StudyConfig]):
+class SweepStudy(ConfiguredStudy[StudyConfig]):
     """The trade-off study as the engine runs it."""
 
     config_class: ClassVar[type[StudyConfig]] = StudyConfig
@@ -96,7 +96,7 @@ class Tradeoff(StudyAsked[StudyConfig]):
             everything = config.search.sampler == "nsga2"
             params = task.draw(config, lambda trial: config.space.suggest(trial, everything=everything))
         settings = config.reference() if direct else config.settings(params)
-        settings, note = trials.with_shared_teacher(settings, config.asked.teacher)
+        settings, note = trials.with_shared_teacher(settings, config.request.teacher)
         if note:
             task.note(note)
         label = "direct fine-tuning" if direct else config.space.label(params)
@@ -112,7 +112,7 @@ class Tradeoff(StudyAsked[StudyConfig]):
         # by the study's own rule: a page with another one asks for nothing
         record = dataclasses.replace(self.outcome(state), selection=config.resolved["select"])
         jobs = []
-        for value in grown(record, config):
+        for value in extended_grid(record, config):
             attributes = {DIRECT: False, LABEL: config.space.label(value.params), PARAMS: value.params}
             jobs.append((Job(attributes=attributes), value.why))
         return jobs
@@ -154,7 +154,7 @@ class Tradeoff(StudyAsked[StudyConfig]):
         """Deletes checkpoints, and the weights that the study was not asked to keep; all else of a run stays."""
         from holdfast.studies.engine.worker import remove_checkpoints, remove_weights
 
-        out, keep = self.settings.output_dir, self.settings.asked.keep
+        out, keep = self.settings.output_dir, self.settings.request.keep
         best: set[int] = set()
         if keep == "frontier":
             complete = [job for job in state.jobs if job.state == COMPLETE]
@@ -169,7 +169,7 @@ class Tradeoff(StudyAsked[StudyConfig]):
                     remove_weights(out / result["folder"])
 
     def running(self, job: JobState) -> Mapping[str, Any] | None:
-        """See `StudyAsked`."""
+        """See `ConfiguredStudy`."""
         settings = job.attributes.get(SETTINGS)
         if not settings:
             return None

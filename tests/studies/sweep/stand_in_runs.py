@@ -12,8 +12,8 @@ from holdfast.records.comparison import Comparison
 from holdfast.records.study import SeedRun
 from holdfast.studies.engine.storage import Storage
 from holdfast.studies.engine.worker import work
-from holdfast.studies.tradeoff.record import study_record
-from holdfast.studies.tradeoff.session import Tradeoff
+from holdfast.studies.sweep.record import study_record
+from holdfast.studies.sweep.session import SweepStudy
 
 
 def comparison(
@@ -66,7 +66,7 @@ class Ran:
     def work(self) -> int:
         out = io.StringIO()
         try:
-            return work(self.storage, self.study, Tradeoff(self.config), console=Console(file=out, width=200))
+            return work(self.storage, self.study, SweepStudy(self.config), console=Console(file=out, width=200))
         finally:
             self.text = out.getvalue()
 
