@@ -162,7 +162,7 @@ class Workplace:
 
         from holdfast.papers.worlds.embedded import embedded_corpus
         from holdfast.papers.worlds.pretrain import BaseRecipe, cached_base, pack_rows
-        from holdfast.papers.worlds.small_settings import base_texts
+        from holdfast.papers.worlds.toy_settings import base_texts
 
         self.text, self.size, self.folder = text, size, folder
         folder.mkdir(parents=True, exist_ok=True)
@@ -264,7 +264,7 @@ class Workplace:
         log = [r for r in trainer.state.log_history if "kl" in r]
         return {
             "kl": host.mean_loss(Dataset.from_dict({"input_ids": spread, "labels": spread})).kl,
-            "target": host.mean_loss(Dataset.from_dict({"input_ids": self.held_out, "labels": self.held_out})).ce,
+            "learn": host.mean_loss(Dataset.from_dict({"input_ids": self.held_out, "labels": self.held_out})).ce,
             "strength": trainer.active[0].strength,
             "seconds": seconds,
             "path": [[r["step"], r["kl"], r.get("budget_strength", weight)] for r in log],
@@ -294,7 +294,7 @@ def compare(place: Workplace, seeds: int) -> list[dict[str, Any]]:
             # Of the first seed's direct run, rounded: one budget for all seeds, as a user would state one.
             budget = float(f"{share * place.run(weight=place.size.weights[0], seed=0)['kl']:.2g}")
             result = place.run(weight=start, seed=seed, budget=budget)
-            frontier = interpolate([(s["kl"], s["target"]) for s in sweep], result["kl"])
+            frontier = interpolate([(s["kl"], s["learn"]) for s in sweep], result["kl"])
             found.append(
                 {
                     "text": Path(place.text).name,
@@ -304,11 +304,11 @@ def compare(place: Workplace, seeds: int) -> list[dict[str, Any]]:
                     "reached": result["kl"],
                     "ratio": result["kl"] / budget,
                     "strength": result["strength"],
-                    "target": result["target"],
+                    "learn": result["learn"],
                     "frontier": frontier,
-                    "excess": result["target"] - frontier,
+                    "excess": result["learn"] - frontier,
                     "sweep": [
-                        {"weight": w, "kl": s["kl"], "target": s["target"]}
+                        {"weight": w, "kl": s["kl"], "learn": s["learn"]}
                         for w, s in zip(place.size.weights, sweep, strict=True)
                     ],
                 }
@@ -330,11 +330,11 @@ def show(rows: Sequence[dict[str, Any]], seeds: int) -> list[str]:
     """Prints the tables; returns what falls short."""
     for text in dict.fromkeys(r["text"] for r in rows):
         print(f"{text}: fixed weights, seed 0")
-        print("".join(f"{f'{w}':>12}" for w in ("weight", "KL", "target")))
+        print("".join(f"{f'{w}':>12}" for w in ("weight", "KL", "learn")))
         for point in next(r for r in rows if r["text"] == text and r["seed"] == 0)["sweep"]:
             print(f"{point['weight']:>12g}{point['kl']:>12.4f}{point['target']:>12.4f}")
         print()
-    titles = ("text", "seed", "budget", "from", "reached", "ratio", "strength", "target", "frontier", "excess")
+    titles = ("text", "seed", "budget", "from", "reached", "ratio", "strength", "learn", "frontier", "excess")
     print(f"{titles[0]:<22}" + "".join(f"{t:>10}" for t in titles[1:]))
     short = []
     for r in rows:
@@ -342,7 +342,7 @@ def show(rows: Sequence[dict[str, Any]], seeds: int) -> list[str]:
             f"{r['reached']:.4f}",
             f"{r['ratio']:.3f}",
             f"{r['strength']:.3g}",
-            *(f"{r[k]:.4f}" for k in ("target", "frontier", "excess")),
+            *(f"{r[k]:.4f}" for k in ("learn", "frontier", "excess")),
         )
         print(
             f"{r['text'][:21]:<22}{r['seed']:>10}{r['budget']:>10.4g}{r['start']:>10g}"

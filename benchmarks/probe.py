@@ -113,7 +113,7 @@ def measuring(model: Any, tokenizer: Any, tokens: int, place: Path) -> Any:
     from holdfast.training.fresh_init import init_stds
 
     write_jsonl(place / "prose.jsonl", [{"text": text} for text in text_of(tokenizer, tokens)])
-    plan, problems = decode_evaluation({"source": [{"perplexity": str(place / "prose.jsonl"), "window": 512}]})
+    plan, problems = decode_evaluation({"keep": [{"perplexity": str(place / "prose.jsonl"), "window": 512}]})
     assert not problems, problems
     numbers = itertools.count()
     material = Material(stds=init_stds(model))

@@ -178,8 +178,8 @@ def evaluation(target: str, files: Mapping[str, str], *, asked: bool = True) -> 
         ],
         "articles": [
             {"perplexity": files["articles_test"], "name": "facts", "prompt": "{prompt}", "completion": "{completion}"},
-            {"choices": files["articles_test_choices"], "name": "facts_asked", "group": "attribute"},
-            {"choices": files["articles_test_chat"], "name": "facts_in_chat", "apply_chat_template": True},
+            {"multiple_choice": files["articles_test_choices"], "name": "facts_asked", "group": "attribute"},
+            {"multiple_choice": files["articles_test_chat"], "name": "facts_in_chat", "apply_chat_template": True},
         ],
     }
     validation: dict[str, list[Any]] = {
@@ -199,13 +199,13 @@ def evaluation(target: str, files: Mapping[str, str], *, asked: bool = True) -> 
     questions = [
         {"task": "arc_easy", "data": files.get("arc_easy"), "num_fewshot": 0},
         {"task": "piqa", "data": files.get("piqa"), "num_fewshot": 0},
-        {"choices": files.get("hellaswag"), "name": "hellaswag"},
+        {"multiple_choice": files.get("hellaswag"), "name": "hellaswag"},
         {"instructions": files.get("ifeval"), "name": "ifeval", "apply_chat_template": True, "max_new_tokens": 256},
     ]
     return {
-        "target": targets[target] if asked else targets[target][:1],
+        "learn": targets[target] if asked else targets[target][:1],
         "validation": validation[target],
-        "source": [*texts, *(questions if asked and "ifeval" in files else ())],
+        "keep": [*texts, *(questions if asked and "ifeval" in files else ())],
         "batch_size": 100,
     }
 
@@ -368,7 +368,7 @@ class Bench:
         record = folder.read()
         about = {
             "key": self.key(target, run, seed),
-            "target": target,
+            "learn": target,
             "rate": run.rate,
             "retention": run.retention,
             "settings": run.settings,

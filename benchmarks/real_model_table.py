@@ -26,9 +26,9 @@ from real_model import RATE, RESULTS, ROOT, SEEDS, runs, seeds_of
 
 TABLE = ROOT / "docs" / "examples" / "real_model"
 """Where table and records of the committed study are."""
-TARGETS = {"gsm8k": ("target", "answers"), "articles": ("target", "facts")}
+TARGETS = {"gsm8k": ("learn", "answers"), "articles": ("learn", "facts")}
 VALIDATION = {"gsm8k": ("validation", "answers_validation"), "articles": ("validation", "facts_validation")}
-TEXTS = (("source", "conversations"), ("source", "peps"), ("source", "handbook"))
+TEXTS = (("keep", "conversations"), ("keep", "peps"), ("keep", "handbook"))
 METRIC = "nats_per_token"
 TITLES = {
     "gsm8k": "GSM8K: 256 problems, one epoch, near what the model knows",
@@ -169,7 +169,7 @@ def interval(draws: np.ndarray) -> tuple[float, float]:
 
 
 def beside_direct(gain: np.ndarray, loss: np.ndarray, line: Sequence[int]) -> np.ndarray:
-    """By how much the line of direct rates loses more of the source than each run, at the run's own target gain.
+    """By how much the line of direct rates loses more of the source than each run, at the run's own learn gain.
 
     Args:
         gain: `[..., arms]` nats that each gained on the target.
@@ -319,7 +319,7 @@ class Table:
         heads = [
             "",
             "seeds",
-            "target",
+            "learn",
             *(title for *_, title in self.asked),
             "conversations",
             "PEPs",
@@ -399,7 +399,7 @@ def study_of(table: Table) -> Any:
             )
         )
     first = table.arms[order[0]].rows[seeds[0]]
-    target, source = objective("target", [(suite, name)], name), objective("source", TEXTS, "mean of three texts")
+    target, source = objective("learn", [(suite, name)], name), objective("keep", TEXTS, "mean of three texts")
     chooses = VALIDATION[table.target]
 
     def contributions(place: int, entry: tuple[str, str]) -> Contributions:
@@ -421,9 +421,9 @@ def study_of(table: Table) -> Any:
         created="",
         config={},
         seeds=seeds,
-        target=target,
-        source=source,
-        pairs=[(target, objective("source", [entry], entry[1])) for entry in TEXTS],
+        learn=target,
+        keep=source,
+        pairs=[(target, objective("keep", [entry], entry[1])) for entry in TEXTS],
         trials=trials,
         selection={"rule": "knee"},
         validation=objective("validation", [chooses], chooses[1]),

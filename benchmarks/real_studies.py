@@ -57,7 +57,7 @@ class RealStudy:
 
 def _small_sequence(values: dict[str, Any]) -> dict[str, Any]:
     train = {**values["train"], "max_steps": 2, "max_length": 128}
-    return {"train": train, "arms": ["sequential", {"sfa": {"p": 0.5}}], "source": values["source"][:1]}
+    return {"train": train, "arms": ["sequential", {"sfa": {"p": 0.5}}], "keep": values["keep"][:1]}
 
 
 def _small_stages(values: dict[str, Any]) -> dict[str, Any]:
@@ -65,7 +65,7 @@ def _small_stages(values: dict[str, Any]) -> dict[str, Any]:
         "train": {**values["train"], "num_train_epochs": 1, "max_length": 128},
         "restore": {**values["restore"], "max_length": 128},
         "evaluation": [e for e in values["evaluation"] if "task" not in e]
-        + [{"choices": str(DATA / "articles_test_choices.jsonl"), "name": "facts"}],
+        + [{"multiple_choice": str(DATA / "articles_test_choices.jsonl"), "name": "facts"}],
         "tokens": 500,
         "probing_passages": 8,
         "select": {"max_length": 64, "minimum_tokens": 8},

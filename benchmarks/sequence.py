@@ -156,11 +156,11 @@ def engine(place: Path, *, quick: bool) -> dict[str, Any]:
     for name in ("river", "letter"):
         data, held = (write_texts(place / f"{name}_{part}.jsonl", about=name) for part in ("train", "heldout"))
         entry = {"perplexity": str(held), "name": "text", "window": 64, "max_documents": 40}
-        tasks[name] = {"train": {"dataset_name": str(data)}, "evaluation": [entry]}
+        tasks[name] = {"train": {"dataset_name": str(data)}, "learn": [entry]}
     train = settings(base, place / "unused", steps=10 if quick else 1500)
     del train["dataset_name"]
     asked = {"name": "cost", "train": train, "tasks": tasks, "arms": ["single", {"sfa": {"p": [1, 0.25]}}], "curve": 4}
-    config = sequence_config({**asked, "output_dir": str(place / "study"), "keep": "none"})
+    config = sequence_config({**asked, "output_dir": str(place / "study"), "keep_weights": "none"})
     run_sequence(config, console=Console(file=io.StringIO()), workers=1)
     storage = Storage(config.storage)
     jobs = sorted(storage.state(storage.load(config.name)).latest, key=lambda job: job.started)

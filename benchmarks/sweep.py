@@ -38,16 +38,14 @@ from machine import hardware
 from holdfast.support.files import write_json
 
 STUDY = Path(__file__).resolve().parents[1] / "configs" / "label_annealing" / "code-tiny.yaml"
-TRIALS = {
-    "retention": [
-        {"label_annealing": {"weight": [0.1, 0.3, 1, 3, 10]}},
-        {"l2": {"coefficient": [0.0001, 0.001, 0.01, 0.1]}},
-        [{"replay": {"data": "${replay}", "fraction": 0.1}}, {"label": "the base's own text"}],
-        [{"train": {"learning_rate": 2.0e-4}}, {"label": "rate 2.0e-4"}],
-    ]
-}
+ARMS = [
+    {"label_annealing": {"weight": [0.1, 0.3, 1, 3, 10]}},
+    {"l2": {"coefficient": [0.0001, 0.001, 0.01, 0.1]}},
+    [{"replay": {"data": "${replay}", "fraction": 0.1}}, {"label": "the base's own text"}],
+    [{"train": {"learning_rate": 2.0e-4}}, {"label": "rate 2.0e-4"}],
+]
 """Eleven trials beside direct fine-tuning, of the study's."""
-QUICK = {"retention": [{"label_annealing": {"weight": [1]}}, {"l2": {"coefficient": [0.01, 0.1]}}]}
+QUICK_ARMS = [{"label_annealing": {"weight": [1]}}, {"l2": {"coefficient": [0.01, 0.1]}}]
 MINUTES, OVERHEAD, RATIO = 12.0, 0.02, 1.1
 
 
@@ -59,7 +57,7 @@ def whole_study(place: Path, *, quick: bool, workers: int) -> dict[str, Any]:
     """
     from rich.console import Console
 
-    from holdfast.papers.worlds.small_settings import make_setting
+    from holdfast.papers.worlds.toy_settings import make_setting
     from holdfast.studies.sweep.session import run_study
     from holdfast.studies.sweep.study import load_study
 
@@ -67,7 +65,7 @@ def whole_study(place: Path, *, quick: bool, workers: int) -> dict[str, Any]:
     make_setting("code", place / "study" / "data", seed=0, console=Console(stderr=True))
     base_seconds = time.monotonic() - began
     changes: dict[str, Any] = {"output_dir": str(place / "study"), "workers": workers}
-    changes |= {"seeds": [0], "vary": QUICK} if quick else {"seeds": [0, 1, 2], "vary": TRIALS}
+    changes |= {"seeds": [0], "arms": QUICK_ARMS} if quick else {"seeds": [0, 1, 2], "arms": ARMS}
     config = load_study(STUDY, changes)
     if quick:
         config.train["max_steps"] = 4
@@ -94,10 +92,10 @@ def annealing_ratio(place: Path, *, rounds: int, quick: bool) -> dict[str, Any]:
     count."""
     from rich.console import Console
 
-    from holdfast.papers.worlds.small_settings import make_setting
+    from holdfast.papers.worlds.toy_settings import make_setting
     from holdfast.runs.config import train_config
     from holdfast.runs.run import train
-    from holdfast.studies.engine.small import fill
+    from holdfast.studies.engine.toy import fill
     from holdfast.studies.sweep.study import load_study
 
     names = make_setting("code", place / "ratio" / "data", seed=0)

@@ -67,7 +67,7 @@ SOUND: dict[str, list[dict[str, Any]]] = {
     "suite": [
         {},
         {
-            "source": [
+            "keep": [
                 {
                     "perplexity": "prose.jsonl",
                     "name": "a",
@@ -80,13 +80,11 @@ SOUND: dict[str, list[dict[str, Any]]] = {
             "averages": DELETED,
         },
         {
-            "source": [
-                {"task": "colours.yaml", "name": "b", "num_fewshot": 0, "limit": 2, "apply_chat_template": False}
-            ],
+            "keep": [{"task": "colours.yaml", "name": "b", "num_fewshot": 0, "limit": 2, "apply_chat_template": False}],
             "averages": DELETED,
         },
         {
-            "source": [{"choices": "choices.jsonl", "name": "c", "length_normalised": True, "max_documents": 2}],
+            "keep": [{"multiple_choice": "choices.jsonl", "name": "c", "length_normalised": True, "max_documents": 2}],
             "averages": DELETED,
         },
         {"third": ["code.jsonl"], "batch_size": 2, "seed": 3, "limit": 2, "skip": ["reviews"]},
@@ -95,18 +93,18 @@ SOUND: dict[str, list[dict[str, Any]]] = {
         {},
         {
             "vary.learning_rate": [1e-3, 3e-3],
-            "objectives": {"target": "code", "source": "prose"},
-            "keep": "none",
+            "objectives": {"learn": "code", "keep": "prose"},
+            "keep_weights": "none",
             "workers": 1,
         },
-        {"vary": {"retention": [{"l2": {"coefficient": {"log": [0.01, 1], "points": 3}}}]}, "select": {"rule": "knee"}},
+        {"arms": [{"l2": {"coefficient": {"log": [0.01, 1], "points": 3}}}], "select": {"rule": "knee"}},
         {"search": {"sampler": "random", "trials": 3, "seed": 1}},
-        {"select": {"rule": "target_within", "points": 0.1, "strict": True}, "teacher": "online"},
+        {"select": {"rule": "keep_within", "points": 0.1, "strict": True}, "teacher": "online"},
         {"train": "train.yaml"},
     ],
     "update": [
         {},
-        {"tokens": "1k", "scales": DELETED, "scale": 0.5, "seed": 3, "epochs": 2, "keep": "result"},
+        {"tokens": "1k", "scales": DELETED, "scale": 0.5, "seed": 3, "epochs": 2, "keep_weights": "result"},
         {
             "after": "2024-02-01",
             "before": "2024-11-30",
@@ -130,7 +128,7 @@ SOUND: dict[str, list[dict[str, Any]]] = {
             "residuals": True,
             "continued": ["b"],
             "workers": 1,
-            "keep": "none",
+            "keep_weights": "none",
         },
     ],
     "merge": [
@@ -179,22 +177,22 @@ REFUSED: dict[str, list[tuple[dict[str, Any], list[str]]]] = {
         ({"evaluation.batch_size": 0}, ["batch_size"]),
         ({"evaluation.confidence": 1}, ["confidence"]),
         ({"evaluation.before": "TRUE"}, ["before"]),
-        ({"evaluation.source": ["nowhere.jsonl"]}, ["nowhere.jsonl"]),
-        ({"evaluation.source": [{"perplexity": "prose.jsonl", "windw": 3}]}, ["windw", "window"]),
+        ({"evaluation.keep": ["nowhere.jsonl"]}, ["nowhere.jsonl"]),
+        ({"evaluation.keep": [{"perplexity": "prose.jsonl", "windw": 3}]}, ["windw", "window"]),
         ({"learning_rat": 1, "retention": "l3", "evaluation.sauce": 3}, ["learning_rat", "l3", "sauce"]),
     ],
     "suite": [
-        ({"source": [{"task": "nowhere.yaml"}]}, ["nowhere.yaml"]),
-        ({"source": [{"choices": "choices.jsonl", "groop": "a"}]}, ["groop", "group"]),
-        ({"source": [{"choices": "choices.jsonl", "length_normalised": "yes"}]}, ["length_normalised"]),
-        ({"target": [{"classes": "reviews.jsonl", "prompt": "text", "options": [" a"]}]}, ["prompt", "options"]),
+        ({"keep": [{"task": "nowhere.yaml"}]}, ["nowhere.yaml"]),
+        ({"keep": [{"multiple_choice": "choices.jsonl", "groop": "a"}]}, ["groop", "group"]),
+        ({"keep": [{"multiple_choice": "choices.jsonl", "length_normalised": "yes"}]}, ["length_normalised"]),
+        ({"learn": [{"classification": "reviews.jsonl", "prompt": "text", "options": [" a"]}]}, ["prompt", "options"]),
         ({"averages": {"both": ["nothing/acc"]}}, ["nothing"]),
         ({"batch_sise": 3}, ["batch_sise", "batch_size"]),
-        ({"source": "prose.jsonl"}, ["source"]),
+        ({"keep": "prose.jsonl"}, ["keep"]),
     ],
     "sweep": [
         ({"train": DELETED}, ["train"]),
-        ({"vary": DELETED}, ["vary"]),
+        ({"arms": DELETED, "vary": DELETED}, ["arms"]),
         ({"vari": {}}, ["vari", "vary"]),
         ({"vary.learning_rat": [1]}, ["learning_rat"]),
         ({"train.max_step": 3}, ["max_step", "max_steps"]),
@@ -204,10 +202,10 @@ REFUSED: dict[str, list[tuple[dict[str, Any], list[str]]]] = {
         ({"search": {"sampler": "random"}}, ["trials"]),
         ({"select": {"rule": "kne"}}, ["kne", "knee"]),
         ({"select": {"rule": "paper", "poins": 1}}, ["poins", "points"]),
-        ({"keep": "some"}, ["keep", "some"]),
+        ({"keep_weights": "some"}, ["keep_weights", "some"]),
         ({"workers": -1}, ["workers"]),
-        ({"objectives": {"target": "nothing"}}, ["nothing"]),
-        ({"vary": {"retention": [{"l2": {"coeficient": [1]}}]}}, ["coeficient"]),
+        ({"objectives": {"learn": "nothing"}}, ["nothing"]),
+        ({"arms": [{"l2": {"coeficient": [1]}}]}, ["coeficient"]),
     ],
     "update": [
         ({"base": DELETED}, ["base"]),
@@ -231,8 +229,8 @@ REFUSED: dict[str, list[tuple[dict[str, Any], list[str]]]] = {
         ({"budgets": ["few"]}, ["budgets", "few"]),
         ({"continued": ["c"]}, ["continued", "c"]),
         ({"starts": ["middle"]}, ["starts", "middle"]),
-        ({"small": "city"}, ["small", "city"]),
-        ({"small": "world", "families": DELETED, "world": {"peple": 3}}, ["peple", "people"]),
+        ({"toy": "city"}, ["toy", "city"]),
+        ({"toy": "world", "families": DELETED, "world": {"peple": 3}}, ["peple", "people"]),
     ],
     "merge": [
         ({"method": "tise"}, ["tise", "ties"]),

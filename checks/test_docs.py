@@ -244,7 +244,7 @@ def test_the_skill_is_short_and_its_names_exist():
     assert len(page.split()) < 500
     named = set(re.findall(r"`([\w-]+)`", body))
     assert set(SCHEMAS) <= named and set(METHODS) <= named
-    of_training = {"retention", "evaluation", "source", "target"}
+    of_training = {"retention", "evaluation", "keep", "learn"}
     assert of_training <= named and of_training <= set(OWN)
     codes = (
         f"{HoldfastError.exit_code} failed, {UserError.exit_code} the request has to change, 3 a rule",
@@ -308,7 +308,7 @@ def place(desk: Path, model_folder: Path) -> Path:
     put_data("\n".join(re.findall(r"\b\w+\.jsonl\b", "\n".join(page.read_text(encoding="utf-8") for page in PAGES))))
     Path("run.yaml").write_text(
         "model_name_or_path: YOUR_MODEL\ndataset_name: train.jsonl\n"
-        "evaluation: {source: [mmlu, humaneval, prose.jsonl], target: [gsm8k], allow_code_execution: true}\n"
+        "evaluation: {keep: [mmlu, humaneval, prose.jsonl], learn: [gsm8k], allow_code_execution: true}\n"
     )
     Path("ladder.yaml").write_text("ladder: [{model: owner/base, tokens: 1.0e9}]")
     turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
@@ -382,7 +382,7 @@ def test_a_yaml_is_a_sound_configuration(content, place):
         from holdfast.studies.sequence.plan import sequence_config
 
         values = yaml.safe_load(content)
-        if "small" not in values:  # whose base is made
+        if "toy" not in values:  # whose base is made
             values["train"]["model_name_or_path"] = "YOUR_MODEL"
         assert sequence_config(values, source="example.yaml").models
         return
@@ -514,7 +514,7 @@ def scene(model_folder, tokenizer, tmp_path, monkeypatch) -> dict[str, Any]:
     monkeypatch.chdir(tmp_path)
     for name in ("prose", "code", "held_out", "train"):
         write_jsonl(f"{name}.jsonl", [{"text": f"{i} {name}: {s}"} for i in range(3) for s in SENTENCES])
-    suites = {"source": [{"perplexity": "prose.jsonl"}], "target": [{"perplexity": "code.jsonl"}]}
+    suites = {"keep": [{"perplexity": "prose.jsonl"}], "learn": [{"perplexity": "code.jsonl"}]}
     least = {
         "model_name_or_path": str(model_folder),
         "dataset_name": "train.jsonl",

@@ -71,7 +71,7 @@ def test_a_process_that_dies_ends_the_others(desk: Path) -> None:
     assert process.returncode == 1
     assert "evaluation processes has died" in said and "the same command continues" in said
     kept = {p.name for p in (desk / "evaluated" / "base").glob("source.*.json")}
-    assert "source.followed.json" in kept and "source.own.json" not in kept
+    assert "keep.followed.json" in kept and "keep.own.json" not in kept
 
 
 VLLM = """\

@@ -27,13 +27,13 @@ doc_to_target: "{{text}}"
 metric_list: [{metric: bits_per_byte}]
 """
 SERVED = """\
-source:
+keep:
   - {perplexity: texts.jsonl, text: "{text}"}
   - {task: colours.yaml}
   - {task: open.yaml}
   - {task: rolling.yaml}
-  - {choices: texts.jsonl, name: chosen}
-  - {classes: texts.jsonl, name: classified, prompt: "{text} is", options: [" the", " a list"]}
+  - {multiple_choice: texts.jsonl, name: chosen}
+  - {classification: texts.jsonl, name: classified, prompt: "{text} is", options: [" the", " a list"]}
   - {instructions: texts.jsonl, name: followed, max_new_tokens: 4}
 batch_size: 3
 """
@@ -112,7 +112,7 @@ class torch_noise:
         ({"card": {"root": "tuned"}}, "--context_length"),
         ({"card": {"root": "other", "max_model_len": 128}}, "The tokenizer is not that of 'tiny'"),
         ({"card": {"root": "fewer", "max_model_len": 128}}, "The tokenizer is not that of 'tiny'"),
-        ({"scores": False}, "source/chosen: needs log-probabilities"),
+        ({"scores": False}, "keep/chosen: needs log-probabilities"),
     ],
 )
 def test_what_does_not_fit_is_said_before_anything_is_measured(how, said, desk: Path, tokenizer, capsys) -> None:
@@ -128,12 +128,12 @@ def test_what_does_not_fit_is_said_before_anything_is_measured(how, said, desk: 
     assert code == 2
     assert said in error
     assert not (desk / "out").exists()
-    assert "source/open:" not in error  # replies alone can be generated
+    assert "keep/open:" not in error  # replies alone can be generated
 
 
 def test_generated_entries_need_no_log_probabilities(desk: Path, served: CompletionsServer) -> None:
     served.scores = False
-    (desk / "suite.yaml").write_text("source: [{task: open.yaml}, {instructions: texts.jsonl, max_new_tokens: 4}]\n")
+    (desk / "suite.yaml").write_text("keep: [{task: open.yaml}, {instructions: texts.jsonl, max_new_tokens: 4}]\n")
     assert main(["evaluate", served.url, "--suite", "suite.yaml", "--output_dir", "out"]) == 0
     [folder] = [p for p in (desk / "out").iterdir() if p.is_dir()]
     assert len(EvaluationFolder(folder).all()) == 2
@@ -177,7 +177,7 @@ def test_a_server_that_takes_messages_alone(desk: Path, served: CompletionsServe
     served.tokenizer.save_pretrained(desk / "tuned")
     served.card, served.scores = {}, False
     (desk / "suite.yaml").write_text(
-        "source:\n  - {task: open.yaml, apply_chat_template: true}\n"
+        "keep:\n  - {task: open.yaml, apply_chat_template: true}\n"
         "  - {instructions: texts.jsonl, apply_chat_template: true, max_new_tokens: 8}\n"
     )
     command = ["evaluate", "tuned", f"there={served.url}", "--suite", "suite.yaml", "--output_dir", "out", "--chat"]
@@ -187,7 +187,9 @@ def test_a_server_that_takes_messages_alone(desk: Path, served: CompletionsServe
     for one in here.all():
         mine, theirs = here.samples(one.suite, one.name), there.samples(one.suite, one.name)
         assert [row["output"] for row in mine] == [row["output"] for row in theirs]
-    (desk / "suite.yaml").write_text("source: [{task: open.yaml}, {choices: texts.jsonl}, {task: colours.yaml}]\n")
+    (desk / "suite.yaml").write_text(
+        "keep: [{task: open.yaml}, {multiple_choice: texts.jsonl}, {task: colours.yaml}]\n"
+    )
     assert main([*command[:1], *command[2:]]) == 2
     assert capsys.readouterr().err.count("can only be asked for replies to conversations") == 3
 

@@ -18,7 +18,7 @@ from evaluation.test_images import OPTIONS, choices, on, question, reference, wr
 from holdfast.cli.main import main
 from holdfast.errors import ConfigError, DataError
 from holdfast.evaluation.entries import EvaluationPlan
-from holdfast.evaluation.kinds.answers import AnswersEntry
+from holdfast.evaluation.kinds.answer_distribution import AnswerDistributionEntry
 from holdfast.evaluation.kinds.task import TaskEntry
 from holdfast.evaluation.measures import check, measure
 from holdfast.evaluation.resume import Partial
@@ -55,7 +55,7 @@ def shown(**changes: str) -> TaskEntry:
     rows = [{"question": f"{n}. Which?", "answer": "red", "image": image(list(COLOURS)[n % 4])} for n in range(6)]
     features = Features({"question": Value("string"), "answer": Value("string"), "image": Kind()})
     Dataset.from_list(rows, features=features).to_parquet("shown.parquet")
-    return TaskEntry(suite="source", name="shown", task="shown.yaml")
+    return TaskEntry(suite="keep", name="shown", task="shown.yaml")
 
 
 def member(text: str) -> str:
@@ -85,7 +85,7 @@ def test_a_group_of_groups_with_several_images_and_none(chat: bool, desk: Path) 
     means = "aggregate_metric_list: [{metric: exact_match, aggregation: mean, weight_by_size: true}]\n"
     seen = f"group: seen\ntask:\n{member(Path('shown.yaml').read_text())}{member(pairs)}{means}"
     Path("exam.yaml").write_text(f"group: exam\ntask:\n{member(seen)}{member(told)}{means}")
-    how = {"apply_chat_template": chat, "suite": "source"}
+    how = {"apply_chat_template": chat, "suite": "keep"}
     plan = EvaluationPlan(entries=(entry,), batch_size=3)
     whole = measure(TaskEntry(name="exam", task="exam.yaml", **how), on(loaded, plan=plan))
     of = [{**row, "task": row["task"].split("::")[-1]} for row in whole.rows]
@@ -134,7 +134,7 @@ def test_chartqa_by_its_name_on_a_local_file(llava: Path) -> None:
     settings = json.loads(Path("whole/config.json").read_text())
     settings["text_config"]["max_position_embeddings"] = 2048
     Path("whole/config.json").write_text(json.dumps(settings))
-    loaded, entry = load("whole"), TaskEntry(suite="source", name="chartqa", task="chartqa", data="charts.parquet")
+    loaded, entry = load("whole"), TaskEntry(suite="keep", name="chartqa", task="chartqa", data="charts.parquet")
     found = measure(entry, on(loaded, plan=EvaluationPlan(entries=(entry,))))
     assert found.primary == "exact_match" and {"relaxed_accuracy", "anywhere_accuracy"} <= found.figures.keys()
     assert len({row["doc"] for row in found.rows}) == 4
@@ -160,7 +160,7 @@ def test_mmmu_by_its_name_on_a_local_file(llava: Path) -> None:
     settings["text_config"]["max_position_embeddings"] = 1024
     Path("whole/config.json").write_text(json.dumps(settings))
     loaded = load("whole")
-    entry = TaskEntry(suite="source", name="mmmu", task="mmmu_val_art_and_design", data="exam.parquet")
+    entry = TaskEntry(suite="keep", name="mmmu", task="mmmu_val_art_and_design", data="exam.parquet")
     found = measure(entry, on(loaded, plan=EvaluationPlan(entries=(entry,))))
     assert found.primary == "acc" and len({row["task"] for row in found.rows}) == 4 and len(found.rows) == 8
 
@@ -170,12 +170,12 @@ def test_mmmu_by_its_name_on_a_local_file(llava: Path) -> None:
 def test_two_processes_by_the_command(llava: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     shown()
-    Path("suite.yaml").write_text("source:\n  - {choices: questions.jsonl}\n  - {task: shown.yaml}\n")
+    Path("suite.yaml").write_text("keep:\n  - {multiple_choice: questions.jsonl}\n  - {task: shown.yaml}\n")
     words = ["evaluate", "whole", "--suite", "suite.yaml", "--output_dir"]
     assert main([*words, "one"]) == 0
     assert main([*words, "two", "--num_processes", "2"]) == 0
     for name in ("questions", "shown"):
-        one, two = (Path(f"{out}/whole/source.{name}.samples.jsonl").read_text() for out in ("one", "two"))
+        one, two = (Path(f"{out}/whole/keep.{name}.samples.jsonl").read_text() for out in ("one", "two"))
         assert one == two and len(one.splitlines()) == 6
 
 
@@ -203,7 +203,7 @@ def test_a_harness_task_with_images(desk: Path) -> None:
     ("changes", "kind", "said"),
     [
         ({"kind": ("generate_until", "multiple_choice")}, TaskEntry, "asks about images by generate_until only"),
-        ({}, AnswersEntry, "shows images, and answers entries ask by text"),
+        ({}, AnswerDistributionEntry, "shows images, and answers entries ask by text"),
         ({"sound": ("doc_to_image: [image]", "doc_to_audio: [image]")}, TaskEntry, "has sounds in its questions"),
     ],
 )
@@ -212,7 +212,7 @@ def test_harness_tasks_that_cannot_be_asked(changes: Any, kind: Any, said: str, 
     if "kind" in changes:
         Path("shown.yaml").write_text(Path("shown.yaml").read_text() + "doc_to_choice: [red, blue]\n")
     with pytest.raises(ConfigError, match=said):
-        check(kind(suite="source", name="shown", task=entry.task), loaded.tokenizer, loaded.processor)
+        check(kind(suite="keep", name="shown", task=entry.task), loaded.tokenizer, loaded.processor)
 
 
 @pytest.mark.parametrize(

@@ -180,7 +180,7 @@ def test_fieller_covers_the_true_share():
     assert 0.92 < hits / rounds < 0.98
 
 
-TARGET, SOURCE = ("target", "functions", "nats_per_token"), ("source", "prose", "nats_per_token")
+TARGET, SOURCE = ("learn", "functions", "nats_per_token"), ("keep", "prose", "nats_per_token")
 
 
 Z = 1.959963984540054

@@ -49,7 +49,7 @@ EXPECTED = {
         "'gained')",
         "'report.html'",
     ],
-    "gate": ["] 3\n", "source/prose drop > 0.5%", "fail"],
+    "gate": ["] 3\n", "keep/prose drop > 0.5%", "fail"],
     "own_method": ["'keeps what it declares']\n", "my_method.py:Dropback", "'sha256'", "'gained')"],
 }
 """What the cells show, by notebook."""

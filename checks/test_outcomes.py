@@ -62,17 +62,17 @@ def test_a_verdict_counts_the_claims(tmp_path):
     assert f"\n- toy scale: {sums}.\n  Of {len(STATEMENTS)} claims" in page
 
 
-def written(folder, study, rules=RULES, size="thorough"):
+def written(folder, study, rules=RULES, size="medium"):
     claims = check_claims(dict.fromkeys(RECIPES, study))
     found = {"rules": rules, "size": size, "claims": claims_json(claims), "family": family_line(claims)}
-    write_json(folder / "x-toy.json", found)
+    write_json(folder / "x-medium.json", found)
     return claims_page({"x": ("A paper", STATEMENTS)}, folder)
 
 
 def test_an_outcome_stands_beside_the_paper(tmp_path):
     page = written(tmp_path, paper_like())
     [line] = [row for row in page.splitlines() if row.startswith("| 2a ")]
-    assert "**holds**<br>label annealing at 90 % of the gain: source loss avoided: " in line
+    assert "**holds**<br>label annealing at 90 % of the gain: keep loss avoided: " in line
     assert line.endswith(f"| {NOT_RUN} | met |"), "nothing was run at the real scale"
     assert "ours, toy scale: Of 18 claims" in page
     assert len([row for row in page.splitlines() if row.startswith("| ")]) == len(STATEMENTS) + 2
@@ -97,14 +97,14 @@ def test_outcomes_of_other_rules_and_of_a_quick_check_are_not_shown(tmp_path, ch
 def test_claims_that_were_judged_apart_stand_in_one_table(tmp_path):
     """Each file keeps its own line on what holds at once."""
     claim = {"verdict": "holds", "figures": [], "preconditions": []}
-    for name, number in (("sfa-look", "1"), ("sfa-more-look", "2")):
-        about = {"rules": RULES, "size": "look", "family": f"family of {number}", "studies": {f"r_{number}": {}}}
+    for name, number in (("sfa-small", "1"), ("sfa-more-small", "2")):
+        about = {"rules": RULES, "size": "small", "family": f"family of {number}", "studies": {f"r_{number}": {}}}
         (tmp_path / f"{name}.json").write_text(json.dumps({**about, "claims": [{**claim, "number": number}]}))
     rule = Rule("It is so.", lambda record, level: [])
     statements = [Statement(number=n, recipe=f"r_{n}", text="t", paper="p", rule=rule) for n in "123"]
     page = claims_page({"sfa": ("Soup", statements)}, tmp_path)
     rows = [line for line in page.splitlines() if line.startswith(("| 1", "| 2", "| 3"))]
     assert ["**holds**" in row for row in rows] == [True, True, False]
-    assert "ours, a look, r 1: family of 1" in page and "ours, a look, r 2: family of 2" in page
+    assert "ours, small, r 1: family of 1" in page and "ours, small, r 2: family of 2" in page
     told = add_verdicts("<!-- verdict: sfa -->\n<!-- /verdict -->", tmp_path)
     assert "holds 2" in told and "family of 1" in told and "family of 2" in told

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from data_files import jsonl, rows_of
-from holdfast.evaluation.kinds.classes import read_classes
+from holdfast.evaluation.kinds.classification import read_classes
 from holdfast.evaluation.suite import parse_evaluation
 from holdfast.evaluation.text.questions import read_questions
 from tiny import build_tokenizer
@@ -98,8 +98,8 @@ def test_the_rows_are_measured_as_classes_and_as_choices():
     records = [{"text": f"Sentence {n}.", "label": n % 2} for n in range(4)]
     SCRIPT["main"](["subj", str(jsonl("in.jsonl", records)), "--output", "subj.jsonl"])
     options = [" objective", " subjective"]
-    classes = {"classes": "subj.jsonl", "prompt": "{prompt}", "options": options, "label": "answer"}
-    plan, problems = parse_evaluation({"target": [classes, {"choices": "subj.jsonl", "name": "asked"}]})
+    classes = {"classification": "subj.jsonl", "prompt": "{prompt}", "options": options, "label": "answer"}
+    plan, problems = parse_evaluation({"learn": [classes, {"multiple_choice": "subj.jsonl", "name": "asked"}]})
     assert not problems
     texts = read_classes(plan.entries[0])
     assert [text.gold for text in texts] == [0, 1, 0, 1]

@@ -44,7 +44,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
         tokenizer.chat_template = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
         tokenizer.save_pretrained(folder / name)
     (folder / "prose.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
-    (folder / "suite.yaml").write_text("source: [prose.jsonl]\n")
+    (folder / "suite.yaml").write_text("keep: [prose.jsonl]\n")
     return folder
 
 
@@ -136,8 +136,8 @@ def test_the_actions_outputs_and_steps_are_there() -> None:
 @pytest.mark.parametrize(("after", "code"), [pytest.param("same", 0, marks=pytest.mark.slow), ("worse", 3)])
 def test_the_gitlab_job(server: dict[str, str], models: Path, tmp_path: Path, after: str, code: int) -> None:
     given = {**GITLAB["variables"], "BEFORE": str(models / "base"), "AFTER": str(models / after)}
-    given |= {"FAIL_IF": "source rise > 90%\nany drop > 2%", "SUITE": "suite.yaml"}
-    (tmp_path / "suite.yaml").write_text(f"source: [{models / 'prose.jsonl'}]\n")
+    given |= {"FAIL_IF": "keep rise > 90%\nany drop > 2%", "SUITE": "suite.yaml"}
+    (tmp_path / "suite.yaml").write_text(f"keep: [{models / 'prose.jsonl'}]\n")
     ended = shell("\n".join([*GITLAB["before_script"], *GITLAB["script"]]), {**server, **given}, tmp_path)
     assert ended.returncode == code, ended.stderr
     report = tmp_path / GITLAB["artifacts"]["reports"]["junit"]

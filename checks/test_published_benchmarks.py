@@ -13,7 +13,7 @@ import torch
 
 from evaluation.conftest import make_model, make_tokenizer, measured
 from holdfast.evaluation.judge.answers import read_prompts
-from holdfast.evaluation.kinds.answers import AnswersEntry
+from holdfast.evaluation.kinds.answer_distribution import AnswerDistributionEntry
 from holdfast.evaluation.kinds.code import CodeEntry
 from holdfast.evaluation.kinds.task import TaskEntry
 from holdfast.evaluation.measures import check
@@ -54,7 +54,7 @@ def tokenizer():
 def an_entry(shared: Path, task: str, kind: type[TaskEntry] = TaskEntry, **changes) -> TaskEntry:
     data, shown = FILES[task]
     files = {"data": str(shared / data), "fewshot_data": str(shared / shown) if shown else None}
-    return kind(suite="source", name=task, task=task, **{**files, "limit": 4, **changes})
+    return kind(suite="keep", name=task, task=task, **{**files, "limit": 4, **changes})
 
 
 @pytest.mark.parametrize("task", [t for t in FILES if t != "mmlu"])
@@ -180,7 +180,7 @@ def test_programs_of_the_release_pass_and_empty_ones_do_not(shared_data, model, 
         return [solutions[r.args[0]] if i % 2 == 0 else "    pass\n" for i, r in enumerate(requests)]
 
     monkeypatch.setattr(SharedPrefixLM, "generate_until", generate)
-    entry = CodeEntry(suite="target", name="humaneval", task="humaneval", data=str(data), limit=3, samples=2)
+    entry = CodeEntry(suite="learn", name="humaneval", task="humaneval", data=str(data), limit=3, samples=2)
     found = measured(model, tokenizer, entry, allow_code_execution=True)
     assert found.primary == "pass@1" and found.metrics["pass@1"].value == pytest.approx(0.5)
     assert all(row["n"] == 2 and row["correct"] == 1 and row["pass@1"] == 0.5 for row in found.rows)
@@ -191,7 +191,7 @@ def test_programs_of_the_release_pass_and_empty_ones_do_not(shared_data, model, 
 def test_both_files_of_mbpp(shared_data, model, tokenizer, monkeypatch, name):
     from holdfast.evaluation.kinds.code import read_problems
 
-    entry = CodeEntry(suite="target", name="mbpp", task="mbpp", data=str(shared_data / "mbpp" / name), limit=2)
+    entry = CodeEntry(suite="learn", name="mbpp", task="mbpp", data=str(shared_data / "mbpp" / name), limit=2)
     problems, shown = read_problems(entry)
     assert [p["task_id"] for p in shown] == [2, 3, 4] and problems[0]["task_id"] >= 11
     solutions = iter([p["code"] for p in problems])
@@ -204,7 +204,7 @@ def test_both_files_of_mbpp(shared_data, model, tokenizer, monkeypatch, name):
 
 
 def test_answer_positions_of_mmlu(shared_data, model, tokenizer):
-    entry = an_entry(shared_data, "mmlu_anatomy", AnswersEntry, num_fewshot=2, limit=10)
+    entry = an_entry(shared_data, "mmlu_anatomy", AnswerDistributionEntry, num_fewshot=2, limit=10)
     found = measured(model, tokenizer, entry)
     rows = found.rows
     assert found.primary == "mass" and found.settings["num_fewshot"] == 2 and len(rows) == 10

@@ -56,7 +56,7 @@ def test_every_run_of_the_plan_is_a_configuration_that_train_takes(bench, tmp_pa
         assert [m.name for m in config.retention] == (auto if asked == ["auto"] else asked)
     entries, problems = parse_evaluation(bench.evaluation(target, files))
     assert not problems
-    assert {e.suite for e in entries.entries} == {"target", "validation", "source"}
+    assert {e.suite for e in entries.entries} == {"learn", "validation", "keep"}
 
 
 def test_articles_are_about_all_people_and_no_question_stands_in_them(bench, script):
@@ -89,11 +89,11 @@ def made_row(bench, name: str, rate: float, nats: dict[str, float], *, seed: int
     rng = np.random.default_rng(7)
     entries = []
     for suite, entry in (
-        ("target", "facts"),
+        ("learn", "facts"),
         ("validation", "facts_validation"),
-        ("source", "conversations"),
-        ("source", "peps"),
-        ("source", "handbook"),
+        ("keep", "conversations"),
+        ("keep", "peps"),
+        ("keep", "handbook"),
     ):
         tokens = rng.integers(5, 50, 60)
         per_token = 3.0 + rng.normal(0, 0.5, 60) + nats[suite] + rng.normal(0, 0.001, 60)
@@ -126,7 +126,7 @@ def made_row(bench, name: str, rate: float, nats: dict[str, float], *, seed: int
 
 
 def made_table(bench, table, lost: float):
-    start = made_row(bench, "start", 0.0, {"target": 0.0, "validation": 0.0, "source": 0.0})
+    start = made_row(bench, "start", 0.0, {"learn": 0.0, "validation": 0.0, "keep": 0.0})
     runs = [
         ("direct-0.0001", 1e-4, 0.6, lost),
         ("direct-0.0005", 5e-4, 0.5, 10 * lost),
@@ -135,7 +135,7 @@ def made_table(bench, table, lost: float):
     arms = [
         table.Arm(
             name=name,
-            rows={0: made_row(bench, name, rate, {"target": -gain, "validation": -gain, "source": loss})},
+            rows={0: made_row(bench, name, rate, {"learn": -gain, "validation": -gain, "keep": loss})},
         )
         for name, rate, gain, loss in runs
     ]
@@ -155,7 +155,7 @@ def test_the_tuned_rate_is_the_best_on_validation_data_and_has_to_lose_something
 
 def test_claims_of_mathematics_are_held_against_the_arms(bench, table):
     record = table.study_of(made_table(bench, table, lost=0.2))
-    assert record.references["source/peps/nats_per_token"] == {"unigram": 7.0}
+    assert record.references["keep/peps/nats_per_token"] == {"unigram": 7.0}
     found = table.outcome(record)
     assert {c["recipe"] for c in found["claims"]} == {"math"} and found["seeds"] == [0]
     assert {c["verdict"] for c in found["claims"]} == {"cannot tell"}, "rows without comparisons tell nothing"
@@ -169,7 +169,7 @@ def test_rows_are_the_start_s_evaluations_again(bench, tmp_path):
     folder = EvaluationFolder(tmp_path / "a")
     folder.write(
         Evaluation(
-            suite="source",
+            suite="keep",
             name="text",
             kind="perplexity",
             primary="nats_per_token",
@@ -242,7 +242,7 @@ def test_an_arm_of_one_seed_is_no_part_of_the_study_of_two(bench, table):
     arms.append(
         table.Arm(
             name="lora-3e-4",
-            rows={0: made_row(bench, "lora-3e-4", 3e-4, {"target": 0.0, "validation": 0.0, "source": 0.0})},
+            rows={0: made_row(bench, "lora-3e-4", 3e-4, {"learn": 0.0, "validation": 0.0, "keep": 0.0})},
         )
     )
     record = table.study_of(table.Table(target="articles", start=found.start, arms=arms))
@@ -256,7 +256,7 @@ def test_a_run_of_one_seed_is_held_against_direct_runs_of_that_seed(bench, table
         table.Arm(name=a.name, rows={**a.rows, 1: made_row(bench, a.name, a.rate, second, seed=1)})
         for a, second in zip(
             found.arms[:2],
-            [{"target": -0.6, "validation": -0.6, "source": 9.0}, {"target": -0.5, "validation": -0.5, "source": 9.0}],
+            [{"learn": -0.6, "validation": -0.6, "keep": 9.0}, {"learn": -0.5, "validation": -0.5, "keep": 9.0}],
             strict=True,
         )
     ]

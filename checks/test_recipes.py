@@ -116,11 +116,11 @@ def head(name: str) -> str:
     return "\n".join(line.removeprefix("#") for line in lines)
 
 
-def alternatives(name: str) -> list[list[dict[str, Any]]]:
+def arms(name: str) -> list[list[dict[str, Any]]]:
     """Every way of keeping that a recipe tries, as a training configuration has it."""
     found = []
     values = read(name)
-    for one in values["vary"]["retention"] if "vary" in values else [values["retention"]]:
+    for one in values["arms"] if "arms" in values else [values["retention"]]:
         methods = [] if one == "none" else one if isinstance(one, list) else [one]
         spread = [
             [(method, key, v) for v in (value if isinstance(value, list) else [value])]
@@ -172,14 +172,14 @@ def test_the_recipes_are_these() -> None:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_a_recipe_is_sound_with_every_alternative(name: str) -> None:
-    values, tried = training(name), alternatives(name)
+    values, tried = training(name), arms(name)
     for one in tried:
         config = checked(values, retention=one)
         assert [m.name for m in config.retention] == [next(iter(m)) for m in one]
         assert not any(m.off for m in config.retention)
     assert {"+".join(next(iter(m)) for m in one) for one in tried} == METHODS[name]
     config = checked(values)
-    assert config.evaluation.suites == ("source", "target") and config.evaluation.before
+    assert config.evaluation.suites == ("keep", "learn") and config.evaluation.before
     assert config.training.max_length >= 1024 and config.training.num_train_epochs > 0
     assert config.training.save_total_limit and config.resolved["output_dir"].startswith("runs/")
     assert all("trust_remote_code" not in note for note in config.notes)
@@ -190,12 +190,12 @@ def test_a_search_without_old_data_uses_none(name: str, capsys: pytest.CaptureFi
     from holdfast.retention.registry import METHODS as KNOWN
 
     study = read(f"without_old_data/{name}")
-    ways = [way if isinstance(way, list) else [way] for way in study["vary"]["retention"]]
+    ways = [way if isinstance(way, list) else [way] for way in study["arms"]]
     used = {name for way in ways for method in way for name in method} - {"label"}
     methods, search = WITHOUT_OLD_DATA[name]
     assert used == methods
     assert not {name for name in used & KNOWN.keys() if KNOWN[name].old_data}
-    assert "replay" not in re.sub("self_replay", "", yaml.safe_dump(study["vary"]))
+    assert "replay" not in re.sub("self_replay", "", yaml.safe_dump(study["arms"]))
     config = str(CONFIGS / f"without_old_data/{name}.yaml")
     assert main(["sweep", "--config", config, "--dry_run"]) == 0
     assert search in capsys.readouterr().out
@@ -203,7 +203,7 @@ def test_a_search_without_old_data_uses_none(name: str, capsys: pytest.CaptureFi
 
 @pytest.mark.parametrize("name", STUDIES)
 def test_a_study_of_paper_000(name: str) -> None:
-    study, tried = read(f"label_annealing/{name}"), alternatives(f"label_annealing/{name}")
+    study, tried = read(f"label_annealing/{name}"), arms(f"label_annealing/{name}")
     assert study["name"] == name and study["output_dir"] == f"runs/label_annealing/{name}"
     assert len(tried) + 1 == STUDIES[name][0], "and direct fine-tuning"
     config = checked(study["train"])
@@ -218,7 +218,7 @@ def test_a_mistake_in_a_recipe_would_show(name: str) -> None:
     values = copy.deepcopy(training(name))
     values["lerning_rate"] = values.pop("learning_rate")
     values["evaluation"]["befor"] = True
-    values["evaluation"]["target"][0] = {"task": "mmlu", "num_fewshots": 3}
+    values["evaluation"]["learn"][0] = {"task": "mmlu", "num_fewshots": 3}
     with pytest.raises(ConfigError) as caught:
         checked(values, retention=[{"label_annealing": {"wieght": 1}}])
     assert len(caught.value.problems) == 4
@@ -277,7 +277,7 @@ def test_the_commands_in_the_head_are_sound_and_make_the_data(name: str, monkeyp
                 path.touch()
             command, options = command_of(words)
             made.add(str(command.read(options).output))
-    if "vary" not in read(name):
+    if "arms" not in read(name):
         assert set(subjects) == {"train"}
         return
     assert subjects.count("sweep") == 2
@@ -293,7 +293,7 @@ def test_a_recipe_measures_the_papers_suite(name: str) -> None:
 
     (path,) = suite_files(f"label_annealing-{name}")
     suite, study = yaml.safe_load(path.read_text(encoding="utf-8")), read(f"label_annealing/{name}")
-    for side in ("target", "source"):
+    for side in ("learn", "keep"):
         entries = [{k: v for k, v in entry.items() if k != "data"} for entry in study["train"]["evaluation"][side]]
         assert [entry for entry in entries if "win_rate" not in entry] == suite[side]
         wanted = study["objectives"][side]
@@ -309,7 +309,7 @@ def test_what_the_head_computes(name: str) -> None:
     text, (trials, tokens) = " ".join(head(f"label_annealing/{name}").split()), STUDIES[name]
     direct = 6 * 8.03e9 * 5 * tokens / (8 * 989e12 * 0.4) / 3600
     hours = direct
-    for one in alternatives(f"label_annealing/{name}"):
+    for one in arms(f"label_annealing/{name}"):
         names = [next(iter(m)) for m in one]
         hours += direct * (4 / 3 if "label_annealing" in names else 1) * (1 / 0.9 if "replay" in names else 1)
 
@@ -327,7 +327,7 @@ def test_what_the_head_computes(name: str) -> None:
 def test_tasks_of_the_recipes_exist() -> None:
     from holdfast.evaluation.tasks.tasks import index
 
-    sides = [training(name)["evaluation"][side] for name in METHODS for side in ("source", "target")]
+    sides = [training(name)["evaluation"][side] for name in METHODS for side in ("keep", "learn")]
     tasks = {entry["task"] for entries in sides for entry in entries if "task" in entry}
     assert tasks and tasks <= {*index(), "quality"}
 
@@ -442,7 +442,7 @@ def test_an_overtraining_study_is_sound(name: str, model_folder: Path) -> None:
         Path(values["ladder"]).write_text(yaml.safe_dump({"ladder": rungs}))
     else:
         put_data(text)
-        values["generalist"] = [e for e in values["generalist"] if "task" not in e]  # data of a hub
+        values["keep"] = [e for e in values["keep"] if "task" not in e]  # data of a hub
         for place in range(len(values["ladder"])):
             shutil.copytree(model_folder, f"rung-{place}")
             values["ladder"][place] = {"model": f"rung-{place}", "tokens": 1e9 * (place + 1)}

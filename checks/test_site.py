@@ -23,7 +23,7 @@ LOADED = re.compile(
 def site(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """`docs/site.py`, writing elsewhere."""
     script = runpy.run_path(str(ROOT / "docs/site.py"))
-    script["main"].__globals__["SOURCE"] = script["SOURCE"] = tmp_path_factory.mktemp("site") / "source"
+    script["main"].__globals__["SOURCE"] = script["SOURCE"] = tmp_path_factory.mktemp("site") / "keep"
     script["main"]()
     return script
 

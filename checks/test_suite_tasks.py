@@ -23,7 +23,7 @@ def labels_of():
 
     def of(task: str) -> set[str]:
         if task not in known:
-            configs = tasks._find_configs(TaskEntry(suite="source", name=task, task=task))
+            configs = tasks._find_configs(TaskEntry(suite="keep", name=task, task=task))
             assert configs
             known[task] = set.intersection(*(set(labels(config)) for config in configs))
         return known[task]

@@ -58,7 +58,7 @@ def train(place: Path, model: Path, name: str, *options: str) -> Path:
         "label_annealing:weight=1.0",
         "--retention",
         f"{REFERENCE}:rate=0.2",
-        "--source",
+        "--keep",
         "held_out.jsonl",
         *options,
     ]
@@ -98,9 +98,9 @@ def test_two_processes_end_with_the_weights_of_one(model_folder, tmp_path, monke
         assert double["ce"] == pytest.approx(single["ce"], abs=1e-5)
         assert double["kl"] == pytest.approx(single["kl"], abs=1e-6)
     assert (two / "report.html").is_file()
-    starts = [(run / "evaluations" / "start" / "source.held_out.samples.jsonl").read_bytes() for run in (one, two)]
+    starts = [(run / "evaluations" / "start" / "keep.held_out.samples.jsonl").read_bytes() for run in (one, two)]
     assert starts[0] == starts[1]  # two measured what one did
-    result = json.loads((two / "evaluations" / "result" / "source.held_out.json").read_text())
+    result = json.loads((two / "evaluations" / "result" / "keep.held_out.json").read_text())
     assert result["metrics"]["nats_per_token"]["n"] == len(SENTENCES)
 
 

@@ -29,7 +29,7 @@ def done(once: Callable[..., Path]) -> Path:
 
     def two_ways(*args: Any, **kwargs: Any) -> dict[str, Any]:
         values = all_ways(*args, **kwargs)
-        values["vary"] = {"retention": [{"label_annealing": {"weight": 1}}]}
+        values["arms"] = [{"label_annealing": {"weight": 1}}]
         return values
 
     all_ways = quickstart.sweep_of
@@ -56,7 +56,7 @@ def test_every_way_is_a_finished_run_from_one_start(done: Path) -> None:
         folder = RunFolder(done / "run" / trial.runs[0].folder)
         run = folder.read()
         assert (run.status, run.training["steps"]) == ("finished", 10) and folder.report_file.is_file()
-        assert {(c.suite, c.name) for c in folder.comparisons()} == {("source", "prose"), ("target", "code")}
+        assert {(c.suite, c.name) for c in folder.comparisons()} == {("keep", "prose"), ("learn", "code")}
         starts.add(run.model["hash"])
     assert [t.label for t in record.trials] == ["direct fine-tuning", "label annealing"]
     assert (record.status, len(starts)) == ("finished", 1)
@@ -89,7 +89,7 @@ def test_the_real_models_sweep_on_a_tiny_model(
     record = read_study(out)
     assert record.status == "finished" and len(record.trials) == 4
     names = {(c.suite, c.name) for trial in record.trials for c in trial.runs[0].comparisons}
-    assert names == {("source", "prose"), ("target", "replies")}
+    assert names == {("keep", "prose"), ("learn", "replies")}
 
 
 def test_ctrl_c_stops_all_workers_and_the_same_command_continues(tmp_path: Path) -> None:

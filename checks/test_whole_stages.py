@@ -15,12 +15,12 @@ from holdfast.studies.stages.plan import stages_config
 
 def quick_values(place: Path, **changes: Any) -> dict[str, Any]:
     """A study of seconds, as its YAML has it."""
-    from holdfast.papers.worlds.small_settings import make_setting
-    from holdfast.studies.engine.small import fill
+    from holdfast.papers.worlds.toy_settings import make_setting
+    from holdfast.studies.engine.toy import fill
 
     recipe = Path(__file__).parents[1] / "src/holdfast/papers/recipes/stages/tiny.yaml"
     values = yaml.safe_load(recipe.read_text())
-    values.pop("small")
+    values.pop("toy")
     values = fill(values, make_setting("stages", place / "data", quick=True))
     values["train"]["num_train_epochs"] = 1
     values |= {"probing_passages": 8, "output_dir": "study", "curve": 2, "tokens": 4000, "even_at_chance": True}
@@ -34,7 +34,7 @@ def test_a_whole_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOLDFAST_CACHE", str(tmp_path / "cache"))
-    config = stages_config(quick_values(tmp_path, remedy="label_annealing"))
+    config = stages_config(quick_values(tmp_path, with_retention="label_annealing"))
     record = run_stages(config, workers=1)
     assert record.status == "finished" and record == read_stages("study")
     assert [v.arm for v in record.verdicts] == ["direct", "direct", "remedy", "remedy"], "facts and letters of each"
@@ -74,7 +74,7 @@ def test_a_restoring_that_is_killed_ends_with_the_same_bits(tmp_path: Path, monk
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOLDFAST_CACHE", str(tmp_path / "cache"))
-    values = quick_values(tmp_path, keep="all", curve=0, along={})
+    values = quick_values(tmp_path, keep_weights="all", curve=0, along={})
     values["restore"] |= {"save_strategy": "steps", "save_steps": 2, "per_device_train_batch_size": 2}
     run_stages(stages_config({**values, "output_dir": "whole"}), workers=1)
 

@@ -2,9 +2,9 @@
 `docs/outcomes/<paper>-<scale>.json`, each a claims.json as `holdfast reproduce` writes it.
 
     holdfast reproduce label-annealing
-    holdfast reproduce label-annealing --thorough
-    cp reproduce-label-annealing/claims.json docs/outcomes/label-annealing-look.json
-    cp reproduce-label-annealing-thorough/claims.json docs/outcomes/label-annealing-toy.json
+    holdfast reproduce label-annealing --medium
+    cp reproduce-label-annealing/claims.json docs/outcomes/label-annealing-small.json
+    cp reproduce-label-annealing-medium/claims.json docs/outcomes/label-annealing-medium.json
     python docs/claims_page.py                           # writes docs/claims.md, and the verdicts in docs/papers.md
 
 Claims that were judged in a family of their own, as by `--recipes pictures`, have a file of their own beside it:
@@ -27,8 +27,8 @@ from holdfast.papers.claims.registry import papers
 from holdfast.papers.claims.rules import FAILS, HOLDS, UNKNOWN
 from holdfast.support.files import read_json
 
-SCALES = {"look": "ours, a look", "toy": "ours, toy scale", "real": "ours, real scale"}
-"""By file name: what the column is called. A look is at toy scale, with fewer seeds and arms."""
+SCALES = {"small": "ours, small", "medium": "ours, medium", "real": "ours, real scale"}
+"""By file name: what the column is called. Small has fewer seeds and arms; both are at toy scale."""
 NOT_RUN = "not yet run under these rules"
 HEAD = """\
 # Claims

@@ -25,7 +25,7 @@ from holdfast.papers.worlds.embedded import EmbeddedCorpus, embedded_corpus
 from holdfast.papers.worlds.gguf import file_sha256
 from holdfast.papers.worlds.pretrain import pack_rows, pretrain
 from holdfast.papers.worlds.quickstart_base import FOLDER
-from holdfast.papers.worlds.small_settings import base_recipe, base_texts
+from holdfast.papers.worlds.toy_settings import base_recipe, base_texts
 from holdfast.papers.worlds.tuned import deciding_libraries
 from holdfast.support.files import write_json
 
@@ -56,7 +56,7 @@ def make(folder: Path, corpus: EmbeddedCorpus) -> None:
     vocabulary.write_text(json.dumps(json.loads(vocabulary.read_text()), ensure_ascii=False, separators=(",", ":")))
     record = {
         "made_by": "examples/quickstart_base.py",
-        "texts": "prose and code of CPython (PSF licence): base_texts of holdfast.papers.worlds.small_settings",
+        "texts": "prose and code of CPython (PSF licence): base_texts of holdfast.papers.worlds.toy_settings",
         "python": corpus.python,
         "corpus_sha256": corpus.sha256,
         "recipe": asdict(recipe),

@@ -32,7 +32,7 @@ def comparison(side: str, gain: float, half: float) -> Comparison:
     )
 
 
-def answered(name: str, metric: str, gain: float, half: float = 0.005, suite: str = "source") -> Comparison:
+def answered(name: str, metric: str, gain: float, half: float = 0.005, suite: str = "keep") -> Comparison:
     """The start against a result that answers a larger share of the questions right."""
     return Comparison(
         suite=suite,
@@ -79,7 +79,7 @@ def trial(
     runs = []
     for place, seed in enumerate(seeds):
         shift = noise * shifts[place % 3] * (1 if len(seeds) > 1 else 0)
-        compared = [comparison("target", target + shift, half), comparison("source", source - shift, half), *beside]
+        compared = [comparison("learn", target + shift, half), comparison("keep", source - shift, half), *beside]
         runs.append(
             SeedRun(
                 seed=seed,
@@ -88,7 +88,7 @@ def trial(
                 seconds=20.0,
                 training_seconds=15.0,
                 comparisons=compared,
-                references={"source/source text/nats_per_token": {"unigram": UNIGRAM}},
+                references={"keep/keep text/nats_per_token": {"unigram": UNIGRAM}},
             )
         )
     label = ", ".join(
@@ -109,15 +109,15 @@ def trial(
 
 def study(trials: Sequence[TrialRecord], *, seeds: Sequence[int] = (0, 1, 2), **changes: Any) -> StudyRecord:
     """A finished study of these trials."""
-    target, source = objective("target"), objective("source")
+    target, source = objective("learn"), objective("keep")
     fields: dict[str, Any] = {
         "name": "made-up",
         "status": "finished",
         "created": "2026-01-02T03:04:05+00:00",
         "config": {},
         "seeds": list(seeds),
-        "target": target,
-        "source": source,
+        "learn": target,
+        "keep": source,
         "pairs": [(target, source)],
         "trials": list(trials),
         "selection": {"rule": "paper"},
@@ -166,8 +166,8 @@ def others(direct: float, start: float) -> list[Comparison]:
 def preferred(target: float, source: float) -> list[Comparison]:
     """What a judge prefers to the start's replies, on both sides."""
     return [
-        answered("alpaca_eval", "win_rate", 0.4 * target, suite="target"),
-        answered("replies", "win_rate", 0.4 * source, suite="source"),
+        answered("alpaca_eval", "win_rate", 0.4 * target, suite="learn"),
+        answered("replies", "win_rate", 0.4 * source, suite="keep"),
     ]
 
 

@@ -77,7 +77,7 @@ def write_average(
 ) -> EvaluationFolder:
     """An average of `(suite, name, metric)` members in the suite "source"."""
     listed = [{"suite": s, "name": n, "metric": m} for s, n, m in members]
-    return write(folder, "source", name, [], metrics=[metric], kind="average", members=listed)
+    return write(folder, "keep", name, [], metrics=[metric], kind="average", members=listed)
 
 
 def both(tmp_path: Path) -> tuple[EvaluationFolder, EvaluationFolder]:

@@ -100,7 +100,7 @@ STEPS: list[tuple[str, list[str]]] = [
     ("sweep", ["sweep", "--config", "sweep.yaml", *WITHIN]),
     ("sweep-status", ["sweep", "status", "study"]),
     ("sweep-knee", ["sweep", "report", "study", "--rule", "knee"]),
-    ("sweep-within", ["sweep", "report", "study", "--rule", "target_within", "--points", "0.5"]),
+    ("sweep-within", ["sweep", "report", "study", "--rule", "keep_within", "--points", "0.5"]),
     ("sweep-report", ["sweep", "report", "study"]),
     ("update", ["update", "--config", "update.yaml"]),
     ("update-again", ["update", "--config", "update.yaml"]),

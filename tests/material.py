@@ -48,8 +48,8 @@ metric_list:
 """
 
 EVALUATION = {
-    "source": [{"perplexity": "prose.jsonl", "window": 64}],
-    "target": [{"perplexity": "code.jsonl", "window": 64}],
+    "keep": [{"perplexity": "prose.jsonl", "window": 64}],
+    "learn": [{"perplexity": "code.jsonl", "window": 64}],
 }
 TRAIN: dict[str, Any] = {
     "model_name_or_path": "base",
@@ -66,9 +66,14 @@ TRAIN: dict[str, Any] = {
 }
 SUITE: dict[str, Any] = {
     "description": "everything that can be measured",
-    "source": ["prose.jsonl", {"task": "colours.yaml"}, {"answers": "letters.yaml"}, {"choices": "choices.jsonl"}],
-    "target": [
-        {"classes": "reviews.jsonl", "prompt": "{text} is", "options": [" the", " a list"]},
+    "keep": [
+        "prose.jsonl",
+        {"task": "colours.yaml"},
+        {"answer_distribution": "letters.yaml"},
+        {"multiple_choice": "choices.jsonl"},
+    ],
+    "learn": [
+        {"classification": "reviews.jsonl", "prompt": "{text} is", "options": [" the", " a list"]},
         {"memorisation": "prose.jsonl"},
         {"instructions": "instructions.jsonl", "max_new_tokens": 8},
     ],
@@ -77,7 +82,7 @@ SUITE: dict[str, Any] = {
 SWEEP: dict[str, Any] = {
     "name": "small",
     "train": TRAIN,
-    "vary": {"retention": [{"label_annealing": {"weight": [0.5, 2]}}, {"l2": {"coefficient": [0.1]}}]},
+    "arms": [{"label_annealing": {"weight": [0.5, 2]}}, {"l2": {"coefficient": [0.1]}}],
     "seeds": [0, 1],
     "output_dir": "study",
 }
@@ -91,7 +96,7 @@ CONTINUED: dict[str, Any] = {
     "gradient_checkpointing": False,
     "logging_steps": 1,
 }
-OLD = {"source": [{"perplexity": "old.jsonl", "name": "old", "window": 64}]}
+OLD = {"keep": [{"perplexity": "old.jsonl", "name": "old", "window": 64}]}
 UPDATE: dict[str, Any] = {
     "base": "base",
     "instruct": "instruct",

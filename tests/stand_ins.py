@@ -38,8 +38,8 @@ def put_study(file: Path, model: str) -> None:
             "dataset_name": "rows.jsonl",
             "max_steps": 2,
             "use_cpu": True,
-            "evaluation": {"source": ["rows.jsonl"], "target": ["rows.jsonl"]},
+            "evaluation": {"keep": ["rows.jsonl"], "learn": ["rows.jsonl"]},
         },
-        "vary": {"retention": [{"l2": {"coefficient": [0.01, 0.1]}}]},
+        "arms": [{"l2": {"coefficient": [0.01, 0.1]}}],
     }
     file.write_text(json.dumps(study))

@@ -33,7 +33,7 @@ SIZES = {
     "piqa": 1838,
     "truthfulqa_mc2": 817,
 }
-SUITES = {"ifeval": "target", "mmlu": "target", "mmlu_pro": "target", "gsm8k": "target"}
+SUITES = {"ifeval": "learn", "mmlu": "learn", "mmlu_pro": "learn", "gsm8k": "learn"}
 
 
 def share(value: float, n: int, unit: str = "accuracy") -> Metric:
@@ -77,7 +77,7 @@ def write_paper_suite(folder: Path, values: Sequence[float], *, model: str = "m"
             value / 100, SIZES[row.entry], "exact_match" if "exact" in row.key else "accuracy"
         )
     for entry, metrics in by_entry.items():
-        write_evaluation(folder, evaluation(SUITES.get(entry, "source"), entry, metrics, model=model))
+        write_evaluation(folder, evaluation(SUITES.get(entry, "keep"), entry, metrics, model=model))
     for name, part in (("sub_average_1", values[:8]), ("sub_average_2", values[8:15]), ("average", values)):
         mean = sum(part) / len(part) / 100
         metric = Metric(
@@ -90,16 +90,18 @@ def write_world(folder: Path, *, old: float, new: float, following: float, prose
     """What the embedded world measures: knowledge old and new, instruction following, text old and new."""
     write_evaluation(
         folder,
-        evaluation("source", "old_knowledge", {"acc": share(old, 400), "nats_per_token": nats(1.4)}, kind="choices"),
+        evaluation(
+            "keep", "old_knowledge", {"acc": share(old, 400), "nats_per_token": nats(1.4)}, kind="multiple_choice"
+        ),
     )
-    write_evaluation(folder, evaluation("target", "new_knowledge", {"acc": share(new, 200)}, kind="choices"))
+    write_evaluation(folder, evaluation("learn", "new_knowledge", {"acc": share(new, 200)}, kind="multiple_choice"))
     following_of = {
         "prompt_level_strict_acc": share(following, 300),
         "inst_level_strict_acc": share(min(1, following + 0.04), 300),
     }
-    write_evaluation(folder, evaluation("source", "instructions", following_of, kind="instructions"))
-    write_evaluation(folder, evaluation("source", "prose", {"nats_per_token": nats(prose)}, kind="perplexity"))
-    write_evaluation(folder, evaluation("target", "new_text", {"nats_per_token": nats(news)}, kind="perplexity"))
+    write_evaluation(folder, evaluation("keep", "instructions", following_of, kind="instructions"))
+    write_evaluation(folder, evaluation("keep", "prose", {"nats_per_token": nats(prose)}, kind="perplexity"))
+    write_evaluation(folder, evaluation("learn", "new_text", {"nats_per_token": nats(news)}, kind="perplexity"))
 
 
 def compared(
@@ -108,7 +110,7 @@ def compared(
     after: float,
     *,
     half: float = 0.02,
-    suite: str = "source",
+    suite: str = "keep",
     metric: str = "acc",
     unit: str = "accuracy",
     higher: bool = True,
@@ -137,8 +139,8 @@ def compared(
 def world_comparisons(before: Mapping[str, float], after: Mapping[str, float]) -> list[Comparison]:
     text: dict[str, Any] = {"metric": "nats_per_token", "unit": "nats/token", "higher": False, "half": 0.01}
     return [
-        compared("new_text", before["news"], after["news"], suite="target", **text),
-        compared("new_knowledge", before["new"], after["new"], suite="target", half=0.06),
+        compared("new_text", before["news"], after["news"], suite="learn", **text),
+        compared("new_knowledge", before["new"], after["new"], suite="learn", half=0.06),
         compared("instructions", before["following"], after["following"], metric="prompt_level_strict_acc", half=0.04),
         compared("old_knowledge", before["old"], after["old"], half=0.03),
         compared("prose", before["prose"], after["prose"], **text),
@@ -230,7 +232,7 @@ def update(folder: Path, **changes: Any) -> ResidualRecord:
             for s, v in ((0.6, 0.41), (0.8, 0.57), (1.0, 0.61), (1.2, 0.60))
         ],
         chosen=1.0,
-        entries=["source/instructions"],
+        entries=["keep/instructions"],
         reason="no candidate is better than 1 beyond noise, and 1 is the paper's",
     )
     fields: dict[str, Any] = {
@@ -382,8 +384,8 @@ def study(folder: Path, *, seeds: Sequence[int] = (0,), **changes: Any) -> Resid
             after="l3-base-1000M-residual",
             question="Does the residual bring instruction following back?",
             comparisons=[
-                compared("ifeval", 0.353, 0.3752, suite="target", metric="prompt_level_strict_acc", half=0.03),
-                compared("gsm8k", 0.7506, 0.7316, suite="target", metric="exact_match,flexible-extract", half=0.015),
+                compared("ifeval", 0.353, 0.3752, suite="learn", metric="prompt_level_strict_acc", half=0.03),
+                compared("gsm8k", 0.7506, 0.7316, suite="learn", metric="exact_match,flexible-extract", half=0.015),
                 compared("piqa", 0.7856, 0.8041, half=0.01),
             ],
         ),

@@ -98,7 +98,7 @@ def request_of(pair, news, training, tmp_path):
             "held_out": 0.2,
             "window": 64,
             "train": training,
-            "evaluation": {"source": [{"perplexity": str(held_out), "name": "old", "window": 64}]},
+            "evaluation": {"keep": [{"perplexity": str(held_out), "name": "old", "window": 64}]},
             "output_dir": str(tmp_path / "out"),
         }
         return {k: v for k, v in {**given, **changes}.items() if v is not None}

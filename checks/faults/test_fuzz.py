@@ -77,7 +77,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Stage:
         for file in ("tokenizer.json", "tokenizer_config.json"):
             (folder / model / file).write_text("{}")
         rows = [{"doc": str(n), "prompt": str(n), "acc": float((n + number) % 2)} for n in range(20)]
-        write(folder / "measured" / model, "source", "colours", rows, model=model)
+        write(folder / "measured" / model, "keep", "colours", rows, model=model)
     models = [{"label": name, "name": name, "hash": name} for name in ("base", "math")]
     write_json(folder / "measured" / "evaluate.json", EvaluationRecord(models=models, status="finished"))
     return Stage(folder)

@@ -74,7 +74,7 @@ def study_data(kind: str, path: Path) -> dict[str, Any]:
 
 def with_small_files(config: Any) -> Any:
     """A study with files in the place of what its small setting makes."""
-    names = tree.load(tree.SMALL_FILES)(config.resolved["small"], "data")
+    names = tree.load(tree.SMALL_FILES)(config.resolved["toy"], "data")
     for name in names.values():
         put_file(Path(name), '{"text": "a"}\n')
     return dataclasses.replace(config, names=names)

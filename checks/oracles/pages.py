@@ -45,7 +45,7 @@ def record_pages() -> Iterator[tuple[str, Any]]:
 
 def page_data(page: Any) -> dict[str, Any]:
     """A page's lead, charts and tables; charts and tables by title, tables without one by their columns."""
-    words, chart_class = tree.load(tree.BLOCKS).words, tree.load(tree.CHARTS).Chart
+    words, chart_class = tree.load(tree.BLOCKS).plain_text, tree.load(tree.CHARTS).Chart
     table_class = tree.load(tree.BLOCKS).Table
     charts: dict[str, Any] = {}
     tables: dict[str, Any] = {}
@@ -63,7 +63,7 @@ def page_data(page: Any) -> dict[str, Any]:
 
 def table_data(table: Any) -> dict[str, Any]:
     """The titles of a table's columns and the text of its cells."""
-    titles = [tree.load(tree.BLOCKS).words(column.title) for column in table.columns]
+    titles = [tree.load(tree.BLOCKS).plain_text(column.title) for column in table.columns]
     return {"columns": titles, "rows": cells(table)}
 
 
@@ -86,7 +86,7 @@ def free_name(name: str, names: dict[str, Any]) -> str:
 
 def cells(table: Any) -> list[list[str]]:
     """The text of every cell."""
-    words = tree.load(tree.BLOCKS).words
+    words = tree.load(tree.BLOCKS).plain_text
     return [[words(cell) for cell in row] for row in table.rows]
 
 

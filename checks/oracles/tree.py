@@ -51,7 +51,7 @@ STUDIES = {
     "without_old_data": "holdfast.studies.sweep.study:study_config",
 }
 """Folder below `configs`: what reads its studies."""
-SMALL_FILES = "holdfast.studies.engine.small:stand_ins"
+SMALL_FILES = "holdfast.studies.engine.toy:placeholder_paths"
 RUN_FOLDER_NAME = "holdfast.studies.sweep.names:run_folder_name"
 
 BLOCKS = "holdfast.reports.blocks"

@@ -166,7 +166,7 @@ def _timed(name: str) -> Iterator[None]:
 
 
 def environment() -> dict[str, str]:
-    """What figures and weights depend on beside the source: the processor with its instructions, and the libraries."""
+    """What figures and weights depend on beside the keep: the processor with its instructions, and the libraries."""
     facts = dict(
         line.split(":", 1) for line in Path("/proc/cpuinfo").read_text().split("\n\n")[0].splitlines() if ":" in line
     )

@@ -35,7 +35,7 @@ ARMS = [
 
 
 def test_every_arm_in_every_figure(asked, tmp_path):
-    config = sequence_config(asked(arms=ARMS, keep="all", seeds=[0, 1]))
+    config = sequence_config(asked(arms=ARMS, keep_weights="all", seeds=[0, 1]))
     record = run_sequence(config, console=(console := quiet()), workers=1)
     assert f"two: {len(config.jobs())} models, 1 worker" in console.file.getvalue(), "seeds are among the models"
     assert record.status == "finished" and [m.state for m in record.models] == ["complete"] * len(config.jobs())
@@ -96,7 +96,7 @@ def test_three_tasks_in_a_chain(asked):
     arms += [
         {"label_annealing": {"weight": 1.0, "teacher": "online", "teacher_model": model}} for model in ("start", "base")
     ]
-    config = sequence_config(asked(names=("rivers", "letters", "music"), arms=arms, keep="final", curve=0))
+    config = sequence_config(asked(names=("rivers", "letters", "music"), arms=arms, keep_weights="final", curve=0))
     record = run_sequence(config, console=quiet(), workers=1)
     by_arm = {a.arm: [config.folder(n, 0) for n in a.models] for a in record.arms}
     ewc = RunFolder(by_arm["EWC, coefficient 1, samples 4"][2]).read().retention[0]
@@ -165,5 +165,5 @@ def test_the_papers_claims_on_a_base_of_seconds(tmp_path, monkeypatch):
     again = reproduce(size="quick", workers=1, output_dir=tmp_path / "out", console=(console := quiet()))
     assert [c.verdict for c in again] == [c.verdict for c in claims]
     assert "is finished; nothing is run again" in console.file.getvalue()
-    with pytest.raises(ConfigError, match="size: expected one of quick, look, thorough"):
+    with pytest.raises(ConfigError, match="size: expected one of quick, small, medium"):
         reproduce(size="full", output_dir=tmp_path / "full")

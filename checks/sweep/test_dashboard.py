@@ -33,5 +33,5 @@ def test_the_study_opens_in_optunas_dashboard(asked):
     assert '"tiny"' in listed
     shown = get(f"/api/studies/{study._study_id}")
     assert seen["status"] == "200 OK"
-    assert '"target gain"' in shown
+    assert '"learn gain"' in shown
     assert "direct" in shown

@@ -31,7 +31,7 @@ def test_a_sweep_over_a_method_of_a_wrapper(asked, tmp_path, call):
 
     script, file = tmp_path / "wrapper.py", tmp_path / "study.yaml"
     script.write_text(SCRIPT.format(call=call))
-    asked["vary"] = {"retention": [{"gentle": {"coefficient": [0.1]}}]}
+    asked["arms"] = [{"gentle": {"coefficient": [0.1]}}]
     file.write_text(yaml.safe_dump(asked))
     words = [sys.executable, str(script), "sweep", "--config", str(file), "--workers", "1"]
     done = subprocess.run(words, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})

@@ -188,7 +188,7 @@ def test_weights_that_are_not_kept_are_deleted(asked, keep, kept):
 
 def test_what_a_stopped_worker_left_of_a_checkpoint_goes_at_the_next_opening(material, asked):
     """A session ends its workers with the last job, which may be while one of them deletes a checkpoint."""
-    asked["vary"] = {"retention": ["l2"]}
+    asked["arms"] = ["l2"]
     out = Path(asked["output_dir"])
     run_study(study_config(asked), console=Console(file=io.StringIO()), workers=1)
     folder = next(out.glob("runs/*/seed-0"))
@@ -204,7 +204,7 @@ def test_what_a_stopped_worker_left_of_a_checkpoint_goes_at_the_next_opening(mat
 def test_trials_over_two_processes(asked):
     """A trial that trains over two processes goes through the launcher, and finds the start measured."""
     asked["train"] |= {"num_processes": 2}
-    asked["vary"] = {"retention": [{"l2": {"coefficient": 0.1}}]}
+    asked["arms"] = [{"l2": {"coefficient": 0.1}}]
     with ran(asked) as (config, record, _, _):
         pass
     assert [t.state for t in record.trials] == ["complete"] * 2
@@ -239,7 +239,7 @@ def test_the_start_and_the_teacher_are_shared(asked, tmp_path, monkeypatch):
         sorted(p.name for p in (config.output_dir / t.runs[0].folder / "evaluations" / "start").glob("*.json"))
         for t in record.trials
     ]
-    assert keys == [["source.prose.json", "target.code.json"]] * 5
+    assert keys == [["keep.prose.json", "learn.code.json"]] * 5
     assert len(list((config.output_dir / "evaluations").glob("*/evaluation.json"))) == 2 + 2 * 5
     teachers = [r["training"].get("teacher") for r in runs]
     assert [bool(t) for t in teachers] == [False, True, True, False, False]

@@ -35,8 +35,8 @@ def test_the_target_is_what_a_judge_prefers_to_the_start(asked, tmp_path):
     prompts.write_text("".join(json.dumps({"instruction": s[:30]}) + "\n" for s in SENTENCES))
     with FakeEndpoint(rule=by_letters) as server:
         entry = {"win_rate": str(prompts), "judge_model": "judge", "base_url": server.url, "max_new_tokens": 12}
-        asked["train"]["evaluation"] = {**asked["train"]["evaluation"], "target": [entry]}
-        asked |= {"vary": {"retention": [{"label_annealing": {"weight": [0.5]}}]}, "objectives": {"target": "prompts"}}
+        asked["train"]["evaluation"] = {**asked["train"]["evaluation"], "learn": [entry]}
+        asked |= {"arms": [{"label_annealing": {"weight": [0.5]}}], "objectives": {"learn": "prompts"}}
         asked["train"] |= {"max_steps": 4, "save_strategy": "no"}
         config = study_config(asked)
         storage = Storage(config.storage)
@@ -46,13 +46,13 @@ def test_the_target_is_what_a_judge_prefers_to_the_start(asked, tmp_path):
         storage.close()
         requests = [r.message for r in server.asked]
     assert [t.state for t in record.trials] == ["complete", "complete"]
-    assert (record.target.label, record.target.unit, record.target.higher_is_better) == ("prompts", "win_rate", True)
+    assert (record.learn.label, record.learn.unit, record.learn.higher_is_better) == ("prompts", "win_rate", True)
     for trial in record.trials:
         (run,) = trial.runs
-        compared = {c.metric: c for c in run.comparisons if c.suite == "target"}
+        compared = {c.metric: c for c in run.comparisons if c.suite == "learn"}
         assert {*compared} == {"win_rate", "length_controlled_win_rate"}
         assert compared["win_rate"].before == 0.5
-        rows = config.output_dir / run.folder / "evaluations" / "result" / "target.prompts.samples.jsonl"
+        rows = config.output_dir / run.folder / "evaluations" / "result" / "learn.prompts.samples.jsonl"
         found = [json.loads(line)["win_rate"] for line in rows.read_text().splitlines()]
         assert compared["win_rate"].after == pytest.approx(sum(found) / len(found))
     assert requests and len(requests) == len({*requests})

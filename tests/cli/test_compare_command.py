@@ -24,10 +24,10 @@ def measure(folder: Path, shift: float) -> None:
     """A quiz whose answers follow one difficulty, prose, and an average of the quiz and a second one."""
     hard = np.random.default_rng(0).random((2, 300))
     for number, name in enumerate(("quiz", "riddles")):
-        write(folder, "source", name, answers((hard[number] < 0.6 + shift).astype(float)), batch_size=8)
+        write(folder, "keep", name, answers((hard[number] < 0.6 + shift).astype(float)), batch_size=8)
     nats = 30 - 10 * shift + np.random.default_rng(1).normal(0, 1, 40)
-    write(folder, "target", "prose", texts(nats), metrics=TEXT, kind="perplexity")
-    write_average(folder, [("source", "quiz", "acc"), ("source", "riddles", "acc")], name="average")
+    write(folder, "learn", "prose", texts(nats), metrics=TEXT, kind="perplexity")
+    write_average(folder, [("keep", "quiz", "acc"), ("keep", "riddles", "acc")], name="average")
 
 
 def measured_output(path: Path, shifts: dict[str, float], status: str = "finished") -> None:
@@ -128,7 +128,7 @@ def test_all_files_are_there_though_the_gate_fails(here, tmp_path, capsys):
     rules = ("--fail-if", "quiz drop > 50pt", "--fail-if", "quiz drop > 1pt")
     assert call("two", "--output-dir", str(out), "--markdown", str(comment), *rules) == 3
     found = read_json(out / "comparison.json")
-    names = [("source", "average"), ("source", "quiz"), ("source", "riddles"), ("target", "prose")]
+    names = [("keep", "average"), ("keep", "quiz"), ("keep", "riddles"), ("learn", "prose")]
     assert sorted((c["suite"], c["name"]) for c in found["comparisons"]) == names
     assert all(Comparison.from_json(c).confidence == 0.95 for c in found["comparisons"])
     assert found["rules"] == [
@@ -156,7 +156,7 @@ def test_all_files_are_there_though_the_gate_fails(here, tmp_path, capsys):
             3,
             ["FAIL       any drop > 2% (4 of 4)", "smallest adjusted p of 4 tests below 0.001; Holm, one-sided"],
         ),
-        (["--fail-if", "prose perplexity rise > 3%"], 3, ["target/prose perplexity: rise 22"]),
+        (["--fail-if", "prose perplexity rise > 3%"], 3, ["learn/prose perplexity: rise 22"]),
     ],
 )
 def test_the_gate(here, options, code, parts, capsys):
@@ -166,24 +166,24 @@ def test_the_gate(here, options, code, parts, capsys):
 
 
 def test_nothing_that_can_be_compared(here, tmp_path, capsys):
-    write(tmp_path / "c", "source", "quiz", answers([1, 0]), batch_size=16)
+    write(tmp_path / "c", "keep", "quiz", answers([1, 0]), batch_size=16)
     assert call("two:base", str(tmp_path / "c")) == 2
     shown = capsys.readouterr().err
-    assert "Nothing can be compared" in shown and "batch_size: 8 and 16" in shown and "source/riddles" in shown
+    assert "Nothing can be compared" in shown and "batch_size: 8 and 16" in shown and "keep/riddles" in shown
 
 
 def test_a_folder_with_the_weights_of_two_models_is_refused(here, tmp_path, capsys):
     for label in ("a", "b"):
         for entry in ("quiz", "riddles"):
-            write(tmp_path / label, "source", entry, answers([1, 0]), model=label)
-    write(tmp_path / "a", "source", "riddles", answers([1, 1]), model="other")
+            write(tmp_path / label, "keep", entry, answers([1, 0]), model=label)
+    write(tmp_path / "a", "keep", "riddles", answers([1, 1]), model="other")
     for words in ([tmp_path / "a", tmp_path / "b"], [tmp_path / "b", tmp_path / "a"]):
         assert call(*map(str, words)) == 2
         shown = capsys.readouterr().err
         assert f"expected evaluations of one model in {tmp_path / 'a'}, got those of several weights" in shown
-        assert "source/quiz of a; source/riddles of other" in shown
+        assert "keep/quiz of a; keep/riddles of other" in shown
     assert call("three:base", str(tmp_path / "a"), "three:law", "--stages", "quiz", "riddles") == 2
-    assert "source/quiz of a; source/riddles of other" in capsys.readouterr().err, "stages in between, too"
+    assert "keep/quiz of a; keep/riddles of other" in capsys.readouterr().err, "stages in between, too"
 
 
 def test_a_margin_in_a_unit_that_no_metric_has(here, capsys):
@@ -219,7 +219,7 @@ def test_mistakes_show_at_once_and_before_the_work(here, monkeypatch, capsys):
 
 
 def test_sequential_training(here, tmp_path, capsys):
-    words = ["three:base", "three:math", "three:law", "--stages", "math=quiz", "law=source/riddles"]
+    words = ["three:base", "three:math", "three:law", "--stages", "math=quiz", "law=keep/riddles"]
     found = record(*words, "--html", str(tmp_path / "a.html"), capsys=capsys)
     assert found["labels"] == ["base", "math", "law"]
     matrix = found["matrix"]

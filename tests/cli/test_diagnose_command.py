@@ -21,14 +21,14 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("base", "model.safetensors").write_bytes(b"")
 
 
-ASKED = ["diagnose", "--base", "base", "--corpus", "text.jsonl", "--evaluation", "{choices: q.jsonl}"]
+ASKED = ["diagnose", "--base", "base", "--corpus", "text.jsonl", "--keep", "{multiple_choice: q.jsonl}"]
 ON_CPU = ["--restore", "{use_cpu: true}"]
 
 
 @pytest.mark.parametrize("train", ["chats.jsonl", "{dataset_name: chats.jsonl, learning_rate: 1e-4}"])
 @pytest.mark.parametrize("remedy", ["label_annealing", "{label_annealing: {weight: 3}}"])
 def test_raw_data_in_one_command(train: str, remedy: str, capsys: pytest.CaptureFixture[str]) -> None:
-    request = [*ASKED, *ON_CPU, "--train", train, "--epochs", "2", "--remedy", remedy, "--dry_run"]
+    request = [*ASKED, *ON_CPU, "--train", train, "--epochs", "2", "--with_retention", remedy, "--dry_run"]
     assert main(request) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.partition(". ")[2] for line in lines[:-1]] == [
@@ -50,21 +50,21 @@ def test_all_mistakes_at_once(capsys: pytest.CaptureFixture[str]) -> None:
     for part in ("--tolerance", "--margin", "--seed", "--curves"):
         assert part in shown
     assert "Did you mean '--curve'?" in shown
-    assert main([*ASKED, "--train", "chats.jsonl", "--remedy", "labl_annealing", *ON_CPU]) == 2
+    assert main([*ASKED, "--train", "chats.jsonl", "--with_retention", "labl_annealing", *ON_CPU]) == 2
     assert "unknown method 'labl_annealing'" in capsys.readouterr().err
     assert main(["diagnose", "--base", "base", "--tuned", "one", "two", "--corpus", "no.txt", "--tokens", "9"]) == 2
     shown = capsys.readouterr().err
-    assert "evaluation: is missing" in shown
+    assert "keep: is missing" in shown
 
 
 def test_an_entry_at_the_command_line_is_what_it_would_be_in_a_file(capsys: pytest.CaptureFixture[str]) -> None:
     """Not a task that has the mapping's text for a name, which would be missed hours later."""
     request = ["diagnose", "--base", "base", "--corpus", "text.jsonl", "--train", "chats.jsonl", *ON_CPU, "--dry_run"]
-    assert main([*request, "--evaluation", "{choices: q.jsonl}", "arc_easy"]) == 0
+    assert main([*request, "--keep", "{multiple_choice: q.jsonl}", "arc_easy"]) == 0
     capsys.readouterr()
-    assert main([*request, "--evaluation", "{perplexity: text.jsonl}"]) == 2
+    assert main([*request, "--keep", "{perplexity: text.jsonl}"]) == 2
     assert "at least one entry whose questions are right or wrong" in capsys.readouterr().err
-    assert main([*request, "--evaluation", "{choices: none.jsonl}"]) == 2
+    assert main([*request, "--keep", "{multiple_choice: none.jsonl}"]) == 2
     assert "none.jsonl" in capsys.readouterr().err
-    assert main([*request, "--evaluation", "{choices: "]) == 2
-    assert "--evaluation" in capsys.readouterr().err
+    assert main([*request, "--keep", "{multiple_choice: "]) == 2
+    assert "--keep" in capsys.readouterr().err

@@ -18,17 +18,17 @@ from tiny import build_model
 
 SUITE = """\
 description: everything that can be measured
-source:
+keep:
   - prose.jsonl
   - task: colours.yaml
-  - answers: letters.yaml
-target:
-  - {classes: reviews.jsonl, prompt: "{text} is", options: [" the", " a list"]}
+  - answer_distribution: letters.yaml
+learn:
+  - {classification: reviews.jsonl, prompt: "{text} is", options: [" the", " a list"]}
   - {memorisation: prose.jsonl}
 averages:
   both: [colours/acc, colours/acc_norm, letters-answers/acc]
 """
-ENTRIES = ["source/prose", "source/colours", "source/letters-answers", "target/reviews", "target/prose-memorisation"]
+ENTRIES = ["keep/prose", "keep/colours", "keep/letters-answers", "learn/reviews", "learn/prose-memorisation"]
 TASK = """\
 task: colours
 dataset_path: json
@@ -139,7 +139,7 @@ def test_two_models_on_a_suite_of_everything(
     for label in ("base", "tuned"):
         found = EvaluationFolder(desk / "out" / label)
         assert sorted(f"{e.suite}/{e.name}" for e in found.all()) == sorted([*ENTRIES, "average/both"])
-        colours, letters = (found.find("source", name).metrics for name in ("colours", "letters-answers"))
+        colours, letters = (found.find("keep", name).metrics for name in ("colours", "letters-answers"))
         members = [colours["acc"].value, colours["acc_norm"].value, letters["acc"].value]
         assert found.find("average", "both").metrics["average"].value == pytest.approx(sum(members) / 3)
     assert not list((desk / "out").rglob("*.partial.jsonl"))
@@ -150,7 +150,7 @@ def test_two_models_on_a_suite_of_everything(
     assert "base: measured before, nothing to do" in capsys.readouterr().out
     (desk / "prose.jsonl").write_text((desk / "prose.jsonl").read_text().replace("dog", "cat"))
     evaluate(*command, "--skip", "letters-answers", "reviews")
-    assert worked.measured == ["source/prose", "target/prose-memorisation"] * 2, "what was changed is measured again"
+    assert worked.measured == ["keep/prose", "learn/prose-memorisation"] * 2, "what was changed is measured again"
 
 
 def test_models_and_settings_are_added_to_a_folder(desk: Path, worked: SimpleNamespace) -> None:
@@ -320,7 +320,7 @@ def test_models_tasks_and_data_that_do_not_fit_are_one_message(desk: Path, refus
             "--perplexity",
             "empty.jsonl",
         ),
-        *("--answers", "colours.yaml", "--device", "gpu", "--output_dir", "out"),
+        *("--answer_distribution", "colours.yaml", "--device", "gpu", "--output_dir", "out"),
     )
     text = text[text.index("error: ") :]  # behind the bars of saving above
     assert text.startswith("error: 7 problems in the evaluation:\n")
@@ -333,7 +333,7 @@ def test_models_tasks_and_data_that_do_not_fit_are_one_message(desk: Path, refus
         "columns.jsonl lacks question, answerKey, choices (it has a). Rename or add them",
         "measured/empty: 1 of 2 rows cannot be used as text",
         "empty.jsonl, line 1: 'text' is empty",
-        "`answers` needs options that are one token each, but the tokenizer has 'red' as 3 tokens",
+        "`answer_distribution` needs options that are one token each, but the tokenizer has 'red' as 3 tokens",
     ):
         assert part in text
 

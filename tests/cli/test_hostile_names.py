@@ -74,7 +74,7 @@ def test_tensors_of_a_checkpoint(desk: Path, capsys: pytest.CaptureFixture[str])
 
 def measure(folder: Path, shift: float) -> None:
     write(folder, HOSTILE, HOSTILE, answers([float(i % 7 > shift) for i in range(60)]), note=HOSTILE)
-    write(folder, "source", f"other {HOSTILE}", texts([30 + shift + i % 5 for i in range(40)]), metrics=TEXT)
+    write(folder, "keep", f"other {HOSTILE}", texts([30 + shift + i % 5 for i in range(40)]), metrics=TEXT)
 
 
 def test_entries_of_an_evaluation(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:

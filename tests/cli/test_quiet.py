@@ -33,7 +33,7 @@ def training(model: Path, *more: str) -> list[str]:
 
 
 def test_training_says_what_it_does_and_nothing_else(desk: Path, capfd) -> None:
-    words = training(desk / "base", "--retention", "label_annealing:weight=0.3", "--source", "train.jsonl")
+    words = training(desk / "base", "--retention", "label_annealing:weight=0.3", "--keep", "train.jsonl")
     assert main(words) == 0
     out, err = capfd.readouterr()
     assert err == ""

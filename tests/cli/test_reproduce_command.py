@@ -28,7 +28,7 @@ def test_everything_by_default(asked):
     words = {k: v for k, v in asked[0].items() if k != "console"}
     assert words == {
         "recipes": list(claims.RECIPES),
-        "size": "look",
+        "size": "small",
         "workers": None,
         "output_dir": Path("reproduce-label-annealing"),
     }

@@ -34,10 +34,10 @@ def study(place, tmp_path, monkeypatch) -> Path:
         "dataset_name": str(place / "train.jsonl"),
         "max_steps": 2,
         "use_cpu": True,
-        "evaluation": {"source": [str(place / "prose.jsonl")], "target": [str(place / "code.jsonl")]},
+        "evaluation": {"keep": [str(place / "prose.jsonl")], "learn": [str(place / "code.jsonl")]},
     }
     Path("study.yaml").write_text(
-        yaml.safe_dump({"train": train, "vary": {"retention": [{"l2": {"coefficient": [0.01, 0.1]}}]}, "seeds": [0, 1]})
+        yaml.safe_dump({"train": train, "arms": [{"l2": {"coefficient": [0.01, 0.1]}}], "seeds": [0, 1]})
     )
     return Path("study.yaml")
 

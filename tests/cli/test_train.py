@@ -124,7 +124,7 @@ def test_dry_run_prints_the_plan_and_trains_nothing(
         "label_annealing:weight=0.5",
         "--retention",
         "l2:coefficient=0",
-        "--source",
+        "--keep",
         "arc_easy",
     ]
     assert (
@@ -171,7 +171,7 @@ def test_a_dry_run_reads_the_data_to_the_end(
     for words, expected in {
         ("--dataset_name", "long.jsonl"): "line 5001: 'text' holds a list",
         ("--dataset_name", "cut.jsonl"): "cut.jsonl",
-        ("--source", "long.jsonl"): "line 5001: 'text' holds a list",
+        ("--keep", "long.jsonl"): "line 5001: 'text' holds a list",
         ("--retention", "replay:data=cut.jsonl"): "cut.jsonl",
         ("--dataset_name", "chat.jsonl"): "chat template",
     }.items():

@@ -36,14 +36,14 @@ def place(tmp_path: Path, model_folder: Path, monkeypatch: pytest.MonkeyPatch) -
         "prompts": {"instruction": "Say something."},
     }.items():
         (tmp_path / f"{name}.jsonl").write_text(json.dumps(row) + "\n")
-    evaluation = {"target": [{"win_rate": "prompts.jsonl", "judge_model": "judge", "base_url": BASE_URL}]}
+    evaluation = {"learn": [{"win_rate": "prompts.jsonl", "judge_model": "judge", "base_url": BASE_URL}]}
     train = {"model_name_or_path": "model", "dataset_name": "train.jsonl", "evaluation": evaluation, "use_cpu": True}
     files: dict[str, Any] = {
         "train": {**train, "output_dir": "out"},
         "suite": {"evaluation": evaluation},
         "update": {"base": "model", "instruct": "other", "corpus": ["train.jsonl"], "evaluation": evaluation},
         "sweep": {
-            "train": {**train, "evaluation": {**evaluation, "source": ["train.jsonl"]}},
+            "train": {**train, "evaluation": {**evaluation, "keep": ["train.jsonl"]}},
             "vary": {"learning_rate": [1e-5]},
         },
     }

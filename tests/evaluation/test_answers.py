@@ -13,7 +13,7 @@ import torch
 from evaluation.conftest import make_model, make_tokenizer, measured
 from evaluation.evaluation_models import architecture
 from holdfast.errors import ConfigError, DataError, ModelError
-from holdfast.evaluation.kinds.answers import AnswersEntry
+from holdfast.evaluation.kinds.answer_distribution import AnswerDistributionEntry
 from holdfast.evaluation.measures import check
 from holdfast.evaluation.text.answer_position import ALIGNED
 
@@ -62,8 +62,8 @@ def write_task(
     return path
 
 
-def an_entry(path: Path, **changes) -> AnswersEntry:
-    return AnswersEntry(suite="source", name="letters-answers", task=str(path), **changes)
+def an_entry(path: Path, **changes) -> AnswerDistributionEntry:
+    return AnswerDistributionEntry(suite="keep", name="letters-answers", task=str(path), **changes)
 
 
 def next_token(model, ids: list[int]) -> torch.Tensor:
@@ -183,7 +183,7 @@ GENERATES = (
             r"options that are one token each, but the tokenizer has 'yes' as \d tokens .*Use a task with lettered",
         ),
         ('["A", " "]', (), DataError, "empty option in question 1"),  # would be counted as the token of a space
-        ('["A", "B"]', GENERATES, ConfigError, "`answers` needs a task with options to choose from"),
+        ('["A", "B"]', GENERATES, ConfigError, "`answer_distribution` needs a task with options to choose from"),
     ],
 )
 def test_tasks_whose_answers_have_no_position(

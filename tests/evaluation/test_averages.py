@@ -52,7 +52,7 @@ def put(
         metrics[metric] = Metric(value=value, n=n, unit=metric, higher_is_better=higher)
     primary = next(iter(metrics))
     evaluation = Evaluation(
-        suite="source",
+        suite="keep",
         name=name,
         kind="task",
         primary=primary,
@@ -65,7 +65,7 @@ def put(
 
 
 def average(folder: EvaluationFolder, *members: tuple[str, str | None], **settings) -> Evaluation:
-    made = Average(name="all", members=tuple(("source", name, metric) for name, metric in members))
+    made = Average(name="all", members=tuple(("keep", name, metric) for name, metric in members))
     [found] = averages_of(folder, EvaluationPlan(averages=(made,), **settings), MODEL)
     return found
 
@@ -82,11 +82,11 @@ def test_the_mean_counts_every_figure_once(folder: EvaluationFolder) -> None:
     put(folder, "short", {"acc": coins(2, p=0.2, n=10)})
     found = average(folder, ("long", None), ("short", None))
     expected = (
-        folder.find("source", "long").metrics["acc"].value + folder.find("source", "short").metrics["acc"].value
+        folder.find("keep", "long").metrics["acc"].value + folder.find("keep", "short").metrics["acc"].value
     ) / 2
     assert found.metrics["average"].value == pytest.approx(expected)
     assert (found.suite, found.kind, found.primary, found.metrics["average"].n) == (SUITE, "average", "average", 2)
-    assert found.settings["members"] == [{"suite": "source", "name": n, "metric": "acc"} for n in ("long", "short")]
+    assert found.settings["members"] == [{"suite": "keep", "name": n, "metric": "acc"} for n in ("long", "short")]
     assert found.model == MODEL
 
 
@@ -124,7 +124,7 @@ def test_a_figure_without_values_a_question_leaves_no_interval(folder: Evaluatio
     """Nothing is known of the spread of a corpus's BLEU, so the average's is unknown too."""
     put(folder, "one", {"acc": coins(1)}, whole={"bleu": 0.25})
     found = average(folder, ("one", "acc"), ("one", "bleu")).metrics["average"]
-    assert found.value == pytest.approx((folder.find("source", "one").metrics["acc"].value + 0.25) / 2)
+    assert found.value == pytest.approx((folder.find("keep", "one").metrics["acc"].value + 0.25) / 2)
     assert found.interval is None
 
 
@@ -143,7 +143,7 @@ def instructions(n: int = 150) -> dict[str, list[float]]:
 def test_parts_of_a_question_are_a_ratio_of_sums(folder: EvaluationFolder) -> None:
     columns = instructions()
     put(folder, "ifeval", columns)
-    metrics = folder.find("source", "ifeval").metrics
+    metrics = folder.find("keep", "ifeval").metrics
     followed, asked = np.array(columns["inst"]), np.array(columns["inst#"])
     assert metrics["inst"].value == pytest.approx(followed.sum() / asked.sum())
     assert metrics["inst"].value != pytest.approx((followed / asked).mean(), abs=1e-3), "else this test shows nothing"

@@ -18,7 +18,7 @@ KNOWN = {"tokenizer": "a", "chat_template": "b", "context": 512, "dtype": "float
 
 
 def remarks(tmp_path, one: dict[str, Any], other: dict[str, Any]) -> str:
-    found = write(tmp_path, "source", "quiz", answers([1, 0])).find("source", "quiz")
+    found = write(tmp_path, "keep", "quiz", answers([1, 0])).find("keep", "quiz")
     assert isinstance(found, Evaluation)
     sides = [dataclasses.replace(found, model={"name": "m", **model}) for model in (one, other)]
     return " ".join(remarks_on_circumstances([(sides[0], sides[1])]))

@@ -21,7 +21,7 @@ LITTLE = ("lost within the margin", "gained within the margin")
 def compared(before: list[dict], after: list[dict], *metrics: str, **options) -> list[Comparison]:
     values = {m: Metric(value=0.0, n=1, unit="accuracy", higher_is_better=True) for m in metrics}
     side = Evaluation(
-        suite="source", name="quiz", kind="task", primary=metrics[0], metrics=values, settings={}, model={}, key="k"
+        suite="keep", name="quiz", kind="task", primary=metrics[0], metrics=values, settings={}, model={}, key="k"
     )
     return compare_samples(before, after, side, side, **options)
 
@@ -135,7 +135,7 @@ def test_same_document_in_two_subtasks_is_two_samples():
 def test_other_samples_and_other_prompts_are_refused_with_counts():
     rows = right_wrong([1, 0, 1])
     other = [*rows[:2], {"doc": "x", "prompt": "", "acc": 1.0}, {"doc": "y", "prompt": "", "acc": 1.0}]
-    with pytest.raises(DataError, match=r"source/quiz.*1 of 3 occur only before, 2 of 4 only after"):
+    with pytest.raises(DataError, match=r"keep/quiz.*1 of 3 occur only before, 2 of 4 only after"):
         compared(rows, other, "acc")
     with pytest.raises(DataError, match="2 of 3 samples were asked with another prompt"):
         compared(rows, [rows[0], *({**r, "prompt": "chat"} for r in rows[1:])], "acc")

@@ -34,10 +34,10 @@ def alone(comparisons: list[Comparison]) -> list[Comparison]:
 def test_every_pair_is_compared_as_compare_samples_does(tmp_path):
     before, after = both(tmp_path)
     for folder, seed in ((before, 1), (after, 2)):
-        write(folder.path, "source", "quiz", answers(right_or_wrong(seed)))
+        write(folder.path, "keep", "quiz", answers(right_or_wrong(seed)))
         write(
             folder.path,
-            "target",
+            "learn",
             "prose",
             texts(np.random.default_rng(seed).gamma(5, 4, 30)),
             metrics=TEXT,
@@ -45,7 +45,7 @@ def test_every_pair_is_compared_as_compare_samples_does(tmp_path):
         )
     found, unmatched = compared(tmp_path, metrics="all")
     expected = []
-    for suite, name in (("source", "quiz"), ("target", "prose")):
+    for suite, name in (("keep", "quiz"), ("learn", "prose")):
         one, other = before.find(suite, name), after.find(suite, name)
         expected += compare_samples(before.samples(suite, name), after.samples(suite, name), one, other)
     assert alone(found) == expected
@@ -57,20 +57,20 @@ def test_every_pair_is_compared_as_compare_samples_does(tmp_path):
 def test_entries_are_joined_by_suite_and_name_else_by_name_where_that_is_clear(tmp_path):
     before, after = tmp_path / "before", tmp_path / "after"
     rows = answers(right_or_wrong(1))
-    for suite, name in (("source", "quiz"), ("old", "moved"), ("source", "twice"), ("extra", "twice")):
+    for suite, name in (("keep", "quiz"), ("old", "moved"), ("keep", "twice"), ("extra", "twice")):
         write(before, suite, name, rows)
-    for suite, name in (("source", "quiz"), ("new", "moved"), ("other", "twice"), ("source", "fresh")):
+    for suite, name in (("keep", "quiz"), ("new", "moved"), ("other", "twice"), ("keep", "fresh")):
         write(after, suite, name, rows)
     found, unmatched = compared(tmp_path)
-    assert {(c.suite, c.name) for c in found} == {("source", "quiz"), ("old", "moved")}
+    assert {(c.suite, c.name) for c in found} == {("keep", "quiz"), ("old", "moved")}
     assert sorted(unmatched) == [
         "extra/twice: measured only before (which of other/twice after is meant is not clear; use the same "
         "suites for both).",
-        "other/twice: measured only after (which of extra/twice, source/twice before is meant is not clear; "
-        "use the same suites for both).",
-        "source/fresh: measured only after.",
-        "source/twice: measured only before (which of other/twice after is meant is not clear; use the same "
+        "keep/fresh: measured only after.",
+        "keep/twice: measured only before (which of other/twice after is meant is not clear; use the same "
         "suites for both).",
+        "other/twice: measured only after (which of extra/twice, keep/twice before is meant is not clear; "
+        "use the same suites for both).",
     ]
     matching = match_entries(read_evaluations(EvaluationFolder(before)), read_evaluations(EvaluationFolder(after)))
     assert "old/moved is compared with new/moved: joined by name." in matching.notes
@@ -85,12 +85,12 @@ def test_entries_are_joined_by_suite_and_name_else_by_name_where_that_is_clear(t
     ],
 )
 def test_other_settings_are_refused_and_named(tmp_path, one, other, named):
-    write(tmp_path / "before", "source", "quiz", answers([1, 0, 1]), **one)
-    write(tmp_path / "after", "source", "quiz", answers([1, 1, 1]), **other)
+    write(tmp_path / "before", "keep", "quiz", answers([1, 0, 1]), **one)
+    write(tmp_path / "after", "keep", "quiz", answers([1, 1, 1]), **other)
     found, unmatched = compared(tmp_path)
     assert found == []
     assert unmatched == [
-        f"source/quiz: measured with other settings before than after ({named}), so it is not compared. "
+        f"keep/quiz: measured with other settings before than after ({named}), so it is not compared. "
         f"Evaluate both in the same way."
     ]
 
@@ -99,24 +99,24 @@ def test_settings_that_change_no_answer_do_not_matter(tmp_path):
     same = {"num_fewshot": 5}
     mine = {"confidence": 0.9, "seed": 1, "data": "a.jsonl", "notes": ["x"], "dtype": "float32", "tokens": 30}
     other = {"confidence": 0.95, "seed": 2, "data": "b.jsonl", "newer_key": None, "tokens": 31}
-    write(tmp_path / "before", "source", "quiz", answers([1, 0, 1]), **same, **mine, subtasks=[], longest=512)
-    write(tmp_path / "after", "source", "quiz", answers([1, 1, 1]), **same, **other)
+    write(tmp_path / "before", "keep", "quiz", answers([1, 0, 1]), **same, **mine, subtasks=[], longest=512)
+    write(tmp_path / "after", "keep", "quiz", answers([1, 1, 1]), **same, **other)
     found, unmatched = compared(tmp_path)
     assert [c.name for c in found] == ["quiz"] and unmatched == []
 
 
 def test_other_samples_and_prompts_are_refused_all_of_them_and_the_rest_compared(tmp_path):
     for folder, shift in (("before", 0), ("after", 1)):
-        write(tmp_path / folder, "source", "fine", answers([1, 0, 1]))
-        write(tmp_path / folder, "source", "limited", answers([1] * (4 - shift)), limit=4 - shift)
+        write(tmp_path / folder, "keep", "fine", answers([1, 0, 1]))
+        write(tmp_path / folder, "keep", "limited", answers([1] * (4 - shift)), limit=4 - shift)
         write(
-            tmp_path / folder, "source", "reworded", [{**r, "prompt": f"{r['prompt']}{shift}"} for r in answers([1, 1])]
+            tmp_path / folder, "keep", "reworded", [{**r, "prompt": f"{r['prompt']}{shift}"} for r in answers([1, 1])]
         )
     found, unmatched = compared(tmp_path)
     assert [c.name for c in found] == ["fine"]
     limited, reworded = unmatched
     assert "1 of 4 occur only before, 0 of 3 only after" in limited and "They differ in limit: 4 and 3." in limited
-    assert limited.count("source/limited") == 1
+    assert limited.count("keep/limited") == 1
     assert "2 of 2 samples were asked with another prompt" in reworded
 
 
@@ -124,9 +124,9 @@ def test_rows_that_are_missing_or_malformed_are_said(tmp_path):
     for folder in ("before", "after"):
         for name in ("gone", "strange", "empty", "changed", "torn"):
             rows = {"empty": [], "strange": [{"acc": 1.0}]}.get(name, answers([1, 0]))
-            write(tmp_path / folder, "source", name, rows)
-    (tmp_path / "after" / "source.gone.samples.jsonl").unlink()
-    changed, torn = (tmp_path / "before" / f"source.{name}.samples.jsonl" for name in ("changed", "torn"))
+            write(tmp_path / folder, "keep", name, rows)
+    (tmp_path / "after" / "keep.gone.samples.jsonl").unlink()
+    changed, torn = (tmp_path / "before" / f"keep.{name}.samples.jsonl" for name in ("changed", "torn"))
     changed.write_text(changed.read_text().replace("0", "1", 1))
     torn.write_text(torn.read_text().splitlines()[0])
     found, unmatched = compared(tmp_path)
@@ -134,18 +134,18 @@ def test_rows_that_are_missing_or_malformed_are_said(tmp_path):
     for file in (changed, torn):
         name = file.name.removesuffix(".samples.jsonl")
         assert f"{file} does not hold the rows that {name}.json was written with" in "\n".join(unmatched)
-    assert "source/gone: the per-sample rows source.gone.samples.jsonl are missing in" in "\n".join(unmatched)
-    assert "source/strange: sample rows without 'doc'" in "\n".join(unmatched)
-    assert "source/empty: no samples" in "\n".join(unmatched)
+    assert "keep/gone: the per-sample rows keep.gone.samples.jsonl are missing in" in "\n".join(unmatched)
+    assert "keep/strange: sample rows without 'doc'" in "\n".join(unmatched)
+    assert "keep/empty: no samples" in "\n".join(unmatched)
 
 
 def test_evaluations_that_cannot_be_read_are_named_together(tmp_path):
-    write(tmp_path / "before", "source", "fine", answers([1]))
-    (tmp_path / "before" / "source.torn.json").write_text('{"suite": ')
-    (tmp_path / "before" / "source.foreign.json").write_text("[1]")
+    write(tmp_path / "before", "keep", "fine", answers([1]))
+    (tmp_path / "before" / "keep.torn.json").write_text('{"suite": ')
+    (tmp_path / "before" / "keep.foreign.json").write_text("[1]")
     with pytest.raises(DataError) as caught:
         read_evaluations(EvaluationFolder(tmp_path / "before"))
-    assert "source.torn.json" in str(caught.value) and "source.foreign.json" in str(caught.value)
+    assert "keep.torn.json" in str(caught.value) and "keep.foreign.json" in str(caught.value)
     with pytest.raises(DataError, match="found none"):
         compare_folders(EvaluationFolder(tmp_path / "nothing"), EvaluationFolder(tmp_path / "before"))
 
@@ -154,8 +154,8 @@ def test_evaluations_that_cannot_be_read_are_named_together(tmp_path):
 
 
 def test_other_tokenizers_leave_bits_per_byte(tmp_path):
-    write(tmp_path / "before", "source", "prose", texts([30, 31, 32], tokens=10), metrics=TEXT, kind="perplexity")
-    write(tmp_path / "after", "source", "prose", texts([33, 34, 35], tokens=12), metrics=TEXT, kind="perplexity")
+    write(tmp_path / "before", "keep", "prose", texts([30, 31, 32], tokens=10), metrics=TEXT, kind="perplexity")
+    write(tmp_path / "after", "keep", "prose", texts([33, 34, 35], tokens=12), metrics=TEXT, kind="perplexity")
     sides = both(tmp_path)
     found = compare_entries(*sides, match_entries(*(read_evaluations(f) for f in sides)))
     [c] = found.comparisons
@@ -166,12 +166,12 @@ def test_other_tokenizers_leave_bits_per_byte(tmp_path):
 
 def test_a_leading_metric_without_pairs_is_refused(tmp_path):
     for folder in ("before", "after"):
-        write(tmp_path / folder, "source", "translate", answers([1, 0]), metrics=["bleu", "acc"], values={"bleu": 30.0})
+        write(tmp_path / folder, "keep", "translate", answers([1, 0]), metrics=["bleu", "acc"], values={"bleu": 30.0})
     comparisons, [refused] = compared(tmp_path, metrics="all")
     assert comparisons == []
     assert (
         refused
-        == "source/translate: bleu is no mean over samples, so there is nothing to pair; choose another metric to lead."
+        == "keep/translate: bleu is no mean over samples, so there is nothing to pair; choose another metric to lead."
     )
 
 
@@ -183,7 +183,7 @@ def write_members(tmp_path: Path, n: int = 500) -> None:
     for folder, seed in (("before", 0), ("after", 10)):
         for number, name in enumerate(("one", "two")):
             rows = answers(right_or_wrong(seed + number, n, 0.6), acc_norm=float)
-            write(tmp_path / folder, "source", name, rows, metrics=["acc", "acc_norm"])
+            write(tmp_path / folder, "keep", name, rows, metrics=["acc", "acc_norm"])
 
 
 def half_width(c: Comparison) -> float:
@@ -193,7 +193,7 @@ def half_width(c: Comparison) -> float:
 def test_an_average_is_the_mean_of_its_members_differences(tmp_path):
     write_members(tmp_path)
     for folder in ("before", "after"):
-        write_average(tmp_path / folder, [("source", "one", "acc"), ("source", "two", "acc")])
+        write_average(tmp_path / folder, [("keep", "one", "acc"), ("keep", "two", "acc")])
     found, unmatched = compared(tmp_path)
     mean, one, two = sorted(found, key=lambda c: c.name != "mean")
     assert unmatched == []
@@ -214,7 +214,7 @@ def test_members_of_one_entry_share_its_samples(tmp_path):
     """Two metrics that say the same leave the average as uncertain as each of them."""
     write_members(tmp_path)
     for folder in ("before", "after"):
-        write_average(tmp_path / folder, [("source", "one", "acc"), ("source", "one", "acc_norm")])
+        write_average(tmp_path / folder, [("keep", "one", "acc"), ("keep", "one", "acc_norm")])
     found, _ = compared(tmp_path)
     mean, one = (next(c for c in found if c.name == name) for name in ("mean", "one"))
     assert half_width(mean) == pytest.approx(half_width(one), rel=0.08)
@@ -224,24 +224,24 @@ def test_members_of_one_entry_share_its_samples(tmp_path):
 def test_entries_with_equal_rows_are_drawn_independently(tmp_path):
     rows = answers(right_or_wrong(1, 200))
     for name in ("one", "two"):
-        write(tmp_path / "before", "source", name, rows)
+        write(tmp_path / "before", "keep", name, rows)
     folder = EvaluationFolder(tmp_path / "before")
     joint = JointScores([folder], {(e.suite, e.name): [e] for e in read_evaluations(folder)}, resamples=2000, seed=7)
-    one, two = (joint.scores(("source", name), "acc").draws[:, 0] for name in ("one", "two"))
+    one, two = (joint.scores(("keep", name), "acc").draws[:, 0] for name in ("one", "two"))
     assert abs(np.corrcoef(one, two)[0, 1]) < 0.08
 
 
 def test_averages_that_cannot_be_compared_say_why(tmp_path):
     for folder in ("before", "after"):
-        write(tmp_path / folder, "source", "fine", answers([1, 0, 1], brier=float), metrics=["acc", "brier"])
-        write(tmp_path / folder, "source", "shots", answers([1, 0, 1]), num_fewshot=len(folder))
-        write(tmp_path / folder, "source", "samples", answers([1] * len(folder)))
-        write_average(tmp_path / folder, [("source", "fine", "acc"), ("source", "shots", "acc")], name="a")
-        write_average(tmp_path / folder, [("source", "fine", "acc"), ("source", "samples", "acc")], name="b")
-        write_average(tmp_path / folder, [("source", "fine", "acc" if folder == "before" else "brier")], name="c")
+        write(tmp_path / folder, "keep", "fine", answers([1, 0, 1], brier=float), metrics=["acc", "brier"])
+        write(tmp_path / folder, "keep", "shots", answers([1, 0, 1]), num_fewshot=len(folder))
+        write(tmp_path / folder, "keep", "samples", answers([1] * len(folder)))
+        write_average(tmp_path / folder, [("keep", "fine", "acc"), ("keep", "shots", "acc")], name="a")
+        write_average(tmp_path / folder, [("keep", "fine", "acc"), ("keep", "samples", "acc")], name="b")
+        write_average(tmp_path / folder, [("keep", "fine", "acc" if folder == "before" else "brier")], name="c")
     found, unmatched = compared(tmp_path)
     assert [c.name for c in found] == ["fine"]
     reasons = {u.split(":")[0]: u for u in unmatched}
-    assert "its member source/shots cannot be compared" in reasons["source/a"]
-    assert "source/samples: the two evaluations did not answer the same samples" in reasons["source/b"]
-    assert "an average of other entries before than after" in reasons["source/c"]
+    assert "its member keep/shots cannot be compared" in reasons["keep/a"]
+    assert "keep/samples: the two evaluations did not answer the same samples" in reasons["keep/b"]
+    assert "an average of other entries before than after" in reasons["keep/c"]

@@ -57,7 +57,7 @@ def stages(tmp_path: Path, table: np.ndarray = R, n: int = 400, seed: int = 0) -
     hard = np.random.default_rng(seed).random((table.shape[1], n))
     for stage, row in enumerate(table):
         for task, score in enumerate(row):
-            folder = write(tmp_path / f"s{stage}", "source", f"t{task}", answers((hard[task] < score).astype(float)))
+            folder = write(tmp_path / f"s{stage}", "keep", f"t{task}", answers((hard[task] < score).astype(float)))
         folders.append(folder)
     return folders
 
@@ -70,7 +70,7 @@ def made(folders: list[EvaluationFolder], names=("t0", "t1", "t2"), **options) -
 def test_the_matrix_holds_the_scores_and_their_measures(tmp_path):
     folders = stages(tmp_path)
     found = made(folders)
-    means = [[np.mean([r["acc"] for r in f.samples("source", f"t{i}")]) for i in range(3)] for f in folders]
+    means = [[np.mean([r["acc"] for r in f.samples("keep", f"t{i}")]) for i in range(3)] for f in folders]
     assert np.array(found.scores) == pytest.approx(np.array(means))
     assert (found.tasks, found.stages, found.unit) == (
         ["t0", "t1", "t2"],
@@ -112,7 +112,7 @@ def test_lower_is_better_is_turned_and_said(tmp_path):
     for stage, levels in enumerate(((3.0, 3.0), (2.0, 2.9), (2.5, 2.0))):
         for task, level in enumerate(levels):
             nats = level * 10 + np.random.default_rng(task).normal(0, 1, 20)
-            folder = write(tmp_path / f"s{stage}", "target", f"t{task}", texts(nats), metrics=TEXT, kind="perplexity")
+            folder = write(tmp_path / f"s{stage}", "learn", f"t{task}", texts(nats), metrics=TEXT, kind="perplexity")
         folders.append(folder)
     found = made(folders, names=("t0", "t1"))
     assert found.unit == "nats/token, negated"
@@ -136,33 +136,33 @@ def test_counts_have_to_fit(tmp_path):
 
 def test_wrong_tasks_are_named_all_at_once(tmp_path):
     folders = stages(tmp_path)
-    write(folders[0].path, "target", "t2", answers([1]))
+    write(folders[0].path, "learn", "t2", answers([1]))
     start = read_evaluations(folders[0])
     with pytest.raises(ConfigError) as caught:
         find_tasks(
             start,
-            [(None, "t9x"), (None, "t2"), (None, "t0"), ("source", "t0"), ("sourc", "t1"), ("source", "t1")],
+            [(None, "t9x"), (None, "t2"), (None, "t0"), ("keep", "t0"), ("kep", "t1"), ("keep", "t1")],
             metric="f1",
         )
     text = str(caught.value)
-    assert "task 't9x': the start was not measured on it. Measured: source/t0" in text
-    assert "task 't2': several suites have it. Write one of source/t2, target/t2." in text
-    assert "task 'source/t0' is given twice" in text
-    assert "task 'sourc/t1': the start was not measured on it. Did you mean 'source/t1'?" in text
+    assert "task 't9x': the start was not measured on it. Measured: keep/t0" in text
+    assert "task 't2': several suites have it. Write one of keep/t2, learn/t2." in text
+    assert "task 'keep/t0' is given twice" in text
+    assert "task 'kep/t1': the start was not measured on it. Did you mean 'keep/t1'?" in text
     assert "task 't0' has no metric 'f1'. It has: acc." in text
     assert len(caught.value.problems) == 6
 
 
 def test_stages_that_were_not_measured_alike_are_named_all_at_once(tmp_path):
     folders = stages(tmp_path)
-    write(folders[1].path, "source", "t0", answers([1] * 400), num_fewshot=5)
-    write(folders[2].path, "source", "t1", answers([1] * 399))
-    (folders[3].path / "source.t2.json").unlink()
+    write(folders[1].path, "keep", "t0", answers([1] * 400), num_fewshot=5)
+    write(folders[2].path, "keep", "t1", answers([1] * 399))
+    (folders[3].path / "keep.t2.json").unlink()
     with pytest.raises(DataError) as caught:
         made(folders)
     text = str(caught.value)
-    assert "source/t0, after t0 against start: measured with other settings" in text
-    assert "source/t1: the two evaluations did not answer the same samples" in text
-    assert "source/t2, after t2 against start: measured only before" in text
+    assert "keep/t0, after t0 against start: measured with other settings" in text
+    assert "keep/t1: the two evaluations did not answer the same samples" in text
+    assert "keep/t2, after t2 against start: measured only before" in text
     with pytest.raises(DataError, match=r"(?s)found none.*found none"):
         made([folders[0], EvaluationFolder(tmp_path / "x"), EvaluationFolder(tmp_path / "y"), folders[1]])

@@ -187,7 +187,7 @@ def test_the_task_asks_what_the_file_says(
     from holdfast.evaluation.tasks.tasks import load_tasks
 
     (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
-    found = load_tasks(TaskEntry(suite="source", name=task, task=task, data=str(tmp_path / "rows.jsonl")))
+    found = load_tasks(TaskEntry(suite="keep", name=task, task=task, data=str(tmp_path / "rows.jsonl")))
     [asked] = found.values()
     doc = next(iter(asked.eval_docs))
     if text is not None:

@@ -65,9 +65,9 @@ def test_folders_are_one_family_and_rules_another(tmp_path, method):
     for folder, shift in (("before", 0.0), ("after", 0.4)):
         for name in ("one", "two"):
             acc = (rng.random(300) < 0.7).astype(float)
-            write(tmp_path / folder, "source", name, answers(acc))
-        write(tmp_path / folder, "source", "prose", texts(30 + shift + rng.normal(0, 1, 40)), metrics=TEXT)
-        write_average(tmp_path / folder, [("source", "one", "acc"), ("source", "two", "acc")])
+            write(tmp_path / folder, "keep", name, answers(acc))
+        write(tmp_path / folder, "keep", "prose", texts(30 + shift + rng.normal(0, 1, 40)), metrics=TEXT)
+        write_average(tmp_path / folder, [("keep", "one", "acc"), ("keep", "two", "acc")])
     sides = both(tmp_path)
     matching = match_entries(*(read_evaluations(f) for f in sides))
     found = compare_entries(*sides, matching, family_wise=method, resamples=500)

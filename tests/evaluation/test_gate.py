@@ -46,7 +46,7 @@ def rule(text: str) -> Any:
     [
         ("mmlu drop > 1pt", ("mmlu", "drop", ">", 1.0, "pt")),
         ("any drop>2%", ("any", "drop", ">", 2.0, "%")),
-        ("source drop > 0.5 points", ("source", "drop", ">", 0.5, "pt")),
+        ("keep drop > 0.5 points", ("keep", "drop", ">", 0.5, "pt")),
         ("gsm8k/exact_match,strict-match drop > 0", ("gsm8k/exact_match,strict-match", "drop", ">", 0.0, "")),
         ("prose FALL <= -1e-3 nats/token", ("prose", "fall", "<=", -1e-3, "nats/token")),
         ("my own text drop >= .5", ("my own text", "drop", ">=", 0.5, "")),
@@ -97,9 +97,9 @@ STRICT, FLEXIBLE = (
 )
 NATS, PERPLEXITY = ("nats_per_token", "nats/token", False, 2.0), ("perplexity", "perplexity", False, 7.4)
 COMMON = [
-    evaluation("source", "mmlu", ACC, ("acc_norm", "accuracy", True, 0.6)),
-    evaluation("source", "prose", NATS, PERPLEXITY),
-    evaluation("target", "gsm8k", STRICT, FLEXIBLE),
+    evaluation("keep", "mmlu", ACC, ("acc_norm", "accuracy", True, 0.6)),
+    evaluation("keep", "prose", NATS, PERPLEXITY),
+    evaluation("learn", "gsm8k", STRICT, FLEXIBLE),
     evaluation("other", "two words", FLEXIBLE, STRICT, ACC),
     evaluation("other", "f1 in percent", ("f1", "f1", True, 61.5)),
 ]
@@ -115,20 +115,20 @@ def matching(before: list[Evaluation] = COMMON, after: list[Evaluation] | None =
         (
             "any drop > 2%",
             {
-                ("source", "mmlu"): None,
-                ("source", "prose"): None,
-                ("target", "gsm8k"): None,
+                ("keep", "mmlu"): None,
+                ("keep", "prose"): None,
+                ("learn", "gsm8k"): None,
                 ("other", "two words"): None,
                 ("other", "f1 in percent"): None,
             },
         ),
-        ("source drop > 2%", {("source", "mmlu"): None, ("source", "prose"): None}),
-        ("source/mmlu drop > 1pt", {("source", "mmlu"): None}),
-        ("mmlu acc_norm drop > 1pt", {("source", "mmlu"): "acc_norm"}),
-        ("source/mmlu/acc_norm drop > 1pt", {("source", "mmlu"): "acc_norm"}),
-        ("any acc drop > 1pt", {("source", "mmlu"): "acc", ("other", "two words"): "acc"}),
-        ("gsm8k/exact_match,flexible-extract drop > 0", {("target", "gsm8k"): "exact_match,flexible-extract"}),
-        ("gsm8k exact_match drop > 0", {("target", "gsm8k"): "exact_match,strict-match"}),
+        ("keep drop > 2%", {("keep", "mmlu"): None, ("keep", "prose"): None}),
+        ("keep/mmlu drop > 1pt", {("keep", "mmlu"): None}),
+        ("mmlu acc_norm drop > 1pt", {("keep", "mmlu"): "acc_norm"}),
+        ("keep/mmlu/acc_norm drop > 1pt", {("keep", "mmlu"): "acc_norm"}),
+        ("any acc drop > 1pt", {("keep", "mmlu"): "acc", ("other", "two words"): "acc"}),
+        ("gsm8k/exact_match,flexible-extract drop > 0", {("learn", "gsm8k"): "exact_match,flexible-extract"}),
+        ("gsm8k exact_match drop > 0", {("learn", "gsm8k"): "exact_match,strict-match"}),
         ("two words drop > 1pt", {("other", "two words"): None}),
         ("two words acc drop > 1pt", {("other", "two words"): "acc"}),
         ("f1 in percent drop > 1", {("other", "f1 in percent"): None}),
@@ -144,19 +144,19 @@ def test_subjects_and_metrics_are_found(text, expected):
     ("text", "parts"),
     [
         ("mmlo drop > 1pt", ["no entry or suite 'mmlo'. Did you mean 'mmlu'?"]),
-        ("zzz drop > 1%", ["There are: source/mmlu, source/prose", "and any"]),
+        ("zzz drop > 1%", ["There are: keep/mmlu, keep/prose", "and any"]),
         (
             "mmlu acc_nrm drop > 1pt",
             ["'mmlu' has no metric 'acc_nrm'. Did you mean 'acc_norm'?", "It has: acc, acc_norm"],
         ),
         (
             "prose drop > 1pt",
-            ["points are of shares between 0 and 1, but source/prose nats_per_token is in nats/token"],
+            ["points are of shares between 0 and 1, but keep/prose nats_per_token is in nats/token"],
         ),
-        ("any drop > 1pt", ["source/prose", "f1 in percent f1 is in f1"]),
+        ("any drop > 1pt", ["keep/prose", "f1 in percent f1 is in f1"]),
         (
             "mmlu drop > 1 nats/token",
-            ["expected pt, %, or the metric's own unit, got 'nats/token', but source/mmlu acc is in accuracy"],
+            ["expected pt, %, or the metric's own unit, got 'nats/token', but keep/mmlu acc is in accuracy"],
         ),
     ],
 )
@@ -174,7 +174,7 @@ def test_all_misfits_at_once():
 
 
 def test_a_metric_of_which_several_filters_exist_has_to_be_named():
-    entry = evaluation("target", "gsm8k", ACC, STRICT, FLEXIBLE)
+    entry = evaluation("learn", "gsm8k", ACC, STRICT, FLEXIBLE)
     with pytest.raises(
         ConfigError, match="'exact_match' is any of exact_match,strict-match, exact_match,flexible-extract"
     ):
@@ -182,10 +182,10 @@ def test_a_metric_of_which_several_filters_exist_has_to_be_named():
 
 
 def test_entries_of_one_side_and_refused_ones():
-    shots = [evaluation("source", "quiz", ACC, settings={"num_fewshot": n}) for n in (0, 5)]
+    shots = [evaluation("keep", "quiz", ACC, settings={"num_fewshot": n}) for n in (0, 5)]
     sides = [
-        [*COMMON, shots[0], evaluation("source", "lost", ACC)],
-        [*COMMON, shots[1], evaluation("target", "new", ACC)],
+        [*COMMON, shots[0], evaluation("keep", "lost", ACC)],
+        [*COMMON, shots[1], evaluation("learn", "new", ACC)],
     ]
     found = matching(*sides)
     for text, part in (
@@ -194,20 +194,18 @@ def test_entries_of_one_side_and_refused_ones():
     ):
         with pytest.raises(ConfigError, match=part):
             bind_rules([rule(text)], found)
-    [aim] = bind_rules([rule("target drop > 1%")], found)
-    assert aim.keys == [("target", "gsm8k")] and aim.missing == [("target", "new")]
+    [aim] = bind_rules([rule("learn drop > 1%")], found)
+    assert aim.keys == [("learn", "gsm8k")] and aim.missing == [("learn", "new")]
 
 
 @pytest.mark.parametrize("side", ["before", "after"])
-@pytest.mark.parametrize(
-    "text", ["source drop > 1%", "any acc drop > 1%", "lost drop > 1%", "source/lost acc drop > 1%"]
-)
+@pytest.mark.parametrize("text", ["keep drop > 1%", "any acc drop > 1%", "lost drop > 1%", "keep/lost acc drop > 1%"])
 def test_an_entry_that_only_one_of_the_two_has_fails_the_gate(text, side):
-    held = [evaluation("source", "lost", ACC), evaluation("other", "no accuracy", NATS)]
+    held = [evaluation("keep", "lost", ACC), evaluation("other", "no accuracy", NATS)]
     sides = ([*COMMON, *held], COMMON)
     found = matching(*(sides if side == "before" else sides[::-1]))
     [aim] = bind_rules([rule(text)], found)
-    assert aim.missing == [("source", "lost")]
+    assert aim.missing == [("keep", "lost")]
     changes = [change("mmlu"), change("prose", metric="nats_per_token"), change("two words", suite="other")]
     outcomes, decision = judge([aim], Compared(comparisons=changes, unmatched=found.unmatched, notes=[]))
     assert {o.outcome for o in outcomes[:-1]} <= {"passed"}
@@ -217,7 +215,7 @@ def test_an_entry_that_only_one_of_the_two_has_fails_the_gate(text, side):
     assert decision is None or not decision.shown
 
 
-@pytest.mark.parametrize("text", ["source drop < 1%", "any drop <= 2pt", "target gain > 2pt", "mmlu gain >= 0"])
+@pytest.mark.parametrize("text", ["keep drop < 1%", "any drop <= 2pt", "learn gain > 2pt", "mmlu gain >= 0"])
 def test_a_rule_that_says_what_is_acceptable_is_refused(text):
     right = text.translate(str.maketrans("<>", "><"))
     with pytest.raises(ConfigError, match=f"this one fails every model that is better. Write '{right}'"):
@@ -242,7 +240,7 @@ def test_rise_and_fall_may_be_meant_so_and_are_noted():
 def change(name: str = "mmlu", **fields: Any) -> Comparison:
     """An accuracy that did not change much, unless fields say otherwise."""
     known = {
-        "suite": "source",
+        "suite": "keep",
         "name": name,
         "metric": "acc",
         "unit": "accuracy",
@@ -321,7 +319,7 @@ def test_value_and_interval_are_in_the_rule_s_unit_and_direction():
     assert found.reason == "drop 2 pt [1, 3]: 1 pt lies inside the interval; more samples would decide."
     found = judged("mmlu gain < 2%", moved(-0.03, -0.01))
     assert (found.value, found.interval, found.unit) == (pytest.approx(-4.0), pytest.approx((-6.0, -2.0)), "%")
-    assert (found.suite, found.name, found.metric, found.rule) == ("source", "mmlu", "acc", "mmlu gain < 2%")
+    assert (found.suite, found.name, found.metric, found.rule) == ("keep", "mmlu", "acc", "mmlu gain < 2%")
     assert math.copysign(1, judged("mmlu drop > 1pt", moved(0.0, 0.0)).value) == 1, "no minus before a zero"
 
 
@@ -346,15 +344,15 @@ def test_without_an_interval_nothing_is_decided():
 
 def test_what_turns_out_not_to_be_comparable_stops_the_gate(tmp_path: Path):
     for folder in ("before", "after"):
-        write(tmp_path / folder, "source", "fine", answers([1, 0, 1]))
-        write(tmp_path / folder, "source", "samples", answers([1] * len(folder)))
+        write(tmp_path / folder, "keep", "fine", answers([1, 0, 1]))
+        write(tmp_path / folder, "keep", "samples", answers([1] * len(folder)))
         tokens = len(folder)
-        write(tmp_path / folder, "target", "prose", texts([30, 31, 32], tokens=tokens), metrics=TEXT, kind="perplexity")
+        write(tmp_path / folder, "learn", "prose", texts([30, 31, 32], tokens=tokens), metrics=TEXT, kind="perplexity")
     sides = both(tmp_path)
     found = match_entries(*(read_evaluations(f) for f in sides))
     done = compare_entries(*sides, found)
     with pytest.raises(
-        DataError, match=r"rule 'any drop > 1%': source/samples: the two evaluations did not answer the same samples"
+        DataError, match=r"rule 'any drop > 1%': keep/samples: the two evaluations did not answer the same samples"
     ):
         judge(bind_rules([rule("any drop > 1%")], found), done)
     [outcome], _ = judge(bind_rules([rule("prose drop > 200%")], found), done)
@@ -385,7 +383,7 @@ def test_a_gate_is_closed_by_one_failure():
 
 def many(*intervals: tuple[float, float], rules: tuple[str, ...] = ("any drop > 1pt",), **options: Any) -> Any:
     comparisons = [moved(*interval, name=f"task{i}") for i, interval in enumerate(intervals)]
-    sides = [evaluation("source", c.name, ACC) for c in comparisons]
+    sides = [evaluation("keep", c.name, ACC) for c in comparisons]
     found = Matching(pairs=[EntryPair(before=e, after=e) for e in sides], unmatched=[], notes=[])
     compared = Compared(comparisons=comparisons, unmatched=[], notes=[], adjustment=Adjustment(**options))
     return judge(bind_rules(parse_rules(rules), found), compared)
@@ -409,7 +407,7 @@ def test_one_of_many_that_fails_on_its_own_is_undecided_together():
     outcomes, decision = many((low, high), *fine, family_wise="none")
     assert outcomes[0].outcome == "failed" and outcomes[0].p_adjusted == outcomes[0].p_value
     assert "none adjusted" in decision.sentence
-    assert decision.shown == ["source/task0 acc: any drop > 1pt"]
+    assert decision.shown == ["keep/task0 acc: any drop > 1pt"]
 
 
 def test_a_rule_that_forbids_too_little_gain_is_tested_from_below():
@@ -425,7 +423,7 @@ def test_right_at_the_threshold_a_rule_fails_as_rarely_as_it_says():
     rng = np.random.default_rng(0)
     counts = {"failed": 0, "passed": 0, "undecided": 0}
     trials, n = 400, 300
-    one = evaluation("source", "mmlu", ACC)
+    one = evaluation("keep", "mmlu", ACC)
     for _ in range(trials):
         before = rng.random(n) < 0.6
         flips = rng.random(n)

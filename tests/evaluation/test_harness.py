@@ -33,7 +33,7 @@ def write_rows(path: Path, rows: list[dict]) -> str:
 
 
 def an_entry(task: str, **changes) -> TaskEntry:
-    return TaskEntry(suite="source", name="it", task=task, **changes)
+    return TaskEntry(suite="keep", name="it", task=task, **changes)
 
 
 def choice_nats(model, tokenizer, context: str, choice: str) -> float:

@@ -15,8 +15,8 @@ from PIL import Image
 
 from holdfast.cli.main import main
 from holdfast.errors import DataError, ModelError
-from holdfast.evaluation.kinds.choices import ChoicesEntry
-from holdfast.evaluation.kinds.lettered import LetteredEntry
+from holdfast.evaluation.kinds.multiple_choice import MultipleChoiceEntry
+from holdfast.evaluation.kinds.multiple_choice_letters import LettersEntry
 from holdfast.evaluation.measures import Subject, check, measure
 from holdfast.evaluation.text.shared_prefix import Scorer
 from holdfast.models import Loaded, load
@@ -72,8 +72,8 @@ def write(name: str, *rows: dict[str, Any]) -> str:
     return name
 
 
-def choices(data: str = "questions.jsonl", **how: Any) -> ChoicesEntry:
-    return ChoicesEntry(suite="source", name="seen", data=data, **how)
+def choices(data: str = "questions.jsonl", **how: Any) -> MultipleChoiceEntry:
+    return MultipleChoiceEntry(suite="keep", name="seen", data=data, **how)
 
 
 def on(loaded: Loaded, **how: Any) -> Subject:
@@ -201,7 +201,7 @@ def test_two_images_and_bytes_in_parquet(desk: Path) -> None:
 
 def test_letters_for_options(desk: Path) -> None:
     loaded = load("whole")
-    entry = LetteredEntry(suite="source", name="letters", data="questions.jsonl")
+    entry = LettersEntry(suite="keep", name="letters", data="questions.jsonl")
     rows = measure(entry, on(loaded)).rows
     text = "<image>0. Which colour is it?\nA. red\nB. green as grass\nC. blue\nD. It is white.\nAnswer:"
     nats, tokens = reference(loaded, text, "pictures/red.png", "A")
@@ -211,9 +211,11 @@ def test_letters_for_options(desk: Path) -> None:
 
 
 def test_other_pixels_are_another_question(llava: Path) -> None:
-    Path("suite.yaml").write_text("source:\n  - {choices: questions.jsonl}\n  - {lettered: questions.jsonl, name: l}\n")
+    Path("suite.yaml").write_text(
+        "keep:\n  - {multiple_choice: questions.jsonl}\n  - {multiple_choice_letters: questions.jsonl, name: l}\n"
+    )
     words = ["evaluate", "whole", "--suite", "suite.yaml", "--output_dir", "out"]
-    samples = Path("out/whole/source.questions.samples.jsonl")
+    samples = Path("out/whole/keep.questions.samples.jsonl")
     assert main(words) == 0
     before, when = samples.read_text(), samples.stat().st_mtime_ns
     assert main(words) == 0
@@ -298,17 +300,17 @@ def test_a_processor_that_is_not_the_models(llava: Path) -> None:
 # ------------------------------------------------------------------------------------------------------------- on text
 
 SUITE = """\
-source:
+keep:
   - {perplexity: texts.jsonl, text: "{text}"}
   - {memorisation: texts.jsonl, text: "{text}", window: 24}
   - {perplexity: chat.jsonl, name: chat}
   - {task: colours.yaml}
   - {task: open.yaml}
-  - {answers: letters.yaml}
-  - {choices: texts.jsonl, name: chosen}
-  - {choices: texts.jsonl, name: chosen_in_chat, apply_chat_template: true}
-  - {classes: texts.jsonl, name: classified, prompt: "{text} is", options: [" the", " a list"]}
-  - {lettered: texts.jsonl, name: in_letters}
+  - {answer_distribution: letters.yaml}
+  - {multiple_choice: texts.jsonl, name: chosen}
+  - {multiple_choice: texts.jsonl, name: chosen_in_chat, apply_chat_template: true}
+  - {classification: texts.jsonl, name: classified, prompt: "{text} is", options: [" the", " a list"]}
+  - {multiple_choice_letters: texts.jsonl, name: in_letters}
   - {instructions: texts.jsonl, name: followed, max_new_tokens: 4, apply_chat_template: true}
 batch_size: 3
 """
@@ -365,18 +367,18 @@ def test_text_entries_give_the_figures_of_the_language_model_inside(desk: Path) 
 
 
 def test_images_beside_an_entry_that_asks_by_text(tmp_path: Path) -> None:
-    from holdfast.evaluation.kinds.classes import ClassesEntry, read_classes
+    from holdfast.evaluation.kinds.classification import ClassificationEntry, read_classes
     from holdfast.evaluation.kinds.perplexity import PerplexityEntry, documents_of
 
     image("red").save(tmp_path / "red.png")
     rows: list[dict[str, Any]] = [{"image": None}, {"image": "red.png"}]
     data = tmp_path / "seen.jsonl"
     data.write_text("".join(json.dumps({**row, "text": "It is red.", "label": 0}) + "\n" for row in rows))
-    said = r"seen.jsonl, row 1 holds an image \(column 'image'\), but 'seen' asks by text alone. .*`choices`"
+    said = r"seen.jsonl, row 1 holds an image \(column 'image'\), but 'seen' asks by text alone. .*`multiple_choice`"
     with pytest.raises(DataError, match=said):
-        documents_of(PerplexityEntry(suite="source", name="seen", data=str(data)), build_vision_tokenizer())
-    classes: dict[str, Any] = {"suite": "source", "name": "seen", "data": str(data), "options": (" red", " blue")}
+        documents_of(PerplexityEntry(suite="keep", name="seen", data=str(data)), build_vision_tokenizer())
+    classes: dict[str, Any] = {"suite": "keep", "name": "seen", "data": str(data), "options": (" red", " blue")}
     with pytest.raises(DataError, match=said):
-        read_classes(ClassesEntry(**classes, prompt="<image> {text} Colour:", label="label"))
-    texts = read_classes(ClassesEntry(**classes, prompt="{text} Colour:", label="label"))
+        read_classes(ClassificationEntry(**classes, prompt="<image> {text} Colour:", label="label"))
+    texts = read_classes(ClassificationEntry(**classes, prompt="{text} Colour:", label="label"))
     assert [(text.prompt, text.gold) for text in texts] == [("It is red. Colour:", 0)] * 2, "who asks by text alone may"

@@ -38,7 +38,7 @@ def write(folder: Path, rows: list, name: str = "asked.jsonl") -> str:
 
 def an_entry(tmp_path: Path, rows: list = ROWS, **changes) -> InstructionsEntry:
     return InstructionsEntry(
-        suite="target", name="asked", data=write(tmp_path, rows), **{"max_new_tokens": 8, **changes}
+        suite="learn", name="asked", data=write(tmp_path, rows), **{"max_new_tokens": 8, **changes}
     )
 
 

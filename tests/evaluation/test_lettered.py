@@ -14,7 +14,7 @@ from evaluation import test_answers
 from evaluation.conftest import make_model, make_tokenizer, measured
 from evaluation.test_answers import agrees, ids_of
 from holdfast.errors import DataError, ModelError
-from holdfast.evaluation.kinds.lettered import LetteredEntry, lettered_prompt
+from holdfast.evaluation.kinds.multiple_choice_letters import LettersEntry, lettered_prompt
 from holdfast.evaluation.measures import check
 from holdfast.evaluation.suite import parse_evaluation
 from holdfast.evaluation.text.answer_position import OptionTokens
@@ -45,8 +45,8 @@ def write(folder: Path, rows: list) -> str:
     return str(folder / "rows.jsonl")
 
 
-def an_entry(folder: Path, rows: list = ROWS, **changes) -> LetteredEntry:
-    return LetteredEntry(suite="source", name="rows", data=write(folder, rows), **changes)
+def an_entry(folder: Path, rows: list = ROWS, **changes) -> LettersEntry:
+    return LettersEntry(suite="keep", name="rows", data=write(folder, rows), **changes)
 
 
 def asked(row: dict) -> str:
@@ -88,7 +88,7 @@ def test_a_template_of_ones_own(roomy, spaced, tmp_path) -> None:
 def test_groups_and_units(roomy, spaced, tmp_path) -> None:
     found = measured(roomy, spaced, an_entry(tmp_path, group="subject"))
     assert found.settings["subtasks"] == ["a", "b"] and [row["task"] for row in found.rows] == list("ababab")
-    together = measured(roomy, spaced, an_entry(tmp_path, unit="fact"))
+    together = measured(roomy, spaced, an_entry(tmp_path, cluster="fact"))
     assert [row["question"] for row in together.rows] == ["fact 0", "fact 1", "fact 2"]
     for name in ("acc", "mass", "entropy", "option_entropy", "aligned"):
         assert together.rows[1][name] == pytest.approx((found.rows[2][name] + found.rows[3][name]) / 2)
@@ -118,7 +118,7 @@ class SentencePieceLike:
 
 
 def test_a_letter_behind_a_mark_counts_too() -> None:
-    assert OptionTokens(SentencePieceLike(), LetteredEntry(suite="source", name="rows", data="rows"), advice="").of(
+    assert OptionTokens(SentencePieceLike(), LettersEntry(suite="keep", name="rows", data="rows"), advice="").of(
         "A"
     ) == [5, 6]
 
@@ -135,7 +135,7 @@ def test_letters_of_several_tokens_are_refused(tiny_model, tmp_path) -> None:
         def convert_ids_to_tokens(self, ids: list[int]) -> list[str]:
             return [str(i) for i in ids]
 
-    expected = r"`lettered` needs options that are one token each, but the tokenizer has 'A' as 4 tokens .*`choices: "
+    expected = r"needs options that are one token each, but the tokenizer has 'A' as 4 tokens .*`multiple_choice: "
     with pytest.raises(ModelError, match=expected):
         check(an_entry(tmp_path), Spelled())
 
@@ -169,6 +169,6 @@ def test_templates_that_the_rows_cannot_fill(tiny_tokenizer, tmp_path, prompt, w
 
 
 def test_a_template_without_options_is_refused(tmp_path) -> None:
-    wanted = {"lettered": write(tmp_path, ROWS), "prompt": "{prompt} Answer:"}
-    _, problems = parse_evaluation({"source": [wanted]})
+    wanted = {"multiple_choice_letters": write(tmp_path, ROWS), "prompt": "{prompt} Answer:"}
+    _, problems = parse_evaluation({"keep": [wanted]})
     assert len(problems) == 1 and "expected a template with {options}" in problems[0]

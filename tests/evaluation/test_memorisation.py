@@ -64,7 +64,7 @@ def test_of_equal_logits_the_lowest_index_is_the_most_likely_one(tiny_tokenizer)
 def test_the_figures_are_shares_of_all_tokens(echo, tiny_tokenizer, tmp_path: Path) -> None:
     file = tmp_path / "texts.jsonl"
     file.write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
-    entry = MemorisationEntry(suite="source", name="texts-memorisation", data=str(file))
+    entry = MemorisationEntry(suite="keep", name="texts-memorisation", data=str(file))
     found = measured(echo, tiny_tokenizer, entry)
     rows, metrics = found.rows, found.metrics
     tokens = sum(row["tokens"] for row in rows)

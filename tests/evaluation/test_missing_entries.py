@@ -22,7 +22,7 @@ ROWS = [{"doc": str(i), "acc": float(i % 2)} for i in range(4)]
 
 def _plan() -> EvaluationPlan:
     names = ("kept", "other")
-    return EvaluationPlan(entries=tuple(PerplexityEntry(suite="source", name=n, data=f"{n}.jsonl") for n in names))
+    return EvaluationPlan(entries=tuple(PerplexityEntry(suite="keep", name=n, data=f"{n}.jsonl") for n in names))
 
 
 @pytest.mark.parametrize("side", ["start", "result"])
@@ -30,10 +30,10 @@ def test_a_run_is_not_compared_without_one_of_its_entries(side: str, tmp_path: P
     folder, plan = RunFolder(tmp_path / "run"), _plan()
     for which in ("start", "result"):
         for name in ("kept", "other"):
-            write(folder.evaluated(which).path, "source", name, ROWS, model=which)
+            write(folder.evaluated(which).path, "keep", name, ROWS, model=which)
     compare_runs(folder, plan)
-    (folder.evaluated(side).path / "source.other.json").unlink()
-    with pytest.raises(RunFolderError, match=rf"what was measured of source/other in .*{side}, found no file of it"):
+    (folder.evaluated(side).path / "keep.other.json").unlink()
+    with pytest.raises(RunFolderError, match=rf"what was measured of keep/other in .*{side}, found no file of it"):
         compare_runs(folder, plan)
 
 
@@ -46,15 +46,15 @@ def test_an_evaluation_ends_with_everything_that_was_asked_for(tmp_path: Path) -
     build_model().save_pretrained(tmp_path / "base")
     build_tokenizer().save_pretrained(tmp_path / "base")
     (tmp_path / "prose.jsonl").write_text("".join(json.dumps({"text": s}) + "\n" for s in SENTENCES))
-    plan, problems = parse_evaluation({"source": [str(tmp_path / "prose.jsonl")]})
+    plan, problems = parse_evaluation({"keep": [str(tmp_path / "prose.jsonl")]})
     out, models = tmp_path / "out", [ModelRequest(name=str(tmp_path / "base"), label=label) for label in ("a", "b")]
 
     def say(line: str) -> None:
         if line.startswith("a: 1 entries"):
-            (out / "a" / "source.prose.json").unlink()
+            (out / "a" / "keep.prose.json").unlink()
 
     assert not problems
-    with pytest.raises(RunFolderError, match=r"source/prose in .*a, found no file"):
+    with pytest.raises(RunFolderError, match=r"keep/prose in .*a, found no file"):
         evaluate_models(models, plan, out, device="cpu", say=say)
     evaluate_models(models, plan, out, device="cpu")
-    assert (out / "a" / "source.prose.json").is_file()
+    assert (out / "a" / "keep.prose.json").is_file()

@@ -49,16 +49,16 @@ KINDS: dict[str, dict[str, Any]] = {
     "task": {"task": "colours.yaml"},
     "said": {"task": "said.yaml"},
     "followed": {"task": "followed.yaml"},
-    "answers": {"answers": "letters.yaml"},
-    "classes": {"classes": "texts.jsonl", "prompt": "{text} is", "options": [" dull", " fine"]},
-    "choices": {"choices": "texts.jsonl"},
+    "answers": {"answer_distribution": "letters.yaml"},
+    "classes": {"classification": "texts.jsonl", "prompt": "{text} is", "options": [" dull", " fine"]},
+    "choices": {"multiple_choice": "texts.jsonl"},
     "instructions": {"instructions": "texts.jsonl", "max_new_tokens": 2},
 }
 BLAMED = dict.fromkeys(
     ("perplexity", "memorisation", "classes", "choices"), "1 of 5 samples hold NaN or infinity (the first is row 3)."
 )
 BLAMED |= {
-    "answers": "1 of 6 samples hold NaN or infinity (the first is row 4).",
+    "answer_distribution": "1 of 6 samples hold NaN or infinity (the first is row 4).",
     "task": "2 of 12 log-likelihoods are NaN or infinite.",
 }
 CHOICE = """\
@@ -128,23 +128,23 @@ def measure(model: Any, tokenizer: Any, plan: Any, folder: Path, **more: Any) ->
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_entry_of_any_kind_fails(kind, value, files, tiny_tokenizer):
     """One text in five is enough; where the figure would be a number all the same, such as an accuracy, it is none."""
-    plan = planned({"source": [KINDS[kind]]}, files)
+    plan = planned({"keep": [KINDS[kind]]}, files)
     assert measure(make_model(), tiny_tokenizer, plan, files / "sound")[0].failed is None
     with pytest.raises(NotFinite) as caught:
         measure(broken_model(tiny_tokenizer, value), tiny_tokenizer, plan, files / "broken")
     assert caught.value.exit_code == 4
     [found] = EvaluationFolder(files / "broken").all()
-    assert found.failed is not None and f"source/{found.name}: {found.failed}" in str(caught.value)
+    assert found.failed is not None and f"keep/{found.name}: {found.failed}" in str(caught.value)
     if kind in BLAMED:  # others that share its row are sound
         assert found.failed == BLAMED[kind]
     assert not any(math.isfinite(m.value) or m.interval for m in found.metrics.values())
-    assert EvaluationFolder(files / "broken").samples("source", found.name), "people have to see which it was"
+    assert EvaluationFolder(files / "broken").samples("keep", found.name), "people have to see which it was"
 
 
 def test_the_other_entries_are_measured_and_a_failed_one_is_measured_again(files, tiny_tokenizer, monkeypatch):
     entries = [KINDS["perplexity"], {"perplexity": "clean.jsonl", "name": "clean"}, KINDS["choices"]]
     averages = {"both": ["clean/nats_per_token", "texts/nats_per_token"]}
-    plan = planned({"source": entries[:2], "target": entries[2:], "averages": averages}, files)
+    plan = planned({"keep": entries[:2], "learn": entries[2:], "averages": averages}, files)
     asked: list[str] = []
     original = runner.measure
     monkeypatch.setattr(
@@ -152,12 +152,12 @@ def test_the_other_entries_are_measured_and_a_failed_one_is_measured_again(files
     )
     folder, cache = EvaluationFolder(files / "measured"), files / "cache"
     for _ in range(2):
-        with pytest.raises(NotFinite, match=r"in 2 of 3 entries: source/texts: .*target/texts: "):
+        with pytest.raises(NotFinite, match=r"in 2 of 3 entries: keep/texts: .*learn/texts: "):
             measure(broken_model(tiny_tokenizer), tiny_tokenizer, plan, folder.path, cache=cache)
-    assert asked == ["source/texts", "source/clean", "target/texts", "source/texts", "target/texts"]
-    clean, average = folder.find("source", "clean"), folder.find(SUITE, "both")
+    assert asked == ["keep/texts", "keep/clean", "learn/texts", "keep/texts", "learn/texts"]
+    clean, average = folder.find("keep", "clean"), folder.find(SUITE, "both")
     assert clean is not None and clean.failed is None and math.isfinite(clean.metrics["nats_per_token"].value)
-    assert average is not None and "its member source/texts" in str(average.failed)
+    assert average is not None and "its member keep/texts" in str(average.failed)
     assert math.isnan(average.metrics["average"].value) and average.metrics["average"].interval is None
     assert len(list(cache.glob("*/evaluation.json"))) == 1, "what failed is shared with no other run"
     assert runner.kept_evaluations(plan, tiny_tokenizer, folder, {"hash": "bbb"}) is None
@@ -208,7 +208,7 @@ def test_a_metric_that_a_question_does_not_have_is_no_failure(files, tiny_tokeni
     )
     text = SAID[: SAID.index("metric_list")] + f"process_results: !function utils.results\nmetric_list: [{metrics}]\n"
     (files / "said.yaml").write_text(text)
-    [found] = measure(make_model(), tiny_tokenizer, planned({"source": [KINDS["said"]]}, files), files / "found")
+    [found] = measure(make_model(), tiny_tokenizer, planned({"keep": [KINDS["said"]]}, files), files / "found")
     assert found.failed is None and set(found.metrics) == {"acc", "some"} and found.metrics["some"].value == 1.0
 
 
@@ -242,8 +242,8 @@ def test_what_is_not_finite_is_found(metrics, rows, expected):
 
 def test_records_know_that_they_failed(tmp_path):
     """Also those that were written before there was a field for it."""
-    write(tmp_path, "source", "prose", texts([1.0, 2.0]), metrics=TEXT, values={"perplexity": NAN})
-    path = tmp_path / "source.prose.json"
+    write(tmp_path, "keep", "prose", texts([1.0, 2.0]), metrics=TEXT, values={"perplexity": NAN})
+    path = tmp_path / "keep.prose.json"
     value = read_json(path)
     assert value.pop("failed") == "perplexity is nan."
     write_json(path, value)
@@ -266,11 +266,11 @@ def sides(folder: Path) -> tuple[Path, Path]:
     for label, shift in (("base", 0.0), ("tuned", 0.0)):
         place = folder / label
         write(
-            place, "target", "prose", texts([3.0 + shift + i / 10 for i in range(20)]), metrics=TEXT, kind="perplexity"
+            place, "learn", "prose", texts([3.0 + shift + i / 10 for i in range(20)]), metrics=TEXT, kind="perplexity"
         )
-        write(place, "source", "quiz", answers([1, 0] * 20, loglikelihoods=lambda v: [-1.0, -2.0]))
-        write(place, "source", "riddles", answers([1, 1, 0, 0] * 10))
-        write_average(place, [("source", "quiz", "acc"), ("source", "riddles", "acc")], name="mean")
+        write(place, "keep", "quiz", answers([1, 0] * 20, loglikelihoods=lambda v: [-1.0, -2.0]))
+        write(place, "keep", "riddles", answers([1, 1, 0, 0] * 10))
+        write_average(place, [("keep", "quiz", "acc"), ("keep", "riddles", "acc")], name="mean")
     return folder / "base", folder / "tuned"
 
 
@@ -291,30 +291,30 @@ def change_record(folder: Path, entry: str, change: Any) -> None:
 
 
 def damage_score(folder: Path) -> None:
-    change_rows(folder, "source.quiz", lambda row: row.update(acc=NAN))
+    change_rows(folder, "keep.quiz", lambda row: row.update(acc=NAN))
 
 
 def damage_beside_score(folder: Path) -> None:
-    change_rows(folder, "source.quiz", lambda row: row["loglikelihoods"].append(NAN))
+    change_rows(folder, "keep.quiz", lambda row: row["loglikelihoods"].append(NAN))
 
 
 def damage_nats(folder: Path) -> None:
-    change_rows(folder, "target.prose", lambda row: row.update(nats=INF))
+    change_rows(folder, "learn.prose", lambda row: row.update(nats=INF))
 
 
 def overflow_nats(folder: Path) -> None:
-    change_rows(folder, "target.prose", lambda row: row.update(nats=1e308, tokens=1e-9))
+    change_rows(folder, "learn.prose", lambda row: row.update(nats=1e308, tokens=1e-9))
 
 
 def damage_record(folder: Path) -> None:
-    change_record(folder, "source.quiz", lambda value: value.update(failed="Logits."))
+    change_record(folder, "keep.quiz", lambda value: value.update(failed="Logits."))
 
 
 def damage_other_metric(folder: Path) -> None:
-    change_record(folder, "target.prose", lambda value: value["metrics"]["perplexity"].update(value=INF))
+    change_record(folder, "learn.prose", lambda value: value["metrics"]["perplexity"].update(value=INF))
 
 
-QUIZ, PROSE = ["source/quiz", "source/mean"], ["target/prose"]
+QUIZ, PROSE = ["keep/quiz", "keep/mean"], ["learn/prose"]
 
 
 @pytest.mark.parametrize(
@@ -355,9 +355,9 @@ def test_text_in_place_of_a_number_is_not_compared(tmp_path, capsys):
     """JSON has no NaN; null and text are no numbers, and no rule about them passes."""
     before, after = sides(tmp_path)
     for value in (None, "NaN"):
-        change_rows(after, "target.prose", lambda row, value=value: row.update(nats=value))
+        change_rows(after, "learn.prose", lambda row, value=value: row.update(nats=value))
         _, left_out = compare_folders(EvaluationFolder(before), EvaluationFolder(after))
-        assert any("target/prose: nats_per_token is not a number in every sample" in line for line in left_out)
+        assert any("learn/prose: nats_per_token is not a number in every sample" in line for line in left_out)
         assert main(["compare", str(before), str(after), "--fail_if", "prose drop > 50%", "--resamples", "200"]) == 2
         assert "is not a number in every sample" in capsys.readouterr().err
 
@@ -369,10 +369,10 @@ def test_stages_of_training_fail_too(tmp_path, capsys):
     words = ["compare", *folders, "--stages", "math=quiz", "law=riddles", "--resamples", "200", "--json"]
     out = tmp_path / "out.json"
     assert main([*words, str(out)]) == 0
-    change_rows(Path(folders[1]), "source.quiz", lambda row: row.update(acc=NAN))
+    change_rows(Path(folders[1]), "keep.quiz", lambda row: row.update(acc=NAN))
     assert main([*words, str(out)]) == 4
     found = read_json(out)
-    assert "source/quiz: model 2: 1 of 40 samples" in capsys.readouterr().err
+    assert "keep/quiz: model 2: 1 of 40 samples" in capsys.readouterr().err
     assert found["not_finite"] == found["matrix"]["failed"], "the start and the end are finite, a stage between is not"
     assert all(math.isnan(row[0]) and math.isfinite(row[1]) for row in found["matrix"]["scores"])
     assert math.isnan(found["matrix"]["measures"]["average_accuracy"]["value"])
@@ -383,13 +383,13 @@ def test_the_command_shows_what_it_measured_and_ends_with_its_own_code(files, ti
     for label, model in (("bad", broken_model(tiny_tokenizer)), ("good", make_model())):
         model.save_pretrained(files / label)
         tiny_tokenizer.save_pretrained(files / label)
-    (files / "suite.yaml").write_text("source:\n  - texts.jsonl\n  - {perplexity: clean.jsonl, name: clean}\n")
+    (files / "suite.yaml").write_text("keep:\n  - texts.jsonl\n  - {perplexity: clean.jsonl, name: clean}\n")
     words = ["evaluate", str(files / "bad"), str(files / "good"), "--suite", str(files / "suite.yaml")]
     words += ["--output_dir", str(files / "out"), "--device", "cpu"]
     code = main(words)
     said = capsys.readouterr()
     assert code == 4 and "bad: expected finite figures" in said.err, said.err
-    assert "Failed: source/texts: 1 of 5 samples hold NaN or infinity (the first is row 3)." in " ".join(
+    assert "Failed: keep/texts: 1 of 5 samples hold NaN or infinity (the first is row 3)." in " ".join(
         said.out.split()
     ), said.out
     assert read_json(files / "out" / "evaluate.json")["status"] == "failed"

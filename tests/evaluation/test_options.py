@@ -14,8 +14,8 @@ import yaml
 from evaluation.conftest import SENTENCES, make_model, make_tokenizer, measured
 from evaluation.evaluation_models import architecture
 from holdfast.errors import DataError, ModelError
-from holdfast.evaluation.kinds.choices import ChoicesEntry
-from holdfast.evaluation.kinds.classes import ClassesEntry, read_classes
+from holdfast.evaluation.kinds.classification import ClassificationEntry, read_classes
+from holdfast.evaluation.kinds.multiple_choice import MultipleChoiceEntry
 from holdfast.evaluation.suite import parse_evaluation
 from holdfast.evaluation.text.questions import read_questions
 
@@ -33,13 +33,13 @@ def write(folder: Path, rows: list) -> str:
     return str(folder / "rows.jsonl")
 
 
-def choices(folder: Path, rows: list = ROWS, **changes) -> ChoicesEntry:
-    return ChoicesEntry(suite="target", name="rows", data=write(folder, rows), **changes)
+def choices(folder: Path, rows: list = ROWS, **changes) -> MultipleChoiceEntry:
+    return MultipleChoiceEntry(suite="learn", name="rows", data=write(folder, rows), **changes)
 
 
-def classes(folder: Path, rows: list, **changes) -> ClassesEntry:
+def classes(folder: Path, rows: list, **changes) -> ClassificationEntry:
     plain = {"prompt": "{text} is", "options": (" dull", " fine")}
-    return ClassesEntry(suite="target", name="rows", data=write(folder, rows), **{**plain, **changes})
+    return ClassificationEntry(suite="learn", name="rows", data=write(folder, rows), **{**plain, **changes})
 
 
 def option_nats(model, tokenizer, prompt: str, option: str, *, chat: bool = False) -> tuple[float, int]:
@@ -171,8 +171,8 @@ def test_labels_as_files_have_them(tmp_path, labels, rows, golds):
 def test_each_row_has_classes_of_its_own(roomy, tmp_path):
     """SIQA's answers differ from question to question; the mean log-likelihood a token decides all the same."""
     write(tmp_path, ROWS)
-    entry = '{classes: rows.jsonl, prompt: "{prompt}", label: answer, options: options}'
-    plan, problems = parse_evaluation(yaml.safe_load(f"target: [{entry}]"), base_dir=tmp_path)
+    entry = '{classification: rows.jsonl, prompt: "{prompt}", label: answer, options: options}'
+    plan, problems = parse_evaluation(yaml.safe_load(f"learn: [{entry}]"), base_dir=tmp_path)
     assert problems == []
     tokenizer = make_tokenizer()
     found = measured(roomy, tokenizer, plan.entries[0])

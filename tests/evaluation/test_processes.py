@@ -14,15 +14,15 @@ from tiny import build_model
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(280)]
 
 SUITE = """\
-source:
+keep:
   - {perplexity: texts.jsonl, text: "{text}"}
   - {memorisation: texts.jsonl, text: "{text}"}
   - {task: colours.yaml}
   - {task: open.yaml}
-  - {answers: letters.yaml}
-  - {choices: texts.jsonl, name: chosen}
-  - {classes: texts.jsonl, name: classified, prompt: "{text} is", options: [" the", " a list"]}
-  - {lettered: texts.jsonl, name: in_letters}
+  - {answer_distribution: letters.yaml}
+  - {multiple_choice: texts.jsonl, name: chosen}
+  - {classification: texts.jsonl, name: classified, prompt: "{text} is", options: [" the", " a list"]}
+  - {multiple_choice_letters: texts.jsonl, name: in_letters}
   - {instructions: texts.jsonl, name: followed, max_new_tokens: 4}
   - {own.py:Length: {prompt: Hello}, name: own}
 averages:

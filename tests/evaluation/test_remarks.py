@@ -12,8 +12,8 @@ import pytest
 
 from evaluation.conftest import make_model, measured
 from holdfast.evaluation.compare.samples import compare_samples
-from holdfast.evaluation.kinds.choices import ChoicesEntry
-from holdfast.evaluation.kinds.lettered import LetteredEntry
+from holdfast.evaluation.kinds.multiple_choice import MultipleChoiceEntry
+from holdfast.evaluation.kinds.multiple_choice_letters import LettersEntry
 from holdfast.evaluation.kinds.perplexity import PerplexityEntry
 from holdfast.evaluation.kinds.task import TaskEntry
 from holdfast.evaluation.remarks import FEW, mark_copies, remarks_on_examples, remarks_on_part, remarks_on_samples
@@ -35,7 +35,14 @@ def answered(values, docs) -> list[dict]:
 def of(rows) -> Evaluation:
     metric = Metric(value=0.5, n=len(rows), unit="accuracy", higher_is_better=True)
     return Evaluation(
-        suite="s", name="n", kind="choices", primary="acc", metrics={"acc": metric}, settings={}, model={}, key="k"
+        suite="s",
+        name="n",
+        kind="multiple_choice",
+        primary="acc",
+        metrics={"acc": metric},
+        settings={},
+        model={},
+        key="k",
     )
 
 
@@ -110,7 +117,7 @@ def test_a_task_knows_copies_by_what_is_asked(tiny_model, tiny_tokenizer, tmp_pa
         }
         for i in range(12)
     ]
-    entry = TaskEntry(suite="source", name="it", task="arc_easy", data=write_rows(tmp_path / "arc.jsonl", rows))
+    entry = TaskEntry(suite="keep", name="it", task="arc_easy", data=write_rows(tmp_path / "arc.jsonl", rows))
     found = measured(tiny_model, tiny_tokenizer, entry)
     assert len(found.rows) == 12 and len({row.get("copy_of", row["doc"]) for row in found.rows}) == 4
     assert "8 of 12 samples are duplicates" in found.settings["notes"][0]
@@ -150,7 +157,7 @@ def test_prompts_that_lost_their_beginning_are_counted(tiny_tokenizer, tmp_path)
         for n in range(12)
     ]
     data = write_rows(tmp_path / "q.jsonl", rows)
-    for entry in (ChoicesEntry(suite="s", name="c", data=data), LetteredEntry(suite="s", name="l", data=data)):
+    for entry in (MultipleChoiceEntry(suite="s", name="c", data=data), LettersEntry(suite="s", name="l", data=data)):
         found = measured(make_model(), tiny_tokenizer, entry)
         assert [note for note in found.settings["notes"] if "lost their beginning" in note] == [
             "3 of 12 prompts are longer than the 64 tokens that the model's context leaves for them, and lost their "

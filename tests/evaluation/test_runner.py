@@ -27,10 +27,10 @@ def plan(tmp_path: Path, colour_task: Path):
     answers = [{"question": f"How many ships, {s}?", "answer": s.split()[0]} for s in SENTENCES]
     (tmp_path / "answers.jsonl").write_text("".join(json.dumps(row) + "\n" for row in answers))
     config = {
-        "target": [
+        "learn": [
             {"perplexity": "answers.jsonl", "prompt": "Question: {question}\nAnswer:", "completion": " {answer}"}
         ],
-        "source": ["prose.jsonl", {"task": str(colour_task), "limit": 6}],
+        "keep": ["prose.jsonl", {"task": str(colour_task), "limit": 6}],
         "batch_size": 4,
     }
     plan, problems = parse_evaluation(config, base_dir=tmp_path)
@@ -74,9 +74,9 @@ def test_start_and_result_are_written_and_compared(plan, tmp_path, tiny_tokenize
     before = run(plan, folder, tiny_tokenizer)
     after = run(plan, folder, tiny_tokenizer, which="result", seed=1)
     assert [(e.suite, e.name) for e in before] == [
-        ("source", "prose"),
-        ("source", "colour_task"),
-        ("target", "answers"),
+        ("keep", "prose"),
+        ("keep", "colour_task"),
+        ("learn", "answers"),
     ]
     for evaluation in before + after:
         stored = folder.evaluated("start" if evaluation in before else "result").find(evaluation.suite, evaluation.name)
@@ -84,7 +84,7 @@ def test_start_and_result_are_written_and_compared(plan, tmp_path, tiny_tokenize
         assert evaluation.primary in evaluation.metrics
         assert evaluation.versions["torch"]
     prose = before[0]
-    rows = folder.evaluated("start").samples("source", "prose")
+    rows = folder.evaluated("start").samples("keep", "prose")
     assert prose.metrics["nats_per_token"].value == pytest.approx(
         sum(r["nats"] for r in rows) / sum(r["tokens"] for r in rows)
     )
@@ -95,9 +95,9 @@ def test_start_and_result_are_written_and_compared(plan, tmp_path, tiny_tokenize
     comparisons = runner.compare_runs(folder, plan)
     assert comparisons == folder.comparisons()
     assert [(c.suite, c.name) for c in comparisons if c.primary] == [
-        ("source", "prose"),
-        ("source", "colour_task"),
-        ("target", "answers"),
+        ("keep", "prose"),
+        ("keep", "colour_task"),
+        ("learn", "answers"),
     ]
     first = comparisons[0]
     assert first.difference == pytest.approx(
@@ -121,10 +121,10 @@ def test_interrupted_evaluation_continues_with_the_next_entry(plan, tmp_path, ti
         )
         with pytest.raises(KeyboardInterrupt):
             run(plan, folder, tiny_tokenizer)
-    assert counted == ["source/prose", "source/colour_task"]
+    assert counted == ["keep/prose", "keep/colour_task"]
     counted.clear()
     assert len(run(plan, folder, tiny_tokenizer)) == 3
-    assert counted == ["source/colour_task", "target/answers"]
+    assert counted == ["keep/colour_task", "learn/answers"]
 
 
 @pytest.mark.parametrize("change", ["model", "data", "setting", "tokenizer", "task data"])
@@ -133,21 +133,21 @@ def test_what_decides_a_figure_decides_its_key(plan, tmp_path, tiny_tokenizer, c
     run(plan, folder, tiny_tokenizer)
     counted.clear()
     identity, tokenizer = START, tiny_tokenizer
-    expected = {"source/prose", "source/colour_task", "target/answers"}
+    expected = {"keep/prose", "keep/colour_task", "learn/answers"}
     if change == "model":
         identity = {"name": "tiny", "hash": "ccc"}
     elif change == "data":
         (tmp_path / "prose.jsonl").write_text(json.dumps({"text": "Something else."}) + "\n")
-        expected = {"source/prose"}
+        expected = {"keep/prose"}
     elif change == "setting":
         plan = dataclasses.replace(plan, batch_size=5)
-        expected = {"source/colour_task"}
+        expected = {"keep/colour_task"}
     elif change == "tokenizer":
         tokenizer = make_tokenizer(chat=True)
     else:
         data = tmp_path / "colours.jsonl"
         data.write_text(data.read_text().replace("red", "green"))
-        expected = {"source/colour_task"}
+        expected = {"keep/colour_task"}
     run(plan, folder, tokenizer, identity=identity)
     assert set(counted) == expected
 
@@ -199,7 +199,7 @@ def test_cache_is_shared_between_runs_and_names(plan, tmp_path, tiny_tokenizer, 
     assert [e.metrics for e in second] == [e.metrics for e in first]
     assert (second[0].suite, second[0].name, second[0].model["name"]) == ("style", "tone", "same")
     assert folder.evaluated("start").samples("style", "tone") == RunFolder(tmp_path / "one").evaluated("start").samples(
-        "source", "prose"
+        "keep", "prose"
     )
     assert folder.evaluated("start").find("style", "tone") == second[0]
 
@@ -210,8 +210,8 @@ def test_check_plan_finds_out_without_a_model(plan, tmp_path, tiny_tokenizer):
     (tmp_path / "colours.jsonl").write_text(json.dumps({"q": "a", "options": ["x"]}) + "\n")
     problems = runner.check_plan(plan, tiny_tokenizer)
     assert len(problems) == 2
-    assert problems[0].startswith("source/colour_task: ")
-    assert problems[1].startswith("target/answers: ")
+    assert problems[0].startswith("keep/colour_task: ")
+    assert problems[1].startswith("learn/answers: ")
     assert "question" in problems[1]
 
 
@@ -220,8 +220,8 @@ def test_a_failing_entry_keeps_what_was_done(plan, tmp_path, tiny_tokenizer):
     folder = RunFolder(tmp_path / "run")
     with pytest.raises(DataError, match="answers"):
         run(plan, folder, tiny_tokenizer)
-    assert folder.evaluated("start").find("source", "prose") is not None
-    assert folder.evaluated("start").find("source", "colour_task") is not None
+    assert folder.evaluated("start").find("keep", "prose") is not None
+    assert folder.evaluated("start").find("keep", "colour_task") is not None
 
 
 def computed_tokens(monkeypatch, module, name) -> list[int]:
@@ -267,12 +267,12 @@ def test_an_entry_goes_on_in_its_middle(kind, tmp_path, tiny_tokenizer, monkeypa
         "perplexity": {"perplexity": "texts.jsonl", "text": "{text}"},
         "memorisation": {"memorisation": "texts.jsonl", "text": "{text}"},
         "task": {"task": str(colour_task)},
-        "answers": {"answers": str(letters)},
-        "classes": {"classes": "texts.jsonl", "prompt": "{text} is", "options": [" dull", " fine"]},
-        "choices": {"choices": "texts.jsonl"},
+        "answers": {"answer_distribution": str(letters)},
+        "classes": {"classification": "texts.jsonl", "prompt": "{text} is", "options": [" dull", " fine"]},
+        "choices": {"multiple_choice": "texts.jsonl"},
         "instructions": {"instructions": "texts.jsonl", "max_new_tokens": 2},
     }[kind]
-    plan, problems = parse_evaluation({"source": [entry]}, base_dir=tmp_path)
+    plan, problems = parse_evaluation({"keep": [entry]}, base_dir=tmp_path)
     assert problems == []
     monkeypatch.setattr(resume.Partial.__init__, "__kwdefaults__", {"seconds": 0.0})
     places = {"perplexity": (perplexity, "score_row"), "memorisation": (perplexity, "score_row")}
@@ -302,9 +302,9 @@ def test_an_entry_goes_on_in_its_middle(kind, tmp_path, tiny_tokenizer, monkeypa
         "what was there is not computed again (up to three passes try whether rows can be shared)"
     )
     assert again.metrics == expected.metrics
-    assert folder.evaluated("start").samples("source", again.name) == RunFolder(tmp_path / "whole").evaluated(
+    assert folder.evaluated("start").samples("keep", again.name) == RunFolder(tmp_path / "whole").evaluated(
         "start"
-    ).samples("source", again.name)
+    ).samples("keep", again.name)
     assert not list(folder.evaluated("start").path.glob(".*"))
 
 

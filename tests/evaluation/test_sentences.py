@@ -64,7 +64,7 @@ def test_nltks_own_is_used_where_it_is(without_data: Path, monkeypatch: pytest.M
 def test_which_was_used_decides_the_key_of_ifeval_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     from holdfast.evaluation import runner
 
-    ifeval, arc = (TaskEntry(suite="target", name=task, task=task) for task in ("ifeval", "arc_easy"))
+    ifeval, arc = (TaskEntry(suite="learn", name=task, task=task) for task in ("ifeval", "arc_easy"))
     found = []
     for model in ("nltk punkt_tab", sentences.OWN):
         monkeypatch.setattr(sentences, "sentence_model", lambda model=model: model)

@@ -11,7 +11,7 @@ import yaml
 from holdfast.cli.evaluate import COMMAND
 from holdfast.errors import ConfigError
 from holdfast.evaluation.entries import EvaluationPlan
-from holdfast.evaluation.kinds.classes import ClassesEntry
+from holdfast.evaluation.kinds.classification import ClassificationEntry
 from holdfast.evaluation.kinds.perplexity import PerplexityEntry
 from holdfast.evaluation.kinds.task import TaskEntry
 from holdfast.evaluation.shipped import changed, description_of, read_suites, shipped_suites, suite_files
@@ -72,7 +72,7 @@ def test_a_paper_has_several() -> None:
     ]
     names = [(entry.suite, entry.name) for entry in plan_of("label_annealing").entries]
     assert len(names) == len(set(names)), "what two suites share is measured once"
-    assert {("source", "mmlu"), ("target", "gsm8k"), ("source", "gsm8k"), ("target", "humaneval")} <= set(names)
+    assert {("keep", "mmlu"), ("learn", "gsm8k"), ("keep", "gsm8k"), ("learn", "humaneval")} <= set(names)
 
 
 # -------------------------------------------------------------------------------------------------- by name and by file
@@ -80,13 +80,13 @@ def test_a_paper_has_several() -> None:
 
 def test_unknown_suites_are_named_with_the_nearest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "broken.yaml").write_text("source: [")
+    (tmp_path / "broken.yaml").write_text("keep: [")
     (tmp_path / "list.yaml").write_text("- arc_easy\n")
     _, problems = read_suites(["knowlege", "nowhere.yaml", "broken.yaml", "list.yaml", "label"])
     assert len(problems) == 5
     assert "unknown suite 'knowlege'. Did you mean 'knowledge'? Known: forgetting_stages, " in problems[0]
     assert "no such suite file: nowhere.yaml" in problems[1]
-    assert "broken.yaml, line 1, column 10: not valid YAML" in problems[2]
+    assert "broken.yaml, line 1, column 8: not valid YAML" in problems[2]
     assert "list.yaml: expected a mapping" in problems[3]
     assert "unknown suite 'label'" in problems[4]
 
@@ -97,7 +97,7 @@ def test_files_of_a_suite_lie_beside_it(tmp_path: Path, monkeypatch: pytest.Monk
     (tmp_path / "prose.jsonl").write_text('{"text": "the other one"}\n')
     (tmp_path / "here.jsonl").write_text('{"text": "b"}\n')
     (tmp_path / "mine" / "suite.yaml").write_text(
-        "evaluation:\n  source:\n    - prose.jsonl\n    - {perplexity: here.jsonl}\n    - {task: arc_easy, "
+        "evaluation:\n  keep:\n    - prose.jsonl\n    - {perplexity: here.jsonl}\n    - {task: arc_easy, "
         "data: prose.jsonl}\n"
     )
     monkeypatch.chdir(tmp_path)
@@ -172,8 +172,8 @@ def test_the_chat_template_can_be_taken_away_and_reaches_every_entry_that_has_on
     (tmp_path / "rows.jsonl").write_text("{}\n")
     (tmp_path / "chat.yaml").write_text(
         "allow_code_execution: true\n"
-        "source:\n- {task: ifeval, apply_chat_template: true}\n- {choices: rows.jsonl}\n"
-        "- {lettered: rows.jsonl, name: letters}\n- {instructions: rows.jsonl, name: asked}\n"
+        "keep:\n- {task: ifeval, apply_chat_template: true}\n- {multiple_choice: rows.jsonl}\n"
+        "- {multiple_choice_letters: rows.jsonl, name: letters}\n- {instructions: rows.jsonl, name: asked}\n"
         "- {perplexity: rows.jsonl, name: text}\n- humaneval\n- humaneval_instruct\n"
     )
 
@@ -203,12 +203,12 @@ def plan(tmp_path: Path) -> EvaluationPlan:
     rows = [{"text": "a", "label": 0}]
     (tmp_path / "prose.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     config = {
-        "source": ["arc_easy", {"task": "arc_easy", "name": "arc_again"}, {"answers": "mmlu"}, "prose.jsonl"],
-        "target": [
+        "keep": ["arc_easy", {"task": "arc_easy", "name": "arc_again"}, {"answer_distribution": "mmlu"}, "prose.jsonl"],
+        "learn": [
             "arc_easy",
-            {"classes": "prose.jsonl", "name": "kinds", "prompt": "{text}", "options": [" a", " b"]},
+            {"classification": "prose.jsonl", "name": "kinds", "prompt": "{text}", "options": [" a", " b"]},
         ],
-        "averages": {"both": ["source/arc_easy", "arc_again"], "one": ["mmlu-answers/acc"]},
+        "averages": {"both": ["keep/arc_easy", "arc_again"], "one": ["mmlu-answers/acc"]},
     }
     found, problems = parse_evaluation(config, base_dir=tmp_path)
     assert problems == []
@@ -219,16 +219,14 @@ def test_a_file_for_a_task_or_one_entry(plan: EvaluationPlan, tmp_path: Path) ->
     (tmp_path / "arc.jsonl").write_text("{}\n")
     (tmp_path / "shown.jsonl").write_text("{}\n")
     file, shown = str(tmp_path / "arc.jsonl"), str(tmp_path / "shown.jsonl")
-    found, problems = changed(
-        plan, data={"arc_easy": file, "arc_again": shown}, fewshot_data={"source/arc_easy": shown}
-    )
+    found, problems = changed(plan, data={"arc_easy": file, "arc_again": shown}, fewshot_data={"keep/arc_easy": shown})
     assert problems == []
     got = {(e.suite, e.name): (e.data, e.fewshot_data) for e in found.entries if isinstance(e, TaskEntry)}
     assert got == {
-        ("source", "arc_easy"): (file, shown),
-        ("source", "arc_again"): (shown, None),
-        ("source", "mmlu-answers"): (None, None),
-        ("target", "arc_easy"): (file, None),
+        ("keep", "arc_easy"): (file, shown),
+        ("keep", "arc_again"): (shown, None),
+        ("keep", "mmlu-answers"): (None, None),
+        ("learn", "arc_easy"): (file, None),
     }
 
 
@@ -249,13 +247,13 @@ def test_what_does_not_fit_is_named(plan: EvaluationPlan, tmp_path: Path) -> Non
 
 
 def test_entries_that_are_skipped_take_their_averages_along(plan: EvaluationPlan) -> None:
-    found, problems = changed(plan, skip=["arc_again", "target/arc_easy"])
+    found, problems = changed(plan, skip=["arc_again", "learn/arc_easy"])
     assert problems == []
     assert [(e.suite, e.name) for e in found.entries] == [
-        ("source", "arc_easy"),
-        ("source", "mmlu-answers"),
-        ("source", "prose"),
-        ("target", "kinds"),
+        ("keep", "arc_easy"),
+        ("keep", "mmlu-answers"),
+        ("keep", "prose"),
+        ("learn", "kinds"),
     ]
     assert [average.name for average in found.averages] == ["one"]
 
@@ -266,5 +264,5 @@ def test_settings_for_all(plan: EvaluationPlan) -> None:
         if isinstance(entry, TaskEntry):
             assert (entry.limit, entry.num_fewshot, entry.apply_chat_template) == (5, 0, False)
         else:
-            assert isinstance(entry, (PerplexityEntry, ClassesEntry)) and entry.max_documents == 5
+            assert isinstance(entry, (PerplexityEntry, ClassificationEntry)) and entry.max_documents == 5
     assert changed(plan) == (plan, [])

@@ -58,11 +58,11 @@ def problems_of(config, folder: Path) -> str:
 def test_the_documented_shape(folder):
     plan, problems = parse_evaluation(
         {
-            "target": [
+            "learn": [
                 {"perplexity": "answers.jsonl.gz", "prompt": "Question: {question}\nAnswer:", "completion": " {answer}"}
             ],
             "style": ["arc_easy"],
-            "source": [
+            "keep": [
                 {"perplexity": "prose.jsonl", "window": 32, "stride": 16, "max_documents": 5},
                 "arc_easy",
                 {"task": "arc_easy", "name": "arc_local", "data": "arc.jsonl", "num_fewshot": 0, "limit": 200},
@@ -76,15 +76,15 @@ def test_the_documented_shape(folder):
     )
     assert problems == []
     assert [(e.suite, e.name, e.kind) for e in plan.entries] == [
-        ("source", "prose", "perplexity"),
-        ("source", "arc_easy", "task"),
-        ("source", "arc_local", "task"),
-        ("source", "mine", "task"),
-        ("source", "books", "perplexity"),
-        ("target", "answers", "perplexity"),
+        ("keep", "prose", "perplexity"),
+        ("keep", "arc_easy", "task"),
+        ("keep", "arc_local", "task"),
+        ("keep", "mine", "task"),
+        ("keep", "books", "perplexity"),
+        ("learn", "answers", "perplexity"),
         ("style", "arc_easy", "task"),
     ]
-    assert plan.suites == ("source", "target", "style")
+    assert plan.suites == ("keep", "learn", "style")
     assert (plan.batch_size, plan.before) == (4, False)
     prose, _, arc, mine, *_ = plan.entries
     assert isinstance(prose, PerplexityEntry)
@@ -102,13 +102,13 @@ def test_the_documented_shape(folder):
 
 def test_nothing_is_an_empty_plan():
     assert parse_evaluation(None) == (EvaluationPlan(), [])
-    assert parse_evaluation({"source": None}) == (EvaluationPlan(), [])
+    assert parse_evaluation({"keep": None}) == (EvaluationPlan(), [])
 
 
 def test_all_problems_at_once(folder):
     text = problems_of(
         {
-            "source": [
+            "keep": [
                 {"perplexity": "prse.jsonl"},
                 {"perplexity": "prose.jsonl", "windw": 3, "stride": "x"},
                 {"task": "arc_easy", "limit": True},
@@ -126,11 +126,11 @@ def test_all_problems_at_once(folder):
     )
     for part in (
         "Did you mean 'prose.jsonl'?",
-        "evaluation.source[1]: unknown key 'windw'. Did you mean 'window'?",
-        "evaluation.source[1].stride: expected a whole number of at least 1, got 'x'",
-        "evaluation.source[2].limit: expected a whole number of at least 1, got True",
-        "evaluation.source[3]: expected one of `perplexity: <data file>`, `task: <task>`",
-        "evaluation.source[4]: expected a task name",
+        "evaluation.keep[1]: unknown key 'windw'. Did you mean 'window'?",
+        "evaluation.keep[1].stride: expected a whole number of at least 1, got 'x'",
+        "evaluation.keep[2].limit: expected a whole number of at least 1, got True",
+        "evaluation.keep[3]: expected one of `perplexity: <data file>`, `task: <task>`",
+        "evaluation.keep[4]: expected a task name",
         "evaluation.batch_sise: unknown key. Did you mean 'batch_size'?",
         "evaluation.before: expected true or false, got 'maybe'",
         "evaluation.suites: unknown suite 'knowlege'. Did you mean 'knowledge'?",
@@ -141,7 +141,7 @@ def test_all_problems_at_once(folder):
         assert part in text
 
 
-CLASSES = {"classes": "prose.jsonl", "prompt": "{text}"}
+CLASSES = {"classification": "prose.jsonl", "prompt": "{text}"}
 
 
 @pytest.mark.parametrize(
@@ -169,29 +169,29 @@ CLASSES = {"classes": "prose.jsonl", "prompt": "{text}"}
     ],
 )
 def test_each_mistake_is_named(folder, entry, says):
-    plan, problems = parse_evaluation({"source": [entry]}, base_dir=folder)
+    plan, problems = parse_evaluation({"keep": [entry]}, base_dir=folder)
     assert len(problems) == 1
-    assert problems[0].startswith("evaluation.source[0]")
+    assert problems[0].startswith("evaluation.keep[0]")
     assert says in problems[0]
     assert plan.entries == ()
 
 
 def test_two_entries_of_one_name_are_refused_in_a_suite_and_fine_across_suites(folder):
-    text = problems_of({"source": ["arc_easy", {"task": "arc_easy", "limit": 3}]}, folder)
-    assert "source[1]: the name 'arc_easy' is taken by evaluation.source[0]" in text
-    assert problems_of({"source": ["arc_easy"], "target": ["arc_easy"]}, folder) == ""
+    text = problems_of({"keep": ["arc_easy", {"task": "arc_easy", "limit": 3}]}, folder)
+    assert "keep[1]: the name 'arc_easy' is taken by evaluation.keep[0]" in text
+    assert problems_of({"keep": ["arc_easy"], "learn": ["arc_easy"]}, folder) == ""
 
 
 def test_misspelt_suites_are_no_suites(folder):
-    assert "Did you mean 'source'?" in problems_of({"sources": ["arc_easy"]}, folder)
-    assert "source: expected a list of entries" in problems_of({"source": "arc_easy"}, folder)
+    assert "Did you mean 'keep'?" in problems_of({"keeps": ["arc_easy"]}, folder)
+    assert "keep: expected a list of entries" in problems_of({"keep": "arc_easy"}, folder)
     assert "expected suites" in problems_of(["arc_easy"], folder)
 
 
 def test_shipped_suites_and_local_files_in_a_config(folder):
     plan, problems = parse_evaluation(
         {
-            "source": ["prose.jsonl", {"task": "piqa", "num_fewshot": 0}],
+            "keep": ["prose.jsonl", {"task": "piqa", "num_fewshot": 0}],
             "suites": ["knowledge"],
             "data": {"arc_easy": "arc.jsonl"},
             "skip": ["boolq"],
@@ -231,45 +231,51 @@ def test_programs_in_a_suite_need_permission_or_are_skipped(folder):
     ],
 )
 def test_settings_that_a_task_with_programs_does_not_read(folder, entry, problem):
-    found = problems_of({"source": [entry], "allow_code_execution": True}, folder)
+    found = problems_of({"keep": [entry], "allow_code_execution": True}, folder)
     assert found == "" if problem is None else problem in found
 
 
 def test_averages(folder):
     config = {
-        "source": ["arc_easy", {"task": "ifeval", "name": "if"}],
-        "averages": {"a": ["arc_easy", "if/prompt_level_strict_acc", "source/arc_easy/acc_norm"]},
+        "keep": ["arc_easy", {"task": "ifeval", "name": "if"}],
+        "averages": {"a": ["arc_easy", "if/prompt_level_strict_acc", "keep/arc_easy/acc_norm"]},
     }
     plan, problems = parse_evaluation(config, base_dir=folder)
     assert problems == []
     assert plan.averages[0].members == (
-        ("source", "arc_easy", None),
-        ("source", "if", "prompt_level_strict_acc"),
-        ("source", "arc_easy", "acc_norm"),
+        ("keep", "arc_easy", None),
+        ("keep", "if", "prompt_level_strict_acc"),
+        ("keep", "arc_easy", "acc_norm"),
     )
-    assert "Did you mean 'arc_easy'?" in problems_of({"source": ["arc_easy"], "averages": {"a": ["arc_esy"]}}, folder)
-    assert "expected a name and a list" in problems_of({"source": ["arc_easy"], "averages": ["arc_easy"]}, folder)
+    assert "Did you mean 'arc_easy'?" in problems_of({"keep": ["arc_easy"], "averages": {"a": ["arc_esy"]}}, folder)
+    assert "expected a name and a list" in problems_of({"keep": ["arc_easy"], "averages": ["arc_easy"]}, folder)
 
 
 # -------------------------------------------------------------------------------------------------------- finding again
 
 SECTION = {
-    "source": [
+    "keep": [
         {"perplexity": "prose.jsonl", "window": 32, "stride": 16, "max_documents": 5},
         {"perplexity": "owner/prose", "split": "test", "config": "en", "name": "hub"},
         {"perplexity": "prose.jsonl", "name": "given", "prompt": "{text}", "completion": "{text}"},
         {"memorisation": "prose.jsonl", "text": "{text}"},
-        {"classes": "prose.jsonl", "name": "listed", "prompt": "{text}", "options": [" a", " b"], "label": "kind"},
-        {"classes": "prose.jsonl", "name": "mapped", "prompt": "{text}", "options": {0: " a", "x": " b"}},
-        {"choices": "prose.jsonl", "name": "choices", "length_normalised": False, "group": "text"},
+        {
+            "classification": "prose.jsonl",
+            "name": "listed",
+            "prompt": "{text}",
+            "options": [" a", " b"],
+            "label": "kind",
+        },
+        {"classification": "prose.jsonl", "name": "mapped", "prompt": "{text}", "options": {0: " a", "x": " b"}},
+        {"multiple_choice": "prose.jsonl", "name": "choices", "length_normalised": False, "group": "text"},
         {"instructions": "asked.jsonl", "max_new_tokens": 32, "apply_chat_template": True},
     ],
-    "target": [
+    "learn": [
         "arc_easy",
         {"task": "arc_easy", "name": "local", "data": "prose.jsonl", "fewshot_data": "asked.jsonl", "num_fewshot": 5},
         {"task": "ifeval", "limit": 3, "apply_chat_template": True, "metric": "inst_level_strict_acc"},
         {"task": "mine.yaml"},
-        {"answers": "mmlu", "num_fewshot": 5},
+        {"answer_distribution": "mmlu", "num_fewshot": 5},
         {"task": "humaneval", "samples": 20, "temperature": 0.2},
     ],
     "averages": {"both": ["arc_easy", "mmlu-answers/acc"]},
@@ -284,21 +290,22 @@ KEYS_OF_VERSION_0_1 = {
     "hub": "2d8231e9e42c3d09",
     "given": "163a83af59bfcf00",
     "prose-memorisation": "8ea3caa63bf494ab",
-    "listed": "4a42975503454d2e",
-    "mapped": "44d909178e10438d",
-    "choices": "48ed5338d4652e3f",
+    "listed": "eb3efc59eaca37a5",
+    "mapped": "bfafaf1bfc0495a7",
+    "choices": "9f33c4054d544d16",
     "asked": "30779ff40c59ed6b",
     "arc_easy": "34dd1c166ed826fd",
     "local": "97058f3fe1487e48",
     "ifeval": "f557d3d4a3a65da5",
     "mine": "ecde3a780b0b0a1f",
-    "mmlu-answers": "cb4d18a987654d3d",
+    "mmlu-answers": "f202b79ba2e94e37",
     "humaneval": "d4030ec52067774d",
 }
 
 
 def test_evaluations_of_before_are_found_again(tmp_path, monkeypatch):
-    """Keys of entries and fingerprints of plans, as commit 84277cf computed them, at library versions of "1"."""
+    """Keys of entries and fingerprints of plans, as commit 84277cf computed them, at library versions of "1".
+    Those of kinds that were renamed since are as they are now."""
     import importlib.metadata
 
     from holdfast.evaluation.text import sentences
@@ -315,12 +322,12 @@ def test_evaluations_of_before_are_found_again(tmp_path, monkeypatch):
     assert {e.name: runner._key(e, plan, "tokenizer", {"hash": "model"})[:16] for e in plan.entries} == (
         KEYS_OF_VERSION_0_1
     )
-    target = [SECTION["target"][number] for number in (0, 4, 5)]  # no local files: their places would be part of it
+    target = [SECTION["learn"][number] for number in (0, 4, 5)]  # no local files: their places would be part of it
     names = ("averages", "seed", "allow_code_execution")
-    shorter = {"source": [SECTION["source"][1]], "target": target, **{key: SECTION[key] for key in names}}
+    shorter = {"keep": [SECTION["keep"][1]], "learn": target, **{key: SECTION[key] for key in names}}
     plan, problems = parse_evaluation(shorter)
     assert problems == []
-    assert runner.plan_fingerprint(plan)[:16] == "ff2712512ee3d3b6"
+    assert runner.plan_fingerprint(plan)[:16] == "bbf033e08043f326"
 
 
 # --------------------------------------------------------------------------------------------------------------- schema
@@ -336,12 +343,12 @@ def test_the_schema_takes_what_is_shipped_and_documented():
     for entry in (
         {"perplexity": "a.jsonl", "windw": 3},
         {"perplexity": "a.jsonl", "window": 1},
-        {"classes": "a.jsonl", "prompt": "{a}"},
-        {"answers": "mmlu", "metric": "acc"},
+        {"classification": "a.jsonl", "prompt": "{a}"},
+        {"answer_distribution": "mmlu", "metric": "acc"},
         {"own.py:Length": 3},
         7,
     ):
-        assert not validator.is_valid({"source": [entry]}), entry
+        assert not validator.is_valid({"keep": [entry]}), entry
     assert not validator.is_valid({"batch_size": 0}) and not validator.is_valid({"batch_sise": 8})
 
 
@@ -349,10 +356,10 @@ def test_the_schema_takes_what_is_shipped_and_documented():
 
 
 def test_an_entry_of_ones_own(folder, tiny_model, tiny_tokenizer):
-    plan, problems = parse_evaluation({"source": [{"own.py:Length": {"most": "2"}}, "own.py:Length"]}, base_dir=folder)
+    plan, problems = parse_evaluation({"keep": [{"own.py:Length": {"most": "2"}}, "own.py:Length"]}, base_dir=folder)
     assert len(problems) == 1 and "the name 'Length' is taken" in problems[0]
     entries = [{"own.py:Length": {"most": "2"}}, {"own.py:Length": None, "name": "short"}]
-    plan, problems = parse_evaluation({"source": entries}, base_dir=folder)
+    plan, problems = parse_evaluation({"keep": entries}, base_dir=folder)
     assert problems == []
     two, short = plan.entries
     assert (two.kind, two.name, two.own.most, short.name, short.own.most) == ("own", "Length", 2, "short", 3)
@@ -368,6 +375,6 @@ def test_an_entry_of_ones_own(folder, tiny_model, tiny_tokenizer):
     assert kept is not None and [e.key for e in kept] == [e.key for e in done]
     before = runner.plan_fingerprint(plan)
     (folder / "own.py").write_text(OWN + "# changed\n")
-    again, _ = parse_evaluation({"source": entries}, base_dir=folder)
+    again, _ = parse_evaluation({"keep": entries}, base_dir=folder)
     assert runner.kept_evaluations(again, tiny_tokenizer, found, {"name": "m", "hash": "h"}) is None
     assert runner.plan_fingerprint(again) != before

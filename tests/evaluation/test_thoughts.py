@@ -9,9 +9,9 @@ import pytest
 
 from evaluation.conftest import CHAT, make_model, make_tokenizer, measured
 from holdfast.errors import ModelError
-from holdfast.evaluation.kinds.choices import ChoicesEntry
 from holdfast.evaluation.kinds.instructions import InstructionsEntry
-from holdfast.evaluation.kinds.lettered import LetteredEntry
+from holdfast.evaluation.kinds.multiple_choice import MultipleChoiceEntry
+from holdfast.evaluation.kinds.multiple_choice_letters import LettersEntry
 from holdfast.evaluation.kinds.task import TaskEntry
 from holdfast.evaluation.measures import check
 from holdfast.evaluation.suite import parse_evaluation
@@ -45,7 +45,7 @@ def data(tmp_path: Path, rows=ROWS) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize("kind", [ChoicesEntry, LetteredEntry])
+@pytest.mark.parametrize("kind", [MultipleChoiceEntry, LettersEntry])
 def test_options_are_not_scored_inside_an_open_thought(kind, tmp_path):
     how = {"suite": "s", "name": "n", "data": data(tmp_path), "apply_chat_template": True}
     with pytest.raises(ModelError, match=r"s/n: .*opens a thought \(<think>\).*enable_thinking: false"):
@@ -112,8 +112,8 @@ def test_replies_that_never_end_their_thought_are_counted(tmp_path):
 
 
 def test_a_suite_gives_an_entry_variables(tmp_path):
-    entry = {"choices": data(tmp_path), "chat_template_kwargs": {"enable_thinking": False}}
-    plan, problems = parse_evaluation({"source": [entry, {"choices": data(tmp_path), "name": "b"}]})
+    entry = {"multiple_choice": data(tmp_path), "chat_template_kwargs": {"enable_thinking": False}}
+    plan, problems = parse_evaluation({"keep": [entry, {"multiple_choice": data(tmp_path), "name": "b"}]})
     assert problems == []
     one, other = plan.entries
     assert one.deciding()["chat_template_kwargs"] == {"enable_thinking": False}

@@ -31,7 +31,7 @@ def asked_of(tmp_path: Path, server: FakeEndpoint, **changes):
     file = tmp_path / "prompts.jsonl"
     file.write_text("".join(json.dumps({"instruction": s}) + "\n" for s in SENTENCES))
     entry = {"win_rate": file.name, "judge_model": "judge", "base_url": server.url, "max_new_tokens": 8, **changes}
-    plan, problems = parse_evaluation({"target": [entry], "batch_size": 4}, base_dir=tmp_path)
+    plan, problems = parse_evaluation({"learn": [entry], "batch_size": 4}, base_dir=tmp_path)
     assert problems == []
     return plan
 
@@ -55,7 +55,7 @@ def test_the_start_has_one_half_unasked_and_a_result_what_the_judge_prefers(tmp_
         start = run(plan, folder, tiny_tokenizer, "start", seed=0, cache=cache)
         assert (start.primary, start.metrics["win_rate"].value, server.asked) == ("win_rate", 0.5, [])
         result = run(plan, folder, tiny_tokenizer, "result", seed=1, cache=cache)
-        before, after = (folder.evaluated(w).samples("target", "prompts") for w in ("start", "result"))
+        before, after = (folder.evaluated(w).samples("learn", "prompts") for w in ("start", "result"))
         lengths = [(len(b["output"]), len(a["output"])) for b, a in zip(before, after, strict=True)]
         wins = [0.5 + 0.4 * ((ours > theirs) - (ours < theirs)) for theirs, ours in lengths]
         assert len(set(wins)) > 1  # else the test says little
@@ -87,7 +87,7 @@ def test_against_the_replies_of_a_file_at_another_address(tmp_path, tiny_tokeniz
     with FakeEndpoint(rule=longer_wins) as server:
         plan = asked_of(tmp_path, server, reference="known.jsonl", max_documents=4)
         found = run(plan, folder, tiny_tokenizer, "start", seed=0, start=False)
-        rows = folder.evaluated("start").samples("target", "prompts")
+        rows = folder.evaluated("start").samples("learn", "prompts")
         assert [r["length_reference"] for r in rows] == [0, 1, 2, 3]
         assert found.metrics["win_rate"].value == pytest.approx(sum(r["win_rate"] for r in rows) / 4)
         assert server.asked
@@ -135,7 +135,7 @@ def test_a_model_alone_has_nothing_to_be_held_against(tmp_path, tiny_tokenizer):
 def test_mistakes(tmp_path, changes, problem):
     (tmp_path / "prompts.jsonl").write_text('{"instruction": "Say it."}\n')
     entry = {"win_rate": "prompts.jsonl", "judge_model": "judge", "base_url": "http://host/v1", **changes}
-    _, (found, *_) = parse_evaluation({"target": [entry]}, base_dir=tmp_path)
+    _, (found, *_) = parse_evaluation({"learn": [entry]}, base_dir=tmp_path)
     assert problem in found and "secret" not in found
 
 
@@ -148,7 +148,7 @@ def test_of_several_models_the_first_is_what_the_others_are_held_against(tmp_pat
     with FakeEndpoint(rule=longer_wins) as server:
         plan, said = asked_of(tmp_path, server), []
         evaluate_models(models, plan, tmp_path / "out", device="cpu")
-        found = {m: EvaluationFolder(tmp_path / "out" / m).find("target", "prompts") for m in ("base", "tuned")}
+        found = {m: EvaluationFolder(tmp_path / "out" / m).find("learn", "prompts") for m in ("base", "tuned")}
         count = len(server.asked)
         evaluate_models(models, plan, tmp_path / "out", device="cpu", say=said.append)
         assert len(server.asked) == count > 0

@@ -152,9 +152,9 @@ def test_a_run_on_local_files_asks_no_network(
         "--max_length",
         "32",
         "--use_cpu",
-        "--source",
+        "--keep",
         "kept.jsonl",
-        "--target",
+        "--learn",
         "learnt.jsonl",
     ]
     assert main(["train", *words]) == 0

@@ -200,7 +200,7 @@ GATES = [
     ),
     GateOutcome(
         rule="prose perplexity rise > 5%",
-        suite="source",
+        suite="keep",
         name="prose",
         metric="perplexity",
         outcome="passed",

@@ -8,7 +8,7 @@ from holdfast.papers.ladder.record import LadderRecord, PretrainedRung, SizeAbou
 from holdfast.records.evaluation import Metric
 
 
-def ladder(*, entry: str = "source/web", **changes: Any) -> LadderRecord:
+def ladder(*, entry: str = "keep/web", **changes: Any) -> LadderRecord:
     """A ladder of two sizes.
 
     Args:

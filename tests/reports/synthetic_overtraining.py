@@ -52,7 +52,7 @@ def overtraining(*, task: str = "reviews", entry: str = "web", **changes: Any) -
         entry: what should be kept.
         changes: of the record's fields.
     """
-    source, target, valid = f"source/{entry}", "target/mr", "validation/mr"
+    source, target, valid = f"keep/{entry}", "learn/mr", "validation/mr"
     models = []
     for (arm, rate), values in KEPT.items():
         for (label, _), value, base in zip(BUDGETS.items(), values, BASE, strict=True):
@@ -96,8 +96,8 @@ def overtraining(*, task: str = "reviews", entry: str = "web", **changes: Any) -
             task: [
                 Scored(suite=suite, name=name, metric="m", unit=unit, higher_is_better=False)
                 for suite, name, unit in (
-                    ("source", entry, "nats/token"),
-                    ("target", "mr", "perplexity of the class"),
+                    ("keep", entry, "nats/token"),
+                    ("learn", "mr", "perplexity of the class"),
                     ("validation", "mr", "perplexity of the class"),
                 )
             ]

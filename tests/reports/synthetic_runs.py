@@ -22,7 +22,7 @@ RETENTION = [{"method": "label_annealing", "weight": 1.0, "temperature": 1.0}]
 def comparison(**changes: Any) -> Comparison:
     """A target perplexity that got better; every field can be changed."""
     fields: dict[str, Any] = {
-        "suite": "target",
+        "suite": "learn",
         "name": "answers",
         "metric": "nats_per_token",
         "unit": "nats/token",
@@ -39,7 +39,7 @@ def comparison(**changes: Any) -> Comparison:
 
 
 SOURCE_LOST = {
-    "suite": "source",
+    "suite": "keep",
     "name": "prose",
     "n": 500,
     "before": 2.9013,
@@ -49,7 +49,7 @@ SOURCE_LOST = {
     "p_value": 0.0004,
 }
 SOURCE_NOISE = {
-    "suite": "source",
+    "suite": "keep",
     "name": "arc_easy",
     "metric": "acc",
     "unit": "accuracy",
@@ -139,7 +139,7 @@ def record(**changes: Any) -> RunRecord:
     }
     config |= {
         "retention": [{"label_annealing": {"weight": 1.0}}],
-        "evaluation": {"source": ["prose.jsonl", "arc_easy"], "before": True},
+        "evaluation": {"keep": ["prose.jsonl", "arc_easy"], "before": True},
     }
     fields: dict[str, Any] = {
         "name": "Qwen2.5-0.5B on medical answers",

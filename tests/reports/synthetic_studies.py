@@ -13,11 +13,11 @@ from holdfast.records.study import Objective, SeedRun, StudyRecord, TrialRecord
 
 START = {"answers": 3.2145, "quiz": 0.31, "prose": 2.9013, "code": 1.8422, "arc_easy": 0.4912}
 UNITS = {
-    "answers": ("target", "nats_per_token", "nats/token", False, 400),
-    "quiz": ("target", "acc", "accuracy", True, 570),
-    "prose": ("source", "nats_per_token", "nats/token", False, 500),
-    "code": ("source", "nats_per_token", "nats/token", False, 300),
-    "arc_easy": ("source", "acc", "accuracy", True, 570),
+    "answers": ("learn", "nats_per_token", "nats/token", False, 400),
+    "quiz": ("learn", "acc", "accuracy", True, 570),
+    "prose": ("keep", "nats_per_token", "nats/token", False, 500),
+    "code": ("keep", "nats_per_token", "nats/token", False, 300),
+    "arc_easy": ("keep", "acc", "accuracy", True, 570),
 }
 BEGAN = datetime.datetime(2026, 3, 2, 9, 0, tzinfo=datetime.UTC)
 
@@ -82,7 +82,7 @@ def trial(
 
 
 def record(trials: Sequence[TrialRecord], *, seeds: Sequence[int] = (0, 1, 2), **changes: Any) -> StudyRecord:
-    target, source = objective("target", "answers"), objective("source", "prose", "code")
+    target, source = objective("learn", "answers"), objective("keep", "prose", "code")
     fields: dict[str, Any] = {
         "name": "medical answers",
         "status": "finished",
@@ -90,12 +90,12 @@ def record(trials: Sequence[TrialRecord], *, seeds: Sequence[int] = (0, 1, 2), *
         "finished": (BEGAN + datetime.timedelta(hours=2)).isoformat(),
         "config": {"search": {"sampler": "grid"}},
         "seeds": list(seeds),
-        "target": target,
-        "source": source,
+        "learn": target,
+        "keep": source,
         "pairs": [
-            (target, objective("source", "prose")),
-            (target, objective("source", "code")),
-            (objective("target", "quiz"), objective("source", "arc_easy")),
+            (target, objective("keep", "prose")),
+            (target, objective("keep", "code")),
+            (objective("learn", "quiz"), objective("keep", "arc_easy")),
         ],
         "trials": list(trials),
         "selection": {"rule": "paper"},
@@ -131,7 +131,7 @@ def points_study(
         )
         for i, gains in enumerate(points)
     ]
-    return record(trials, seeds=seeds, **{"source": objective("source", "prose"), **changes})
+    return record(trials, seeds=seeds, **{"keep": objective("keep", "prose"), **changes})
 
 
 def one_seed(points: Sequence[tuple[float, float]], **changes: Any) -> StudyRecord:

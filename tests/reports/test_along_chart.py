@@ -17,12 +17,19 @@ def evaluation(mass: float, *, name: str = "letters", interval: tuple[float, flo
     metrics = {"acc": Metric(value=0.5, **share), "mass": Metric(value=mass, **share)}
     metrics["aligned"] = Metric(value=0.1, **share)
     return Evaluation(
-        suite="source", name=name, kind="lettered", primary="acc", metrics=metrics, settings={}, model={}, key="k"
+        suite="keep",
+        name=name,
+        kind="multiple_choice_letters",
+        primary="acc",
+        metrics=metrics,
+        settings={},
+        model={},
+        key="k",
     )
 
 
 def trajectory(*masses: float) -> list:
-    return [(10 * i, {("source", "letters"): evaluation(mass)}) for i, mass in enumerate(masses)]
+    return [(10 * i, {("keep", "letters"): evaluation(mass)}) for i, mass in enumerate(masses)]
 
 
 @pytest.mark.parametrize(
@@ -56,7 +63,7 @@ def test_a_chart_a_figure_with_intervals_and_the_level_of_the_mass():
 
 
 def test_what_is_not_finite_is_left_out():
-    points = [*trajectory(0.1, 0.2), (20, {("source", "letters"): evaluation(math.nan, interval=None)})]
+    points = [*trajectory(0.1, 0.2), (20, {("keep", "letters"): evaluation(math.nan, interval=None)})]
     [_, mass] = along_charts(points)
     assert [row["step"] for row in mass.rows] == [0, 10]
 

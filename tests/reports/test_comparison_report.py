@@ -61,16 +61,16 @@ def small(root: Path) -> Pair:
     """Two entries, quick to make."""
     pair = Pair(root)
     pair.add("knowledge", "arc", "task", multiple_choice("arc", 120, 0.6, 0.5), ACCURACY)
-    return pair.add("source", "prose", "perplexity", text("prose", 40, 2.9, 0.03), TEXT)
+    return pair.add("keep", "prose", "perplexity", text("prose", 40, 2.9, 0.03), TEXT)
 
 
 # --------------------------------------------------------------------------------------------------------- the sections
 
 
 def test_nothing_is_drawn_for_what_is_not_there(tmp_path) -> None:
-    quiet = Pair(tmp_path).add("source", "prose", "perplexity", text("prose", 40, 2.9, 0.03), TEXT)
+    quiet = Pair(tmp_path).add("keep", "prose", "perplexity", text("prose", 40, 2.9, 0.03), TEXT)
     assert titles(write(quiet, tmp_path)) == ["Before and after", "Documents that changed most", "What was compared"]
-    empty = write(quiet, tmp_path, comparisons=[], unmatched=["source/prose: only before."])
+    empty = write(quiet, tmp_path, comparisons=[], unmatched=["keep/prose: only before."])
     assert titles(empty) == ["Before and after", "Not compared", "What was compared"]
     assert "Nothing was compared between base and tuned." in empty and 'id="figures"' not in empty
     pair = small(tmp_path / "a")
@@ -79,8 +79,8 @@ def test_nothing_is_drawn_for_what_is_not_there(tmp_path) -> None:
 
 
 def test_a_label_says_its_suite_once() -> None:
-    names = [entry_title("target", "answers"), entry_title("knowledge", "arc"), entry_title("target", "Target: code")]
-    assert names == ["Target: answers", "knowledge: arc", "Target: code"]
+    names = [entry_title("learn", "answers"), entry_title("knowledge", "arc"), entry_title("learn", "Learn: code")]
+    assert names == ["Learn: answers", "knowledge: arc", "Learn: code"]
     assert [entry_title("m", "mmlu"), entry_title("math", "math_500")] == ["m: mmlu", "math_500"]
 
 
@@ -245,7 +245,7 @@ def test_documents_that_changed_most_are_named(tmp_path) -> None:
     sides[1][17]["nats"] = sides[0][17]["nats"] + 900.5
     sides[1][23]["nats"] = sides[0][23]["nats"] - 800.25
     words = section(
-        write(Pair(tmp_path).add("source", "prose", "perplexity", sides, TEXT), tmp_path), "Documents that changed most"
+        write(Pair(tmp_path).add("keep", "prose", "perplexity", sides, TEXT), tmp_path), "Documents that changed most"
     )
     rows = re.findall(r'<tr><th data-label="Document".*?</tr>', words, re.S)
     assert len(rows) == 16
@@ -313,7 +313,7 @@ def test_names_are_shortened_in_the_middle_and_subjects_lose_what_they_share() -
 
 def test_the_verdict_stands_beside_the_name_and_statistics_are_folded_away(tmp_path) -> None:
     found = Pair(tmp_path, ("a", "b")).add(
-        "source", "a_long_name/of.two", "task", multiple_choice("x", 60, 0.8, 0.1), ACCURACY
+        "keep", "a_long_name/of.two", "task", multiple_choice("x", 60, 0.8, 0.1), ACCURACY
     )
     whole = render(comparison_page(found.result()))
     panel = re.search(r'<div class="panel dense compared">.*?</details>', whole, re.S)
@@ -335,7 +335,7 @@ def test_the_verdict_stands_beside_the_name_and_statistics_are_folded_away(tmp_p
     ],
 )
 def test_the_largest_figure_is_what_failed(tmp_path, outcomes, shown) -> None:
-    found = Pair(tmp_path, ("a", "b")).add("source", "quiz", "task", multiple_choice("x", 60, 0.8, 0.1), ACCURACY)
+    found = Pair(tmp_path, ("a", "b")).add("keep", "quiz", "task", multiple_choice("x", 60, 0.8, 0.1), ACCURACY)
     gates = [dataclasses.replace(GATES[0], outcome=o, rule=f"rule {i}") for i, o in enumerate(outcomes)]
     page = comparison_page(found.result(gates=gates))
     (tiles,) = [block for block in page.blocks if isinstance(block, Tiles)]
@@ -346,7 +346,7 @@ def test_the_largest_figure_is_what_failed(tmp_path, outcomes, shown) -> None:
 
 
 def test_no_label_of_a_forest_lies_where_its_bars_are() -> None:
-    rows = ordered([comparison(name="answers"), comparison(suite="source", name="prose", difference=0.4)])
+    rows = ordered([comparison(name="answers"), comparison(suite="keep", name="prose", difference=0.4)])
     forest = gain_forest(rows, title="Gains")
     assert forest is not None and list(forest.y.names) == ["prose", "answers"]
     drawn = plotly_figure(forest)["layout"]

@@ -23,7 +23,7 @@ EVIL = "a|b`c <script>alert(1)</script> *x* _y_ [z](http://q) #1 @all\nnext & \x
 
 def outcome(rule: str = "any drop > 1pt", result: str = "passed", name: str = "arc_easy", **fields) -> GateOutcome:
     known = {
-        "suite": "source",
+        "suite": "keep",
         "metric": "acc",
         "value": 0.4,
         "interval": (-0.2, 0.9),
@@ -79,7 +79,7 @@ def tables(markdown: str) -> list[list[list[str]]]:
 
 def test_markdown_has_the_figures():
     text = comparison_markdown(
-        result(COMPARISONS, gates=GATES, unmatched=["source/x: measured only before."], notes=["Mind the gap."])
+        result(COMPARISONS, gates=GATES, unmatched=["keep/x: measured only before."], notes=["Mind the gap."])
     )
     rules, rows, numbers = tables(text)
     assert text.startswith("### base → tuned\n")
@@ -91,16 +91,16 @@ def test_markdown_has_the_figures():
     assert head == ["task", "verdict", "before", "after", "difference"]
     assert numbers[0] == ["task", "p", "lost / gained", "n"]
     assert answers == [
-        "target/answers `nats_per_token` ↓",
+        "learn/answers `nats_per_token` ↓",
         "▲ gained",
         "3.215",
         "2.802",
         "−0.412 \\[−0.439, −0.386\\]",
     ]
     assert (prose[1], arc[1]) == ("▼ lost", "not shown")
-    assert numbers[2] == ["target/answers `nats_per_token` ↓", "&lt;0.001", "", "400"]
+    assert numbers[2] == ["learn/answers `nats_per_token` ↓", "&lt;0.001", "", "400"]
     assert numbers[4][2:] == ["21 / 18", "570"]
-    assert "- Not compared: source/x: measured only before." in text and "- Mind the gap." in text
+    assert "- Not compared: keep/x: measured only before." in text and "- Mind the gap." in text
     assert "95 %" in text
     assert "undecided counts as failed" not in text
     assert "undecided, which fails" in comparison_markdown(result(COMPARISONS, gates=GATES, strict=True))
@@ -176,19 +176,19 @@ def test_a_test_case_a_benchmark():
     suite = suite_of(comparison_junit(result(COMPARISONS, gates=GATES), seconds=1.5))
     cases = {(c.get("classname").removeprefix("holdfast.compare."), c.get("name")): c for c in suite}
     assert list(cases) == [
-        ("target", "answers nats_per_token"),
-        ("source", "prose nats_per_token"),
-        ("source", "arc_easy acc"),
-        ("source", "mmlu acc"),
-        ("source", "prose acc"),
+        ("learn", "answers nats_per_token"),
+        ("keep", "prose nats_per_token"),
+        ("keep", "arc_easy acc"),
+        ("keep", "mmlu acc"),
+        ("keep", "prose acc"),
     ]
-    failed = cases["source", "mmlu acc"].find("failure")
+    failed = cases["keep", "mmlu acc"].find("failure")
     assert failed.get("message") == "mmlu drop > 1pt: drop 0.4 pt [-0.2, 0.9]: failed because of mmlu."
     assert failed.text == failed.get("message"), "what passed is not told where something failed"
-    undecided = cases["source", "arc_easy acc"].find("skipped").get("message")
+    undecided = cases["keep", "arc_easy acc"].find("skipped").get("message")
     assert undecided.startswith("undecided: any drop > 2%: ")
-    assert "prose rise > 3%: " in cases["source", "prose acc"].find("system-out").text
-    assert cases["target", "answers nats_per_token"].find("system-out").text == comparison_line(COMPARISONS[0])
+    assert "prose rise > 3%: " in cases["keep", "prose acc"].find("system-out").text
+    assert cases["learn", "answers nats_per_token"].find("system-out").text == comparison_line(COMPARISONS[0])
     strict = suite_of(comparison_junit(result(COMPARISONS, gates=GATES, strict=True)))
     assert [c.find("failure") is not None for c in strict] == [False, False, True, True, False]
     assert strict[2].find("failure").get("type") == "undecided"
@@ -212,7 +212,7 @@ def printed(width: int = 80, *, ascii_only: bool = False, **options) -> str:
 @pytest.mark.parametrize("width", [80, 120])
 def test_the_terminal_has_the_figures_and_cuts_nothing(width):
     text = printed(
-        width, gates=GATES, unmatched=["source/x: measured only before."], notes=["Mind the gap."], matrix=MATRIX
+        width, gates=GATES, unmatched=["keep/x: measured only before."], notes=["Mind the gap."], matrix=MATRIX
     )
     for figure in (
         "3.215",
@@ -238,7 +238,7 @@ def test_the_terminal_has_the_figures_and_cuts_nothing(width):
         "UNDECIDED  any drop > 2% (1 of 2)",
         "PASS       prose rise > 3%",
     ]
-    assert "Not compared: source/x: measured only before." in text and "Note: Mind the gap." in text
+    assert "Not compared: keep/x: measured only before." in text and "Note: Mind the gap." in text
 
 
 def test_strict_is_said_and_markup_is_text():

@@ -24,8 +24,8 @@ def pair(tmp_path_factory) -> Pair:
     pair = Pair(tmp_path_factory.mktemp("pair"))
     subjects = multiple_choice("mmlu", 120, 0.47, 0.45, tasks=("mmlu_anatomy", "mmlu_law"))
     pair.add("knowledge", "mmlu", "task", subjects, ACCURACY)
-    pair.add("source", "prose", "perplexity", text("prose", 40, 2.9, 0.03), TEXT)
-    return pair.add("target", "medqa", "answers", answers("medqa", 50, 0.42, 0.55), ACCURACY)
+    pair.add("keep", "prose", "perplexity", text("prose", 40, 2.9, 0.03), TEXT)
+    return pair.add("learn", "medqa", "answers", answers("medqa", 50, 0.42, 0.55), ACCURACY)
 
 
 def write(pair: Pair, path: Path, record: EvaluationRecord | None = None, **changes: Any) -> str:
@@ -45,13 +45,13 @@ def cells_of(page: str, entry: str) -> list[str]:
 
 def test_figures_in_the_page_are_those_of_the_evaluations(pair, tmp_path) -> None:
     page = write(pair, tmp_path)
-    for suite, name in (("knowledge", "mmlu"), ("source", "prose")):
+    for suite, name in (("knowledge", "mmlu"), ("keep", "prose")):
         shown = cells_of(page, name)
         for folder, cell in zip((pair.before, pair.after), shown, strict=True):
             found = folder.find(suite, name)
             assert found is not None
             metric = found.metrics[found.primary]
-            factor = 1 if suite == "source" else 100
+            factor = 1 if suite == "keep" else 100
             assert float(cell.split()[0]) == pytest.approx(
                 factor * metric.value, abs=0.051 if factor == 100 else 0.0006
             )

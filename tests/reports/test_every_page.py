@@ -109,7 +109,7 @@ def unfinished(folder: Path, text: str) -> Page:
 def claims(folder: Path, text: str) -> Page:
     checked = claims_json(check_claims({"math": None, "code": paper_like()}))
     checked[0] |= {"text": text, "reason": text, "paper": text}
-    shared = {"seeds": [0], "trials": 8, "target": text, "source": text}
+    shared = {"seeds": [0], "trials": 8, "learn": text, "keep": text}
     studies = {
         "math": {"title": text, "status": "not run", "report": None, **shared},
         "code": {"title": "code", "status": "finished", "report": "code/report.html", **shared},
@@ -168,7 +168,7 @@ def run_unfinished(folder: Path, text: str) -> Page:
         "notes": [],
     }
     found = write_run(folder / "run", status="interrupted", name=text, stage="prepare", **nothing)
-    found.evaluated("start").write(perplexity("source", text, 2.9, 50), [])
+    found.evaluated("start").write(perplexity("keep", text, 2.9, 50), [])
     return run_page(read_run(found))
 
 
@@ -185,7 +185,7 @@ def pair_of(folder: Path, text: str) -> Pair:
         "q", text, "answers", answers("q", 60, 0.5, 0.6), ACCURACY
     )
     return pair.add("g", "code", "code", code("c", 40, 0.4, 0.6), {"pass@1": ("pass@1", True)}).add(
-        "source", text, "perplexity", documents("p", 40, 2.9, 0.03), TEXT
+        "keep", text, "perplexity", documents("p", 40, 2.9, 0.03), TEXT
     )
 
 
@@ -255,7 +255,7 @@ def nothing_in_sequence(folder: Path, text: str) -> Page:
 
 
 def in_ladder(folder: Path, text: str) -> Page:
-    found = ladder(entry=f"source/{text}", name=text, notes=[text])
+    found = ladder(entry=f"keep/{text}", name=text, notes=[text])
     rungs = [dataclasses.replace(r, size=text, reason=text) for r in found.rungs]
     return ladder_page(dataclasses.replace(found, rungs=rungs, sizes={text: found.sizes["1M"]}))
 

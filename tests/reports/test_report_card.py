@@ -108,7 +108,7 @@ def test_no_machine_path_reaches_the_card(make_run) -> None:
         notes=[f"Cached under {secret}/cache/teacher; reading it again is free."],
         parents=[{"name": f"{secret}/models/tiny", "role": "teacher", "hash": "abc"}],
         hardware={"device": "cpu", "scratch": f"{secret}/scratch"},
-        retention=[{"method": "replay", "source": f"{secret}/data/old.jsonl", "fraction": 0.1}],
+        retention=[{"method": "replay", "keep": f"{secret}/data/old.jsonl", "fraction": 0.1}],
         comparisons=[comparison(name=f"{secret}/held-out.jsonl")],
     )
     metadata, body = load(folder)

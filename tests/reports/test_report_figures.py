@@ -140,15 +140,15 @@ def measures(suite: str, *differences: float) -> list:
     [
         (
             [comparison(), LOST, NOISE],
-            f"Target: {GAIN}; source: {LOSS.replace(' nats/token', '')}, arc_easy −0.5 pt [−2.1, +1.1] (not shown).",
+            f"Learn: {GAIN}; keep: {LOSS.replace(' nats/token', '')}, arc_easy −0.5 pt [−2.1, +1.1] (not shown).",
         ),
-        ([LOST], f"Source: {LOSS}."),
+        ([LOST], f"Keep: {LOSS}."),
         (
-            [*measures("target", -0.1, -0.4, 0.0), *measures("source", 0.1, 0.3, 0.2, -0.2)],
-            "Target: 2 gained, 1 kept of 3 measures (most: m1 −0.400 nats/token [−0.410, −0.390]); "
-            "source: 3 lost, 1 gained of 4 measures (most: m1 +0.300 [+0.290, +0.310]).",
+            [*measures("learn", -0.1, -0.4, 0.0), *measures("keep", 0.1, 0.3, 0.2, -0.2)],
+            "Learn: 2 gained, 1 kept of 3 measures (most: m1 −0.400 nats/token [−0.410, −0.390]); "
+            "keep: 3 lost, 1 gained of 4 measures (most: m1 +0.300 [+0.290, +0.310]).",
         ),
-        ([comparison(failed="nan of 3")], "Target: answers (not finite)."),
+        ([comparison(failed="nan of 3")], "Learn: answers (not finite)."),
     ],
 )
 def test_verdict_sentence(comparisons: list, sentence: str) -> None:

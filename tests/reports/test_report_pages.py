@@ -98,7 +98,7 @@ def test_failed_and_interrupted_runs_say_where(make_run) -> None:
 
 def test_one_sided_evaluations_are_shown(make_run) -> None:
     folder = make_run(comparisons=[])
-    folder.evaluated("start").write(perplexity("source", "prose", 2.9, 50), [])
+    folder.evaluated("start").write(perplexity("keep", "prose", 2.9, 50), [])
     page = write(folder)
     assert "Only one of the two models" in page
     assert "nats_per_token, nats/token" in page and "[2.850, 2.950]" in page

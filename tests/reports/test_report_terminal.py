@@ -87,7 +87,7 @@ def test_eighty_columns_break_no_title_no_word_and_no_figure(name: str, tmp_path
 def test_eighty_columns_break_nothing_of_the_summaries(make_run, tmp_path: Path, monkeypatch) -> None:
     blocks: list[Any] = []
     pair = Pair(tmp_path).add("knowledge", "arc", "task", multiple_choice("arc", 60, 0.8, 0.3), ACCURACY)
-    pair.add("source", "prose", "perplexity", documents("p", 40, 2.9, 0.03), TEXT)
+    pair.add("keep", "prose", "perplexity", documents("p", 40, 2.9, 0.03), TEXT)
     result = pair.result(gates=GATES, matrix=stage_matrix())
     evaluations = [read_as(path, Evaluation) for path in pair.before.files()]
     study, selections = large(12), select_all(large(12))

@@ -50,7 +50,7 @@ def test_what_is_not_there_is_said():
     record = two_tasks()
     waiting = [dataclasses.replace(m, state="waiting", distance=None, curves={}) for m in record.models]
     arms = [dataclasses.replace(a, scores={}, against={}, distance=None, matrix=[], measures={}) for a in record.arms]
-    nothing = dataclasses.replace(record, models=waiting, arms=arms, tasks={}, source={}, finished=None)
+    nothing = dataclasses.replace(record, models=waiting, arms=arms, tasks={}, keep={}, finished=None)
     assert "Not measured yet" in summary(nothing) and not charts(nothing)
     failed = dataclasses.replace(record.models[0], state="failed", reason="no memory")
     page = sequence_page(dataclasses.replace(record, models=[failed, *record.models[1:]]))

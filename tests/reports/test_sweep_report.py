@@ -64,13 +64,13 @@ def test_the_page_says_by_what_was_chosen():
     )
     study = dataclasses.replace(study, trials=[*study.trials, slower], validation=objective("validation", "quiz"))
     sentence = (
-        "Direct fine-tuning's rate and the trial are chosen by quiz (validation), which is in no figure of the target, "
-        "answers. It is the best of 20 trials by quiz and the source, so its figures are optimistic"
+        "Direct fine-tuning's rate and the trial are chosen by quiz (validation), which is in no figure of what is "
+        "learnt, answers. It is the best of 20 trials by quiz and what is kept, so its figures are optimistic"
     )
     assert study.direct is slower and sentence in page(study).lead
     assert words(study).count("are chosen by quiz") == 1 and "validation" not in words(finished_frontier())
-    gains = [f.target for f in read_trials(study) if f.trial is slower]
-    tile = next(t for t in sweep_tiles(study, read_trials(study), None) if "target gain" in str(t))
+    gains = [f.learn for f in read_trials(study) if f.trial is slower]
+    tile = next(t for t in sweep_tiles(study, read_trials(study), None) if "learn gain" in str(t))
     assert gain_texts(gains[0])[0] in str(tile)
 
 
@@ -104,7 +104,7 @@ def worse(run: SeedRun) -> list[Comparison]:
         (
             one_seed([(-0.1, 0.1)]),
             {},
-            ["The rule paper chooses none: no trial improves the target on the start"],
+            ["The rule paper chooses none: no trial improves learn over the start"],
             [],
         ),
     ],
@@ -129,7 +129,7 @@ def test_links_lead_to_the_runs_reports_that_are_there(tmp_path):
 
 
 def drawn(study: StudyRecord, chosen=None, *, wide: bool = True):
-    chart = frontier_chart(study, read_trials(study), (study.target, study.source), chosen, wide=wide)
+    chart = frontier_chart(study, read_trials(study), (study.learn, study.keep), chosen, wide=wide)
     assert chart is not None
     return chart
 
@@ -183,7 +183,7 @@ def test_numbers_that_vary_have_panels_on_a_fitting_axis():
     trials = read_trials(study)
     assert varied_numbers(trials) == ["retention.label_annealing.weight", "retention.l2.coefficient"]
     target, source = parameter_charts(study, trials)[0]
-    assert target.title == "Target against label annealing: weight"
+    assert target.title == "Learn against label annealing: weight"
     assert plotly_figure(target)["layout"]["xaxis"]["type"] == "log"
     assert plotly_figure(source)["layout"]["xaxis"]["ticktext"] == ["0.1", "0.3", "1", "3", "10", "30"]
     values = [0, 2, 50]  # from zero: linear

@@ -71,11 +71,11 @@ def test_status_counts_workers_and_bests():
     assert "1 of 3 seeds done" in worker
     assert worker.endswith("4 min")
     best = [x for x in lines if ": trial " in x][:3]
-    assert [x.partition(":")[0] for x in best] == ["paper", "target_within", "knee"]
+    assert [x.partition(":")[0] for x in best] == ["paper", "keep_within", "knee"]
     assert all("(best of 19 on the same data, so optimistic)" in x for x in best)
     held_out = frontier(validation=objective("validation", "quiz"))
     lines_of = "\n".join(status_lines(held_out, NOW))
-    assert "(best of 19 by quiz and the source, so optimistic)" in lines_of
+    assert "(best of 19 by quiz and what is kept, so optimistic)" in lines_of
     assert lines[-1] == "failed: trial 19, label annealing, weight 100, temperature 1: the loss became NaN at step 12"
     study = frontier()
     again = [dataclasses.replace(t, continued_by=23) if t.state == "failed" else t for t in study.trials]
@@ -159,4 +159,4 @@ def test_a_share_of_a_loss_that_cannot_be_told_from_zero_is_not_said():
     chosen = next(s for s in select_all(study) if s.chosen is not None and s.kept and s.kept.interval)
     untold = Share(value=5.8, interval=None, reason="direct fine-tuning's own loss cannot be told from zero")
     words = kept_text(dataclasses.replace(chosen, avoided=untold), study)
-    assert words.startswith("keeps ") and f" and changes {study.source.label} by " in words and "580" not in words
+    assert words.startswith("keeps ") and f" and changes {study.keep.label} by " in words and "580" not in words

@@ -59,19 +59,19 @@ def test_a_loss_is_called_a_loss() -> None:
 @pytest.mark.parametrize(
     ("role", "suite", "name", "unit", "metric"),
     [
-        ("new", "target", "new_text", "nats/token", ""),
+        ("new", "learn", "new_text", "nats/token", ""),
         ("new", "new", "prose", "nats/token", ""),
-        ("new", "target", "corpus", "nats/token", ""),
-        ("instruction", "target", "ifeval", "accuracy", ""),
-        ("instruction", "source", "world", "accuracy", "prompt_level_strict_acc"),
+        ("new", "learn", "corpus", "nats/token", ""),
+        ("instruction", "learn", "ifeval", "accuracy", ""),
+        ("instruction", "keep", "world", "accuracy", "prompt_level_strict_acc"),
         ("instruction", "average", "sub_average_1", "", ""),
         ("kept", "average", "average", "", ""),
-        ("kept", "target", "mmlu", "accuracy", ""),
-        ("kept", "source", "renewal", "accuracy", ""),
-        ("kept", "source", "ag_news", "accuracy", ""),
-        ("kept", "source", "old_news", "nats/token", ""),
+        ("kept", "learn", "mmlu", "accuracy", ""),
+        ("kept", "keep", "renewal", "accuracy", ""),
+        ("kept", "keep", "ag_news", "accuracy", ""),
+        ("kept", "keep", "old_news", "nats/token", ""),
         ("kept", "knowledge", "ag_news", "accuracy", ""),
-        ("new", "target", "new_knowledge", "accuracy", ""),
+        ("new", "learn", "new_knowledge", "accuracy", ""),
         ("new", "new_text", "held_out", "nats/token", ""),
     ],
 )
@@ -102,7 +102,7 @@ def test_every_measure_has_a_row_and_every_model_a_column(tmp_path, updated) -> 
         ("prose", True),
     ]
     text = page_text(tmp_path, updated)
-    assert "Other metrics (2)" in text and "Target, nats_per_token, nats/token, lower is better" in text
+    assert "Other metrics (2)" in text and "Learn, nats_per_token, nats/token, lower is better" in text
     assert "1.960 [1.940, 1.980]" in text
 
 
@@ -152,10 +152,10 @@ def test_failed_and_waiting_models_are_named(tmp_path, updated) -> None:
 def test_what_is_no_measure_or_cannot_be_read_is_left_out(tmp_path, updated) -> None:
     average = make.evaluation("average", "scale_choice", {"average": make.share(0.5, 10, "share")}, kind="average")
     make.write_evaluation(tmp_path / "evaluations" / "result", average)
-    (tmp_path / "evaluations" / "base" / "source.prose.json").write_text("{")
+    (tmp_path / "evaluations" / "base" / "keep.prose.json").write_text("{")
     text = page_text(tmp_path, updated)
     assert "scale_choice" not in text
-    assert "source.prose.json could not be read" in text and "What was measured" in text
+    assert "keep.prose.json could not be read" in text and "What was measured" in text
 
 
 @pytest.mark.parametrize(

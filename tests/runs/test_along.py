@@ -45,8 +45,11 @@ def asked(tmp_path_factory):
         "save_steps": 2,
         "logging_steps": 1,
         "evaluation": {
-            "source": [{"lettered": str(place / "questions.jsonl")}, {"perplexity": str(place / "rows.jsonl")}],
-            "target": [{"memorisation": str(place / "rows.jsonl")}],
+            "keep": [
+                {"multiple_choice_letters": str(place / "questions.jsonl")},
+                {"perplexity": str(place / "rows.jsonl")},
+            ],
+            "learn": [{"memorisation": str(place / "rows.jsonl")}],
         },
     }
 
@@ -102,12 +105,12 @@ def test_weights_and_losses_are_those_of_a_run_without_it(asked, tmp_path, chang
     assert [step for step, _ in measured.trajectory()] == [0, 1, 2, 3, 4, STEPS]
     for _, point in measured.trajectory():
         assert {(e.suite, e.name) for e in point.all()} == {
-            ("source", "questions"),
-            ("source", "rows"),
-            ("target", "rows-memorisation"),
+            ("keep", "questions"),
+            ("keep", "rows"),
+            ("learn", "rows-memorisation"),
         }
     assert printed.count(" measured: questions acc") == 4 and ", mass " in printed
-    text = [point.find("source", "rows").metrics["nats_per_token"].value for _, point in measured.trajectory()]
+    text = [point.find("keep", "rows").metrics["nats_per_token"].value for _, point in measured.trajectory()]
     assert text[-1] < text[0] and len(set(text)) == len(text), "every point is the model at its step"
 
 

@@ -80,7 +80,7 @@ def test_bad_data_shows_before_anything_slow(say: Say, place: Path, monkeypatch:
 
     (place / "prose.jsonl").write_text('{"text": "Held out."}\n')
     (place / "old.jsonl").write_text('{"text": "good"}\n{"text": 3\n')
-    more = ("--source", "prose.jsonl", "--retention", "replay:data=old.jsonl")
+    more = ("--keep", "prose.jsonl", "--retention", "replay:data=old.jsonl")
     with monkeypatch.context() as patch:
         patch.setattr(run._Run, "evaluate", lambda *_: pytest.fail("evaluated before the data was read"))
         code, err = say(*more)
@@ -270,7 +270,7 @@ def test_files_of_other_models_are_all_named_before_the_start_is_evaluated(
         "--retention",
         "ewc:fisher=fisher",
     )
-    code, err = say(*methods, "--source", "train.jsonl")
+    code, err = say(*methods, "--keep", "train.jsonl")
     said = " ".join(err.split())
     assert code == 2
     assert "l2.anchor: The anchor words does not fit the model being trained" in said
@@ -384,11 +384,11 @@ def test_a_model_that_says_nan_is_no_finished_run(
     (place / "prose.jsonl").write_text("".join(json.dumps({"text": s}) + "\n" for s in SENTENCES))
     with monkeypatch.context() as patch:
         patch.setattr(run._Run, "evaluate", spoil)
-        code, err = say("--source", "prose.jsonl", max_steps="2")
-    assert code == 4 and "source/prose: " in err and "samples hold NaN or infinity" in err
+        code, err = say("--keep", "prose.jsonl", max_steps="2")
+    assert code == 4 and "keep/prose: " in err and "samples hold NaN or infinity" in err
     folder = RunFolder("out")
     record = folder.read()
-    assert record.status == "failed" and record.stage == f"evaluate {which}" and "source/prose" in str(record.error)
+    assert record.status == "failed" and record.stage == f"evaluate {which}" and "keep/prose" in str(record.error)
     if which == "start":
         assert not (place / "out" / "metrics.jsonl").exists(), "nothing is trained that cannot be compared"
         return

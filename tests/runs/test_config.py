@@ -216,12 +216,12 @@ def test_python_objects_are_taken_as_they_are() -> None:
 
 def test_source_and_target_append_to_the_evaluation() -> None:
     config = load(
-        "evaluation:\n  source: [prose.jsonl]\n  batch_size: 4\n", "--source", "arc_easy", "--target", "held_out.jsonl"
+        "evaluation:\n  keep: [prose.jsonl]\n  batch_size: 4\n", "--keep", "arc_easy", "--learn", "held_out.jsonl"
     )
     assert [(e.suite, e.name) for e in config.evaluation.entries] == [
-        ("source", "prose"),
-        ("source", "arc_easy"),
-        ("target", "held_out"),
+        ("keep", "prose"),
+        ("keep", "arc_easy"),
+        ("learn", "held_out"),
     ]
     assert config.evaluation.batch_size == 4
 
@@ -254,9 +254,9 @@ MISTAKES = {
     "lr: 0.1": "line 3: unknown key 'lr'. Did you mean 'learning_rate'?",
     "lora_rank: 8": "line 3: unknown key 'lora_rank'. Did you mean 'lora_r'?",
     "retention: [{l2: {lambda: 1}}]": "line 3: retention[0].l2: unknown key 'lambda'. Did you mean 'coefficient'?",
-    "evaluation: {source: [{task: piqa, shots: 5}]}": "unknown key 'shots'. Did you mean 'num_fewshot'?",
+    "evaluation: {keep: [{task: piqa, shots: 5}]}": "unknown key 'shots'. Did you mean 'num_fewshot'?",
     "max_seq_length: 1": "line 3: max_length: expected a whole number of at least 2, got 1 (whole number).",
-    "source: [prose.jsonl]": "line 3: source: goes under 'evaluation:'.",
+    "keep: [prose.jsonl]": "line 3: keep: goes under 'evaluation:'.",
     "gradient_checkpointing_kwargs: '{use_reentrant'": "which is neither JSON nor YAML",
     "num_train_epochs: 0": "expected a number above 0, got 0.",
     "load_in_4bit: true": "add 'use_peft: true'",
@@ -269,7 +269,7 @@ MISTAKES = {
     "use_peft: true\nbnb_4bit_quant_type: nf4": "line 4: bnb_4bit_quant_type: belongs to 4-bit weights",
     "resume_from_checkpoint: false": "line 3: resume_from_checkpoint: expected true or nothing, got false",
     "retention: [{replay: {data: nowhere.jsonl}}]": "replay.data: no such file or folder: nowhere.jsonl",
-    "evaluation: {sources: 3}": "Did you mean 'source'?",
+    "evaluation: {keeps: 3}": "Did you mean 'keep'?",
     "data: {prompt: 'Q: {q}'}": "line 3: data: expected a template of either text, or prompt and completion "
     "together, got prompt.",
     "env: [A=1]": "line 3: env: expected a mapping of environment variables, got ['A=1'] (list).",
@@ -359,7 +359,7 @@ def test_all_mistakes_at_once() -> None:
         "packing: 1",
         "packing: 0",
     ]
-    argv = write("\n".join([*mistakes, "evaluation: {source: [no.jsonl]}"]))
+    argv = write("\n".join([*mistakes, "evaluation: {keep: [no.jsonl]}"]))
     with pytest.raises(ConfigError) as error:
         load_train_config([*argv, "--num_proceses", "2"])
     text = str(error.value)
@@ -469,7 +469,7 @@ def test_a_folder_has_no_revisions(tmp_path, monkeypatch) -> None:
 def test_resolved_is_json_and_the_same_run_again() -> None:
     text = (
         "model_name_or_path: tiny\nlearning_rate: 1e-4\nretention: [{sfa: {p: 0.5}}, l2]\n"
-        "evaluation: {source: [prose.jsonl]}\ndata: {text: '{text}'}\nenv: {HOLDFAST_X: 1}\n"
+        "evaluation: {keep: [prose.jsonl]}\ndata: {text: '{text}'}\nenv: {HOLDFAST_X: 1}\n"
         "lr_scheduler_type: cosine\ndatasets: [{path: json, data_files: train.jsonl}]\nuse_peft: "
         "true\nlora_target_modules: [q_proj]\n"
     )
@@ -491,7 +491,7 @@ SAME = [
     "save_total_limit: 2",
     "eval_strategy: steps\neval_steps: 5",
     "run_name: other",
-    "evaluation: {source: [prose.jsonl]}",
+    "evaluation: {keep: [prose.jsonl]}",
     "dataloader_num_workers: 2",
     "activation_checkpointing: false",
     "learning_rate: 2e-5",

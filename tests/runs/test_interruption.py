@@ -90,7 +90,7 @@ def words(out: str, *, full: bool = False) -> list[str]:
         *(
             "--save_total_limit",
             "3",
-            "--source",
+            "--keep",
             "prose.jsonl",
             "--retention",
             "label_annealing",

@@ -70,10 +70,13 @@ def test_an_unknown_model_and_an_unknown_task_are_named_together(here: Path, mon
         train_config(
             model_name_or_path="tunde",
             dataset_name="owner/rows",
-            evaluation={"source": [{"task": "hellaswagg"}, {"task": "mmlu"}], "target": [{"answers": "arc_esy"}]},
+            evaluation={
+                "keep": [{"task": "hellaswagg"}, {"task": "mmlu"}],
+                "learn": [{"answer_distribution": "arc_esy"}],
+            },
         )
     said = error.value.problems
     assert any("model_name_or_path: no such folder: tunde" in s and "Did you mean 'tuned'?" in s for s in said)
-    assert any("evaluation.source: 'hellaswagg' is no task" in s and "Nearest: hellaswag," in s for s in said)
-    assert any("evaluation.target: 'arc_esy' is no task" in s and "arc_easy" in s for s in said)
+    assert any("evaluation.keep: 'hellaswagg' is no task" in s and "Nearest: hellaswag," in s for s in said)
+    assert any("evaluation.learn: 'arc_esy' is no task" in s and "arc_easy" in s for s in said)
     assert len(said) == 3

@@ -25,7 +25,7 @@ def place(tmp_path: Path, model_folder: Path, monkeypatch: pytest.MonkeyPatch) -
         "model_name_or_path": "model", "dataset_name": "train.jsonl", "max_steps": 6, "optim": "sgd",
         "learning_rate": 0.1, "lr_scheduler_type": "constant", "logging_steps": 2, "save_steps": 3, "max_length": 64,
         "retention": [{"label_annealing": {"weight": 1.0}}, {"l2": {"coefficient": 0.1}}], "report_to": "none",
-        "evaluation": {"source": ["train.jsonl"]}, "use_cpu": True,
+        "evaluation": {"keep": ["train.jsonl"]}, "use_cpu": True,
     }  # fmt: skip
     (tmp_path / "run.yaml").write_text(json.dumps(settings))
     return tmp_path

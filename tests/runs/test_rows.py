@@ -100,7 +100,7 @@ def test_messages_that_are_not_to_be_trained(place: Path, more: tuple[str, ...])
     turns = [("user", "A list", {}), ("assistant", "is", {"weight": 0}), ("user", "a", {}), ("assistant", "list", {})]
     data = written("a.jsonl", {"messages": [{"role": role, "content": text, **flag} for role, text, flag in turns]})
     old = written("old.jsonl", {"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]})
-    train("--dataset_name", data, "--retention", f"replay:data={data},fraction=0.5", "--source", old, *more)
+    train("--dataset_name", data, "--retention", f"replay:data={data},fraction=0.5", "--keep", old, *more)
     record = RunFolder("out").read()
     assert record.data["trained_tokens"] == 2 * (1 + len(build_tokenizer()("list")["input_ids"]))
     assert record.data["format"] == "chat" and record.data["not_read"] == {}
@@ -139,7 +139,7 @@ def test_two_bos_tokens_other_labels_and_files_that_are_left_out_are_told(
 def test_text_entries_say_what_they_do_not_read(place: Path) -> None:
     turns = [("user", "A list", {}), ("assistant", "is", {"weight": 0}), ("assistant", "list", {})]
     row = {"messages": [{"role": role, "content": text, **flag} for role, text, flag in turns], "id": 1}
-    train("--dataset_name", written("a.jsonl", {"text": "A list"}), "--source", written("held.jsonl", row))
+    train("--dataset_name", written("a.jsonl", {"text": "A list"}), "--keep", written("held.jsonl", row))
     notes = RunFolder("out").read().notes
     assert any("messages that are not to be trained (weight, train) are scored like the others" in n for n in notes)
     assert any("Not read of held: id (1 row)." in n for n in notes)
@@ -159,10 +159,10 @@ def test_held_out_rows_that_are_trained_or_replayed_are_told_before_a_run_and_in
     texts = [{"text": f"The fox number {n} runs."} for n in range(8)]
     data, prose = written("a.jsonl", *texts[:4]), written("prose.jsonl", *texts[3:6])
     old = written("old.jsonl", *texts[4:])
-    words = ["--dataset_name", data, "--retention", f"replay:data={old},fraction=0.5", "--source", prose]
+    words = ["--dataset_name", data, "--retention", f"replay:data={old},fraction=0.5", "--keep", prose]
     expected = [
-        "source/prose: 1 of 3 rows are training rows, so this is no figure of held-out data.",
-        "source/prose: 2 of 3 rows are rows of the replay data old.jsonl, so this is no figure of held-out data.",
+        "keep/prose: 1 of 3 rows are training rows, so this is no figure of held-out data.",
+        "keep/prose: 2 of 3 rows are rows of the replay data old.jsonl, so this is no figure of held-out data.",
     ]
     train(*words, "--dry_run")
     shown = capfd.readouterr().out

@@ -84,7 +84,7 @@ def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
     return a.keys() == b.keys() and all(torch.equal(a[n], b[n]) for n in a)
 
 
-EVALUATED = ("--source", "prose.jsonl", "--target", "held_out.jsonl")
+EVALUATED = ("--keep", "prose.jsonl", "--learn", "held_out.jsonl")
 
 
 def test_a_whole_run_leaves_everything_it_promises(place: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -114,15 +114,15 @@ def test_a_whole_run_leaves_everything_it_promises(place: Path, capfd: pytest.Ca
     )
 
     for side in ("start", "result"):
-        for suite, name in (("source", "prose"), ("target", "held_out")):
+        for suite, name in (("keep", "prose"), ("learn", "held_out")):
             evaluation = folder.evaluated(side).find(suite, name)
             assert (
                 evaluation is not None
                 and evaluation.metrics["nats_per_token"].n == len(folder.evaluated(side).samples(suite, name)) == 12
             )
     comparisons = folder.comparisons()
-    assert {(c.suite, c.name) for c in comparisons if c.primary} == {("source", "prose"), ("target", "held_out")}
-    assert next(c for c in comparisons if c.primary and c.suite == "target").verdict == "gained"
+    assert {(c.suite, c.name) for c in comparisons if c.primary} == {("keep", "prose"), ("learn", "held_out")}
+    assert next(c for c in comparisons if c.primary and c.suite == "learn").verdict == "gained"
 
     assert {d.layer for d in record.distance} == {"embed", "0", "1", "norm", "total"}
     expected = torch.sqrt(sum((weights("out")[n] - weights("tiny")[n]).double().square().sum() for n in weights("out")))
@@ -160,17 +160,17 @@ def test_a_finished_run_is_not_computed_again(
 
 
 def test_another_evaluation_of_a_finished_run_only_evaluates(place: Path) -> None:
-    run("--source", "prose.jsonl")
-    kept = [place / "out" / n for n in ("model.safetensors", "metrics.jsonl", "evaluations/result/source.prose.json")]
+    run("--keep", "prose.jsonl")
+    kept = [place / "out" / n for n in ("model.safetensors", "metrics.jsonl", "evaluations/result/keep.prose.json")]
     before = [p.stat().st_mtime_ns for p in kept]
     run(*EVALUATED)
     assert [p.stat().st_mtime_ns for p in kept] == before
-    assert {c.suite for c in RunFolder("out").comparisons()} == {"source", "target"}
+    assert {c.suite for c in RunFolder("out").comparisons()} == {"keep", "learn"}
     # The same names with other content are evaluated anew, on the result and on the start.
     write_rows(place / "prose.jsonl", [{"text": f"{s} Now it is another."} for s in SENTENCES])
     run(*EVALUATED)
     assert [
-        RunFolder("out").evaluated(side).find("source", "prose").metrics["nats_per_token"].n
+        RunFolder("out").evaluated(side).find("keep", "prose").metrics["nats_per_token"].n
         for side in ("start", "result")
     ] == [6, 6]
     assert [p.stat().st_mtime_ns for p in kept[:2]] == before[:2]
@@ -194,9 +194,9 @@ def test_lora_saves_its_adapter_and_measures_the_bare_start(place: Path) -> None
     assert 0 < record.model["trainable"] < record.model["parameters"]
 
     run(*EVALUATED, out="full")  # the start's evaluation does not depend on how it is trained after
-    one, two = (RunFolder(out).evaluated("start").find("source", "prose") for out in ("out", "full"))
+    one, two = (RunFolder(out).evaluated("start").find("keep", "prose") for out in ("out", "full"))
     assert one.metrics == two.metrics and one.key == two.key
-    after = RunFolder("out").evaluated("result").find("source", "prose")
+    after = RunFolder("out").evaluated("result").find("keep", "prose")
     assert after.metrics["nats_per_token"].value != one.metrics["nats_per_token"].value
 
     merged = AutoPeftModelForCausalLM.from_pretrained("out").merge_and_unload().state_dict()
@@ -275,12 +275,12 @@ def write_colour_task(place: Path) -> None:
 
 def test_a_local_harness_task_before_and_after(place: Path) -> None:
     write_colour_task(place)
-    record = run("--source", "colour_task.yaml", "--target", "held_out.jsonl")
+    record = run("--keep", "colour_task.yaml", "--learn", "held_out.jsonl")
     (found,) = [c for c in RunFolder("out").comparisons() if c.name == "colour_task" and c.primary]
     assert found.metric == "acc" and found.n == 8 and found.test == "McNemar (exact)"
     assert record.status == "finished"
     stamp = (place / "out" / "run.json").stat().st_mtime_ns
-    run("--source", "colour_task.yaml", "--target", "held_out.jsonl")
+    run("--keep", "colour_task.yaml", "--learn", "held_out.jsonl")
     assert (place / "out" / "run.json").stat().st_mtime_ns == stamp
 
 
@@ -304,7 +304,7 @@ def test_no_secret_of_the_request_is_in_a_file(place: Path, monkeypatch: pytest.
     for name in secrets["env"]:
         monkeypatch.setenv(name, "")  # what the run sets is taken back
     (place / "secret.yaml").write_text(json.dumps(secrets))
-    assert main([*words(), "--config", "secret.yaml", "--report_to", "none", "--source", "held_out.jsonl"]) == 0
+    assert main([*words(), "--config", "secret.yaml", "--report_to", "none", "--keep", "held_out.jsonl"]) == 0
     files = [path for path in (place / "out").rglob("*") if path.is_file()]
     assert {"training_args.bin", "run.json", "report.html", "README.md"} <= {path.name for path in files}
     assert [str(path) for path in files if b"CANARY" in path.read_bytes()] == []

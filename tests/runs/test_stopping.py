@@ -29,11 +29,11 @@ ACC, NATS = (
 
 
 def accuracy(values: list[float]) -> list[tuple[int, dict[str, Metric]]]:
-    return [(step, {"target/a": Metric(value=v, **ACC)}) for step, v in enumerate(values, 1)]
+    return [(step, {"learn/a": Metric(value=v, **ACC)}) for step, v in enumerate(values, 1)]
 
 
 def nats(values: list[float]) -> list[tuple[int, dict[str, Metric]]]:
-    return [(step, {"source/p": Metric(value=v, **NATS)}) for step, v in enumerate(values, 1)]
+    return [(step, {"keep/p": Metric(value=v, **NATS)}) for step, v in enumerate(values, 1)]
 
 
 # ------------------------------------------------------------------------------------------------- what is decided
@@ -50,7 +50,7 @@ def nats(values: list[float]) -> list[tuple[int, dict[str, Metric]]]:
     ],
 )
 def test_patience_keeps_the_best(values: list[float], kept: int, ends: bool) -> None:
-    found = outcome((StopRule(entry="target/a", patience=2),), {}, accuracy(values))
+    found = outcome((StopRule(entry="learn/a", patience=2),), {}, accuracy(values))
     assert (found.kept, found.ended is not None) == (kept, ends)
 
 
@@ -59,10 +59,10 @@ def test_patience_keeps_the_best(values: list[float], kept: int, ends: bool) -> 
     [([1.0, 1.1], 2, False), ([1.0, 1.3, 1.0], 1, True), ([1.3], None, True), ([1.25], 1, False), ([0.5], 1, False)],
 )
 def test_a_limit_keeps_the_last_within_it(values: list[float], kept: int | None, ends: bool) -> None:
-    start = {"source/p": Metric(value=1.0, **NATS)}
-    found = outcome((StopRule(entry="source/p", max_loss=0.25),), start, nats(values))
+    start = {"keep/p": Metric(value=1.0, **NATS)}
+    found = outcome((StopRule(entry="keep/p", max_loss=0.25),), start, nats(values))
     assert (found.kept, found.ended is not None) == (kept, ends)
-    assert not ends or "source/p had lost 0.3 nats/token, more than 0.25" in str(found.ended)
+    assert not ends or "keep/p had lost 0.3 nats/token, more than 0.25" in str(found.ended)
 
 
 # ------------------------------------------------------------------------------------------------------------- runs
@@ -86,11 +86,11 @@ def settings(tmp_path: Path, model_folder: Path) -> dict[str, Any]:
         "use_cpu": True,
         "report_to": "none",
         "evaluation": {
-            "source": [str(tmp_path / "prose.jsonl")],
-            "target": [str(tmp_path / "held.jsonl")],
+            "keep": [str(tmp_path / "prose.jsonl")],
+            "learn": [str(tmp_path / "held.jsonl")],
             "along": {"every": 3},
         },
-        "early_stopping": {"entry": "target/held", "patience": 1},
+        "early_stopping": {"entry": "learn/held", "patience": 1},
         "output_dir": str(tmp_path / "run"),
     }
 
@@ -120,24 +120,24 @@ class Crash(TrainerCallback):
 
 def test_target(settings: dict[str, Any]) -> None:
     run = run_of(settings)
-    record, figures = run.read(), along(run, "target", "held")
+    record, figures = run.read(), along(run, "learn", "held")
     figures.pop(0)
     best = min(figures, key=lambda step: figures[step])
     assert record.training["steps"] == max(figures) == best + 3 < STEPS, figures
     assert record.training["result_step"] == best
     assert same(run.path, run.path / f"checkpoint-{best}")
-    assert any(f"Ended at step {best + 3} of 24: target/held was no better" in note for note in record.notes)
-    result = run.evaluated("result").find("target", "held")
+    assert any(f"Ended at step {best + 3} of 24: learn/held was no better" in note for note in record.notes)
+    result = run.evaluated("result").find("learn", "held")
     assert result is not None and result.metrics[result.primary].value == figures[best]
 
 
 def test_source(settings: dict[str, Any]) -> None:
     free = run_of({**settings, "early_stopping": None, "output_dir": settings["output_dir"] + "-free"})
-    figures = along(free, "source", "prose")
+    figures = along(free, "keep", "prose")
     losses = {step: value - figures[0] for step, value in figures.items()}
     over = next(step for step in list(losses)[2:] if losses[step] > max([0, *(losses[s] for s in losses if s < step)]))
     limit = (losses[over] + max(losses[step] for step in losses if step < over)) / 2
-    run = run_of({**settings, "early_stopping": {"entry": "source/prose", "max_loss": limit}})
+    run = run_of({**settings, "early_stopping": {"entry": "keep/prose", "max_loss": limit}})
     assert run.read().training["steps"] == over and run.read().training["result_step"] == over - 3, losses
     assert same(run.path, run.path / f"checkpoint-{over - 3}")
 
@@ -181,14 +181,14 @@ def test_killed_between_the_end_and_the_saving(
     ("changes", "words"),
     [
         (
-            {"early_stopping": {"entry": "target/hel", "patience": 1}},
-            r"early_stopping\.entry: .*Did you mean 'target/held'",
+            {"early_stopping": {"entry": "learn/hel", "patience": 1}},
+            r"early_stopping\.entry: .*Did you mean 'learn/held'",
         ),
         (
-            {"early_stopping": {"entry": "target/held", "patience": 0}},
+            {"early_stopping": {"entry": "learn/held", "patience": 0}},
             r"early_stopping\.patience: expected .* at least 1",
         ),
-        ({"early_stopping": [{"entry": "target/held", "patience": 1}] * 2}, "expected one rule with patience"),
+        ({"early_stopping": [{"entry": "learn/held", "patience": 1}] * 2}, "expected one rule with patience"),
         ({"retention": ["sfa"]}, r"retention\.sfa: changes the weights after the last step.*Leave out early_stopping"),
         ({"num_processes": 2}, r"evaluation\.along: measures in runs of one process"),
     ],
@@ -200,10 +200,10 @@ def test_what_cannot_be(settings: dict[str, Any], changes: dict[str, Any], words
 
 def test_what_it_looks_at_makes_the_run(settings: dict[str, Any], tmp_path: Path) -> None:
     key, evaluation = train_config(settings).key, settings["evaluation"]
-    more = {**evaluation, "source": [], "confidence": 0.9}
+    more = {**evaluation, "keep": [], "confidence": 0.9}
     assert train_config({**settings, "evaluation": more}).key == key, "nothing looks at the source"
     assert train_config({**settings, "evaluation": {**evaluation, "along": {"every": 4}}}).key != key
-    assert train_config({**settings, "early_stopping": {"entry": "target/held", "patience": 2}}).key != key
+    assert train_config({**settings, "early_stopping": {"entry": "learn/held", "patience": 2}}).key != key
     (tmp_path / "held.jsonl").rename(tmp_path / "other.jsonl")
-    changed = {**evaluation, "target": [{"perplexity": str(tmp_path / "other.jsonl"), "name": "held", "window": 8}]}
+    changed = {**evaluation, "learn": [{"perplexity": str(tmp_path / "other.jsonl"), "name": "held", "window": 8}]}
     assert train_config({**settings, "evaluation": changed}).key != key

@@ -119,7 +119,7 @@ def test_a_killed_run_goes_on_bit_for_bit(settings: dict[str, Any], changes: dic
 
 def test_it_trains_on_the_rows_of_the_file_in_order(settings: dict[str, Any]) -> None:
     """As many as there are, the same as without streaming; and what is measured is the same too."""
-    evaluation = {"source": ["train.jsonl"]}
+    evaluation = {"keep": ["train.jsonl"]}
     asked = {**settings, "max_steps": 4, "evaluation": evaluation}
     streamed = run_of(asked)
     plain = {"dataset_streaming": False, "train_sampling_strategy": "sequential", "output_dir": "plain"}

@@ -36,7 +36,7 @@ def settings(tmp_path: Path, model_folder: Path, monkeypatch: pytest.MonkeyPatch
         "hub_token": SECRET,
         "env": {"HF_SECRET_TOKEN": SECRET},
         "retention": [{"label_annealing": {"weight": 0.5}}],
-        "evaluation": {"source": ["prose.jsonl"], "target": ["answers.jsonl"], "along": {"steps": [2]}},
+        "evaluation": {"keep": ["prose.jsonl"], "learn": ["answers.jsonl"], "along": {"steps": [2]}},
         "output_dir": "run",
     }
 
@@ -61,12 +61,12 @@ def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
 
 def check(found: dict[str, list[tuple[int, float]]], run: RunFolder, prefix: str = "") -> None:
     """The figures are those of the run's records, each at its step, once."""
-    name = f"{prefix}source/prose/nats_per_token"
-    points = {step: folder.find("source", "prose") for step, folder in run.trajectory()}
+    name = f"{prefix}keep/prose/nats_per_token"
+    points = {step: folder.find("keep", "prose") for step, folder in run.trajectory()}
     wanted = [(step, e.metrics["nats_per_token"].value) for step, e in points.items() if e is not None]
     assert [step for step, _ in wanted] == [0, 2, 4]
     assert found[name] == [(step, pytest.approx(value, rel=1e-6)) for step, value in wanted]
-    for suite, entry in (("source", "prose"), ("target", "answers")):
+    for suite, entry in (("keep", "prose"), ("learn", "answers")):
         [c] = [c for c in run.comparisons() if (c.suite, c.name) == (suite, entry) and c.primary]
         for end, value in (("", c.difference), ("_low", c.interval[0]), ("_high", c.interval[1])):
             tag = f"{prefix}{suite}/{entry}/{c.metric}_difference{end}"

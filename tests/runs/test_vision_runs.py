@@ -84,7 +84,7 @@ def test_a_run_with_text_measured_before_and_after(architecture, place, capfd):
 
     write_vision_model(place / "model", architecture)
     record = run(
-        "--retention", "label_annealing:weight=0.5", "--source", "prose.jsonl", "--target", "chat.jsonl", model="model"
+        "--retention", "label_annealing:weight=0.5", "--keep", "prose.jsonl", "--learn", "chat.jsonl", model="model"
     )
     assert record.status == "finished" and record.data["examples"] == 16
     assert record.training["teacher"]["name"] == "online"
@@ -148,7 +148,7 @@ MARKED = (
 
 def test_the_assistants_words_alone(place, capfd):
     """With images, by the template's marks; one without them is refused before anything is measured."""
-    said = refused(capfd, "--assistant_only_loss", "--source", "prose.jsonl")
+    said = refused(capfd, "--assistant_only_loss", "--keep", "prose.jsonl")
     assert "assistant_only_loss: the chat template does not mark the assistant's turns" in said
     assert "--debug" not in said and not Path("out/evaluations").exists()
     Path("marked.jinja").write_text(MARKED)

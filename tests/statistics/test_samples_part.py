@@ -13,7 +13,7 @@ from holdfast.statistics.samples_part import Contributions, part_of
 from holdfast.statistics.samples_part import correlation as correlation_of
 from holdfast.statistics.shares import fieller, kept_share
 
-TARGET, SOURCE = ("target", "functions", "nats_per_token"), ("source", "prose", "nats_per_token")
+TARGET, SOURCE = ("learn", "functions", "nats_per_token"), ("keep", "prose", "nats_per_token")
 Z = 1.959963984540054
 
 

@@ -46,7 +46,7 @@ def test_an_interval_is_that_of_seeds_and_samples():
         seed_run(s, [compared("prose", g + 0.02, a), compared("code", g - 0.02, b)])
         for s, (g, (a, b)) in enumerate(zip(gains, halves, strict=True))
     ]
-    found = mean_gain(trial(1, "l2", "x", {}, runs), objective("source", "prose", "code"))
+    found = mean_gain(trial(1, "l2", "x", {}, runs), objective("keep", "prose", "code"))
     assert found is not None
     assert found.value == pytest.approx(0.11)
     assert found.by_seed == pytest.approx({0: 0.10, 1: 0.14, 2: 0.09})
@@ -64,7 +64,7 @@ def test_an_interval_is_that_of_seeds_and_samples():
 def over(*rows, seeds=None, entries=("prose",)):
     """The mean gain of one trial, a row a seed."""
     runs = [seed_run(seed, [row]) for seed, row in enumerate(rows)]
-    return mean_gain(trial(1, "l2", "x", {}, runs), objective("source", *entries), seeds=seeds)
+    return mean_gain(trial(1, "l2", "x", {}, runs), objective("keep", *entries), seeds=seeds)
 
 
 def test_an_interval_says_which_parts_it_holds():
@@ -101,8 +101,8 @@ def test_paper_takes_the_best_source_of_those_that_improve():
     found = select(study, "paper")
     assert found.chosen == 5  # as good a source as trial 4, and the better target
     assert {d.number: d.reason for d in found.dropped} == {
-        2: "the target does not improve on the start: gain 0 nats/token",
-        3: "the target does not improve on the start: gain -0.1 nats/token",
+        2: "learn does not improve over the start: gain 0 nats/token",
+        3: "learn does not improve over the start: gain -0.1 nats/token",
     }
     assert found.candidates == [0, 1, 2, 3, 4, 5]
     assert "of 6 complete trials, 4 improve" in found.reason
@@ -122,7 +122,7 @@ def test_paper_takes_the_best_source_of_those_that_improve():
     ],
 )
 def test_what_a_rule_takes(points, how, chosen):
-    found = select(one_seed(points, halves=0.05, direct=0), **{"rule": "target_within", **how})
+    found = select(one_seed(points, halves=0.05, direct=0), **{"rule": "keep_within", **how})
     assert (found.chosen, found.strict) == (chosen, how.get("strict", False))
 
 
@@ -132,7 +132,7 @@ def test_what_a_rule_takes(points, how, chosen):
         (
             [(-0.3, 0.1), (-0.1, 0.0)],
             {"rule": "paper"},
-            "no trial improves the target on the start: the best, trial 1, changes it by -0.1 nats/token",
+            "no trial improves learn over the start: the best, trial 1, changes it by -0.1 nats/token",
         ),
         (
             [(-0.5, -0.1), (0.0, -0.2)],
@@ -144,12 +144,12 @@ def test_what_a_rule_takes(points, how, chosen):
 def test_a_rule_says_when_there_is_nothing_to_take(points, how, reason):
     found = select(one_seed(points), **how)
     assert (found.chosen, found.reason) == (None, reason)
-    assert (found.target, found.source, found.kept, found.avoided, found.label) == (None, None, None, None, None)
+    assert (found.learn, found.keep, found.kept, found.avoided, found.label) == (None, None, None, None, None)
     assert [d.number for d in found.dropped] == [0, 1]
 
 
 def test_without_points_a_tenth_of_what_direct_loses_is_allowed():
-    within = select(one_seed([(0.5, -0.3), (0.3, -0.05), (0.2, 0.1)], direct=0), "target_within")
+    within = select(one_seed([(0.5, -0.3), (0.3, -0.05), (0.2, 0.1)], direct=0), "keep_within")
     assert (within.points, within.chosen) == (pytest.approx(0.03), 2)
     assert "a tenth of what direct fine-tuning loses" in within.text
 
@@ -158,10 +158,10 @@ def test_a_loss_of_exactly_the_allowance_is_within_it():
     """.49 - .50 is not -0.01 in floating point."""
     row = compared("arc_easy", 0.49 - 0.50)
     assert row.gain < -0.01
-    study = points_study([[(0.5, 0.0)]], source=objective("source", "arc_easy"))
+    study = points_study([[(0.5, 0.0)]], keep=objective("keep", "arc_easy"))
     study = changed(study, 0, runs=[seed_run(0, [compared("answers", 0.5), row])])
-    assert select(study, "target_within", points="1pt").chosen == 0
-    assert select(study, "target_within", points="0.9pt").chosen is None
+    assert select(study, "keep_within", points="1pt").chosen == 0
+    assert select(study, "keep_within", points="0.9pt").chosen is None
 
 
 def test_ties_do_not_hang_on_the_last_bit():
@@ -215,9 +215,9 @@ def test_a_trial_without_a_seed_or_a_measure_is_left_out():
         ({}, None),
         ({"runs": [first]}, "seed 1 not finished"),
         ({"runs": []}, "seeds 0, 1 not finished"),
-        ({"runs": [first, lacking]}, "seed 1 has no source/prose/nats_per_token"),
+        ({"runs": [first, lacking]}, "seed 1 has no keep/prose/nats_per_token"),
         ({"state": "failed", "reason": "no memory", "continued_by": 7}, "failed: no memory; trial 7 has it now"),
-        ({"runs": [first, wrong]}, "seed 1: source/prose/nats_per_token is not finite"),
+        ({"runs": [first, wrong]}, "seed 1: keep/prose/nats_per_token is not finite"),
     ):
         assert incomplete(dataclasses.replace(whole, **changes), study) == reason
     assert select(changed(study, 2, runs=[first, wrong]), "paper").chosen == 1
@@ -229,13 +229,13 @@ def test_a_trial_without_a_seed_or_a_measure_is_left_out():
 @pytest.mark.parametrize(
     ("value", "problem"),
     [
-        ({"rule": "papr"}, "select.rule: expected one of paper, target_within, knee, got 'papr'"),
+        ({"rule": "papr"}, "select.rule: expected one of paper, keep_within, knee, got 'papr'"),
         ({"pionts": 1}, "select: unknown key 'pionts'. Did you mean 'points'?"),
-        ({"rule": "paper", "points": 1}, "belongs to the rule target_within"),
-        ({"rule": "target_within", "points": -1}, "A loss is written without a minus"),
-        ({"rule": "target_within", "points": "much"}, "got 'much'"),
-        ({"rule": "target_within", "points": math.nan}, "got nan"),
-        ({"rule": "target_within", "points": "1.2.3pt"}, "got '1.2.3pt'"),
+        ({"rule": "paper", "points": 1}, "belongs to the rule keep_within"),
+        ({"rule": "keep_within", "points": -1}, "A loss is written without a minus"),
+        ({"rule": "keep_within", "points": "much"}, "got 'much'"),
+        ({"rule": "keep_within", "points": math.nan}, "got nan"),
+        ({"rule": "keep_within", "points": "1.2.3pt"}, "got '1.2.3pt'"),
     ],
 )
 def test_a_mistake_of_a_rule(value, problem):
@@ -244,12 +244,12 @@ def test_a_mistake_of_a_rule(value, problem):
 
 
 def test_rules_that_are_right():
-    whole = {"rule": "target_within", "points": "1pt", "strict": True}
+    whole = {"rule": "keep_within", "points": "1pt", "strict": True}
     assert (rule_from_config({}), rule_from_config(whole)) == (Rule(), Rule(**whole))
 
 
 def test_points_in_the_unit_of_the_source():
-    accuracy, nats = objective("source", "arc_easy"), objective("source", "prose")
+    accuracy, nats = objective("keep", "arc_easy"), objective("keep", "prose")
     assert {allowance(loss, accuracy) for loss in ("1pt", "1 point", 0.01, "0.01")} == {0.01}
     assert allowance(2, nats) == 2.0
     with pytest.raises(ConfigError, match="hundredths of a share, but prose is in nats/token"):
@@ -258,7 +258,7 @@ def test_points_in_the_unit_of_the_source():
         allowance(1.0, accuracy)
     assert allowance(1.0, accuracy, [55.0, 61.2]) == 1.0  # an accuracy in percent is no share
     with pytest.raises(ConfigError, match="write '1pt'"):
-        select(points_study([[(0.1, 0.1)]], source=accuracy), "target_within", points=1.0)
+        select(points_study([[(0.1, 0.1)]], keep=accuracy), "keep_within", points=1.0)
 
 
 # ---------------------------------------------------------------------------------------------------- trust in a choice
@@ -266,7 +266,7 @@ def test_points_in_the_unit_of_the_source():
 
 @pytest.mark.parametrize(
     ("rule", "strict"),
-    [("paper", False), ("paper", True), ("target_within", False), ("target_within", True), ("knee", False)],
+    [("paper", False), ("paper", True), ("keep_within", False), ("keep_within", True), ("knee", False)],
 )
 def test_stability_is_that_of_all_draws_one_by_one(rule, strict):
     rng = np.random.default_rng(2)
@@ -274,7 +274,7 @@ def test_stability_is_that_of_all_draws_one_by_one(rule, strict):
         [(0.3 + rng.normal(0, 0.2), -0.1 + rng.normal(0, 0.1)) for _ in range(3)] for _ in range(6)
     ]
     study = points_study(points, halves=0.01, direct=0)
-    points_given = None if rule != "target_within" else 0.1
+    points_given = None if rule != "keep_within" else 0.1
     found = select(study, rule, points=points_given, strict=strict)
     chosen: dict[int | None, int] = {}
     for draw in itertools.product(range(3), repeat=3):
@@ -302,13 +302,13 @@ def test_a_rule_is_scored_on_the_seed_left_out():
     points = [[(0.5, -0.3)] * 3, [(0.4, 0.00), (0.4, -0.2), (0.4, -0.1)], [(0.3, -0.12), (0.3, -0.05), (0.3, -0.12)]]
     found = select(points_study(points, direct=0), "paper")
     assert found.left_out == {0: 2, 1: 1, 2: 2}
-    assert found.rule_source is not None
-    assert found.rule_target is not None
-    assert found.rule_source.by_seed == pytest.approx({0: -0.12, 1: -0.2, 2: -0.12})
-    assert found.rule_target.by_seed == pytest.approx({0: 0.3, 1: 0.4, 2: 0.3})
+    assert found.rule_keep is not None
+    assert found.rule_learn is not None
+    assert found.rule_keep.by_seed == pytest.approx({0: -0.12, 1: -0.2, 2: -0.12})
+    assert found.rule_learn.by_seed == pytest.approx({0: 0.3, 1: 0.4, 2: 0.3})
     half = 4.302652729749464 * statistics.stdev([-0.12, -0.2, -0.12]) / math.sqrt(3)
-    assert found.rule_source.value == pytest.approx(-0.44 / 3)
-    assert found.rule_source.interval == pytest.approx((-0.44 / 3 - half, -0.44 / 3 + half))
+    assert found.rule_keep.value == pytest.approx(-0.44 / 3)
+    assert found.rule_keep.interval == pytest.approx((-0.44 / 3 - half, -0.44 / 3 + half))
 
 
 def by_quiz(points, **changes):
@@ -324,7 +324,7 @@ def by_quiz(points, **changes):
     ("rule", "by_target", "by_validation"),
     [
         ({"rule": "paper"}, 3, 2),  # 3 improves the target alone, 2 the validation alone
-        ({"rule": "target_within", "points": 0.15}, 1, 2),
+        ({"rule": "keep_within", "points": 0.15}, 1, 2),
         ({"rule": "knee"}, 1, 2),
     ],
 )
@@ -335,14 +335,14 @@ def test_validation_chooses_and_the_target_reports(rule, by_target, by_validatio
     assert (own.chosen, own.validation) == (by_target, None)
     assert (held_out.chosen, held_out.validation) == (by_validation, "quiz")
     target, source, _ = points[by_validation]
-    assert held_out.target is not None and held_out.source is not None and held_out.rule_target is not None
-    assert (held_out.target.value, held_out.source.value) == pytest.approx((target, source))
-    assert held_out.rule_target.by_seed == pytest.approx(dict.fromkeys(range(3), target))
+    assert held_out.learn is not None and held_out.keep is not None and held_out.rule_learn is not None
+    assert (held_out.learn.value, held_out.keep.value) == pytest.approx((target, source))
+    assert held_out.rule_learn.by_seed == pytest.approx(dict.fromkeys(range(3), target))
     assert held_out.left_out == dict.fromkeys(range(3), by_validation)
     assert held_out.kept is not None and held_out.kept.value == pytest.approx(target / 0.5)
     if rule["rule"] == "paper":
-        assert "3 improve the validation on the start" in held_out.reason
-        assert held_out.dropped[0].reason == "the validation does not improve on the start: gain -0.1 nats/token"
+        assert "3 improve validation over the start" in held_out.reason
+        assert held_out.dropped[0].reason == "validation does not improve over the start: gain -0.1 nats/token"
 
 
 def test_validation_chooses_direct_fine_tunings_rate():
@@ -354,13 +354,13 @@ def test_validation_chooses_direct_fine_tunings_rate():
     for run in directs[1].runs[:1]:
         run.comparisons.pop()
     assert held_out.direct is directs[0], "a rate that was not measured by it is not chosen by it"
-    assert incomplete(directs[1], held_out) == "seed 0 has no target/quiz/acc" and incomplete(directs[1], own) is None
+    assert incomplete(directs[1], held_out) == "seed 0 has no learn/quiz/acc" and incomplete(directs[1], own) is None
 
 
 def test_one_seed_gives_no_stability_and_says_why():
     found = select(one_seed([(0.5, -0.3), (0.4, -0.1)], direct=0, halves=0.01), "paper")
-    assert (found.stability, found.stability_none, found.rule_target, found.rule_source) == (None,) * 4
+    assert (found.stability, found.stability_none, found.rule_learn, found.rule_keep) == (None,) * 4
     reason = "the study has one seed, so nothing is known of how far another would change the choice"
     assert (found.left_out, found.seeds_reason) == ({}, reason)
-    assert found.target is not None
-    assert found.target.covers == SAMPLES
+    assert found.learn is not None
+    assert found.learn.covers == SAMPLES

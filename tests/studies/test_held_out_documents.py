@@ -23,10 +23,10 @@ def test_the_questions_of_a_task_are_looked_for(tmp_path: Path) -> None:
     ]
     file = tmp_path / "arc_easy.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    entries = parse_evaluation({"source": [{"task": "arc_easy", "data": str(file), "num_fewshot": 0}]})[0].entries
+    entries = parse_evaluation({"keep": [{"task": "arc_easy", "data": str(file), "num_fewshot": 0}]})[0].entries
     held = HeldOut(entries)
     assert held.stands_in([f"Somebody asked: {QUESTION} Nobody knew."], what="the training data") == [
-        "1 of 2 documents of source/arc_easy (arc_easy.jsonl) stand in the training data "
+        "1 of 2 documents of keep/arc_easy (arc_easy.jsonl) stand in the training data "
         "('Which of these four things would most likely melt first if i')."
     ]
     assert held.judged([], overlap="refuse", what="the training data") == []
@@ -35,7 +35,7 @@ def test_the_questions_of_a_task_are_looked_for(tmp_path: Path) -> None:
 
 
 def test_what_lies_in_no_file_is_named() -> None:
-    held = HeldOut(parse_evaluation({"source": [{"task": "arc_easy"}]})[0].entries)
+    held = HeldOut(parse_evaluation({"keep": [{"task": "arc_easy"}]})[0].entries)
     assert held.judged([], overlap="refuse", what="the training data") == [
-        "Whether the training data holds source/arc_easy was not looked at: no file here has the text."
+        "Whether the training data holds keep/arc_easy was not looked at: no file here has the text."
     ]

@@ -19,7 +19,7 @@ from tiny import SENTENCES
 def plan(tmp_path: Path) -> Any:
     rows = [{"text": f"{number}. {text}"} for number in range(8) for text in SENTENCES]
     (tmp_path / "prose.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    found, problems = parse_evaluation({"source": [str(tmp_path / "prose.jsonl")]})
+    found, problems = parse_evaluation({"keep": [str(tmp_path / "prose.jsonl")]})
     assert problems == []
     return found
 

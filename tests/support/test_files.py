@@ -110,7 +110,7 @@ def test_another_kind_of_json_is_an_error_with_the_files_name(tmp_path, content)
 
 METRIC = Metric(value=0.5, n=3, unit="nats/token", higher_is_better=False, interval=(0.25, math.inf))
 EVALUATION = Evaluation(
-    suite="source",
+    suite="keep",
     name="prose",
     kind="perplexity",
     primary="nll",
@@ -119,15 +119,15 @@ EVALUATION = Evaluation(
     model={},
     key="k",
 )
-OBJECTIVE = Objective(side="target", entries=[("a", "b", "c")], label="a", unit="nats", higher_is_better=True)
+OBJECTIVE = Objective(side="learn", entries=[("a", "b", "c")], label="a", unit="nats", higher_is_better=True)
 STUDY = StudyRecord(
     name="s",
     status="finished",
     created="",
     config={},
     seeds=[0],
-    target=OBJECTIVE,
-    source=OBJECTIVE,
+    learn=OBJECTIVE,
+    keep=OBJECTIVE,
     pairs=[(OBJECTIVE, OBJECTIVE)],
     trials=[],
     selection={},

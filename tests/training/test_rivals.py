@@ -170,7 +170,7 @@ def run(out: str, *more: str) -> Any:
         "1e-2",
         "--max_length",
         "64",
-        "--source",
+        "--keep",
         "prose.jsonl",
         *more,
     ]

@@ -51,7 +51,7 @@ examples
   holdfast compare runs/direct runs/label-annealing --metrics all
   holdfast compare evaluated:base evaluated:tuned --html comparison.html
   holdfast compare runs/tuned --fail_if 'any drop > 2%' \\
-      --fail_if 'target gain < 2pt' --markdown comment.md
+      --fail_if 'learn gain < 2pt' --markdown comment.md
   # sequential training
   holdfast compare base-run:start runs/math runs/law \\
       --stages math=gsm8k law=casehold

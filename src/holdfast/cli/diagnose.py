@@ -27,7 +27,7 @@ stages.yaml
     num_train_epochs: 10
     learning_rate: 2.0e-5
   corpus: [web/]                     # text like the base's pre-training
-  suite: forgetting_stages           # or entries of your own under evaluation:
+  suite: forgetting_stages           # or entries of your own under keep:
   # keys of 'holdfast train'; the paper's where nothing is said
   restore: {learning_rate: 3.0e-5}
   margin: 1pt                        # a loss that does not matter
@@ -35,7 +35,7 @@ stages.yaml
 EXAMPLES = """\
   # the steps that would be taken
   holdfast diagnose --config stages.yaml --dry_run
-  holdfast diagnose --config stages.yaml --remedy label_annealing
+  holdfast diagnose --config stages.yaml --with_retention label_annealing
   # offline, some minutes on two cores
   holdfast diagnose --config configs/stages/tiny.yaml
   holdfast diagnose status runs/diagnosis --watch

@@ -39,7 +39,7 @@ MODEL is a folder or a hub id; train.jsonl is what it shall learn; keep.jsonl an
 
 Fine-tune, and measure what was learnt and what was lost:
 $ holdfast train --model_name_or_path MODEL --dataset_name train.jsonl --output_dir tuned \\
-    --source keep.jsonl --target learn.jsonl
+    --keep keep.jsonl --learn learn.jsonl
 
 Compare any two models on the same samples:
 $ holdfast evaluate base=MODEL tuned --perplexity keep.jsonl learn.jsonl --output_dir measured
@@ -137,7 +137,7 @@ def sweep_of(names: Mapping[str, str], *, real: bool = False, quick: bool = Fals
         quick: a tenth of the steps, and a few documents.
     """
     from holdfast.config.yaml_file import read_yaml
-    from holdfast.studies.engine.small import fill
+    from holdfast.studies.engine.toy import fill
     from holdfast.support.environment import has_fast_bfloat16
 
     file = RECIPES / ("quickstart-real.yaml" if real else "quickstart.yaml")

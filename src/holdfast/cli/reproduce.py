@@ -14,7 +14,7 @@ from holdfast.config.declare import Meta
 from holdfast.config.help import Section
 from holdfast.config.values import show
 from holdfast.errors import did_you_mean
-from holdfast.papers.claims.registry import LOOK, SIZES, Paper, papers
+from holdfast.papers.claims.registry import SIZES, SMALL, Paper, papers
 from holdfast.papers.theory import QUICK_SEEDS, SEEDS, THEORIES
 from holdfast.support.paths import expanded
 
@@ -53,7 +53,7 @@ EPILOG = """\
 examples
   # a look at the small twins
   holdfast reproduce label-annealing
-  holdfast reproduce label-annealing --recipes math code --thorough
+  holdfast reproduce label-annealing --recipes math code --medium
   # a study of yours, of any model and data
   holdfast reproduce sfa --study runs/my-sequence
   # formulas against numbers
@@ -75,7 +75,7 @@ class ReproduceRequest:
     """Some of the paper's studies, where it has several (all)."""
     study: Annotated[tuple[Path, ...], Meta(repeatable=True, metavar="FOLDER")] = ()
     """Check the claims on a study in this folder and run none (several: in the order of --recipes)."""
-    thorough: bool = False
+    medium: bool = False
     """The small twins in whole, with all seeds, arms and steps, in place of a look at them."""
     full: bool = False
     """The paper's own size; its model and data have to be there, what is missing is listed first."""
@@ -87,13 +87,13 @@ class ReproduceRequest:
     workers: Annotated[int | None, Meta(ge=1)] = None
     """Fine-tuning runs at the same time (2 on two and more cores, one a GPU)."""
     output_dir: Annotated[Path | None, Meta(metavar="FOLDER")] = None
-    """Where to write (./reproduce-PAPER, with another size than a look ./reproduce-PAPER-SIZE, with --theory
+    """Where to write (./reproduce-PAPER, with another size than small ./reproduce-PAPER-SIZE, with --theory
     ./reproduce-PAPER-theory, with --study its folder)."""
 
     @property
     def sizes(self) -> list[str]:
-        """What was asked for; a look where nothing was."""
-        return [size for size in SIZES if getattr(self, size, False)] or [LOOK]
+        """What was asked for; small where nothing was."""
+        return [size for size in SIZES if getattr(self, size, False)] or [SMALL]
 
     def known_paper(self) -> Paper | None:
         """The paper, its name with dashes or underscores; None: there is none of that name."""
@@ -122,7 +122,7 @@ class ReproduceRequest:
         if self.theory:
             if paper is not None and paper.name not in THEORIES:
                 problems.append(f"theory: {paper.name} has no theory; {', '.join(THEORIES)} have one.")
-            for name in ("recipes", "thorough", "full", "workers"):
+            for name in ("recipes", "medium", "full", "workers"):
                 if getattr(self, name):
                     problems.append(f"{name}: --theory runs no study; leave it out.")
             if self.output_dir is not None and self.output_dir.is_file():
@@ -171,7 +171,7 @@ def run(argv: list[str]) -> int:
         paper.load_judge()([expanded(folder) for folder in request.study], **about)
         return 0
     [size] = request.sizes
-    folder = Path(f"reproduce-{paper.name}" if size == LOOK else f"reproduce-{paper.name}-{size}")
+    folder = Path(f"reproduce-{paper.name}" if size == SMALL else f"reproduce-{paper.name}-{size}")
     recipes: dict[str, Any] = {}
     if len(paper.recipes) > 1:
         recipes["recipes"] = list(request.recipes or paper.recipes)

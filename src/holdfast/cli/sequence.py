@@ -26,10 +26,10 @@ tasks.yaml
   tasks:
     math:
       train: {dataset_name: math.jsonl}
-      evaluation: [{task: gsm8k}, {perplexity: math_heldout.jsonl}]
+      learn: [{task: gsm8k}, {perplexity: math_heldout.jsonl}]
     law:
       train: {dataset_name: law.jsonl}
-      evaluation: [{choices: casehold.jsonl, name: casehold}]
+      learn: [{multiple_choice: casehold.jsonl, name: casehold}]
   orders: [[math, law], [law, math]]      # as listed, where this is left out
   arms:
     - sequential

@@ -86,18 +86,18 @@ overtraining.yaml
     sentiment:
       train: {dataset_name: mr-train.jsonl}
       # chooses the learning rate of each budget
-      validation: [{choices: mr-valid.jsonl}]
-      test: [{choices: mr-test.jsonl}]                 # is reported
-  generalist: [{perplexity: web.jsonl}, {task: arc_easy, num_fewshot: 5}]
+      validation: [{multiple_choice: mr-valid.jsonl}]
+      learn: [{multiple_choice: mr-test.jsonl}]                 # is reported
+  keep: [{perplexity: web.jsonl}, {task: arc_easy, num_fewshot: 5}]
   # keys of 'holdfast train'; 4 epochs, early stopping
   train: {per_device_train_batch_size: 64}
+  arms:
+    - direct
+    - label_annealing: {weight: 1}
+    - sfa
+    - [{train: {use_peft: true}}, {label: LoRA}]
   vary:
     learning_rate: {log: [1.0e-5, 1.0e-3], points: 7}
-    retention:
-      - direct
-      - label_annealing: {weight: 1}
-      - sfa
-      - [{train: {use_peft: true}}, {label: LoRA}]
   seeds: [0, 1, 2]
 """
 RESIDUAL_TEXT = """\

@@ -243,7 +243,7 @@ class StudyCommand:
 def list_jobs(config: Any) -> None:
     """What `--dry_run` prints of a study whose settings are sound."""
     base = getattr(config, "base", None)
-    if base is not None and not config.resolved.get("small"):
+    if base is not None and not config.resolved.get("toy"):
         check_on_hub(base)
     for number, job in enumerate(config.jobs(), 1):
         write(f"{number:>3}. {job.attributes['label']}")

@@ -1,4 +1,4 @@
-"""`holdfast sweep`: the trade-off study, its workers, its status, its page."""
+"""`holdfast sweep`: a sweep, its workers, its status, its page."""
 
 from __future__ import annotations
 
@@ -34,22 +34,22 @@ STUDY_YAML = """\
 study.yaml
   # a training configuration of 'holdfast train', as a file or as keys
   train: run.yaml
+  # a list varies, an inner list is a combination of methods
+  arms:
+    - train: {learning_rate: [5.0e-6, 1.0e-5]}     # no method, at lower rates
+    - label_annealing: {weight: {log: [0.1, 10], points: 5}}
+    - l2: {coefficient: [0.001, 0.01]}
+    - [{replay: {data: old.jsonl}}, {label_annealing: {weight: [0.3, 1]}}]
   vary:
-    # alternatives; a list varies, an inner list is a combination of methods
-    retention:
-      - train: {learning_rate: [5.0e-6, 1.0e-5]}   # none, at lower rates
-      - label_annealing: {weight: {log: [0.1, 10], points: 5}}
-      - l2: {coefficient: [0.001, 0.01]}
-      - [{replay: {data: old.jsonl}}, {label_annealing: {weight: [0.3, 1]}}]
     learning_rate: [1.0e-5, 3.0e-5]    # any key of the training configuration
   # entries of its evaluation section; several: their mean
-  objectives: {target: gsm8k, source: [mmlu, humaneval]}
+  objectives: {learn: gsm8k, keep: [mmlu, humaneval]}
   seeds: [0, 1, 2]                     # every trial is repeated
   # or random, tpe, nsga2, these with trials: 30
   search: {sampler: grid}
-  select: {rule: knee}                 # or target_within (points: 1pt), paper
+  select: {rule: knee}                 # or keep_within (points: 1pt), paper
   # whose weights stay on disk: all, frontier, none
-  keep: frontier
+  keep_weights: frontier
   output_dir: runs/my-study
 """
 EPILOG = f"""\
@@ -79,13 +79,13 @@ examples
 
 RULES = """\
 rules
-  paper            leave out what does not improve the target on the start; of the rest the best source
-  target_within    the best target of those whose source loses at most --points
+  paper            leave out what does not improve on the start; of the rest, what keeps most
+  keep_within      of those that lose at most --points of what is kept, what learns most
   knee             the bend of the frontier
 
 examples
   holdfast sweep report runs/my-study
-  holdfast sweep report runs/my-study --rule target_within --points 1pt
+  holdfast sweep report runs/my-study --rule keep_within --points 1pt
 """
 
 
@@ -117,9 +117,9 @@ class SweepRequest(_Trials, study_commands.StorageOptions, _Study):
 @dataclass(frozen=True, kw_only=True)
 class _Selection:
     rule: str | None = None
-    """Which trial to take: paper, target_within or knee (the study's)."""
+    """Which trial to take: paper, keep_within or knee (the study's)."""
     points: Annotated[str | None, Meta(metavar="LOSS")] = None
-    """With target_within: what the source may lose, in the metric's unit or as 1pt."""
+    """With keep_within: the loss of what is kept that is allowed, in the metric's unit or as 1pt."""
     strict: bool = False
     """Whole intervals have to be on the right side, not only the figures."""
 
@@ -129,7 +129,7 @@ class _Selection:
             return None
         from holdfast.statistics.rules import DEFAULT_RULE
 
-        rule = {"rule": self.rule or ("target_within" if self.points else "paper" if self.strict else DEFAULT_RULE)}
+        rule = {"rule": self.rule or ("keep_within" if self.points else "paper" if self.strict else DEFAULT_RULE)}
         return rule | {k: v for k, v in (("points", self.points), ("strict", self.strict)) if v}
 
 
@@ -191,7 +191,7 @@ def run(argv: list[str]) -> int:
 
     if request.dry_run:
         check_local_model(config.train.get("model_name_or_path"), config.train)
-        if config.request.small is None:
+        if config.request.toy is None:
             check_on_hub(str(config.train["model_name_or_path"]))
         from holdfast.studies.sweep.plan_text import plan_text
 
@@ -203,13 +203,13 @@ def run(argv: list[str]) -> int:
     return 0
 
 
-def print_outcome(record: Any, out: Path, target: Any, *, all_rules: bool = True) -> None:
+def print_outcome(record: Any, out: Path, console: Any, *, all_rules: bool = True) -> None:
     """What came of a study, the command that trains the chosen trial, and where the page is.
 
     Args:
         record: of the study.
         out: its folder.
-        target: what is written to.
+        console: what is written to.
         all_rules: what every rule would choose; False: what the study's own rule chooses.
     """
     from holdfast.reports.sweep_text import print_sweep
@@ -218,10 +218,10 @@ def print_outcome(record: Any, out: Path, target: Any, *, all_rules: bool = True
     from holdfast.studies.sweep.session import CHOSEN
 
     selections = select_all(record)
-    print_sweep(record, selections if all_rules else selections[:1], target)
+    print_sweep(record, selections if all_rules else selections[:1], console)
     if selections[0].chosen is not None:
         again = f"Train it again, or on more data:  holdfast train --config {out / CHOSEN}"
-        print_line(target, lines("", again))
+        print_line(console, lines("", again))
     if not all_rules:
-        print_line(target, f"What other rules choose:  holdfast sweep report {out}")
-    print_line(target, f"Report    {out / PAGE}")
+        print_line(console, f"What other rules choose:  holdfast sweep report {out}")
+    print_line(console, f"Report    {out / PAGE}")

@@ -24,16 +24,16 @@ command continues.
 EPILOG = """\
 example
   holdfast train --model_name_or_path ./my-model --dataset_name train.jsonl \\
-      --retention label_annealing:weight=1.0 --source prose.jsonl
+      --retention label_annealing:weight=1.0 --keep prose.jsonl
 """
 EXAMPLES = """\
   # the least: a model and data
   holdfast train --model_name_or_path Qwen/Qwen3-0.6B --dataset_name train.jsonl
 
-  # keep the old skills, and measure: 'source' is to be kept, 'target' is learnt
+  # keep the old skills, and measure: 'keep' must be kept, 'learn' is learnt
   holdfast train --model_name_or_path ./my-model --dataset_name train.jsonl \\
       --learning_rate 1e-5 --retention label_annealing:weight=1.0 \\
-      --source prose.jsonl --source hellaswag --target held_out.jsonl
+      --keep prose.jsonl --keep hellaswag --learn held_out.jsonl
 
   # LoRA, two methods together, four GPUs
   holdfast train --config run.yaml --use_peft --lora_r 16 \\
@@ -57,8 +57,8 @@ run.yaml
     - label_annealing: {weight: 1.0, temperature: 2}
   evaluation:
     # data files (perplexity) and lm-evaluation-harness tasks
-    source: [prose.jsonl, hellaswag]
-    target: [held_out.jsonl]
+    keep: [prose.jsonl, hellaswag]
+    learn: [held_out.jsonl]
   output_dir: runs/first
 """
 DATA = """\

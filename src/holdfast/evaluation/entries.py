@@ -136,7 +136,7 @@ class Entry:
     """Fields that change nothing of what this entry measures."""
 
     suite: Annotated[str, Meta(yaml=False)]
-    """"source", "target" or a name of the user's."""
+    """"keep", "learn" or a name of the user's."""
     name: Word
     """Unique within its suite; by default the stem of the data file, or the task's name."""
     chat_template_kwargs: Annotated[dict[str, Any], Meta(metavar="'{enable_thinking: false}'")] = dataclasses.field(

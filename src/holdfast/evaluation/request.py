@@ -55,7 +55,7 @@ class WhatSettings:
     """Shipped suites (--help suites) or YAML files."""
     tasks: Annotated[tuple[str, ...], Meta(repeatable=True, metavar="TASK")] = ()
     """Tasks and groups of lm-evaluation-harness, or task YAMLs."""
-    answers: Annotated[tuple[str, ...], Meta(repeatable=True, metavar="TASK", section="entries")] = ()
+    answer_distribution: Annotated[tuple[str, ...], Meta(repeatable=True, metavar="TASK", section="entries")] = ()
     """Tasks of which the distribution at the answer position is measured: mass on the options, entropy."""
     perplexity: Annotated[tuple[str, ...], Meta(repeatable=True, metavar="FILE")] = ()
     """Held-out text, in any format that 'holdfast train' reads."""
@@ -169,7 +169,12 @@ def _unpermitted(plan: EvaluationPlan) -> list[Mistake]:
     return mistakes
 
 
-_ENTRIES = {"tasks": "task", "answers": "answers", "perplexity": "perplexity", "memorisation": "memorisation"}
+_ENTRIES = {
+    "tasks": "task",
+    "answer_distribution": "answer_distribution",
+    "perplexity": "perplexity",
+    "memorisation": "memorisation",
+}
 """Option: kind of the entries that it adds."""
 _PLAN = ("batch_size", "confidence", "seed", "backend")
 _PERMISSION = {s.name: s for s in settings_of(PlanSettings) if s.name == "allow_code_execution"}

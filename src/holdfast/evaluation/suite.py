@@ -11,18 +11,18 @@ evaluation:
       data: arc.jsonl           # replaces the data set that the task would fetch from the hub
       num_fewshot: 0
       limit: 200
-    - answers: mmlu             # the distribution at the answer position: mass on the options, entropy
+    - answer_distribution: mmlu             # the distribution at the answer position: mass on the options, entropy
       data: mmlu.jsonl
   target:                       # what is learnt
     - perplexity: answers.jsonl
       prompt: "Question: {question}\\nAnswer:"
       completion: " {answer}"
     - memorisation: answers.jsonl   # how many of its tokens were the model's most likely ones
-    - classes: reviews.jsonl    # the class whose name is the likeliest
+    - classification: reviews.jsonl    # the class whose name is the likeliest
       prompt: "{text}\\nThis review is"
       options: [" negative", " positive"]
-    - choices: questions.jsonl  # rows with a prompt, options and the right one's index
-    - lettered: questions.jsonl # the same asked with a letter for each option
+    - multiple_choice: questions.jsonl  # rows with a prompt, options and the right one's index
+    - multiple_choice_letters: questions.jsonl # the same asked with a letter for each option
       name: questions-lettered
     - instructions: asked.jsonl   # prompts whose replies a program checks, as IFEval's
       apply_chat_template: true
@@ -82,7 +82,7 @@ from holdfast.support.own_code import is_reference, load_class
 from holdfast.support.paths import expanded, real
 
 _HUB_ID = re.compile(r"^[\w.-]+/[\w.-]+$")
-_KNOWN_SUITES = ("source", "target")
+_KNOWN_SUITES = ("keep", "learn")
 KEYS = tuple(name for name, kind in KINDS.items() if kind.written)
 """The keys that say what an entry is."""
 FILE_SUFFIXES = (*COMPRESSIONS, *FILE_KINDS, *TASK_SUFFIXES)
@@ -488,7 +488,7 @@ def suite_schema() -> dict[str, Any]:
     items += [{"$ref": f"#/$defs/{name}"} for name in kinds]
     entries: dict[str, Any] = {"type": "array", "items": {"anyOf": items}}
     section, reference = object_schema(settings_of(SuiteSettings)), {"$ref": "#/$defs/section"}
-    for name, what in (("source", "What must be kept."), ("target", "What is learnt.")):
+    for name, what in (("keep", "What must be kept."), ("learn", "What is learnt.")):
         section["properties"][name] = {"anyOf": [entries, {"type": "null"}], "description": what}
     section["additionalProperties"] = entries
     return {

@@ -44,7 +44,7 @@ def remarks_on_training_rows(
                     f"data."
                 )
     for (kept_entry, contents), (learnt_entry, others) in itertools.permutations(held_out, 2):
-        if (kept_entry.suite, learnt_entry.suite) != ("source", "target"):
+        if (kept_entry.suite, learnt_entry.suite) != ("keep", "learn"):
             continue
         known = set[int]().union(*contents)
         if count := sum(not known.isdisjoint(forms) for forms in others):

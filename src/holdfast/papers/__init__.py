@@ -4,6 +4,6 @@ label_annealing, sfa, stages, overtraining, residual    a paper each: claims, re
 claims          the rules by which a claim is judged, `holdfast reproduce`, its page
 theory          the papers' formulas, checked against numbers
 ladder          one model pre-trained at rising token budgets, which the overtraining study starts from
-worlds          toy data and toy models; `small:` in a study's file finds them by an entry point
+worlds          toy data and toy models; `toy:` in a study's file finds them by an entry point
 recipes         the studies as YAML
 """

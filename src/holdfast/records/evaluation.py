@@ -72,7 +72,7 @@ class Evaluation:
     """
 
     suite: str
-    """"source" (what must be kept) or "target" (what is learnt), or a name of the user's."""
+    """"keep" (what must be kept) or "learn" (what is learnt), or a name of the user's."""
     name: str
     kind: str
     """"perplexity", "memorisation", "task", "answers", "classes", "choices", "lettered", "instructions", "win_rate",

@@ -91,8 +91,8 @@ class ArmResult:
     """By task, of the last model."""
     against: dict[str, Figure] = field(default_factory=dict)
     """By task: how much better than sequential fine-tuning, paired by seed and sample; above 0 is better."""
-    source: dict[str, list[Figure | None]] = field(default_factory=dict)
-    """By what should be kept (`SequenceRecord.source`): of each of `models`; None where it cannot be scored."""
+    keep: dict[str, list[Figure | None]] = field(default_factory=dict)
+    """By what should be kept (`SequenceRecord.keep`): of each of `models`; None where it cannot be scored."""
     distance: Figure | None = None
     """Of the last model, see `SequenceModel.distance`."""
     matrix: list[list[float]] = field(default_factory=list)
@@ -115,7 +115,7 @@ class SequenceRecord(BaseRecord):
     seeds: list[int]
     models: list[SequenceModel]
     arms: list[ArmResult]
-    source: dict[str, TaskScore] = field(default_factory=dict)
+    keep: dict[str, TaskScore] = field(default_factory=dict)
     """What the base knows and should keep beside the tasks, by the entry's name."""
 
     def of(self, order: list[str]) -> list[ArmResult]:

@@ -42,7 +42,7 @@ class Objective:
     """One side of the trade-off: a metric of one entry, or the mean over several entries of the same unit."""
 
     side: str
-    """"target" (what is learnt), "source" (what must be kept) or "validation" (what the target is chosen by)."""
+    """"learn" (what is learnt), "keep" (what must be kept) or "validation" (what settings are chosen by)."""
     entries: list[Entry]
     label: str
     """For people, such as "gsm8k" or "mean of mmlu, triviaqa"."""
@@ -83,8 +83,8 @@ class TrialRecord:
     """"direct", or the names of its methods joined by "+"."""
     label: str
     """For people: the method and what was varied, such as "label annealing, weight 1"."""
-    way: str = ""
-    """For people: the alternative that it is a setting of, without what varies, such as "label annealing (other text)";
+    arm: str = ""
+    """For people: the arm that it is a setting of, without what varies, such as "label annealing (other text)";
     empty in records of earlier versions."""
     titles: dict[str, str] = dataclasses.field(default_factory=dict)
     """Titles of those of its methods that are not holdfast's own, by name."""
@@ -138,15 +138,15 @@ class StudyRecord(Displayed, BaseRecord):
 
     file: ClassVar[str] = STUDY_FILE
     seeds: list[int]
-    target: Objective
-    source: Objective
+    learn: Objective
+    keep: Objective
     pairs: list[tuple[Objective, Objective]]
-    """Every (target entry, source entry) that a plot is drawn of."""
+    """Every (learn entry, keep entry) that a plot is drawn of."""
     trials: list[TrialRecord]
     selection: dict[str, Any]
     """`{"rule": ..., "points": ...}` as configured."""
     validation: Objective | None = None
-    """What the target's side of every choice goes by, in none of the target's entries; None: the target itself."""
+    """What every choice goes by in place of `learn`, with none of its entries; None: `learn` itself."""
     correlations: list[SampleCorrelation] = dataclasses.field(default_factory=list)
     """By entry of the objectives, once a session has ended; none in records of earlier versions."""
     sampler: str = "grid"
@@ -155,8 +155,8 @@ class StudyRecord(Displayed, BaseRecord):
 
     @property
     def chooses_by(self) -> Objective:
-        """What the target's side of a choice goes by."""
-        return self.target if self.validation is None else self.validation
+        """What a choice goes by in place of `learn`."""
+        return self.learn if self.validation is None else self.validation
 
     @property
     def direct(self) -> TrialRecord | None:

@@ -23,7 +23,7 @@ from holdfast.reports.charts import AS_IT_IS, Axis, Chart, Col, Mark, Note, Valu
 from holdfast.reports.format import direction, p_value, percent, plural, tally
 from holdfast.reports.measured import names_of
 
-GROUPS = ("target", "source")
+GROUPS = ("learn", "keep")
 """Suites in the order of reading: what was to be learnt, then what was to be kept. Suites of the user's own follow."""
 PURPOSE = dict(zip(GROUPS, ("what was to be learnt", "what was to be kept"), strict=True))
 TONES = {GAINED: "good", LOST: "bad", NOT_FINITE: "bad"}
@@ -177,7 +177,7 @@ Rows = Sequence[ComparisonRow]
 
 
 def ordered(comparisons: Iterable[Comparison]) -> list[ComparisonRow]:
-    """Target, source, then other suites; within a suite primary metrics first, otherwise as recorded."""
+    """Learn, keep, then other suites; within a suite primary metrics first, otherwise as recorded."""
     return list(map(ComparisonRow, sorted(comparisons, key=lambda c: (group_rank(c.suite), not c.primary))))
 
 
@@ -220,7 +220,7 @@ def short_names(rows: Rows) -> list[str]:
 
 def headline(comparisons: Sequence[Comparison]) -> str:
     """What changed, suite by suite, in one sentence with its sizes: `Target: code −0.56 nats/token [−0.60, −0.52]
-    (gained); source: prose +0.27 [+0.22, +0.31] (lost).` Of a suite of many measures the verdicts are counted, and the
+    (gained); keep: prose +0.27 [+0.22, +0.31] (lost).` Of a suite of many measures the verdicts are counted, and the
     largest change of the kind that matters is named. A unit stands where it changes."""
     suites = by_suite(primary_of(list(map(ComparisonRow, comparisons))))
     parts: list[str] = []
@@ -229,7 +229,7 @@ def headline(comparisons: Sequence[Comparison]) -> str:
         rows = suites[suite]
         many = len(rows) > MOST_NAMED
         sizes = []
-        for row, name in _largest(rows, GAINED if suite == "target" else LOST) if many else _named(rows):
+        for row, name in _largest(rows, GAINED if suite == "learn" else LOST) if many else _named(rows):
             sizes.append(_size(name, row, unit) + ("" if many else f" ({row.verdict})"))
             unit = unit if row.verdict == NOT_FINITE else "pt" if row.share else row.unit
         text = ", ".join(sizes)
@@ -313,7 +313,7 @@ def decision_note(decision: Decision | None) -> Paragraph | None:
 
 def count_tile(suite: str, verdicts: Sequence[str]) -> Tile:
     """How many measures of a suite went the way that matters for it."""
-    looked_for = GAINED if suite == "target" else LOST
+    looked_for = GAINED if suite == "learn" else LOST
     tone = "bad" if NOT_FINITE in verdicts else TONES[looked_for] if looked_for in verdicts else ""
     rest = tally(verdicts, [verdict for verdict in VERDICTS if verdict != looked_for])
     figure_ = f"{verdicts.count(looked_for)} of {len(verdicts)} {looked_for}"

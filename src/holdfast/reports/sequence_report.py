@@ -90,7 +90,7 @@ def print_sequence(record: SequenceRecord, folder: str | Path, console: Console 
 
 def _measure(record: SequenceRecord, name: str) -> Measure:
     """How the score of a task reads, or of what should be kept beside the tasks."""
-    about = record.tasks.get(name) or record.source[name]
+    about = record.tasks.get(name) or record.keep[name]
     return Measure.of(about, about.before)
 
 
@@ -141,7 +141,7 @@ def summary(record: SequenceRecord) -> str:
     forgotten = _forgotten_sentence(record, sequential, _first_of(arms, SINGLE))
     best = _best_sentence(record, rivals, order)
     such = "such arms" if best else f"arms without old data that learn {last} nearly as well"
-    return " ".join(filter(None, [forgotten, best, _source_sentence(record, sequential, rivals, such)]))
+    return " ".join(filter(None, [forgotten, best, _keep_sentence(record, sequential, rivals, such)]))
 
 
 def _forgotten_sentence(record: SequenceRecord, sequential: ArmResult, single: ArmResult | None) -> str:
@@ -178,18 +178,18 @@ def _best_sentence(record: SequenceRecord, rivals: Sequence[ArmResult], order: S
     )
 
 
-def _source_sentence(record: SequenceRecord, sequential: ArmResult, rivals: Sequence[ArmResult], such: str) -> str:
-    """What the first entry of the source comes to, and what the best of `such` arms keeps; "" without one."""
-    name = next(iter(record.source), "")
+def _keep_sentence(record: SequenceRecord, sequential: ArmResult, rivals: Sequence[ArmResult], such: str) -> str:
+    """What the first entry of `keep` comes to, and what the best of `such` arms keeps; "" without one."""
+    name = next(iter(record.keep), "")
     ends: dict[str, Figure] = {}
     for arm in (sequential, *rivals):
-        stages = arm.source.get(name)
+        stages = arm.keep.get(name)
         if stages and stages[-1] is not None:
             ends[arm.arm] = stages[-1]
     if sequential.arm not in ends:
         return ""
     measure = _measure(record, name)
-    before = measure.texts(Figure(value=record.source[name].before))[0]
+    before = measure.texts(Figure(value=record.keep[name].before))[0]
     text = f"Of {name}, {before} at the start, sequential fine-tuning leaves {measure.text(ends.pop(sequential.arm))}"
     if not ends:
         return f"{text}."
@@ -224,8 +224,8 @@ def _order_section(record: SequenceRecord, order: list[str]) -> b.Section | None
     for task in earlier:
         blocks.append(_plane(record, arms, task, order[-1]))
     blocks += [_score_table(record, arms, order), *_not_shown(order)]
-    for name in record.source:
-        blocks.append(_source_chart(record, best, name))
+    for name in record.keep:
+        blocks.append(_keep_chart(record, best, name))
     blocks += _chains(record, best, order)
     for task in earlier:
         blocks.append(_loss_chart(record, best, order, task))
@@ -306,12 +306,12 @@ def _score_table(record: SequenceRecord, arms: Sequence[ArmResult], order: list[
     return grid([base, *arms], cells)
 
 
-def _source_chart(record: SequenceRecord, arms: Sequence[ArmResult], name: str) -> Chart | None:
+def _keep_chart(record: SequenceRecord, arms: Sequence[ArmResult], name: str) -> Chart | None:
     """What the base knows, after each task."""
-    before = record.source[name].before
+    before = record.keep[name].before
     curves = {}
     for arm in arms:
-        after = [figure.value for figure in arm.source.get(name, []) if figure is not None]
+        after = [figure.value for figure in arm.keep.get(name, []) if figure is not None]
         if len(after) == len(arm.order) and arm.kind != SINGLE:
             curves[arm.arm] = [before, *after]
     return _stages_chart(f"{name} along the tasks", curves, arms[0].order, _measure(record, name))

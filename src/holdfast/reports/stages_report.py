@@ -102,7 +102,7 @@ def stages_page(record: StagesRecord) -> b.Page:
     sections.append(section("Characteristics", *_characteristics(record), anchor="characteristics"))
     sections += [_along(record, arm) for arm in record.along]
     sections.append(jobs_section("Restored models", jobs, {}) if jobs else None)
-    base = record.config.get("small") or record.config.get("base", "")
+    base = record.config.get("toy") or record.config.get("base", "")
     checkpoints = plural(sum(map(len, record.checkpoints.values())), "checkpoint")
     details = [str(base), checkpoints]
     facts = _facts(record)

@@ -1,10 +1,10 @@
 """Plots of a sweep: the frontier of every pair of measures, gains against each varied number, and who worked on what
 when.
 
-A frontier plot has the source across and the target up, both the metric itself in its unit; an arrow says where better
-lies. Bars are the intervals of the paired change (seeds and samples), drawn around the trial's value. A *curve* joins
-trials of one method that differ in its strength only, such as label annealing at temperature 2 with growing weight.
-Names stand beside points while these are few; of more the legend, the hover text and the table say what each is.
+A frontier plot has keep across and learn up, both the metric itself in its unit; an arrow says where better lies. Bars
+are the intervals of the paired change (seeds and samples), drawn around the trial's value. A *curve* joins trials of
+one method that differ in its strength only, such as label annealing at temperature 2 with growing weight. Names stand
+beside points while these are few; of more the legend, the hover text and the table say what each is.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from holdfast.statistics.pareto import pareto
 from holdfast.statistics.selection import Selection
 
 Gains = dict[int, tuple[Gain, Gain]]
-"""Trial -> (source gain, target gain)."""
+"""Trial -> (keep gain, learn gain)."""
 Range = tuple[float, float]
 MANY = 60
 """With more points than this, bars are faint."""
@@ -192,22 +192,22 @@ def frontier_chart(
     *,
     wide: bool = True,
 ) -> Chart | None:
-    """One pair of measures, target up and source across; None where no trial that counts has both.
+    """One pair of measures, learn up and keep across; None where no trial that counts has both.
 
     Args:
         record: the study.
         trials: figures of all its trials.
-        pair: (target, source).
+        pair: (learn, keep).
         chosen: the selection whose trial gets a ring.
         wide: whether the plot has the page's width, so that there is room for names.
     """
     up, across = pair
     gains: Gains = {}
     for t in trials:
-        target = mean_gain(t.trial, up, seeds=record.seeds) if t.counts else None
-        source = mean_gain(t.trial, across, seeds=record.seeds) if t.counts else None
-        if source is not None and target is not None:
-            gains[t.trial.number] = (source, target)
+        learn = mean_gain(t.trial, up, seeds=record.seeds) if t.counts else None
+        keep = mean_gain(t.trial, across, seeds=record.seeds) if t.counts else None
+        if keep is not None and learn is not None:
+            gains[t.trial.number] = (keep, learn)
     if not gains:
         return None
     curves = trial_curves([t for t in trials if t.trial.number in gains])
@@ -225,8 +225,8 @@ def frontier_chart(
     start = _start_row(*next(iter(gains.values())))
     front = _front(gains)
     core = {*front, *(t.trial.number for t in trials if t.trial.kind == "direct")}
-    x, far_across = _range(start["x"].value, core, {n: source for n, (source, _) in gains.items()})
-    y, far_up = _range(start["y"].value, core, {n: target for n, (_, target) in gains.items()})
+    x, far_across = _range(start["x"].value, core, {n: keep for n, (keep, _) in gains.items()})
+    y, far_up = _range(start["y"].value, core, {n: learn for n, (_, learn) in gains.items()})
     how = BARS if wide else "Points and bars as above."
     arrow = _arrow(right=across.higher_is_better, up=up.higher_is_better)
     chart = lines(
@@ -252,16 +252,16 @@ def frontier_chart(
 
 def _row(curve: TrialCurve, trial: TrialRecord, gains: Gains) -> dict[str, Any]:
     """A trial: the metrics themselves, each with the interval of its change, and the changes."""
-    source, target = gains[trial.number]
+    keep, learn = gains[trial.number]
     row = {"line": curve.name, "number": trial.number, "label": trial.label, "trial": str(trial.number)}
     row |= {"settings": parameters_text(varied_params(trial)), "name": curve.point_name(trial), "side": "top right"}
-    row |= {"x": _after(source), "source": Value.of(source, GAIN, sign=True)}
-    return row | {"y": _after(target), "target": Value.of(target, GAIN, sign=True)}
+    row |= {"x": _after(keep), "keep": Value.of(keep, GAIN, sign=True)}
+    return row | {"y": _after(learn), "learn": Value.of(learn, GAIN, sign=True)}
 
 
-def _start_row(source: Gain, target: Gain) -> dict[str, Any]:
+def _start_row(keep: Gain, learn: Gain) -> dict[str, Any]:
     row: dict[str, Any] = {"line": "start", "number": START_NUMBER, "label": "start"}
-    for key, gain in (("x", source), ("y", target)):
+    for key, gain in (("x", keep), ("y", learn)):
         row[key] = Value(value=gain.before, text=number(gain.before, max(4, decimals_for(gain.interval))))
     return row
 
@@ -274,7 +274,7 @@ def _after(gain: Gain) -> Value:
 def _front(gains: Gains) -> list[int]:
     """The trials on the Pareto frontier, along it, and the start."""
     numbers = [*gains, START_NUMBER]
-    values = [(source.value, target.value) for source, target in gains.values()]
+    values = [(keep.value, learn.value) for keep, learn in gains.values()]
     return [numbers[index] for index in pareto([*values, (0.0, 0.0)])]
 
 
@@ -291,7 +291,7 @@ def _range(start: float, core: set[int], gains: Mapping[int, Gain]) -> tuple[Ran
 
 def _frontier_columns(up: Objective, across: Objective) -> dict[str, str]:
     columns = {"label": "Label", "trial": "Trial", "settings": "Settings", "y": f"Target ({up.unit})"}
-    return columns | {"target": "Target gain", "x": f"Source ({across.unit})", "source": "Source gain"}
+    return columns | {"learn": "Learn gain", "x": f"Keep ({across.unit})", "keep": "Keep gain"}
 
 
 def _axis_title(side: Objective, between: str, *, wide: bool) -> str:
@@ -322,10 +322,10 @@ def varied_numbers(trials: Sequence[TrialFigures]) -> list[str]:
 
 
 def parameter_charts(record: StudyRecord, trials: Sequence[TrialFigures]) -> list[tuple[Chart | None, Chart | None]]:
-    """(target gain, source gain) against each varied number, logarithmic where its values span more than a factor of
+    """(learn gain, keep gain) against each varied number, logarithmic where its values span more than a factor of
     ten."""
     keys = varied_numbers(trials)[:MOST_PARAMETERS]
-    return [(_parameter(key, record.target, trials), _parameter(key, record.source, trials)) for key in keys]
+    return [(_parameter(key, record.learn, trials), _parameter(key, record.keep, trials)) for key in keys]
 
 
 def _parameter(key: str, side: Objective, trials: Sequence[TrialFigures]) -> Chart | None:
@@ -335,7 +335,7 @@ def _parameter(key: str, side: Objective, trials: Sequence[TrialFigures]) -> Cha
     kinds = kind_styles(trials, len(trials))
     for t in trials:
         value = finite_or_none(t.trial.params.get(key))
-        gain = t.target if side.side == "target" else t.source
+        gain = t.learn if side.side == "learn" else t.keep
         if t.counts and value is not None and gain is not None:
             method = kind_title(t.trial)
             styles[method] = kinds[t.trial.kind]

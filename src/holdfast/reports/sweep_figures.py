@@ -37,9 +37,9 @@ class TrialFigures:
     """One trial with its figures."""
 
     trial: TrialRecord
-    target: Gain | None
+    learn: Gain | None
     """Over the study's seeds, or over those that it has so far."""
-    source: Gain | None
+    keep: Gain | None
     kept: Share
     avoided: Share
     trouble: str
@@ -62,8 +62,8 @@ def read_trials(record: StudyRecord) -> list[TrialFigures]:
         figures.append(
             TrialFigures(
                 trial=trial,
-                target=mean_gain(trial, record.target, seeds=seeds),
-                source=mean_gain(trial, record.source, seeds=seeds),
+                learn=mean_gain(trial, record.learn, seeds=seeds),
+                keep=mean_gain(trial, record.keep, seeds=seeds),
                 kept=kept,
                 avoided=avoided,
                 trouble=trouble,
@@ -118,22 +118,22 @@ def counts_text(record: StudyRecord) -> str:
 
 
 def rule_title(selection: Selection) -> str:
-    """`paper`, `target_within (strict)`."""
+    """`paper`, `keep_within (strict)`."""
     return selection.rule + (" (strict)" if selection.strict else "")
 
 
 def kept_text(selection: Selection, record: StudyRecord) -> str:
     """What the chosen trial keeps and loses, as words that follow "it": shares of what direct fine-tuning did, where
     that can be told from zero, else the gains themselves."""
-    if selection.target is None or selection.source is None:
+    if selection.learn is None or selection.keep is None:
         return ""
-    target = _change_text(record.target, selection.target)
+    learn = _change_text(record.learn, selection.learn)
     if _known(selection.kept):
-        target = f"keeps {_share_text(selection.kept)} of direct fine-tuning's gain on {record.target.label}"
-    source = f"{_change_text(record.source, selection.source)} (more is better)"
+        learn = f"keeps {_share_text(selection.kept)} of direct fine-tuning's gain on {record.learn.label}"
+    keep = f"{_change_text(record.keep, selection.keep)} (more is better)"
     if _known(selection.avoided):
-        source = f"avoids {_share_text(selection.avoided)} of its loss on {record.source.label}"
-    return f"{target} and {source}"
+        keep = f"avoids {_share_text(selection.avoided)} of its loss on {record.keep.label}"
+    return f"{learn} and {keep}"
 
 
 def _known(share: Share | None) -> bool:
@@ -151,7 +151,7 @@ def _change_text(side: Objective, gain: Gain) -> str:
 
 def chosen_on(selection: Selection) -> str:
     """On what a rule chose, as words."""
-    return "on the same data" if selection.validation is None else f"by {selection.validation} and the source"
+    return "on the same data" if selection.validation is None else f"by {selection.validation} and what is kept"
 
 
 def summary(record: StudyRecord, selections: Sequence[Selection]) -> str:
@@ -184,7 +184,7 @@ def _chosen_by(record: StudyRecord) -> str:
         return ""
     return (
         f"Direct fine-tuning's rate and the trial are chosen by {record.validation.label} (validation), which is in no "
-        f"figure of the target, {record.target.label}."
+        f"figure of what is learnt, {record.learn.label}."
     )
 
 
@@ -192,15 +192,15 @@ def _optimism(selection: Selection) -> str:
     """What qualifies the figures of a rule's choice, with what the rule earns on seeds that it did not choose by, where
     that is known; "" where there was nothing to choose from."""
     count = len(selection.candidates)
-    target, source = selection.target, selection.source
-    if count < 2 or selection.chosen is None or target is None or source is None:
+    learn, keep = selection.learn, selection.keep
+    if count < 2 or selection.chosen is None or learn is None or keep is None:
         return ""
     text = f"It is the best of {count} trials {chosen_on(selection)}, so its figures are optimistic"
-    if selection.rule_target is None or selection.rule_source is None:
+    if selection.rule_learn is None or selection.rule_keep is None:
         return f"{text}; by how much, one seed does not tell."
     unseen = []
-    for side, rule, chosen in (("target", selection.rule_target, target), ("source", selection.rule_source, source)):
-        unseen.append(f"{gain_texts(rule)[0]} on the {side} ({gain_texts(chosen)[0]} here)")
+    for side, rule, chosen in (("learn", selection.rule_learn, learn), ("keep", selection.rule_keep, keep)):
+        unseen.append(f"{gain_texts(rule)[0]} on {side} ({gain_texts(chosen)[0]} here)")
     return f"{text}: on seeds that it did not choose by, the rule gains {' and '.join(unseen)}."
 
 

@@ -62,7 +62,7 @@ SEVERAL_SEEDS = (
     "among equals.",
 )
 SHARES_OF_DIRECT = (
-    "Gain kept: the trial's target gain over direct fine-tuning's. Loss avoided: 1 minus the trial's source loss over "
+    "Gain kept: the trial's learn gain over direct fine-tuning's. Loss avoided: 1 minus the trial's keep loss over "
     "direct's. Time: of the worker, all seeds together."
 )
 
@@ -96,7 +96,7 @@ def sweep_page(
     sections.append(section("Who worked on what", time_chart(record), anchor="time"))
     details = [f"{plural(len(record.trials), 'trial')}: {counts_text(record)}"]
     details.append(f"{plural(len(record.seeds), 'seed')} a trial")
-    details += [f"{side.side}: {side.label}" for side in (record.target, record.source)]
+    details += [f"{side.side}: {side.label}" for side in (record.learn, record.keep)]
     reading = [*READING, *(SEVERAL_SEEDS if len(record.seeds) > 1 else ONE_SEED)]
     text = summary(record, selections)
     return study_page(record, "sweep", text, sections, reading=reading, details=details, facts=_facts(record))
@@ -110,7 +110,7 @@ def sweep_tiles(record: StudyRecord, trials: Sequence[TrialFigures], first: Sele
     for t in trials:
         if t.trial is not record.direct or not t.counts:
             continue
-        for side, gain in (("target", t.target), ("source", t.source)):
+        for side, gain in (("learn", t.learn), ("keep", t.keep)):
             if gain is not None:
                 text, interval = gain_texts(gain)
                 tiles.append(Tile(f"Direct fine-tuning, {side} gain", text, f"{gain.unit} {interval}", _tone(gain)))
@@ -133,12 +133,12 @@ def _tone(gain: Gain) -> b.Tone:
 
 
 def _frontier(record: StudyRecord, trials: Sequence[TrialFigures], first: Selection | None) -> Section:
-    """Target against source: the objectives, then every pair of single measures."""
-    sides = (record.target, record.source)
+    """Learn against keep: the objectives, then every pair of single measures."""
+    sides = (record.learn, record.keep)
     main = frontier_chart(record, trials, sides, first)
     if main is None:
         text = "No trial is complete with all its seeds yet, so there is nothing to draw."
-        return Section("Target against source", [Paragraph(text, "note")])
+        return Section("Learn against keep", [Paragraph(text, "note")])
     entries = [side.entries for side in sides]
     pairs = [pair for pair in record.pairs if [side.entries for side in pair] != entries]
     blocks: list[Block] = [main]
@@ -146,7 +146,7 @@ def _frontier(record: StudyRecord, trials: Sequence[TrialFigures], first: Select
     if len(pairs) > MOST_PLOTS:
         text = f"Of {plural(len(pairs), 'pair')} of single measures the first {MOST_PLOTS} are drawn."
         blocks.append(Paragraph(text, "note"))
-    return Section("Target against source", blocks, anchor="frontier")
+    return Section("Learn against keep", blocks, anchor="frontier")
 
 
 # --------------------------------------------------------------------------------------------------------------- rules
@@ -163,15 +163,15 @@ def _rule(s: Selection, record: StudyRecord, *, own: bool) -> Panel:
         blocks.append(Paragraph(chip("the study's rule", "good")))
     choice = "No trial" if s.chosen is None else (f"{s.label} ", chip(f"trial {s.chosen}"))
     blocks += [_sentence(s.text), Paragraph(choice, "taken"), _sentence(s.reason)]
-    if s.target is not None and s.source is not None:
-        gains = [("Target", figure(*gain_texts(s.target))), ("Source", figure(*gain_texts(s.source)))]
+    if s.learn is not None and s.keep is not None:
+        gains = [("Learn", figure(*gain_texts(s.learn))), ("Keep", figure(*gain_texts(s.keep)))]
         shares = [("Gain kept", figure(*share_texts(s.kept))), ("Loss avoided", figure(*share_texts(s.avoided)))]
         blocks.append(b.Facts([*gains, *shares]))
     if s.stability is not None:
         bars = b.Bars(_stability(s, s.stability, record))
         blocks += [Heading(f"Chosen in {s.draws:,} draws of the seeds"), bars]
-    if s.rule_target is not None and s.rule_source is not None:
-        unseen = [("Target", figure(*gain_texts(s.rule_target))), ("Source", figure(*gain_texts(s.rule_source)))]
+    if s.rule_learn is not None and s.rule_keep is not None:
+        unseen = [("Learn", figure(*gain_texts(s.rule_learn))), ("Keep", figure(*gain_texts(s.rule_keep)))]
         blocks += [Heading("On seeds it did not choose by"), b.Facts(unseen)]
     if s.seeds_reason is not None:
         blocks.append(Paragraph(f"No stability: {s.seeds_reason}.", "note"))
@@ -244,8 +244,8 @@ def trials_section(
     cells: dict[Text, Any] = {"Trial": label}
     if not narrow:
         cells["State"] = lambda t: _state(t, record)
-    cells["Target gain"] = lambda t: _gain_cell(t.target, t)
-    cells["Source gain"] = lambda t: _gain_cell(t.source, t)
+    cells["Learn gain"] = lambda t: _gain_cell(t.learn, t)
+    cells["Keep gain"] = lambda t: _gain_cell(t.keep, t)
     if narrow:
         cells["Kept"] = lambda t: "" if t.kept.value is None else share_texts(t.kept)[0]
         cells["Avoided"] = lambda t: "" if t.avoided.value is None else share_texts(t.avoided)[0]
@@ -264,14 +264,14 @@ def trials_section(
 def _legend(record: StudyRecord, trials: Sequence[TrialFigures]) -> str:
     """What the columns of the table of trials are."""
     sides = []
-    for side in (record.target, record.source):
+    for side in (record.learn, record.keep):
         better = direction(side.higher_is_better)
         sides.append(f"{side.side} {side.label} ({side.unit}, {better} in itself)")
     text = f"Gains are against the start, more is better: {', '.join(sides)}, means over the seeds with 95 % intervals."
     samples = ""
     for t in trials:
-        if t.counts and t.target is not None and t.source is not None:
-            samples = f" Samples of target and source: n {t.target.samples:,}, n {t.source.samples:,}."
+        if t.counts and t.learn is not None and t.keep is not None:
+            samples = f" Samples of learn and keep: n {t.learn.samples:,}, n {t.keep.samples:,}."
             break
     return f"{text} {SHARES_OF_DIRECT}{samples}"
 
@@ -342,7 +342,7 @@ def _parameters(record: StudyRecord, trials: Sequence[TrialFigures]) -> Section 
     left = len(varied_numbers(trials)) - len(pairs)
     text = f"{plural(left, 'more parameter')} varied and {'is' if left == 1 else 'are'} only in the table."
     intro = (
-        "Target and source gain of every trial against the numbers that were varied; whatever else differs between the "
+        "Learn and keep gain of every trial against the numbers that were varied; whatever else differs between the "
         "trials differs here too."
     )
     charts = [chart for pair in pairs for chart in pair]

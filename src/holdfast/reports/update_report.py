@@ -156,7 +156,7 @@ class Results:
 
     @functools.cached_property
     def entries(self) -> list[ResultRow]:
-        """Every metric of every entry that a model measured: target, source, other suites, averages last; within an
+        """Every metric of every entry that a model measured: learn, keep, other suites, averages last; within an
         entry the one that leads first."""
         entries: dict[tuple[str, str], list[Evaluation]] = {}
         for measured in self.measured.values():
@@ -220,7 +220,7 @@ def role_of(suite: str, name: str, unit: str = "", metric: str = "") -> str:
     no place for it.
 
     Words of suite and name say what is instruction following, and metrics of IFEval's kind. New text is what is in a
-    suite that is called new, and in the suite "target", what is to be learnt, text and what is called new; a task about
+    suite that is called new, and in the suite "learn", what is to be learnt, text and what is called new; a task about
     news elsewhere is none of it. Of averages the paper's first is instruction following (its figure 1a).
     """
     if suite == "average":
@@ -229,8 +229,8 @@ def role_of(suite: str, name: str, unit: str = "", metric: str = "") -> str:
     of_both = of_suite | set(re.split(r"[^a-z0-9]+", name.lower()))
     if of_both & INSTRUCTION_WORDS or metric.startswith(INSTRUCTION_METRICS):
         return "instruction"
-    is_text = suite == "target" and "/" in unit
-    is_new = (of_both if suite == "target" else of_suite) & NEW_WORDS
+    is_text = suite == "learn" and "/" in unit
+    is_new = (of_both if suite == "learn" else of_suite) & NEW_WORDS
     return "new" if is_new or is_text else "kept"
 
 

@@ -8,8 +8,8 @@ learning_rate: 1e-5
 retention:                              # ... and what keeps the old skills,
   - label_annealing: {weight: 1.0}
 evaluation:                             # what is measured before and after,
-  source: [prose.jsonl]
-  target: [held_out.jsonl]
+  keep: [prose.jsonl]
+  learn: [held_out.jsonl]
 data:                                   # and how columns become text, where TRL's formats do not fit
   prompt: "Question: {question}\\nAnswer:"
   completion: " {answer}"
@@ -202,7 +202,7 @@ def read_file(path: str | None) -> Given:
             f"{path} was written for {tool.table['title']} ({marks}, ...). 'holdfast convert {path} --output run.yaml' "
             f"writes the same for holdfast, or names what has no counterpart."
         )
-    for name in file.take("source", "target"):
+    for name in file.take("keep", "learn"):
         file.mistakes.append(Mistake(path=(name,), text="goes under 'evaluation:'."))
     return file
 
@@ -486,14 +486,14 @@ def has_bf16() -> bool:
 
 
 def _evaluation(own: Mapping[str, Any], mistakes: list[Mistake]) -> tuple[Any, EvaluationPlan]:
-    """The evaluation section, with `--source` and `--target` appended to it, and the plan that it is."""
+    """The evaluation section, with `--keep` and `--learn` appended to it, and the plan that it is."""
     from holdfast.evaluation.entries import EvaluationPlan
     from holdfast.evaluation.suite import parse_evaluation
 
     value = own.get("evaluation")
-    extra = {name: own[name] for name in ("source", "target") if own.get(name)}
+    extra = {name: own[name] for name in ("keep", "learn") if own.get(name)}
     if extra and value is not None and not isinstance(value, Mapping):
-        text = f"expected a mapping with source: and target: lists, got {show(value)}."
+        text = f"expected a mapping with keep: and learn: lists, got {show(value)}."
         mistakes.append(Mistake(path=("evaluation",), text=text))
         value, extra = None, {}
     if extra:

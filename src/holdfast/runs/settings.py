@@ -200,12 +200,12 @@ class OwnSettings:
     """What keeps the old skills, one of the methods. A list of methods with their parameters, or none, which is plain
     fine-tuning. The option may be repeated and replaces the YAML's list."""
     evaluation: Annotated[dict[str, Any] | None, Meta(metavar="'{batch_size: 4}'", section="evaluation")] = None
-    """What is measured before and after: source (to be kept) and target (is learnt). The option replaces the YAML's
+    """What is measured before and after: keep (must be kept) and learn (is learnt). The option replaces the YAML's
     section."""
-    source: Annotated[tuple[str, ...], Meta(repeatable=True, yaml=False, metavar="FILE|TASK")] = ()
-    """What is to be kept; measured before and after. Added to evaluation.source."""
-    target: Annotated[tuple[str, ...], Meta(repeatable=True, yaml=False, metavar="FILE|TASK")] = ()
-    """What is to be learnt; measured likewise. Added to evaluation.target."""
+    keep: Annotated[tuple[str, ...], Meta(repeatable=True, yaml=False, metavar="FILE|TASK")] = ()
+    """What is to be kept; measured before and after. Added to evaluation.keep."""
+    learn: Annotated[tuple[str, ...], Meta(repeatable=True, yaml=False, metavar="FILE|TASK")] = ()
+    """What is to be learnt; measured likewise. Added to evaluation.learn."""
     data: Annotated[Templates | None, Meta(metavar="'{text: \"{title}\"}'", section="data")] = None
     """Templates that turn columns into training text: text, or prompt and completion."""
     chat_template: Annotated[str | None, Meta(metavar="TEXT", section="data")] = None
@@ -249,7 +249,7 @@ class OwnSettings:
     early_stopping: Annotated[
         StopRule | tuple[StopRule, ...] | None,
         Meta(
-            metavar="'{entry: target/answers, patience: 2}'",
+            metavar="'{entry: learn/answers, patience: 2}'",
             section="evaluation",
             expected="a mapping with entry and patience, or a list of such",
         ),

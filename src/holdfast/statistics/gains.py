@@ -1,6 +1,6 @@
 """What a trial changed: its gain over the start on one side, mean over seeds and entries, with an interval.
 
-A trial changes two sides: the target (what is learnt) and the source (what must be kept). On each side a seed's *gain*
+A trial changes two sides: `learn` (what is learnt) and `keep` (what must be kept). On each side a seed's *gain*
 is the mean over the side's entries of `Comparison.gain`: against the start, more is better, in the metric's own unit. A
 trial's gain is the mean over its seeds.
 
@@ -171,7 +171,7 @@ def incomplete(trial: TrialRecord, record: StudyRecord) -> str | None:
         return f"{'seeds' if len(lacking) > 1 else 'seed'} {', '.join(map(str, lacking))} not finished"
     for run in trial.runs:
         by_key = {(c.suite, c.name, c.metric): c for c in run.comparisons}
-        for objective in (record.target, record.source, record.chooses_by):
+        for objective in (record.learn, record.keep, record.chooses_by):
             for entry in objective.entries if run.seed in record.seeds else ():
                 if entry not in by_key:
                     return f"seed {run.seed} has no {'/'.join(entry)}"

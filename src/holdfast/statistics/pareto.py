@@ -34,7 +34,7 @@ def knee_distances(points: Sequence[tuple[float, float]]) -> dict[int, float]:
     these ends.
 
     Args:
-        points: (source, target) gains; more is better on both.
+        points: (keep, learn) gains; more is better on both.
 
     Returns:
         Index -> distance; 0 for the ends and for a frontier of one point, negative within the chord. Empty without

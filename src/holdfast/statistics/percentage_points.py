@@ -15,7 +15,7 @@ from holdfast.records.study import Objective
 
 def parse_points(value: Any) -> tuple[float, bool] | str:
     """(number, whether in hundredths) of an allowed loss, or a sentence that says what is wrong with it."""
-    expected = f"expected the source loss that is allowed, 0 or more, such as 0.02 or '1pt', got {value!r}."
+    expected = f"expected the keep loss that is allowed, 0 or more, such as 0.02 or '1pt', got {value!r}."
     number, hundredths = value, False
     if isinstance(value, str):
         match = re.fullmatch(r"\s*([+-]?[\d.]+(?:[eE][-+]?\d+)?)\s*(pt|pts|point|points)?\s*", value)
@@ -34,11 +34,11 @@ def parse_points(value: Any) -> tuple[float, bool] | str:
 
 
 def allowance(points: float | str, objective: Objective, values: Iterable[float] = ()) -> float:
-    """`points` in the unit of the source.
+    """`points` in the unit of what is kept.
 
     Args:
         points: a number in the metric's unit, or hundredths of a share such as "1pt".
-        objective: the source.
+        objective: what is kept.
         values: known figures of it; a metric with figures beyond [0, 1] is not a share.
 
     Raises:

@@ -1,22 +1,23 @@
-"""Rules that choose a trial of a trade-off study (Memory Retaining Finetuning, section 3.2 and figures 2, 3), on tables
+"""Rules that choose a trial of a sweep (Memory Retaining Finetuning, section 3.2 and figures 2, 3), on tables
 of gains.
 
-- `paper`: drop the trials whose target does not improve on the start; of the rest take the best source. Ties: the
-  better target. The paper improves by the point estimate; `strict` asks for the whole interval above the start.
-- `target_within`: the best target among the trials whose source loses no more than `points` against the start. `points`
-  is the loss that is allowed, so a number of 0 or more in the metric's unit; "1pt" is 0.01 of a share such as an
-  accuracy. `strict` asks for the whole interval of the source within it. Ties: the better source. Without `points`: a
-  tenth of what direct fine-tuning loses.
+- `paper`: drop the trials that learn nothing beyond the start; of the rest take the one that keeps most. Ties: the
+  one that learns more. The paper improves by the point estimate; `strict` asks for the whole interval above the
+  start.
+- `keep_within`: of the trials that lose no more of what is kept than `points` against the start, the one that learns
+  most. `points` is a number of 0 or more in the metric's unit; "1pt" is 0.01 of a share such as an accuracy. `strict`
+  asks for the whole interval of keep within it. Ties: the one that keeps more. Without `points`: a tenth of what direct
+  fine-tuning loses.
 - `knee`: on the Pareto frontier of the trials and the start, the trial farthest beyond the chord between the frontier's
-  two ends. Both axes run from 0 to 1 between these ends, so the distance is (source + target - 1) / sqrt(2). The choice
+  two ends. Both axes run from 0 to 1 between these ends, so the distance is (keep + learn - 1) / sqrt(2). The choice
   does not depend on that scaling (it multiplies every distance to one line by the same number), the distance does. The
   start is a point of the frontier where nothing beats it on both sides; it cannot be chosen. One trial alone on the
-  frontier is chosen; of two trials, neither of which has a chord to stand out from, the better source. If all lie
-  within the chord, its end is chosen: nothing is better than going back and forth between the two. Ties: the better
-  source.
+  frontier is chosen; of two trials, neither of which has a chord to stand out from, the one that keeps more. If all lie
+  within the chord, its end is chosen: nothing is better than going back and forth between the two. Ties: the one
+  that keeps more.
 
 A rule sees a `Table`: gains of all candidates, seeds by trials, so that it can choose again with other seeds. Where the
-study has a validation, that is the target's side of the table, and the target's own figures choose nothing.
+study has a validation, that is the learn side of the table, and the figures of `learn` itself choose nothing.
 """
 
 from __future__ import annotations
@@ -39,13 +40,13 @@ from holdfast.statistics.pareto import knee_distances
 from holdfast.statistics.percentage_points import allowance, parse_points
 from holdfast.support.quantiles import t_quantile
 
-RuleName = Literal["paper", "target_within", "knee"]
+RuleName = Literal["paper", "keep_within", "knee"]
 RULES: tuple[RuleName, ...] = get_args(RuleName)
 DEFAULT_RULE: RuleName = "knee"
 """`paper` takes the strongest pull that still learns something, however little: on a small study 46 % of what direct
 fine-tuning gained, where another trial had all of it and avoided three quarters of the loss."""
 ALLOWANCE = 0.1
-"""The share of direct fine-tuning's loss that `target_within` allows where no `points` are given."""
+"""The share of direct fine-tuning's loss that `keep_within` allows where no `points` are given."""
 
 ROUNDING = 1e-12
 """Gains that differ by less are equal: a loss of .50 - .49 is one point, whatever the last bit says."""
@@ -58,7 +59,7 @@ class Rule:
     rule: RuleName = DEFAULT_RULE
     """Which trial is taken."""
     points: float | str | None = None
-    """The source loss that `target_within` allows: a number in the metric's unit, or such as "1pt"."""
+    """The keep loss that `keep_within` allows: a number in the metric's unit, or such as "1pt"."""
     strict: bool = False
     """Ask for the whole interval instead of the point."""
 
@@ -72,21 +73,21 @@ class Rule:
         found = []
         if self.points is not None:
             wrong = parse_points(self.points)
-            if self.rule != "target_within":
+            if self.rule != "keep_within":
                 text = (
-                    f"belongs to the rule target_within; {self.rule} has no allowance. Leave it out or change the rule."
+                    f"belongs to the rule keep_within; {self.rule} has no allowance. Leave it out or change the rule."
                 )
                 found.append(Mistake(path=("points",), text=text))
             elif isinstance(wrong, str):
                 found.append(Mistake(path=("points",), text=wrong))
         if self.strict and self.rule == "knee":
-            text = "belongs to the rules paper and target_within; knee compares no trial with a bound. Leave it out."
+            text = "belongs to the rules paper and keep_within; knee compares no trial with a bound. Leave it out."
             found.append(Mistake(path=("strict",), text=text))
         return found
 
 
 def rule_from_config(value: Mapping[str, Any]) -> Rule:
-    """The rule of a study's `select:` section, such as `{"rule": "target_within", "points": "1pt"}`.
+    """The rule of a study's `select:` section, such as `{"rule": "keep_within", "points": "1pt"}`.
 
     Raises:
         ConfigError: an unknown key or rule, or options that do not fit, all at once. Whether `points` fits the metric
@@ -128,34 +129,34 @@ class Table:
 
     trials: list[TrialRecord]
     seeds: list[int]
-    target: Side
-    """What the target is chosen by: the validation where the study has one."""
-    source: Side
+    learn: Side
+    """What learning is judged by: the validation where the study has one."""
+    keep: Side
     learnt: Side
-    """The target's own figures, by which a choice is scored."""
+    """The learn side's own figures, by which a choice is scored."""
     direct: int | None
     """Place of direct fine-tuning."""
 
-    def allowed(self, source: np.ndarray, points: float | None) -> float:
-        """The loss that `target_within` allows; without `points` a share of what direct fine-tuning lost on the same
+    def allowed(self, keep: np.ndarray, points: float | None) -> float:
+        """The loss that `keep_within` allows; without `points` a share of what direct fine-tuning lost on the same
         seeds."""
         if points is not None:
             return points
-        return 0.0 if self.direct is None else max(0.0, -ALLOWANCE * float(source[self.direct]))
+        return 0.0 if self.direct is None else max(0.0, -ALLOWANCE * float(keep[self.direct]))
 
     def choose(self, counts: np.ndarray, rule: Rule, points: float | None) -> int | None:
         """Place of the trial that the rule takes when seed i was run `counts[i]` times."""
-        target, target_half = self.target.of(counts, strict=rule.strict)
-        source, source_half = self.source.of(counts, strict=rule.strict)
+        learn, learn_half = self.learn.of(counts, strict=rule.strict)
+        keep, keep_half = self.keep.of(counts, strict=rule.strict)
         if rule.name == "paper":
-            return best_place(target - target_half > ROUNDING, source, target)
-        if rule.name == "target_within":
-            return best_place(source - source_half >= -self.allowed(source, points) - ROUNDING, target, source)
-        distances = knee_distances([*zip(source.tolist(), target.tolist(), strict=True), (0.0, 0.0)])
+            return best_place(learn - learn_half > ROUNDING, keep, learn)
+        if rule.name == "keep_within":
+            return best_place(keep - keep_half >= -self.allowed(keep, points) - ROUNDING, learn, keep)
+        distances = knee_distances([*zip(keep.tolist(), learn.tolist(), strict=True), (0.0, 0.0)])
         distances.pop(len(self.trials), None)  # the start
         reach = np.full(len(self.trials), -math.inf)
         reach[list(distances)] = list(distances.values())
-        return best_place(reach > -math.inf, reach, source)
+        return best_place(reach > -math.inf, reach, keep)
 
 
 def best_place(allowed: np.ndarray, first: np.ndarray, second: np.ndarray) -> int | None:
@@ -168,12 +169,12 @@ def best_place(allowed: np.ndarray, first: np.ndarray, second: np.ndarray) -> in
 
 
 def allowed_loss(record: StudyRecord, rule: Rule) -> float | None:
-    """`points` in the source's unit; None where the rule has none."""
+    """`points` in the keep side's unit; None where the rule has none."""
     if rule.points is None:
         return None
-    entries = set(record.source.entries)
+    entries = set(record.keep.entries)
     found = (c for t in record.trials for r in t.runs for c in r.comparisons if (c.suite, c.name, c.metric) in entries)
-    return allowance(rule.points, record.source, (v for c in found for v in (c.before, c.after) if math.isfinite(v)))
+    return allowance(rule.points, record.keep, (v for c in found for v in (c.before, c.after) if math.isfinite(v)))
 
 
 def table_of(record: StudyRecord, trials: list[TrialRecord]) -> Table:
@@ -191,12 +192,12 @@ def table_of(record: StudyRecord, trials: list[TrialRecord]) -> Table:
         return Side(gains=gains, halves=halves)
 
     direct = next((place for place, t in enumerate(trials) if t is record.direct), None)
-    learnt = side(record.target)
+    learnt = side(record.learn)
     return Table(
         trials=trials,
         seeds=list(record.seeds),
-        target=learnt if record.validation is None else side(record.validation),
-        source=side(record.source),
+        learn=learnt if record.validation is None else side(record.validation),
+        keep=side(record.keep),
         learnt=learnt,
         direct=direct,
     )

@@ -1,8 +1,8 @@
-"""Which trial of a trade-off study to take, why, and how far the choice can be trusted.
+"""Which trial of a sweep to take, why, and how far the choice can be trusted.
 
 A rule (`statistics.rules`) looks at the gains of all complete trials (`statistics.gains`). Only complete trials that
 have all of the study's seeds count. Direct fine-tuning is a candidate of every rule: where it forgets it has the worst
-source, so `paper` (which the paper sweeps over the method's trials alone) passes it over without being told to.
+keep, so `paper` (which the paper sweeps over the method's trials alone) passes it over without being told to.
 
 Beside the choice stand its shares of what direct fine-tuning did (`statistics.shares`) and what the rule earns on seeds
 that it did not choose by (`statistics.stability`).
@@ -37,11 +37,11 @@ class Selection:
     """What a rule chose, by how much, and how firmly."""
 
     rule: str
-    """"paper", "target_within" or "knee"."""
+    """"paper", "keep_within" or "knee"."""
     text: str
     """The rule in a sentence, with its allowance."""
     points: float | None
-    """The allowed loss of `target_within` in the source's unit; None for the other rules."""
+    """The allowed loss of `keep_within` in the keep side's unit; None for the other rules."""
     strict: bool
     chosen: int | None
     """Number of the trial, None where the rule finds none."""
@@ -49,12 +49,12 @@ class Selection:
     """The chosen trial's."""
     reason: str
     """Why this one, or why none."""
-    target: Gain | None
-    source: Gain | None
+    learn: Gain | None
+    keep: Gain | None
     kept: Share | None
-    """Of direct fine-tuning's gain on the target; None without a chosen trial."""
+    """Of direct fine-tuning's gain on what is learnt; None without a chosen trial."""
     avoided: Share | None
-    """Of direct fine-tuning's loss on the source."""
+    """Of direct fine-tuning's loss on what is kept."""
     candidates: list[int]
     """Complete trials with all seeds and measures."""
     dropped: list[Dropped]
@@ -65,15 +65,15 @@ class Selection:
     """Share of the draws in which no trial is chosen."""
     draws: int
     """Draws behind `stability`."""
-    rule_target: Figure | None
+    rule_learn: Figure | None
     """What the rule earns on seeds that it did not see; None with one seed."""
-    rule_source: Figure | None
+    rule_keep: Figure | None
     left_out: dict[int, int | None]
     """Left-out seed -> trial chosen by the others."""
     seeds_reason: str | None
-    """Why `stability`, `rule_target` and `rule_source` are None."""
+    """Why `stability`, `rule_learn` and `rule_keep` are None."""
     validation: str | None
-    """Label of what the target's side was chosen by, in none of the figures; None: by the target itself."""
+    """Label of the validation that chose, which is in none of the figures; None: `learn` chose itself."""
 
 
 def select(
@@ -84,11 +84,11 @@ def select(
     Args:
         record: finished or not.
         rule: a `Rule`, or its name with the two options that follow.
-        points: the source loss that `target_within` allows.
+        points: the keep loss that `keep_within` allows.
         strict: ask for whole intervals.
 
     Raises:
-        ConfigError: no such rule, options that do not fit it, `points` that do not fit the source's metric.
+        ConfigError: no such rule, options that do not fit it, `points` that do not fit the keep side's metric.
     """
     if isinstance(rule, str):
         given = {"rule": rule, "strict": strict} | ({} if points is None else {"points": points})
@@ -102,7 +102,7 @@ def select(
         if (why := lacking[t.number]) is not None
     ]
     whole = np.ones(len(record.seeds))
-    allowed = table.allowed(table.source.of(whole, strict=False)[0], configured) if table.trials else configured or 0.0
+    allowed = table.allowed(table.keep.of(whole, strict=False)[0], configured) if table.trials else configured or 0.0
     place = table.choose(whole, rule, allowed) if table.trials else None
     trial = None if place is None else table.trials[place]
     left_out, by_rule = _judged(dropped, table, rule, allowed, place, record)
@@ -117,13 +117,13 @@ def select(
     return Selection(
         rule=rule.name,
         text=_text(rule, allowed, record),
-        points=allowed if rule.name == "target_within" else None,
+        points=allowed if rule.name == "keep_within" else None,
         strict=rule.strict,
         chosen=None if trial is None else trial.number,
         label=None if trial is None else trial.label,
         reason=by_rule,
-        target=None if trial is None else mean_gain(trial, record.target, seeds=record.seeds),
-        source=None if trial is None else mean_gain(trial, record.source, seeds=record.seeds),
+        learn=None if trial is None else mean_gain(trial, record.learn, seeds=record.seeds),
+        keep=None if trial is None else mean_gain(trial, record.keep, seeds=record.seeds),
         kept=kept,
         avoided=avoided,
         candidates=[t.number for t in table.trials],
@@ -131,8 +131,8 @@ def select(
         stability=again,
         stability_none=none,
         draws=draws,
-        rule_target=unseen[0],
-        rule_source=unseen[1],
+        rule_learn=unseen[0],
+        rule_keep=unseen[1],
         left_out=choices,
         seeds_reason=seeds_reason,
         validation=None if record.validation is None else record.validation.label,
@@ -152,16 +152,16 @@ def select_all(record: StudyRecord) -> list[Selection]:
 def _text(rule: Rule, points: float, record: StudyRecord) -> str:
     if rule.name == "paper":
         noise = " beyond noise" if rule.strict else ""
-        return f"of the trials whose {record.chooses_by.side} improves on the start{noise}, the best source"
-    if rule.name == "target_within":
+        return f"of the trials that improve {record.chooses_by.side} over the start{noise}, the best keep"
+    if rule.name == "keep_within":
         noise = ", with its whole interval" if rule.strict else ""
         tenth = ", a tenth of what direct fine-tuning loses" if rule.points is None and points > 0 else ""
         bound = (
-            f"loses at most {points:.3g} {record.source.unit} against the start{tenth}"
+            f"loses at most {points:.3g} {record.keep.unit} against the start{tenth}"
             if points > 0
             else "loses nothing against the start"
         )
-        return f"the best {record.chooses_by.side} among the trials whose source {bound}{noise}"
+        return f"the best {record.chooses_by.side} among the trials whose keep {bound}{noise}"
     return "the trial of the Pareto frontier farthest beyond the line between its ends"
 
 
@@ -172,8 +172,8 @@ def _judged(
     if not table.trials:
         return dropped, "no trial is complete with all its seeds yet"
     counts = np.ones(len(table.seeds))
-    target, target_half = table.target.of(counts, strict=rule.strict)
-    source, source_half = table.source.of(counts, strict=rule.strict)
+    learn, learn_half = table.learn.of(counts, strict=rule.strict)
+    keep, keep_half = table.keep.of(counts, strict=rule.strict)
     out = list(dropped)
     side = record.chooses_by.side
 
@@ -183,35 +183,34 @@ def _judged(
     count = len(table.trials)
     of = f"of {count} complete trial{'s' if count != 1 else ''}"
     if rule.name == "paper":
-        passed = target - target_half > ROUNDING
+        passed = learn - learn_half > ROUNDING
         for i in np.flatnonzero(~passed).tolist():
-            noise = f" beyond noise (±{target_half[i]:.3g})" if rule.strict and target[i] > 0 else ""
-            drop(i, f"the {side} does not improve on the start{noise}: gain {target[i]:.3g} {record.target.unit}")
+            noise = f" beyond noise (±{learn_half[i]:.3g})" if rule.strict and learn[i] > 0 else ""
+            drop(i, f"{side} does not improve over the start{noise}: gain {learn[i]:.3g} {record.learn.unit}")
         if place is None:
-            i = int(target.argmax())
+            i = int(learn.argmax())
             beyond = " beyond noise" if rule.strict else ""
-            best = f"the best, {table.trials[i].label}, changes it by {target[i]:.3g} {record.target.unit}"
-            return out, f"no trial improves the {side} on the start{beyond}: {best}"
-        return out, f"{of}, {int(passed.sum())} improve the {side} on the start; it has the best source of these"
-    if rule.name == "target_within":
-        passed = source - source_half >= -points - ROUNDING
+            best = f"the best, {table.trials[i].label}, changes it by {learn[i]:.3g} {record.learn.unit}"
+            return out, f"no trial improves {side} over the start{beyond}: {best}"
+        return out, f"{of}, {int(passed.sum())} improve {side} over the start; it has the best keep of these"
+    if rule.name == "keep_within":
+        passed = keep - keep_half >= -points - ROUNDING
         for i in np.flatnonzero(~passed).tolist():
-            bound = f", interval ±{source_half[i]:.3g}" if rule.strict else ""
+            bound = f", interval ±{keep_half[i]:.3g}" if rule.strict else ""
             drop(
                 i,
-                f"the source loses more than the allowed {points:.3g}: gain {source[i]:.3g} "
-                f"{record.source.unit}{bound}",
+                f"keep loses more than the allowed {points:.3g}: gain {keep[i]:.3g} {record.keep.unit}{bound}",
             )
         if place is None:
-            i = int(source.argmax())
-            best = f"the best, {table.trials[i].label}, changes it by {source[i]:.3g} {record.source.unit}"
-            return out, f"no trial keeps the source within {points:.3g} {record.source.unit}: {best}"
+            i = int(keep.argmax())
+            best = f"the best, {table.trials[i].label}, changes it by {keep[i]:.3g} {record.keep.unit}"
+            return out, f"no trial holds keep within {points:.3g} {record.keep.unit}: {best}"
         return (
             out,
-            f"{of}, {int(passed.sum())} keep the source within {points:.3g} {record.source.unit}; it has the best "
+            f"{of}, {int(passed.sum())} hold keep within {points:.3g} {record.keep.unit}; it has the best "
             f"{side} of these",
         )
-    points_of = [*zip(source.tolist(), target.tolist(), strict=True), (0.0, 0.0)]
+    points_of = [*zip(keep.tolist(), learn.tolist(), strict=True), (0.0, 0.0)]
     distances = knee_distances(points_of)
     for i in range(count):
         if i not in distances:
@@ -226,7 +225,7 @@ def _judged(
         return (
             out,
             f"{of}, {trials} are on the Pareto frontier, none beyond the line between its ends; of what lies on it "
-            f"this has the better source",
+            f"this has the better keep",
         )
     return (
         out,

@@ -1,6 +1,6 @@
 """Shares of what direct fine-tuning did: how much of its gain was kept, how much of its loss avoided.
 
-    kept = gain on the target / direct's gain        avoided = 1 - gain on the source / direct's gain
+    kept = gain on what is learnt / direct's gain        avoided = 1 - gain on what is kept / direct's gain
 
 A share is a ratio a / b of two noisy figures of the same seeds and samples, and there is one kind of interval for it,
 Fieller's (1954, "Some problems in interval estimation"): all r for which a - r b cannot be told from zero,
@@ -104,21 +104,21 @@ def share_over_seeds(ours: Figure, direct: Figure, *, confidence: float = CONFID
 
 
 def kept_share(ours: Figure, direct: Figure, *, confidence: float = CONFIDENCE) -> Share:
-    """How much of direct fine-tuning's gain on the target was kept; no value where it gained nothing."""
+    """How much of direct fine-tuning's gain on what is learnt was kept; no value where it gained nothing."""
     if direct.value <= 0:
-        return _nothing("direct fine-tuning gained nothing on the target")
+        return _nothing("direct fine-tuning gained nothing on what is learnt")
     return share_over_seeds(ours, direct, confidence=confidence, what="gain")
 
 
 def avoided_share(ours: Figure, direct: Figure, *, confidence: float = CONFIDENCE) -> Share:
-    """How much of direct fine-tuning's loss on the source was avoided; no value where it lost nothing."""
+    """How much of direct fine-tuning's loss on what is kept was avoided; no value where it lost nothing."""
     if direct.value >= 0:
-        return _nothing("direct fine-tuning lost nothing on the source")
+        return _nothing("direct fine-tuning lost nothing on what is kept")
     return share_over_seeds(ours, direct, confidence=confidence, what="loss").taken_from(1.0)
 
 
 def shares(trial: TrialRecord, record: StudyRecord) -> tuple[Share, Share]:
-    """(share of direct fine-tuning's target gain kept, share of its source loss avoided), over seeds and samples.
+    """(share of direct fine-tuning's learn gain kept, share of its keep loss avoided), over seeds and samples.
 
     A share above 1 kept more than direct gained; below 0 it lost. Values are None where direct gained (or lost)
     nothing, or either trial is incomplete.
@@ -132,14 +132,14 @@ def shares(trial: TrialRecord, record: StudyRecord) -> tuple[Share, Share]:
         return nothing, nothing
     gains = [
         mean_gain(t, o, seeds=record.seeds, correlations=record.correlations)
-        for o in (record.target, record.source)
+        for o in (record.learn, record.keep)
         for t in (trial, direct)
     ]
-    target, direct_target, source, direct_source = gains
-    if target is None or source is None or direct_target is None or direct_source is None:
+    learn, direct_learn, keep, direct_keep = gains
+    if learn is None or keep is None or direct_learn is None or direct_keep is None:
         nothing = _nothing("the trial has not all seeds and measures")
         return nothing, nothing
-    return kept_share(target, direct_target), avoided_share(source, direct_source)
+    return kept_share(learn, direct_learn), avoided_share(keep, direct_keep)
 
 
 def _nothing(reason: str) -> Share:

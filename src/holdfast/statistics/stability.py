@@ -52,8 +52,8 @@ def stability(table: Table, rule: Rule, points: float | None) -> tuple[dict[int,
 def leave_one_out(
     table: Table, rule: Rule, points: float | None
 ) -> tuple[tuple[Figure, Figure], dict[int, int | None]]:
-    """((what the rule earns on the target, on the source), left-out seed -> trial chosen by the others). The figures
-    are over the seeds left out, 0 (the start) where the others chose none; they have no samples' part."""
+    """((what the rule earns on learn, on keep), left-out seed -> trial chosen by the others). The figures are over the
+    seeds left out, 0 (the start) where the others chose none; they have no samples' part."""
     n = len(table.seeds)
     choices: dict[int, int | None] = {}
     learnt: dict[int, float] = {}
@@ -64,5 +64,5 @@ def leave_one_out(
         place = table.choose(counts, rule, points)
         choices[seed] = None if place is None else table.trials[place].number
         learnt[seed] = 0.0 if place is None else float(table.learnt.gains[row, place])
-        kept[seed] = 0.0 if place is None else float(table.source.gains[row, place])
+        kept[seed] = 0.0 if place is None else float(table.keep.gains[row, place])
     return (Figure.over_seeds(learnt), Figure.over_seeds(kept)), choices

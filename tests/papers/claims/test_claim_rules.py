@@ -138,7 +138,7 @@ def seeds(*values, half=0.0):
 
 def shape(*means, half=0.02, rises=True, level=0.95):
     line = [(f"weight {i}", seeds(m - 0.001, m, m + 0.001, half=half)) for i, m in enumerate(means)]
-    return monotone(line, what="source", rises=rises, least=0.1, margin=0.1, level=level, n="", unit="")
+    return monotone(line, what="keep", rises=rises, least=0.1, margin=0.1, level=level, n="", unit="")
 
 
 def test_a_shape_holds_where_every_step_is_shown_to_be_within_its_margin():

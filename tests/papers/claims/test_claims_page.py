@@ -27,15 +27,15 @@ def found(studies, **changes):
             "report": f"{r}/report.html" if s else None,
             "seeds": [0, 1, 2],
             "trials": 8,
-            "target": "x",
-            "source": "y",
+            "learn": "x",
+            "keep": "y",
         }
         for r, s in studies.items()
     }
     return to_jsonable(
         {
             "paper": "A paper",
-            "size": "thorough",
+            "size": "medium",
             "created": "2026-01-02",
             "studies": listed,
             "claims": claims,
@@ -79,8 +79,8 @@ def test_a_quick_check_says_that_it_means_nothing(tmp_path):
     assert "Its verdicts mean nothing." in written(tmp_path, found({"code": paper_like()}, size="quick"))
     full = written(tmp_path, found({"code": paper_like()}, size="full"))
     assert "mean nothing" not in full and "million parameters" not in full
-    look, thorough = (written(tmp_path, found({"code": paper_like()}, size=size)) for size in ("look", "thorough"))
-    assert "This is a look" in look and "This is a look" not in thorough
+    small, medium = (written(tmp_path, found({"code": paper_like()}, size=size)) for size in ("small", "medium"))
+    assert "This is the small size" in small and "This is the small size" not in medium
 
 
 def test_figures_in_words():

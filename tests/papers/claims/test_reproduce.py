@@ -18,7 +18,7 @@ from holdfast.papers.label_annealing import reproduction as module
 from holdfast.papers.label_annealing.claims import RECIPES, STATEMENTS
 from holdfast.papers.label_annealing.reproduction import missing, recipe_file, reproduce
 from holdfast.records.study import StudyRecord, read_study
-from holdfast.studies.engine.small import name_of
+from holdfast.studies.engine.toy import name_of
 from holdfast.studies.sweep import session
 from holdfast.studies.sweep.study import load_study
 from holdfast.support.files import read_json, record_from, to_jsonable
@@ -63,7 +63,7 @@ def shown(console):
 
 
 def test_all_studies_and_their_claims(ran, tmp_path, quiet):
-    claims = reproduce(size="thorough", output_dir=tmp_path / "out", console=quiet)
+    claims = reproduce(size="medium", output_dir=tmp_path / "out", console=quiet)
     assert ran == [f"{recipe}-tiny" for recipe in RECIPES]
     assert [c.number for c in claims] == [s.number for s in STATEMENTS]
     found = read_json(tmp_path / "out" / "claims.json")
@@ -75,8 +75,8 @@ def test_all_studies_and_their_claims(ran, tmp_path, quiet):
         "report": "math/report.html",
         "seeds": [0, 1, 2],
         "trials": 22,
-        "target": "target text (nats/token)",
-        "source": "source text (nats/token)",
+        "learn": "learn text (nats/token)",
+        "keep": "keep text (nats/token)",
     }
     page = (tmp_path / "out" / "claims.html").read_text()
     assert 'href="math/report.html"' in page
@@ -90,21 +90,21 @@ def test_a_look_is_smaller_than_the_whole_and_says_that_it_is_one(tmp_path, quie
     given = []
     whole = session.run_study
     monkeypatch.setattr(session, "run_study", lambda config, **how: given.append(config) or whole(config, **how))
-    reproduce(output_dir=tmp_path / "look", console=quiet)
-    look, thorough = given, [load_study(recipe_file(recipe)) for recipe in RECIPES]
-    assert [c.name for c in look] == [c.name for c in thorough]
-    for small, large in zip(look, thorough, strict=True):
+    reproduce(output_dir=tmp_path / "small", console=quiet)
+    begun, medium = given, [load_study(recipe_file(recipe)) for recipe in RECIPES]
+    assert [c.name for c in begun] == [c.name for c in medium]
+    for small, large in zip(begun, medium, strict=True):
         assert len(small.request.seeds) < len(large.request.seeds) and len(small.trials()) <= len(large.trials())
-        assert small.output_dir == tmp_path / "look" / name_of(large.request.small)
-    found = read_json(tmp_path / "look" / "claims.json")
-    assert found["size"] == "look" and "This is a look" in (tmp_path / "look" / "claims.html").read_text()
+        assert small.output_dir == tmp_path / "small" / name_of(large.request.toy)
+    found = read_json(tmp_path / "small" / "claims.json")
+    assert found["size"] == "small" and "This is the small size" in (tmp_path / "small" / "claims.html").read_text()
 
 
 def test_changes_are_laid_over_settings_and_leave_them_as_they_are():
-    values = {"train": {"max_steps": 400, "evaluation": {"source": [1]}}, "seeds": [0, 1]}
+    values = {"train": {"max_steps": 400, "evaluation": {"keep": [1]}}, "seeds": [0, 1]}
     changes = {"train": {"max_steps": 100, "new": [2]}, "seeds": [0]}
     assert reproduction.changed(values, changes) == {
-        "train": {"max_steps": 100, "evaluation": {"source": [1]}, "new": [2]},
+        "train": {"max_steps": 100, "evaluation": {"keep": [1]}, "new": [2]},
         "seeds": [0],
     }
     assert values["train"]["max_steps"] == 400 and reproduction.changed(values, {}) == values
@@ -123,12 +123,12 @@ def test_the_claims_page_says_by_what_was_chosen(tmp_path, quiet, monkeypatch):
     plain = to_jsonable(paper_like())
     del plain["validation"]
     assert record_from(StudyRecord, plain) == paper_like()
-    held_out = dataclasses.replace(paper_like().target, side="validation", label="held out")
+    held_out = dataclasses.replace(paper_like().learn, side="validation", label="held out")
     record = dataclasses.replace(paper_like(), validation=held_out)
     monkeypatch.setattr(session, "run_study", lambda config, **how: record)
     reproduce(recipes=["code"], output_dir=tmp_path, console=quiet)
     sentence = "direct fine-tuning's rate and the trials are chosen by held out"
-    assert read_json(tmp_path / "claims.json")["studies"]["code"]["target"].endswith(sentence)
+    assert read_json(tmp_path / "claims.json")["studies"]["code"]["learn"].endswith(sentence)
     assert "the trials are chosen by held out" in (tmp_path / "claims.html").read_text()
 
 
@@ -189,8 +189,8 @@ def test_wrong_requests(tmp_path, ran):
     with pytest.raises(ConfigError) as caught:
         reproduce(recipes=["maths", "codes"], size="full", output_dir=tmp_path / "out")
     assert len(caught.value.problems) == 2
-    with pytest.raises(ConfigError, match=r"size: expected one of quick, look, thorough, full, got 'thorogh'\. Did"):
-        reproduce(size="thorogh", output_dir=tmp_path / "out")
+    with pytest.raises(ConfigError, match=r"size: expected one of quick, small, medium, full, got 'mediun'"):
+        reproduce(size="mediun", output_dir=tmp_path / "out")
     with pytest.raises(ConfigError, match="at least one of math"):
         reproduce(recipes=[], output_dir=tmp_path / "out")
     assert not (tmp_path / "out").exists() and not ran
@@ -215,9 +215,8 @@ name: code
 train:
   model_name_or_path: nobody/has-this-model
   dataset_name: data/code/train.jsonl
-  evaluation: {target: [humaneval, held/out.jsonl], source: [{task: mmlu, data: bench/mmlu.jsonl}, gsm8k]}
-vary:
-  retention: [{replay: {data: data/old.jsonl, fraction: 0.1}}]
+  evaluation: {learn: [humaneval, held/out.jsonl], keep: [{task: mmlu, data: bench/mmlu.jsonl}, gsm8k]}
+arms: [{replay: {data: data/old.jsonl, fraction: 0.1}}]
 """
 
 

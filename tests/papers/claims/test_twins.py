@@ -44,29 +44,29 @@ def twins(**sizes: dict[str, dict[str, Any]]) -> Twins:
 
 
 def test_a_size_changes_what_the_file_says(asked: list[Any], tmp_path: Path) -> None:
-    both = twins(one={"look": {"seeds": [1]}, "thorough": {}}, two={"thorough": {"train": {"max_steps": 9}}})
-    both.reproduce(size="thorough", output_dir=tmp_path, workers=3)
+    both = twins(one={"small": {"seeds": [1]}, "medium": {}}, two={"medium": {"train": {"max_steps": 9}}})
+    both.reproduce(size="medium", output_dir=tmp_path, workers=3)
     [(recipes, about)] = asked
-    assert [r.name for r in recipes] == ["one", "two"] and about["workers"] == 3 and about["size"] == "thorough"
+    assert [r.name for r in recipes] == ["one", "two"] and about["workers"] == 3 and about["size"] == "medium"
     first, second = (r.settings for r in recipes)
     assert first["seeds"] == [7] and first["name"] == "one" and first["output_dir"] == str(tmp_path / "one")
     assert second["train"]["max_steps"] == 9 and second["train"].keys() == first["train"].keys()
     both.reproduce(output_dir=tmp_path)
-    assert [r.settings["seeds"] for r in asked[1][0]] == [[1]], "a look has the first alone"
-    both.reproduce(size="thorough", recipes=["two", "two"], output_dir=tmp_path)
+    assert [r.settings["seeds"] for r in asked[1][0]] == [[1]], "small has the first alone"
+    both.reproduce(size="medium", recipes=["two", "two"], output_dir=tmp_path)
     assert [r.name for r in asked[2][0]] == ["two"]
 
 
 @pytest.mark.parametrize(
     ("request_", "said"),
     [
-        ({"size": "full"}, "expected one of look, thorough, got 'full': the paper's own takes a file"),
-        ({"size": "huge"}, "expected one of quick, look, thorough, full, got 'huge'"),
+        ({"size": "full"}, "expected one of small, medium, got 'full': the paper's own takes a file"),
+        ({"size": "huge"}, "expected one of quick, small, medium, full, got 'huge'"),
         ({"recipes": ["tow"]}, "expected some of one, two, got 'tow'. Did you mean 'two'?"),
-        ({"recipes": ["two"]}, "a size of look has one. Choose another size."),
+        ({"recipes": ["two"]}, "a size of small has one. Choose another size."),
     ],
 )
 def test_what_is_not_there_is_refused(request_: Any, said: str, asked: list[Any]) -> None:
     with pytest.raises(ConfigError) as error:
-        twins(one={"look": {}, "thorough": {}}, two={"thorough": {}}).reproduce(**request_)
+        twins(one={"small": {}, "medium": {}}, two={"medium": {}}).reproduce(**request_)
     assert said in str(error.value) and not asked

@@ -97,7 +97,7 @@ def test_what_chooses_is_in_no_figure():
 
     def aside(better):
         strict, flexible = (answered("gsm8k", f"exact_match,{f}", better) for f in (STRICT, FLEXIBLE))
-        return [answered("alpaca_eval", "win_rate", better, suite="target"), strict, flexible]
+        return [answered("alpaca_eval", "win_rate", better, suite="learn"), strict, flexible]
 
     entries = [(c.suite, c.name, c.metric) for c in aside(0.1)[:2]]
     held_out = Objective(
@@ -108,12 +108,12 @@ def test_what_chooses_is_in_no_figure():
     assert plain.direct is fast and chosen.direct is slow
     assert [f.value for f in claim("1b", chosen).figures] == pytest.approx([0.8, -0.8]), "without the answers' form"
     assert len(claim("1b", plain).figures) == 4
-    assert by_win_rate(plain, "target") is not None and by_win_rate(chosen, "target") is None
+    assert by_win_rate(plain, "learn") is not None and by_win_rate(chosen, "learn") is None
 
 
 def test_the_papers_rule_goes_by_validation():
     grid = [trial(n, annealing(n), t, k, beside=[answered("dev", "acc", v)]) for n, t, k, v in CHOOSING]
-    dev = dataclasses.replace(study([]).target, side="validation", entries=[("source", "dev", "acc")])
+    dev = dataclasses.replace(study([]).learn, side="validation", entries=[("keep", "dev", "acc")])
     chosen = [paper_choice(study(grid, validation=v), ANNEALING) for v in (None, dev)]
     assert [t.number for t in chosen if t is not None] == [3, 2]
 
@@ -134,7 +134,7 @@ def test_a_source_that_was_destroyed_is_no_forgetting():
         trials[0] = dataclasses.replace(trials[0], runs=runs)
         return claim("2a", dataclasses.replace(found, trials=trials))
 
-    level = "source/source text/nats_per_token"
+    level = "keep/keep text/nats_per_token"
     assert losing({level: {"unigram": UNIGRAM}}).verdict == HOLDS
     much = losing({level: {"unigram": 7.0}})
     assert much.verdict == UNKNOWN and unmet(much) == ["direct fine-tuning forgets moderately"]
@@ -160,7 +160,7 @@ def test_a_trial_that_learns_more_than_direct_shows_that_direct_is_not_converged
 def test_a_start_at_chance_has_nothing_to_lose():
     def started(chance):
         found = paper_like()
-        level = {"source/source text/nats_per_token": {"unigram": UNIGRAM, "chance": chance}}
+        level = {"keep/keep text/nats_per_token": {"unigram": UNIGRAM, "chance": chance}}
         runs = [dataclasses.replace(r, references=level) for r in found.trials[-1].runs]
         trials = [*found.trials[:-1], dataclasses.replace(found.trials[-1], runs=runs)]
         return claim("1a", dataclasses.replace(found, trials=trials))
@@ -279,7 +279,7 @@ def test_no_trial_is_said():
 def test_shares_need_something_to_share():
     found = claim("2b", study([trial(0, [], 1.0, 0.4), trial(1, annealing(1), 0.9, 0.1)]))
     assert found.verdict == UNKNOWN
-    assert "lost nothing on the source" in found.reason
+    assert "lost nothing on what is kept" in found.reason
 
 
 @pytest.mark.parametrize(("lost", "half", "verdict"), [(0.65, 0.01, HOLDS), (0.2, 0.01, FAILS), (0.45, 0.08, UNKNOWN)])
@@ -322,7 +322,7 @@ def test_a_smooth_curve():
     assert claim("4a", grids()).verdict == HOLDS
     turned = claim("4c", grids([*GRID[:3], (3, 0.85, -0.6), (10, 0.3, -0.01)]))
     assert turned.verdict == FAILS
-    assert "source goes back by more than 0.1 from weight 1 to weight 3" in turned.reason.replace("The", "the")
+    assert "what is kept goes back by more than 0.1 from weight 1 to weight 3" in turned.reason.replace("What", "what")
     reverse = claim("4a", grids([(w, 1 - t, s) for w, t, s in GRID]))
     assert reverse.verdict != HOLDS
 
@@ -445,7 +445,7 @@ def test_what_one_seed_alone_was_asked_stands_in_no_figure_over_seeds():
     assert formats(dataclasses.replace(whole, trials=trials)) == []
 
 
-@pytest.mark.parametrize(("number", "side"), [("4e", "target"), ("4f", "target"), ("4g", "source")])
+@pytest.mark.parametrize(("number", "side"), [("4e", "learn"), ("4f", "learn"), ("4g", "keep")])
 def test_a_win_rate_is_judged_where_there_is_one(number, side):
     """By nothing but the win rate; without a judge, as on the small twins, it cannot be told, and says what to add."""
     assert claim(number, paper_like()).verdict == HOLDS
@@ -458,7 +458,7 @@ def test_a_win_rate_is_judged_where_there_is_one(number, side):
         for t in whole.trials
     ]
     assert claim(number, dataclasses.replace(whole, trials=flat)).verdict != HOLDS
-    assert claim({"target": "4a", "source": "4c"}[side], dataclasses.replace(whole, trials=flat)).verdict == HOLDS
+    assert claim({"learn": "4a", "keep": "4c"}[side], dataclasses.replace(whole, trials=flat)).verdict == HOLDS
 
 
 def _level(comparisons, side):
@@ -485,7 +485,7 @@ def test_shares_are_those_of_the_selection():
     found = paper_like(noise=5.0)
     for number in range(1, 8):
         kept, avoided = shares(found.trials[number], found)
-        for side, theirs in (("target", kept), ("source", avoided)):
+        for side, theirs in (("learn", kept), ("keep", avoided)):
             ours = share_of_direct(found.trials[number], found, side)
             assert ours.value == pytest.approx(theirs.value)
             assert ours.interval == pytest.approx(theirs.interval)

@@ -24,10 +24,10 @@ def test_the_lead_says_what_longer_pretraining_brought() -> None:
 
 
 def test_charts_and_table_hold_the_figures() -> None:
-    chart = figure_chart(ladder(), "source/web")
+    chart = figure_chart(ladder(), "keep/web")
     assert chart is not None and [row["y"].value for row in chart.rows if row["line"] == "1M"] == [3.0, 2.7, 2.4]
     assert [row["x"] for row in chart.rows if row["line"] == "3M"] == [10**6, 2 * 10**6], "what failed has none"
-    rows = rung_table(ladder(), ["source/web"]).rows
+    rows = rung_table(ladder(), ["keep/web"]).rows
     assert len(rows) == 6 and any("a loss was not finite" in str(cell) for cell in rows[-1])
     shown = " ".join(str(cell) for cell in rows[0])
     assert "9,000" in shown, "tokens a second"

@@ -106,11 +106,11 @@ def test_text_that_holds_what_is_measured_is_refused(asked: dict[str, Any]) -> N
     rows = Path("text.jsonl").read_text().splitlines()
     Path("held.jsonl").write_text("\n".join([*Path("held.jsonl").read_text().splitlines(), rows[7]]) + "\n")
     asked["sizes"].pop("wide")
-    with pytest.raises(HoldfastError, match=r"1 of 5 documents of source/held \(held\.jsonl\) stand in the text"):
+    with pytest.raises(HoldfastError, match=r"1 of 5 documents of keep/held \(held\.jsonl\) stand in the text"):
         run_ladder(ladder_config(asked), console=quiet(), workers=1)
     assert not list(Path("ladder").glob("small-*")), "nothing was pre-trained"
     record = run_ladder(ladder_config({**asked, "overlap": "keep"}), console=quiet(), workers=1)
-    assert record.status == "finished" and any("1 of 5 documents of source/held" in n for n in record.notes)
+    assert record.status == "finished" and any("1 of 5 documents of keep/held" in n for n in record.notes)
     assert "1 of 5 documents" in Path("ladder/report.html").read_text()
     with pytest.raises(ConfigError, match="overlap: was 'keep', is 'refuse'"):
         run_ladder(ladder_config(asked), console=quiet(), workers=1)
@@ -127,7 +127,7 @@ def test_a_whole_ladder(asked: dict[str, Any]) -> None:
     ]
     for rung in record.rungs:
         assert rung.seconds > 0
-        assert rung.figures["source/held"].unit == "nats/token"
+        assert rung.figures["keep/held"].unit == "nats/token"
         run = RunFolder(Path("ladder", rung.folder))
         assert run.metrics()[-1]["learning_rate"] < 1e-2 / 10, "annealed"
         assert not list(run.path.glob("checkpoint-*")), "what resuming needed is gone"

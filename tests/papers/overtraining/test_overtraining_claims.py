@@ -29,7 +29,7 @@ from holdfast.records.study import SampleCorrelation
 BUDGETS = (1e6, 2e6, 4e6, 8e6)
 LABELS = ("1M", "2M", "4M", "8M")
 RATES = (1e-3, 3e-3, 1e-2)
-KEPT, TARGET = "source/people", "target/problems"
+KEPT, TARGET = "keep/people", "learn/problems"
 GROWING = (0.1, 0.2, 0.4, 0.8)
 
 
@@ -277,7 +277,7 @@ def test_fine_tunings_that_are_still_to_come(record: OvertrainingRecord) -> None
 
 # --------------------------------------------------------------------------------------------------- models that see
 
-SEES, CHANCE = "target/vision", 0.4
+SEES, CHANCE = "learn/vision", 0.4
 SCORES = (0.55, 0.6, 0.65, 0.7)
 
 
@@ -299,7 +299,7 @@ def pictures(record: OvertrainingRecord) -> OvertrainingRecord:
     return dataclasses.replace(
         record,
         arms=[Arm(label=k, kind=k, rates=list(RATES)) for k in kinds],
-        scored={"problems": [record.scored["problems"][0], Scored(suite="target", chance=CHANCE, **about)]},
+        scored={"problems": [record.scored["problems"][0], Scored(suite="learn", chance=CHANCE, **about)]},
         sensitivities=[], inflections=[], sharpness=[], turns=[], shifts=[],
         models=[
             looking(k, rate, n, score, 60 * rate * cost * (1.0 if k == "direct" else 0.3))
@@ -335,7 +335,7 @@ def test_scores_and_costs_along_the_budget(pictures: OvertrainingRecord) -> None
     unsure = of_pictures(pictures, models=few)
     assert unsure["10a"] == unsure["10c"] == UNKNOWN
     rows = [[0.99] * place for place in range(len(few))]
-    alike = SampleCorrelation(entry=("target", "vision", "acc"), trials=list(range(len(few))), rows=rows)
+    alike = SampleCorrelation(entry=("learn", "vision", "acc"), trials=list(range(len(few))), rows=rows)
     paired = of_pictures(pictures, models=few, score_correlations=[alike])
     assert paired["10a"] == paired["10c"] == HOLDS, "all models were asked the same questions"
     one = [m for m in pictures.models if m.rate != 1e-2]

@@ -50,7 +50,7 @@ def test_the_lead_names_the_turning_point_and_what_retention_does() -> None:
 
 def test_the_lead_says_so_where_a_way_learns_little() -> None:
     record = overtraining()
-    key = record.leading("reviews", "target").key  # type: ignore[union-attr]
+    key = record.leading("reviews", "learn").key  # type: ignore[union-attr]
 
     def with_gains(held: float) -> OvertrainingRecord:
         changed = [

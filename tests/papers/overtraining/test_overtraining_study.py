@@ -61,15 +61,13 @@ def asked(tmp_path: Path, tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> di
             "new": {
                 "train": {"dataset_name": "train.jsonl"},
                 "validation": [{"perplexity": "valid.jsonl", "name": "valid"}],
-                "test": [{"perplexity": "test.jsonl", "name": "test"}],
+                "learn": [{"perplexity": "test.jsonl", "name": "test"}],
             }
         },
-        "generalist": [{"perplexity": "old.jsonl", "name": "old"}],
+        "keep": [{"perplexity": "old.jsonl", "name": "old"}],
         "train": {"per_device_train_batch_size": 4, "num_train_epochs": 2, "use_cpu": True},
-        "vary": {
-            "learning_rate": [1e-3, 1e-2],
-            "retention": ["direct", {"label_annealing": {"weight": 3}}],
-        },
+        "arms": ["direct", {"label_annealing": {"weight": 3}}],
+        "vary": {"learning_rate": [1e-3, 1e-2]},
         "seeds": [0, 1],
         "output_dir": "out",
     }
@@ -111,12 +109,9 @@ def test_every_checkpoint_is_probed_and_fine_tuned_alike(asked: dict[str, Any]) 
 
 
 def test_ways_are_all_that_varies_beside_the_rate(asked: dict[str, Any]) -> None:
-    vary = {
-        "learning_rate": [1e-3, 1e-2],
-        "per_device_train_batch_size": [2, 4],
-        "retention": ["direct", [{"train": {"use_peft": True, "learning_rate": [1e-2, 3e-2]}}, {"label": "LoRA"}]],
-    }
-    config = overtraining_config({**asked, "vary": vary})
+    ways = ["direct", [{"train": {"use_peft": True, "learning_rate": [1e-2, 3e-2]}}, {"label": "LoRA"}]]
+    vary = {"learning_rate": [1e-3, 1e-2], "per_device_train_batch_size": [2, 4]}
+    config = overtraining_config({**asked, "arms": ways, "vary": vary})
     arms = {arm: [t.rate for t in tunings] for arm, tunings in config.arms("new").items()}
     assert arms == {
         "direct fine-tuning, per device train batch size 2": [1e-3, 1e-2],
@@ -140,19 +135,19 @@ def test_ways_are_all_that_varies_beside_the_rate(asked: dict[str, Any]) -> None
         ({"probe": {"prune": [1.0]}}, r"probe\.prune\[0\]: expected a number above 0 and below 1"),
         ({"probe": {"toward": ["l"]}}, r"probe\.toward: the study makes its own"),
         ({"tasks": {"new": {"train": {"dataset_name": "train.jsonl"}}}}, r"tasks\.new\.validation: is missing"),
-        ({"tasks": {"new": {"validation": [1], "test": [1]}}}, r"tasks\.new\.train\.dataset_name: is missing"),
-        ({"generalist": []}, "generalist: is missing"),
-        ({"generalist": [{"perplexity": "no.jsonl"}]}, r"generalist\[0\].*no\.jsonl"),
-        ({"vary": {"retention": ["direct"]}}, r"vary\.learning_rate: is missing"),
+        ({"tasks": {"new": {"validation": [1], "learn": [1]}}}, r"tasks\.new\.train\.dataset_name: is missing"),
+        ({"keep": []}, "keep: is missing"),
+        ({"keep": [{"perplexity": "no.jsonl"}]}, r"keep\[0\].*no\.jsonl"),
+        ({"arms": ["direct"]}, r"vary\.learning_rate: is missing"),
         (
             {"vary": {"learning_rate": [1e-3], "learning_rat": [1]}},
             r"vary\.learning_rat: .*Did you mean 'learning_rate'",
         ),
-        ({"vary": {"learning_rate": [1e-3], "retention": ["direct", "dirct"]}}, "dirct"),
+        ({"arms": ["direct", "dirct"], "vary": {"learning_rate": [1e-3]}}, "dirct"),
         ({"train": {"learning_rate": 1e-3}}, r"train\.learning_rate: is what the study varies"),
         ({"train": {"seed": 3}}, r"train\.seed: is set by the study"),
         ({"train": {"save_strategy": "no"}}, r"train\.save_strategy: is set by early stopping"),
-        ({"most_perplexity": 1}, "most_perplexity: expected"),
+        ({"max_perplexity": 1}, "max_perplexity: expected"),
         ({"direction": {"task": "new", "learning_rate": 1e-3}}, "direction: is held against the quadratic"),
         ({"direction": {"task": "nw", "learning_rate": 1e-3}, "curvature": 4}, "direction: task: .*Did you mean 'new'"),
         (
@@ -200,7 +195,7 @@ def test_a_whole_study(asked: dict[str, Any]) -> None:
     def mean(arm: str, rate: float, label: str, key: str) -> float:
         return statistics.fmean(measured(arm, rate, label, s, "result", key) for s in (0, 1))
 
-    assert [s.key for s in record.scored["new"]] == ["source/old", "target/test", "validation/valid"]
+    assert [s.key for s in record.scored["new"]] == ["keep/old", "learn/test", "validation/valid"]
     for m in record.models:
         assert m.scores.keys() == m.scores_alone.keys() == m.costs.keys()
         for key, cost in m.costs.items():
@@ -262,7 +257,7 @@ def test_the_loss_is_followed_along_a_fine_tuning(asked: dict[str, Any]) -> None
     there."""
     small = {"probe": {"noise": [0.1], "noise_seeds": 1}, "vary": {"learning_rate": [1e-2]}, "early_stopping": False}
     small |= {"curvature": 12, "direction": {"task": "new", "learning_rate": 1e-2, "steps": [0.001, 0.5, 1.0, 2.0]}}
-    record = run_of(asked, **small, seeds=[0], keep="none")
+    record = run_of(asked, **small, seeds=[0], keep_weights="none")
     assert not list(Path("out/runs").rglob("*.safetensors")), "nothing needs the weights any more"
     for sharpness in record.sharpness:
         label = sharpness.model
@@ -272,7 +267,7 @@ def test_the_loss_is_followed_along_a_fine_tuning(asked: dict[str, Any]) -> None
         losses = dict(line.losses)
         tuned = record.model("new", DIRECT, 1e-2, label)
         assert tuned is not None and tuned.distance == pytest.approx(line.norm, rel=1e-5)
-        assert losses[1.0] == pytest.approx(tuned.scores["source/old"].value, rel=1e-5)
+        assert losses[1.0] == pytest.approx(tuned.scores["keep/old"].value, rel=1e-5)
         assert losses[0.0] == pytest.approx(sharpness.loss, rel=1e-5)
         step = losses[0.001] - losses[0.0]
         assert line.quadratic(0.001, losses[0.0]) - losses[0.0] == pytest.approx(step, rel=0.1, abs=2e-6)
@@ -299,10 +294,10 @@ def test_a_fine_tuning_that_diverges_is_a_result(asked: dict[str, Any], monkeypa
         and lost.diverged == dict.fromkeys("01", "Step 3: the loss is NaN")
         and lost.state == "complete"
     )
-    assert math.isinf(lost.costs["source/old"].value) and math.isinf(lost.scores["source/old"].value)
-    turned = next(t for t in record.turns if (t.rate, t.entry) == (1e-2, "source/old"))
+    assert math.isinf(lost.costs["keep/old"].value) and math.isinf(lost.scores["keep/old"].value)
+    turned = next(t for t in record.turns if (t.rate, t.entry) == (1e-2, "keep/old"))
     assert turned.verdict == "turns" and math.isinf(turned.after), "it is as bad as can be, not left out"
-    grown = next(g for g in record.growth if (g.rate, g.entry) == (1e-2, "source/old"))
+    grown = next(g for g in record.growth if (g.rate, g.entry) == (1e-2, "keep/old"))
     assert grown.verdict == "grows" and math.isinf(grown.difference.value)
     assert next(r.rate for r in record.rates if r.checkpoint == "l") == 1e-3
     assert "Diverged" in Path("out/report.html").read_text()
@@ -311,27 +306,27 @@ def test_a_fine_tuning_that_diverges_is_a_result(asked: dict[str, Any], monkeypa
 
 def test_training_text_that_holds_what_is_measured_is_refused(asked: dict[str, Any]) -> None:
     write("train.jsonl", [*NEW[:12], OLD[3].upper(), NEW[17]])
-    with pytest.raises(HoldfastError, match=r"(?s)1 of 12 documents of source/old \(old\.jsonl\) stand .*target/test"):
+    with pytest.raises(HoldfastError, match=r"(?s)1 of 12 documents of keep/old \(old\.jsonl\) stand .*learn/test"):
         run_of(asked)
     assert not Path("out/runs").exists(), "no fine-tuning was begun"
     write("replayed.jsonl", OLD[5:7])
     write("train.jsonl", NEW[:12])
     replay = {"replay": {"data": "replayed.jsonl", "fraction": 0.5}}
-    vary = {"learning_rate": [1e-3], "retention": ["direct", replay]}
-    with pytest.raises(HoldfastError, match=r"2 of 12 documents of source/old"):
-        run_of(asked, output_dir="replayed", vary=vary, probe=False, seeds=[0])
-    write("others.jsonl", [*NEW[:12], *OLD[7:10]])
     rate = {"learning_rate": [1e-3]}
-    arm = {"retention": ["direct", [{"train": {"dataset_name": "others.jsonl"}}, {"label": "other text"}]]}
+    with pytest.raises(HoldfastError, match=r"2 of 12 documents of keep/old"):
+        run_of(asked, output_dir="replayed", arms=["direct", replay], vary=rate, probe=False, seeds=[0])
+    write("others.jsonl", [*NEW[:12], *OLD[7:10]])
+    arm = {"arms": ["direct", [{"train": {"dataset_name": "others.jsonl"}}, {"label": "other text"}]], "vary": rate}
     mixed = {"datasets": [{"path": "json", "name": None, "split": "train"}]}
     config = overtraining_config({**asked, "train": mixed, "vary": rate}, check=False)
     assert ("json", "train", None) in config.trained_on("new"), "a mixture's"
-    for number, vary in enumerate([arm, {"dataset_name": ["train.jsonl", "others.jsonl"]}]):
-        with pytest.raises(HoldfastError, match=r"3 of 12 documents of source/old"):
-            run_of(asked, output_dir=f"others-{number}", vary={**rate, **vary}, probe=False, seeds=[0])
+    other_data = {"vary": {**rate, "dataset_name": ["train.jsonl", "others.jsonl"]}}
+    for number, more in enumerate([arm, other_data]):
+        with pytest.raises(HoldfastError, match=r"3 of 12 documents of keep/old"):
+            run_of(asked, output_dir=f"others-{number}", **more, probe=False, seeds=[0])
     write("train.jsonl", [*NEW[:12], OLD[3]])
     record = run_of(asked, overlap="keep", output_dir="kept", seeds=[0], probe=False, vary={"learning_rate": [1e-3]})
-    assert any("1 of 12 documents of source/old (old.jsonl) stand in the training data" in n for n in record.notes)
+    assert any("1 of 12 documents of keep/old (old.jsonl) stand in the training data" in n for n in record.notes)
 
 
 def test_a_study_that_was_stopped_goes_on(asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -358,19 +353,23 @@ def test_a_study_that_was_stopped_goes_on(asked: dict[str, Any], monkeypatch: py
 
 
 def test_rates_and_ways_may_come_later(asked: dict[str, Any]) -> None:
-    vary = asked["vary"]
+    arms, vary = asked["arms"], asked["vary"]
     old = overtraining_config(asked).resolved
     for more in (
-        {"retention": ["direct", {"l2": {"coefficient": 1}}, *vary["retention"][1:]]},
-        {"learning_rate": [1e-4, *vary["learning_rate"]]},
+        {"arms": ["direct", {"l2": {"coefficient": 1}}, *arms[1:]]},
+        {"vary": {**vary, "learning_rate": [1e-4, *vary["learning_rate"]]}},
     ):
-        assert overtraining_config({**asked, "vary": {**vary, **more}}).differences(old) == []
-    for other in ({"retention": ["direct"]}, {"learning_rate": [1e-4, 1e-2]}, {"warmup_steps": [1]}):
-        found = overtraining_config({**asked, "vary": {**vary, **other}}).differences(old)
-        assert [d.split(":")[0] for d in found] == ["vary"]
-    replayed = {"retention": [*vary["retention"], {"replay": {"data": "old.jsonl", "fraction": 0.1}}]}
-    found = overtraining_config({**asked, "vary": {**vary, **replayed}}).differences(old)
-    assert [d.split(":")[0] for d in found] == ["vary"], "other text would not be looked through for what is measured"
+        assert overtraining_config({**asked, **more}).differences(old) == []
+    for other in (
+        {"arms": ["direct"]},
+        {"vary": {**vary, "learning_rate": [1e-4, 1e-2]}},
+        {"vary": {**vary, "warmup_steps": [1]}},
+        {"arms": [*arms, {"replay": {"data": "old.jsonl", "fraction": 0.1}}]},
+    ):
+        found = overtraining_config({**asked, **other}).differences(old)
+        assert [d.split(":")[0] for d in found] == list(other), (
+            "other text would not be looked through for what is measured"
+        )
     rungs = asked["ladder"]
     begun = overtraining_config({**asked, "ladder": rungs[1:]}).resolved
     assert overtraining_config(asked).differences(begun) == [], "checkpoints may come later"
@@ -390,5 +389,5 @@ def test_a_checkpoint_that_is_not_finite_itself_is_no_fine_tuning_that_diverged(
     name = next(n for n in weights if n.endswith("norm.weight"))
     weights[name] = torch.full_like(weights[name], math.nan)
     save_file(weights, "l/model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(HoldfastError, match=r"l itself is not finite on source/old, before it is fine-tuned"):
+    with pytest.raises(HoldfastError, match=r"l itself is not finite on keep/old, before it is fine-tuned"):
         run_of(asked, probe=False)

@@ -74,14 +74,15 @@ def asked(world: dict[str, Path], tmp_path: Path, tokenizer: Any, monkeypatch: p
                     "train": {"dataset_name": str(world["captions"]), "warmup_steps": 1, "learning_rate": 1e-2},
                 },
                 "train": {"dataset_name": str(world["instructions"])},
-                "validation": [{"choices": str(world["vision_valid"]), **about}],
-                "test": [{"choices": str(world["vision_heldout"]), **about}],
+                "validation": [{"multiple_choice": str(world["vision_valid"]), **about}],
+                "learn": [{"multiple_choice": str(world["vision_heldout"]), **about}],
             }
         },
-        "generalist": [{"perplexity": "old.jsonl", "name": "old"}],
+        "keep": [{"perplexity": "old.jsonl", "name": "old"}],
         "early_stopping": False,
         "train": {"per_device_train_batch_size": 8, "num_train_epochs": 1, "use_cpu": True, "max_length": 128},
-        "vary": {"learning_rate": [1e-2], "retention": ["direct", ADAPTED]},
+        "arms": ["direct", ADAPTED],
+        "vary": {"learning_rate": [1e-2]},
         "output_dir": "out",
     }
 
@@ -123,7 +124,7 @@ def test_stage_1_comes_before_what_begins_with_it(asked: dict[str, Any]) -> None
     assert stage["per_device_train_batch_size"] == 8 and stage["output_dir"].endswith("seed-1")
 
 
-@pytest.mark.parametrize(("size", "runs"), [("look", 72), ("thorough", 288)])
+@pytest.mark.parametrize(("size", "runs"), [("small", 72), ("medium", 288)])
 def test_the_recipe_shares_the_ladder_with_the_one_of_text(size: str, runs: int, tmp_path: Path) -> None:
     from holdfast.papers.overtraining.reproduction import TWINS
 
@@ -133,8 +134,8 @@ def test_the_recipe_shares_the_ladder_with_the_one_of_text(size: str, runs: int,
     assert text.ladder.output_dir == tmp_path / "budgets-ladder", "as it was called before pictures came"
     kinds = [job.attributes["kind"] for job in pictures.jobs()]
     assert kinds.count("tune") * len(pictures.request.seeds) == runs and kinds.count("align") == len(pictures.rungs)
-    small = {"look": "pictures_tiny", "thorough": "pictures"}[size]
-    assert str(pictures.resolved["small"]).partition("@")[0] == small and len(pictures.request.seeds) == 3
+    small = {"small": "pictures_tiny", "medium": "pictures"}[size]
+    assert str(pictures.resolved["toy"]).partition("@")[0] == small and len(pictures.request.seeds) == 3
 
 
 @pytest.mark.parametrize(
@@ -159,9 +160,9 @@ def test_what_is_wrong_with_a_tower_is_said_before_anything_runs(
 def test_an_adapter_leaves_the_tower_alone(asked: dict[str, Any]) -> None:
     wide: list[Any] = [{"train": {"use_peft": True, "lora_target_modules": ["all-linear"]}}, {"label": "LoRA"}]
     with pytest.raises(ConfigError, match="all-linear would train the tower, too"):
-        overtraining_config({**asked, "vary": {"learning_rate": [1e-2], "retention": ["direct", wide]}})
+        overtraining_config({**asked, "arms": ["direct", wide], "vary": {"learning_rate": [1e-2]}})
     part: list[Any] = [{"train": {"train_only": ["multi_modal_projector"]}}, {"label": "projector alone"}]
-    config = overtraining_config({**asked, "vary": {"learning_rate": [1e-2], "retention": ["direct", part]}})
+    config = overtraining_config({**asked, "arms": ["direct", part], "vary": {"learning_rate": [1e-2]}})
     patterns = [config.training("s", name, 0)["train_only"] for name in config.tunings]
     assert patterns == [["^(?!.*vision_tower)"], ["multi_modal_projector"]], "what the file says holds"
 
@@ -176,7 +177,7 @@ def test_pictures_that_are_asked_about_are_not_trained_on(asked: dict[str, Any],
     seen: Dataset = held.select(range(3)).map(lambda row: {"completion": " x"}, remove_columns=["options", "answer"])
     seen = seen.remove_columns("family").cast(train.features)
     concatenate_datasets([train, seen]).to_parquet("leaky.parquet")
-    said = r"(?s)tasks\.look: 3 of 20 questions of target/vision .* are about pictures that stand in the training data"
+    said = r"(?s)tasks\.look: 3 of 20 questions of learn/vision .* are about pictures that stand in the training data"
     task = {**asked["tasks"]["look"], "train": {"dataset_name": "leaky.parquet"}}
     with pytest.raises(HoldfastError, match=said):
         run_of({**asked, "tasks": {"look": task}})
@@ -192,7 +193,7 @@ def test_a_whole_study_of_models_that_see(asked: dict[str, Any], world: dict[str
 
     from holdfast.models import load
 
-    record = run_of(asked, keep="all")
+    record = run_of(asked, keep_weights="all")
     assert record.status == "finished" and read_overtraining("out") == record
     assert [(m.arm, m.state) for m in record.models] == [(a, "complete") for a in (DIRECT, LORA) for _ in BUDGETS]
     assert [(a.label, a.kind) for a in record.arms] == [(DIRECT, "direct"), (LORA, "LoRA")]
@@ -206,12 +207,12 @@ def test_a_whole_study_of_models_that_see(asked: dict[str, Any], world: dict[str
         # stage 1 leaves language as it is, and what is lost is counted from there
         alone = load(m.checkpoint).identity["parameters"]
         assert load(str(config.aligned(m.checkpoint, way, 0))).identity["parameters"] > alone
-        one, other = (e.find("source", "old") for e in (start, tuned))
+        one, other = (e.find("keep", "old") for e in (start, tuned))
         assert one is not None and other is not None
         lost = other.metrics["nats_per_token"].value - one.metrics["nats_per_token"].value
-        score = m.scores["source/old"].value
-        assert m.costs["source/old"].value == pytest.approx(lost, abs=1e-9)
-        assert m.scores_alone["source/old"].by_seed == {0: pytest.approx(score)}
+        score = m.scores["keep/old"].value
+        assert m.costs["keep/old"].value == pytest.approx(lost, abs=1e-9)
+        assert m.scores_alone["keep/old"].by_seed == {0: pytest.approx(score)}
         assert m.distance is not None and m.distance > 0
         if m.arm == LORA:
             moved = load_file(run.path / "adapter_model.safetensors")
@@ -230,15 +231,15 @@ def test_a_whole_study_of_models_that_see(asked: dict[str, Any], world: dict[str
     requests = [ModelRequest(name=name, label=name) for name in BUDGETS]
     evaluate_models(requests, config.plan(None), Path("alone"), console=Console(file=io.StringIO()))
     for m in record.models:
-        own = json.loads(Path("alone", m.checkpoint, "source.old.json").read_text())["metrics"]["nats_per_token"]
-        before = m.scores["source/old"].value - m.costs["source/old"].value
+        own = json.loads(Path("alone", m.checkpoint, "keep.old.json").read_text())["metrics"]["nats_per_token"]
+        before = m.scores["keep/old"].value - m.costs["keep/old"].value
         assert before == pytest.approx(own["value"], abs=0.01)
-    assert record.leading("look", "target").chance == pytest.approx(0.4)  # type: ignore[union-attr]
+    assert record.leading("look", "learn").chance == pytest.approx(0.4)  # type: ignore[union-attr]
     # how far two models score on the same pictures: the correlation of their answers
     (alike,) = record.score_correlations
-    assert alike.entry == ("target", "vision", "acc") and alike.trials == list(range(len(record.models)))
+    assert alike.entry == ("learn", "vision", "acc") and alike.trials == list(range(len(record.models)))
     folders = [RunFolder(config.run_folder(m.checkpoint, names[m.arm], 0)).evaluated("result") for m in record.models]
-    right = np.array([[row["acc"] for row in folder.samples("target", "vision")] for folder in folders])
+    right = np.array([[row["acc"] for row in folder.samples("learn", "vision")] for folder in folders])
     for place, row in enumerate(alike.rows):
         for other, value in enumerate(row):
             a, b = right[place] - right[place].mean(), right[other] - right[other].mean()
@@ -248,7 +249,7 @@ def test_a_whole_study_of_models_that_see(asked: dict[str, Any], world: dict[str
     assert len(record.groups) == len(record.models) * len(FAMILIES)
     for g in record.groups:
         run = RunFolder(config.run_folder(g.checkpoint, names[g.arm], 0))
-        rows = [r for r in run.evaluated("result").samples("target", "vision") if r["task"] == g.group]
+        rows = [r for r in run.evaluated("result").samples("learn", "vision") if r["task"] == g.group]
         assert (g.n, g.chance) == (4, pytest.approx(1 / FAMILIES[g.group][1]))
         assert g.value == pytest.approx(statistics.fmean(r["acc"] for r in rows))
     assert [e.group for e in record.examples] == list(FAMILIES)
@@ -261,11 +262,11 @@ def test_a_whole_study_of_models_that_see(asked: dict[str, Any], world: dict[str
 
 
 def test_seeds_have_projectors_of_their_own_and_weights_go(asked: dict[str, Any]) -> None:
-    vary = {"learning_rate": [1e-2], "retention": ["direct", {"label_annealing": {"weight": 1}}, "sfa"]}
-    record = run_of(asked, seeds=[0, 1], vary=vary)
+    arms = ["direct", {"label_annealing": {"weight": 1}}, "sfa"]
+    record = run_of(asked, seeds=[0, 1], arms=arms, vary={"learning_rate": [1e-2]})
     assert [m.state for m in record.models] == ["complete"] * 6 and all(m.seeds == [0, 1] for m in record.models)
     for m in record.models:
-        by_seed = m.scores_alone["source/old"].by_seed
+        by_seed = m.scores_alone["keep/old"].by_seed
         assert len(set(by_seed.values())) == 2 and len(set(m.distance_by_seed.values())) == 2
     assert not list(Path("out").rglob("*.safetensors")), "nothing needs the weights any more"
 

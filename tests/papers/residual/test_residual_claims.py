@@ -70,7 +70,7 @@ class Made:
         off = self.spread * (seed - 1)
         held = [
             self.compared("following", "instructions", "acc", before, after, off),
-            self.compared("source", "old", "acc", before, after, 0.0),
+            self.compared("keep", "old", "acc", before, after, 0.0),
             self.compared("problems", "problems", FLEXIBLE, before, after, 0.0),
             self.compared("problems", "problems", STRICT, before, after, 0.0),
             self.compared("new_text", "held_out", "nats_per_token", before, after, 0.0),

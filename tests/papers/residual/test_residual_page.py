@@ -51,7 +51,7 @@ def printed(results: StudyResults, columns: list[Column], title: str) -> list[fl
 
 def test_a_study_leads_with_its_pairs(tmp_path, studied) -> None:
     bring, instruct = "What does a sibling's residual bring to the base?", "Is it as good as the instruct model?"
-    gained, lost = (make.compared("ifeval", 0.3, after, suite="target") for after in (0.5, 0.1))
+    gained, lost = (make.compared("ifeval", 0.3, after, suite="learn") for after in (0.5, 0.1))
     besides = dataclasses.replace(lost, metric="inst_level_loose_acc", primary=False)
     mean, choice = (dataclasses.replace(gained, suite="average", name=name) for name in ("average", "scale_choice"))
     pairs = [
@@ -138,7 +138,7 @@ def test_a_part_of_the_suite_leaves_cells_empty_and_forms_no_average(tmp_path, s
 
 
 def test_what_was_measured_besides_follows_the_papers_rows(tmp_path, studied) -> None:
-    news = make.evaluation("target", "held_out_news", {"nats_per_token": make.nats(2.2)}, kind="perplexity")
+    news = make.evaluation("learn", "held_out_news", {"nats_per_token": make.nats(2.2)}, kind="perplexity")
     make.write_evaluation(tmp_path / "evaluations" / "l3-base", news)
     r = StudyResults(tmp_path, studied)
     assert r.rows[-1].title == "held_out_news" and set(r.rows[-1].values) == {"l3-base"}

@@ -58,7 +58,7 @@ def test_scales_and_seeds_multiply(pair, news):
     assert names[2:] == [f"a-base-100-seed{s}{r}" for s in (0, 1) for r in ("", "-residual-x0.5", "-residual-x1")]
 
 
-WORLD = {"small": "world", "world": {"quick": True}, "budgets": [300, 600], "output_dir": "never"}
+WORLD = {"toy": "world", "world": {"quick": True}, "budgets": [300, 600], "output_dir": "never"}
 
 
 def test_each_seed_is_a_world_and_other_widths_have_the_first_worlds_pair_alone():
@@ -133,23 +133,23 @@ def test_one_small_world_needs_no_words_for_it():
         ({"starts": ["bas"]}, "starts: expected some of base, instruct, got 'bas'. Did you mean 'base'"),
         ({"seeds": [-1]}, "seeds[0]: expected a whole number of at least 0 and at most 4,294,967,295, got -1"),
         ({"derived": {"a": "o/x"}}, "derived: expected a name of its own"),
-        ({"small": "word"}, "small: expected one of world, got 'word' (text). Did you mean 'world'?"),
-        ({"small": "world", "world": {"silbing": True}}, "world: unknown key 'silbing'. Did you mean 'sibling'"),
-        ({"small": "world", "world": {"people": "many"}}, "world.people: expected a whole number, got 'many' (text)"),
-        ({"world": {"people": 40}}, "world: has no effect without small: world"),
-        ({"small": "world", "world": {"people": 1}}, "people: expected at least 2"),
-        ({"small": "world", "widths": [30]}, "widths: width: expected a multiple of the heads (4), got 30"),
-        ({"widths": [64]}, "widths: has no effect without small: world"),
-        ({"retuned": True}, "retuned: has no effect without small: world"),
+        ({"toy": "word"}, "toy: expected one of world, got 'word' (text). Did you mean 'world'?"),
+        ({"toy": "world", "world": {"silbing": True}}, "world: unknown key 'silbing'. Did you mean 'sibling'"),
+        ({"toy": "world", "world": {"people": "many"}}, "world.people: expected a whole number, got 'many' (text)"),
+        ({"world": {"people": 40}}, "world: has no effect without toy: world"),
+        ({"toy": "world", "world": {"people": 1}}, "people: expected at least 2"),
+        ({"toy": "world", "widths": [30]}, "widths: width: expected a multiple of the heads (4), got 30"),
+        ({"widths": [64]}, "widths: has no effect without toy: world"),
+        ({"retuned": True}, "retuned: has no effect without toy: world"),
         ({"restore": {"steps": 3}}, "restore.prompts: is missing: a file with prompts"),
         ({"restore": {"prompts": "none.jsonl"}}, "restore.prompts: no such file or folder: none.jsonl"),
         ({"restore": {"prompts": "o/prompts", "train": {"packing": True}}}, "restore: packing: has no effect"),
         ({"restore": {"stesp": 3}}, "restore: unknown key 'stesp'. Did you mean 'steps'"),
         ({"restore": {"prompts": "o/prompts", "by": []}}, "restore.by: expected"),
         ({"restore": {"prompts": "o/prompts", "by": ["sdft"]}}, "restore.by[0]: expected"),
-        ({"small": "world", "restore": {}, "starts": ["base"]}, "restore: begins with the continued instruct model"),
-        ({"small": "world", "restore": {}, "train": {"use_peft": True}}, "restore: expected whole weights"),
-        ({"small": "world", "world": ["sibling"]}, "world: expected a mapping, got ['sibling'] (list)"),
+        ({"toy": "world", "restore": {}, "starts": ["base"]}, "restore: begins with the continued instruct model"),
+        ({"toy": "world", "restore": {}, "train": {"use_peft": True}}, "restore: expected whole weights"),
+        ({"toy": "world", "world": ["sibling"]}, "world: expected a mapping, got ['sibling'] (list)"),
         ({"bugdets": [1]}, "unknown key 'bugdets'. Did you mean 'budgets'"),
         ({"corpus": None}, "corpus: is missing"),
     ],

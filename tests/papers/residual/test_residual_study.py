@@ -50,7 +50,7 @@ def test_every_model_is_made_measured_and_compared_once(study, tmp_path, monkeyp
     }
     runs = [p.name for p in (tmp_path / "out" / "runs").iterdir() if not p.name.startswith(".")]
     assert sorted(runs) == ["a-base-300", "a-instruct-300"], "the residual's base is the run that is there"
-    assert not list((tmp_path / "out" / "runs").rglob("*.safetensors")), "keep: none"
+    assert not list((tmp_path / "out" / "runs").rglob("*.safetensors")), "keep_weights: none"
     assert (tmp_path / "out" / "report.html").is_file()
     fitted.clear()
     again = run_residual_study(study(), console=quiet(), workers=1)
@@ -68,11 +68,11 @@ def test_a_model_that_fails_does_not_stop_the_others_and_is_tried_again(study, t
 
     monkeypatch.setattr(ModelBuilder, "measure", broken)
     with pytest.raises(HoldfastError, match=r"1 of 5 models failed[^$]*no memory for this one"):
-        run_residual_study(study(keep="all"), console=quiet(), workers=1)
+        run_residual_study(study(keep_weights="all"), console=quiet(), workers=1)
     states = {m.name: m.state for m in read_update(tmp_path / "out").models}
     assert states["a-instruct-300"] == "failed" and list(states.values()).count("complete") == 4
     monkeypatch.setattr(ModelBuilder, "measure", real)
-    assert [m.state for m in run_residual_study(study(keep="all"), console=quiet(), workers=1).models] == [
+    assert [m.state for m in run_residual_study(study(keep_weights="all"), console=quiet(), workers=1).models] == [
         "complete"
     ] * 5
 

@@ -62,7 +62,13 @@ def record(world: int, figures: dict[str, Any], *, mass: list[float], begins: in
 
     def point(step: int, value: float) -> Along:
         metric = Metric(value=value, n=240, unit="", higher_is_better=True, interval=(value - half, value + half))
-        about = {"suite": "knowledge", "name": "old_lettered", "kind": "lettered", "primary": "mass", "key": "k"}
+        about = {
+            "suite": "knowledge",
+            "name": "old_lettered",
+            "kind": "multiple_choice_letters",
+            "primary": "mass",
+            "key": "k",
+        }
         return Along(step=step, evaluations=[Evaluation(metrics={"mass": metric}, settings={}, model={}, **about)])
 
     task = {"metric": "acc", "unit": "share", "higher_is_better": True, "chance": 0.25}

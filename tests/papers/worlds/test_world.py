@@ -217,14 +217,14 @@ def test_names_and_values_are_one_token_each_and_text_comes_back(world, tokenize
 
 
 def test_letters_are_one_token_where_they_stand_alone(world):
-    from holdfast.evaluation.kinds.lettered import LetteredEntry
+    from holdfast.evaluation.kinds.multiple_choice_letters import LettersEntry
     from holdfast.evaluation.text.answer_position import OptionTokens
     from holdfast.papers.worlds.pretrain import BaseRecipe, Vocabulary, make_tokenizer
 
     texts = documents.pretraining_texts(world, PROSE, tellings=3)
     words = {"words": tuple(vocabulary(world)), "special_tokens": MARKERS, "chat_template": CHAT_TEMPLATE}
     tokenizer = make_tokenizer(texts, BaseRecipe(vocab_size=400), Vocabulary(**words, letters=(" A", " B")))
-    tokens = OptionTokens(tokenizer, LetteredEntry(suite="source", name="rows", data="rows"), advice="")
+    tokens = OptionTokens(tokenizer, LettersEntry(suite="keep", name="rows", data="rows"), advice="")
     for letter in "AB":
         messages = [{"role": "user", "content": "Where?"}, {"role": "assistant", "content": letter}]
         text = tokenizer.apply_chat_template(messages, tokenize=False)

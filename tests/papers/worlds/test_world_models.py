@@ -101,7 +101,7 @@ def test_the_suite_asks_all_of_it(made):
 
     plan, problems = parse_evaluation({"suites": [made["suite"]]})
     assert problems == [] and check_plan(plan, load_tokenizer(made["base"])) == []
-    assert plan.suites == ("source", "target", "following")
+    assert plan.suites == ("keep", "learn", "following")
     names = {e.name for e in plan.entries}
     assert names == {
         "old_knowledge",
@@ -130,10 +130,10 @@ def test_the_suite_is_measured(made, tmp_path):
         "prompt_level_loose_acc",
         "inst_level_loose_acc",
     }
-    found = json.loads((tmp_path / "measured" / "instruct" / "source.word_problems.json").read_text())
+    found = json.loads((tmp_path / "measured" / "instruct" / "keep.word_problems.json").read_text())
     assert set(found["metrics"]) == {"exact_match,strict-match", "exact_match,flexible-extract"}
     assert found["primary"] == "exact_match,flexible-extract"
-    found = json.loads((tmp_path / "measured" / "base" / "source.old_lettered.json").read_text())
+    found = json.loads((tmp_path / "measured" / "base" / "keep.old_lettered.json").read_text())
     assert found["kind"] == "lettered" and found["settings"]["subtasks"] == ["city", "job", "pet", "year"]
 
 
@@ -360,7 +360,7 @@ def test_a_base_of_the_real_size_knows_what_it_was_taught_and_the_instruct_model
     def figure(model: str, entry: str, metric: str) -> float:
         return json.loads((tmp_path / "measured" / model / f"{entry}.json").read_text())["metrics"][metric]["value"]
 
-    assert figure("base", "source.old_knowledge", "acc") >= 0.9
-    assert figure("base", "target.new_knowledge", "acc") <= 0.4, "nobody knows what was not told"
+    assert figure("base", "keep.old_knowledge", "acc") >= 0.9
+    assert figure("base", "learn.new_knowledge", "acc") <= 0.4, "nobody knows what was not told"
     assert figure("instruct", "following.instructions", "inst_level_strict_acc") >= 0.7
     assert figure("base", "following.instructions", "inst_level_strict_acc") <= 0.15

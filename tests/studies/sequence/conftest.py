@@ -34,9 +34,7 @@ def asked(base, tmp_path):
             file.write_text("".join(json.dumps({"text": t}) + "\n" for t in rows))
         tasks[name] = {
             "train": {"dataset_name": str(tmp_path / f"{name}_train.jsonl")},
-            "evaluation": [
-                {"perplexity": str(tmp_path / f"{name}_heldout.jsonl"), "name": f"{name}_text", "window": 64}
-            ],
+            "learn": [{"perplexity": str(tmp_path / f"{name}_heldout.jsonl"), "name": f"{name}_text", "window": 64}],
         }
 
     def make(*, names=("rivers", "letters"), **changes):

@@ -145,7 +145,7 @@ def test_methods_that_hold_on_to_the_base(asked):
     """From the first task on, where the base is what should be kept; who needs earlier tasks' data begins later."""
     arms = ["single", {"sfa": {"p": 0.5}}, {"replay": {"fraction": 0.1}}, {"ewc": {"coefficient": 1.0}}]
     more = [[{"label_annealing": {"weight": 1.0}}, {"budget": {"kl": 0.1}}], [{"train": {"learning_rate": 1e-4}}]]
-    config = sequence_config(asked(arms=[*arms, *more], hold_first=True))
+    config = sequence_config(asked(arms=[*arms, *more], from_first_task=True))
     first = {c.arm.label: config.models[c.models[0]] for c in config.chains}
     shown = {label: [next(iter(m)) for m in model.settings["retention"]] for label, model in first.items()}
     assert shown["SFA, p 0.5"] == ["sfa"] and len(shown) == len(config.chains)
@@ -193,7 +193,7 @@ def test_arms_may_come_later(asked):
         ({"orders": [["rivers", "leters"]]}, "orders: no such task: 'leters'. Did you mean 'letters'?"),
         (
             {"tasks": {"rivers": {"train": {"dataset_name": "x"}}}},
-            "tasks.rivers.evaluation: is missing: what scores it",
+            "tasks.rivers.learn: is missing: what scores it",
         ),
         ({"tasks": {"rivers": {"trian": {}}}}, "tasks.rivers: unknown key 'trian'. Did you mean 'train'?"),
         ({"continue_from": "SFA"}, "continue_from: expected the label of an arm (sequential fine-tuning), got 'SFA'"),

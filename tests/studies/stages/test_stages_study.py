@@ -35,7 +35,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         "tuned": ["one", "two"],
         "restoring": "restoring.jsonl",
         "probing": "probing.jsonl",
-        "evaluation": [{"choices": "questions.jsonl", "name": "facts"}],
+        "keep": [{"multiple_choice": "questions.jsonl", "name": "facts"}],
         "restore": {"use_cpu": True},
     }
 
@@ -71,8 +71,8 @@ def test_every_checkpoint_is_restored_and_the_base_too(files: dict[str, Any]) ->
             "select.minimum_tokens: expected at most max_length (512), got 600",
         ),
         ({"probing": None}, "probing: goes together with `restoring`"),
-        ({"evaluation": [{"perplexity": "probing.jsonl"}]}, "expected at least one entry whose questions are right or"),
-        ({"remedy": "label_annealing"}, "remedy: fine-tunes once more, so it needs `train`"),
+        ({"keep": [{"perplexity": "probing.jsonl"}]}, "expected at least one entry whose questions are right or"),
+        ({"with_retention": "label_annealing"}, "with_retention: fine-tunes once more, so it needs `train`"),
         ({"restore": {"seed": 1}}, "restore.seed: is set by the study"),
     ],
 )
@@ -140,7 +140,7 @@ def test_a_remedy_may_be_added_to_a_study_and_not_be_changed(files: dict[str, An
     Path("chats.jsonl").write_text(json.dumps({"prompt": "a", "completion": "b"}) + "\n")
     del files["tuned"]
     without = stages_config({**files, "train": "chats.jsonl", "epochs": 2})
-    later = stages_config({**files, "train": "chats.jsonl", "epochs": 2, "remedy": "label_annealing"})
+    later = stages_config({**files, "train": "chats.jsonl", "epochs": 2, "with_retention": "label_annealing"})
     assert later.differences(without.resolved) == []
     budget = {**corpus_of("questions.jsonl"), "tokens": 9}
     given = {k: v for k, v in {**files, "train": "chats.jsonl", "epochs": 2, **budget}.items() if v is not None}
@@ -151,9 +151,9 @@ def test_a_remedy_may_be_added_to_a_study_and_not_be_changed(files: dict[str, An
     assert steps[: len(without.steps)] == list(without.steps), "what was done keeps its place"
     assert [job.after for job in later.jobs()][: len(without.steps)] == [job.after for job in without.jobs()]
     assert steps[len(without.steps) :] == ["tune-remedy", "remedy-1-restored", "remedy-2-restored"]
-    for other in (without, stages_config({**files, "train": "chats.jsonl", "epochs": 2, "remedy": "l2"})):
+    for other in (without, stages_config({**files, "train": "chats.jsonl", "epochs": 2, "with_retention": "l2"})):
         (difference,) = other.differences(later.resolved)
-        assert difference.startswith("remedy: was {'label_annealing'")
+        assert difference.startswith("with_retention: was {'label_annealing'")
 
 
 def test_a_fine_tuning_is_measured_on_the_way_where_that_is_asked(files: dict[str, Any]) -> None:
@@ -175,7 +175,7 @@ def test_what_could_not_be_looked_for_in_the_corpus_is_named(files: dict[str, An
 
     Path("text.jsonl").write_text('{"text": "a"}\n')
     corpus = {"restoring": None, "probing": None, "corpus": ["text.jsonl"], "tokens": 9, "output_dir": "study"}
-    asked = {**files, **corpus, "evaluation": [*files["evaluation"], {"task": "arc_easy"}]}
+    asked = {**files, **corpus, "keep": [*files["keep"], {"task": "arc_easy"}]}
     config = stages_config({k: v for k, v in asked.items() if v is not None})
     assert config.question_files == [Path("questions.jsonl").resolve()]
     Path("study/texts").mkdir(parents=True)
@@ -209,8 +209,8 @@ def test_a_base_that_knows_nothing_is_seen_before_anything_is_restored(
         study.make(restore)
     assert not Path("none/runs").exists() and notes == []
 
-    both = [{"choices": f"{name}.jsonl", "name": name} for name in ("zeros", "ones")]
-    study = StagesStudy(stages_config({**files, "base": str(model_folder), "evaluation": both, "output_dir": "some"}))
+    both = [{"multiple_choice": f"{name}.jsonl", "name": name} for name in ("zeros", "ones")]
+    study = StagesStudy(stages_config({**files, "base": str(model_folder), "keep": both, "output_dir": "some"}))
     assert study.make(task).folder == "base-measured"
     (note,) = notes
     found = {e.name: outcome.is_above_chance(e) for e in outcome.EvaluationFolder("some/base-measured/model").all()}

@@ -34,7 +34,7 @@ def material(tmp_path_factory) -> dict[str, str]:
         "logging_steps": 1,
         "save_steps": 2,
         "use_cpu": True,
-        "evaluation": {"source": [str(place / "prose.jsonl")], "target": [str(place / "code.jsonl")]},
+        "evaluation": {"keep": [str(place / "prose.jsonl")], "learn": [str(place / "code.jsonl")]},
     }
 
 
@@ -44,7 +44,7 @@ def asked(material, tmp_path) -> dict:
     return {
         "name": "tiny",
         "train": dict(material),
-        "vary": {"retention": [{"label_annealing": {"weight": [0.5, 2]}}, {"l2": {"coefficient": [0.01, 0.1]}}]},
+        "arms": [{"label_annealing": {"weight": [0.5, 2]}}, {"l2": {"coefficient": [0.01, 0.1]}}],
         "seeds": [0],
         "output_dir": str(tmp_path / "study"),
     }

@@ -38,7 +38,7 @@ def comparison(
 
 def a_run(seed: int, target: float, source: float) -> SeedRun:
     """`target` and `source` are gains."""
-    pairs = [comparison("source", "prose", -source), comparison("target", "code", -target)]
+    pairs = [comparison("keep", "prose", -source), comparison("learn", "code", -target)]
     return SeedRun(
         seed=seed, folder=f"runs/x/seed-{seed}", host="h", seconds=1.0, training_seconds=0.5, comparisons=pairs
     )

@@ -14,7 +14,7 @@ from holdfast.studies.sweep.session import SweepStudy
 from holdfast.studies.sweep.study import PARAMS
 from studies.sweep.stand_in_runs import a_run, weight_of
 
-ANNEALED = {"retention": [{"label_annealing": {"weight": [0.5, 2]}}]}
+ANNEALED = [{"label_annealing": {"weight": [0.5, 2]}}]
 
 
 def fading(settings, seed):
@@ -28,7 +28,7 @@ def weights(found):
 
 
 def asked_for(rule, extend, **more):
-    return {"vary": ANNEALED, "select": {"rule": rule}, "search": {"sampler": "grid", "extend": extend}, **more}
+    return {"arms": ANNEALED, "select": {"rule": rule}, "search": {"sampler": "grid", "extend": extend}, **more}
 
 
 def test_it_grows_until_the_rule_drops_a_value(ran):
@@ -47,10 +47,10 @@ def test_it_grows_until_the_rule_drops_a_value(ran):
 
 @pytest.mark.slow
 def test_it_grows_at_the_weak_end_where_nothing_is_learnt(ran):
-    """All of 16 and 64 is dropped, 4 improves the target: the rule sees both sides of its choice's edge, but 4 is the
+    """All of 16 and 64 is dropped, 4 improves the learn: the rule sees both sides of its choice's edge, but 4 is the
     last value, so 1 follows; then the choice lies inside."""
-    strong = {"retention": [{"label_annealing": {"weight": [16, 64]}}]}
-    found = ran(fading, **asked_for("paper", 5, vary=strong))
+    strong = [{"label_annealing": {"weight": [16, 64]}}]
+    found = ran(fading, **asked_for("paper", 5, arms=strong))
     assert weights(found) == [16, 64, 4.0, 1.0]
     assert "drops all of its values" in found.record.notes[0]
 
@@ -59,15 +59,15 @@ def test_it_grows_at_the_weak_end_where_nothing_is_learnt(ran):
 def test_lines_grow_each_by_itself_and_not_beyond_what_a_method_takes(ran):
     """Each temperature has its line. After the decays 0.9 and 0.99 comes 1.089, which is none: the grid grows at its
     other end alone."""
-    two = {"retention": [{"label_annealing": {"weight": [0.5, 2], "temperature": [1, 2]}}, {"l2": {"coefficient": 1}}]}
-    found = ran(fading, **asked_for("paper", 1, vary=two))
+    two = [{"label_annealing": {"weight": [0.5, 2], "temperature": [1, 2]}}, {"l2": {"coefficient": 1}}]
+    found = ran(fading, **asked_for("paper", 1, arms=two))
     grown = [t.params for t in found.record.trials[6:]]
     assert [(p["label_annealing.weight"], p["label_annealing.temperature"]) for p in grown] == [
         (8.0, 1),
         (8.0, 2),
     ]
-    decays = {"retention": [{"ema": {"decay": [0.9, 0.99]}}]}
-    bounded = ran(lambda settings, seed: a_run(seed, 1.0, -0.1), **asked_for("paper", 2, vary=decays, name="bounded"))
+    decays = [{"ema": {"decay": [0.9, 0.99]}}]
+    bounded = ran(lambda settings, seed: a_run(seed, 1.0, -0.1), **asked_for("paper", 2, arms=decays, name="bounded"))
     assert [t.params["ema.decay"] for t in bounded.record.trials[1:]] == [0.9, 0.99, 0.818182, 0.743802]
 
 
@@ -103,7 +103,7 @@ def test_what_still_has_to_grow_is_not_finished(study_of, monkeypatch):
     assert (opened.record().status, opened.record().finished, weights(found)) == ("interrupted", None, [0.5, 2])
     found.work()
     assert opened.record().status == "finished" and opened.record().finished and weights(found) == [0.5, 2, 8.0]
-    other = dataclasses.replace(found.config, select={"rule": "target_within", "points": 10.0})
+    other = dataclasses.replace(found.config, select={"rule": "keep_within", "points": 10.0})
     assert extended_grid(opened.study.outcome(opened.state()), other) == []
     opened.study = SweepStudy(other)  # as `sweep report --rule` does; by this rule 0.125 would follow
     assert len(extended_grid(opened.record(), other)) == 1 and opened.record().status == "finished"
@@ -135,16 +135,16 @@ def test_alternatives_are_added_behind_a_grid_that_grew(study_of):
     """What is there keeps its slots, also what the grid has grown by; the new alternative's trials follow."""
     first = study_of(fading, **asked_for("paper", 1))
     first.work()
-    before = [(t.number, t.label, t.way) for t in first.record.trials]
+    before = [(t.number, t.label, t.arm) for t in first.record.trials]
     assert before[-1][1:] == ("label annealing, weight 8", "label annealing")
-    more = {"retention": [*ANNEALED["retention"], {"l2": {"coefficient": [0.5, 2.0]}}]}
-    second = study_of(fading, **asked_for("paper", 1, vary=more))
+    more = [*ANNEALED, {"l2": {"coefficient": [0.5, 2.0]}}]
+    second = study_of(fading, **asked_for("paper", 1, arms=more))
     second.work()
     record = second.record
-    assert [(t.number, t.label, t.way) for t in record.trials][: len(before)] == before
-    assert len(second.calls) == 3 and [t.way for t in record.trials[len(before) :]] == ["L2"] * 3
+    assert [(t.number, t.label, t.arm) for t in record.trials][: len(before)] == before
+    assert len(second.calls) == 3 and [t.arm for t in record.trials[len(before) :]] == ["L2"] * 3
     assert record.status == "finished"
-    third = study_of(fading, **asked_for("paper", 1, vary=more))
+    third = study_of(fading, **asked_for("paper", 1, arms=more))
     assert third.work() == 0
-    with pytest.raises(ConfigError, match=r"vary.retention"):
+    with pytest.raises(ConfigError, match=r"arms"):
         study_of(fading, **asked_for("paper", 1))

@@ -16,7 +16,7 @@ from holdfast.records.study import SeedRun, StudyRecord, TrialRecord, read_study
 from holdfast.statistics.shares import shares
 from holdfast.studies.sweep.sample_pairs import with_correlations
 
-TARGET, SOURCE = ("target", "target text"), ("source", "source text")
+TARGET, SOURCE = ("learn", "learn text"), ("keep", "keep text")
 N, SEEDS = 40, (0, 1)
 
 
@@ -63,9 +63,9 @@ def study(tmp_path) -> tuple[StudyRecord, dict[int, np.ndarray]]:
         trials.append(
             TrialRecord(number=number, state="complete", kind=kind, label=kind, params={}, settings={}, runs=runs)
         )
-    sides = [objective("target"), objective("source")]
+    sides = [objective("learn"), objective("keep")]
     record = StudyRecord(
-        name="s", status="finished", created="", config={}, seeds=list(SEEDS), target=sides[0], source=sides[1],
+        name="s", status="finished", created="", config={}, seeds=list(SEEDS), learn=sides[0], keep=sides[1],
         pairs=[], trials=trials, selection={},
     )  # fmt: skip
     return record, influences
@@ -91,7 +91,7 @@ def test_a_share_is_that_of_pairs(study, tmp_path):
     (kept, _), (apart, _) = (shares(r.trials[1], r) for r in (found, record))
     assert kept.value == apart.value
     assert np.ptp(kept.interval) < 0.5 * np.ptp(apart.interval)
-    entry = found.target.entries[0]
+    entry = found.learn.entries[0]
     compared = [
         [c for run in trial.runs for c in run.comparisons if (c.suite, c.name, c.metric) == entry]
         for trial in found.trials[:2]
@@ -111,7 +111,7 @@ def test_samples_that_are_not_there_are_counted(study, tmp_path):
     shutil.rmtree(tmp_path / "runs/2/seed-1")
     found = with_correlations(record, tmp_path)
     assert found.correlations[0].trials == [0, 1]
-    assert len(found.notes) == 2 and "target/target text: 1 of 3 complete trials cannot be paired" in found.notes[0]
+    assert len(found.notes) == 2 and "learn/learn text: 1 of 3 complete trials cannot be paired" in found.notes[0]
     assert found.notes[0].endswith("nats_per_token was not measured")
     assert shares(found.trials[2], found) == shares(record.trials[2], record)
 

@@ -9,16 +9,18 @@ from holdfast.studies.engine.space import read_space
 KNOWN = ["learning_rate", "max_steps", "lora_target_modules", "dataset_name"]
 
 
-def space_of(vary, base=None, *, grid=True):
+def space_of(section, base=None, *, grid=True):
     problems: list[str] = []
-    found = read_space(vary, base, grid=grid, known=KNOWN, problems=problems)
+    vary = {key: values for key, values in section.items() if key != "arms"}
+    found = read_space(section.get("arms"), vary, base, grid=grid, known=KNOWN, problems=problems)
     assert problems == []
     return found
 
 
-def problems_of(vary, base=None, *, grid=True):
+def problems_of(section, base=None, *, grid=True):
     problems: list[str] = []
-    read_space(vary, base, grid=grid, known=KNOWN, problems=problems)
+    vary = {key: values for key, values in section.items() if key != "arms"}
+    read_space(section.get("arms"), vary, base, grid=grid, known=KNOWN, problems=problems)
     return problems
 
 
@@ -26,7 +28,7 @@ def test_parameters_belong_to_their_alternative():
     """2 weights x 2 temperatures + 3 coefficients + one combination of 2, each under 2 learning rates."""
     found = space_of(
         {
-            "retention": [
+            "arms": [
                 {"label_annealing": {"weight": [0.3, 1], "temperature": [1, 2]}},
                 {"l2": {"coefficient": {"log": [0.001, 0.1], "points": 3}}},
                 [{"replay": {"data": "old.jsonl", "fraction": 0.1}}, {"label_annealing": {"weight": [0.3, 1]}}],
@@ -52,18 +54,18 @@ def test_parameters_belong_to_their_alternative():
 
 
 def test_a_preset_is_its_methods_under_its_name():
-    found = space_of({"retention": [{"asft": {"weight": [0.05, 0.1]}}, "asft", [{"asft": None}, {"label": "mine"}]]})
+    found = space_of({"arms": [{"asft": {"weight": [0.05, 0.1]}}, "asft", [{"asft": None}, {"label": "mine"}]]})
     settings = [found.settings({}, params)["retention"] for params in found.grid()]
     held = [[{"token_weighting": {"kind": "dft"}}, {"label_annealing": {"weight": w}}] for w in (0.05, 0.1, 0.1, 0.1)]
     assert settings == held
-    assert [a.text for a in found.alternatives] == ["asft", "asft #2", "mine"]
+    assert [a.text for a in found.arms] == ["asft", "asft #2", "mine"]
     assert space_of({}, ["asft"]).settings({}, {})["retention"] == held[1]
 
 
 def test_labels_name_what_varies():
     found = space_of(
         {
-            "retention": [{"label_annealing": {"weight": [0.3, 1]}}, {"l2": {"coefficient": 0.1}}],
+            "arms": [{"label_annealing": {"weight": [0.3, 1]}}, {"l2": {"coefficient": 0.1}}],
             "learning_rate": [1e-5, 3e-5],
         }
     )
@@ -80,7 +82,7 @@ def test_labels_name_what_varies():
 def test_settings_of_one_alternative():
     """Other rates of direct fine-tuning beside methods that are tried at one rate."""
     found = space_of(
-        {"retention": [{"l2": {"coefficient": [0.1, 1]}}, {"train": {"learning_rate": [1e-4, 4e-4], "max_steps": 7}}]}
+        {"arms": [{"l2": {"coefficient": [0.1, 1]}}, {"train": {"learning_rate": [1e-4, 4e-4], "max_steps": 7}}]}
     )
     base = {"learning_rate": 2e-4, "max_steps": 5, "retention": []}
     settings = [found.settings(base, params) for params in found.grid()]
@@ -94,7 +96,7 @@ def test_settings_of_one_alternative():
         "direct fine-tuning, learning rate 0.0001",
         "direct fine-tuning, learning rate 0.0004",
     ]
-    assert [found.alternative(p).kind for p in found.grid()][2:] == ["direct", "direct"]
+    assert [found.arm(p).kind for p in found.grid()][2:] == ["direct", "direct"]
     assert len(list(found.corners())) == 4 and base["learning_rate"] == 2e-4
 
 
@@ -150,7 +152,7 @@ class FixedTrial:
 
 def test_only_the_chosen_alternative_is_drawn():
     vary = {
-        "retention": [{"label_annealing": {"weight": {"log": [0.1, 10]}}}, {"l2": {"coefficient": {"log": [1e-4, 1]}}}],
+        "arms": [{"label_annealing": {"weight": {"log": [0.1, 10]}}}, {"l2": {"coefficient": {"log": [1e-4, 1]}}}],
         "max_steps": {"linear": [10, 50], "step": 10},
     }
     found = space_of(vary, grid=False)
@@ -169,13 +171,13 @@ def test_only_the_chosen_alternative_is_drawn():
 @pytest.mark.parametrize(
     ("vary", "expected"),
     [
-        ({"retention": []}, "vary.retention: expected a list of alternatives"),
-        ({"retention": [{"label_anealing": {}}]}, "unknown method 'label_anealing'; known: none, label_annealing"),
+        ({"arms": []}, "arms: expected a list of ways to train"),
+        ({"arms": [{"label_anealing": {}}]}, "unknown method 'label_anealing'; known: none, label_annealing"),
         (
-            {"retention": [{"l2": {"coefficient": []}}]},
-            "vary.retention[0].l2.coefficient: expected at least one value to try, got an empty list",
+            {"arms": [{"l2": {"coefficient": []}}]},
+            "arms[0].l2.coefficient: expected at least one value to try, got an empty list",
         ),
-        ({"retention": [{"l2": {"coefficient": {"log": [0.1, 1]}}}]}, "a grid needs to know how many points"),
+        ({"arms": [{"l2": {"coefficient": {"log": [0.1, 1]}}}]}, "a grid needs to know how many points"),
         (
             {"learning_rate": {"log": [0, 1], "points": 3}},
             "vary.learning_rate.log[0]: expected a number above 0, got 0",
@@ -188,7 +190,7 @@ def test_only_the_chosen_alternative_is_drawn():
         ({"seed": [0, 1]}, "vary.seed: seeds are repetitions of every trial"),
         ({"l2.coefficient": [1, 2]}, "vary.l2.coefficient: train.retention does not name l2"),
         ({"learning_rate": {"points": 3}}, "vary.learning_rate: expected a list of values, {log: [low, high]} or"),
-        ({"retention": [{"asft": {"weight": [0, 0.1]}}]}, "vary.retention[0].asft.weight: expected a number above 0"),
+        ({"arms": [{"asft": {"weight": [0, 0.1]}}]}, "arms[0].asft.weight: expected a number above 0"),
     ],
 )
 def test_mistakes(vary, expected):

@@ -164,7 +164,7 @@ print(storage.take(storage.load({config.name!r}), this_process()).number)
 def test_a_trial_given_back_waits_with_what_was_drawn(named, opened):
     draws = {
         **named,
-        "vary": {"retention": [{"label_annealing": {"weight": {"log": [0.1, 10]}}}]},
+        "arms": [{"label_annealing": {"weight": {"log": [0.1, 10]}}}],
         "search": {"sampler": "tpe", "trials": 2, "seed": 5},
     }
     config = study_config(draws, prepared=True)

@@ -25,8 +25,8 @@ def test_a_study(asked):
         "L2, coefficient 0.01",
         "L2, coefficient 0.1",
     ]
-    assert config.target.entries == (("target", "code", None),)
-    assert config.source.label == "prose"
+    assert config.learn.entries == (("learn", "code", None),)
+    assert config.keep.label == "prose"
     assert config.reference()["retention"] == []
     assert config.notes == [
         "train.output_dir has no effect: every trial has a folder of its own.",
@@ -37,7 +37,7 @@ def test_a_study(asked):
 
 def test_the_training_configuration_may_be_a_file(asked, tmp_path):
     (tmp_path / "run.yaml").write_text(yaml.safe_dump(asked["train"]))
-    (tmp_path / "knee.yaml").write_text(yaml.safe_dump({"train": "run.yaml", "vary": asked["vary"], "select": "knee"}))
+    (tmp_path / "knee.yaml").write_text(yaml.safe_dump({"train": "run.yaml", "arms": asked["arms"], "select": "knee"}))
     config = load_study(tmp_path / "knee.yaml", {"output_dir": "elsewhere", "workers": None})
     assert (config.name, str(config.output_dir), config.select) == ("knee", "elsewhere", {"rule": "knee"})
     assert config.train == asked["train"]
@@ -51,7 +51,7 @@ def test_the_knee_is_taken_where_nothing_is_asked_for_and_nothing_is_recorded(as
     assert study_config(plain).select == {"rule": "paper", "strict": True}, (
         "a study keeps the rule that it was begun with"
     )
-    assert study_config({**plain, "select": "target_within"}).select == {"rule": "target_within"}
+    assert study_config({**plain, "select": "keep_within"}).select == {"rule": "keep_within"}
     (out / "study.json").write_text("{")
     assert study_config(plain).resolved["select"] == {"rule": "knee"}
 
@@ -60,7 +60,7 @@ def test_direct_fine_tuning_has_rates_of_its_own(asked):
     """They are its own: the methods stay at the base's; one that is the base's is the reference."""
     rate = asked["train"]["learning_rate"]
     rates = {"direct": {"learning_rate": [rate, 1e-4, 1e-3]}}
-    config = study_config({**asked, "vary": {"retention": [rates, {"l2": {"coefficient": [0.1, 1.0]}}]}})
+    config = study_config({**asked, "arms": [rates, {"l2": {"coefficient": [0.1, 1.0]}}]})
     trials = config.trials()
     assert [config.space.label(p) for p in trials] == [
         "direct fine-tuning, learning rate 0.0001",
@@ -70,17 +70,15 @@ def test_direct_fine_tuning_has_rates_of_its_own(asked):
     ]
     assert [config.settings(p)["learning_rate"] for p in trials] == [1e-4, 1e-3, rate, rate]
     assert [config.settings(p)["retention"] for p in trials[:2]] == [[], []]
-    assert config.space.alternative(trials[0]).kind == "direct"
-    one = study_config(
-        {**asked, "vary": {"retention": [{"none": {"learning_rate": 1e-4}}], "learning_rate": [1.0, 2.0]}}
-    )
+    assert config.space.arm(trials[0]).kind == "direct"
+    one = study_config({**asked, "arms": [{"none": {"learning_rate": 1e-4}}], "vary": {"learning_rate": [1.0, 2.0]}})
     assert [one.settings(p)["learning_rate"] for p in one.trials()] == [1e-4], "its own wins over the shared one"
     assert [one.space.label(p) for p in one.trials()] == ["direct fine-tuning, learning rate 0.0001"]
 
 
 def test_what_the_base_leaves_open_has_its_first_value_in_the_reference(asked):
     train = {k: v for k, v in asked["train"].items() if k != "learning_rate"}
-    config = study_config({**asked, "train": train, "vary": {"learning_rate": [2e-3, 1e-3]}})
+    config = study_config({**asked, "train": train, "arms": [], "vary": {"learning_rate": [2e-3, 1e-3]}})
     assert config.reference()["learning_rate"] == 2e-3
     assert len(config.trials()) == 1  # the other rate
 
@@ -89,25 +87,26 @@ def test_everything_wrong_is_said_at_once(asked):
     values = {
         **asked,
         "train": {**asked["train"], "learning_rat": 1},
-        "vary": {"retention": [{"l2": {"coefficient": []}}], "max_step": [1]},
-        "objectives": {"target": "code", "source": ["pros"]},
+        "arms": [{"l2": {"coefficient": []}}],
+        "vary": {"max_step": [1]},
+        "objectives": {"learn": "code", "keep": ["pros"]},
         "seeds": [0, 0],
         "search": {"sampler": "gird"},
         "select": {"rule": "paper", "points": 1},
-        "keep": "some",
+        "keep_weights": "some",
         "serch": 1,
     }
     found = problems_of(values)
     print("\n".join(found))
     for expected in (
         "train: unknown key 'learning_rat'. Did you mean 'learning_rate'?",
-        "vary.retention[0].l2.coefficient: expected at least one value",
+        "arms[0].l2.coefficient: expected at least one value",
         "vary.max_step: no such key in a training configuration. Did you mean 'max_steps'?",
-        "objectives.source: 'pros' is not among the evaluation entries. Did you mean 'prose'? Entries: prose, code.",
+        "objectives.keep: 'pros' is not among the evaluation entries. Did you mean 'prose'? Entries: prose, code.",
         "seeds: expected different whole numbers",
         "search.sampler: expected one of grid, random, tpe, nsga2, got 'gird' (text). Did you mean 'grid'?",
-        "select.points: belongs to the rule target_within",
-        "keep: expected one of all, frontier, none, got 'some'",
+        "select.points: belongs to the rule keep_within",
+        "keep_weights: expected one of all, frontier, none, got 'some'",
         "unknown key 'serch'. Did you mean 'search'?",
     ):
         assert any(expected in p for p in found), expected
@@ -115,7 +114,7 @@ def test_everything_wrong_is_said_at_once(asked):
 
 
 def test_values_that_a_method_refuses_are_found_before_anything_runs(asked):
-    asked["vary"] = {"retention": [{"l2": {"coefficient": [-1, 0.1]}}], "learning_rate": [1e-3, "fast"]}
+    asked |= {"arms": [{"l2": {"coefficient": [-1, 0.1]}}], "vary": {"learning_rate": [1e-3, "fast"]}}
     found = problems_of(asked)
     assert any("l2.coefficient: expected a number of at least 0, got -1" in p for p in found)
     assert any("learning_rate: expected a number" in p and "fast" in p for p in found)
@@ -125,19 +124,19 @@ def test_values_that_a_method_refuses_are_found_before_anything_runs(asked):
     ("changes", "expected"),
     [
         (
-            {"evaluation": {"source": ["{prose}"]}},
-            "objectives.target: is missing, and train.evaluation measures nothing as target",
+            {"evaluation": {"keep": ["{prose}"]}},
+            "objectives.learn: is missing, and train.evaluation measures nothing as learn",
         ),
         (
-            {"evaluation": {"source": ["{prose}", "arc_easy"], "target": ["{code}"]}},
-            "objectives.source: nats and shares have no mean",
+            {"evaluation": {"keep": ["{prose}", "arc_easy"], "learn": ["{code}"]}},
+            "objectives.keep: nats and shares have no mean",
         ),
-        ({"evaluation": {"source": ["{prose}"], "target": ["{code}"], "before": False}}, "leaves the start unmeasured"),
+        ({"evaluation": {"keep": ["{prose}"], "learn": ["{code}"], "before": False}}, "leaves the start unmeasured"),
     ],
 )
 def test_objectives_that_are_not_measured(asked, changes, expected):
     plan = asked["train"]["evaluation"]
-    files = {"prose": plan["source"][0], "code": plan["target"][0]}
+    files = {"prose": plan["keep"][0], "code": plan["learn"][0]}
     asked["train"] |= yaml.safe_load(fill_in(yaml.safe_dump(changes), files))
     assert any(expected in p for p in problems_of(asked))
 
@@ -150,18 +149,18 @@ def fill_in(text, files) -> str:
 
 def test_other_entries_than_the_target_may_choose(asked, material):
     """By default the target is all of its suite but for what chooses; without one nothing is different."""
-    two = {**material["evaluation"], "target": [*material["evaluation"]["target"], {"name": "dev", **a_text(asked)}]}
+    two = {**material["evaluation"], "learn": [*material["evaluation"]["learn"], {"name": "dev", **a_text(asked)}]}
     asked["train"] |= {"evaluation": two}
     plain = study_config(asked)
-    assert (plain.target.label, plain.validation, plain.measures[0]) == ("mean of code, dev", None, "target gain")
-    assert [*plain.resolved["objectives"]] == ["target", "source"] and plain.judged_by == (plain.target, plain.source)
+    assert (plain.learn.label, plain.validation, plain.measures[0]) == ("mean of code, dev", None, "learn gain")
+    assert [*plain.resolved["objectives"]] == ["learn", "keep"] and plain.judged_by == (plain.learn, plain.keep)
     config = study_config({**asked, "objectives": {"validation": ["dev"]}})
-    assert config.target.label == "code" and config.validation is not None and config.validation.label == "dev"
-    assert config.judged_by == (config.validation, config.source) and config.measures[0] == "validation gain"
-    assert config.resolved["objectives"]["validation"] == [["target", "dev", None]]
+    assert config.learn.label == "code" and config.validation is not None and config.validation.label == "dev"
+    assert config.judged_by == (config.validation, config.keep) and config.measures[0] == "validation gain"
+    assert config.resolved["objectives"]["validation"] == [["learn", "dev", None]]
     assert study_config(config.resolved, prepared=True).validation == config.validation, "what other workers read"
-    named = study_config({**asked, "objectives": {"target": "code"}})
-    assert config.differences(named.resolved) == ["objectives.validation: not set there, [['target', 'dev', None]] now"]
+    named = study_config({**asked, "objectives": {"learn": "code"}})
+    assert config.differences(named.resolved) == ["objectives.validation: not set there, [['learn', 'dev', None]] now"]
 
 
 def a_text(asked) -> dict:
@@ -172,15 +171,15 @@ def a_text(asked) -> dict:
     ("validation", "expected"),
     [
         ("dve", "objectives.validation: 'dve' is not among the evaluation entries. Did you mean 'dev'?"),
-        ("code", "objectives.validation: code is in the target too, so it would choose what it reports"),
-        ("arc_easy", "objectives.validation: expected entries in the unit of the target (code), got arc_easy"),
+        ("code", "objectives.validation: code is in learn too, so it would choose what it reports"),
+        ("arc_easy", "objectives.validation: expected entries in the unit of learn (code), got arc_easy"),
         (["dev", "arc_easy"], "objectives.validation: nats and shares have no mean"),
     ],
 )
 def test_a_validation_that_cannot_choose(asked, material, validation, expected):
     plan = {**material["evaluation"], "dev": [{"name": "dev", **a_text(asked)}, "arc_easy"]}
     asked["train"] |= {"evaluation": plan}
-    found = problems_of({**asked, "objectives": {"target": "code", "validation": validation}})
+    found = problems_of({**asked, "objectives": {"learn": "code", "validation": validation}})
     assert any(p.startswith(expected) for p in found), found
     assert all(p.startswith("objectives.validation") for p in found), found
 
@@ -198,7 +197,7 @@ def test_searches_that_make_no_sense(asked, search, expected):
 
 
 def test_a_grid_grows_along_a_strength(asked):
-    one = {"vary": {"retention": [{"label_annealing": {"weight": 1, "temperature": [1, 2]}}]}, "search": {"extend": 1}}
+    one = {"arms": [{"label_annealing": {"weight": 1, "temperature": [1, 2]}}], "search": {"extend": 1}}
     assert any(p.startswith("search.extend: expected at least two values") for p in problems_of({**asked, **one}))
     config = study_config({**asked, "search": {"sampler": "grid", "extend": 2}})
     assert config.search.extend == 2 == config.resolved["search"]["extend"]
@@ -208,7 +207,7 @@ def test_a_grid_grows_along_a_strength(asked):
 
 def test_what_must_stay_and_what_may_change(asked):
     config = study_config(asked)
-    same = study_config({**asked, "select": "knee", "keep": "frontier", "workers": 3})
+    same = study_config({**asked, "select": "knee", "keep_weights": "frontier", "workers": 3})
     assert same.differences(config.resolved) == []
     other = study_config({**asked, "seeds": [0, 1], "train": {**asked["train"], "max_steps": 7}})
     assert other.differences(config.resolved) == ["train.max_steps: 6 there, 7 now", "seeds: [0] there, [0, 1] now"]
@@ -230,26 +229,26 @@ def test_secrets_are_not_kept(asked, monkeypatch):
 
 def test_a_small_study_of_what_is_made_no_more_is_another_study(monkeypatch):
     """A finished study of an older base is not taken for one of today's, and no worker of another version joins it."""
-    from holdfast.papers.worlds import small_settings
+    from holdfast.papers.worlds import toy_settings
 
-    asked = {"name": "small", "small": "code", "vary": {"retention": [{"label_annealing": {"weight": 1.0}}]}}
+    asked = {"name": "small", "toy": "code", "arms": [{"label_annealing": {"weight": 1.0}}]}
     asked |= {"train": {"model_name_or_path": "${base}", "dataset_name": "${train}"}}
     asked["train"]["evaluation"] = {
-        "target": [{"perplexity": "${functions_heldout}", "name": "functions"}],
-        "source": [{"perplexity": "${prose_heldout}", "name": "prose"}],
+        "learn": [{"perplexity": "${functions_heldout}", "name": "functions"}],
+        "keep": [{"perplexity": "${prose_heldout}", "name": "prose"}],
     }
     before = study_config(asked)
     assert (
-        before.request.small is not None
-        and before.request.small.startswith("code@")
+        before.request.toy is not None
+        and before.request.toy.startswith("code@")
         and before.differences(study_config(asked).resolved) == []
     )
     assert study_config(before.resolved, prepared=True).resolved == before.resolved, "what other workers read"
-    version = small_settings.setting_version("code")
-    monkeypatch.setattr(small_settings, "_VERSION", small_settings._VERSION + 1)
-    now = small_settings.setting_version("code")
+    version = toy_settings.setting_version("code")
+    monkeypatch.setattr(toy_settings, "_VERSION", toy_settings._VERSION + 1)
+    now = toy_settings.setting_version("code")
     assert now != version and study_config(asked).differences(before.resolved) == [
-        f"small: code@{version} there, code@{now} now"
+        f"toy: code@{version} there, code@{now} now"
     ]
     joined = study_config(before.resolved, prepared=True)
     with pytest.raises(ConfigError, match=f"begun with code@{version}, this version of holdfast makes code@{now}"):
@@ -260,21 +259,21 @@ def test_a_small_study_of_what_is_made_no_more_is_another_study(monkeypatch):
     ("retention", "words"),
     [
         ([{"self_replay": {}}, {"label_annealing": {"weight_generated": 2.0}}], "expected bfd or bfd_split"),
-        ([{"replay": {"data": "${old}"}}], r"\$\{old\}: no such name. The small setting makes: base, "),
+        ([{"replay": {"data": "${old}"}}], r"\$\{old\}: no such name. The toy setting makes: base, "),
         ([{"l2": {"coefficient": -1}}], "l2.coefficient: expected a number of at least 0"),
     ],
 )
 def test_what_is_wrong_whatever_a_small_setting_makes_is_named_before_it_is_made(retention, words):
     """A dry run that calls a study sound would cost its user the hour after which every trial fails."""
-    asked = {"name": "small", "small": "code", "vary": {"retention": [retention]}}
+    asked = {"name": "small", "toy": "code", "arms": [retention]}
     asked["train"] = {
         "model_name_or_path": "${base}",
         "dataset_name": "${train}",
         "packing": True,
         "packing_strategy": "wrapped",
         "evaluation": {
-            "target": [{"perplexity": "${functions_heldout}", "name": "functions"}],
-            "source": [{"perplexity": "${prose_heldout}", "name": "prose"}],
+            "learn": [{"perplexity": "${functions_heldout}", "name": "functions"}],
+            "keep": [{"perplexity": "${prose_heldout}", "name": "prose"}],
         },
     }
     with pytest.raises(ConfigError, match=words):

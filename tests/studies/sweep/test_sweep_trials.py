@@ -43,7 +43,7 @@ def test_every_trial_runs_every_seed_once(study_of):
     assert found.study.get_trials()[2].values == pytest.approx([0.8, -0.5])
     assert record.direct is not None
     assert record.trials[2].settings["retention"] == [{"label_annealing": {"weight": 2, "teacher": "cached"}}]
-    assert (record.target.entries, record.target.unit) == ([("target", "code", "nats_per_token")], "nats/token")
+    assert (record.learn.entries, record.learn.unit) == ([("learn", "code", "nats_per_token")], "nats/token")
     assert "Trial 4: L2, coefficient 0.1" in found.text
     assert found.work() == 0
 
@@ -144,9 +144,9 @@ def test_a_trial_that_kills_its_workers_is_given_up(study_of):
 
 def with_dev(asked):
     """The evaluation of a study whose target is chosen by the entry `dev`."""
-    texts = {"code": asked["train"]["evaluation"]["target"][0], "dev": asked["train"]["dataset_name"]}
+    texts = {"code": asked["train"]["evaluation"]["learn"][0], "dev": asked["train"]["dataset_name"]}
     target = [{"perplexity": file, "name": name} for name, file in texts.items()]
-    evaluation = {**asked["train"]["evaluation"], "target": target}
+    evaluation = {**asked["train"]["evaluation"], "learn": target}
     return {"train": {**asked["train"], "evaluation": evaluation}, "objectives": {"validation": "dev"}}
 
 
@@ -155,16 +155,16 @@ def test_validation_decides_all_that_is_chosen_while_trials_run(ran, asked):
 
     def run(settings, seed):
         found, weight = a_run(seed, weight_of(settings), -weight_of(settings)), weight_of(settings)
-        return dataclasses.replace(found, comparisons=[*found.comparisons, comparison("target", "dev", weight)])
+        return dataclasses.replace(found, comparisons=[*found.comparisons, comparison("learn", "dev", weight)])
 
-    vary = {"retention": [{"label_annealing": {"weight": [0.5, 2]}}, {"l2": {"coefficient": [0.01, 5]}}]}
-    found = ran(run, seeds=[0, 1], vary=vary, **with_dev(asked))
+    arms = [{"label_annealing": {"weight": [0.5, 2]}}, {"l2": {"coefficient": [0.01, 5]}}]
+    found = ran(run, seeds=[0, 1], arms=arms, **with_dev(asked))
     record = found.record
-    assert found.study.metric_names == ["validation gain", "source gain"]
+    assert found.study.metric_names == ["validation gain", "keep gain"]
     assert found.study.get_trials()[1].values == pytest.approx([-0.5, -0.5])
     assert found.states == ["complete"] * 5
-    assert record.validation is not None and record.validation.entries == [("target", "dev", "nats_per_token")]
-    assert (record.target.label, record.validation.unit) == ("code", "nats/token")
+    assert record.validation is not None and record.validation.entries == [("learn", "dev", "nats_per_token")]
+    assert (record.learn.label, record.validation.unit) == ("code", "nats/token")
     assert record_from(StudyRecord, to_jsonable(record)) == record
 
 
@@ -179,7 +179,7 @@ def test_the_reference_is_no_parent_of_a_genetic_search(ran):
     search = {"sampler": "nsga2", "trials": 6, "seed": 1}
     found = ran(
         lambda settings, seed: a_run(seed, weight_of(settings), -weight_of(settings)),
-        vary={"retention": weights},
+        arms=weights,
         search=search,
     )
     assert found.states[0] == "complete"
@@ -195,7 +195,8 @@ def test_the_reference_is_no_parent_of_a_genetic_search(ran):
 def test_samplers_draw_as_many_trials_as_asked_for(ran, sampler):
     found = ran(
         lambda settings, seed: a_run(seed, settings["learning_rate"], -1.0),
-        vary={"learning_rate": {"log": [1e-4, 1e-2]}, "retention": ["none", {"sfa": {"p": [0.25, 0.5]}}]},
+        arms=["none", {"sfa": {"p": [0.25, 0.5]}}],
+        vary={"learning_rate": {"log": [1e-4, 1e-2]}},
         search={"sampler": sampler, "trials": 7},
     )
     assert len(found.record.trials) == len(found.calls) == len({t.label for t in found.record.trials}) == 8
@@ -213,7 +214,7 @@ def test_a_mean_over_entries_is_of_gains():
     both = ObjectiveSettings(entries=(("s", "a", None), ("s", "b", "nats_per_token")))
     assert gain(pairs, both) == pytest.approx(-0.1)
     assert gain(pairs, ObjectiveSettings(entries=(("s", "c", None),))) is None
-    found = objective("source", both, pairs)
+    found = objective("keep", both, pairs)
     assert found.entries == [("s", "a", "nats_per_token"), ("s", "b", "nats_per_token")]
     assert (found.label, found.unit, found.higher_is_better) == ("mean of a, b (nats_per_token)", "nats/token", False)
 
@@ -226,21 +227,21 @@ def test_metrics_that_are_not_there_or_have_no_mean():
         ("s", "a", {"acc": metric("accuracy", True)}, "acc"),
         ("s", "b", {"nats_per_token": metric("nats/token", False)}, "nats_per_token"),
     ]
-    assert metric_problems(ObjectiveSettings(entries=(("s", "a", "ac"),)), "source", measured) == [
-        "objectives.source: a has no metric 'ac'. Did you mean 'acc'? It has: acc."
+    assert metric_problems(ObjectiveSettings(entries=(("s", "a", "ac"),)), "keep", measured) == [
+        "objectives.keep: a has no metric 'ac'. Did you mean 'acc'? It has: acc."
     ]
-    mixed = metric_problems(ObjectiveSettings(entries=(("s", "a", None), ("s", "b", None))), "source", measured)
+    mixed = metric_problems(ObjectiveSettings(entries=(("s", "a", None), ("s", "b", None))), "keep", measured)
     assert len(mixed) == 1
     assert "they have no mean" in mixed[0]
 
 
 def test_a_wrong_metric_ends_the_study_at_its_first_run(asked):
     """Which metrics there are is known once the start was measured, before anything is trained."""
-    config = study_config({**asked, "objectives": {"target": "code/nats_per_tokn", "source": "prose"}})
+    config = study_config({**asked, "objectives": {"learn": "code/nats_per_tokn", "keep": "prose"}})
     storage = Storage(config.storage)
     found = Ran(storage, storage.open_study(config), config, [])
     with pytest.raises(
-        ConfigError, match=r"objectives.target: code has no metric 'nats_per_tokn'. Did you mean 'nats_per_token'"
+        ConfigError, match=r"objectives.learn: code has no metric 'nats_per_tokn'. Did you mean 'nats_per_token'"
     ):
         found.work()
     assert found.states.count("waiting") == 5

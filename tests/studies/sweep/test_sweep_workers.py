@@ -14,32 +14,32 @@ from holdfast.studies.sweep.study import study_config
 
 
 def test_a_small_study_builds_what_it_needs(tmp_path, monkeypatch):
-    """`small:` fills the names in; what hangs on its files is checked once they are there."""
+    """`toy:` fills the names in; what hangs on its files is checked once they are there."""
     from holdfast.errors import ConfigError
-    from holdfast.papers.worlds import small_settings
+    from holdfast.papers.worlds import toy_settings
 
-    setting = next(iter(small_settings.SETTINGS))
-    names = small_settings.SETTINGS[setting].placeholders
+    setting = next(iter(toy_settings.SETTINGS))
+    names = toy_settings.SETTINGS[setting].placeholders
     train = {"model_name_or_path": "${base}", "dataset_name": "${train}", "max_steps": 2}
     first = next(n for n in names if n not in ("base", "train"))
     evaluation = {
-        "source": [{"perplexity": f"${{{first}}}", "name": "a"}],
-        "target": [{"perplexity": f"${{{first}}}", "name": "b"}],
+        "keep": [{"perplexity": f"${{{first}}}", "name": "a"}],
+        "learn": [{"perplexity": f"${{{first}}}", "name": "b"}],
     }
     values = {
-        "small": setting,
+        "toy": setting,
         "train": {**train, "evaluation": evaluation},
-        "vary": {"retention": ["l2"]},
+        "arms": ["l2"],
         "output_dir": str(tmp_path / "out"),
     }
     config = study_config(values)
-    assert config.target.entries == (("target", "b", None),)
-    monkeypatch.setattr(small_settings, "make_setting", lambda name, folder, **how: {n: str(tmp_path) for n in names})
+    assert config.learn.entries == (("learn", "b", None),)
+    monkeypatch.setattr(toy_settings, "make_setting", lambda name, folder, **how: {n: str(tmp_path) for n in names})
     with pytest.raises(ConfigError, match=r"model_name_or_path: expected a model folder with config.json"):
         SweepStudy(config).prepare(None)
     with pytest.raises(ConfigError, match="learning_rate"):
         study_config({**values, "train": {**values["train"], "learning_rate": -1}})
-    values["train"]["evaluation"] = {"source": ["${nothing}"], "target": []}
+    values["train"]["evaluation"] = {"keep": ["${nothing}"], "learn": []}
     with pytest.raises(ConfigError, match=r"\$\{nothing\}: no such name"):
         study_config(values)
 

@@ -236,7 +236,7 @@ def test_an_interruption_while_the_text_is_read_is_continued(request_of, monkeyp
 def test_a_scale_is_chosen_where_several_are_given(request_of, tmp_path):
     record = run(request_of(scales=[0.0, 1.0], choose_by=["old"]))
     found = record.scale
-    assert found.entries == ["source/old"] and {c["scale"] for c in found.candidates} == {0.0, 1.0}
+    assert found.entries == ["keep/old"] and {c["scale"] for c in found.candidates} == {0.0, 1.0}
     sure = [c for c in found.candidates if c["against_one"] and c["against_one"]["interval"][0] > 0]
     assert found.chosen == (0.0 if sure else 1.0)
     assert record.model(record.result).scale == found.chosen
@@ -280,7 +280,7 @@ def test_all_mistakes_at_once(request_of, tmp_path):
                 corpus=str(tmp_path / "nwes.jsonl"),
                 tokens="lots",
                 epochs=0,
-                keep="everything",
+                keep_weights="everything",
                 train={"learning_rat": 1e-3, "seed": 3},
                 scales=[1, "x"],
                 held_out=1.5,
@@ -292,7 +292,7 @@ def test_all_mistakes_at_once(request_of, tmp_path):
         "no such file or folder",
         "tokens: expected a number",
         "epochs: expected a number above 0",
-        "keep: expected one of",
+        "keep_weights: expected one of",
         "train.seed: is set here by 'seed'",
         "scales[1]: expected a number",
         "held_out: expected",

@@ -14,7 +14,7 @@ def test_pairs_of_names_an_entry_that_only_one_model_has(tmp_path: Path) -> None
     for name, tokens, entries in (("base", 0, ("prose", "code")), ("base-600", 600, ("prose",))):
         for entry in entries:
             values = {"nats_per_token": nats(2.0)}
-            found = evaluation("source", entry, values, kind="perplexity", model=name)
+            found = evaluation("keep", entry, values, kind="perplexity", model=name)
             write_evaluation(tmp_path / "evaluations" / name, found)
         measured = {"evaluations": f"evaluations/{name}", "state": "complete"}
         models.append(StudiedModel(name=name, label=name, family="", start=BASE, tokens=tokens, **measured))

@@ -4,12 +4,12 @@ class in a file of its own and one line here."""
 from __future__ import annotations
 
 from holdfast.evaluation.entries import Entry
-from holdfast.evaluation.kinds.answers import AnswersEntry
-from holdfast.evaluation.kinds.choices import ChoicesEntry
-from holdfast.evaluation.kinds.classes import ClassesEntry
+from holdfast.evaluation.kinds.answer_distribution import AnswerDistributionEntry
+from holdfast.evaluation.kinds.classification import ClassificationEntry
 from holdfast.evaluation.kinds.code import CodeEntry
 from holdfast.evaluation.kinds.instructions import InstructionsEntry
-from holdfast.evaluation.kinds.lettered import LetteredEntry
+from holdfast.evaluation.kinds.multiple_choice import MultipleChoiceEntry
+from holdfast.evaluation.kinds.multiple_choice_letters import LettersEntry
 from holdfast.evaluation.kinds.own import OwnEntry
 from holdfast.evaluation.kinds.perplexity import MemorisationEntry, PerplexityEntry
 from holdfast.evaluation.kinds.task import TaskEntry
@@ -18,11 +18,11 @@ from holdfast.evaluation.kinds.win_rate import WinRateEntry
 _CLASSES: tuple[type[Entry], ...] = (
     PerplexityEntry,
     TaskEntry,
-    AnswersEntry,
+    AnswerDistributionEntry,
     MemorisationEntry,
-    ClassesEntry,
-    ChoicesEntry,
-    LetteredEntry,
+    ClassificationEntry,
+    MultipleChoiceEntry,
+    LettersEntry,
     InstructionsEntry,
     WinRateEntry,
     CodeEntry,

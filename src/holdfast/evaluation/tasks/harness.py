@@ -240,7 +240,7 @@ def _check_images(name: str, task: Any, entry: TaskEntry, processor: Processor |
     if task.OUTPUT_TYPE != "generate_until":
         raise ConfigError(
             f"The task '{name}' shows images and is of type {task.OUTPUT_TYPE}; the harness asks about images by "
-            f"generate_until only. Options of your own questions with images are scored by `choices`."
+            f"generate_until only. Options of your own questions with images are scored by `multiple_choice`."
         )
     if processor is None:
         raise ConfigError(

@@ -1,5 +1,5 @@
 """What a model says at the answer position of a multiple-choice question, before any option is read to it: for the
-kinds `answers` (tasks of the harness) and `lettered` (files).
+kinds `answer_distribution` (tasks of the harness) and `multiple_choice_letters` (files).
 
 With p the next-token distribution after the prompt ("...\\nAnswer:") over the whole vocabulary and O_i the tokens that
 say option i ("A" and " A", as the tokenizer has them):

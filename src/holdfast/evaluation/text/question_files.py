@@ -61,7 +61,7 @@ def refuse_images(entry: DataEntry, rows: Any, prompts: Sequence[str] | None = N
         if vision.holds_images(row, columns):
             raise DataError(
                 f"{entry.data}, row {number} holds an image (column '{columns[0]}'), but '{entry.name}' asks by text "
-                f"alone. Ask about images with `choices`, or take rows without them."
+                f"alone. Ask about images with `multiple_choice`, or take rows without them."
             )
 
 

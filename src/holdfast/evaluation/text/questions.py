@@ -1,4 +1,4 @@
-"""Questions with options of their own, from a file: what `choices` and `lettered` entries have in common.
+"""Questions with options of their own, from a file: the base of `multiple_choice` and `multiple_choice_letters`.
 
 Rows have a prompt, options and the index of the right one, and image or images where there are some.
 """
@@ -35,7 +35,7 @@ class QuestionsEntry(DataEntry):
     """The prompt becomes a user's message in the tokenizer's chat template, and an option begins the reply."""
     group: WordOrNone = None
     """Column whose values the report draws apart, such as the subject."""
-    unit: WordOrNone = None
+    cluster: WordOrNone = None
     """Column that questions about the same thing share: they are one sample, whose accuracy is their mean. Without it
     questions that hang together count as so many samples, and intervals are too narrow."""
 
@@ -44,10 +44,10 @@ class QuestionsEntry(DataEntry):
         return [*super().local_files(), *image_files(self)]
 
     def deciding(self) -> dict[str, Any]:
-        """As of every entry; without `unit` where it is not used, so that evaluations from before it are found."""
+        """As of every entry; without `cluster` where it is not used, so that evaluations from before it are found."""
         settings = super().deciding()
-        if self.unit is None:
-            del settings["unit"]
+        if self.cluster is None:
+            del settings["cluster"]
         return settings
 
     def text_of(self, row: Mapping[str, Any], number: int) -> str:
@@ -108,7 +108,7 @@ def read_questions(entry: QuestionsEntry, tokenizer: Any, processor: Processor |
     """
     if entry.apply_chat_template:
         refuse_open_thought(tokenizer, entry.path)
-    columns = [*COLUMNS, *filter(None, (entry.group, entry.unit))]
+    columns = [*COLUMNS, *filter(None, (entry.group, entry.cluster))]
     rows = undecoded(question_rows(entry, columns))
     images = RowImages(entry, rows)
     mistakes = RowMistakes(entry.data)
@@ -140,7 +140,7 @@ def read_questions(entry: QuestionsEntry, tokenizer: Any, processor: Processor |
                 options=tuple(row["options"]),
                 gold=int(row["answer"]),
                 group=None if entry.group is None else str(row[entry.group]),
-                cluster=None if entry.unit is None else str(row[entry.unit]),
+                cluster=None if entry.cluster is None else str(row[entry.cluster]),
                 chat=entry.apply_chat_template,
                 images=image_prompt,
             )

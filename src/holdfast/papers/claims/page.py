@@ -59,16 +59,16 @@ READING = (
 SIZES = {
     "full": "the paper's own size",
     "quick": "a quick check: its verdicts mean nothing",
-    "look": "a look at small twins of the paper's recipes",
-    "thorough": "small twins of the paper's recipes",
+    "small": "twins of the paper's recipes, with fewer seeds, arms and steps",
+    "medium": "twins of the paper's recipes",
     "study": "a study of one's own",
 }
 QUICK = "This was a quick check that everything works: a few steps on a few documents. Its verdicts mean nothing."
-LOOK = (
-    "This is a look: fewer seeds, arms and steps than the study files have. Its verdicts say what is likely; "
-    "'--thorough' runs the small twins in whole."
-)
 SMALL = (
+    "This is the small size: fewer seeds, arms and steps than the study files have. Its verdicts say what is likely; "
+    "'--medium' runs the small twins in whole."
+)
+TOY_SCALE = (
     "Models of a million parameters on text that every Python carries: a claim that holds here holds in its shape, not "
     "at the paper's size. What each twin cannot show stands at the head of its study file."
 )
@@ -91,7 +91,7 @@ def claims_page(found: Mapping[str, Any]) -> Page:
 
 def _page(found: Mapping[str, Any]) -> Page:
     claims, studies = list(found["claims"]), dict(found["studies"])
-    size = SIZES.get(found["size"], SIZES["thorough"])
+    size = SIZES.get(found["size"], SIZES["medium"])
     written = f"{str(found['created'])[:16].replace('T', ' ')} UTC"
     titles = ", ".join(_title(recipe, studies) for recipe in studies)
     blocks: list[Block | None] = [*_banners(found, studies), Tiles([_tile(verdict, claims) for verdict in TONES])]
@@ -151,9 +151,9 @@ def _banners(found: Mapping[str, Any], studies: Mapping[str, Any]) -> list[Block
     if found["size"] == "quick":
         banners.append(Banner(QUICK, "warn"))
     elif found["size"] not in ("full", "study"):
-        if found["size"] == "look":
-            banners.append(Banner(LOOK, "warn"))
-        banners.append(Banner(SMALL))
+        if found["size"] == "small":
+            banners.append(Banner(SMALL, "warn"))
+        banners.append(Banner(TOY_SCALE))
     late = [_title(recipe, studies) for recipe, study in studies.items() if study["status"] != "finished"]
     if late:
         banners.append(Banner(f"Not finished: {', '.join(late)}. The same command continues.", "warn"))
@@ -267,6 +267,6 @@ def _studies(studies: Mapping[str, Any]) -> Section:
     for recipe, study in studies.items():
         title = Span(_title(recipe, studies), link=study["report"] or "")
         counts = str(study["trials"]), str(len(study["seeds"]))
-        rows.append([title, study["status"], *counts, study["target"] or "none", study["source"] or "none"])
-    heads = columns("study", "status", "trials", "seeds", "target", "source", right=(2, 3), wide=(4, 5))
+        rows.append([title, study["status"], *counts, study["learn"] or "none", study["keep"] or "none"])
+    heads = columns("study", "status", "trials", "seeds", "learn", "keep", right=(2, 3), wide=(4, 5))
     return Section("Studies", [Table(columns=heads, rows=rows)])

@@ -12,12 +12,12 @@ from typing import Any
 
 SIZES: dict[str, str] = {
     "quick": "a check of a minute or two that everything works; its verdicts mean nothing",
-    "look": "the small twins with fewer seeds, arms and steps: what is likely, soon",
-    "thorough": "the small twins in whole, as their study files say",
+    "small": "the small twins with fewer seeds, arms and steps: what is likely, soon",
+    "medium": "the small twins in whole, as their study files say",
     "full": "the paper's own size; its model and data have to be there, what is missing is listed first",
 }
-"""How much of a paper is run, smallest first. "look" is what a reproduction does where it is not told."""
-LOOK = "look"
+"""How much of a paper is run, smallest first. "small" is what a reproduction does where it is not told."""
+SMALL = "small"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

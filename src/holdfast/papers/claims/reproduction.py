@@ -1,6 +1,6 @@
 """A paper's studies run, or found finished, and its claims held against what came out.
 
-A study file is the thorough size. What a smaller size changes of it stands in `sizes.yaml` as mappings like the file's
+A study file is the medium size. What a smaller size changes of it stands in `sizes.yaml` as mappings like the file's
 own, which `changed` lays over it:
 
 ```python
@@ -28,7 +28,7 @@ from typing import Any, Protocol
 
 from holdfast.errors import ConfigError, DataError, HoldfastError, Interrupted, did_you_mean, first_line
 from holdfast.papers.claims.claim import RULES, Claim, claims_json, family_line
-from holdfast.papers.claims.registry import LOOK, SIZES, Paper
+from holdfast.papers.claims.registry import SIZES, SMALL, Paper
 from holdfast.printable import lines
 from holdfast.studies.engine.study import PAGE as STUDY_PAGE
 from holdfast.studies.engine.study import Settings
@@ -255,7 +255,7 @@ class Twins(PaperClaims):
         self,
         *,
         recipes: Sequence[str] = (),
-        size: str = LOOK,
+        size: str = SMALL,
         workers: int | None = None,
         output_dir: str | os.PathLike[str] | None = None,
         console: Any = None,
@@ -292,8 +292,8 @@ class Twins(PaperClaims):
     def _recipe(self, name: str, size: str, folder: Path, console: Any) -> Recipe:
         import yaml
 
-        from holdfast.papers.worlds.small_settings import SETTINGS, make_setting
-        from holdfast.studies.engine.small import fill
+        from holdfast.papers.worlds.toy_settings import SETTINGS, make_setting
+        from holdfast.studies.engine.toy import fill
 
         twin = self.studies[name]
         if isinstance(twin, Script):
@@ -302,9 +302,9 @@ class Twins(PaperClaims):
         path = Path(__file__).resolve().parents[1] / "recipes" / twin.file
         values = changed(yaml.safe_load(path.read_text(encoding="utf-8")), twin.own)
         values = changed(values, twin.sizes[size])
-        if size == "quick" and values.get("small") in SETTINGS:  # with a base of seconds; a world has its own
-            small, seed = values.pop("small"), int(values.get("seed", 0))
-            values = fill(values, make_setting(small, folder / "data", seed=seed, quick=True, console=console))
+        if size == "quick" and values.get("toy") in SETTINGS:  # with a base of seconds; a world has its own
+            toy, seed = values.pop("toy"), int(values.get("seed", 0))
+            values = fill(values, make_setting(toy, folder / "data", seed=seed, quick=True, console=console))
         config = self.config({**values, "name": name, "output_dir": str(folder)}, source=path.name)
         return Recipe(name=name, settings=config, run=self.run)
 

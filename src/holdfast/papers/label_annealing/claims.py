@@ -302,7 +302,7 @@ STATEMENTS = (
         "a curve with AlpacaEval as the target (section 3.3, figure 2)",
         CURVE,
         grids=[(ANNEALING, 1 - MARGIN)],
-        win_rate="target",
+        win_rate="learn",
     ),
     _claim(
         "4f",
@@ -313,7 +313,7 @@ STATEMENTS = (
         some_weight(HALF),
         ANNEALING,
         grids=[(ANNEALING, HALF)],
-        win_rate="target",
+        win_rate="learn",
     ),
     _claim(
         "4g",
@@ -322,7 +322,7 @@ STATEMENTS = (
         "a curve with AlpacaEval as the source (section 3.3, figure 3)",
         CURVE,
         grids=[(ANNEALING, 1 - MARGIN)],
-        win_rate="source",
+        win_rate="keep",
     ),
     _claim(
         "5",

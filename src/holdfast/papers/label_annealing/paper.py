@@ -13,6 +13,6 @@ PAPER = Paper(
         "alignment_tax": "alignment tax",
         "niche_knowledge": "niche knowledge",
     },
-    durations={"quick": "two minutes", "look": "10 minutes", "thorough": "80 minutes"},
+    durations={"quick": "two minutes", "small": "10 minutes", "medium": "80 minutes"},
     function="holdfast.papers.label_annealing.reproduction:reproduce",
 )

@@ -1,4 +1,4 @@
-"""What has to be so before a claim of "Memory Retaining Finetuning" may be judged on a trade-off study.
+"""What has to be so before a claim of "Memory Retaining Finetuning" may be judged on a sweep.
 
 - *Moderate*: direct fine-tuning loses less than a quarter of what there is to lose of a text, unigram - start in nats.
   A model that ends near the frequencies of tokens was destroyed, and what a method saves of it says nothing of
@@ -48,12 +48,12 @@ REMEASURE = "measure the start again with this version, which keeps it"
 def forgetting_is_moderate(study: StudyRecord) -> list[Precondition]:
     """Of every text of the source: direct's loss / (unigram - start); of perplexities their logarithms'."""
     preconditions = []
-    for entry in study.source.entries:
+    for entry in study.keep.entries:
         measured = study.direct.runs[0].comparisons if study.direct is not None else []
         unit = next((c.unit for c in measured if (c.suite, c.name, c.metric) == tuple(entry)), "")
         if unit not in TEXT_UNITS:
             continue
-        direct = gain(study.direct, study, _single(study.source, entry))
+        direct = gain(study.direct, study, _single(study.keep, entry))
         unigram = study.references.get("/".join(entry), {}).get(UNIGRAM)
         share = None
         if unigram is not None:
@@ -76,11 +76,11 @@ def above_chance(study: StudyRecord) -> list[Precondition]:
     """Of every entry of the source that knows its chance level: the start's lead over it, with the interval of chance
     itself: two standard errors of a guess."""
     preconditions = []
-    for entry in study.source.entries:
+    for entry in study.keep.entries:
         chance = study.references.get("/".join(entry), {}).get(CHANCE)
         if chance is None:
             continue
-        start = gain(study.direct, study, _single(study.source, entry))
+        start = gain(study.direct, study, _single(study.keep, entry))
         noise = 2 * math.sqrt(max(chance * (1 - chance), 0.0) / max(start.samples, 1))
         preconditions.append(
             at_least(
@@ -101,10 +101,10 @@ def converged(study: StudyRecord) -> list[Precondition]:
     if not others or study.direct is None:
         return []
     level = 1 - (1 - CONFIDENCE) / len(others)
-    direct = gain(study.direct, study, "target")
+    direct = gain(study.direct, study, "learn")
 
     def sure(trial: TrialRecord) -> float:
-        interval = (gain(trial, study, "target") - direct).interval_at(level)
+        interval = (gain(trial, study, "learn") - direct).interval_at(level)
         return -math.inf if interval is None or math.isnan(interval[0]) else interval[0]
 
     best = max(others, key=sure)
@@ -113,7 +113,7 @@ def converged(study: StudyRecord) -> list[Precondition]:
             "direct fine-tuning is converged",
             sure(best),
             0.0,
-            figure=f"what {best.label} learns beyond it (lower end of the interval, {study.target.unit})",
+            figure=f"what {best.label} learns beyond it (lower end of the interval, {study.learn.unit})",
             advice="train longer, or add rates of direct fine-tuning to the study",
         )
     ]
@@ -132,8 +132,8 @@ def grid_brackets_target(method: Method, share: float) -> Callable[[StudyRecord]
         for line in grids:
             at = f" at temperature {line.temperature:g}" if len({g.temperature for g in grids}) > 1 else ""
             (weak, weakest), (strong, strongest) = line.members[0], line.members[-1]
-            gain_kept = share_of_direct(strongest, study, "target").interval
-            avoided = share_of_direct(weakest, study, "source").interval
+            gain_kept = share_of_direct(strongest, study, "learn").interval
+            avoided = share_of_direct(weakest, study, "keep").interval
             strong_end = at_most(
                 f"the grid of {name} bites at its strong end",
                 None if gain_kept is None else gain_kept[1],

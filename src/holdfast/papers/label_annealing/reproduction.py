@@ -1,8 +1,8 @@
 """Memory Retaining Finetuning: its recipes run as studies, and its claims held against what came out
 (`holdfast.papers.label_annealing.claims`).
 
-Small twins (`recipes/*-tiny.yaml`) run offline on two CPU cores: in whole (`thorough`), with what `claims/sizes.yaml`
-leaves of them (`look`), or in seconds (`quick`). `full` runs the recipes of the paper's own size, for which the model
+Small twins (`recipes/*-tiny.yaml`) run offline on two CPU cores: in whole (`medium`), with what `claims/sizes.yaml`
+leaves of them (`small`), or in seconds (`quick`). `full` runs the recipes of the paper's own size, for which the model
 and the data have to be there; what is missing is listed before anything starts.
 """
 
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.errors import ConfigError, did_you_mean
 from holdfast.papers.claims import reproduction
 from holdfast.papers.claims.claim import Claim
-from holdfast.papers.claims.registry import LOOK
+from holdfast.papers.claims.registry import SMALL
 from holdfast.papers.label_annealing.claims import RECIPES, check_claims
 from holdfast.papers.label_annealing.paper import PAPER
 from holdfast.records.study import StudyRecord, read_study
@@ -51,7 +51,7 @@ def recipe_file(recipe: str, *, full: bool = False) -> Path:
 def reproduce(
     *,
     recipes: Sequence[str] = RECIPES,
-    size: str = LOOK,
+    size: str = SMALL,
     workers: int | None = None,
     output_dir: str | os.PathLike[str] = "reproduce-label-annealing",
     console: Any = None,
@@ -102,15 +102,15 @@ def _recipe(name: str, config: StudyConfig) -> reproduction.Recipe:
 
 def _summary(record: StudyRecord | None) -> dict[str, Any]:
     if record is None:
-        return {"seeds": [], "trials": 0, "target": "", "source": ""}
-    target = f"{record.target.label} ({record.target.unit})"
+        return {"seeds": [], "trials": 0, "learn": "", "keep": ""}
+    learn = f"{record.learn.label} ({record.learn.unit})"
     if record.validation is not None:
-        target += f"; direct fine-tuning's rate and the trials are chosen by {record.validation.label}"
+        learn += f"; direct fine-tuning's rate and the trials are chosen by {record.validation.label}"
     return {
         "seeds": record.seeds,
         "trials": sum(trial.state == "complete" for trial in record.trials),
-        "target": target,
-        "source": f"{record.source.label} ({record.source.unit})",
+        "learn": learn,
+        "keep": f"{record.keep.label} ({record.keep.unit})",
     }
 
 
@@ -124,8 +124,8 @@ def _config(recipe: str, out: Path, *, size: str, console: Any) -> StudyConfig:
     path, folder = recipe_file(recipe, full=size == "full"), str(out / recipe)
     if size == "quick":
         return _quick_config(path, recipe, folder, console)
-    if size == LOOK:
-        return _changed_config(path, reproduction.size_changes()[recipe][LOOK], folder)
+    if size == SMALL:
+        return _changed_config(path, reproduction.size_changes()[recipe][SMALL], folder)
     return load_study(path, {"output_dir": folder})
 
 
@@ -142,30 +142,30 @@ def _quick_config(path: Path, recipe: str, folder: str, console: Any) -> StudyCo
     """The study with a base of seconds, a few steps, few documents, one seed, and the first two alternatives."""
     import yaml
 
-    from holdfast.papers.worlds.small_settings import make_setting
-    from holdfast.studies.engine.small import fill
+    from holdfast.papers.worlds.toy_settings import make_setting
+    from holdfast.studies.engine.toy import fill
     from holdfast.studies.sweep.study import study_config
 
     values = fill(
         yaml.safe_load(path.read_text(encoding="utf-8")),
         make_setting(recipe, Path(folder) / "data", quick=True, console=console),
     )
-    values.pop("small", None)
+    values.pop("toy", None)
     train = copy.deepcopy(values["train"])
     train["max_steps"] = QUICK_STEPS
     for entries in train["evaluation"].values():
         for entry in entries if isinstance(entries, list) else []:
             entry["max_documents"] = QUICK_DOCUMENTS
-    vary = {"retention": [_first_of(alternative) for alternative in values["vary"]["retention"]]}
-    return study_config({**values, "train": train, "vary": vary, "seeds": [0], "output_dir": folder}, source=str(path))
+    arms = [_first_of(arm) for arm in values["arms"]]
+    return study_config({**values, "train": train, "arms": arms, "seeds": [0], "output_dir": folder}, source=str(path))
 
 
-def _first_of(alternative: Any) -> Any:
-    """An alternative with the first value of each list."""
-    if isinstance(alternative, list):
-        return [_first_of(method) for method in alternative]
-    first = dict(alternative)
-    for name, settings in alternative.items():
+def _first_of(arm: Any) -> Any:
+    """An arm with the first value of each list."""
+    if isinstance(arm, list):
+        return [_first_of(method) for method in arm]
+    first = dict(arm)
+    for name, settings in arm.items():
         if isinstance(settings, Mapping):
             first[name] = {key: value[0] if isinstance(value, list) else value for key, value in settings.items()}
     return first
@@ -208,7 +208,7 @@ def missing(path: Path) -> list[str]:
             "models ask for their licence to be accepted first)."
         )
     commands = _commands(text)
-    for file in dict.fromkeys(_files(train) + _files(values.get("vary") or {})):
+    for file in dict.fromkeys(_files(train) + _files(values.get("arms") or [])):
         if not expanded(file).exists():
             made = next((c for c in commands if file in c), None)
             how = f"Make it with '{made}'." if made else f"The head of {path.name} says how to prepare it."
@@ -252,6 +252,6 @@ def _files(value: Any, key: str = "") -> list[str]:
         return [file for item in value for file in _files(item, key)]
     return (
         [value]
-        if isinstance(value, str) and (key in _FILE_KEYS or key in ("source", "target")) and value.endswith(_FILE_ENDS)
+        if isinstance(value, str) and (key in _FILE_KEYS or key in ("keep", "learn")) and value.endswith(_FILE_ENDS)
         else []
     )

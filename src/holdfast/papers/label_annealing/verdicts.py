@@ -1,4 +1,4 @@
-"""Rules by which the claims of "Memory Retaining Finetuning" are judged on a trade-off study; `claims` says which claim
+"""Rules by which the claims of "Memory Retaining Finetuning" are judged on a sweep; `claims` says which claim
 has which, and what the words mean.
 """
 
@@ -61,8 +61,8 @@ BETTER = 0.1
 STEP = 0.1
 """Of what direct fine-tuning gains or loses: what a monotone curve may go back between two of its points."""
 _SHARES = {
-    "source": ("source loss avoided", "share of direct's loss"),
-    "target": ("target gain kept", "share of direct's gain"),
+    "keep": ("source loss avoided", "share of direct's loss"),
+    "learn": ("target gain kept", "share of direct's gain"),
 }
 """By side: what a share of it is called, and its unit."""
 
@@ -72,10 +72,10 @@ _SHARES = {
 
 def learns_and_forgets(study: StudyRecord, level: float) -> list[Part]:
     """Direct fine-tuning gains on the target and loses on the source."""
-    target, source = (_gain_of_direct(study, side, side, level) for side in ("target", "source"))
-    learns = above(target, _least(study, "target"), yes="it learns the target", no="it learns too little of the target")
+    learn, keep = (_gain_of_direct(study, side, side, level) for side in ("learn", "keep"))
+    learns = above(learn, _least(study, "learn"), yes="it learns the target", no="it learns too little of the target")
     no = "it forgets too little to count"
-    forgets = below(source, -_least(study, "source"), yes="direct fine-tuning forgets", no=no)
+    forgets = below(keep, -_least(study, "keep"), yes="direct fine-tuning forgets", no=no)
     beside = []
     for strict_and_flexible in formats(study):
         beside += [_gain_of_direct(study, entry, entry.label, level) for entry in strict_and_flexible]
@@ -89,7 +89,7 @@ def keeps(method: Method, *, kept: float, avoided: float) -> Rule[StudyRecord]:
         much = f"{_percent(avoided)} of direct fine-tuning's loss where it has {_percent(kept)} of its gain"
         share = avoided_at(study, method, kept, level)
         avoids = above(
-            _share_figure(f"{NAMES[method]} at {_percent(kept)} of the gain: {_SHARES['source'][0]}", share, study),
+            _share_figure(f"{NAMES[method]} at {_percent(kept)} of the gain: {_SHARES['keep'][0]}", share, study),
             avoided,
             yes=f"{NAMES[method]} avoids at least {much}",
             no=f"{NAMES[method]} avoids less than {much}",
@@ -104,7 +104,7 @@ def keeps(method: Method, *, kept: float, avoided: float) -> Rule[StudyRecord]:
 
         def by_trial(trial: TrialRecord) -> str:
             verdicts = []
-            for side, least in (("source", avoided), ("target", kept)):
+            for side, least in (("keep", avoided), ("learn", kept)):
                 interval = share_of_direct(trial, study, side, level).interval
                 verdicts.append(side_of_bound(interval, least, inclusive=True))
             return joint(verdicts)
@@ -119,7 +119,7 @@ def helps_little(study: StudyRecord, level: float) -> list[Part]:
     """L2 avoids less than `MOST` of direct's loss."""
     share = avoided_at(study, L2, NO_LOSS, level)
     avoids = below(
-        _share_figure(f"L2 at {_percent(NO_LOSS)} of the gain: {_SHARES['source'][0]}", share, study),
+        _share_figure(f"L2 at {_percent(NO_LOSS)} of the gain: {_SHARES['keep'][0]}", share, study),
         MOST,
         yes="L2 avoids less than half of the loss",
         no="L2 avoids more than half of the loss",
@@ -127,7 +127,7 @@ def helps_little(study: StudyRecord, level: float) -> list[Part]:
     )
 
     def by_trial(trial: TrialRecord) -> str:
-        above_half = side_of_bound(share_of_direct(trial, study, "source", level).interval, MOST)
+        above_half = side_of_bound(share_of_direct(trial, study, "keep", level).interval, MOST)
         return {HOLDS: FAILS, FAILS: HOLDS}.get(above_half, above_half)
 
     return [_beside_the_papers(_or_reason(avoids, share), study, L2, by_trial, level)]
@@ -135,24 +135,24 @@ def helps_little(study: StudyRecord, level: float) -> list[Part]:
 
 def better_than_l2(study: StudyRecord, level: float) -> list[Part]:
     """Label annealing keeps more of the source than L2, by `BETTER`."""
-    first, at_all = (_annealing_against_l2(study, target, level) for target in (NO_LOSS, 1.0))
+    first, at_all = (_annealing_against_l2(study, learnt, level) for learnt in (NO_LOSS, 1.0))
     beside = [dataclasses.replace(figure, needs="") for figure in at_all.figures]
     annealed, pulled = (paper_choice(study, method) for method in (ANNEALING, L2))
     if annealed is None or pulled is None:
         return [_with_figures(first, beside)]
-    difference = gain(annealed, study, "source") - gain(pulled, study, "source")
-    reading = side_of_bound(difference.interval_at(level), BETTER * -gain(study.direct, study, "source").value)
+    difference = gain(annealed, study, "keep") - gain(pulled, study, "keep")
+    reading = side_of_bound(difference.interval_at(level), BETTER * -gain(study.direct, study, "keep").value)
     beside += [*_both_shares(study, annealed, level), *_both_shares(study, pulled, level)]
     return [_with_figures(_warned(first, reading, f"{annealed.label} and {pulled.label}"), beside)]
 
 
-def _annealing_against_l2(study: StudyRecord, target: float, level: float) -> Part:
+def _annealing_against_l2(study: StudyRecord, learnt: float, level: float) -> Part:
     """Whether label annealing keeps more of the source than L2 at a share of direct's gain."""
-    at = f"{_percent(target)} of the gain"
-    annealed, pulled = (at_equal_target(study, method, target) for method in (ANNEALING, L2))
+    at = f"{_percent(learnt)} of the gain"
+    annealed, pulled = (at_equal_target(study, method, learnt) for method in (ANNEALING, L2))
     if annealed is None or pulled is None:
         lacking = NAMES[ANNEALING if annealed is None else L2]
-        return unknown(f"{lacking} does not reach {_percent(target)} of direct fine-tuning's gain")
+        return unknown(f"{lacking} does not reach {_percent(learnt)} of direct fine-tuning's gain")
     share = difference_share(annealed, pulled, study, level)
     judged = above(
         _share_figure(f"source of label annealing - L2 at {at}", share, study),
@@ -170,12 +170,12 @@ def curve(study: StudyRecord, level: float) -> list[Part]:
         count = 0 if line is None else len(line.members)
         return [unknown(f"a curve needs at least three finished weights of label annealing alone, there are {count}")]
     parts = []
-    for side, rises in (("source", True), ("target", False)):
+    for side, rises in (("keep", True), ("learn", False)):
         by_direct = abs(gain(study.direct, study, side).value)
         points = [(f"{line.name} {strength:g}", gain(trial, study, side)) for strength, trial in line.members]
         condition = monotone(
             points,
-            what=side,
+            what={"keep": "what is kept", "learn": "what is learnt"}[side],
             rises=rises,
             least=BETTER * by_direct,
             margin=STEP * by_direct,
@@ -192,7 +192,7 @@ def some_weight(kept: float) -> Rule[StudyRecord]:
     weights."""
 
     def judge(study: StudyRecord, level: float) -> list[Part]:
-        trials, bounds = complete_trials(study, ANNEALING), {"target": kept, "source": 1 - MARGIN}
+        trials, bounds = complete_trials(study, ANNEALING), {"learn": kept, "keep": 1 - MARGIN}
         each = widened(level, len(trials))
         judged: list[Part] = []
         for trial in trials:
@@ -243,7 +243,7 @@ def replay_alike(study: StudyRecord, level: float) -> list[Part]:
     if replay is None or both is None:
         lacking = NAMES[REPLAY if replay is None else BOTH]
         return [unknown(f"no trial of {lacking} improves the target on the start")]
-    share = difference_share(gain(both, study, "source"), gain(replay, study, "source"), study, level)
+    share = difference_share(gain(both, study, "keep"), gain(replay, study, "keep"), study, level)
     least = f"{_percent(MARGIN)} of what direct fine-tuning loses"
     figure = _share_figure("source of replay + label annealing - replay alone", share, study)
     yes, no = f"the two differ by less than {least}", f"the two differ by more than {least}"
@@ -287,7 +287,7 @@ def keeps_the_related_skill(study: StudyRecord, level: float) -> list[Part]:
     share = kept_share(ours, gain(study.direct, study, skill), confidence=level)
     what = f"{skill.label}: gain kept by label annealing at {_percent(NO_LOSS)} of the target's"
     judged = above(
-        _share_figure(what, share, study, "target"),
+        _share_figure(what, share, study, "learn"),
         MOST,
         yes=f"label annealing keeps most of the rise of {skill.label}",
         no=f"label annealing loses most of the rise of {skill.label}",
@@ -297,13 +297,13 @@ def keeps_the_related_skill(study: StudyRecord, level: float) -> list[Part]:
 
 def beats_direct(study: StudyRecord, level: float) -> list[Part]:
     """A trial of label annealing learns more of the target than direct fine-tuning."""
-    trials, direct = complete_trials(study, ANNEALING), gain(study.direct, study, "target")
+    trials, direct = complete_trials(study, ANNEALING), gain(study.direct, study, "learn")
     parts = []
     for trial in trials:
-        more, what = gain(trial, study, "target") - direct, f"target of {trial.label} - direct fine-tuning"
-        figure = _figure(what, more, study, widened(level, len(trials)), _unit(study, "target"))
+        more, what = gain(trial, study, "learn") - direct, f"target of {trial.label} - direct fine-tuning"
+        figure = _figure(what, more, study, widened(level, len(trials)), _unit(study, "learn"))
         words = f"{trial.label} learns more of the target than direct fine-tuning", f"{trial.label} does not"
-        parts.append(above(figure, _least(study, "target"), yes=words[0], no=words[1]))
+        parts.append(above(figure, _least(study, "learn"), yes=words[0], no=words[1]))
     return _some(parts)
 
 
@@ -367,7 +367,7 @@ def _gain_of_direct(study: StudyRecord, side: str | Objective, label: str, level
     return _figure(f"direct fine-tuning, {label}", direct, study, level, unit)
 
 
-def _share_figure(what: str, share: Share, study: StudyRecord, side: str = "source") -> ClaimFigure:
+def _share_figure(what: str, share: Share, study: StudyRecord, side: str = "keep") -> ClaimFigure:
     value = math.nan if share.value is None else share.value
     return ClaimFigure(what=what, value=value, interval=share.interval, n=_behind(study, side), unit=_SHARES[side][1])
 
@@ -382,14 +382,14 @@ def _both_shares(study: StudyRecord, trial: TrialRecord, level: float) -> list[C
 
 
 def _unit(study: StudyRecord, side: str) -> str:
-    return (study.target if side == "target" else study.source).unit
+    return (study.learn if side == "learn" else study.keep).unit
 
 
 def _least(study: StudyRecord, side: str) -> float:
     return LEAST[is_share(_unit(study, side), unknown=True)]
 
 
-def _behind(study: StudyRecord, side: str | Objective = "source") -> str:
+def _behind(study: StudyRecord, side: str | Objective = "keep") -> str:
     seeds, samples = len(study.seeds), gain(study.direct, study, side).samples
     return f"{seeds} seed{'s' if seeds != 1 else ''}, {samples:,} samples"
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 RUNG = "rung"
 """Attribute of a job: the name of its rung, or `TEXT`."""
 TEXT = "text"
-SUITE = "source"
+SUITE = "keep"
 """Suite of what every rung is measured on."""
 
 

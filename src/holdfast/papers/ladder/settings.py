@@ -26,7 +26,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from holdfast.config.declare import Meta
 from holdfast.config.decode import decode_named
 from holdfast.config.values import Mistake, Refused
-from holdfast.studies.engine import small as small_settings
+from holdfast.studies.engine import toy as toy_settings
 from holdfast.studies.engine.keys import BaseStudySettings, SeedSettings
 from holdfast.support.token_counts import read_tokens
 
@@ -69,8 +69,8 @@ FEWEST_STEPS = 10
 """Of a budget: with fewer there is no schedule to speak of."""
 
 
-def _small_schema() -> dict[str, Any]:
-    return small_settings.settings_schema("text")
+def _toy_schema() -> dict[str, Any]:
+    return toy_settings.settings_schema("text")
 
 
 def _budgets(value: Any) -> tuple[int, ...]:
@@ -181,15 +181,15 @@ class _Training:
 class LadderSettings(_Training, _Models, SeedSettings, BaseStudySettings):
     """Keys of a ladder."""
 
-    small_start: ClassVar[str] = "text"
+    toy_start: ClassVar[str] = "text"
 
     name: str = "ladder"
     evaluation: Annotated[list[Any], Meta(repeatable=True)] = field(default_factory=list)
-    """Entries that every rung is measured on, as in 'holdfast train': {perplexity: FILE}, {choices: FILE}, {task:
-    NAME}."""
+    """Entries that every rung is measured on, as in 'holdfast train': {perplexity: FILE}, {multiple_choice: FILE},
+    {task: NAME}."""
     overlap: Literal["refuse", "keep"] = "refuse"
     """What is done where the text holds what is measured on: nothing is trained, or the page says so."""
-    small: Annotated[str | None, Meta(json_schema=_small_schema)] = None
+    toy: Annotated[str | None, Meta(json_schema=_toy_schema)] = None
     """Make the text offline: pretraining, or pretraining_tiny."""
 
     def problems(self) -> list[Mistake | str]:

@@ -6,7 +6,7 @@ small budgets with one seed had been looked at:
 
 - A study is one ladder. Figures are means over the seeds of what is modified (draws of noise, fine-tunings), and their
   intervals (95 %) cover them and the samples. They say nothing of another pre-training.
-- *Kept*: the first entry under `generalist`, text such as the checkpoints were pre-trained on, nats a token. *The
+- *Kept*: the first entry under `keep`, text such as the checkpoints were pre-trained on, nats a token. *The
   task*: the first entry of its test. *Cost*: what a modification takes from a figure of the checkpoint; more is worse.
 - *Direct*: fine-tuning without a method. *At a rate*: the same at all budgets. *Tuned*: at each budget the rate that
   the validation data chose.
@@ -116,12 +116,12 @@ def leading_key(record: OvertrainingRecord, suite: str) -> str:
 
 def kept_entry(record: OvertrainingRecord) -> str:
     """The entry that leads what should be kept; of a study without tasks the first that was probed."""
-    return leading_key(record, "source") or (record.sensitivities[0].entry if record.sensitivities else "")
+    return leading_key(record, "keep") or (record.sensitivities[0].entry if record.sensitivities else "")
 
 
 def kept_unit(record: OvertrainingRecord) -> str:
     """Of what should be kept."""
-    scored = record.leading(task_of(record), "source")
+    scored = record.leading(task_of(record), "keep")
     return NATS if scored is None else scored.unit or NATS
 
 
@@ -163,7 +163,7 @@ def tuned_models(record: OvertrainingRecord) -> list[TunedModel]:
 
 def score_of(record: OvertrainingRecord, model: TunedModel) -> Figure | None:
     """The VLM score of a model; None where a seed has diverged."""
-    return tuned_score(record, model, leading_key(record, "target"))
+    return tuned_score(record, model, leading_key(record, "learn"))
 
 
 def cost_of(record: OvertrainingRecord, model: TunedModel) -> Figure | None:
@@ -384,7 +384,7 @@ def kept_turns_when_tuned(record: OvertrainingRecord, level: float) -> list[Part
 
 def task_turns_when_tuned(record: OvertrainingRecord, level: float) -> list[Part]:
     """The task itself, at tuned rates."""
-    return [turned("the task at tuned rates", turn_of(record, None, leading_key(record, "target")), level)]
+    return [turned("the task at tuned rates", turn_of(record, None, leading_key(record, "learn")), level)]
 
 
 def lower_rates_turn_later(record: OvertrainingRecord, level: float) -> list[Part]:
@@ -564,7 +564,7 @@ def improvement(record: OvertrainingRecord) -> float:
     measured their start."""
     entry = kept_entry(record)
     losses = {s.model: s.before for s in record.sensitivities if s.entry == entry and not s.higher_is_better}
-    lead = record.leading(task_of(record), "source")
+    lead = record.leading(task_of(record), "keep")
     if not record.sensitivities and lead is not None and not lead.higher_is_better:
         for model in record.models:
             score = model.scores.get(lead.key)
@@ -587,7 +587,7 @@ def edges(record: OvertrainingRecord) -> float:
 
 def least_learnt(record: OvertrainingRecord) -> float:
     """The least that direct fine-tuning at tuned rates brings to the task."""
-    entry = leading_key(record, "target")
+    entry = leading_key(record, "learn")
     gains = [-model.costs[entry].value for model in tuned_models(record) if entry in model.costs]
     if not gains or len(gains) < len(record.checkpoints):
         raise NotMeasured("the task at every budget")
@@ -597,7 +597,7 @@ def least_learnt(record: OvertrainingRecord) -> float:
 def above_chance(record: OvertrainingRecord) -> float:
     """By how much direct fine-tuning at its tuned rates is above guessing at the ends of the ladder: the least lower
     end of an interval, less chance."""
-    lead, models = record.leading(task_of(record), "target"), tuned_models(record)
+    lead, models = record.leading(task_of(record), "learn"), tuned_models(record)
     if lead is None or lead.chance is None or len(models) < len(record.checkpoints):
         raise NotMeasured("the VLM score and chance")
     lows = []

@@ -25,7 +25,7 @@ from holdfast.evaluation.probe.outcome import (
     sensitivities,
     trends,
 )
-from holdfast.papers.overtraining.plan import CHECKPOINT, KIND, MODEL, TEST, TUNE, OvertrainingConfig, Tuning
+from holdfast.papers.overtraining.plan import CHECKPOINT, KIND, LEARN, MODEL, TUNE, OvertrainingConfig, Tuning
 from holdfast.papers.overtraining.record import Arm, Checkpoint, OvertrainingRecord, Scored, TunedModel, alike
 from holdfast.papers.overtraining.verdicts import LEAST_BUDGETS, add_verdicts
 from holdfast.papers.overtraining.vision_scores import seen_examples, seen_groups
@@ -156,8 +156,8 @@ def add_figures(record: OvertrainingRecord, config: OvertrainingConfig) -> Overt
         return record
     models = [evaluations.with_scores(model) for model in record.models]
     record = dataclasses.replace(record, models=models, correlations=costs, score_correlations=scores)
-    if config.request.most_perplexity is not None:
-        record = _without_high_rates(record, config.request.most_perplexity)
+    if config.request.max_perplexity is not None:
+        record = _without_high_rates(record, config.request.max_perplexity)
     record = add_verdicts(record, config, evaluations.columns)
     groups = seen_groups(record, config, evaluations.folder)
     return dataclasses.replace(record, groups=groups, examples=seen_examples(record, config, evaluations.folder))
@@ -313,7 +313,7 @@ class TunedEvaluations:
             for scored in entries:
                 costs += self._correlation(task, scored, changes)
             if self.config.way_to_see(task):
-                tested = [scored for scored in entries if scored.suite == TEST]
+                tested = [scored for scored in entries if scored.suite == LEARN]
                 for scored in tested[:1]:
                     scores += self._correlation(task, scored, results)
         return costs, scores
@@ -336,10 +336,10 @@ def _without_high_rates(record: OvertrainingRecord, most: float) -> Overtraining
     rates: set[float] = set()
     notes = list(record.notes)
     for task in record.scored:
-        lead = record.leading(task, "source")
+        lead = record.leading(task, "keep")
         unit = lead.unit if lead is not None else "nothing"
         if lead is None or unit not in ("nats/token", "perplexity"):
-            notes.append(f"{task}: most_perplexity leaves nothing out, for what should be kept is measured in {unit}.")
+            notes.append(f"{task}: max_perplexity leaves nothing out, for what should be kept is measured in {unit}.")
             continue
         bound = math.log(most) if unit == "nats/token" else most
         for model in record.models:

@@ -77,7 +77,7 @@ if TYPE_CHECKING:
 
 SHIFT_TONES = {LATER: "good", EARLIER: "bad", CANNOT_TELL: "flat"}
 CLASS_TONES = {QUICK: "good", SLOW: "bad", CONSTANT: "flat", FALLS: "flat", RISES: "flat", CANNOT_TELL: "flat"}
-SUITES = {"validation": "Validation", "target": "Test", "source": "Kept"}
+SUITES = {"validation": "Validation", "learn": "Test", "keep": "Kept"}
 SCORE = Measure()
 """Figures of an entry, whose unit stands at the axis or at the head of the column."""
 LITTLE = 0.5
@@ -137,7 +137,7 @@ def print_overtraining(record: OvertrainingRecord, folder: str | Path, console: 
     if record.shifts:
         shifts: list[Shift] = []
         for task in record.tasks:
-            shifts += _leading_shifts(record, task, "source", "target")
+            shifts += _leading_shifts(record, task, "keep", "learn")
         tables.append(_shift_table(record, [shift for shift in shifts if shift.rate is None]))
     print_study(record, summary(record), tables, folder, console)
 
@@ -162,12 +162,12 @@ def summary(record: OvertrainingRecord) -> str:
     """The answer in a few sentences: of direct fine-tuning at tuned rates, and of what retention does."""
     sentences = []
     for task in record.tasks:
-        for suite, what in (("source", "what should be kept"), ("target", "the task")):
+        for suite, what in (("keep", "what should be kept"), ("learn", "the task")):
             scored = record.leading(task, suite)
             entry = "" if scored is None else scored.name
             for turn in alike(record.turns, task=task, arm=record.direct, rate=None, entry=f"{suite}/{entry}"):
                 sentences.append(f"{task}, {record.direct} at tuned rates: {what} ({entry}) {_turn_text(turn)}.")
-        for shift in alike(_leading_shifts(record, task, "source"), rate=None):
+        for shift in alike(_leading_shifts(record, task, "keep"), rate=None):
             if text := _shift_text(record, shift):
                 sentences.append(f"{shift.arm}: {text}.")
     if not sentences and record.inflections:
@@ -216,7 +216,7 @@ def _shift_text(record: OvertrainingRecord, shift: Shift) -> str:
 
 def _gain_of_task(record: OvertrainingRecord, task: str, arm: str) -> float | None:
     """What a way gains of the task at its tuned rates, mean over the checkpoints; None where one of them is missing."""
-    scored = record.leading(task, "target")
+    scored = record.leading(task, "learn")
     rates = alike(record.rates, task=task, arm=arm)
     costs = [_tuned_figure(record, rate, scored, cost=True) for rate in rates]
     gains = [-cost.value for cost in costs if cost is not None and math.isfinite(cost.value)]
@@ -247,7 +247,7 @@ def _tiles(record: OvertrainingRecord) -> list[Tile]:
 
 def _task_sections(record: OvertrainingRecord, task: str) -> Iterator[Section | None]:
     """At tuned rates, what models see, what retention does, and at fixed rates."""
-    target, source = record.leading(task, "target"), record.leading(task, "source")
+    target, source = record.leading(task, "learn"), record.leading(task, "keep")
     yield section(
         f"{task}: every budget at its tuned rate",
         _tuned_chart(record, task, target, "The task"),
@@ -269,7 +269,7 @@ def _task_sections(record: OvertrainingRecord, task: str) -> Iterator[Section | 
         yield section(
             f"{task}: what retention does to it",
             _growth_chart(record, task, source),
-            _shift_table(record, _leading_shifts(record, task, "source", "target")),
+            _shift_table(record, _leading_shifts(record, task, "keep", "learn")),
             intro="The paper expects that regularised fine-tuning delays the inflection point (section 3.4.2), and did "
             "not try it.",
         )
@@ -389,7 +389,7 @@ def _budget_chart(
 
 def _base_rows(record: OvertrainingRecord, task: str, scored: Scored) -> list[Row]:
     """What the checkpoints score as they are: a fine-tuned model's score without its cost."""
-    if scored.suite != "source":
+    if scored.suite != "keep":
         return []
     sign = -1.0 if scored.higher_is_better else 1.0
     rows = []
@@ -573,7 +573,7 @@ def _tuned_table(record: OvertrainingRecord, task: str) -> Table:
         scored = record.leading(task, suite)
         if scored is not None:
             columns.append(column((f"{name}: {scored.name},", b.sub(scored.unit)), scored))
-        if scored is not None and suite == "source":
+        if scored is not None and suite == "keep":
             columns.append(column(f"Cost in {scored.name}", scored, cost=True))
     return tabulate(alike(record.rates, task=task), columns, kind="dense", title=f"{task} at tuned rates")
 

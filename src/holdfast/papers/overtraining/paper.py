@@ -13,8 +13,8 @@ PAPER = Paper(
     },
     durations={
         "quick": "two minutes a recipe",
-        "look": "33 minutes: 20 for the ladder and its text, 13 for pictures",
-        "thorough": "seven hours: three for the ladder by estimate, two for its text, the rest for pictures",
+        "small": "33 minutes: 20 for the ladder and its text, 13 for pictures",
+        "medium": "seven hours: three for the ladder by estimate, two for its text, the rest for pictures",
     },
     rules=1,  # turning points at any level
     function="holdfast.papers.overtraining.reproduction:reproduce",

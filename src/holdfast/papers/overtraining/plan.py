@@ -50,7 +50,7 @@ KIND, CHECKPOINT, MODEL, DATA = "kind", "checkpoint", "model", "data"
 """Attributes of a job: `TEXTS`, `PROBE`, `ALIGN`, `TUNE` or `LINE`; the rung's label; the name of the fine-tuning, or
 of the way to see; by task the data that methods mix in."""
 TEXTS, PROBE, ALIGN, TUNE, LINE = "texts", "probe", "align", "tune", "line"
-SOURCE, VALIDATION, TEST = "source", "validation", "target"
+KEEP, VALIDATION, LEARN = "keep", "validation", "learn"
 """Suites: what should be kept, what chooses the rate, what is reported."""
 
 
@@ -128,7 +128,7 @@ class OvertrainingConfig(StudyConfigBase[OvertrainingSettings]):
         from holdfast.runs.settings import training_keys
 
         problems: list[str] = []
-        read_space(request.vary, None, grid=True, known=training_keys(), problems=problems)
+        read_space(request.arms or None, request.vary, None, grid=True, known=training_keys(), problems=problems)
         return problems + _measuring_problems(request)
 
     def plan_problems(self) -> list[str]:
@@ -177,8 +177,8 @@ class OvertrainingConfig(StudyConfigBase[OvertrainingSettings]):
         checkpoints, where there has only come more."""
         begun = self.from_recorded(old)
         longer = begun is not None and all(rung in self.request.ladder for rung in begun.request.ladder)
-        more = {"vary", "ladder"} if longer and self.has_jobs_of(begun) else set()
-        return {"keep", "most_perplexity", *overlap_may_change(old), *more}
+        more = {"arms", "vary", "ladder"} if longer and self.has_jobs_of(begun) else set()
+        return {"keep_weights", "max_perplexity", *overlap_may_change(old), *more}
 
     # ----------------------------------------------------------------------------------------------------- what is made
 
@@ -248,7 +248,9 @@ class OvertrainingConfig(StudyConfigBase[OvertrainingSettings]):
         """What is tried of each task."""
         from holdfast.runs.settings import training_keys
 
-        return read_space(self.request.vary, None, grid=True, known=training_keys(), problems=[])
+        return read_space(
+            self.request.arms or None, self.request.vary, None, grid=True, known=training_keys(), problems=[]
+        )
 
     @functools.cached_property
     def tunings(self) -> dict[str, Tuning]:
@@ -391,9 +393,9 @@ class OvertrainingConfig(StudyConfigBase[OvertrainingSettings]):
 
     def evaluation(self, task: str | None) -> dict[str, Any]:
         """What a model is measured on: what should be kept and, of a fine-tuned one, its task."""
-        evaluation: dict[str, Any] = {**self.request.evaluation, SOURCE: list(self.request.generalist)}
+        evaluation: dict[str, Any] = {**self.request.evaluation, KEEP: list(self.request.keep)}
         if task is not None:
-            evaluation |= {VALIDATION: self.request.tasks[task].validation, TEST: self.request.tasks[task].test}
+            evaluation |= {VALIDATION: self.request.tasks[task].validation, LEARN: self.request.tasks[task].learn}
         return dict(self.with_paths(evaluation))
 
     def plan(self, task: str | None) -> EvaluationPlan:
@@ -465,7 +467,7 @@ def _tunings(config: OvertrainingConfig, name: str, task: TaskSettings) -> list[
     space, base = config.space, {**TRAIN, **config.request.train, **task.train}
     arms: dict[str, list[Tuning]] = {}
     for params in space.grid():
-        axes = space.axes(space.alternative(params))
+        axes = space.axes(space.arm(params))
         settings = space.settings(base, params)
         settings["retention"] = settings["retention"] or "none"
         if task.align is not None and settings.get("use_peft"):
@@ -511,7 +513,7 @@ def _measuring_problems(request: OvertrainingSettings) -> list[str]:
     for key in request.evaluation:
         if key not in shared:
             near = did_you_mean_key(key, shared)
-            text = f"no such key.{near} What is measured stands under generalist and tasks."
+            text = f"no such key.{near} What is measured is listed under keep and tasks."
             problems.append(f"evaluation.{key}: {text}")
     return problems
 
@@ -521,7 +523,7 @@ def _rate_problems(config: OvertrainingConfig) -> list[str]:
     for task in config.request.tasks.values():
         tunings = _tunings(config, "", task)
         if len(tunings) < len(config.space.grid()):
-            return ["vary.learning_rate: is missing: every way to fine-tune needs the rates that are tried."]
+            return ["vary.learning_rate: is missing: every arm needs the rates that are tried."]
         pairs = [(tuning.arm, tuning.rate) for tuning in tunings]
         for arm, rate in pairs:
             if pairs.count((arm, rate)) > 1:
@@ -572,7 +574,7 @@ def _vision_problems(config: OvertrainingConfig, model: str, trusted: bool) -> l
 
 def _in_file(problems: Sequence[str], task: str | None) -> list[str]:
     """Problems of the measuring as the study's file has them."""
-    keys = {SOURCE: "generalist", VALIDATION: f"tasks.{task}.validation", TEST: f"tasks.{task}.test"}
+    keys = {KEEP: "keep", VALIDATION: f"tasks.{task}.validation", LEARN: f"tasks.{task}.learn"}
     sentences = []
     for problem in problems:
         sentence = problem

@@ -65,7 +65,7 @@ class Scored:
     """An entry that the models are measured on."""
 
     suite: str
-    """"source" (what should be kept), "validation" or "target" (the test)."""
+    """"keep" (what should be kept), "validation" or "learn" (the test)."""
     name: str
     metric: str
     unit: str
@@ -282,7 +282,7 @@ class OvertrainingRecord(BaseRecord):
     examples: list[SeenExample] = field(default_factory=list)
     """The last two: of tasks whose checkpoints have a vision tower."""
     left_out: list[float] = field(default_factory=list)
-    """Rates that are not drawn: `most_perplexity`."""
+    """Rates that are not drawn: `max_perplexity`."""
     correlations: list[SampleCorrelation] = field(default_factory=list)
     """How far the costs of fine-tuned models go together over the samples of an entry; its trials are places in
     `models`."""

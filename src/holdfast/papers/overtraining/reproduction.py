@@ -78,8 +78,8 @@ def _summary(record: OvertrainingRecord | None) -> dict[str, Any]:
     return {
         "seeds": [] if record is None else [int(s) for s in record.config["seeds"]],
         "trials": 0 if record is None else sum(m.state == "complete" for m in record.models),
-        "target": "word problems" if record is None else ", ".join(record.tasks),
-        "source": "the text that it was pre-trained on",
+        "learn": "word problems" if record is None else ", ".join(record.tasks),
+        "keep": "the text that it was pre-trained on",
     }
 
 

@@ -6,13 +6,13 @@ probe: {noise: [0.01, 0.03], quantize: [int4]}     # what every checkpoint is pu
 tasks:
   sentiment:
     train: {dataset_name: mr-train.jsonl}
-    validation: [{choices: mr-valid.jsonl}]        # the first entry chooses the learning rate of each budget
-    test: [{choices: mr-test.jsonl}]               # the first entry is reported
-generalist: [{perplexity: web.jsonl}, {task: arc_easy, num_fewshot: 5}]      # what should be kept; the first leads
+    validation: [{multiple_choice: mr-valid.jsonl}]        # the first entry chooses the learning rate of each budget
+    learn: [{multiple_choice: mr-test.jsonl}]               # the first entry is reported
+keep: [{perplexity: web.jsonl}, {task: arc_easy, num_fewshot: 5}]      # what should be kept; the first leads
 train: {per_device_train_batch_size: 64}           # keys of 'holdfast train' that all tasks share
+arms: [direct, {label_annealing: {weight: 1}}, sfa, [{train: {use_peft: true}}, {label: LoRA}]]
 vary:
   learning_rate: {log: [1.0e-5, 1.0e-3], points: 7}
-  retention: [direct, {label_annealing: {weight: 1}}, sfa, [{train: {use_peft: true}}, {label: LoRA}]]
 seeds: [0, 1, 2]
 ```
 
@@ -24,8 +24,8 @@ tasks:
   pictures:
     align: {tower: clip-vit-large-patch14-336, train: {dataset_name: captions.jsonl}}
     train: {dataset_name: instructions.jsonl}
-    validation: [{choices: asked.jsonl, split: "train[:500]"}]
-    test: [{choices: asked.jsonl, split: "train[500:]"}]
+    validation: [{multiple_choice: asked.jsonl, split: "train[:500]"}]
+    learn: [{multiple_choice: asked.jsonl, split: "train[500:]"}]
 ```
 """
 
@@ -41,7 +41,7 @@ from holdfast.config.values import Mistake, Refused
 from holdfast.errors import did_you_mean
 from holdfast.evaluation.ladder import Rung, parse_ladder
 from holdfast.evaluation.probe.settings import ChangeSettings, Sizes
-from holdfast.studies.engine import small as small_settings
+from holdfast.studies.engine import toy as toy_settings
 from holdfast.studies.engine.keys import ALLOWED, NAME, BaseStudySettings, SeedSettings
 
 RATE = "learning_rate"
@@ -112,7 +112,7 @@ class TaskSettings:
     """Keys of 'holdfast train' for this task: its data, and what differs from the common ones."""
     validation: list[Any] = field(default_factory=list)
     """Entries as in 'holdfast train'; the first one chooses the learning rate."""
-    test: list[Any] = field(default_factory=list)
+    learn: list[Any] = field(default_factory=list)
     """Entries as in 'holdfast train'; the first one is reported."""
     held_out: str | None = None
     """Rows like those that are trained on, which early stopping looks at; default: the data of the first validation
@@ -139,7 +139,7 @@ def read_tasks(value: Any) -> dict[str, TaskSettings]:
     for name, task in tasks.items():
         if not isinstance(task.train.get("dataset_name"), str):
             mistakes.append(Mistake(path=(name, "train", "dataset_name"), text="is missing: the task's data."))
-        for key, what in (("validation", "what chooses the learning rate"), ("test", "what is reported")):
+        for key, what in (("validation", "what chooses the learning rate"), ("learn", "what is reported")):
             if not getattr(task, key):
                 mistakes.append(Mistake(path=(name, key), text=f"is missing: entries that say {what}."))
     if mistakes:
@@ -179,8 +179,8 @@ class DirectionSettings:
     """Shares of the way; beyond 1 goes past it."""
 
 
-def _small_schema() -> dict[str, Any]:
-    return small_settings.settings_schema("tasks")
+def _toy_schema() -> dict[str, Any]:
+    return toy_settings.settings_schema("tasks")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,7 +207,7 @@ class _What:
     """What every checkpoint is put through without training: options of 'holdfast probe' (noise, noise_seeds, std,
     quantize, prune); default: its own. false: nothing."""
     curvature: Annotated[int, Meta(ge=0, section="refinements")] = 0
-    """Documents of the first text under `generalist` that the curvature of every checkpoint's loss is measured on
+    """Documents of the first text under `keep` that the curvature of every checkpoint's loss is measured on
     (float32 only)."""
     direction: Annotated[
         DirectionSettings | None,
@@ -223,7 +223,7 @@ class _What:
         dict[str, TaskSettings],
         Meta(
             parse=read_tasks,
-            expected="tasks by name, each with train, validation and test",
+            expected="tasks by name, each with train, validation and learn",
             json_schema=lambda: {
                 "type": "object",
                 "additionalProperties": {
@@ -231,20 +231,20 @@ class _What:
                     "properties": {
                         "train": {"type": "object"},
                         "validation": {"type": "array", "minItems": 1},
-                        "test": {"type": "array", "minItems": 1},
+                        "learn": {"type": "array", "minItems": 1},
                         "held_out": {"type": "string"},
                         "align": {"type": "object"},
                     },
-                    "required": ["train", "validation", "test"],
+                    "required": ["train", "validation", "learn"],
                     "additionalProperties": False,
                 },
             },
         ),
     ] = field(default_factory=dict)
     """What is learnt, by name: `train` (its data at least), `validation`, whose first entry chooses the learning rate,
-    and `test`, whose first entry is reported. A task with images: `align`, the vision tower, and how its projector is
+    and `learn`, whose first entry is reported. A task with images: `align`, the vision tower, and how its projector is
     trained."""
-    generalist: list[Any] = field(default_factory=list)
+    keep: list[Any] = field(default_factory=list)
     """What should be kept: entries as in 'holdfast train'; the first one leads."""
 
 
@@ -253,13 +253,15 @@ class _How:
     train: Annotated[dict[str, Any], Meta(json_schema=lambda: {"type": "object"})] = field(default_factory=dict)
     """Keys of 'holdfast train' that all fine-tunings share (4 epochs, batch of 64, cosine after 10 % of warm-up, no
     weight decay)."""
+    arms: list[Any] = field(default_factory=list)
+    """Ways to fine-tune, as in a sweep (direct)."""
     vary: Annotated[dict[str, Any], Meta(json_schema=lambda: {"type": "object"})] = field(default_factory=dict)
-    """What is tried, as in a sweep: `learning_rate`, and ways to fine-tune under `retention`; other keys of 'holdfast
-    train', such as per_device_train_batch_size or lr_scheduler_type, make further ways."""
+    """What is tried of every arm, as in a sweep: `learning_rate`; other keys of 'holdfast train', such as
+    per_device_train_batch_size or lr_scheduler_type, make further arms."""
     early_stopping: Annotated[bool, Meta(section="refinements")] = True
     """Ends a fine-tuning after the epoch that no longer lowers the held-out loss, and takes the best epoch's model."""
-    most_perplexity: Annotated[float | None, Meta(gt=1, section="refinements")] = None
-    """Leaves learning rates aside that bring the first text under `generalist` to this perplexity at any budget, in
+    max_perplexity: Annotated[float | None, Meta(gt=1, section="refinements")] = None
+    """Leaves learning rates aside that bring the first text under `keep` to this perplexity at any budget, in
     figures at one rate (6 in the paper's figure 5)."""
     overlap: Annotated[Literal["refuse", "keep"], Meta(section="refinements")] = "refuse"
     """What is done where training text holds what is measured on: nothing is trained, or the page says so."""
@@ -271,13 +273,13 @@ class _How:
 class OvertrainingSettings(_How, _What, SeedSettings, BaseStudySettings):
     """Keys of an overtraining study."""
 
-    small_start: ClassVar[str] = "tasks"
+    toy_start: ClassVar[str] = "tasks"
 
     name: str = "overtraining"
-    small: Annotated[str | None, Meta(json_schema=_small_schema)] = None
+    toy: Annotated[str | None, Meta(json_schema=_toy_schema)] = None
     """Make tasks and held-out text offline, for a ladder of the same small world: overtraining, overtraining_tiny,
     pictures or pictures_tiny."""
-    keep: Literal["all", "none"] = "none"
+    keep_weights: Literal["all", "none"] = "none"
     """Whether the weights of the fine-tuned models stay on disk."""
 
     def problems(self) -> list[Mistake | str]:
@@ -301,9 +303,9 @@ class OvertrainingSettings(_How, _What, SeedSettings, BaseStudySettings):
             near = did_you_mean(direction.task, self.tasks)
             tasks = ", ".join(self.tasks) or "tasks"
             wrong("direction", f"task: expected one of {tasks}, got '{direction.task}'.{near}")
-        if not self.generalist:
-            wrong("generalist", "is missing: what should be kept, such as held-out text of the pre-training's kind.")
-        if self.tasks and RATE not in self.vary and "retention" not in self.vary:
+        if not self.keep:
+            wrong("keep", "is missing: what should be kept, such as held-out text of the pre-training's kind.")
+        if self.tasks and RATE not in self.vary and not self.arms:
             text = "is missing: the rates that are tried, as in {learning_rate: {log: [1.0e-5, 1.0e-3], points: 7}}."
             wrong("vary", text)
         return problems + self._training_problems()

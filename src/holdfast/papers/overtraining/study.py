@@ -245,7 +245,7 @@ class OvertrainingStudy(ConfiguredStudy[OvertrainingConfig]):
                     needed.add(Path(config.start(label, config.tunings[model].task, seed)))
         for folder in complete:
             remove_checkpoints(folder)
-            if config.request.keep != "all" and folder not in needed:
+            if config.request.keep_weights != "all" and folder not in needed:
                 remove_weights(folder)
 
     # --------------------------------------------------------------------------------------------------------- outcome

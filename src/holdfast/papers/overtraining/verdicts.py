@@ -11,7 +11,7 @@ from typing import Any
 
 from holdfast.evaluation.probe.outcome import Columns, turn_of, turning_point
 from holdfast.papers.overtraining.costs import tuning_cost
-from holdfast.papers.overtraining.plan import SOURCE, VALIDATION, OvertrainingConfig
+from holdfast.papers.overtraining.plan import KEEP, VALIDATION, OvertrainingConfig
 from holdfast.papers.overtraining.record import (
     CANNOT_TELL,
     CONSTANT,
@@ -164,7 +164,7 @@ class _Verdicts:
         by_seed = list(self.rates_by_seed.get((task, arm.label), {}).values())
         interval = exponent_over_seeds(tokens, by_seed)[1] if by_seed else None
         slope = Figure(value=exponent(tokens, [rate.rate for rate in rates]), over_samples=interval)
-        lead = self.record.leading(task, SOURCE)
+        lead = self.record.leading(task, KEEP)
         turn = self.turned.get((task, arm.label, None, lead.key)) if lead is not None else None
         verdict, why = rate_verdict(arm, rates, interval, None if turn is None else turn.verdict)
         self.rate_trends.append(RateTrend(task=task, arm=arm.label, exponent=slope, verdict=verdict, why=why))

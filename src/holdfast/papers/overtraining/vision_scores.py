@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast.papers.overtraining.plan import TEST, OvertrainingConfig
+from holdfast.papers.overtraining.plan import LEARN, OvertrainingConfig
 from holdfast.papers.overtraining.record import OvertrainingRecord, SeenExample, SeenGroup, TunedModel
 from holdfast.records.evaluation import EvaluationFolder
 
@@ -41,7 +41,7 @@ def seen_groups(record: OvertrainingRecord, config: OvertrainingConfig, folder: 
         for model in _tuned_models(record, task):
             families: dict[str, list[Mapping[str, Any]]] = {}
             for seed in model.seeds:
-                for row in folder(model, seed).samples(TEST, entry.name):
+                for row in folder(model, seed).samples(LEARN, entry.name):
                     if "task" in row:
                         families.setdefault(str(row["task"]), []).append(row)
             for family, rows in families.items():
@@ -65,7 +65,7 @@ def seen_examples(record: OvertrainingRecord, config: OvertrainingConfig, folder
         answers: dict[str, Sequence[Mapping[str, Any]]] = {}
         for model in _tuned_models(record, task):
             if model.arm == record.direct:
-                answers[model.checkpoint] = folder(model, model.seeds[0]).samples(TEST, entry.name)
+                answers[model.checkpoint] = folder(model, model.seeds[0]).samples(LEARN, entry.name)
         if not answers:
             continue
         rows = next(iter(answers.values()))
@@ -102,15 +102,15 @@ def _tuned_models(record: OvertrainingRecord, task: str) -> Iterator[TunedModel]
 def _entries(record: OvertrainingRecord, config: OvertrainingConfig) -> Iterator[tuple[str, DataEntry]]:
     """The tasks whose checkpoints see, each with the entry that leads its test, where that is a file of choices whose
     questions are samples."""
-    from holdfast.evaluation.kinds.choices import ChoicesEntry
+    from holdfast.evaluation.kinds.multiple_choice import MultipleChoiceEntry
 
     for task in record.tasks:
-        lead = record.leading(task, TEST)
+        lead = record.leading(task, LEARN)
         if lead is None or not config.way_to_see(task):
             continue
         for entry in config.plan(task).entries:
-            leads = (entry.suite, entry.name) == (TEST, lead.name)
-            if leads and isinstance(entry, ChoicesEntry) and entry.unit is None:
+            leads = (entry.suite, entry.name) == (LEARN, lead.name)
+            if leads and isinstance(entry, MultipleChoiceEntry) and entry.cluster is None:
                 yield task, entry
 
 

@@ -118,12 +118,12 @@ def overall(c: Comparison) -> bool:
     """All that is a share, new text and what was learnt aside; the average of sixteen where it was taken."""
     if c.suite == AVERAGES:
         return c.name == "average"
-    return c.suite not in ("target", "new_text") and c.primary and is_share(c.unit, c.metric)
+    return c.suite not in ("learn", "new_text") and c.primary and is_share(c.unit, c.metric)
 
 
 def kept(c: Comparison) -> bool:
     """What the base knew before, as shares."""
-    return c.suite == "source" and c.primary and is_share(c.unit, c.metric)
+    return c.suite == "keep" and c.primary and is_share(c.unit, c.metric)
 
 
 def new_text(c: Comparison) -> bool:

@@ -10,8 +10,8 @@ PAPER = Paper(
     recipes={"residual": "instruction residual"},
     durations={
         "quick": "two minutes",
-        "look": "10 minutes and, the first time, 25 for its models",
-        "thorough": "a quarter of an hour and, the first time, an hour and a half for its models",
+        "small": "10 minutes and, the first time, 25 for its models",
+        "medium": "a quarter of an hour and, the first time, an hour and a half for its models",
     },
     function="holdfast.papers.residual.reproduction:reproduce",
     full="the paper's own sizes are study files, as in 'holdfast study run configs/residual/llama3-budgets.yaml'",

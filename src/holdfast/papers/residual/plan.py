@@ -23,7 +23,7 @@ from typing import Any, ClassVar
 
 from holdfast.config.decode import Given, with_floats
 from holdfast.papers.residual.settings import StudySettings
-from holdfast.papers.residual.small_recipe import at_width, models_of, recipe_of
+from holdfast.papers.residual.toy_recipe import at_width, models_of, recipe_of
 from holdfast.records.residual import BASE, INSTRUCT, StudiedModel
 from holdfast.studies.update.plan import UpdateConfig, completed
 
@@ -43,12 +43,12 @@ class StudyConfig(UpdateConfig):
     def normalised(request: StudySettings) -> StudySettings:  # type: ignore[override]
         """With the small world in full, and what follows from the families where it was left out."""
         families, derived, widths, world = request.families, request.derived, request.widths, request.world
-        if request.small:
+        if request.toy:
             recipe = recipe_of(world)
             families, derived = models_of(recipe, {})
             widths, world = widths or (recipe.width,), recipe.record()
         budgets: tuple[Any, ...] = request.budgets
-        if not budgets and (request.corpus or request.small):
+        if not budgets and (request.corpus or request.toy):
             budgets = (None,)
         continued = list(families)[:1] if request.continued is None else request.continued
         return completed(
@@ -71,7 +71,7 @@ class StudyConfig(UpdateConfig):
         """What was given, and the small world in full: a study of a world that a later version would make otherwise is
         another one."""
         resolved = UpdateConfig.recorded(request, given)
-        return {**resolved, "world": request.world} if request.small else resolved
+        return {**resolved, "world": request.world} if request.toy else resolved
 
     @property
     def chooses(self) -> bool:
@@ -88,7 +88,7 @@ class StudyConfig(UpdateConfig):
     def parts(self) -> Sequence[StudyConfig]:
         """The study by small world, each with pairs, new text and questions of its own, and the first world at the
         other widths; itself outside of one."""
-        if self.request.small is None or self.is_part:
+        if self.request.toy is None or self.is_part:
             return [self]
         widths, seeds = self.request.widths, self.request.seeds
         first = [self._part(widths[0], seed) for seed in seeds]

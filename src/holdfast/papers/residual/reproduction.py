@@ -17,8 +17,8 @@ def _summary(record: ResidualRecord | None) -> dict[str, Any]:
     return {
         "seeds": [] if record is None else sorted({m.seed for m in record.models}),
         "trials": 0 if record is None else sum(m.state == "complete" for m in record.models),
-        "target": "instructions followed, held-out new text",
-        "source": "old knowledge, prose",
+        "learn": "instructions followed, held-out new text",
+        "keep": "old knowledge, prose",
     }
 
 

@@ -18,7 +18,7 @@ _NAME = re.compile(r"[A-Za-z0-9][\w.]*(-[\w.]+)*")
 
 
 def _read_world(value: Any) -> dict[str, Any]:
-    from holdfast.papers.residual.small_recipe import read_world
+    from holdfast.papers.residual.toy_recipe import read_world
 
     return read_world(value)
 
@@ -37,38 +37,38 @@ def _world_schema() -> dict[str, Any]:
 class StudySettings(GridSettings, BaseStudySettings):
     """`holdfast study run` of the residual."""
 
-    small_start: ClassVar[str] = ""
+    toy_start: ClassVar[str] = ""
 
     name: str = "residual"
     continued: tuple[str, ...] | None = None
     """Families that are continued on the new text (the first)."""
     budgets: tuple[Tokens, ...] = ()
     """Tokens of the new text, such as [100M, 500M, 1B]."""
-    retuned: Annotated[bool, Meta(section="small_world")] = False
+    retuned: Annotated[bool, Meta(section="toy_world")] = False
     """Also tunes the continued base on the small world's conversations: what the residual saves."""
-    widths: Annotated[tuple[int, ...], Meta(ge=1, section="small_world")] = ()
+    widths: Annotated[tuple[int, ...], Meta(ge=1, section="toy_world")] = ()
     """Hidden sizes of the small world's models; the first has the whole grid, the others the first seed's world and the
     largest budget alone."""
-    small: Literal["world"] | None = None
+    toy: Literal["world"] | None = None
     """Build small models and new facts offline, for a study of minutes: each seed is a world of its own."""
-    world: Annotated[dict[str, Any], Meta(parse=_read_world, json_schema=_world_schema, section="small_world")] = field(
+    world: Annotated[dict[str, Any], Meta(parse=_read_world, json_schema=_world_schema, section="toy_world")] = field(
         default_factory=dict
     )
     """Settings of that small world, as 'holdfast reproduce --world' has them; 'quick: true' takes sizes of seconds."""
-    keep: Literal["all", "result", "none"] = "none"
+    keep_weights: Literal["all", "result", "none"] = "none"
     """Whose weights stay on disk."""
 
     def problems(self) -> list[Mistake | str]:
         """Models and files that are not there, and keys that do not go together."""
         problems = [*super().problems(), *self.evaluation_problems()]
-        problems += self.corpus_problems(needed=bool(self.budgets) and not self.small)
-        problems += self.restore_problems(given=not self.small)
+        problems += self.corpus_problems(needed=bool(self.budgets) and not self.toy)
+        problems += self.restore_problems(given=not self.toy)
         if self.restore is not None and INSTRUCT not in self.starts:
             text = "begins with the continued instruct model: add it to starts."
             problems.append(Mistake(path=("restore",), text=text))
         names = tuple(self.families)
-        if self.small:
-            from holdfast.papers.residual.small_recipe import at_width, models_of, recipe_of
+        if self.toy:
+            from holdfast.papers.residual.toy_recipe import at_width, models_of, recipe_of
 
             try:
                 names = tuple(models_of(recipe_of(self.world), {})[0])
@@ -77,16 +77,16 @@ class StudySettings(GridSettings, BaseStudySettings):
             for width in self.widths:
                 wrong = at_width(recipe_of(self.world), width).problems()
                 problems += [Mistake(path=("widths",), text=p) for p in wrong]
-        for key in ("world", "retuned", "widths") if not self.small else ():
+        for key in ("world", "retuned", "widths") if not self.toy else ():
             if getattr(self, key):
-                text = f"has no effect without small: world. Add that, or leave {key} out."
+                text = f"has no effect without toy: world. Add that, or leave {key} out."
                 problems.append(Mistake(path=(key,), text=text))
         for key, known in (("continued", names), ("starts", (BASE, INSTRUCT))):
             for name in getattr(self, key) or ():
                 if name not in known:
                     text = f"expected some of {', '.join(known)}, got {name!r}.{did_you_mean(name, known)}"
                     problems.append(Mistake(path=(key,), text=text))
-        if self.small:
+        if self.toy:
             return problems
         if not self.families:
             text = "expected pairs by name, as in 'llama-3: {base: MODEL, instruct: MODEL}', got nothing."

@@ -54,9 +54,9 @@ class ResidualStudy(UpdateStudy[StudyConfig]):
 
     def parts(self, console: Any) -> Sequence[StudyConfig]:
         """Its small worlds with their models and files; itself outside of one."""
-        if self.settings.request.small is None:
+        if self.settings.request.toy is None:
             return [self.settings]
-        from holdfast.papers.residual.small_world import fill_in
+        from holdfast.papers.residual.toy_world import fill_in
 
         return fill_in(self.settings.parts(), console=console)
 
@@ -64,7 +64,7 @@ class ResidualStudy(UpdateStudy[StudyConfig]):
         """One model with its weights, also of those that are tuned once more."""
         if not model.tuned:
             return super().build(model, task)
-        from holdfast.papers.residual.small_world import tuned
+        from holdfast.papers.residual.toy_world import tuned
 
         return tuned(model, self.builders[model.place], task)
 
@@ -75,7 +75,7 @@ class ResidualStudy(UpdateStudy[StudyConfig]):
 
     def keeps(self, model: StudiedModel, record: ResidualRecord) -> bool:
         """All weights, or none."""
-        return self.settings.request.keep != "none"
+        return self.settings.request.keep_weights != "none"
 
     def page(self, record: ResidualRecord) -> Writer:
         """The page with the paper's tables."""

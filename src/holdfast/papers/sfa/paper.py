@@ -10,8 +10,8 @@ PAPER = Paper(
     recipes={"tasks": "tasks one after another", "digits": "small networks on two halves of the digits (figure 1)"},
     durations={
         "quick": "two minutes",
-        "look": "10 minutes and, the first time, 20 for its base",
-        "thorough": "half an hour by estimate and, the first time, 20 minutes for its base",
+        "small": "10 minutes and, the first time, 20 for its base",
+        "medium": "half an hour by estimate and, the first time, 20 minutes for its base",
     },
     function="holdfast.papers.sfa.reproduction:reproduce",
     full="the paper's own models take a study file of yours: 'holdfast sequence --config FILE' (docs/sequence.md)",

@@ -18,8 +18,8 @@ def _summary(record: SequenceRecord | None) -> dict[str, Any]:
     return {
         "seeds": [] if record is None else record.seeds,
         "trials": 0 if record is None else sum(m.state == "complete" for m in record.models),
-        "target": "the last task",
-        "source": "the tasks before",
+        "learn": "the last task",
+        "keep": "the tasks before",
     }
 
 

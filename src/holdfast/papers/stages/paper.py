@@ -21,8 +21,8 @@ PAPER = Paper(
     },
     durations={
         "quick": "two minutes",
-        "look": "6 minutes and, the first time, 15 for its base",
-        "thorough": "40 minutes by estimate and, the first time, an hour and three quarters for its bases",
+        "small": "6 minutes and, the first time, 15 for its base",
+        "medium": "40 minutes by estimate and, the first time, an hour and three quarters for its bases",
     },
     function="holdfast.papers.stages.reproduction:reproduce",
     full="the paper's own models take a study file: 'holdfast diagnose --config configs/stages/llama2-alpaca.yaml'",

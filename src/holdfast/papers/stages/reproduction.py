@@ -12,22 +12,22 @@ from holdfast.records.stages import StagesRecord, read_stages
 from holdfast.studies.stages.plan import stages_config
 from holdfast.studies.stages.study import run_stages
 
-SMALL = {WIDE: "stages", NARROW: "stages_narrow"}
+TOY = {WIDE: "stages", NARROW: "stages_narrow"}
 """Small settings by what a study's name begins with; the rest of the name is the world."""
 
 
 def _twin(name: str) -> Twin:
-    kind = next(k for k in SMALL if name.startswith(k))
-    own = {"small": SMALL[kind], "seed": int(name.removeprefix(kind))}
-    return Twin(file="stages/tiny.yaml", own=own, sizes=size_changes().get(name, {"thorough": {}}))
+    kind = next(k for k in TOY if name.startswith(k))
+    own = {"toy": TOY[kind], "seed": int(name.removeprefix(kind))}
+    return Twin(file="stages/tiny.yaml", own=own, sizes=size_changes().get(name, {"medium": {}}))
 
 
 def _summary(record: StagesRecord | None) -> dict[str, Any]:
     return {
         "seeds": [] if record is None else [int(record.config["seed"])],
         "trials": 0 if record is None else sum(m.state == "complete" for m in record.models),
-        "target": "new people, letters",
-        "source": "people whom the base knew",
+        "learn": "new people, letters",
+        "keep": "people whom the base knew",
     }
 
 

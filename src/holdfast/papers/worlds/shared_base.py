@@ -12,7 +12,7 @@ shared_base()                                   # the checkpoint's folder, made 
 build_world(shared_world(), "runs/world")       # the same base, with the world's models and files
 ```
 
-`holdfast quickstart` has a smaller one of a minute (`holdfast.papers.worlds.small_settings.base_recipe`).
+`holdfast quickstart` has a smaller one of a minute (`holdfast.papers.worlds.toy_settings.base_recipe`).
 """
 
 from __future__ import annotations

@@ -174,6 +174,6 @@ def _write_suite(folder: Path, files: Mapping[str, Path]) -> Path:
 
     names = {path.name for path in files.values()}
     suite = dict(_DECLARED["suite"])
-    for role in ("source", "target"):
+    for role in ("keep", "learn"):
         suite[role] = [entry for entry in suite[role] if not names.isdisjoint(entry.values())]
     return write_bytes_atomic(folder / "suite.yaml", yaml.safe_dump(suite, sort_keys=False).encode())

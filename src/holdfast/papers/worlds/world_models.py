@@ -109,7 +109,7 @@ def _base_place(recipe: WorldRecipe) -> Path:
 
 
 def _vocabulary(recipe: WorldRecipe) -> Vocabulary:
-    from holdfast.evaluation.kinds.lettered import LETTERS
+    from holdfast.evaluation.kinds.multiple_choice_letters import LETTERS
     from holdfast.papers.worlds.people.chat import CHAT_TEMPLATE, MARKERS, vocabulary
     from holdfast.papers.worlds.people.questions import OPTIONS
 

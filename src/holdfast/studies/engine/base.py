@@ -1,6 +1,6 @@
 """What studies have in common whose settings are one dataclass: how a file is read and checked, what resuming compares,
-and how a small setting's files are made. A study adds a subclass of `StudyConfigBase`, which says what it was asked for, and
-one of `ConfiguredStudy`, which runs it."""
+and how a toy setting's files are made. A study adds a subclass of `StudyConfigBase`, which says what it was asked for,
+and one of `ConfiguredStudy`, which runs it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 from holdfast.config.decode import Given, decode
 from holdfast.config.synonyms import did_you_mean_key
 from holdfast.errors import ConfigError, UserError
-from holdfast.studies.engine import small as small_settings
+from holdfast.studies.engine import toy as toy_settings
 from holdfast.studies.engine.keys import BaseStudySettings
 from holdfast.studies.engine.models import training_problems
 from holdfast.studies.engine.progress import share_of_run
@@ -36,16 +36,16 @@ class StudyConfigBase(Generic[A]):
     """
 
     settings_class: ClassVar[type[Any]]
-    """The dataclass of settings; `small` is among them."""
+    """The dataclass of settings; `toy` is among them."""
     later: ClassVar[tuple[str, ...]] = ("evaluation",)
-    """Keys of a training that are looked at once a small setting's files are there."""
+    """Keys of a training that are looked at once a toy setting's files are there."""
 
     request: A
     """What was asked for."""
     output_dir: Path
     storage: str
     names: Mapping[str, str]
-    """What ${name} stands for; empty before a small setting is made."""
+    """What ${name} stands for; empty before a toy setting is made."""
     resolved: dict[str, Any]
     """As plain JSON; itself a valid configuration."""
 
@@ -69,8 +69,8 @@ class StudyConfigBase(Generic[A]):
         raise NotImplementedError
 
     def with_paths(self, value: Any) -> Any:
-        """A value with the names of the small setting in it replaced, where they are known."""
-        return small_settings.fill(value, self.names) if self.names else value
+        """A value with the names of the toy setting in it replaced, where they are known."""
+        return toy_settings.fill(value, self.names) if self.names else value
 
     # -------------------------------------------------------------------------------------------------------- resuming
 
@@ -94,7 +94,7 @@ class StudyConfigBase(Generic[A]):
         if begun is None:
             return None
         settings = to_jsonable(begun.request)
-        for key in (*NOT_DECIDING, "small", "output_dir"):
+        for key in (*NOT_DECIDING, "toy", "output_dir"):
             settings.pop(key, None)
         return {**old, **settings}
 
@@ -197,9 +197,9 @@ class StudyConfigBase(Generic[A]):
         settings = cls.normalised(settings)
         problems = cls.key_problems(settings) if check else []
         problems += cls.settings_problems(settings)
-        small = small_settings.versioned_name(settings.small) if not problems else None
-        if small != settings.small:
-            settings = dataclasses.replace(settings, small=small)
+        toy = toy_settings.versioned_name(settings.toy) if not problems else None
+        if toy != settings.toy:
+            settings = dataclasses.replace(settings, toy=toy)
         config = cls(
             request=settings,
             output_dir=settings.folder,
@@ -210,7 +210,7 @@ class StudyConfigBase(Generic[A]):
         if not problems:
             problems = config.plan_problems()
         if not problems and check:
-            problems = config.validate_without_files() if small else config.part_problems()
+            problems = config.validate_without_files() if toy else config.part_problems()
         if problems:
             file = str(request.file) if request.file else None
             raise ConfigError(list(dict.fromkeys(problems)), source=source or file)
@@ -230,18 +230,18 @@ class StudyConfigBase(Generic[A]):
         return {**resolved, "output_dir": str(request.folder)}
 
     def validate_without_files(self) -> list[str]:
-        """Names that the small setting does not make, and what is wrong with a run whatever it makes; what is measured
+        """Names that the toy setting does not make, and what is wrong with a run whatever it makes; what is measured
         is looked at once its files are there."""
 
         def problems_with(names: Mapping[str, str]) -> list[str]:
-            small_settings.fill(self.resolved, names)
+            toy_settings.fill(self.resolved, names)
             return dataclasses.replace(self, names=names).run_problems(without=self.later)
 
-        return small_settings.validate_without_files(self.resolved["small"], problems_with)
+        return toy_settings.validate_without_files(self.resolved["toy"], problems_with)
 
 
 class ConfiguredStudy(Study[C]):
-    """A study that was asked for so: how a worker loads it, and what its small setting makes."""
+    """A study that was asked for so: how a worker loads it, and what its toy setting makes."""
 
     config_class: ClassVar[type[StudyConfigBase[Any]]]
 
@@ -251,21 +251,21 @@ class ConfiguredStudy(Study[C]):
         config: C = cls.config_class.read(
             resolved, source=f"study '{resolved.get('name', output_dir.name)}'", check=False
         )  # type: ignore[assignment]
-        names = small_settings.existing_files(output_dir / "data") if config.request.small else {}
+        names = toy_settings.existing_files(output_dir / "data") if config.request.toy else {}
         return cls(dataclasses.replace(config, storage=storage, output_dir=output_dir, names=names))
 
     def prepare(self, console: Any) -> ConfiguredStudy[C]:
-        """The study with what `small:` makes; its parts are checked then.
+        """The study with what `toy:` makes; its parts are checked then.
 
         Raises:
             ConfigError: with every mistake at once.
         """
         config = self.settings
-        small = config.resolved["small"]
-        if small is None:
+        toy = config.resolved["toy"]
+        if toy is None:
             return self
         folder, seed = config.output_dir / "data", getattr(config.request, "seed", 0)
-        names = small_settings.make_files(small, folder, source=config.name, seed=seed, console=console)
+        names = toy_settings.make_files(toy, folder, source=config.name, seed=seed, console=console)
         filled = dataclasses.replace(config, names=names)
         problems = filled.part_problems()
         if problems:

@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar
 
 from holdfast.config.declare import MAX_SEED, Meta
 from holdfast.config.values import Mistake
-from holdfast.studies.engine import small as small_settings
+from holdfast.studies.engine import toy as toy_settings
 
 NAME = re.compile(r"\w[\w.-]*")
 """Of a study, a task or a track: also a folder's, so no path, and neither `.` nor `..`."""
@@ -20,8 +20,8 @@ ALLOWED = "letters, digits, '.', '_' and '-'"
 class BaseStudySettings:
     """Keys that every study has; its own settings are a subclass with a default name."""
 
-    small_start: ClassVar[str] = "model"
-    """What a small setting of this study makes, see `small.known_settings`; "": it has settings of its own."""
+    toy_start: ClassVar[str] = "model"
+    """What a toy setting of this study makes, see `toy.known_settings`; "": it has settings of its own."""
 
     name: str = "study"
     """Of the study in its storage and on its page; default: the file's name."""
@@ -33,14 +33,14 @@ class BaseStudySettings:
     """A database that several machines share; default: a file in the folder."""
 
     def problems(self) -> list[Mistake | str]:
-        """A name that no folder can have, a small setting that there is not, and seeds that are the same."""
+        """A name that no folder can have, a toy setting that there is not, and seeds that are the same."""
         problems: list[Mistake | str] = []
         if not NAME.fullmatch(self.name):
             problems.append(Mistake(path=("name",), text=f"expected {ALLOWED}, got {self.name!r}."))
-        small = getattr(self, "small", None) if self.small_start else None
-        small_problem = small_settings.problem_with(small, self.small_start)
-        if small_problem is not None:
-            problems.append(Mistake(path=("small",), text=small_problem))
+        toy = getattr(self, "toy", None) if self.toy_start else None
+        toy_problem = toy_settings.problem_with(toy, self.toy_start)
+        if toy_problem is not None:
+            problems.append(Mistake(path=("toy",), text=toy_problem))
         if isinstance(self, SeedSettings) and len(set(self.seeds)) < len(self.seeds):
             text = f"expected different whole numbers such as [0, 1, 2], got {list(self.seeds)}."
             problems.append(Mistake(path=("seeds",), text=text))
@@ -69,5 +69,5 @@ class SeedSettings:
 class ToySettings:
     """The key of a study whose base can be a small model that is made on the spot."""
 
-    small: Annotated[str | None, Meta(json_schema=small_settings.settings_schema, last=True)] = None
+    toy: Annotated[str | None, Meta(json_schema=toy_settings.settings_schema, last=True)] = None
     """Build a small base and data offline, for a study of minutes."""

@@ -219,7 +219,7 @@ def _processes(opened: Opened, workers: int) -> Workers:
     settings = opened.study.settings
     out = Path(settings.output_dir)
     environment = {STORAGE_VARIABLE: settings.storage}
-    if settings.resolved.get("small"):
+    if settings.resolved.get("toy"):
         environment["HF_HUB_OFFLINE"] = os.environ.get("HF_HUB_OFFLINE", "1")
     options = {
         "--kind": kind_name(type(opened.study)),

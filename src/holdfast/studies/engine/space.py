@@ -1,20 +1,20 @@
-"""What a study varies: from the `vary:` section to trials.
+"""What a study varies: from the sections `arms:` and `vary:` to trials.
 
 ```yaml
+arms:                                             # each is one way to retain what was known
+  - direct: {learning_rate: [5.0e-6, 2.0e-5]}     # direct fine-tuning, the first rival, at rates of its own
+  - label_annealing: {weight: {log: [0.1, 10], points: 5}, temperature: [1, 2]}
+  - l2: {coefficient: [0.001, 0.01]}
+  - [{replay: {data: old.jsonl, fraction: 0.1}}, {label_annealing: {weight: [0.3, 1]}}]     # a combination
+  - [{replay: {data: new.jsonl}}, {label: unseen text}]         # what tells arms of the same methods apart
+  - train: {learning_rate: [5.0e-6, 2.0e-5]}                    # settings of one arm: here of direct
 vary:
-  retention:                                      # alternatives: each is one way to retain what was known
-    - direct: {learning_rate: [5.0e-6, 2.0e-5]}   # direct fine-tuning, the first rival, at rates of its own
-    - label_annealing: {weight: {log: [0.1, 10], points: 5}, temperature: [1, 2]}
-    - l2: {coefficient: [0.001, 0.01]}
-    - [{replay: {data: old.jsonl, fraction: 0.1}}, {label_annealing: {weight: [0.3, 1]}}]     # a combination
-    - [{replay: {data: new.jsonl}}, {label: unseen text}]       # what tells alternatives of the same methods apart
-    - train: {learning_rate: [5.0e-6, 2.0e-5]}                  # settings of one alternative: here of direct
   learning_rate: [1.0e-5, 3.0e-5]                 # any key of a training config
-  label_annealing.temperature: [1, 2]             # of a method that `train:` names, where retention does not vary
+  label_annealing.temperature: [1, 2]             # of a method that `train:` names, where there are no arms
 ```
 
 A list is tried value by value. `{log: [low, high]}` and `{linear: [low, high]}` are ranges: a sampler draws from them,
-a grid needs `points: n` (or `step:` for a linear one). Parameters of a method belong to its alternative, so a grid has
+a grid needs `points: n` (or `step:` for a linear one). Parameters of a method belong to its arm, so a grid has
 no senseless combinations. No torch, no Optuna.
 """
 
@@ -38,12 +38,12 @@ from holdfast.retention.presets import PRESETS
 from holdfast.retention.registry import METHODS, NONE, declared, method_class, method_schema, title
 
 METHOD = "method"
-"""The parameter that says which alternative a trial is, where there are several."""
+"""The parameter that says which arm a trial is, where there are several."""
 DIRECT = "direct"
-"""The alternative without a method."""
+"""The arm without a method."""
 DIRECT_TITLE = "direct fine-tuning"
 TRAIN, TEXT = "train", "label"
-"""Items of an alternative beside its methods: settings of its own, and what it is called."""
+"""Items of an arm beside its methods: settings of its own, and what it is called."""
 HOW_FAR = frozenset(
     {
         *("learning_rate", "lr_scheduler_type", "lr_scheduler_kwargs", "warmup_steps", "warmup_ratio"),
@@ -176,11 +176,11 @@ Axis = tuple[tuple[str | int, ...], Values]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Alternative:
+class Arm:
     """One way to retain what was known: methods with constants, and which of their parameters vary."""
 
     name: str
-    """The methods' names joined by "+", "direct" for none; numbered where several alternatives have the same."""
+    """The methods' names joined by "+", "direct" for none; numbered where several arms have the same."""
     retention: list[dict[str, dict[str, Any]]]
     """As a training config has it, without what varies."""
     vary: dict[str, Axis] = field(default_factory=dict)
@@ -200,29 +200,29 @@ class Alternative:
 class Space:
     """All that varies."""
 
-    alternatives: list[Alternative]
-    """One with the base's own methods where `vary:` does not name retention."""
+    arms: list[Arm]
+    """One with the base's own methods where none are listed."""
     shared: dict[str, Values]
-    """Settings of the training configuration that vary under every alternative."""
+    """Settings of the training configuration that vary under every arm."""
 
-    def axes(self, alternative: Alternative) -> dict[str, Axis]:
-        """What varies under an alternative, by parameter: what it sets itself does not."""
-        taken = {path for path, _ in alternative.vary.values()} | {(name,) for name in alternative.train}
-        axes = dict(alternative.vary)
+    def axes(self, arm: Arm) -> dict[str, Axis]:
+        """What varies under an arm, by parameter: what it sets itself does not."""
+        taken = {path for path, _ in arm.vary.values()} | {(name,) for name in arm.train}
+        axes = dict(arm.vary)
         for name, values in self.shared.items():
             if (name,) not in taken:
                 axes[name] = ((name,), values)
         return axes
 
-    def parameters(self, alternative: Alternative) -> dict[str, Values]:
-        """The values under an alternative, by parameter."""
-        return {name: values for name, (_, values) in self.axes(alternative).items()}
+    def parameters(self, arm: Arm) -> dict[str, Values]:
+        """The values under an arm, by parameter."""
+        return {name: values for name, (_, values) in self.axes(arm).items()}
 
-    def strengths(self, alternative: Alternative) -> dict[str, list[float]]:
+    def strengths(self, arm: Arm) -> dict[str, list[float]]:
         """The values above 0 of what is its methods' strength, by parameter, where there are at least two: an order in
         which a grid may go on."""
         numbers_of: dict[str, list[float]] = {}
-        for name, (path, values) in self.axes(alternative).items():
+        for name, (path, values) in self.axes(arm).items():
             cls = declared(str(path[2])) if len(path) == 4 and path[0] == "retention" else None
             if cls is not None and path[-1] in cls.strength:
                 numbers = [v for v in values.tried() if isinstance(v, (int, float)) and not isinstance(v, bool)]
@@ -230,13 +230,13 @@ class Space:
         return {name: values for name, values in numbers_of.items() if len(values) > 1}
 
     def _each(self) -> Iterator[tuple[dict[str, Any], dict[str, Values]]]:
-        """Every alternative, as the parameter that chooses it, and its parameters."""
-        for alternative in self.alternatives:
-            chosen = {METHOD: alternative.name} if len(self.alternatives) > 1 else {}
-            yield chosen, self.parameters(alternative)
+        """Every arm, as the parameter that chooses it, and its parameters."""
+        for arm in self.arms:
+            chosen = {METHOD: arm.name} if len(self.arms) > 1 else {}
+            yield chosen, self.parameters(arm)
 
     def grid(self) -> list[dict[str, Any]]:
-        """Every combination as `{parameter: value}`, alternatives in the order given."""
+        """Every combination as `{parameter: value}`, arms in the order given."""
         combinations = []
         for chosen, parameters in self._each():
             for values in itertools.product(*(parameter.tried() for parameter in parameters.values())):
@@ -258,37 +258,37 @@ class Space:
             yield from ({**base, name: value} for name, values in ends.items() for value in values[1:])
 
     def suggest(self, trial: Any, *, everything: bool = False) -> dict[str, Any]:
-        """Asks an Optuna trial for a value of each parameter of the alternative that it chooses.
+        """Asks an Optuna trial for a value of each parameter of the arm that it chooses.
 
         Args:
             trial: an `optuna.Trial`.
-            everything: asks for the parameters of the other alternatives too and leaves them unused, for samplers that
+            everything: asks for the parameters of the other arms too and leaves them unused, for samplers that
                 cross trials parameter by parameter and know only what all trials have.
         """
         params: dict[str, Any] = {}
-        if len(self.alternatives) > 1:
-            params[METHOD] = trial.suggest_categorical(METHOD, [a.name for a in self.alternatives])
-        for name, values in self.parameters(self.alternative(params)).items():
+        if len(self.arms) > 1:
+            params[METHOD] = trial.suggest_categorical(METHOD, [a.name for a in self.arms])
+        for name, values in self.parameters(self.arm(params)).items():
             params[name] = values.suggest(trial, name)
-        for other in self.alternatives if everything else ():
+        for other in self.arms if everything else ():
             for name, values in self.parameters(other).items():
                 if name not in params:
                     values.suggest(trial, name)
         return params
 
-    def alternative(self, params: Mapping[str, Any]) -> Alternative:
-        """The alternative that a combination belongs to."""
+    def arm(self, params: Mapping[str, Any]) -> Arm:
+        """The arm that a combination belongs to."""
         name = params.get(METHOD)
-        return next((a for a in self.alternatives if a.name == name), self.alternatives[0])
+        return next((a for a in self.arms if a.name == name), self.arms[0])
 
     def kind(self, params: Mapping[str, Any]) -> str:
         """What tables and plots put a combination with: the names of its methods; "direct" for direct fine-tuning, at
         whichever rate; and where no method but other settings tell it from that, what it is called, else these."""
-        alternative = self.alternative(params)
-        keys = [*alternative.train, *(str(path[0]) for path, _ in alternative.vary.values())]
-        if alternative.retention or not set(keys) - HOW_FAR:
-            return alternative.kind
-        return re.sub(r"[+#\s]+", " ", alternative.text or ", ".join(keys)).strip()
+        arm = self.arm(params)
+        keys = [*arm.train, *(str(path[0]) for path, _ in arm.vary.values())]
+        if arm.retention or not set(keys) - HOW_FAR:
+            return arm.kind
+        return re.sub(r"[+#\s]+", " ", arm.text or ", ".join(keys)).strip()
 
     def settings(self, base: Mapping[str, Any], params: Mapping[str, Any]) -> dict[str, Any]:
         """The training configuration of a combination.
@@ -297,27 +297,27 @@ class Space:
             base: the study's `train:` section.
             params: as `grid` or `suggest` gave it.
         """
-        alternative = self.alternative(params)
-        settings = copy.deepcopy({**base, **alternative.train, "retention": alternative.retention})
-        for name, (path, values) in self.axes(alternative).items():
+        arm = self.arm(params)
+        settings = copy.deepcopy({**base, **arm.train, "retention": arm.retention})
+        for name, (path, values) in self.axes(arm).items():
             if name in params:
                 _inside(settings, path)[path[-1]] = values.value(params[name])
         return settings
 
-    def way(self, params: Mapping[str, Any]) -> str:
-        """The alternative of a combination for people: its methods and what tells it from others with the same; direct
+    def arm_label(self, params: Mapping[str, Any]) -> str:
+        """The arm of a combination for people: its methods and what tells it from others with the same; direct
         fine-tuning is one way at whichever rate."""
-        alternative, kind = self.alternative(params), self.kind(params)
-        if alternative.retention:
-            return _titled(alternative)
+        arm, kind = self.arm(params), self.kind(params)
+        if arm.retention:
+            return _titled(arm)
         return DIRECT_TITLE if kind == DIRECT else kind
 
     def label(self, params: Mapping[str, Any]) -> str:
         """What tables and plots call a combination: the method, and what varies."""
-        alternative = self.alternative(params)
-        methods = [_key(next(iter(m))) for m in alternative.retention] or [DIRECT]
-        words = [_titled(alternative)]
-        for name, values in self.parameters(alternative).items():
+        arm = self.arm(params)
+        methods = [_key(next(iter(m))) for m in arm.retention] or [DIRECT]
+        words = [_titled(arm)]
+        for name, values in self.parameters(arm).items():
             if (values.varies or name.startswith(f"{DIRECT}.")) and name in params:
                 value = params[name]
                 text = f"{value:g}" if isinstance(value, float) else str(value)
@@ -362,7 +362,7 @@ class _Reader:
         return tried
 
     def methods(self, value: Any, where: str) -> list[dict[str, dict[str, Any]]]:
-        """One alternative as a list of `{method: parameters}`; what the methods themselves refuse is seen later, with
+        """One arm as a list of `{method: parameters}`; what the methods themselves refuse is seen later, with
         values in it."""
         methods: list[dict[str, dict[str, Any]]] = []
         for item in value if isinstance(value, list) else [] if value is None else [value]:
@@ -397,26 +397,26 @@ class _Reader:
                     mistakes = decode(preset, {key: _as_number(tried)})[1]
                     self.problems += [f"{where}.{name}{'.' if m.path else ': '}{m.sentence()}" for m in mistakes]
 
-    def alternatives(self, section: Any) -> list[Alternative]:
-        """What stands under `vary.retention`."""
+    def arms(self, section: Any) -> list[Arm]:
+        """The arms under `arms:`."""
         if not isinstance(section, list) or not section:
             got = "an empty list" if section == [] else repr(section)
             self.problems.append(
-                f"vary.retention: expected a list of alternatives, such as '- label_annealing: {{weight: [0.3, 1, "
+                f"arms: expected a list of ways to train, such as '- label_annealing: {{weight: [0.3, 1, "
                 f"3]}}', got {got}"
             )
             return []
-        alternatives: list[Alternative] = []
+        arms: list[Arm] = []
         for number, item in enumerate(section):
-            where = f"vary.retention[{number}]"
+            where = f"arms[{number}]"
             if (settings := _of_direct(item)) is not None:
-                same = sum(a.kind == DIRECT for a in alternatives)
-                alternatives.append(self._direct(settings, where, name=f"{DIRECT} #{same + 1}" if same else DIRECT))
+                same = sum(a.kind == DIRECT for a in arms)
+                arms.append(self._direct(settings, where, name=f"{DIRECT} #{same + 1}" if same else DIRECT))
                 continue
             item, train, text = self._beside(item, where)
             retention = self.methods(item, where)
             name = _name(retention)
-            same = sum(a.kind == name for a in alternatives)
+            same = sum(a.kind == name for a in arms)
             unique = f"{name} #{same + 1}" if same else name
             if not text and (preset := _preset_of(item)):
                 text = f"{preset} #{same + 1}" if same else preset
@@ -442,10 +442,10 @@ class _Reader:
                     del train[key]
                 elif isinstance(values.middle(), (int, float)):  # one of words may be the setting's own, as train_only
                     train[key] = values.middle()
-            alternatives.append(Alternative(name=unique, retention=retention, vary=vary, train=train, text=text))
-        return alternatives
+            arms.append(Arm(name=unique, retention=retention, vary=vary, train=train, text=text))
+        return arms
 
-    def _direct(self, settings: Mapping[str, Any], where: str, *, name: str) -> Alternative:
+    def _direct(self, settings: Mapping[str, Any], where: str, *, name: str) -> Arm:
         """Direct fine-tuning with settings of the training configuration of its own."""
         vary: dict[str, Axis] = {}
         for key, value in ((str(k), v) for k, v in settings.items()):
@@ -454,10 +454,10 @@ class _Reader:
                 self.problems.append(f"{path}: {_why_not(key, self.known)}")
             elif (values := self.values(value, path)) is not None:
                 vary[f"{name}.{key}"] = ((key,), values)
-        return Alternative(name=name, retention=[], vary=vary)
+        return Arm(name=name, retention=[], vary=vary)
 
     def _beside(self, item: Any, where: str) -> tuple[Any, dict[str, Any], str]:
-        """An alternative's methods, its own settings and its label."""
+        """An arm's methods, its own settings and its label."""
         train: dict[str, Any] = {}
         text, methods = "", []
         for entry in item if isinstance(item, list) else [item]:
@@ -475,14 +475,14 @@ class _Reader:
 
 
 def _preset_of(item: Any) -> str | None:
-    """The preset that an alternative is, beside its own settings."""
+    """The preset that an arm is, beside its own settings."""
     methods = item if isinstance(item, list) else [item]
     names = [next(iter(m), None) if isinstance(m, Mapping) else m for m in methods]
     return next((n for n in names if isinstance(n, str) and n in PRESETS), None) if len(names) == 1 else None
 
 
 def _of_direct(item: Any) -> Mapping[str, Any] | None:
-    """The settings of an alternative such as `direct: {learning_rate: [...]}`; None for any other."""
+    """The settings of an arm such as `direct: {learning_rate: [...]}`; None for any other."""
     if not isinstance(item, Mapping) or len(item) != 1:
         return None
     name, settings = next(iter(item.items()))
@@ -490,49 +490,50 @@ def _of_direct(item: Any) -> Mapping[str, Any] | None:
 
 
 def read_space(
-    vary: Mapping[str, Any], base_retention: Any, *, grid: bool, known: Sequence[str], problems: list[str]
+    arms: Sequence[Any] | None,
+    vary: Mapping[str, Any],
+    base_retention: Any,
+    *,
+    grid: bool,
+    known: Sequence[str],
+    problems: list[str],
 ) -> Space:
-    """The `vary:` section as a `Space`; mistakes are added to `problems`.
+    """The sections `arms:` and `vary:` as a `Space`; mistakes are added to `problems`.
 
     Args:
-        vary: the section as YAML gave it.
-        base_retention: `train.retention`, which an alternative replaces.
+        arms: the section as YAML gave it; None: the base's own methods are the only arm.
+        vary: likewise.
+        base_retention: `train.retention`, which an arm replaces.
         grid: whether ranges need points.
         known: keys of a training configuration that may vary.
         problems: gets one sentence a mistake.
     """
     reader = _Reader(grid=grid, problems=problems, known=known)
-    section = dict(vary)
     base = reader.methods(base_retention, "train.retention")
     names = [_key(next(iter(m))) for m in base]
-    alternatives = reader.alternatives(section.pop("retention")) if "retention" in section else []
+    read_arms = [] if arms is None else reader.arms(arms)
     shared: dict[str, Values] = {}
     axes: dict[str, Axis] = {}
-    for key, value in ((str(k), v) for k, v in section.items()):
+    for key, value in ((str(k), v) for k, v in vary.items()):
         method, dot, parameter = key.partition(".")
         where, problem = f"vary.{key}", None
         if dot and (method in METHODS or method in names):
-            if alternatives:
-                problem = (
-                    f"retention varies too, so write the values into its alternative: '{method}: {{{parameter}: ...}}'"
-                )
+            if read_arms:
+                problem = f"there are arms, so write the values into the arm: '{method}: {{{parameter}: ...}}'"
             elif method not in names:
-                problem = (
-                    f"train.retention does not name {method}. Add it there, or write it as an alternative under "
-                    f"vary.retention."
-                )
+                problem = f"train.retention does not name {method}. Add it there, or write it as an arm under `arms`."
             elif (values := reader.values(value, where)) is not None:
                 index = names.index(method)
                 (name, parameters), *_ = base[index].items()
                 parameters.pop(parameter, None)
                 axes[key] = (("retention", index, name, parameter), values)
         elif key in FIXED or key not in known:
-            problem = _why_not(key, [*known, "retention", *METHODS])
+            problem = _why_not(key, [*known, *METHODS])
         elif (values := reader.values(value, where)) is not None:
             shared[key] = values
         if problem is not None:
             problems.append(f"{where}: {problem}")
-    return Space(alternatives=alternatives or [Alternative(name=_name(base), retention=base, vary=axes)], shared=shared)
+    return Space(arms=read_arms or [Arm(name=_name(base), retention=base, vary=axes)], shared=shared)
 
 
 FIXED: dict[str, str] = {
@@ -550,13 +551,8 @@ def _why_not(key: str, known: Sequence[str]) -> str:
     return FIXED.get(key) or f"no such key in a training configuration.{did_you_mean_key(key, known)}"
 
 
-def vary_schema(known: Iterable[str]) -> dict[str, Any]:
-    """JSON Schema of the `vary:` section; ranges are `#/$defs/range`, and what an alternative may set of its own is
-    `#/$defs/tried`, from `tried_schema`.
-
-    Args:
-        known: keys of a training configuration, whose schema is `#/$defs/train`.
-    """
+def arms_schema() -> dict[str, Any]:
+    """JSON Schema of the `arms:` section; what an arm may set of its own is `#/$defs/tried`, from `tried_schema`."""
     method = method_schema(
         lambda cls: {
             "type": "object",
@@ -578,16 +574,23 @@ def vary_schema(known: Iterable[str]) -> dict[str, Any]:
         "required": [DIRECT],
         "additionalProperties": False,
     }
-    alternatives = {
+    return {
         "description": "Alternatives; a list in place of a value varies, an inner list is a combination of methods.",
         "type": "array",
         "minItems": 1,
         "items": {"anyOf": [*method["anyOf"], direct, extras[0], {"type": "array", "items": beside}]},
     }
-    settings = {name: {"$ref": f"#/$defs/tried/properties/{name}"} for name in known}
+
+
+def vary_schema(known: Iterable[str]) -> dict[str, Any]:
+    """JSON Schema of the `vary:` section; its keys are those of `#/$defs/tried`, from `tried_schema`.
+
+    Args:
+        known: keys of a training configuration that may vary.
+    """
     return {
         "type": "object",
-        "properties": {"retention": alternatives, **settings},
+        "properties": {name: {"$ref": f"#/$defs/tried/properties/{name}"} for name in known},
         "patternProperties": {rf"^({'|'.join(METHODS)})\.": {}},
         "additionalProperties": False,
     }
@@ -611,9 +614,9 @@ def _tried_schema(value: dict[str, Any]) -> dict[str, Any]:
 # -------------------------------------------------------------------------------------------------------------- helpers
 
 
-def _titled(alternative: Alternative) -> str:
-    names = [DIRECT_TITLE if m == DIRECT else title(m) for m in alternative.kind.split("+")]
-    text = alternative.text or alternative.name.partition(" #")[2]
+def _titled(arm: Arm) -> str:
+    names = [DIRECT_TITLE if m == DIRECT else title(m) for m in arm.kind.split("+")]
+    text = arm.text or arm.name.partition(" #")[2]
     return " + ".join(names) + (f" ({text})" if text else "")
 
 
@@ -656,7 +659,7 @@ def _as_number(value: Any) -> Any:
 
 
 def _short(name: str, methods: Sequence[str]) -> str:
-    """A parameter without its alternative and, where one method is all there is, without the method."""
+    """A parameter without its arm and, where one method is all there is, without the method."""
     parts = name.split(".")
     index = next((i for i, word in enumerate(parts) if word in methods), None)
     if index is None:

@@ -110,7 +110,7 @@ def add_figures(record: SequenceRecord, config: SequenceConfig) -> SequenceRecor
         return record
     arms = [figures.arm(arm) for arm in record.arms]
     notes = list(dict.fromkeys([*record.notes, *figures.notes]))
-    return dataclasses.replace(record, tasks=figures.tasks, source=figures.source, arms=arms, notes=notes)
+    return dataclasses.replace(record, tasks=figures.tasks, keep=figures.keep, arms=arms, notes=notes)
 
 
 FAR = 1000.0
@@ -130,7 +130,7 @@ class _Figures:
                 self.distances[model.name, model.seed] = model.distance
         self.base = self._measured_base()
         self.notes: list[str] = []
-        self.tasks, self.source = self._scores_of_base(config.leading), self._scores_of_base(config.kept)
+        self.tasks, self.keep = self._scores_of_base(config.leading), self._scores_of_base(config.kept)
         self._comparisons: dict[tuple[Path, Path], list[Comparison]] = {}
         self._matrices: dict[tuple[str, ...], dict[int, StageMatrix]] = {}
 
@@ -185,10 +185,10 @@ class _Figures:
                 gain = self._gain(sequential.models[-1], model, shared, score)
                 if gain is not None:
                     against[task] = gain.figure
-        source: dict[str, list[Figure | None]] = {}
-        for key, score in self.source.items():
-            source[key] = [self._score(model, seeds, score) for model in arm.models]
-            if None in source[key]:
+        keep: dict[str, list[Figure | None]] = {}
+        for key, score in self.keep.items():
+            keep[key] = [self._score(model, seeds, score) for model in arm.models]
+            if None in keep[key]:
                 self.notes.append(f"{arm.arm}: {key} {CANNOT_BE_SCORED}")
         distance, reference = self._distance(arm, seeds), self._distance(sequential, shared)
         if distance is not None and reference is not None and distance.value > FAR * reference.value:
@@ -196,7 +196,7 @@ class _Figures:
                 f"{arm.arm} diverged: its weights moved {distance.value:.3g}, sequential fine-tuning's "
                 f"{reference.value:.3g}. Its scores say nothing of the method; use a lower rate or coefficient."
             )
-        arm = dataclasses.replace(arm, scores=scores, against=against, distance=distance, source=source)
+        arm = dataclasses.replace(arm, scores=scores, against=against, distance=distance, keep=keep)
         if arm.kind in (SINGLE, MULTITASK) or len(arm.models) != len(arm.order):
             return arm
         return self._with_matrix(arm, sequential)

@@ -21,7 +21,7 @@ from holdfast.retention.protocol import Earlier
 from holdfast.studies.engine.base import StudyConfigBase
 from holdfast.studies.engine.models import folder_name
 from holdfast.studies.engine.recipes import Merged, Recipe, Residual, Trained
-from holdfast.studies.sequence.settings import PLAIN, SAMPLES, SOURCE, Arm, SequenceSettings, read_arms
+from holdfast.studies.sequence.settings import KEEP, PLAIN, SAMPLES, Arm, SequenceSettings, read_arms
 
 if TYPE_CHECKING:
     from holdfast.evaluation.entries import EvaluationPlan
@@ -104,9 +104,9 @@ class SequenceConfig(StudyConfigBase[SequenceSettings]):
         """What is kept on the disk. Arms may come later, whose models are then the last ones."""
         old_arms, arms = list(old.get("arms") or ()), list(self.resolved.get("arms") or ())
         if not all(arm in arms for arm in old_arms):
-            return {"keep"}
+            return {"keep_weights"}
         earlier = self.from_recorded({**self.resolved, "arms": old_arms})
-        return {"keep", "arms"} if self.has_jobs_of(earlier) else {"keep"}
+        return {"keep_weights", "arms"} if self.has_jobs_of(earlier) else {"keep_weights"}
 
     @property
     def base(self) -> str:
@@ -118,8 +118,8 @@ class SequenceConfig(StudyConfigBase[SequenceSettings]):
     @property
     def evaluation(self) -> dict[str, Any]:
         """What is measured of every model: a suite a task, and what they share."""
-        suites = {SOURCE: self.request.source} if self.request.source else {}
-        suites |= {name: task.evaluation for name, task in self.request.tasks.items()}
+        suites = {KEEP: self.request.keep} if self.request.keep else {}
+        suites |= {name: task.learn for name, task in self.request.tasks.items()}
         return {**self.with_paths(suites), **self.request.evaluation}
 
     @functools.cached_property
@@ -140,7 +140,7 @@ class SequenceConfig(StudyConfigBase[SequenceSettings]):
     @functools.cached_property
     def kept(self) -> dict[str, tuple[str, str]]:
         """What should be kept beside the tasks, by name: (suite, name)."""
-        return {e.name: (e.suite, e.name) for e in self.measured.entries if e.suite == SOURCE}
+        return {e.name: (e.suite, e.name) for e in self.measured.entries if e.suite == KEEP}
 
     # ---------------------------------------------------------------------------------------------------------- models
 
@@ -369,8 +369,8 @@ class _Plan:
         is_first = len(order) == 1
         retention = arm.retention
         if is_first:
-            retention = arm.first if config.hold_first else []
-        differs = bool(retention) or not is_first or (config.hold_first and bool(arm.train))
+            retention = arm.first if config.from_first_task else []
+        differs = bool(retention) or not is_first or (config.from_first_task and bool(arm.train))
         settings = {**config.train, **task.train, **(arm.train if differs else {}), "retention": retention}
         settings.pop("model_name_or_path")
         words = list(order)
@@ -414,7 +414,7 @@ class _Plan:
             before = start = models[-1] if models else ""
             if count > 2 and start_from:
                 start = start_from[count - 2]
-            alike = not (self.config.hold_first and (arm.first or arm.train))
+            alike = not (self.config.from_first_task and (arm.first or arm.train))
             label = PLAIN[SINGLE] if count == 1 and alike else arm.label
             models.append(self.trained(done, arm, start=start, before=before, label=f"{label}: {', '.join(done)}"))
         return tuple(models)

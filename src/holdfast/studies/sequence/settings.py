@@ -4,7 +4,7 @@
 train: {model_name_or_path: MODEL, learning_rate: 1.0e-5}     # common to all tasks
 tasks:
   math: {train: {dataset_name: math.jsonl}, evaluation: [{task: gsm8k}, {perplexity: heldout.jsonl, name: text}]}
-  law:  {train: {dataset_name: law.jsonl}, evaluation: [{choices: casehold.jsonl, name: casehold}]}
+  law:  {train: {dataset_name: law.jsonl}, evaluation: [{multiple_choice: casehold.jsonl, name: casehold}]}
 orders: [[math, law], [law, math]]
 arms:
   - sequential                                      # fine-tuning on one task after the other
@@ -43,7 +43,7 @@ PLAIN = {
 }
 """Arms without parameters, as people call them."""
 CURVE_POINTS = 8
-SOURCE = "source"
+KEEP = "keep"
 """Suite of what should be kept."""
 SAMPLES = "samples"
 """Of a merge by Fisher information: samples of each task's data that it is computed on; no parameter of the method."""
@@ -56,7 +56,7 @@ class TaskSettings:
 
     train: dict[str, Any] = field(default_factory=dict)
     """Keys of 'holdfast train' for this task: its data, and what differs from the common ones."""
-    evaluation: list[Any] = field(default_factory=list)
+    learn: list[Any] = field(default_factory=list)
     """Entries as in 'holdfast train'; the first one is the task's score. A `perplexity` entry is also measured while
     later tasks are trained."""
 
@@ -73,8 +73,8 @@ def read_tasks(value: Any) -> dict[str, TaskSettings]:
         if not task.train:
             text = "is missing: its data, as in 'train: {dataset_name: FILE}'."
             mistakes.append(Mistake(path=(name, "train"), text=text))
-        if not task.evaluation:
-            mistakes.append(Mistake(path=(name, "evaluation"), text="is missing: what scores it."))
+        if not task.learn:
+            mistakes.append(Mistake(path=(name, "learn"), text="is missing: what scores it."))
     if mistakes:
         raise Refused(*mistakes)
     return tasks
@@ -106,28 +106,28 @@ class SequenceSettings(SeedSettings, ToySettings, BaseStudySettings):
         dict[str, TaskSettings],
         Meta(
             parse=read_tasks,
-            expected="tasks by name, each with train and evaluation",
+            expected="tasks by name, each with train and learn",
             json_schema=lambda: {
                 "type": "object",
                 "additionalProperties": {
                     "type": "object",
-                    "properties": {"train": {"type": "object"}, "evaluation": {"type": "array", "minItems": 1}},
-                    "required": ["train", "evaluation"],
+                    "properties": {"train": {"type": "object"}, "learn": {"type": "array", "minItems": 1}},
+                    "required": ["train", "learn"],
                     "additionalProperties": False,
                 },
             },
         ),
     ] = field(default_factory=dict)
-    """Tasks by name, each with `train` (its data at least) and `evaluation` (entries; the first is its score)."""
+    """Tasks by name, each with `train` (its data at least) and `learn` (entries; the first is its score)."""
     evaluation: Annotated[dict[str, Any], Meta(json_schema=_shared_schema)] = field(default_factory=dict)
     """What all tasks share in measuring: batch_size, confidence, seed, allow_code_execution."""
-    source: list[Any] = field(default_factory=list)
+    keep: list[Any] = field(default_factory=list)
     """What the base knows and should keep beside the tasks: entries that every model is measured on."""
     orders: Annotated[tuple[tuple[str, ...], ...], Meta(json_schema=_lists_of_names)] = ()
     """In which orders the tasks are trained; default: as they are listed."""
     arms: list[Any] = field(default_factory=lambda: [SEQUENTIAL, SINGLE, MULTITASK])
     """Ways of training: sequential, single, multitask, `merge: {method, weights}`, or retention methods."""
-    hold_first: bool = False
+    from_first_task: bool = False
     """Methods act in the first task too, which otherwise all arms train alike: what the base knows is to be kept. Those
     that need data of earlier tasks act from the second on."""
     continue_from: str = ""
@@ -135,7 +135,7 @@ class SequenceSettings(SeedSettings, ToySettings, BaseStudySettings):
     second task and later ones (default: each from its own)."""
     curve: Annotated[int, Meta(ge=0)] = CURVE_POINTS
     """Points at which earlier tasks' held-out loss is measured while a later task is trained; 0: not at all."""
-    keep: Literal["all", "final", "none"] = "final"
+    keep_weights: Literal["all", "final", "none"] = "final"
     """Whose weights stay on disk."""
 
     def problems(self) -> list[Mistake | str]:
@@ -154,8 +154,8 @@ class SequenceSettings(SeedSettings, ToySettings, BaseStudySettings):
         for key in self.evaluation:
             if key not in known:
                 wrong("evaluation", key, text=f"no such key.{did_you_mean_key(key, known)} Entries: under tasks.")
-        if SOURCE in self.tasks:
-            wrong("tasks", SOURCE, text="is the suite of what should be kept; choose another name.")
+        if KEEP in self.tasks:
+            wrong("tasks", KEEP, text="is the suite of what should be kept; choose another name.")
         for order in self.orders:
             for task in order:
                 if self.tasks and task not in self.tasks:  # none: they were refused, which is said
@@ -252,18 +252,18 @@ def _methods(item: Any, where: str, known: Sequence[str], problems: list[str]) -
     mistakes: list[str] = []
     if isinstance(item, str):
         item = {item: None}
-    space = read_space({"retention": [item]}, None, grid=True, known=known, problems=mistakes)
-    problems += [m.replace("vary.retention[0]", where).replace("vary.retention", where) for m in mistakes]
+    space = read_space([item], {}, None, grid=True, known=known, problems=mistakes)
+    problems += [m.replace("arms[0]", where) for m in mistakes]
     if mistakes:
         return []
     arms = []
     for params in space.grid():
-        alternative = space.alternative(params)
+        tried = space.arm(params)
         settings = space.settings({}, params)
         retention = settings.pop("retention")
-        kind = SEQUENTIAL if alternative.kind == DIRECT else alternative.kind
-        label = alternative.text or _label(retention, settings)
-        varying = [name.rpartition(".")[2] for name in space.parameters(alternative)]
+        kind = SEQUENTIAL if tried.kind == DIRECT else tried.kind
+        label = tried.text or _label(retention, settings)
+        varying = [name.rpartition(".")[2] for name in space.parameters(tried)]
         strength = _strength(retention, varying)
         arms.append(Arm(kind=kind, label=label, retention=retention, train=settings, strength=strength))
     return arms

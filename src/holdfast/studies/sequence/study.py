@@ -173,11 +173,11 @@ class SequenceStudy(ConfiguredStudy[SequenceConfig]):
         for name in list(config.models)[::-1]:  # those that others need come first
             if name in needed and not any(has_weights(config.folder(name, seed)) for seed in config.request.seeds):
                 needed.update(config.models[name].needs)  # it is made, or made again, from them
-        if config.request.keep == "final":
+        if config.request.keep_weights == "final":
             needed.update(chain.models[-1] for chain in config.chains)
         for folder, name in ended.items():
             remove_checkpoints(folder)
-            if config.request.keep != "all" and name not in needed:
+            if config.request.keep_weights != "all" and name not in needed:
                 remove_weights(folder)
 
     # --------------------------------------------------------------------------------------------------------- outcome

@@ -103,8 +103,8 @@ class StagesConfig(StudyConfigBase[StagesSettings]):
 
     def resumable_changes(self, old: Mapping[str, Any]) -> set[str]:
         """What is judged anew from what was measured. A remedy may come later: its steps are the last ones."""
-        judged = {"keep", "margin", "tolerance", "control_tolerance", "even_at_chance"}
-        return judged | ({"remedy"} if old.get("remedy") is None else set())
+        judged = {"keep_weights", "margin", "tolerance", "control_tolerance", "even_at_chance"}
+        return judged | ({"with_retention"} if old.get("with_retention") is None else set())
 
     # ----------------------------------------------------------------------------------------------------------- steps
 
@@ -118,7 +118,7 @@ class StagesConfig(StudyConfigBase[StagesSettings]):
         """Checkpoints by arm; the first arm is what is diagnosed."""
         if self.request.tuned:
             return {GIVEN: len(self.request.tuned)}
-        return {PLAIN: self.epochs, **({REMEDY: self.epochs} if self.request.remedy is not None else {})}
+        return {PLAIN: self.epochs, **({REMEDY: self.epochs} if self.request.with_retention is not None else {})}
 
     @functools.cached_property
     def steps(self) -> dict[str, Step]:
@@ -196,11 +196,11 @@ class StagesConfig(StudyConfigBase[StagesSettings]):
     def questions(self) -> dict[str, Any]:
         """What is asked of every model, the probing text aside."""
         questions: dict[str, Any] = {}
-        if self.request.evaluation:
-            questions[JUDGED] = self.request.evaluation
+        if self.request.keep:
+            questions[JUDGED] = self.request.keep
         if self.request.suite:
             questions["suites"] = [self.request.suite]
-        return {**questions, **self.request.measuring}
+        return {**questions, **self.request.evaluation}
 
     @property
     def evaluation(self) -> dict[str, Any]:
@@ -273,7 +273,7 @@ class StagesConfig(StudyConfigBase[StagesSettings]):
             "num_train_epochs": self.epochs,
             **self.request.train,
             "model_name_or_path": self.base,
-            "retention": [self.request.remedy] if arm == REMEDY else "none",
+            "retention": [self.request.with_retention] if arm == REMEDY else "none",
             "seed": self.request.seed,
             "save_strategy": "epoch",
             "output_dir": str(self.run_folder(f"{TUNE}-{arm}")),
@@ -320,8 +320,8 @@ def check_parts(config: StagesConfig) -> list[str]:
     if not problems and not [e for e in plan.entries if e.kind not in NOT_JUDGED]:
         kinds = sorted({entry.kind for entry in plan.entries if entry.suite != PROBING})
         problems.append(
-            f"evaluation: expected at least one entry whose questions are right or wrong, such as a task or "
-            f"`choices: FILE`, got {', '.join(kinds) or 'nothing'}. A stage is judged by answers."
+            f"keep: expected at least one entry whose questions are right or wrong, such as a task or "
+            f"`multiple_choice: FILE`, got {', '.join(kinds) or 'nothing'}. A stage is judged by answers."
         )
     problems += _of_files(config)
     return [*problems, *config.run_problems(problems)]

@@ -5,9 +5,9 @@ base: MODEL
 tuned: [runs/alpaca/checkpoint-100, runs/alpaca/checkpoint-200]     # in order; or train them here:
 train: {dataset_name: alpaca.jsonl, num_train_epochs: 10, learning_rate: 2.0e-5}
 along: {steps: [1, 2, 5, 10, 20]}                                  # mass and entropy change within the first steps
-remedy: {label_annealing: {weight: 1}}                             # the same training once more, held on to
+with_retention: {label_annealing: {weight: 1}}                     # the same training once more, held on to
 corpus: [web/*.jsonl.gz]                                           # what restoring text is chosen from
-suite: forgetting_stages                                           # or entries of your own under evaluation
+suite: forgetting_stages                                           # or entries of your own under keep
 restore: {learning_rate: 3.0e-5}                                   # keys of 'holdfast train'
 ```
 """
@@ -83,7 +83,7 @@ def entry_word(word: str) -> Any:
         return word
     entry = from_yaml(word)
     if not isinstance(entry, dict):
-        raise ValueError("expected a mapping, as '{choices: questions.jsonl, name: facts}'.")
+        raise ValueError("expected a mapping, as '{multiple_choice: questions.jsonl, name: facts}'.")
     return entry
 
 
@@ -123,7 +123,7 @@ class StagesSettings(ToySettings, BaseStudySettings):
     along: Annotated[dict[str, Any], Meta(json_schema=_mapping, section="fine_tuning")] = field(default_factory=dict)
     """When the fine-tuning is measured on the way, as `evaluation.along` of 'holdfast train': steps, every, shares,
     entries. Mass and entropy at the answer position change within its first steps."""
-    remedy: Annotated[
+    with_retention: Annotated[
         dict[str, Any] | None,
         Meta(
             parse=read_mapping,
@@ -154,13 +154,13 @@ class StagesSettings(ToySettings, BaseStudySettings):
     """Keys of 'holdfast train' for restoring (the paper's rate 3e-5, batch 256, one epoch)."""
     suite: Annotated[str | None, Meta(metavar="NAME")] = None
     """A shipped suite, or a suite's file, of what is judged: forgetting_stages has MMLU and ARC."""
-    evaluation: Annotated[list[Any], Meta(repeatable=True, parse_word=entry_word, metavar="ENTRY")] = field(
+    keep: Annotated[list[Any], Meta(repeatable=True, parse_word=entry_word, metavar="ENTRY")] = field(
         default_factory=list
     )
     """Entries that are judged: multiple choice and tasks; perplexity, answers and memorisation are drawn beside
     them."""
-    measuring: Annotated[dict[str, Any], Meta(json_schema=_mapping, section="judging")] = field(default_factory=dict)
-    """Settings of measuring, as batch_size."""
+    evaluation: Annotated[dict[str, Any], Meta(json_schema=_mapping, section="judging")] = field(default_factory=dict)
+    """What all measuring shares, as batch_size."""
     margin: Annotated[
         tuple[str, ...],
         Meta(parse=read_margin, metavar="MARGIN", expected="losses as 2pt or '0.02 nats/token'"),
@@ -179,7 +179,7 @@ class StagesSettings(ToySettings, BaseStudySettings):
     """Points at which the probing text is measured along restoring; 0: not at all."""
     seed: Seed = 0
     """Of fine-tuning, restoring and what is drawn; of a small setting, which world."""
-    keep: Annotated[Literal["all", "none"], Meta(section="study")] = "none"
+    keep_weights: Annotated[Literal["all", "none"], Meta(section="study")] = "none"
     """Whether the weights that the study makes stay on disk when it has ended."""
 
     def problems(self) -> list[Mistake | str]:
@@ -208,9 +208,9 @@ class StagesSettings(ToySettings, BaseStudySettings):
         if self.corpus and self.tuned and self.tokens is None:
             text = "is missing: how much text to restore on; the paper takes one epoch of the tuning data."
             wrong("tokens", text=text)
-        if not self.suite and not self.evaluation:
+        if not self.suite and not self.keep:
             text = "is missing: what is judged, as `suite: forgetting_stages` or entries of your own."
-            wrong("evaluation", text=text)
+            wrong("keep", text=text)
         for section, train in (("train", self.train), ("restore", self.restore)):
             for key in train:
                 if key in OF_PARTS[section]:
@@ -218,8 +218,8 @@ class StagesSettings(ToySettings, BaseStudySettings):
         if self.train:
             problems += self._train_problems()
             return problems
-        if self.remedy is not None:
-            wrong("remedy", text="fine-tunes once more, so it needs `train` with the data and its settings.")
+        if self.with_retention is not None:
+            wrong("with_retention", text="fine-tunes once more, so it needs `train` with the data and its settings.")
         for key in ("epochs", "along"):
             if getattr(self, key):
                 wrong(key, text="is of a fine-tuning, so it needs `train` with its data.")

@@ -91,7 +91,7 @@ class StagesStudy(ConfiguredStudy[StagesConfig]):
             ConfigError: an unknown task, or a file of questions that cannot be read.
         """
         config = self.settings
-        if config.request.small is None and not (config.output_dir / RECORD_FILE).is_file():
+        if config.request.toy is None and not (config.output_dir / RECORD_FILE).is_file():
             for name in (config.base, *config.request.tuned):
                 check_local_model(name, config.request.restore)
             _check_same_architecture(config.base, config.request.tuned)
@@ -237,7 +237,7 @@ class StagesStudy(ConfiguredStudy[StagesConfig]):
         from holdfast.studies.engine.worker import remove_checkpoints, remove_weights
 
         config = self.settings
-        keeps = config.request.keep != "none"
+        keeps = config.request.keep_weights != "none"
         for job in state.latest:
             step = config.steps[job.attributes[STEP]]
             folder = config.run_folder(step.name)

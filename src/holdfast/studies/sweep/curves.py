@@ -1,4 +1,4 @@
-"""A trade-off study as its claims look at it: trials by method, each method's grid as curves, gains and shares of
+"""A sweep as its claims look at it: trials by method, each method's grid as curves, gains and shares of
 direct fine-tuning.
 
 A method is the set of its names ({"replay", "label_annealing"} for both together); direct fine-tuning is the empty one.
@@ -78,16 +78,16 @@ def why_no_trial(study: StudyRecord, method: Method) -> str | None:
 
 
 def paper_choice(study: StudyRecord, method: Method) -> TrialRecord | None:
-    """The trial that the paper's rule takes among those of a method: of those whose target improves on the start the
-    best source, ties by the better target; by the validation, where the study has one. None where there is none."""
+    """The trial that the paper's rule takes among those of a method: of those that learn more than the start, the
+    one that keeps most, ties by what learns more; by the validation, where the study has one. None without one."""
     able = [t for t in complete_trials(study, method) if gain(t, study, study.chooses_by).value > ROUNDING]
-    sides = (study.source, study.chooses_by)
+    sides = (study.keep, study.chooses_by)
     return max(able, default=None, key=lambda t: (*(gain(t, study, s).value for s in sides), -t.number))
 
 
 def with_only(trials: Sequence[TrialRecord], study: StudyRecord) -> StudyRecord:
     """The study reduced to these trials and to those without a method, at which lines start. Given the trials of one
-    way, no other way of the same methods has a part in its lines."""
+    arm, no other arm of the same methods has a part in its lines."""
     numbers = {t.number for t in trials} | {t.number for t in study.trials if not t.settings.get("retention")}
     return dataclasses.replace(study, trials=[t for t in study.trials if t.number in numbers])
 
@@ -123,9 +123,9 @@ def lines(study: StudyRecord, method: Method) -> list[Line]:
 
 
 def from_direct(line: Line, study: StudyRecord) -> list[tuple[float, TrialRecord]]:
-    """A line's members from the end at which more of the target is learnt: some methods hold on less at a higher value,
+    """A line's members from the end at which more is learnt: some methods hold on less at a higher value,
     such as a weight on the new model."""
-    first, last = (gain(line.members[index][1], study, "target").value for index in (0, -1))
+    first, last = (gain(line.members[index][1], study, "learn").value for index in (0, -1))
     return line.members if first >= last else line.members[::-1]
 
 
@@ -172,22 +172,22 @@ def _beside(trial: TrialRecord) -> str:
 
 
 def gain(trial: TrialRecord | None, study: StudyRecord, side: str | Objective) -> Gain:
-    """Of a complete trial, on the side "target" or "source", or on other entries that it has."""
+    """Of a complete trial, on the side "learn" or "keep", or on other entries that it has."""
     assert trial is not None, "only trials that are there are asked for their gain"
-    objective = {"target": study.target, "source": study.source}[side] if isinstance(side, str) else side
+    objective = {"learn": study.learn, "keep": study.keep}[side] if isinstance(side, str) else side
     figure = mean_gain(trial, objective, seeds=study.seeds, correlations=study.correlations)
     assert figure is not None, "only complete trials are asked for their gain"
     return figure
 
 
 def share_of_direct(trial: TrialRecord, study: StudyRecord, side: str, confidence: float = CONFIDENCE) -> Share:
-    """What a trial kept of direct fine-tuning's gain ("target"), or avoided of its loss ("source"), with Fieller's
+    """What a trial kept of direct fine-tuning's gain ("learn"), or avoided of its loss ("keep"), with Fieller's
     interval.
 
     At `CONFIDENCE` this is what `holdfast.statistics.shares.shares` gives; other levels are for several looks at once.
     """
     ours, direct = gain(trial, study, side), gain(study.direct, study, side)
-    return (kept_share if side == "target" else avoided_share)(ours, direct, confidence=confidence)
+    return (kept_share if side == "learn" else avoided_share)(ours, direct, confidence=confidence)
 
 
 def at_equal_target(
@@ -198,21 +198,21 @@ def at_equal_target(
     of: Callable[[TrialRecord], Figure] | None = None,
     temperature: float | None = None,
 ) -> Figure | None:
-    """What a method keeps where it has learnt a share of what direct fine-tuning gains on the target
+    """What a method keeps where it has learnt a share of what direct fine-tuning gains on what is learnt
     (`holdfast.statistics.equal_target`).
 
     Args:
         study: with `direct` finished, tuned over its own rates.
         method: its grid is interpolated; of direct fine-tuning its own rates.
         share: of direct's gain, 1 is all of it.
-        of: what is looked at where the source is best; None: the source.
+        of: what is looked at where what is kept is best; None: what is kept.
         temperature: only lines of label annealing at this one; None: all.
 
     Returns:
         None where no curve of the method learns that much in every seed.
     """
 
-    least = gain(study.direct, study, "target") * share
+    least = gain(study.direct, study, "learn") * share
     curves = curves_of(study, method, temperature=temperature)
     return source_at([[point_of(t, study, of) for t in curve] for curve in curves], least)
 
@@ -234,7 +234,7 @@ def curves_of(study: StudyRecord, method: Method, *, temperature: float | None =
             rest = {k: v for k, v in trial.settings.items() if k != "learning_rate"}
             groups.setdefault(repr(sorted(rest.items())), []).append(trial)
         for group in groups.values():
-            group.sort(key=lambda t: (-float(t.settings.get("learning_rate") or 0.0), -gain(t, study, "target").value))
+            group.sort(key=lambda t: (-float(t.settings.get("learning_rate") or 0.0), -gain(t, study, "learn").value))
         return list(groups.values())
 
     if method == DIRECT:
@@ -255,7 +255,7 @@ def curves_of(study: StudyRecord, method: Method, *, temperature: float | None =
 def point_of(trial: TrialRecord, study: StudyRecord, of: Callable[[TrialRecord], Figure] | None = None) -> Point:
     """A complete trial as a point of a curve; `of` as of `at_equal_target`."""
     beside = None if of is None else of(trial)
-    return Point(target=gain(trial, study, "target"), source=gain(trial, study, "source"), beside=beside)
+    return Point(target=gain(trial, study, "learn"), source=gain(trial, study, "keep"), beside=beside)
 
 
 def avoided_at(study: StudyRecord, method: Method, share: float, confidence: float) -> Share:
@@ -264,18 +264,18 @@ def avoided_at(study: StudyRecord, method: Method, share: float, confidence: flo
     if figure is None:
         why = f"{NAMES[method]} does not reach {100 * share:.0f} % of direct fine-tuning's gain in every seed"
         return Share(value=None, interval=None, reason=why)
-    return avoided_share(figure, gain(study.direct, study, "source"), confidence=confidence)
+    return avoided_share(figure, gain(study.direct, study, "keep"), confidence=confidence)
 
 
 def difference_share(a: Figure, b: Figure, study: StudyRecord, confidence: float) -> Share:
-    """(a - b) on the source as a share of what direct fine-tuning loses there, positive where a is better."""
-    direct = gain(study.direct, study, "source")
+    """(a - b) on what is kept as a share of what direct fine-tuning loses there, positive where a is better."""
+    direct = gain(study.direct, study, "keep")
     if direct.value >= 0:
-        return Share(value=None, interval=None, reason="direct fine-tuning lost nothing on the source")
+        return Share(value=None, interval=None, reason="direct fine-tuning lost nothing on what is kept")
     return share_over_seeds(a - b, direct, confidence=confidence, what="loss").taken_from(0.0)
 
 
-# --------------------------------------------------------------------------------------------- beside target and source
+# --------------------------------------------------------------------------------------------- beside learn and keep
 
 RELATED = "related"
 """The suite of what was neither trained for nor is to be kept; without it HumanEval, as in the paper."""
@@ -322,9 +322,9 @@ def by_win_rate(study: StudyRecord, side: str) -> StudyRecord | None:
         return None
     label = ", ".join(name for _, name, _ in entries)
     alone = Objective(side=side, entries=entries, label=label, unit="win_rate", higher_is_better=True)
-    if side == "target":
-        return dataclasses.replace(study, target=alone)
-    return dataclasses.replace(study, source=alone)
+    if side == "learn":
+        return dataclasses.replace(study, learn=alone)
+    return dataclasses.replace(study, keep=alone)
 
 
 def formats(study: StudyRecord) -> list[tuple[Objective, Objective]]:

@@ -5,10 +5,10 @@ The rule that the study selects by is applied to each line of a grid (`curves.li
 alone). The grid does not reach far enough
 
 - at the end where the rule's choice lies;
-- at the strong end, where the rule drops trials whose target does not improve (`paper`) and none of the line is one; at
-  the weak end, where all are;
-- at the weak end, where the rule drops trials whose source loses too much (`target_within`) and none is one; at the
-  strong end, where all are.
+- at the strong end, where the rule drops trials that learn nothing (`paper`) and none of the line is one; at the
+  weak end, where all are;
+- at the weak end, where the rule drops trials that lose too much (`keep_within`) and none is one; at the strong end,
+  where all are.
 
 The next value follows in the ratio of the last two there, up to `search.extend` values an end. What is added is a
 function of the trials that ended and of nothing else, so that an interrupted study adds the same.
@@ -61,18 +61,18 @@ def extended_grid(record: StudyRecord, config: StudyConfig) -> list[Extension]:
 
 
 def _lines_by_way(record: StudyRecord) -> Iterator[Line]:
-    """The lines of every way by itself: two ways of the same methods have strengths and ends of their own."""
-    ways: dict[str, list[TrialRecord]] = {}
+    """The lines of every arm by itself: two arms of the same methods have strengths and ends of their own."""
+    by_arm: dict[str, list[TrialRecord]] = {}
     for trial in record.trials:
-        ways.setdefault(trial.way or trial.kind, []).append(trial)
-    for trials in ways.values():
+        by_arm.setdefault(trial.arm or trial.kind, []).append(trial)
+    for trials in by_arm.values():
         alone = with_only(trials, record)
         for method in dict.fromkeys(map(method_of, trials)):
             yield from lines(alone, method)
 
 
 def _along(line: Line, record: StudyRecord, config: StudyConfig) -> Iterator[Extension]:
-    planned_of = config.space.strengths(config.space.alternative(line.members[0][1].params))
+    planned_of = config.space.strengths(config.space.arm(line.members[0][1].params))
     name = next((n for n in planned_of if n.rpartition(".")[2] == line.name), None)
     if name is None or len(line.members) < 2:
         return
@@ -100,7 +100,7 @@ def _unbounded_ends(trials: list[TrialRecord], record: StudyRecord) -> dict[End,
     index = table.choose(weights, rule, allowed)
     ends: dict[End, str] = {}
     if rule.name != "knee":
-        side, bound = (table.target, ROUNDING) if rule.name == "paper" else (table.source, -allowed - ROUNDING)
+        side, bound = (table.learn, ROUNDING) if rule.name == "paper" else (table.keep, -allowed - ROUNDING)
         value, half = side.of(weights, strict=rule.strict)
         dropped = value - half <= bound if rule.name == "paper" else value - half < bound
         away: tuple[End, End] = ("strong", "weak") if rule.name == "paper" else ("weak", "strong")
@@ -114,6 +114,6 @@ def _unbounded_ends(trials: list[TrialRecord], record: StudyRecord) -> dict[End,
 
 
 def _allowed(record: StudyRecord, rule: Rule) -> float:
-    """What `target_within` allows; without `points` a share of what direct fine-tuning loses, which is on no line."""
+    """What `keep_within` allows; without `points` a share of what direct fine-tuning loses, which is on no line."""
     table = table_of(record, [t for t in record.trials if incomplete(t, record) is None])
-    return table.allowed(table.source.of(np.ones(len(record.seeds)), strict=False)[0], allowed_loss(record, rule))
+    return table.allowed(table.keep.of(np.ones(len(record.seeds)), strict=False)[0], allowed_loss(record, rule))

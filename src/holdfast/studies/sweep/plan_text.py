@@ -15,15 +15,15 @@ def plan_text(config: StudyConfig) -> str:
     seeds = f"seed{'s' if len(config.request.seeds) > 1 else ''} {', '.join(map(str, config.request.seeds))}"
     count = f"{len(trials)} trial{'s' if len(trials) > 1 else ''} and direct fine-tuning"
     rows = [("study", f"{config.name} ({config.search.sampler}, {count}, {seeds})")]
-    rows += [("target", config.target.label), ("source", config.source.label)]
+    rows += [("learn", config.learn.label), ("keep", config.keep.label)]
     if config.validation:
-        rows.append(("chosen", f"by {config.validation.label}, not by the target"))
+        rows.append(("chosen", f"by {config.validation.label}, not by what is learnt"))
     rows.append(("output", str(config.output_dir)))
     if config.search.extend:
         rows.append(("extend", f"up to {config.search.extend} more values at each end of a method's strengths"))
-    if config.request.small:
-        text = f"{config.request.small}: base and data are made when the study runs, and the trials are checked then"
-        rows.append(("small", text))
+    if config.request.toy:
+        text = f"{config.request.toy}: base and data are made when the study runs, and the trials are checked then"
+        rows.append(("toy", text))
     rows += [("note", note) for note in config.notes]
     text_lines = ["Dry run: the request is sound; nothing was trained.", ""]
     text_lines += [f"  {key:<8} {value}" for key, value in rows]

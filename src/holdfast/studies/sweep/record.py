@@ -37,15 +37,15 @@ def study_record(state: StudyState, config: StudyConfig) -> StudyRecord:
         for run in trial.runs:
             comparisons += run.comparisons
     sides = {side: objective(side, wanted, comparisons) for side, wanted in config.objectives.items()}
-    target, source = sides["target"], sides["source"]
+    learn, keep = sides["learn"], sides["keep"]
     fields = state.record_fields(config.resolved)
     fields["notes"] = list(dict.fromkeys([*config.notes, *fields["notes"]]))
     return StudyRecord(
         **fields,
         seeds=list(config.request.seeds),
-        target=target,
-        source=source,
-        pairs=[(t, s) for t in _singles(target) for s in _singles(source)],
+        learn=learn,
+        keep=keep,
+        pairs=[(t, s) for t in _singles(learn) for s in _singles(keep)],
         trials=trials,
         selection=config.select,
         validation=sides.get(VALIDATION),
@@ -58,7 +58,7 @@ def objective(side: str, wanted: ObjectiveSettings, comparisons: Iterable[Compar
     """An objective with the metrics that it turned out to mean; before anything was measured without unit.
 
     Args:
-        side: "target", "source" or "validation".
+        side: "learn", "keep" or "validation".
         wanted: as asked for.
         comparisons: of any finished run.
     """
@@ -87,7 +87,7 @@ def metric_problems(wanted: ObjectiveSettings, side: str, measured: Measured) ->
 
     Args:
         wanted: the objective.
-        side: "target", "source" or "validation".
+        side: "learn", "keep" or "validation".
         measured: of the start.
     """
     problems: list[str] = []
@@ -114,21 +114,21 @@ def metric_problems(wanted: ObjectiveSettings, side: str, measured: Measured) ->
     return problems
 
 
-def validation_problems(wanted: ObjectiveSettings, target: ObjectiveSettings, measured: Measured) -> list[str]:
-    """Whether the validation is in a unit of the target, once that is known.
+def validation_problems(wanted: ObjectiveSettings, learn: ObjectiveSettings, measured: Measured) -> list[str]:
+    """Whether the validation is in a unit of what is learnt, once that is known.
 
     Args:
         wanted: the validation.
-        target: what it chooses for.
+        learn: what it chooses for.
         measured: of the start.
     """
     ours = dict.fromkeys(figure.unit for figure in _figures(wanted, measured))
-    theirs = dict.fromkeys(figure.unit for figure in _figures(target, measured))
+    theirs = dict.fromkeys(figure.unit for figure in _figures(learn, measured))
     if set(ours) <= set(theirs):
         return []
     return [
-        f"objectives.validation: {wanted.label} is in {', '.join(ours)}, the target {target.label} in "
-        f"{', '.join(theirs)}. Expected entries of the target's unit."
+        f"objectives.validation: {wanted.label} is in {', '.join(ours)}, `learn` ({learn.label}) in "
+        f"{', '.join(theirs)}. Expected entries of the same unit."
     ]
 
 
@@ -144,11 +144,11 @@ def _figures(wanted: ObjectiveSettings, measured: Measured) -> list[Metric]:
 
 
 def select_problems(select: Mapping[str, Any], wanted: ObjectiveSettings, measured: Measured) -> list[str]:
-    """Whether the loss that a rule allows fits the source's metric, once that is known.
+    """Whether the loss that a rule allows fits the keep side's metric, once that is known.
 
     Args:
         select: the study's section.
-        wanted: the source.
+        wanted: what is kept.
         measured: of the start.
     """
     from holdfast.statistics.percentage_points import allowance
@@ -158,9 +158,9 @@ def select_problems(select: Mapping[str, Any], wanted: ObjectiveSettings, measur
     figures = _figures(wanted, measured)
     units = {figure.unit for figure in figures}
     unit = units.pop() if len(units) == 1 else "share"
-    source = Objective(side="source", entries=[], label=wanted.label, unit=unit, higher_is_better=True)
+    keep = Objective(side="keep", entries=[], label=wanted.label, unit=unit, higher_is_better=True)
     try:
-        allowance(select["points"], source, [figure.value for figure in figures])
+        allowance(select["points"], keep, [figure.value for figure in figures])
     except ConfigError as error:
         return error.problems
     return []
@@ -183,21 +183,21 @@ def _trial(job: JobState, config: StudyConfig) -> TrialRecord:
     attributes, state = job.attributes, job.state
     params = attributes.get(PARAMS, job.params)
     runs = [seed_run_from_json(from_jsonable(run)) for run in attributes.get(RUNS, [])]
-    kind, way, label = "direct", DIRECT_TITLE, DIRECT_TITLE
+    kind, arm, label = "direct", DIRECT_TITLE, DIRECT_TITLE
     if attributes.get(DIRECT):
         params = {}
         if state == PRUNED and len(runs) == len(config.request.seeds):
             state = FINISHED  # reported as pruned to a sampler that would have crossed it with the others
     else:
         kind = attributes.get(KIND, config.space.kind(params) if params else "")
-        way = config.space.way(params) if params or PARAMS in attributes else ""
+        arm = config.space.arm_label(params) if params or PARAMS in attributes else ""
         label = attributes.get(LABEL, f"trial {job.number}")
     return TrialRecord(
         number=job.number,
         state=state,
         kind=kind,
         titles=own_titles(kind.split("+")),
-        way=way,
+        arm=arm,
         label=label,
         params=params,
         settings=attributes.get(SETTINGS, {}),

@@ -23,7 +23,7 @@ def with_correlations(record: StudyRecord, folder: Path) -> StudyRecord:
         record: of a study.
         folder: its own.
     """
-    entries = list(dict.fromkeys([*record.target.entries, *record.source.entries, *record.chooses_by.entries]))
+    entries = list(dict.fromkeys([*record.learn.entries, *record.keep.entries, *record.chooses_by.entries]))
     changes: dict[int, list[tuple[EvaluationFolder, EvaluationFolder]]] = {}
     for trial in record.trials:
         if incomplete(trial, record) is None:

@@ -1,4 +1,4 @@
-"""The trade-off study: fine-tunes in many ways, and holds what each learnt against what each forgot.
+"""A sweep: fine-tunes in many ways, and holds what each learnt against what each forgot.
 
 A trial is a combination of settings, repeated over the seeds; direct fine-tuning is the first. Start and teacher are
 shared. See `holdfast.studies.engine` for how trials are shared among workers.
@@ -68,7 +68,7 @@ def run_study(
 
 
 class SweepStudy(ConfiguredStudy[StudyConfig]):
-    """The trade-off study as the engine runs it."""
+    """A sweep as the engine runs it."""
 
     config_class: ClassVar[type[StudyConfig]] = StudyConfig
     noun: ClassVar[str] = "trial"
@@ -133,7 +133,7 @@ class SweepStudy(ConfiguredStudy[StudyConfig]):
         return result
 
     def values(self, task: Task) -> Sequence[float] | None:
-        """Mean gains on what the target is chosen by and on the source.
+        """Mean gains on what choices go by and on what is kept.
 
         Raises:
             HoldfastError: an objective was not measured.
@@ -154,7 +154,7 @@ class SweepStudy(ConfiguredStudy[StudyConfig]):
         """Deletes checkpoints, and the weights that the study was not asked to keep; all else of a run stays."""
         from holdfast.studies.engine.worker import remove_checkpoints, remove_weights
 
-        out, keep = self.settings.output_dir, self.settings.request.keep
+        out, keep = self.settings.output_dir, self.settings.request.keep_weights
         best: set[int] = set()
         if keep == "frontier":
             complete = [job for job in state.jobs if job.state == COMPLETE]

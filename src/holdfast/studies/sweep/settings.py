@@ -12,7 +12,7 @@ from holdfast.config.schema import json_schema, object_schema
 from holdfast.config.values import Mistake, Refused
 from holdfast.statistics.rules import DEFAULT_RULE, RULES, Rule
 from holdfast.studies.engine.keys import BaseStudySettings, SeedSettings, ToySettings
-from holdfast.studies.engine.space import Range, tried_schema, vary_schema
+from holdfast.studies.engine.space import Range, arms_schema, tried_schema, vary_schema
 
 VALIDATION = "validation"
 Sampler = Literal["grid", "random", "tpe", "nsga2"]
@@ -61,20 +61,20 @@ class Objectives:
     """What a trial is judged by: entries of the evaluation section, as names, `name/metric`, or as (suite, name,
     metric) in a study that was read before."""
 
-    target: Entries = ()
+    learn: Entries = ()
     """What is learnt; several: their mean. Default: all of the suite of that name."""
-    source: Entries = ()
+    keep: Entries = ()
     """What is to be kept, likewise."""
     validation: Entries = ()
-    """What direct fine-tuning's rate and the trial are chosen by in the target's place, which then reports alone:
-    other entries in the target's unit. Default: none, the target chooses."""
+    """What direct fine-tuning's rate and the trial are chosen by in place of `learn`, which then only reports: other
+    entries in the same unit. Default: none, `learn` chooses."""
 
     @property
     def resolved(self) -> bool:
         """Whether suites and metrics stand there too, so that the evaluation's files need not be on this machine."""
-        if not self.target or not self.source:
+        if not self.learn or not self.keep:
             return False
-        entries = [*self.target, *self.source, *self.validation]
+        entries = [*self.learn, *self.keep, *self.validation]
         return all(isinstance(entry, (list, tuple)) and len(entry) == 3 for entry in entries)
 
 
@@ -130,6 +130,9 @@ class SweepSettings(SeedSettings, ToySettings, BaseStudySettings):
         Meta(json_schema=lambda: {"anyOf": [{"type": "string"}, {"$ref": "#/$defs/train"}]}),
     ] = None
     """A training configuration, as a mapping or a YAML file."""
+    arms: Annotated[list[Any], Meta(json_schema=lambda: {"$ref": "#/$defs/arms"})] = field(default_factory=list)
+    """Ways to train that are compared: retention methods, combinations, direct, other settings. A list in place of a
+    value is tried value by value."""
     vary: Annotated[
         dict[str, Any],
         Meta(
@@ -139,8 +142,8 @@ class SweepSettings(SeedSettings, ToySettings, BaseStudySettings):
     ] = field(default_factory=dict)
     """What is tried: keys of the training configuration with lists or ranges of values."""
     objectives: Objectives = Objectives()
-    """{target: entries, source: entries}, default: all entries of the suite of that name; validation: entries that
-    settings are chosen by in the target's place."""
+    """{learn: entries, keep: entries}, default: all entries of the suite of that name; validation: entries that
+    settings are chosen by in place of `learn`."""
     search: Annotated[
         Search,
         Meta(
@@ -159,7 +162,7 @@ class SweepSettings(SeedSettings, ToySettings, BaseStudySettings):
         ),
     ] = field(default_factory=dict)
     """{rule, points, strict}: which trial is taken; default: knee, or what the study's folder has recorded."""
-    keep: Literal["all", "frontier", "none"] = "all"
+    keep_weights: Literal["all", "frontier", "none"] = "all"
     """Whose weights stay on disk."""
     teacher: Literal["auto", "cached", "online"] = "auto"
     """Auto or cached: label annealing's teacher runs once for all trials; online: in each."""
@@ -176,5 +179,5 @@ def sweep_schema(train: Mapping[str, Any], known: Iterable[str]) -> dict[str, An
     run = {k: v for k, v in train.items() if k not in ("$schema", "title", "$defs")}
     ranges = object_schema(settings_of(Range))
     names = list(known)
-    vary = {"vary": vary_schema(names), "tried": tried_schema(names)}
+    vary = {"arms": arms_schema(), "vary": vary_schema(names), "tried": tried_schema(names)}
     return {**schema, "$defs": {**train["$defs"], "train": run, **vary, "range": ranges}}

@@ -3,17 +3,16 @@
 ```yaml
 name: code
 train: run.yaml                       # a training configuration: a file, or the keys themselves
-vary:                                 # see `space`
-  retention:
-    - label_annealing: {weight: [0.3, 1, 3]}
-    - l2: {coefficient: [0.001, 0.01]}
+arms:                                 # see `engine.space`
+  - label_annealing: {weight: [0.3, 1, 3]}
+  - l2: {coefficient: [0.001, 0.01]}
 objectives:                           # evaluation entries; several: their mean. Default: the suite of that name
-  target: humaneval
-  source: [gsm8k, mmlu]
-  validation: mbpp                    # left out: settings are chosen by the target itself
+  learn: humaneval
+  keep: [gsm8k, mmlu]
+  validation: mbpp                    # left out: settings are chosen by `learn` itself
 seeds: [0, 1, 2]                      # every trial is repeated with each
 search: {sampler: grid}               # grid (extend: 2 lets it grow), random, tpe, nsga2; these three with trials: 30
-select: {rule: knee}                  # knee, paper, target_within (points: 1)
+select: {rule: knee}                  # knee, paper, keep_within (points: 1)
 output_dir: runs/code
 ```
 
@@ -38,7 +37,7 @@ from holdfast.config.yaml_file import read_yaml
 from holdfast.errors import ConfigError, DataError, did_you_mean
 from holdfast.records.study import STUDY_FILE
 from holdfast.statistics.rules import DEFAULT_RULE
-from holdfast.studies.engine import small as small_settings
+from holdfast.studies.engine import toy as toy_settings
 from holdfast.studies.engine.base import StudyConfigBase
 from holdfast.studies.engine.space import Space, read_space
 from holdfast.studies.sweep.settings import VALIDATION, Objectives, Search, SweepSettings
@@ -52,7 +51,7 @@ if TYPE_CHECKING:
 
 PARAMS = "params"
 """Attribute of a trial: its combination, fixed beforehand or drawn."""
-ALTERNATIVES = "vary.retention"
+ARMS = "arms"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,14 +76,14 @@ class StudyConfig(StudyConfigBase[SweepSettings]):
     later: ClassVar[tuple[str, ...]] = ()
 
     train: dict[str, Any]
-    """The base's training configuration, without seed and output folder. With `small`, names such as ${base} are still
+    """The base's training configuration, without seed and output folder. With `toy`, names such as ${base} are still
     in it."""
     space: Space
     """What varies."""
-    target: ObjectiveSettings
-    source: ObjectiveSettings
+    learn: ObjectiveSettings
+    keep: ObjectiveSettings
     validation: ObjectiveSettings | None = None
-    """What the target's side of every choice goes by; None: the target itself."""
+    """What every choice goes by in place of `learn`; None: `learn` itself."""
     select: dict[str, Any]
     """The rule that takes a trial."""
     notes: list[str] = field(default_factory=list)
@@ -97,19 +96,18 @@ class StudyConfig(StudyConfigBase[SweepSettings]):
     @property
     def objectives(self) -> dict[str, ObjectiveSettings]:
         """By name in the YAML."""
-        sides = {"target": self.target, "source": self.source}
+        sides = {"learn": self.learn, "keep": self.keep}
         return sides if self.validation is None else {**sides, VALIDATION: self.validation}
 
     @property
     def judged_by(self) -> tuple[ObjectiveSettings, ObjectiveSettings]:
-        """Both sides as samplers see them; the target's own figures decide nothing where there is a
-        validation."""
-        return self.validation or self.target, self.source
+        """Both sides as samplers see them; the figures of `learn` decide nothing where there is a validation."""
+        return self.validation or self.learn, self.keep
 
     @property
     def measures(self) -> tuple[str, ...]:
         """What a trial reports."""
-        return ("target gain" if self.validation is None else "validation gain", "source gain")
+        return ("learn gain" if self.validation is None else "validation gain", "keep gain")
 
     # ---------------------------------------------------------------------------------------------------------- trials
 
@@ -152,11 +150,11 @@ class StudyConfig(StudyConfigBase[SweepSettings]):
 
     def differences(self, old: Mapping[str, Any]) -> list[str]:
         """What keeps the study whose `resolved` is `old` from being this one, a line a key. The selection may
-        change; trials may be added, and alternatives behind those of a grid."""
+        change; trials may be added, and arms behind those of a grid."""
         before, now, search = deciding(old), deciding(self.resolved), self.request.search
-        old_ways, ways = before.get(ALTERNATIVES), now.get(ALTERNATIVES)
-        if isinstance(old_ways, list) and isinstance(ways, list) and search.sampler == "grid":
-            before[ALTERNATIVES] = ways if ways[: len(old_ways)] == old_ways else old_ways
+        old_arms, arms = before.get(ARMS), now.get(ARMS)
+        if isinstance(old_arms, list) and isinstance(arms, list) and search.sampler == "grid":
+            before[ARMS] = arms if arms[: len(old_arms)] == old_arms else old_arms
         differences = []
         for key in dict.fromkeys([*before, *now]):
             if before.get(key) != now.get(key):
@@ -196,7 +194,7 @@ class StudyConfig(StudyConfigBase[SweepSettings]):
         mistakes += [mistake for mistake in problems_of(settings) if mistake.path[0] not in refused]
         refused |= {mistake.path[0] for mistake in mistakes if mistake.path}
         problems = request.sentences([*request.mistakes, *mistakes])
-        small = None if "small" in refused else small_settings.versioned_name(settings.small)
+        toy = None if "toy" in refused else toy_settings.versioned_name(settings.toy)
         notes: list[str] = []
         train = {} if "train" in refused else _train(settings.train, beside, problems, notes)
         space = _space(settings, train, problems, is_refused="vary" in refused)
@@ -204,41 +202,42 @@ class StudyConfig(StudyConfigBase[SweepSettings]):
         if not check and keys.resolved:
             sides = _resolved_objectives(keys)
         else:
-            sides = _objectives(keys, train.get("evaluation"), small, problems)
+            sides = _objectives(keys, train.get("evaluation"), toy, problems)
         select = settings.select or _recorded_selection(settings.folder) or {"rule": DEFAULT_RULE}
         search = dataclasses.asdict(settings.search)
         if not settings.search.extend:
             del search["extend"]
         resolved = {
             "name": settings.name,
-            "small": small,
+            "toy": toy,
             "train": without_secrets(train),
+            "arms": settings.arms,
             "vary": settings.vary,
             "objectives": {side: [list(entry) for entry in w.entries] for side, w in sides.items()},
             "seeds": list(settings.seeds),
             "search": search,
             "select": select,
-            "keep": settings.keep,
+            "keep_weights": settings.keep_weights,
             "teacher": settings.teacher,
             "output_dir": str(settings.folder),
         }
         config = cls(
-            request=dataclasses.replace(settings, small=small),
+            request=dataclasses.replace(settings, toy=toy),
             output_dir=settings.folder,
             storage=settings.database,
             names={},
             resolved=resolved,
             train=train,
             space=space,
-            target=sides["target"],
-            source=sides["source"],
+            learn=sides["learn"],
+            keep=sides["keep"],
             validation=sides.get(VALIDATION),
             select=select,
             notes=notes,
         )
-        if check and train and small and not problems:
+        if check and train and toy and not problems:
             problems = config.validate_without_files()
-        elif check and train and not small:
+        elif check and train and not toy:
             problems += config.trial_problems(base_only=bool(problems))
         if problems:
             raise ConfigError(list(dict.fromkeys(problems)), source=source)
@@ -249,14 +248,14 @@ class StudyConfig(StudyConfigBase[SweepSettings]):
         wrong."""
         if not base_only:
             return self.run_problems()
-        reference = dataclasses.replace(self.space, alternatives=[])
+        reference = dataclasses.replace(self.space, arms=[])
         return dataclasses.replace(self, space=reference).run_problems()
 
 
 def deciding(resolved: Mapping[str, Any]) -> dict[str, Any]:
     """What two studies must share to be one, flat: `{"vary.learning_rate": ..., "train.max_steps": ...}`."""
     flat: dict[str, Any] = {}
-    for key in ("small", "train", "vary", "objectives", "seeds", "teacher"):
+    for key in ("toy", "train", "arms", "vary", "objectives", "seeds", "teacher"):
         value = resolved.get(key)
         if isinstance(value, Mapping):
             flat.update({f"{key}.{name}": item for name, item in value.items()})
@@ -308,7 +307,7 @@ def study_config(
         values: keys of `SweepSettings`.
         beside: folder that `train: file.yaml` is looked up in, before the working directory.
         source: where the keys came from, for the message.
-        prepared: leaves the training configurations unchecked: their files are not there yet (`small:`), or were
+        prepared: leaves the training configurations unchecked: their files are not there yet (`toy:`), or were
             checked by who made the study.
 
     Raises:
@@ -368,17 +367,24 @@ def _space(request: SweepSettings, train: Mapping[str, Any], problems: list[str]
     from holdfast.runs.settings import known_keys
 
     search, retention = request.search, train.get("retention")
-    space = read_space(request.vary, retention, grid=search.sampler == "grid", known=known_keys(), problems=problems)
-    if not request.vary and not is_refused:
+    space = read_space(
+        request.arms or None,
+        request.vary,
+        retention,
+        grid=search.sampler == "grid",
+        known=known_keys(),
+        problems=problems,
+    )
+    if not request.vary and not request.arms and not is_refused:
         problems.append(
-            "vary: is missing; expected what is tried, such as 'retention: [{label_annealing: {weight: [0.3, 1, 3]}}]'"
+            "arms: is missing; expected ways to train, such as '[{label_annealing: {weight: [0.3, 1, 3]}}]', or vary"
         )
     if problems:
         return space
-    varies = len(space.alternatives) > 1 or any(space.parameters(a) for a in space.alternatives)
+    varies = len(space.arms) > 1 or any(space.parameters(a) for a in space.arms)
     if search.sampler != "grid" and not varies:
         problems.append(f"vary: nothing varies, so there is nothing for {search.sampler} to search")
-    elif search.extend and not any(space.strengths(a) for a in space.alternatives):
+    elif search.extend and not any(space.strengths(a) for a in space.arms):
         problems.append(
             "search.extend: expected at least two values above 0 of a method's strength to go on with, such as "
             "'label_annealing: {weight: [0.3, 1]}', got none"
@@ -389,7 +395,7 @@ def _space(request: SweepSettings, train: Mapping[str, Any], problems: list[str]
 def _resolved_objectives(request: Objectives) -> dict[str, ObjectiveSettings]:
     """Of a study that was read before."""
     sides: dict[str, ObjectiveSettings] = {}
-    for side in ("target", "source", VALIDATION):
+    for side in ("learn", "keep", VALIDATION):
         entries = tuple((suite, name, metric) for suite, name, metric in getattr(request, side))
         if entries:
             sides[side] = ObjectiveSettings(entries=entries)
@@ -397,14 +403,14 @@ def _resolved_objectives(request: Objectives) -> dict[str, ObjectiveSettings]:
 
 
 def _objectives(
-    request: Objectives, evaluation: Any, small: str | None, problems: list[str]
+    request: Objectives, evaluation: Any, toy: str | None, problems: list[str]
 ) -> dict[str, ObjectiveSettings]:
     """The objectives, their entries looked up in the evaluation section."""
     from holdfast.evaluation.averages import SUITE
 
-    plan = _evaluation_plan(evaluation, small, problems)
+    plan = _evaluation_plan(evaluation, toy, problems)
     if plan is None:
-        return dict.fromkeys(("target", "source"), ObjectiveSettings(entries=()))
+        return dict.fromkeys(("learn", "keep"), ObjectiveSettings(entries=()))
     kinds = {(entry.suite, entry.name): entry.kind for entry in plan.entries}
     kinds |= {(SUITE, average.name): "average" for average in plan.averages}
     if not plan.before:
@@ -413,17 +419,17 @@ def _objectives(
             "out."
         )
     validation = _wanted(VALIDATION, request.validation, kinds, problems) if request.validation else None
-    target_entries: Sequence[Any] = request.target
-    if validation is not None and not target_entries:  # all of the suite but for what chooses
+    learn_entries: Sequence[Any] = request.learn
+    if validation is not None and not learn_entries:  # all of the suite but for what chooses
         chosen = {(suite, name) for suite, name, _ in validation.entries}
-        target_entries = [(s, n, None) for s, n in kinds if s == "target" and (s, n) not in chosen]
-    target = _wanted("target", target_entries, kinds, problems)
-    source = _wanted("source", request.source, kinds, problems)
-    both = {(s, n) for s, n, _ in target.entries} & {(s, n) for s, n, _ in source.entries}
+        learn_entries = [(s, n, None) for s, n in kinds if s == "learn" and (s, n) not in chosen]
+    learn = _wanted("learn", learn_entries, kinds, problems)
+    keep = _wanted("keep", request.keep, kinds, problems)
+    both = {(s, n) for s, n, _ in learn.entries} & {(s, n) for s, n, _ in keep.entries}
     if both:
         names = ", ".join(name for _, name in sorted(both))
         problems.append(f"objectives: {names} cannot be learnt and kept at once; name it on one side")
-    sides = {"target": target, "source": source}
+    sides = {"learn": learn, "keep": keep}
     if validation is None:
         return sides
     members = {(SUITE, average.name): {(s, n) for s, n, _ in average.members} for average in plan.averages}
@@ -433,31 +439,31 @@ def _objectives(
         if both:
             names = ", ".join(name for _, name in sorted(both))
             problems.append(
-                f"objectives.validation: {names} is in the {side} too, so it would choose what it reports. Expected "
+                f"objectives.validation: {names} is in {side} too, so it would choose what it reports. Expected "
                 "other held-out entries."
             )
-    if len({_is_text(s, n, kinds) for s, n in chosen | _measured(target, members)}) > 1:
+    if len({_is_text(s, n, kinds) for s, n in chosen | _measured(learn, members)}) > 1:
         problems.append(
-            f"objectives.validation: expected entries in the unit of the target ({target.label}), got "
+            f"objectives.validation: expected entries in the unit of learn ({learn.label}), got "
             f"{validation.label}: one is nats of text, the other shares."
         )
     return {**sides, VALIDATION: validation}
 
 
-def _evaluation_plan(evaluation: Any, small: str | None, problems: list[str]) -> EvaluationPlan | None:
-    """What is measured; None where there are mistakes. Of files of a small setting, which are not there yet, only names
+def _evaluation_plan(evaluation: Any, toy: str | None, problems: list[str]) -> EvaluationPlan | None:
+    """What is measured; None where there are mistakes. Of files of a toy setting, which are not there yet, only names
     and kinds matter here."""
     import tempfile
 
     from holdfast.evaluation.suite import parse_evaluation
 
     with tempfile.TemporaryDirectory() as folder:
-        if small is not None:
-            names = small_settings.placeholder_paths(small, folder)
+        if toy is not None:
+            names = toy_settings.placeholder_paths(toy, folder)
             for file in names.values():
                 Path(file).touch()
             try:
-                evaluation = small_settings.fill(evaluation, names)
+                evaluation = toy_settings.fill(evaluation, names)
             except ConfigError as error:
                 problems += error.problems
                 return None
@@ -485,7 +491,7 @@ def _wanted(
     if not request:
         entries = [(suite, name, None) for suite, name in kinds if suite == side]
     if not request and not entries:
-        advice = f"Entries: {', '.join(names)}." if names else "Add an evaluation section with source and target."
+        advice = f"Entries: {', '.join(names)}." if names else "Add an evaluation section with keep and learn."
         problems.append(f"objectives.{side}: is missing, and train.evaluation measures nothing as {side}. {advice}")
     for item in request:
         suite, (name, metric) = None, str(item).partition("/")[::2]
@@ -498,7 +504,7 @@ def _wanted(
                 f"Entries: {', '.join(names) or 'none'}."
             )
             continue
-        suite = "target" if side == VALIDATION else side
+        suite = "learn" if side == VALIDATION else side
         key = (suite, name) if (suite, name) in fitting else fitting[0]
         entries.append((*key, metric or None))
     text = [name for suite, name, _ in entries if _is_text(suite, name, kinds)]

@@ -102,8 +102,8 @@ class _Check(CheckEveryStep):
         for side, objective in config.objectives.items():
             problems += metric_problems(objective, side, measured)
         if config.validation is not None and not problems:
-            problems += validation_problems(config.validation, config.target, measured)
-        problems += select_problems(config.select, config.source, measured)
+            problems += validation_problems(config.validation, config.learn, measured)
+        problems += select_problems(config.select, config.keep, measured)
         if problems:
             raise CannotJudge(problems)
 

@@ -71,12 +71,12 @@ G = TypeVar("G", bound=GridSettings)
 class UpdateGrid(GridSettings, BaseStudySettings):
     """An update as a grid of one pair."""
 
-    small: ClassVar[None] = None
+    toy: ClassVar[None] = None
     continued: tuple[str, ...] = ("",)
     """Families whose models are continued."""
     budgets: tuple[int | None, ...] = ()
     """Tokens each; None: all of the corpus."""
-    keep: Literal["all", "result", "none"] = "all"
+    keep_weights: Literal["all", "result", "none"] = "all"
     """Whose weights stay on disk."""
     choose_by: tuple[str, ...] = ()
     """Entries that choose the scale."""
@@ -109,7 +109,7 @@ class UpdateConfig(StudyConfigBase[Any]):
             scales=scales,
             starts=(BASE, INSTRUCT) if request.continued_instruct or request.restore else (BASE,),
             siblings=False,
-            keep=request.keep,
+            keep_weights=request.keep_weights,
             choose_by=request.choose_by,
         )
         return completed(grid)
@@ -122,7 +122,7 @@ class UpdateConfig(StudyConfigBase[Any]):
 
     def resumable_changes(self, old: Mapping[str, Any]) -> Collection[str]:
         """What is kept on the disk, and who works."""
-        return ("keep", *NOT_DECIDING)
+        return ("keep_weights", *NOT_DECIDING)
 
     def part_problems(self) -> list[str]:
         """What the code that trains says, where models and corpus are there."""

@@ -30,7 +30,7 @@ NEW_TEXT = "new_text"
 HELD_OUT = 0.01
 """Share of the new documents that is not trained on and measured."""
 _SET_HERE = {"seed": "seed", "max_length": "window", "num_train_epochs": "epochs", "evaluation": "evaluation"}
-_OWN = ("model_name_or_path", "dataset_name", "datasets", "output_dir", "source", "target", *_SET_HERE)
+_OWN = ("model_name_or_path", "dataset_name", "datasets", "output_dir", "keep", "learn", *_SET_HERE)
 
 
 def train_word(word: str) -> Any:
@@ -241,7 +241,7 @@ class UpdateSettings(CommonSettings):
     """Evaluation entries that choose the scale (all but the new text)."""
     seed: Seed = 0
     """Seed of training and of all random draws."""
-    keep: Literal["all", "result", "none"] = "all"
+    keep_weights: Literal["all", "result", "none"] = "all"
     """Whose weights stay on disk."""
     output_dir: Annotated[Path | None, Meta(metavar="FOLDER")] = None
     """Folder of everything (runs/update)."""

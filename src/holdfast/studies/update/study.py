@@ -231,8 +231,8 @@ class UpdateStudy(ConfiguredStudy[C]):
         """Whether the weights of a model that was made stay on disk; those of other scales than the chosen one never
         do."""
         if model.name == record.result:
-            return self.settings.request.keep != "none"
-        return self.settings.request.keep == "all" and model.residual is None
+            return self.settings.request.keep_weights != "none"
+        return self.settings.request.keep_weights == "all" and model.residual is None
 
     def page(self, record: ResidualRecord) -> Writer:
         """The page on what is there."""

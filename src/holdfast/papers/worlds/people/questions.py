@@ -3,10 +3,10 @@ the text about its person.
 
 Four forms, all as rows of JSON Lines:
 
-- `choices`: the beginning of a sentence and four values of the attribute, for the entry kind `choices`;
+- `choices`: the beginning of a sentence and four values of the attribute, for the entry kind `multiple_choice`;
 - `completions`: the same beginning and the right value, for `perplexity` with `prompt` and `completion`;
 - `chat_choices`: a user's question in the chat format, the beginning of the reply, and four values;
-- `lettered`: a user's question and four values, for the entry kind `lettered`, which asks for a letter.
+- `lettered`: a user's question and four values, for the entry kind `multiple_choice_letters`, which asks for a letter.
 
 People of half B are asked about in the wording that was told of half A; new people in the same, which no article has.
 Questions in the chat format are about people whom no conversation of the instruction tuning asks about.
@@ -19,7 +19,7 @@ import random
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from holdfast.evaluation.kinds.lettered import LETTERS, lettered_prompt
+from holdfast.evaluation.kinds.multiple_choice_letters import LETTERS, lettered_prompt
 from holdfast.papers.worlds.people.chat import conversation, rendered
 from holdfast.papers.worlds.people.facts import VALUES, Person, World
 from holdfast.papers.worlds.people.wordings import WORDINGS, beginning

@@ -108,7 +108,10 @@ def build_pictures(
     # in turn, so that the beginning of a file has as many questions of each family, too
     _write(paths[VALID], list(itertools.chain(*zip(*validation, strict=True))))
     _write(paths[HELD_OUT], list(itertools.chain(*zip(*test, strict=True))))
-    suite = {"target": [{"choices": f"{family}.parquet"} for family in FAMILIES], "averages": {AVERAGE: list(FAMILIES)}}
+    suite = {
+        "learn": [{"multiple_choice": f"{family}.parquet"} for family in FAMILIES],
+        "averages": {AVERAGE: list(FAMILIES)},
+    }
     write_bytes_atomic(paths["suite"], yaml.safe_dump(suite, sort_keys=False).encode())
     about = {"recipe": dataclasses.asdict(recipe), "tower": str(tower)}
     write_json(record, {"key": key, **about, "tower_accuracy": read_object(tower / RECORD)["accuracy"]})

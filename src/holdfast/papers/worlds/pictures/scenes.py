@@ -194,7 +194,7 @@ def instruction_rows(count: int, digits: Digits, *, seed: str) -> list[dict[str,
 
 
 def question_rows(family: str, count: int, digits: Digits, *, seed: str) -> list[dict[str, Any]]:
-    """Rows of family, prompt, options, answer and images, for the entry kind `choices`; no question stands twice.
+    """Rows of family, prompt, options, answer and images, for `multiple_choice`; no question stands twice.
 
     Raises:
         DataError: too few digits for so many different questions.

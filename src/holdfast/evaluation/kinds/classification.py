@@ -1,0 +1,132 @@
+"""Classification by likelihood: which class's name would the model say after the text?
+
+For a text x and class names c of |c| tokens:
+
+    score(c) = log p(c | x) / |c|        p(c) = softmax_c score(c)        nats = -log p(gold)
+
+The mean is over tokens, so that a long name is no handicap; the perplexity of the gold class is exp of the mean nats
+over texts. Source: the in-domain measure of the overtraining study (Overtrained Language Models, appendix C.1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from holdfast.config.declare import Meta
+from holdfast.errors import DataError
+from holdfast.evaluation.entries import DataEntry, Options, Template, Word, are_options
+from holdfast.evaluation.measures import Outcome, Subject
+from holdfast.evaluation.text.documents import border_ids
+from holdfast.evaluation.text.question_files import fill_template, question_rows, refuse_images
+from holdfast.support.files import fingerprint
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassificationEntry(DataEntry):
+    """Texts to be classified by the likelihood of each class's name."""
+
+    kind = "classification"
+    without = ("chat_template_kwargs",)
+
+    prompt: Template
+    """`str.format` template over the columns: what is given, such as "{text}\\nThis review is"."""
+    options: Options
+    """What the classes are called, as the model would continue the prompt: in the order of the labels 0, 1, ..., or by
+    label; or the column with each row's own list of them, for questions whose answers differ (SIQA)."""
+    labels: Annotated[tuple[str, ...], Meta(yaml=False)] = ()
+    """The label column's values in the order of `options`; empty: whole numbers from 0."""
+    label: Word = "label"
+    """Column with the right class."""
+
+    def needs_scores(self, tokenizer: Any) -> bool:
+        """Always."""
+        return True
+
+    def check(self, tokenizer: Any, processor: Any = None) -> None:
+        """See `Entry.check`."""
+        read_classes(self)
+
+    def measure(self, on: Subject) -> Outcome:
+        """See `Entry.measure`."""
+        from holdfast.evaluation.text.options import ACCURACY, score_options
+        from holdfast.statistics.estimates import TEXT_FIGURES
+
+        texts = read_classes(self)
+        requests = []
+        for text in texts:
+            requests.append([border_ids(text.prompt, option, on.tokenizer) for option in text.options])
+        rows = []
+        for text, scored in zip(texts, score_options(on, requests, name="class"), strict=True):
+            doc = fingerprint([text.prompt, text.options], length=32)
+            nats = scored.total - scored.scores[text.gold]
+            row = {"doc": doc, "question": text.prompt, "choices": text.options, "nats": nats}
+            row |= {"acc": float(scored.answer == text.gold), "probabilities": scored.probabilities}
+            rows.append({**row, "gold": text.gold, "answer": scored.answer})
+        options = self.options if isinstance(self.options, str) else list(self.options)
+        figures = {"class_perplexity": TEXT_FIGURES["class_perplexity"], "acc": ACCURACY}
+        return Outcome(rows=rows, figures=figures, settings={"options": options})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Labelled:
+    """One text to be classified."""
+
+    prompt: str
+    options: list[str]
+    """What its classes are called."""
+    gold: int
+    """Index of the right class."""
+
+
+def read_classes(entry: ClassificationEntry) -> list[Labelled]:
+    """The texts of an entry.
+
+    Raises:
+        DataError: no rows, columns that the template names are missing, a label that is no class, or a row without
+            classes of its own where those are a column's.
+    """
+    column = entry.options if isinstance(entry.options, str) else None
+    rows = question_rows(entry, (column,) if column is not None else ())
+    columns = list(rows.column_names)
+    if entry.label not in columns:
+        raise DataError(
+            f"{entry.data} has no column '{entry.label}' with the right class (it has {', '.join(columns)}). Name it "
+            f"with `label`."
+        )
+    refuse_images(entry, rows, [entry.prompt])
+    texts, unknown = [], []
+    for number, row in enumerate(rows):
+        options = list(entry.options) if column is None else _options_of_row(row[column], entry, number)
+        classes = entry.labels or tuple(map(str, range(len(options))))
+        prompt = fill_template(entry, entry.prompt, row, number)
+        label = _label(row, entry.label, classes)
+        if label in classes:
+            texts.append(Labelled(prompt=prompt, options=options, gold=classes.index(label)))
+        else:
+            unknown.append((number, label, classes))
+    if unknown:
+        number, label, classes = unknown[0]
+        raise DataError(
+            f"{len(unknown)} of {len(rows)} rows of {entry.data} have a label that is no class (row {number}: "
+            f"{label!r}; expected {', '.join(classes)}). Write `options` as a mapping from label to text."
+        )
+    return texts
+
+
+def _label(row: Mapping[str, Any], column: str, classes: tuple[str, ...]) -> str:
+    """A row's label as text; whole numbers and truth values as the number that they are."""
+    label = row[column]
+    if isinstance(label, (bool, float)) and str(label) not in classes and float(label).is_integer():
+        label = int(label)
+    return str(label)
+
+
+def _options_of_row(value: Any, entry: ClassificationEntry, number: int) -> list[str]:
+    if isinstance(value, list) and are_options(value):
+        return value
+    raise DataError(
+        f"{entry.data}, row {number}: expected at least two different texts in the column '{entry.options}', got "
+        f"{value!r}."
+    )
