@@ -45,7 +45,7 @@ def tuned(model: StudiedModel, builder: ModelBuilder, task: Task) -> StudiedMode
     tuning = instruct_tuning(recipe_of(builder.config.request.world), builder.out / started.path)
     path = cached_tuning(tuning, console=task.console)
     release_memory()
-    return dataclasses.replace(started, path=str(path), seconds=started.seconds + time.monotonic() - began)
+    return dataclasses.replace(started, path=str(path.absolute()), seconds=started.seconds + time.monotonic() - began)
 
 
 def fill_in(parts: Sequence[StudyConfig], *, console: Any = None) -> list[StudyConfig]:

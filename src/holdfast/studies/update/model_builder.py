@@ -63,9 +63,8 @@ class ModelBuilder:
         """The model with everything measured that the plan asks for."""
         from holdfast.evaluation.session import read_record
 
-        folder, path = self.out / "evaluations" / model.name, model.path
-        if path and not model.given and (self.out / path).is_dir():
-            path = str(self.out / path)
+        folder = self.out / "evaluations" / model.name
+        path = model.path if model.given else str(self.out / model.path)
         measured = self._made(Given(model=path, folder=folder, label=model.name), task).measured
         about = read_record(folder).models[0]
         return dataclasses.replace(
@@ -79,14 +78,14 @@ class ModelBuilder:
     def continued(self, model: StudiedModel, task: Task) -> StudiedModel:
         """The model that was trained on the new text, before anything is done to restore it."""
         config, data = self.config, self.texts[model.budget]
-        run = RunFolder(self.out / "runs" / config.run_name(model))
-        settings = config.training(config.given(model), run.path, data, seed=model.seed)
-        record = self._trained(run, settings, task, f"{model.label}: training on {data.name}")
+        folder = self.out / "runs" / config.run_name(model)
+        settings = config.training(config.given(model), folder, data, seed=model.seed)
+        record = self._trained(settings, task, f"{model.label}: training on {data.name}")
         tokens = int(record.training.get("tokens") or 0)
         parameters = int(record.model.get("parameters") or 0)
         return dataclasses.replace(
             model,
-            path=self._below(run.path),
+            path=self._below(folder),
             tokens=tokens,
             seconds=float(record.training.get("seconds") or 0.0),
             flops=6.0 * parameters * tokens,
@@ -96,15 +95,16 @@ class ModelBuilder:
     def _distilled(self, model: StudiedModel, started: StudiedModel, task: Task) -> StudiedModel:
         """The continued instruct model, held to the one of before on its own answers, or to itself with the
         conversations' answers in the prompt."""
-        run = RunFolder(self.out / "runs" / model.name)
+        folder = self.out / "runs" / model.name
         onto, teacher = str(self.out / started.path), self.config.given(model) if model.distilled else None
-        settings = self.config.restoring(onto, teacher, run.path, seed=model.seed)
-        record = self._trained(run, settings, task, f"{model.label}: answering prompts")
+        settings = self.config.restoring(onto, teacher, folder, seed=model.seed)
+        record = self._trained(settings, task, f"{model.label}: answering prompts")
         seconds = started.seconds + float(record.training.get("seconds") or 0.0)
-        return dataclasses.replace(started, path=self._below(run.path), seconds=seconds)
+        return dataclasses.replace(started, path=self._below(folder), seconds=seconds)
 
-    def _trained(self, run: RunFolder, settings: Mapping[str, Any], task: Task, text: str) -> RunRecord:
+    def _trained(self, settings: Mapping[str, Any], task: Task, text: str) -> RunRecord:
         """The record of a run that ended; `text` is said where it has not ended before."""
+        run = RunFolder(settings["output_dir"])
         with wait_for_lock(run.path.with_name(f".{run.path.name}")):
             if not (run.exists() and run.read().status == "finished"):
                 say(task.console, text)
@@ -130,10 +130,9 @@ class ModelBuilder:
             adapter_base=start if (Path(onto) / "adapter_config.json").is_file() else None,
         )
         began = time.monotonic()
-        with wait_for_lock(folder.with_name(f".{folder.name}")):
-            if not has_weights(folder):
-                say(task.console, f"{model.label}: adding {'the' if scale == 1 else f'{scale:g} times the'} residual")
-                build(recipe)
+        if not has_weights(folder):
+            say(task.console, f"{model.label}: adding {'the' if scale == 1 else f'{scale:g} times the'} residual")
+            build(recipe)
         return dataclasses.replace(
             started,
             path=self._below(folder),
