@@ -5,14 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from holdfast.config.declare import settings_of
 from holdfast.data.prepare.corpus import CorpusOptions
 from holdfast.data.prepare.run import Preparation, prepare
 
+PLAIN = SimpleNamespace(chat_template=None)
+CHAT = SimpleNamespace(chat_template="{% for m in messages %}{{ m.content }}{% endfor %}")
+"""All that `standardise` asks of a tokenizer."""
 
-def text(name: str, content: str | bytes) -> Path:
+
+def text(name: str | Path, content: str | bytes) -> Path:
     """A file of any content, with its folders."""
     path = Path(name)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -20,9 +25,14 @@ def text(name: str, content: str | bytes) -> Path:
     return path
 
 
-def jsonl(name: str, rows: Iterable[Any]) -> Path:
+def jsonl(name: str | Path, rows: Iterable[Any]) -> Path:
     """A file of one JSON value a line."""
     return text(name, "".join(json.dumps(row) + "\n" for row in rows))
+
+
+def text_rows(name: str | Path, texts: Iterable[str]) -> Path:
+    """A file of one text a row."""
+    return jsonl(name, [{"text": text} for text in texts])
 
 
 def rows_of(path: str | Path = "train.jsonl") -> list[dict[str, Any]]:

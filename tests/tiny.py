@@ -7,7 +7,7 @@ from typing import Any
 
 from holdfast.training.tiny import SENTENCES, build_model, build_tokenizer
 
-__all__ = ["DECODER", "SENTENCES", "build_model", "build_tokenizer", "random_fisher"]
+__all__ = ["DECODER", "SENTENCES", "build_decoder", "build_model", "build_tokenizer", "random_fisher"]
 
 DECODER: dict[str, Any] = {
     "vocab_size": 320,
@@ -19,6 +19,15 @@ DECODER: dict[str, Any] = {
     "max_position_embeddings": 256,
 }
 """Sizes of a tiny decoder, as configurations of most architectures name them."""
+
+
+def build_decoder(kind: str, **sizes: Any) -> Any:
+    """A decoder of an architecture, of the sizes of `DECODER` unless told otherwise."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    torch.manual_seed(0)
+    return AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **{**DECODER, **sizes}))
 
 
 def random_fisher(folder: Path, model: Any, *, seed: int = 0) -> tuple[str, dict[str, Any]]:

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from merge_driver import SHAPES, Model, merge, models, numbers, operand
+from elements import stored, wide
+from merge_driver import SHAPES, Model, merge, models
 
 from holdfast.checkpoints.methods.registry import merge_method
 
@@ -63,7 +64,7 @@ def test_weighted_methods(ours: str, theirs: str, parameters: dict, extra: dict)
     result, _ = merge(method, given, tuned, block=100)
     for tensor in NAMES:
         expected = peer(theirs, given, tuned, tensor, **shared, **extra)
-        np.testing.assert_allclose(numbers(result[tensor]), expected, rtol=0, atol=1.5e-7, err_msg=tensor)
+        np.testing.assert_allclose(wide(result[tensor]), expected, rtol=0, atol=1.5e-7, err_msg=tensor)
 
 
 @pytest.mark.parametrize("t", [0.0, 0.3, 1.0])
@@ -78,7 +79,7 @@ def test_slerp(t: float, related: bool) -> None:
     for tensor in NAMES:
         a, b = (torch.from_numpy(m[tensor].raw.reshape(1, -1)) for m in (first, second))
         np.testing.assert_allclose(
-            numbers(result[tensor]), slerp(torch.tensor([t]), a, b)[0].numpy(), rtol=0, atol=3e-7, err_msg=tensor
+            wide(result[tensor]), slerp(torch.tensor([t]), a, b)[0].numpy(), rtol=0, atol=3e-7, err_msg=tensor
         )
 
 
@@ -97,14 +98,14 @@ def test_model_stock_is_nearer_to_float64() -> None:
     base, *tuned = models(3, "F64")
     common = {n: rng.normal(0, 0.02, v.raw.size) for n, v in base.items()}  # no negative cosines
     tuned = [{n: v._replace(raw=v.raw + common[n]) for n, v in m.items()} for m in tuned]
-    narrow = [{n: operand(v.raw, "F32") for n, v in m.items()} for m in (base, *tuned)]
-    wide = [{n: operand(numbers(v), "F64") for n, v in m.items()} for m in narrow]
+    narrow = [{n: stored(v.raw, "F32") for n, v in m.items()} for m in (base, *tuned)]
+    doubles = [{n: stored(wide(v), "F64") for n, v in m.items()} for m in narrow]
     result, _ = merge(merge_method("model_stock"), narrow[0], narrow[1:], block=100)
     errors = []
     for tensor in NAMES:
         lower = peer("model_stock", narrow[0], narrow[1:], tensor, weights=None)
-        truth = peer("model_stock", wide[0], wide[1:], tensor, weights=None)
-        own = np.abs(numbers(result[tensor]) - truth)
+        truth = peer("model_stock", doubles[0], doubles[1:], tensor, weights=None)
+        own = np.abs(wide(result[tensor]) - truth)
         np.testing.assert_allclose(own, 0, atol=1.5e-8, err_msg=tensor)
         errors.append((own.sum(), np.abs(lower - truth).sum()))
     assert sum(one for one, _ in errors) <= 1.05 * sum(other for _, other in errors)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from elements import needs_compiler
+
+from holdfast.checkpoints import kernels
 
 
 @pytest.fixture
@@ -11,3 +14,11 @@ def small_units(monkeypatch: pytest.MonkeyPatch) -> int:
     for module in ("engine", "provenance", "build"):
         monkeypatch.setattr(f"holdfast.checkpoints.{module}.UNIT", 64)
     return 64
+
+
+@pytest.fixture(params=[pytest.param("C", marks=needs_compiler), "NumPy"])
+def form(request, monkeypatch):
+    """Runs a test of the elementwise passes in C and in NumPy."""
+    monkeypatch.setenv("HOLDFAST_NATIVE", "1" if request.param == "C" else "0")
+    assert kernels.describe().startswith(request.param)
+    return request.param

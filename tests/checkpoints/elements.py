@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from holdfast.checkpoints import conversions
+from holdfast.checkpoints.dtypes import decode
 from holdfast.checkpoints.element_types import DTYPES, Operand
 
 FLOATS = ("F64", "F32", "BF16", "F16", "F8_E4M3", "F8_E5M2")
@@ -66,8 +67,8 @@ def numbers(seed: int, n: int, kind: str) -> np.ndarray:
 
 def stored(values: np.ndarray, name: str) -> Operand:
     """The values rounded to a type."""
-    raw = np.empty(len(values), DTYPES[name].storage)
-    conversions.encode(np.ascontiguousarray(values), DTYPES[name], raw)
+    raw = np.empty(values.size, DTYPES[name].storage)
+    conversions.encode(np.ascontiguousarray(values).ravel(), DTYPES[name], raw)
     return Operand(raw, DTYPES[name])
 
 
@@ -78,6 +79,12 @@ def empty(name: str, n: int) -> Operand:
 def wide(operand: Operand) -> np.ndarray:
     """The numbers of an operand, float64."""
     return conversions.decode(operand.raw, operand.dtype, np.empty(len(operand.raw), np.float64))
+
+
+def whole(source, name: str) -> np.ndarray:
+    """A tensor of a source, in its shape."""
+    entry = source.entries[name]
+    return decode(*source.read(name, 0, entry.size, np.empty(entry.nbytes, np.uint8))).reshape(entry.shape)
 
 
 def same_bits(x: np.ndarray, y: np.ndarray) -> bool:

@@ -6,26 +6,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from elements import stored, wide
 
-from holdfast.checkpoints.dtypes import decode, encode
 from holdfast.checkpoints.element_types import DTYPES, Operand
 from holdfast.checkpoints.kernels import Flags
 from holdfast.checkpoints.methods.protocol import Block, MergeMethod
 
 Model = dict[str, Operand]
 SHAPES = {"embed": (41, 17), "empty": (0, 3), "norm": (7,), "one": (1,), "scalar": (), "up": (5, 3, 17), "down": (300,)}
-
-
-def operand(values: np.ndarray, dtype: str) -> Operand:
-    """Numbers stored in a dtype, rounded to it."""
-    raw = np.empty(values.size, DTYPES[dtype].storage)
-    encode(np.ascontiguousarray(values, np.float64).ravel(), DTYPES[dtype], raw)
-    return Operand(raw, DTYPES[dtype])
-
-
-def numbers(stored: Operand) -> np.ndarray:
-    """float64, flat."""
-    return decode(stored.raw, stored.dtype).astype(np.float64)
 
 
 def models(count: int, dtype: str, *, seed: int = 0, shapes: dict[str, tuple[int, ...]] = SHAPES) -> list[Model]:
@@ -37,7 +25,7 @@ def models(count: int, dtype: str, *, seed: int = 0, shapes: dict[str, tuple[int
         made.append(
             {n: v + rng.normal(0, 0.004 * (i + 1), v.size) * (rng.random(v.size) > 0.1) for n, v in base.items()}
         )
-    return [{n: operand(v, dtype) for n, v in model.items()} for model in made]
+    return [{n: stored(v, dtype) for n, v in model.items()} for model in made]
 
 
 def merge(
@@ -111,9 +99,9 @@ def merge(
 
 def raw_bytes(model: Model) -> dict[str, bytes]:
     """For comparing bit for bit."""
-    return {name: stored.raw.tobytes() for name, stored in model.items()}
+    return {name: tensor.raw.tobytes() for name, tensor in model.items()}
 
 
 def joined(model: Model) -> np.ndarray:
     """All numbers of a model in one float64 vector."""
-    return np.concatenate([numbers(stored) for stored in model.values()])
+    return np.concatenate([wide(tensor) for tensor in model.values()])

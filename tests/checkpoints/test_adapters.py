@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from elements import whole
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
@@ -53,11 +54,6 @@ def adapt(model, folder: Path, *, rows: int | None = None, dtype=None, **config)
                 parameter.add_(torch.randn_like(parameter) * 0.2)
     adapted.save_pretrained(folder / "adapter")
     return base, folder / "adapter", adapted.eval()
-
-
-def whole(source, name: str) -> np.ndarray:
-    entry = source.entries[name]
-    return decode(*source.read(name, 0, entry.size, np.empty(entry.nbytes, np.uint8))).reshape(entry.shape)
 
 
 def logits(model):

@@ -27,26 +27,12 @@ from holdfast.checkpoints import engine, kernels
 from holdfast.checkpoints.element_types import DTYPES
 from holdfast.checkpoints.engine import Job, map_blocks
 from holdfast.checkpoints.merge import merge
-from holdfast.checkpoints.methods.registry import METHODS
+from holdfast.checkpoints.methods.registry import find_method
 from holdfast.checkpoints.policies import Policies
 from holdfast.checkpoints.provenance import FILE, content_fingerprint
 from holdfast.checkpoints.reader import CheckpointReader
 from holdfast.errors import ModelError, ShapeError
 
-METHODS_TABLE: list[tuple[str, int, dict[str, Any]]] = [
-    ("linear", 3, {"weights": [0.2, 0.5, 0.3]}),
-    ("wise_ft", 1, {"alpha": 0.3}),
-    ("slerp", 2, {"t": 0.3}),
-    ("task_arithmetic", 3, {"scale": 0.7}),
-    ("ties", 3, {"density": 0.3}),
-    ("ties", 3, {"density": 0.3, "semantics": "mergekit"}),
-    ("dare", 2, {"p": 0.5}),
-    ("dare", 2, {"p": 0.5, "semantics": "mergekit"}),
-    ("dare_ties", 2, {"p": 0.5}),
-    ("fisher", 2, {}),
-    ("model_stock", 3, {}),
-]
-IDS = [f"{name}-{parameters.get('semantics', 'original')}" for name, _, parameters in METHODS_TABLE]
 SHAPES = llama_shapes(layers=4) | {"model.scalar": (), "model.empty": (0, 7)}
 
 
@@ -69,15 +55,11 @@ def parents(
 # -------------------------------------------------------------------------------------------------------- the same bits
 
 
-@pytest.mark.parametrize(("method", "count", "parameters"), METHODS_TABLE, ids=IDS)
+@pytest.mark.parametrize("case", CASES)
 def test_threads_shards_and_compilers_change_no_bit(
-    method: str,
-    count: int,
-    parameters: dict[str, Any],
-    small_units: int,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
+    case: str, small_units: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    method, parameters, count, _ = CASES[case]
     found: list[Model] = []
     fingerprints = set()
     # 7 shards are more than are in work at a time
@@ -91,7 +73,7 @@ def test_threads_shards_and_compilers_change_no_bit(
         )
         found.append(read_folder(built.folder))
         fingerprints.add(built.record["fingerprint"])
-        if METHODS[method].needs_base:
+        if find_method(method).needs_base:
             assert len(list(built.folder.glob("*.safetensors"))) == shards
     assert all(other == found[0] for other in found[1:])
     assert len(fingerprints) == 1
@@ -171,10 +153,9 @@ def spoilt(folder: Path, name: str, place: tuple[int, ...], value: float) -> Non
     write_folder(folder, model | {name: stored(values, model[name].dtype)}, shards=2)
 
 
-@pytest.mark.parametrize(("method", "count", "parameters"), METHODS_TABLE, ids=IDS)
-def test_nan_and_infinities_are_named_with_file_tensor_and_place(
-    method: str, count: int, parameters: dict[str, Any], small_units: int, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("case", CASES)
+def test_nan_and_infinities_are_named_with_file_tensor_and_place(case: str, small_units: int, tmp_path: Path) -> None:
+    method, parameters, count, _ = CASES[case]
     name = "model.layers.1.mlp.up_proj.weight"
     for role, value in (("model", np.nan), ("base", np.inf), ("fisher", np.nan)):
         folders, fisher = parents(tmp_path / role, shards=2)

@@ -57,14 +57,17 @@ def fill(folder, names, text="x"):
     return folder
 
 
+def texts_in(folder):
+    """The text of every file below a folder."""
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return {path.relative_to(folder).as_posix(): path.read_text() for path in files}
+
+
 def test_what_travels_and_what_stays(tmp_path):
     source = fill(tmp_path / "from", TRAVEL + STAY)
     assert [p.as_posix() for p in companions(source)] == TRAVEL
     assert copy_companions(source, tmp_path / "to") == TRAVEL
-    copied = {
-        p.relative_to(tmp_path / "to").as_posix(): p.read_text() for p in (tmp_path / "to").rglob("*") if p.is_file()
-    }
-    assert copied == {name: f"x {name}" for name in TRAVEL}
+    assert texts_in(tmp_path / "to") == {name: f"x {name}" for name in TRAVEL}
 
 
 def test_a_tokenizer_replaces_another_as_a_whole(tmp_path):
@@ -72,9 +75,6 @@ def test_a_tokenizer_replaces_another_as_a_whole(tmp_path):
     own = fill(tmp_path / "adapter", ["tokenizer.json", "tokenizer_config.json", "adapter_config.json"], "new")
     copy_companions(base, tmp_path / "to")
     copy_companions(own, tmp_path / "to")
-    left = {
-        p.relative_to(tmp_path / "to").as_posix(): p.read_text() for p in (tmp_path / "to").rglob("*") if p.is_file()
-    }
     kept = [
         "LICENSE.txt",
         "USE_POLICY.md",
@@ -83,7 +83,9 @@ def test_a_tokenizer_replaces_another_as_a_whole(tmp_path):
         "modeling_own.py",
         "preprocessor_config.json",
     ]
-    assert left == {n: f"x {n}" for n in kept} | {n: f"new {n}" for n in ("tokenizer.json", "tokenizer_config.json")}
+    assert texts_in(tmp_path / "to") == {n: f"x {n}" for n in kept} | {
+        n: f"new {n}" for n in ("tokenizer.json", "tokenizer_config.json")
+    }
 
 
 # ---------------------------------------------------------------------------------------------------------- config.json

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import pytest
 import torch
 
 from checkpoint_folders import llama_shapes, random_model, stored, write_folder
-from holdfast.checkpoints.distance import CheckpointDistance, distance, layer_distances
+from holdfast.checkpoints.distance import distance, layer_distances
 from holdfast.checkpoints.layers import layer_of
 from holdfast.errors import ModelError
 
@@ -90,26 +89,6 @@ def test_folders_against_float64(dtypes: tuple[str, str], small_units: int, tmp_
     for layer in measured.layers:
         inside = [p for n, p in pairs.items() if layer.layer in ("total", layer_of(n))]
         assert stated(layer) == pytest.approx(figures(inside), rel=1e-9)
-
-
-def plain(found: CheckpointDistance) -> CheckpointDistance:
-    return dataclasses.replace(found, seconds=0.0, start="", result="")
-
-
-def test_threads_and_shards_change_no_figure(small_units: int, tmp_path: Path) -> None:
-    models = [random_model(i) for i in range(2)]
-    found = [
-        plain(
-            distance(
-                *(write_folder(tmp_path / f"{shards}-{i}", m, shards=shards) for i, m in enumerate(models)),
-                workers=workers,
-            )
-        )
-        for shards, workers in ((1, 1), (8, 1), (3, 5), (6, 2))
-    ]
-    by_name = [sorted(f.tensors, key=lambda t: t.name) for f in found]
-    assert all(f == by_name[0] for f in by_name)
-    assert all(f.total.l2 == pytest.approx(found[0].total.l2, rel=1e-14) for f in found)
 
 
 def test_zeros_and_empty_tensors_have_no_angle(tmp_path: Path) -> None:

@@ -6,22 +6,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from elements import SPECIAL, needs_compiler, numbers
+from elements import SPECIAL, numbers
 
-from holdfast.checkpoints import kernels
 from holdfast.checkpoints.dtypes import count_nonfinite, decode, dtype, encode
 from holdfast.checkpoints.element_types import DTYPES
 from holdfast.errors import ConfigError
 
 TORCH = {"BF16": torch.bfloat16, "F16": torch.float16, "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2}
-
-
-@pytest.fixture(params=[pytest.param("C", marks=needs_compiler), "NumPy"])
-def form(request, monkeypatch):
-    """Runs a test in both forms."""
-    monkeypatch.setenv("HOLDFAST_NATIVE", "1" if request.param == "C" else "0")
-    assert kernels.describe().startswith(request.param)
-    return request.param
 
 
 def patterns(name: str) -> np.ndarray:

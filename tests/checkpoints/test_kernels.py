@@ -7,20 +7,11 @@ import numpy as np
 import pytest
 from elements import FLOATS, empty, needs_compiler, numbers, same_bits, stored, wide
 
-from holdfast.checkpoints import conversions, counter_torch, kernels, kernels_numpy, native
+from holdfast.checkpoints import conversions, counter_torch, kernels_numpy, native
 from holdfast.checkpoints.counter import normal
 from holdfast.checkpoints.element_types import DTYPES, Operand
 from holdfast.checkpoints.kernels import Flags, Term, combine, delta_histogram, moments, perturb, ties
 from holdfast.errors import ShapeError
-
-
-@pytest.fixture(params=[pytest.param("C", marks=needs_compiler), "NumPy"])
-def form(request, monkeypatch):
-    """Runs a test in both forms."""
-    monkeypatch.setenv("HOLDFAST_NATIVE", "1" if request.param == "C" else "0")
-    assert kernels.describe().startswith(request.param)
-    return request.param
-
 
 # ------------------------------------------------------------------------------------------------------- combine
 

@@ -184,17 +184,6 @@ def test_perturbed_weights_are_those_of_the_engine(dtype):
     assert same_bits(named["w"], wanted) and not same_bits(named["w"], start)
 
 
-def test_a_model_in_memory_gets_the_noise_that_its_folder_gets(model_folder, tmp_path):
-    from holdfast.checkpoints.perturb import perturb
-
-    model = build_model()
-    stds = {n: 0.02 * (p.dim() > 1) for n, p in model.named_parameters()}
-    perturb(model_folder, tmp_path / "noisy", scale=0.3, seed=5, stds=stds)
-    live.perturb_(model, seed=5, scale=0.3, stds=stds)
-    written = CheckpointReader(tmp_path / "noisy")
-    assert all(same_bits(p, written.tensor(n)) for n, p in model.named_parameters())
-
-
 def test_noise_does_not_depend_on_blocks_device_path_or_company(monkeypatch):
     start = {"a": draw(50, 20), "b": draw(77)}
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from checkpoint_folders import random_model, write_folder
 from holdfast.checkpoints.merge import merge
 from holdfast.checkpoints.reader import CheckpointReader
 from holdfast.checkpoints.residual import extract_residual
@@ -25,27 +26,14 @@ SHAPES = {
     "model.norm.weight": (4,),
     "lm_head.weight": (12, 4),
 }
-CONFIG = {"architectures": ["LlamaForCausalLM"], "vocab_size": 12, "tie_word_embeddings": False}
-"""Without the model_type by which transformers would know which tensors belong to it."""
 FILES = "files, headers and index are sound"
 SHARDS = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
 
 
-def model(folder: Path, *, seed: int = 0, shards: bool = False, **changes) -> Path:
-    """A checkpoint of random numbers in one file or two, float16 but for the norms."""
-    random = np.random.default_rng(seed)
-    tensors = {n: random.normal(size=s).astype(np.float32 if "norm" in n else np.float16) for n, s in SHAPES.items()}
-    folder.mkdir()
-    if shards:
-        of = {name: SHARDS[i % 2] for i, name in enumerate(tensors)}
-        for shard in SHARDS:
-            save_file({n: t for n, t in tensors.items() if of[n] == shard}, folder / shard)
-        total = sum(t.nbytes for t in tensors.values())
-        write_json(folder / "model.safetensors.index.json", {"metadata": {"total_size": total}, "weight_map": of})
-    else:
-        save_file(tensors, folder / "model.safetensors")
-    write_json(folder / "config.json", CONFIG | changes)
-    return folder
+def model(folder: Path, *, seed: int = 0, shards: int = 1) -> Path:
+    """A checkpoint of random numbers in one file or several, float16 but for the norms."""
+    dtypes = {name: "F32" if "norm" in name else "F16" for name in SHAPES}
+    return write_folder(folder, random_model(seed, dtypes, SHAPES), shards=shards)
 
 
 def failed(found: Inspection) -> dict[str, str]:
@@ -58,7 +46,7 @@ def passed(found: Inspection) -> set[str]:
 
 
 def test_contents_of_a_model(tmp_path: Path) -> None:
-    contents = inspect_checkpoint(model(tmp_path / "m", shards=True))
+    contents = inspect_checkpoint(model(tmp_path / "m", shards=2))
     assert contents.sound and not contents.verified and contents.files == SHARDS
     assert (contents.kind, contents.architecture) == ("model", "LlamaForCausalLM")
     assert (contents.tensors, contents.layers) == (7, 2)
@@ -70,7 +58,7 @@ def test_contents_of_a_model(tmp_path: Path) -> None:
 
 def test_verified_fingerprints_and_finite_values(tmp_path: Path) -> None:
     for name in "ab":
-        model(tmp_path / name, seed=ord(name), shards=True)
+        model(tmp_path / name, seed=ord(name), shards=2)
     built = merge([tmp_path / "a", tmp_path / "b"], tmp_path / "out", sync=False)
     found = inspect_checkpoint(tmp_path / "out", verify=True)
     assert found.sound and found.verified
@@ -138,7 +126,7 @@ def missing_index(folder: Path) -> None:
 
 def misplaced(folder: Path) -> None:
     path = folder / "model.safetensors.index.json"
-    path.write_text(path.read_text().replace(f'"lm_head.weight": "{SHARDS[0]}"', f'"lm_head.weight": "{SHARDS[1]}"'))
+    path.write_text(path.read_text().replace(f'"lm_head.weight": "{SHARDS[1]}"', f'"lm_head.weight": "{SHARDS[0]}"'))
 
 
 def no_config(folder: Path) -> None:
@@ -146,7 +134,8 @@ def no_config(folder: Path) -> None:
 
 
 def other_vocabulary(folder: Path) -> None:
-    write_json(folder / "config.json", CONFIG | {"vocab_size": 13})
+    path = folder / "config.json"
+    path.write_text(path.read_text().replace('"vocab_size": 12', '"vocab_size": 13'))
 
 
 def large_tokenizer(folder: Path) -> None:
@@ -172,7 +161,7 @@ def large_tokenizer(folder: Path) -> None:
 )
 @pytest.mark.parametrize("verify", [False, True])
 def test_damage_is_found_and_named(tmp_path: Path, damage, check: str, part: str, verify: bool) -> None:
-    folder = model(tmp_path / "m", shards=True)
+    folder = model(tmp_path / "m", shards=2)
     assert inspect_checkpoint(folder, verify=verify).sound
     damage(folder)
     found = inspect_checkpoint(folder, verify=verify)
@@ -183,7 +172,7 @@ def test_damage_is_found_and_named(tmp_path: Path, damage, check: str, part: str
 
 def test_a_residual_and_an_adapter(tmp_path: Path) -> None:
     for i, name in enumerate("ab"):
-        model(tmp_path / name, seed=i, shards=True)
+        model(tmp_path / name, seed=i, shards=2)
     extract_residual(tmp_path / "b", tmp_path / "a", tmp_path / "r", sync=False)
     residual = inspect_checkpoint(tmp_path / "r", verify=True)
     assert residual.sound and residual.kind == "residual"

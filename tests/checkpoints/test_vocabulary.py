@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from elements import whole
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
@@ -160,11 +161,6 @@ class Memory:
         memory = buffer[: piece.nbytes].view(self.kind.storage)
         memory[:] = piece
         return Operand(memory, self.kind)
-
-
-def whole(source, name):
-    entry = source.entries[name]
-    return decode(*source.read(name, 0, entry.size, np.empty(entry.nbytes, np.uint8))).reshape(entry.shape)
 
 
 @pytest.mark.parametrize("computed", [False, True])

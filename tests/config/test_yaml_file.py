@@ -87,12 +87,12 @@ def test_an_inline_mapping_with_a_key_twice_is_refused() -> None:
         from_yaml("{a: 1, a: 2}")
 
 
-def test_a_file_of_another_kind_is_not_read_whole(tmp_path: Path) -> None:
+def test_a_file_of_another_kind_is_not_read_whole() -> None:
     with pytest.raises(ConfigError, match=r"/dev/zero: expected a YAML file of at most 10 MB"):
         read_yaml("/dev/zero")
 
 
-def test_merge_keys_and_anchors_work(tmp_path: Path) -> None:
+def test_merge_keys_and_anchors_work() -> None:
     given = parse_yaml("a: &a {x: 1, y: 2}\nb: {<<: *a, y: 3}\nc: [*a, *a]\n")
     assert given.values["b"] == {"x": 1, "y": 3}
     assert given.values["c"] == [{"x": 1, "y": 2}] * 2

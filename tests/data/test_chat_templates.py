@@ -1,9 +1,8 @@
 """What a chat template makes of rows is looked at in what it writes."""
 
-import json
-
 import pytest
 
+from data_files import CHAT, jsonl
 from holdfast.data.chat_templates import added_bos, argument_form, remark_on_end, remarks
 from holdfast.data.formats import standardise
 from holdfast.data.prompts import prompts_by_name
@@ -24,6 +23,15 @@ def tokenizer(body="", end="<|end|>"):
 
 def calling(arguments):
     return tokenizer(CALLS.replace("ARGUMENTS", arguments))
+
+
+def loaded(*rows, **how):
+    return load_rows(jsonl("a.jsonl", rows), **how)
+
+
+def calls_f(arguments):
+    call = {"function": {"name": "f", "arguments": arguments}}
+    return {"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "", "tool_calls": [call]}]}
 
 
 ARGUMENTS = "c.function.arguments"
@@ -54,20 +62,14 @@ def test_the_form_of_arguments_that_a_template_takes(words, form):
         (BOTH, '{"city":"Oslo"}', '{"city":"Oslo"}'),
     ],
 )
-def test_arguments_are_given_in_that_form(tmp_path, words, written, expected):
-    call = {"function": {"name": "f", "arguments": written}}
-    messages = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "", "tool_calls": [call]}]
-    (tmp_path / "a.jsonl").write_text(json.dumps({"messages": messages}) + "\n")
-    row = standardise(load_rows(tmp_path / "a.jsonl"), words)[0][0]
+def test_arguments_are_given_in_that_form(words, written, expected):
+    row = standardise(loaded(calls_f(written)), words)[0][0]
     assert f"f({expected})" in words.apply_chat_template(row["messages"], tokenize=False)
 
 
-def test_arguments_that_are_no_json_are_named(tmp_path):
-    call = {"function": {"name": "f", "arguments": "{city"}}
-    messages = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "", "tool_calls": [call]}]
-    (tmp_path / "a.jsonl").write_text(json.dumps({"messages": messages}) + "\n")
+def test_arguments_that_are_no_json_are_named():
     with pytest.raises(DataError, match=r"row 1: the call of f: expected JSON, got '\{city'"):
-        standardise(load_rows(tmp_path / "a.jsonl"), TOJSON)
+        standardise(loaded(calls_f("{city")), TOJSON)
 
 
 THINKS = tokenizer()
@@ -167,11 +169,10 @@ def test_a_prompt_that_ends_otherwise_once_an_answer_follows():
 # ------------------------------------------------------------------------------------- which messages are to be trained
 
 
-def trained(path, words, *rows):
+def trained(words, *rows):
     """What is trained of each row, as text."""
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     counts = {}
-    out, layout = standardise(load_rows(path), words, not_read=counts)
+    out, layout = standardise(loaded(*rows), words, not_read=counts)
     assert layout == "chat" and not counts and "messages" in out.column_names
     return [words.decode([label for label in row["labels"] if label != -100]) for row in out]
 
@@ -200,20 +201,20 @@ ASK, REPLY = ("user", "q", {}), ("assistant", "two", {})
         (weighted(ASK, FORGET, ASK, ("assistant", "one", {})), "one<|end|>"),
     ],
 )
-def test_messages_say_whether_they_are_trained(tmp_path, row, expected):
-    assert trained(tmp_path / "a.jsonl", tokenizer(), row, weighted(ASK, FORGET, REPLY)) == [expected, "two<|end|>"]
+def test_messages_say_whether_they_are_trained(row, expected):
+    assert trained(tokenizer(), row, weighted(ASK, FORGET, REPLY)) == [expected, "two<|end|>"]
 
 
-def test_only_the_thought_that_is_written_is_trained(tmp_path):
+def test_only_the_thought_that_is_written_is_trained():
     row = weighted(ASK, ("assistant", "<think>a</think>one", {}), ASK, FORGET)
     last = weighted(ASK, FORGET, ASK, ("assistant", "<think>b</think>two", {}))
-    assert trained(tmp_path / "a.jsonl", THINKS, row, last) == ["one<|end|>", "<think>b</think>two<|end|>"]
+    assert trained(THINKS, row, last) == ["one<|end|>", "<think>b</think>two<|end|>"]
 
 
-def test_calls_of_tools_are_trained_with_their_message(tmp_path):
+def test_calls_of_tools_are_trained_with_their_message():
     call = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "f", "arguments": {"a": 1}}}]}
     messages = [*weighted(ASK, FORGET, ASK)["messages"], call]
-    assert trained(tmp_path / "a.jsonl", TOJSON, {"messages": messages}) == ['f({"a": 1})<|end|>']
+    assert trained(TOJSON, {"messages": messages}) == ['f({"a": 1})<|end|>']
 
 
 @pytest.mark.parametrize(
@@ -223,23 +224,20 @@ def test_calls_of_tools_are_trained_with_their_message(tmp_path):
         (weighted(ASK, FORGET), "its messages say that none of them is to be trained"),
     ],
 )
-def test_weights_that_cannot_be_kept(tmp_path, row, reason):
-    (tmp_path / "a.jsonl").write_text(json.dumps(row) + "\n")
+def test_weights_that_cannot_be_kept(row, reason):
     with pytest.raises(DataError, match=f"row 1: {reason}"):
-        standardise(load_rows(tmp_path / "a.jsonl"), tokenizer())
+        standardise(loaded(row), tokenizer())
 
 
-def test_a_template_that_mixes_messages_up_is_named(tmp_path):
+def test_a_template_that_mixes_messages_up_is_named():
     words = tokenizer()
     words.chat_template = "{{ messages | length }}{% for m in messages %}{{ messages[-1].content }}{% endfor %}"
-    (tmp_path / "a.jsonl").write_text(json.dumps(weighted(ASK, FORGET, ASK, REPLY)) + "\n")
     with pytest.raises(DataError, match="row 1: the chat template writes other messages otherwise when message 4"):
-        standardise(load_rows(tmp_path / "a.jsonl"), words)
+        standardise(loaded(weighted(ASK, FORGET, ASK, REPLY)), words)
 
 
-def test_without_a_fast_tokenizer_weights_are_named(tmp_path):
-    (tmp_path / "a.jsonl").write_text(json.dumps(weighted(ASK, FORGET, REPLY)) + "\n")
-    words, counts = type("Slow", (), {"chat_template": "x"})(), {}
-    standardise(load_rows(tmp_path / "a.jsonl"), words, not_read=counts)
-    standardise(load_rows(tmp_path / "a.jsonl", streaming=True), tokenizer(), not_read=(streamed := {}))
+def test_without_a_fast_tokenizer_weights_are_named():
+    row, counts, streamed = weighted(ASK, FORGET, REPLY), {}, {}
+    standardise(loaded(row), CHAT, not_read=counts)
+    standardise(loaded(row, streaming=True), tokenizer(), not_read=streamed)
     assert counts == {"weight of messages": 1} and streamed == {"weight of messages": None}

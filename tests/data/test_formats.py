@@ -6,19 +6,10 @@ import json
 import datasets
 import pytest
 
+from data_files import CHAT, PLAIN
 from holdfast.data.formats import Templates, detect, standardise
 from holdfast.data.sources import data_files, load_rows
 from holdfast.errors import ConfigError, DataError
-
-
-class Tokenizer:
-    """All that `standardise` asks of a tokenizer."""
-
-    def __init__(self, chat_template=None):
-        self.chat_template = chat_template
-
-
-PLAIN, CHAT = Tokenizer(), Tokenizer("{% for m in messages %}{{ m.content }}{% endfor %}")
 
 
 def rows(*values):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 from PIL import Image
 
+from data_files import jsonl
 from holdfast.data import vision
 from holdfast.data.formats import rows_by_name, standardise
 from holdfast.data.sources import data_files, load_rows
@@ -30,8 +30,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def write(folder: Path, *rows: dict, name: str = "train.jsonl") -> str:
-    (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return str(folder / name)
+    return str(jsonl(folder / name, rows))
 
 
 def read(path: str, processor):

@@ -104,7 +104,7 @@ def test_documents_of_one_token_are_skipped_and_counted():
         pack(np.array([4]), 1)
 
 
-def test_rows_of_a_data_set(tmp_path, monkeypatch):
+def test_rows_of_a_data_set(monkeypatch):
     monkeypatch.setattr("holdfast.data.packing._TABLE_TOKENS", 100)  # several tables
     rng = np.random.default_rng(0)
     documents = [rng.integers(0, 1000, n).tolist() for n in (5, 90, 33, 64, 150, 2, 1, 40)]

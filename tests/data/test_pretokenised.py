@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from data_files import jsonl, rows_of
 from holdfast.data.formats import standardise
 from holdfast.data.pretokenised import write_tokens
 from holdfast.data.sources import load_rows
@@ -19,14 +19,12 @@ from holdfast.training.tiny import SENTENCES, build_tokenizer
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr("holdfast.data.pretokenised._DOCUMENTS", 4)  # windows cross the batches
-    path = tmp_path / "text.jsonl"
-    path.write_text("".join(json.dumps({"content": s * (1 + i % 3)}) + "\n" for i, s in enumerate(SENTENCES * 5)))
-    return path
+    return jsonl(tmp_path / "text.jsonl", [{"content": s * (1 + i % 3)} for i, s in enumerate(SENTENCES * 5)])
 
 
 def stream(file: Path, tokenizer: Any) -> list[int]:
     """What the windows should hold, one document at a time."""
-    texts = [json.loads(line)["content"] for line in file.read_text().splitlines()]
+    texts = [row["content"] for row in rows_of(file)]
     return [i for t in texts for i in [*tokenizer(t, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]]
 
 

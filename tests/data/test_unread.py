@@ -7,27 +7,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from data_files import CHAT, PLAIN, jsonl, text
 from holdfast.data.formats import Templates, rows_by_name, standardise
 from holdfast.data.sources import load_rows
 from holdfast.data.unread import sentence
 from holdfast.errors import DataError
 
-
-class Tokenizer:
-    """All that `standardise` asks of a tokenizer here."""
-
-    def __init__(self, chat_template=None):
-        self.chat_template = chat_template
-
-
-PLAIN, CHAT = Tokenizer(), Tokenizer("{% for m in messages %}{{ m.content }}{% endfor %}")
 ASKED, SAYS = {"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}
 SYSTEM = {"role": "system", "content": "Be a bard."}
 
 
 def written(path, *rows):
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
+    return jsonl(path, rows)
 
 
 def read(path, tokenizer=CHAT, **options):
@@ -182,7 +173,7 @@ def test_objects_keep_their_keys_their_order_and_their_numbers(tmp_path, ending)
         for arguments, tools, variables in zip((FIRST, SECOND), TOOLS, ({"a": 1, "b": False}, {"b": True}), strict=True)
     ]
     path = tmp_path / f"a.{ending}"
-    path.write_text(json.dumps(rows) if ending == "json" else "".join(json.dumps(row) + "\n" for row in rows))
+    text(path, json.dumps(rows)) if ending == "json" else jsonl(path, rows)
     out, _ = read(path)
     assert [[json.dumps(row[column]) for column in rows[0]] for row in out] == [
         [json.dumps(value) for value in row.values()] for row in rows

@@ -105,20 +105,6 @@ def assert_same(a, b, *, tolerance):
         assert (x.double() - y.double()).norm() <= tolerance * x.double().norm() + 1e-15
 
 
-@pytest.mark.parametrize(
-    ("direction", "beta"), [("forward", 0.5), ("reverse", 0.5), ("jsd", 0.1), ("jsd", 0.5), ("jsd", 0.9)]
-)
-@pytest.mark.parametrize("softcap", [None, 2.0])
-def test_gradcheck(direction, beta, softcap):
-    p = problem(rows=7, vocabulary=9, teacher_vocabulary=11, softcap=softcap, scale=0.8)
-
-    def loss(hidden, weight, bias):
-        given = {**p, "hidden": hidden, "weight": weight, "bias": bias}
-        return annealed(given, temperature=1.5, direction=direction, beta=beta, chunk_rows=3).loss
-
-    assert torch.autograd.gradcheck(loss, (p["hidden"], p["weight"], p["bias"]))
-
-
 def test_the_gradient_is_the_papers():
     """Appendix A.3: d KL_forward / dz = (softmax(z/T) - softmax(w/T)) / T, no T^2."""
     p, t = problem(rows=5, bias=False, teacher_vocabulary=31), 2.0
@@ -127,12 +113,6 @@ def test_the_gradient_is_the_papers():
     z, w = p["hidden"] @ p["weight"].T, p["teacher_hidden"] @ p["teacher"].weight_VH.T
     expected = ((z / t).softmax(-1) - (w / t).softmax(-1)) / t @ p["weight"]
     torch.testing.assert_close(got, expected.detach())
-
-
-@pytest.mark.parametrize("chunk", [1, 2, 5, 22, 23, 1000])
-def test_chunk_size_changes_nothing(chunk):
-    p = problem()
-    assert_same(run(p, chunk_rows=23), run(p, chunk_rows=chunk), tolerance=1e-13)
 
 
 def test_zero_kl_scale_is_plain_cross_entropy_to_the_bit():

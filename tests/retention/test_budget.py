@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 
 import cases
@@ -12,6 +11,7 @@ import torch
 from cases import history, largest_difference, weights
 from datasets import Dataset
 
+from data_files import text_rows
 from holdfast.errors import TrainingDiverged
 from holdfast.retention.anchor import Anchors
 from holdfast.retention.methods.budget import (
@@ -193,11 +193,8 @@ def make_trainer(folder, retain, **settings):
 
 
 def held_out(folder):
-    path = folder / "held out.jsonl"
-    path.write_text(
-        "".join(json.dumps({"text": f"Old knowledge number {i} is a list of names."}) + "\n" for i in range(12))
-    )
-    return str(path)
+    texts = [f"Old knowledge number {i} is a list of names." for i in range(12)]
+    return str(text_rows(folder / "held out.jsonl", texts))
 
 
 @pytest.mark.parametrize("start", [0.1, pytest.param(10.0, marks=pytest.mark.slow)])

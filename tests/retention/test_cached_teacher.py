@@ -8,6 +8,8 @@ import random
 import numpy as np
 import pytest
 import torch
+from cases import lora
+from peft import get_peft_model
 
 from holdfast.errors import DataError, ModelError
 from holdfast.ops.annealing import annealed_loss
@@ -161,22 +163,11 @@ def test_the_key_does_not_change_with_what_does_not():
     assert key_of(build_model().train()) == plain
 
 
-def lora(model, **settings):
-    from peft import LoraConfig, get_peft_model
-
-    return get_peft_model(
-        model,
-        LoraConfig(
-            **{"r": 4, "target_modules": "all-linear", "task_type": "CAUSAL_LM", "lora_dropout": 0.1, **settings}
-        ),
-    )
-
-
 @pytest.mark.parametrize("settings", [{}, {"modules_to_save": ["lm_head"]}, {"trainable_token_indices": [3, 4]}])
 def test_lora_and_full_fine_tuning_share_their_states(settings):
     bare = build_model(tie=False)
     expected = weights_digest(bare)
-    adapted = lora(bare, **settings)
+    adapted = get_peft_model(bare, lora(**settings))
     with torch.no_grad():
         for name, parameter in adapted.named_parameters():
             if parameter.requires_grad:

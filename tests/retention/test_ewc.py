@@ -10,12 +10,13 @@ import pytest
 import torch
 from cases import largest_difference, make_trainer, weights
 
+from data_files import jsonl
 from holdfast.errors import DataError, ModelError
 from holdfast.retention import fisher as fisher_module
 from holdfast.retention.anchor import Anchors
 from holdfast.retention.fisher import SavedFisher, choose_rows, diagonal_fisher
 from holdfast.retention.methods.ewc import EWC
-from holdfast.retention.protocol import RetentionMethod, StepInfo
+from holdfast.retention.protocol import RetentionMethod
 from holdfast.retention.registry import parse_retention
 from holdfast.training import host as host_module
 from holdfast.training.host import TrainerHost
@@ -27,9 +28,7 @@ OLD = [{"prompt": f"Old question {i}?", "completion": f" Old answer {i} is {i * 
 @pytest.fixture
 def old(tmp_path) -> str:
     """The old task: completions are trained, prompts are not."""
-    path = tmp_path / "old.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in OLD))
-    return str(path)
+    return str(jsonl(tmp_path / "old.jsonl", OLD))
 
 
 def trainer_with(folder: Path, *retain: RetentionMethod, **settings):
@@ -161,28 +160,6 @@ def test_a_saved_fisher_comes_back_and_is_whole_or_absent(tmp_path, monkeypatch)
     assert torch.equal(SavedFisher(folder).kept(named, "cpu")["model.norm.weight"], values["model.norm.weight"])
 
 
-# ------------------------------------------------------------------------------------------------------------- the pull
-
-
-def test_the_gradient_is_the_penaltys(tmp_path):
-    model = build_model()
-    folder, values = random_fisher(tmp_path / "f", model)
-    named = dict(model.named_parameters())
-    active = EWC(coefficient=0.7, fisher=folder).start(Anchors(named))
-    start = {n: p.detach().clone() for n, p in named.items()}
-    with torch.no_grad():
-        for p in named.values():
-            p.add_(torch.randn_like(p), alpha=0.1)
-    penalty = 0.35 * sum((values[n] * (p - start[n]).square()).sum() for n, p in named.items())
-    expected = dict(zip(named, torch.autograd.grad(penalty, list(named.values())), strict=True))
-    for p in named.values():
-        p.grad = torch.ones_like(p)
-    active.add_gradient(named, StepInfo(step=1, total_steps=2, grad_scale=8.0))
-    for n, p in named.items():
-        torch.testing.assert_close(p.grad, 1 + 8 * expected[n])
-    assert active.metrics(named)["ewc_penalty"] == pytest.approx(float(penalty.detach()), rel=1e-5)
-
-
 # ------------------------------------------------------------------------------------------------------------- in a run
 
 
@@ -198,22 +175,21 @@ def test_computed_in_the_run_is_computed_beforehand(tmp_path, old):
     assert largest_difference(weights(first), weights(second)) == 0.0
 
 
-@pytest.mark.parametrize("peft", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_a_resumed_run_does_not_compute_again(tmp_path, old, peft, monkeypatch):
+def test_a_resumed_run_does_not_compute_again(tmp_path, old, monkeypatch):
     settings = dict(save_strategy="steps", save_steps=2)
     method = EWC(coefficient=30.0, data=old, estimator="sampled")
-    whole = trainer_with(tmp_path, method, peft=peft, **settings)
+    whole = trainer_with(tmp_path, method, **settings)
     whole.train()
 
     def never(*args, **kwargs):
         raise AssertionError("computed again")
 
     monkeypatch.setattr("holdfast.retention.methods.ewc.diagonal_fisher", never)
-    again = trainer_with(tmp_path, method, peft=peft, **settings)
+    again = trainer_with(tmp_path, method, **settings)
     again.train(resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-4"))
     assert largest_difference(weights(whole), weights(again)) == 0.0
     with pytest.raises(AssertionError, match="computed again"):
-        trainer_with(tmp_path, EWC(coefficient=30.0, data=old, estimator="sampled", seed=1), peft=peft).train()
+        trainer_with(tmp_path, EWC(coefficient=30.0, data=old, estimator="sampled", seed=1)).train()
 
 
 def test_a_run_does_not_go_on_with_another_fisher(tmp_path):

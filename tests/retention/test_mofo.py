@@ -115,7 +115,7 @@ def test_an_optimiser_without_momenta_is_refused_before_training(optim, tmp_path
         make_trainer(tmp_path, {"mofo": {}}, optim=optim)
 
 
-def test_an_optimiser_of_the_users_is_looked_at_in_the_first_step(tmp_path):
+def test_an_optimiser_of_the_users_is_looked_at_in_the_first_step():
     named = parameters()
     with pytest.raises(ConfigError, match=r"mofo: expected PyTorch's Adam or AdamW.*got SGD"):
         stepped(torch.optim.SGD(named.values(), lr=0.1, momentum=0.9), named, 1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import torch
 from cases import REPLAY, lora, make_trainer, methods, weights
 from datasets import Dataset
 
+from data_files import jsonl
 from holdfast.data.mixing import GENERATED, NEW, ORIGIN, REPLAYED
 from holdfast.errors import ConfigError, DataError, ModelError
 from holdfast.retention.registry import parse_retention
@@ -32,11 +32,6 @@ def pairs() -> list[dict[str, str]]:
 
 def rows_of(trainer: Any) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
     return [(tuple(r["input_ids"]), tuple(r["labels"])) for r in trainer.train_dataset]
-
-
-def write_lines(path: Path, rows: list[dict[str, Any]]) -> Path:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
 
 
 def test_samples_are_the_start_models_own(tmp_path: Path) -> None:
@@ -76,7 +71,7 @@ def test_prompts_of_a_file(tmp_path: Path) -> None:
         ("chats", [{"prompt": asked}], (["<user>Who?<|endoftext|><assistant>"], 0)),
         ("pairs", [{"prompt": "Why:", "completion": " So."}], (["Why:"], 0)),
     ):
-        found, none = prompts_by_name(str(write_lines(tmp_path / f"{name}.jsonl", rows)), tokenizer)
+        found, none = prompts_by_name(str(jsonl(tmp_path / f"{name}.jsonl", rows)), tokenizer)
         assert ([text(ids) for ids in found], none) == expected, name
     (tmp_path / "lines.txt").write_text("One line\n\nAnother line\n")
     assert [text(i) for i in prompts_by_name(str(tmp_path / "lines.txt"), tokenizer)[0]] == ["One line", "Another line"]
@@ -95,7 +90,7 @@ def test_what_cannot_be_replayed_is_refused(
     changes: dict[str, Any], kind: type[Exception], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    write_lines(tmp_path / "long.jsonl", [{"prompt": "word " * 200}])
+    jsonl(tmp_path / "long.jsonl", [{"prompt": "word " * 200}])
     with pytest.raises(kind, match=message):
         make_trainer(tmp_path, entry(tmp_path, **changes))
 

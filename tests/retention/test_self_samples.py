@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import threading
 from collections.abc import Callable, Sequence
@@ -12,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from data_files import jsonl, rows_of
 from holdfast.errors import ModelError
 from holdfast.retention.self_samples import Drawing, Drawn, Filters, Stream, repetition
 from holdfast.retention.services import Sample
@@ -135,9 +135,9 @@ def test_an_interruption_costs_one_batch(tmp_path: Path) -> None:
 
 def test_damaged_batches_are_drawn_again(tmp_path: Path) -> None:
     first, file = drawn(tmp_path, 100), tmp_path / "samples.jsonl"
-    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    lines = rows_of(file)
     lines[0]["ids"][0][0] += 1
-    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    jsonl(file, lines)
     host, again = FakeHost(), Counting()
     assert drawn(tmp_path, 100, draw=again, host=host).kept == first.kept and len(again.asked) == 1
     assert "1 damaged batch(es)" in host.said[0]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
+from cases import lora
+from peft import get_peft_model
 
 from holdfast.errors import ModelError
 from holdfast.ops.heads import describe_head, run_backbone
@@ -42,18 +44,10 @@ def test_a_teacher_may_be_an_earlier_checkpoint(tmp_path):
         freeze_copy(build_model(layers=4), weights=str(tmp_path / "earlier"))
 
 
-def lora(model, **options):
-    from peft import LoraConfig, get_peft_model
-
-    return get_peft_model(
-        model, LoraConfig(r=4, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM", lora_dropout=0.5, **options)
-    )
-
-
 def test_adapters_off_is_the_start_model_and_the_mode_comes_back():
     start = build_model().eval()
     wanted = run_backbone(start, input_ids=IDS).detach()
-    student = lora(build_model(attention_dropout=0.5)).train()  # the base has dropout of its own
+    student = get_peft_model(build_model(attention_dropout=0.5), lora()).train()  # the base has dropout of its own
     teacher = AdapterOffTeacher(student)
     with torch.no_grad():
         for name, parameter in student.named_parameters():
@@ -73,4 +67,4 @@ def test_adapter_off_wants_an_adapter_that_starts_as_the_identity():
     with pytest.raises(ModelError, match="expects a LoRA model"):
         AdapterOffTeacher(build_model())
     with pytest.raises(ModelError, match="init_lora_weights='pissa'"):
-        AdapterOffTeacher(lora(build_model(), init_lora_weights="pissa"))
+        AdapterOffTeacher(get_peft_model(build_model(), lora(init_lora_weights="pissa")))

@@ -4,15 +4,14 @@ twice, start and end belong to it, and what cannot be is said."""
 from __future__ import annotations
 
 import io
-import json
 from typing import Any
 
 import pytest
 import torch
 from rich.console import Console
-from safetensors.torch import load_file
-from transformers import TrainerCallback
 
+from checkpoint_folders import read_folder
+from data_files import jsonl, text_rows
 from holdfast.errors import ConfigError, Interrupted
 from holdfast.evaluation.entries import Along
 from holdfast.evaluation.suite import parse_evaluation
@@ -21,6 +20,7 @@ from holdfast.records.run import RunFolder
 from holdfast.runs.config import train_config
 from holdfast.runs.measuring import untouched
 from holdfast.runs.run import train
+from small_runs import killed_at, logged
 from tiny import SENTENCES, build_model, build_tokenizer
 
 STEPS = 6
@@ -31,9 +31,9 @@ def asked(tmp_path_factory):
     place = tmp_path_factory.mktemp("along")
     build_model().save_pretrained(place / "base")
     build_tokenizer().save_pretrained(place / "base")
-    (place / "rows.jsonl").write_text("".join(json.dumps({"text": s}) + "\n" for s in SENTENCES * 3))
+    text_rows(place / "rows.jsonl", SENTENCES * 3)
     questions = [{"prompt": s, "options": [" one", " two"], "answer": i % 2} for i, s in enumerate(SENTENCES)]
-    (place / "questions.jsonl").write_text("".join(json.dumps(q) + "\n" for q in questions))
+    jsonl(place / "questions.jsonl", questions)
     return {
         "model_name_or_path": str(place / "base"),
         "dataset_name": str(place / "rows.jsonl"),
@@ -62,26 +62,6 @@ def run(asked, folder, along: Any = None, callbacks=(), **changes) -> tuple[RunF
     return train(config, console=console, callbacks=callbacks), console.file.getvalue()
 
 
-def weights(folder) -> dict[str, torch.Tensor]:
-    [file] = [*folder.path.glob("*model.safetensors")]
-    return load_file(file)
-
-
-def logged(folder: RunFolder) -> list[dict[str, Any]]:
-    return [{k: v for k, v in row.items() if k != "seconds"} for row in folder.metrics()]
-
-
-class StopAt(TrainerCallback):
-    """Ends the run behind a step, as a crash does."""
-
-    def __init__(self, step: int) -> None:
-        self.step = step
-
-    def on_step_begin(self, args, state, control, **kwargs) -> None:
-        if state.global_step == self.step:
-            raise Interrupted("enough")
-
-
 # ----------------------------------------------------------------------------------------------------------------- laws
 
 DROPOUT = {"use_peft": True, "lora_dropout": 0.3, "lora_r": 4, "lora_target_modules": ["q_proj", "v_proj"]}
@@ -98,8 +78,7 @@ DROPOUT = {"use_peft": True, "lora_dropout": 0.3, "lora_r": 4, "lora_target_modu
 def test_weights_and_losses_are_those_of_a_run_without_it(asked, tmp_path, changes):
     measured, printed = run(asked, tmp_path / "with", {"steps": [1], "every": 2, "shares": [0.5]}, **changes)
     alone, _ = run(asked, tmp_path / "without", **changes)
-    one, two = weights(measured), weights(alone)
-    assert one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in two)
+    assert read_folder(measured.path) == read_folder(alone.path)
     assert logged(measured) == logged(alone) and len(logged(alone)) >= STEPS
     assert not alone.along.exists()
     assert [step for step, _ in measured.trajectory()] == [0, 1, 2, 3, 4, STEPS]
@@ -119,7 +98,7 @@ def test_a_continued_run_measures_no_step_twice(asked, tmp_path, monkeypatch):
 
     folder = tmp_path / "run"
     with pytest.raises(Interrupted):
-        run(asked, folder, {"every": 1}, callbacks=[StopAt(3)])
+        run(asked, folder, {"every": 1}, callbacks=[killed_at(3)])
     assert [step for step, _ in RunFolder(folder).trajectory()][:4] == [0, 1, 2, 3]
     assert (folder / "checkpoint-2").is_dir(), "step 3 is trained again"
     measured = []

@@ -13,33 +13,13 @@ import pytest
 import torch
 from safetensors.torch import load_file, save
 
+from data_files import text_rows
 from holdfast.cli.main import main
 from holdfast.records.run import RunFolder
+from small_runs import train_words
 from tiny import SENTENCES, build_tokenizer
 
 Say = Callable[..., tuple[int, str]]
-SETTINGS = {
-    "model_name_or_path": "tiny",
-    "dataset_name": "train.jsonl",
-    "output_dir": "out",
-    "max_steps": "6",
-    "save_steps": "2",
-    "logging_steps": "1",
-    "per_device_train_batch_size": "4",
-    "learning_rate": "1e-3",
-    "max_length": "64",
-}
-
-
-@pytest.fixture
-def place(tmp_path: Path, model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HOLDFAST_DEBUG", "")
-    shutil.copytree(model_folder, tmp_path / "tiny")
-    (tmp_path / "train.jsonl").write_text(
-        "".join(json.dumps({"text": f"{n}. {s}"}) + "\n" for n in range(6) for s in SENTENCES)
-    )
-    return tmp_path
 
 
 @pytest.fixture
@@ -48,7 +28,10 @@ def say(place: Path, capsys: pytest.CaptureFixture[str]) -> Say:
 
     def run(*more: str, **changes: str) -> tuple[int, str]:
         capsys.readouterr()
-        code = main(["train", *(w for k, v in {**SETTINGS, **changes}.items() for w in (f"--{k}", v)), *more])
+        options = [
+            f"--{name}={value}" for name, value in {"max_steps": "6", "learning_rate": "1e-3", **changes}.items()
+        ]
+        code = main(train_words(*options, *more))
         out, err = capsys.readouterr()
         assert "Traceback" not in err and "Traceback" not in out
         assert code != 0 or err == ""
@@ -109,7 +92,7 @@ def test_a_refused_run_leaves_no_folder(say: Say, place: Path) -> None:
     for more, changes in (
         (("--learning_rate", "many"), {}),
         ((), {"dataset_name": "bad.jsonl"}),
-        (("--retention", "sfa:every=19"), {"max_steps": "-1", "num_train_epochs": "2"}),
+        (("--retention", "sfa:every=25"), {"max_steps": "-1", "num_train_epochs": "2"}),
     ):
         before = sorted(p.name for p in place.iterdir())
         assert say(*more, output_dir="runs/new/out", **changes)[0] == 2
@@ -119,14 +102,7 @@ def test_a_refused_run_leaves_no_folder(say: Say, place: Path) -> None:
     assert list((place / "runs").iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        "[]",
-        "{}",
-        "{",
-    ],
-)
+@pytest.mark.parametrize("content", ["[]", "{}", "{"])
 def test_a_record_that_is_none(content: str, say: Say) -> None:
     Path("out").mkdir()
     Path("out/run.json").write_text(content)
@@ -154,9 +130,6 @@ def test_a_tokenizer_without_end_of_sequence(say: Say, place: Path) -> None:
     code, err = say("--eos_token", "<|endoftxt|>")
     assert code == 2 and "eos_token: expected a token of the vocabulary of tiny, got '<|endoftxt|>'" in err
     assert say("--eos_token", "<|endoftext|>")[0] == 0
-
-
-# --------------------------------------------------------------------------------------------------------------- config
 
 
 # ---------------------------------------------------------------------------------------------------- the output folder
@@ -228,7 +201,7 @@ def test_a_run_is_held_to_every_input(file: str, say: Say, place: Path, monkeypa
     assert RunFolder("out").read().status == "finished"
 
 
-def test_a_model_and_data_that_were_moved_are_the_same(say: Say, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_and_data_that_were_moved_are_the_same(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
     from holdfast.runs import run
 
     with monkeypatch.context() as patch:
@@ -254,7 +227,7 @@ def test_files_of_other_models_are_all_named_before_the_start_is_evaluated(
     """An anchor of another vocabulary, one of another architecture, and Fisher information of another model, in one
     message."""
     from holdfast.runs import run
-    from tiny import build_model, build_tokenizer
+    from tiny import build_model
 
     build_model(vocab_size=300).save_pretrained(place / "words")
     build_model(layers=1).save_pretrained(place / "short")
@@ -262,15 +235,8 @@ def test_files_of_other_models_are_all_named_before_the_start_is_evaluated(
     build_tokenizer().save_pretrained(place / "other")
     assert main(["fisher", "other", "--data", "train.jsonl", "--samples", "2", "--output_dir", "fisher"]) == 0
     monkeypatch.setattr(run._Run, "evaluate", lambda *_: pytest.fail("evaluated"))
-    methods = (
-        "--retention",
-        "l2:anchor=words",
-        "--retention",
-        "sfa:previous=short",
-        "--retention",
-        "ewc:fisher=fisher",
-    )
-    code, err = say(*methods, "--keep", "train.jsonl")
+    methods = "--retention l2:anchor=words --retention sfa:previous=short --retention ewc:fisher=fisher"
+    code, err = say(*methods.split(), "--keep", "train.jsonl")
     said = " ".join(err.split())
     assert code == 2
     assert "l2.anchor: The anchor words does not fit the model being trained" in said
@@ -381,7 +347,7 @@ def test_a_model_that_says_nan_is_no_finished_run(
             with torch.no_grad():
                 weight.copy_(held)
 
-    (place / "prose.jsonl").write_text("".join(json.dumps({"text": s}) + "\n" for s in SENTENCES))
+    text_rows("prose.jsonl", SENTENCES)
     with monkeypatch.context() as patch:
         patch.setattr(run._Run, "evaluate", spoil)
         code, err = say("--keep", "prose.jsonl", max_steps="2")

@@ -13,7 +13,7 @@ from holdfast.evaluation.tasks import tasks
 from holdfast.runs.config import train_config
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working directory with a folder of a model, and a hub cache with another one."""
     monkeypatch.chdir(tmp_path)
@@ -26,12 +26,12 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("name", ["tunde", "./no", "a/b/c", "tuned2@main"])
-def test_a_name_without_an_owner_is_no_model(name: str, here: Path) -> None:
+def test_a_name_without_an_owner_is_no_model(name: str) -> None:
     assert is_no_model(name)
 
 
 @pytest.mark.parametrize("name", ["tuned", "./tuned", "gpt2", "Qwen/Qwen3-0.6B", "owner/name@step10"])
-def test_folders_and_ids_of_the_hub_may_be_models(name: str, here: Path) -> None:
+def test_folders_and_ids_of_the_hub_may_be_models(name: str) -> None:
     assert not is_no_model(name)
 
 
@@ -44,18 +44,18 @@ def test_folders_and_ids_of_the_hub_may_be_models(name: str, here: Path) -> None
         ("smollm2-135m", "smollm2-135m-instruct"),
     ],
 )
-def test_the_nearest_model_is_named(name: str, near: str, here: Path) -> None:
+def test_the_nearest_model_is_named(name: str, near: str) -> None:
     assert near_model(name) == f" Did you mean '{near}'?"
 
 
-def test_what_the_hub_may_not_be_asked_for_is_refused(here: Path) -> None:
+def test_what_the_hub_may_not_be_asked_for_is_refused() -> None:
     check_on_hub("Qwen/Qwen3-0.6B")
     check_on_hub("tuned")
     with pytest.raises(ModelError, match=r"HF_HUB_OFFLINE forbids.* Did you mean 'Qwen/Qwen3-0\.6B'"):
         check_on_hub("Qwen/Qwen3-0.6BB")
 
 
-def test_a_hub_that_does_not_answer_refuses_nothing(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hub_that_does_not_answer_refuses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     monkeypatch.setattr("huggingface_hub.HfApi.repo_exists", lambda self, name: 1 / 0)
     check_on_hub("owner/name")
@@ -64,7 +64,7 @@ def test_a_hub_that_does_not_answer_refuses_nothing(here: Path, monkeypatch: pyt
         check_on_hub("owner/name")
 
 
-def test_an_unknown_model_and_an_unknown_task_are_named_together(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_model_and_an_unknown_task_are_named_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tasks, "_all_names", lambda: list(tasks.index()))  # the harness's own list takes seconds
     with pytest.raises(ConfigError) as error:
         train_config(

@@ -3,12 +3,13 @@ that loads."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file
 
+from checkpoint_folders import read_folder
+from data_files import jsonl, text_rows
 from holdfast.cli.main import main
 from holdfast.records.run import RunFolder
 from tiny import SENTENCES, build_model, build_tokenizer
@@ -19,7 +20,7 @@ TEMPLATE = (
 )
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working directory with a model, the model of before, prompts and text to measure."""
     monkeypatch.chdir(tmp_path)
@@ -28,10 +29,10 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         tokenizer = build_tokenizer()
         tokenizer.chat_template = TEMPLATE
         tokenizer.save_pretrained(name)
-    write("prompts.jsonl", [{"prompt": f"{n}. {s[:20]}"} for n in range(2) for s in SENTENCES])
+    jsonl("prompts.jsonl", [{"prompt": f"{n}. {s[:20]}"} for n in range(2) for s in SENTENCES])
     turns = [[{"role": "user", "content": s}, {"role": "assistant", "content": "Yes."}] for s in SENTENCES]
-    write("chat.jsonl", [{"messages": turn} for turn in turns])
-    write("prose.jsonl", [{"text": f"{s} So it is said."} for s in SENTENCES])
+    jsonl("chat.jsonl", [{"messages": turn} for turn in turns])
+    text_rows("prose.jsonl", [f"{s} So it is said." for s in SENTENCES])
     Path("run.yaml").write_text(
         "model_name_or_path: new\n"
         "dataset_name: prompts.jsonl\n"
@@ -44,10 +45,6 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def write(name: str, rows: list[dict]) -> None:
-    Path(name).write_text("".join(json.dumps(row) + "\n" for row in rows))
-
-
 def run(*more: str) -> int:
     return main(["train", "--config", "run.yaml", *more])
 
@@ -57,7 +54,7 @@ def refused(capfd: pytest.CaptureFixture[str], *more: str) -> str:
     return " ".join(capfd.readouterr().err.split())
 
 
-def test_a_run_comes_nearer_to_its_teacher_and_is_recorded(place):
+def test_a_run_comes_nearer_to_its_teacher_and_is_recorded():
     assert run("--output_dir", "out") == 0
     folder = RunFolder("out")
     record = folder.read()
@@ -87,11 +84,10 @@ def test_an_interrupted_run_goes_on_to_the_same_weights(place, monkeypatch):
         assert run("--output_dir", "cut") == 130
     assert run("--output_dir", "cut") == 0
     assert RunFolder("cut").read().training["sessions"] == 2
-    a, b = (load_file(f"{name}/model.safetensors") for name in ("whole", "cut"))
-    assert all((a[k] == b[k]).all() for k in a)
+    assert read_folder(place / "cut") == read_folder(place / "whole")
 
 
-def test_conversations_are_prompts_up_to_the_answer(place, capsys):
+def test_conversations_are_prompts_up_to_the_answer(capsys):
     assert run("--dataset_name", "chat.jsonl", "--dry_run") == 0
     said = capsys.readouterr().out
     assert f"{len(SENTENCES)} prompts of up to" in said and "answers of up to 8" in said
@@ -101,7 +97,7 @@ def test_conversations_are_prompts_up_to_the_answer(place, capsys):
 ITSELF = ["--on_policy", "{max_completion_length: 8, self_distillation: reverse}", "--retention", "none"]
 
 
-def test_a_model_that_reads_the_answers_is_its_own_teacher(place, capsys):
+def test_a_model_that_reads_the_answers_is_its_own_teacher(capsys):
     chat = [*ITSELF, "--dataset_name", "chat.jsonl"]
     assert run(*chat, "--dry_run") == 0
     assert f"{len(SENTENCES)} prompts of up to" in capsys.readouterr().out
@@ -133,7 +129,7 @@ def test_a_model_that_reads_the_answers_is_its_own_teacher(place, capsys):
         (["--dataset_name", "empty.jsonl"], "expected prompts, got 2 rows without one"),
     ],
 )
-def test_what_does_not_fit_is_refused_before_training(more, expected, place, capfd):
-    write("empty.jsonl", [{"prompt": ""}, {"prompt": ""}])
+def test_what_does_not_fit_is_refused_before_training(more, expected, capfd):
+    jsonl("empty.jsonl", [{"prompt": ""}, {"prompt": ""}])
     assert expected in refused(capfd, "--output_dir", "out", *more)
     assert not list(Path("out").glob("checkpoint-*"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import numpy as np
 import pytest
 from datasets import Dataset
 
+from data_files import jsonl
 from holdfast.cli.main import main
 from holdfast.records.run import RunFolder
 from holdfast.training.hosts import trained_by_row
@@ -18,7 +18,7 @@ from tiny import build_model, build_tokenizer
 CHAT = "{% for m in messages %}<{{ m.role }}>{{ m.content.split('</think>')[-1] }}<|end|>{% endfor %}"
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working directory with a model whose chat template drops thoughts and ends turns with a token of its own."""
     monkeypatch.chdir(tmp_path)
@@ -30,8 +30,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def written(name: str, *rows: dict[str, Any]) -> str:
-    Path(name).write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return name
+    return str(jsonl(name, rows))
 
 
 def train(*words: str) -> None:
@@ -39,9 +38,7 @@ def train(*words: str) -> None:
     assert main([*asked, "--use_cpu", "--bf16", "false", *words]) == 0
 
 
-def test_what_is_not_read_is_told_before_a_run_in_it_and_in_its_record(
-    place: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_not_read_is_told_before_a_run_in_it_and_in_its_record(capfd: pytest.CaptureFixture[str]) -> None:
     turns = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "<think>why</think>y", "score": 1}]
     data = written("a.jsonl", {"messages": turns, "id": 1}, {"messages": turns, "id": None})
     old = written("old.jsonl", {"messages": turns, "source": "b"})
@@ -68,7 +65,7 @@ def test_what_is_not_read_is_told_before_a_run_in_it_and_in_its_record(
     assert "ends a turn" not in capfd.readouterr().out
 
 
-def test_examples_and_tokens_are_those_that_are_trained(place: Path) -> None:
+def test_examples_and_tokens_are_those_that_are_trained() -> None:
     pairs = [{"prompt": "A list is " * 20, "completion": "x"}, {"prompt": "A list", "completion": " is"}]
     train("--dataset_name", written("a.jsonl", *pairs, pairs[0]), "--max_length", "16")
     record = RunFolder("out").read()
@@ -88,7 +85,7 @@ def test_trained_labels_of_each_row(limit: int | None, end: bool, expected: list
     assert np.array_equal(trained_by_row(rows.select([2, 0]), limit, end=end), np.array(expected)[[2, 0]])
 
 
-def test_masks_beside_tokens_unless_whole_rows_are_asked_for(place: Path) -> None:
+def test_masks_beside_tokens_unless_whole_rows_are_asked_for() -> None:
     data = written("a.jsonl", {"input_ids": [5, 6, 7, 8], "completion_mask": [0, 0, 1, 1]})
     for number, (words, trained) in enumerate((((), 2), (("--completion_only_loss", "false"), 4))):
         train("--dataset_name", data, "--output_dir", f"out-{number}", *words)
@@ -96,7 +93,7 @@ def test_masks_beside_tokens_unless_whole_rows_are_asked_for(place: Path) -> Non
 
 
 @pytest.mark.parametrize("more", [(), ("--assistant_only_loss", "true"), ("--packing", "true")])
-def test_messages_that_are_not_to_be_trained(place: Path, more: tuple[str, ...]) -> None:
+def test_messages_that_are_not_to_be_trained(more: tuple[str, ...]) -> None:
     turns = [("user", "A list", {}), ("assistant", "is", {"weight": 0}), ("user", "a", {}), ("assistant", "list", {})]
     data = written("a.jsonl", {"messages": [{"role": role, "content": text, **flag} for role, text, flag in turns]})
     old = written("old.jsonl", {"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]})
@@ -106,9 +103,7 @@ def test_messages_that_are_not_to_be_trained(place: Path, more: tuple[str, ...])
     assert record.data["format"] == "chat" and record.data["not_read"] == {}
 
 
-def test_a_dry_run_says_what_is_cut_and_counts_windows_of_whole_documents(
-    place: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_dry_run_says_what_is_cut_and_counts_windows_of_whole_documents(capfd: pytest.CaptureFixture[str]) -> None:
     data = written("a.jsonl", *[{"text": "A list is a mutable sequence. " * 10}] * 3)
     words = ["--dataset_name", data, "--max_length", "32", "--dry_run"]
     train(*words)
@@ -120,9 +115,7 @@ def test_a_dry_run_says_what_is_cut_and_counts_windows_of_whole_documents(
     assert "are cut there" not in shown and "3 rows, 96 tokens" not in shown
 
 
-def test_two_bos_tokens_other_labels_and_files_that_are_left_out_are_told(
-    place: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_two_bos_tokens_other_labels_and_files_that_are_left_out_are_told(capfd: pytest.CaptureFixture[str]) -> None:
     tokenizer = build_tokenizer(bos_token="<|bos|>")
     build_model(len(tokenizer)).save_pretrained("model")
     tokenizer.save_pretrained("model")
@@ -136,7 +129,7 @@ def test_two_bos_tokens_other_labels_and_files_that_are_left_out_are_told(
     assert "1 of 2 training examples have labels that are not their tokens" in shown
 
 
-def test_text_entries_say_what_they_do_not_read(place: Path) -> None:
+def test_text_entries_say_what_they_do_not_read() -> None:
     turns = [("user", "A list", {}), ("assistant", "is", {"weight": 0}), ("assistant", "list", {})]
     row = {"messages": [{"role": role, "content": text, **flag} for role, text, flag in turns], "id": 1}
     train("--dataset_name", written("a.jsonl", {"text": "A list"}), "--keep", written("held.jsonl", row))
@@ -145,7 +138,7 @@ def test_text_entries_say_what_they_do_not_read(place: Path) -> None:
     assert any("Not read of held: id (1 row)." in n for n in notes)
 
 
-def test_held_out_rows_of_the_trainer(place: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_held_out_rows_of_the_trainer(capfd: pytest.CaptureFixture[str]) -> None:
     data = written("a.jsonl", {"text": "A list"})
     held_out = written("held.jsonl", {"text": "A list", "id": 1})
     words = ["--dataset_name", data, "--eval_strategy", "steps", "--eval_steps", "1", "--eval_dataset_name", held_out]
@@ -154,7 +147,7 @@ def test_held_out_rows_of_the_trainer(place: Path, capfd: pytest.CaptureFixture[
 
 
 def test_held_out_rows_that_are_trained_or_replayed_are_told_before_a_run_and_in_its_record(
-    place: Path, capfd: pytest.CaptureFixture[str]
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     texts = [{"text": f"The fox number {n} runs."} for n in range(8)]
     data, prose = written("a.jsonl", *texts[:4]), written("prose.jsonl", *texts[3:6])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +10,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from checkpoint_folders import read_folder
+from data_files import jsonl, text_rows
 from holdfast.cli.main import main
 from holdfast.records.run import RunFolder, RunRecord
+from small_runs import train_words
 from tiny import SENTENCES
 
 CHAT = (
@@ -22,66 +24,20 @@ CHAT = (
 QUESTIONS = [{"question": f"What is {i} plus one?", "answer": f"It is {i + 1}."} for i in range(24)]
 
 
-def write_rows(path: Path, rows: list[dict[str, Any]]) -> Path:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
-
-
-@pytest.fixture
-def place(tmp_path: Path, model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working directory with a model, training text, and held-out text of both kinds."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HOLDFAST_DEBUG", "")
-    shutil.copytree(model_folder, tmp_path / "tiny")
-    write_rows(tmp_path / "train.jsonl", [{"text": f"{n}. {s}"} for n in range(6) for s in SENTENCES])
-    write_rows(
-        tmp_path / "prose.jsonl", [{"text": f"{s} So it is said, {n} times."} for n in range(2) for s in SENTENCES]
-    )
-    write_rows(tmp_path / "held_out.jsonl", [{"text": f"{n}. {s}"} for n in (7, 8) for s in SENTENCES])
-    write_rows(tmp_path / "old.jsonl", [{"text": f"Old knowledge number {n} stays where it is."} for n in range(20)])
-    return tmp_path
-
-
-def words(data: str = "train.jsonl", out: str = "out", *more: str) -> list[str]:
-    return [
-        *(
-            "train",
-            "--model_name_or_path",
-            "tiny",
-            "--dataset_name",
-            data,
-            "--output_dir",
-            out,
-            "--max_steps",
-            "4",
-            "--save_steps",
-            "2",
-        ),
-        *(
-            "--logging_steps",
-            "1",
-            "--per_device_train_batch_size",
-            "4",
-            "--learning_rate",
-            "1e-2",
-            "--max_length",
-            "64",
-            *more,
-        ),
-    ]
+@pytest.fixture(autouse=True)
+def held_out(place: Path) -> None:
+    """Held-out text of both kinds."""
+    text_rows("prose.jsonl", [f"{s} So it is said, {n} times." for n in range(2) for s in SENTENCES])
+    text_rows("held_out.jsonl", [f"{n}. {s}" for n in (8, 9) for s in SENTENCES])
 
 
 def run(*more: str, data: str = "train.jsonl", out: str = "out") -> RunRecord:
-    assert main(words(data, out, *more)) == 0
+    assert main(train_words(*more, data=data, out=out)) == 0
     return RunFolder(out).read()
 
 
-def weights(folder: str | Path, name: str = "model.safetensors") -> dict[str, torch.Tensor]:
-    return load_file(str(Path(folder) / name))
-
-
-def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
-    return a.keys() == b.keys() and all(torch.equal(a[n], b[n]) for n in a)
+def weights(folder: str) -> dict[str, torch.Tensor]:
+    return load_file(Path(folder, "model.safetensors"))
 
 
 EVALUATED = ("--keep", "prose.jsonl", "--learn", "held_out.jsonl")
@@ -95,8 +51,8 @@ def test_a_whole_run_leaves_everything_it_promises(place: Path, capfd: pytest.Ca
     folder = RunFolder("out")
 
     assert (record.status, record.stage, record.error) == ("finished", "done", None)
-    assert record.data["name"] == "train.jsonl" and record.data["examples"] == 36 and record.data["format"] == "text"
-    assert record.data["trained_tokens"] == record.data["tokens"] > 36
+    assert record.data["name"] == "train.jsonl" and record.data["examples"] == 48 and record.data["format"] == "text"
+    assert record.data["trained_tokens"] == record.data["tokens"] > 48
     assert record.model["parameters"] == record.model["trainable"] == sum(t.numel() for t in weights("out").values())
     assert record.retention[0]["method"] == "label_annealing"
     assert record.training["steps"] == record.training["total_steps"] == 4 and record.training["sessions"] == 1
@@ -125,12 +81,13 @@ def test_a_whole_run_leaves_everything_it_promises(place: Path, capfd: pytest.Ca
     assert next(c for c in comparisons if c.primary and c.suite == "learn").verdict == "gained"
 
     assert {d.layer for d in record.distance} == {"embed", "0", "1", "norm", "total"}
-    expected = torch.sqrt(sum((weights("out")[n] - weights("tiny")[n]).double().square().sum() for n in weights("out")))
+    tuned, start = weights("out"), weights("tiny")
+    expected = torch.sqrt(sum((tuned[name] - start[name]).double().square().sum() for name in tuned))
     assert next(d for d in record.distance if d.layer == "total").l2 == pytest.approx(float(expected), rel=1e-4)
 
     assert not [p.name for p in (place / "out").iterdir() if p.name.startswith(".") and p.name != ".lock"]
     assert {p.name for p in (place / "out").glob("checkpoint-*")} == {"checkpoint-2", "checkpoint-4"}
-    assert same(weights("out"), weights("out/checkpoint-4"))
+    assert read_folder(place / "out") == read_folder(place / "out/checkpoint-4")
 
     model, tokenizer = AutoModelForCausalLM.from_pretrained("out"), AutoTokenizer.from_pretrained("out")
     assert model(**tokenizer("The quick", return_tensors="pt")).logits.isfinite().all()
@@ -167,7 +124,7 @@ def test_another_evaluation_of_a_finished_run_only_evaluates(place: Path) -> Non
     assert [p.stat().st_mtime_ns for p in kept] == before
     assert {c.suite for c in RunFolder("out").comparisons()} == {"keep", "learn"}
     # The same names with other content are evaluated anew, on the result and on the start.
-    write_rows(place / "prose.jsonl", [{"text": f"{s} Now it is another."} for s in SENTENCES])
+    text_rows("prose.jsonl", [f"{s} Now it is another." for s in SENTENCES])
     run(*EVALUATED)
     assert [
         RunFolder("out").evaluated(side).find("keep", "prose").metrics["nats_per_token"].n
@@ -178,10 +135,9 @@ def test_another_evaluation_of_a_finished_run_only_evaluates(place: Path) -> Non
 
 def test_evaluating_before_changes_nothing_of_the_training(place: Path) -> None:
     for more in ((), ("--use_peft", "--lora_r", "4", "--lora_dropout", "0.2")):
-        name = "adapter_model.safetensors" if more else "model.safetensors"
         run(*more, out=f"bare{len(more)}")
         run(*more, *EVALUATED, out=f"evaluated{len(more)}")
-        assert same(weights(f"bare{len(more)}", name), weights(f"evaluated{len(more)}", name))
+        assert read_folder(place / f"bare{len(more)}") == read_folder(place / f"evaluated{len(more)}")
 
 
 def test_lora_saves_its_adapter_and_measures_the_bare_start(place: Path) -> None:
@@ -213,48 +169,38 @@ def test_lora_saves_its_adapter_and_measures_the_bare_start(place: Path) -> None
     assert isinstance(PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained("tiny"), "out"), PeftModel)
 
 
-LAYOUTS: dict[str, tuple[str, list[dict[str, Any]], list[str], str]] = {
-    "prompt_completion": (
-        "rows.jsonl",
-        [{"prompt": r["question"], "completion": " " + r["answer"]} for r in QUESTIONS],
-        [],
-        "prompt_completion",
-    ),
-    "alpaca": (
-        "rows.jsonl",
+LAYOUTS: dict[str, tuple[list[dict[str, Any]], list[str]]] = {
+    "prompt_completion": ([{"prompt": r["question"], "completion": " " + r["answer"]} for r in QUESTIONS], []),
+    "instruction": (
         [{"instruction": r["question"], "input": "", "output": r["answer"]} for r in QUESTIONS],
-        [],
-        "instruction",
+        ["--max_length", "400"],
     ),
-    "packed": ("rows.jsonl", [{"text": s} for s in SENTENCES * 4], ["--packing"], "text"),
+    "text": ([{"text": s} for s in SENTENCES * 4], ["--packing"]),
     "chat": (
-        "rows.jsonl",
         [
             {"messages": [{"role": "user", "content": r["question"]}, {"role": "assistant", "content": r["answer"]}]}
             for r in QUESTIONS
         ],
         [],
-        "chat",
     ),
 }
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_layouts(layout: str, place: Path) -> None:
-    file, rows, more, name = LAYOUTS[layout]
-    write_rows(place / file, rows)
+    rows, more = LAYOUTS[layout]
+    jsonl("rows.jsonl", rows)
     if layout == "chat":
         (place / "tiny" / "chat_template.jinja").write_text(CHAT)
-    if layout == "alpaca":  # its preamble alone is longer than the tiny model's context
+    if layout == "instruction":  # its preamble alone is longer than the tiny model's context
         config = place / "tiny" / "config.json"
         config.write_text(
             config.read_text().replace('"max_position_embeddings": 128', '"max_position_embeddings": 512')
         )
-        more = [*more, "--max_length", "400"]
-    record = run(*more, data=file)
-    assert record.data["format"] == name and record.data["examples"] == len(rows)
-    assert record.data["packed"] is (layout == "packed")
-    if name in ("prompt_completion", "instruction", "question_answer"):
+    record = run(*more, data="rows.jsonl")
+    assert record.data["format"] == layout and record.data["examples"] == len(rows)
+    assert record.data["packed"] is (layout == "text")
+    if layout in ("prompt_completion", "instruction"):
         assert 0 < record.data["trained_tokens"] < record.data["tokens"]  # the prompt is given, not learnt
     else:
         assert record.data["trained_tokens"] == record.data["tokens"]
@@ -264,7 +210,7 @@ def test_layouts(layout: str, place: Path) -> None:
 
 def write_colour_task(place: Path) -> None:
     rows = [{"q": f"Is item {i} red or blue?", "options": ["red", "blue"], "right": i % 2} for i in range(8)]
-    write_rows(place / "colours.jsonl", rows)
+    jsonl("colours.jsonl", rows)
     (place / "colour_task.yaml").write_text(
         "task: colour_task\ndataset_path: json\ndataset_kwargs:\n  data_files:\n    test: "
         "colours.jsonl\ntest_split: test\noutput_type: multiple_choice\n"
@@ -304,13 +250,13 @@ def test_no_secret_of_the_request_is_in_a_file(place: Path, monkeypatch: pytest.
     for name in secrets["env"]:
         monkeypatch.setenv(name, "")  # what the run sets is taken back
     (place / "secret.yaml").write_text(json.dumps(secrets))
-    assert main([*words(), "--config", "secret.yaml", "--report_to", "none", "--keep", "held_out.jsonl"]) == 0
+    assert main([*train_words(), "--config", "secret.yaml", "--report_to", "none", "--keep", "held_out.jsonl"]) == 0
     files = [path for path in (place / "out").rglob("*") if path.is_file()]
     assert {"training_args.bin", "run.json", "report.html", "README.md"} <= {path.name for path in files}
     assert [str(path) for path in files if b"CANARY" in path.read_bytes()] == []
 
 
-def test_steps_that_bfloat16_rounds_away_are_counted(place: Path) -> None:
+def test_steps_that_bfloat16_rounds_away_are_counted() -> None:
     few = next(n for n in run("--dtype", "bfloat16", "--learning_rate", "1e-6").notes if "rounded away" in n)
     assert few.startswith("Only ") and " % of the trained weights differ" in few and "dtype: float32" in few
     for more in (("--dtype", "bfloat16"), ("--dtype", "float32", "--learning_rate", "1e-6")):

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import io
-import json
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import rows
 from rich.console import Console
 
+from data_files import jsonl
 from holdfast.errors import ConfigError, Interrupted, RunFolderError
 from holdfast.records.run import RunFolder
 from holdfast.retention.protocol import packing_problem
@@ -19,23 +20,17 @@ from holdfast.runs.dry_run import look
 from holdfast.runs.plan_text import drawn_before
 from holdfast.runs.run import _Run, train
 from holdfast.training.data_host import TrainerDataHost
-from tiny import SENTENCES
 
 
 @pytest.fixture
-def settings(tmp_path: Path, model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+def settings(least: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     monkeypatch.setenv("HOLDFAST_CACHE", str(tmp_path / "cache"))
-    rows = [{"text": f"{n}. {s}"} for n in range(6) for s in SENTENCES]
-    (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    jsonl("train.jsonl", rows())
     return {
-        "model_name_or_path": str(model_folder),
-        "dataset_name": str(tmp_path / "train.jsonl"),
+        **least,
         "max_steps": 4,
         "save_steps": 2,
         "max_length": 64,
-        "use_cpu": True,
-        "report_to": "none",
-        "output_dir": str(tmp_path / "run"),
         "retention": [{"self_replay": {"fraction": 0.3, "max_new_tokens": 16, "batch_size": 4}}],
     }
 
@@ -66,7 +61,7 @@ def test_a_run_stopped_while_it_draws_goes_on_and_is_held_to_its_rows(
         patch.setattr(_Run, "save", lambda self: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(Interrupted):
             run_of(settings)
-    [mixed] = RunFolder(settings["output_dir"]).read().data["mixed"]
+    [mixed] = RunFolder("run").read().data["mixed"]
     assert mixed["drawn"] == mixed["kept"] + sum(mixed["dropped"].values()) and mixed["drawn"] > 8
 
     [file] = (tmp_path / "cache/self_replay").glob("*/samples.jsonl")
@@ -91,7 +86,7 @@ def test_a_dry_run_says_what_has_to_be_written(settings: dict[str, Any]) -> None
         f"self_replay: about {tokens:,.0f} tokens of the start model's own text, unless they are there"
     )
     assert "passes of up to 4 samples; how long is said after the first batch" in line
-    assert not (Path(settings["output_dir"])).exists()
+    assert not Path("run").exists()
 
 
 @pytest.mark.parametrize("weighed", [True, False])

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import io
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from rich.console import Console
-from safetensors.torch import load_file
-from transformers import TrainerCallback
 
+from checkpoint_folders import read_folder
+from data_files import text_rows
 from holdfast.errors import ConfigError, Interrupted
 from holdfast.records.evaluation import Metric
 from holdfast.records.run import RunFolder
 from holdfast.runs.config import train_config
-from holdfast.runs.run import train
 from holdfast.runs.stopping import StopRule, outcome
+from small_runs import killed_at, run_of
 from tiny import SENTENCES
 
 STEPS = 24
@@ -69,53 +65,21 @@ def test_a_limit_keeps_the_last_within_it(values: list[float], kept: int | None,
 
 
 @pytest.fixture
-def settings(tmp_path: Path, model_folder: Path) -> dict[str, Any]:
-    """Three rows are learnt by heart, so that others are predicted better for a while, and then worse and worse."""
-    learnt = ["Rome is the capital of Italy.", "Paris is the capital of France.", "Bern lies in Switzerland."]
-    files = {"train": learnt, "held": ["Water boils when it is hot.", "The cat sat there."], "prose": SENTENCES}
-    for name, texts in files.items():
-        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps({"text": t}) + "\n" for t in texts))
+def settings(by_heart: dict[str, Any]) -> dict[str, Any]:
+    text_rows("prose.jsonl", SENTENCES)
     return {
-        "model_name_or_path": str(model_folder),
-        "dataset_name": str(tmp_path / "train.jsonl"),
-        "per_device_train_batch_size": 1,
+        **by_heart,
         "max_steps": STEPS,
         "learning_rate": 3e-2,
-        "lr_scheduler_type": "constant",
         "save_strategy": "no",
-        "use_cpu": True,
-        "report_to": "none",
-        "evaluation": {
-            "keep": [str(tmp_path / "prose.jsonl")],
-            "learn": [str(tmp_path / "held.jsonl")],
-            "along": {"every": 3},
-        },
+        "evaluation": {"keep": ["prose.jsonl"], "learn": ["held.jsonl"], "along": {"every": 3}},
         "early_stopping": {"entry": "learn/held", "patience": 1},
-        "output_dir": str(tmp_path / "run"),
     }
-
-
-def run_of(settings: dict[str, Any], callbacks: Any = ()) -> RunFolder:
-    return train(train_config(settings), console=Console(file=io.StringIO()), callbacks=callbacks)
 
 
 def along(run: RunFolder, suite: str, name: str) -> dict[int, float]:
     found = {step: folder.find(suite, name) for step, folder in run.trajectory()}
     return {step: e.metrics[e.primary].value for step, e in found.items() if e is not None}
-
-
-def same(one: Path, two: Path) -> bool:
-    a, b = load_file(one / "model.safetensors"), load_file(two / "model.safetensors")
-    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
-
-
-class Crash(TrainerCallback):
-    def __init__(self, step: int) -> None:
-        self.step = step
-
-    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if state.global_step == self.step:
-            raise Interrupted("killed")
 
 
 def test_target(settings: dict[str, Any]) -> None:
@@ -125,42 +89,40 @@ def test_target(settings: dict[str, Any]) -> None:
     best = min(figures, key=lambda step: figures[step])
     assert record.training["steps"] == max(figures) == best + 3 < STEPS, figures
     assert record.training["result_step"] == best
-    assert same(run.path, run.path / f"checkpoint-{best}")
+    assert read_folder(run.path) == read_folder(run.path / f"checkpoint-{best}")
     assert any(f"Ended at step {best + 3} of 24: learn/held was no better" in note for note in record.notes)
     result = run.evaluated("result").find("learn", "held")
     assert result is not None and result.metrics[result.primary].value == figures[best]
 
 
 def test_source(settings: dict[str, Any]) -> None:
-    free = run_of({**settings, "early_stopping": None, "output_dir": settings["output_dir"] + "-free"})
+    free = run_of({**settings, "early_stopping": None, "output_dir": "free"})
     figures = along(free, "keep", "prose")
     losses = {step: value - figures[0] for step, value in figures.items()}
     over = next(step for step in list(losses)[2:] if losses[step] > max([0, *(losses[s] for s in losses if s < step)]))
     limit = (losses[over] + max(losses[step] for step in losses if step < over)) / 2
     run = run_of({**settings, "early_stopping": {"entry": "keep/prose", "max_loss": limit}})
     assert run.read().training["steps"] == over and run.read().training["result_step"] == over - 3, losses
-    assert same(run.path, run.path / f"checkpoint-{over - 3}")
+    assert read_folder(run.path) == read_folder(run.path / f"checkpoint-{over - 3}")
 
 
 @pytest.mark.parametrize("at", [pytest.param(4, marks=pytest.mark.slow), 7])
-def test_a_continued_run_ends_where_it_would_have(settings: dict[str, Any], tmp_path: Path, at: int) -> None:
+def test_a_continued_run_ends_where_it_would_have(settings: dict[str, Any], at: int) -> None:
     whole = run_of(settings)
-    other = {**settings, "output_dir": str(tmp_path / "other"), "save_strategy": "steps", "save_steps": 2}
+    other = {**settings, "output_dir": "other", "save_strategy": "steps", "save_steps": 2}
     with pytest.raises(Interrupted):
-        run_of(other, [Crash(at)])
+        run_of(other, [killed_at(at)])
     again = run_of({**other, "save_total_limit": 1})
     for key in ("steps", "result_step"):
         assert again.read().training[key] == whole.read().training[key]
-    assert same(again.path, whole.path)
+    assert read_folder(again.path) == read_folder(whole.path)
 
 
-def test_killed_between_the_end_and_the_saving(
-    settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_killed_between_the_end_and_the_saving(settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     from holdfast.training.hosts import SFTRetentionTrainer
 
     whole = run_of(settings)
-    other = {**settings, "output_dir": str(tmp_path / "other"), "save_strategy": "steps", "save_steps": 3}
+    other = {**settings, "output_dir": "other", "save_strategy": "steps", "save_steps": 3}
     with monkeypatch.context() as patch:
         patch.setattr(
             SFTRetentionTrainer, "_load_best_model", lambda self: (_ for _ in ()).throw(Interrupted("killed"))
@@ -168,10 +130,10 @@ def test_killed_between_the_end_and_the_saving(
         with pytest.raises(Interrupted):
             run_of(other)
     steps = whole.read().training["steps"]
-    assert (tmp_path / "other" / f"checkpoint-{steps}").is_dir()
+    assert Path(f"other/checkpoint-{steps}").is_dir()
     again = run_of(other)
     assert again.read().training["steps"] == steps, "no step more"
-    assert same(again.path, whole.path)
+    assert read_folder(again.path) == read_folder(whole.path)
 
 
 # --------------------------------------------------------------------------------------------------------- settings
@@ -198,12 +160,12 @@ def test_what_cannot_be(settings: dict[str, Any], changes: dict[str, Any], words
         train_config({**settings, **changes})
 
 
-def test_what_it_looks_at_makes_the_run(settings: dict[str, Any], tmp_path: Path) -> None:
+def test_what_it_looks_at_makes_the_run(settings: dict[str, Any]) -> None:
     key, evaluation = train_config(settings).key, settings["evaluation"]
     more = {**evaluation, "keep": [], "confidence": 0.9}
     assert train_config({**settings, "evaluation": more}).key == key, "nothing looks at the source"
     assert train_config({**settings, "evaluation": {**evaluation, "along": {"every": 4}}}).key != key
     assert train_config({**settings, "early_stopping": {"entry": "learn/held", "patience": 2}}).key != key
-    (tmp_path / "held.jsonl").rename(tmp_path / "other.jsonl")
-    changed = {**evaluation, "learn": [{"perplexity": str(tmp_path / "other.jsonl"), "name": "held", "window": 8}]}
+    Path("held.jsonl").rename("other.jsonl")
+    changed = {**evaluation, "learn": [{"perplexity": "other.jsonl", "name": "held", "window": 8}]}
     assert train_config({**settings, "evaluation": changed}).key != key

@@ -3,35 +3,30 @@ dealt out over processes, continued bit for bit also behind their end, and what 
 
 from __future__ import annotations
 
-import io
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from rich.console import Console
-from safetensors.torch import load_file
-from transformers import TrainerCallback
 
+from checkpoint_folders import read_folder
+from data_files import text_rows
 from holdfast.errors import ConfigError, DataError, Interrupted
 from holdfast.records.run import RunFolder
 from holdfast.runs.config import train_config
 from holdfast.runs.dry_run import look
-from holdfast.runs.run import train
+from small_runs import killed_at, logged, run_of
 from tiny import SENTENCES
 
 STEPS = 8
 
 
 @pytest.fixture
-def settings(tmp_path: Path, model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+def settings(least: dict[str, Any]) -> dict[str, Any]:
     """Sixteen rows, which are gone after three steps."""
-    monkeypatch.chdir(tmp_path)
-    write("train.jsonl", [f"{number}. {text}" for number in range(2) for text in SENTENCES])
+    text_rows("train.jsonl", [f"{number}. {text}" for number in range(2) for text in SENTENCES])
     return {
-        "model_name_or_path": str(model_folder),
-        "dataset_name": "train.jsonl",
+        **least,
         "dataset_streaming": True,
         "max_steps": STEPS,
         "per_device_train_batch_size": 2,
@@ -40,27 +35,7 @@ def settings(tmp_path: Path, model_folder: Path, monkeypatch: pytest.MonkeyPatch
         "learning_rate": 1e-2,
         "logging_steps": 1,
         "save_steps": 2,
-        "use_cpu": True,
-        "report_to": "none",
-        "output_dir": "run",
     }
-
-
-def write(name: str, texts: list[str]) -> None:
-    Path(name).write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-
-
-def run_of(settings: dict[str, Any], callbacks: Any = ()) -> RunFolder:
-    return train(train_config(settings), console=Console(file=io.StringIO()), callbacks=callbacks)
-
-
-def same(one: RunFolder, two: RunFolder) -> bool:
-    a, b = (load_file(run.path / "model.safetensors") for run in (one, two))
-    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
-
-
-def logged(run: RunFolder) -> list[dict[str, Any]]:
-    return [{k: v for k, v in row.items() if k != "seconds"} for row in run.metrics()]
 
 
 def test_a_dry_run_names_what_of_a_stream_is_not_read(settings: dict[str, Any]) -> None:
@@ -68,15 +43,6 @@ def test_a_dry_run_names_what_of_a_stream_is_not_read(settings: dict[str, Any]) 
     notes = look(train_config(settings)).notes
     assert "Not read: weight." in notes
     assert any(note.startswith("rows are streamed: the first ones were looked at") for note in notes)
-
-
-class Crash(TrainerCallback):
-    def __init__(self, step: int) -> None:
-        self.step = step
-
-    def on_substep_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if state.global_step == self.step:
-            raise Interrupted("killed")
 
 
 MIXED = {
@@ -106,14 +72,14 @@ KILLED = [
 @pytest.mark.parametrize(("changes", "at"), KILLED)
 def test_a_killed_run_goes_on_bit_for_bit(settings: dict[str, Any], changes: dict[str, Any], at: int) -> None:
     """In the first pass over the rows, and behind their end."""
-    write("other.jsonl", [f"Another one: {text}" for text in SENTENCES[:5]])
+    text_rows("other.jsonl", [f"Another one: {text}" for text in SENTENCES[:5]])
     asked = {**settings, **changes, "retention": ["label_annealing"]}
     whole = run_of({**asked, "output_dir": "whole"})
     with pytest.raises(Interrupted):
-        run_of(asked, [Crash(at)])
+        run_of(asked, [killed_at(at, "on_substep_end")])
     again = run_of(asked if changes.get("shuffle_dataset") else {**asked, "dataloader_num_workers": 1})
     assert logged(again) == logged(whole) and len(logged(whole)) == STEPS
-    assert same(again, whole)
+    assert read_folder(again.path) == read_folder(whole.path)
     assert whole.read().data["streamed"] is True
 
 
@@ -123,14 +89,14 @@ def test_it_trains_on_the_rows_of_the_file_in_order(settings: dict[str, Any]) ->
     asked = {**settings, "max_steps": 4, "evaluation": evaluation}
     streamed = run_of(asked)
     plain = {"dataset_streaming": False, "train_sampling_strategy": "sequential", "output_dir": "plain"}
-    assert same(streamed, run_of({**asked, **plain}))
+    assert read_folder(streamed.path) == read_folder(run_of({**asked, **plain}).path)
     found, [other] = streamed.comparisons(), RunFolder("plain").comparisons()[:1]
     assert (found[0].difference, found[0].interval) == (other.difference, other.interval)
 
 
 def test_it_reads_no_further_than_it_trains(settings: dict[str, Any]) -> None:
     texts = [f"{number}. {SENTENCES[number % len(SENTENCES)]}" for number in range(2500)]
-    write("train.jsonl", texts)
+    text_rows("train.jsonl", texts)
     with open("train.jsonl", "a") as file:
         file.write('{"text": 7}\n{"text": null}\n')
     asked = {**settings, "packing": True, "max_steps": 2}
@@ -143,8 +109,8 @@ def test_each_data_set_gives_its_share(settings: dict[str, Any]) -> None:
     from holdfast.models import load_tokenizer
     from holdfast.runs.loading import load_training_data
 
-    write("other.jsonl", ["other"] * 3)
-    write("train.jsonl", ["mine"] * 5)
+    text_rows("other.jsonl", ["other"] * 3)
+    text_rows("train.jsonl", ["mine"] * 5)
     tokenizer = load_tokenizer(settings["model_name_or_path"])
 
     def drawn(**changes: Any) -> list[str]:
@@ -172,7 +138,7 @@ def test_each_data_set_gives_its_share(settings: dict[str, Any]) -> None:
     ],
 )
 def test_what_needs_all_rows_is_refused(settings: dict[str, Any], changes: dict[str, Any], words: str) -> None:
-    write("other.jsonl", ["other"])
+    text_rows("other.jsonl", ["other"])
     with pytest.raises(ConfigError, match=words):
         train_config({**settings, **changes})
 
@@ -181,7 +147,7 @@ def test_a_trainer_of_ones_own_refuses_replay_of_a_stream(tmp_path: Path) -> Non
     from cases import make_trainer
     from datasets import IterableDataset
 
-    write(str(tmp_path / "old.jsonl"), ["old"])
+    text_rows(tmp_path / "old.jsonl", ["old"])
     rows = IterableDataset.from_generator(lambda: iter([{"text": "new"}] * 4))
     with pytest.raises(ConfigError, match="replay mixes rows that it has to count"):
         make_trainer(tmp_path, {"replay": {"data": str(tmp_path / "old.jsonl"), "fraction": 0.1}}, data=rows)

@@ -2,47 +2,36 @@
 
 from __future__ import annotations
 
-import io
-import json
 from collections import defaultdict
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from rich.console import Console
 from transformers import TrainerCallback
 
+from data_files import text_rows
 from holdfast.errors import Interrupted
 from holdfast.records.run import RunFolder
-from holdfast.runs.config import train_config
-from holdfast.runs.run import train
+from small_runs import killed_at, run_of
 from tiny import SENTENCES
 
 SECRET = "hf_thisIsASecretOfTheTest"
 
 
 @pytest.fixture
-def settings(tmp_path: Path, model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    monkeypatch.chdir(tmp_path)
+def settings(least: dict[str, Any]) -> dict[str, Any]:
     for name, texts in (("train", SENTENCES), ("prose", SENTENCES[:4]), ("answers", SENTENCES[4:8])):
-        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps({"text": t}) + "\n" for t in texts))
+        text_rows(f"{name}.jsonl", texts)
     return {
-        "model_name_or_path": str(model_folder),
-        "dataset_name": "train.jsonl",
+        **least,
         "max_steps": 4,
         "learning_rate": 1e-2,
         "logging_steps": 1,
-        "use_cpu": True,
         "hub_token": SECRET,
         "env": {"HF_SECRET_TOKEN": SECRET},
         "retention": [{"label_annealing": {"weight": 0.5}}],
         "evaluation": {"keep": ["prose.jsonl"], "learn": ["answers.jsonl"], "along": {"steps": [2]}},
-        "output_dir": "run",
     }
-
-
-def run_of(settings: dict[str, Any], callbacks: Any = ()) -> RunFolder:
-    return train(train_config(settings), console=Console(file=io.StringIO()), callbacks=callbacks)
 
 
 def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
@@ -130,14 +119,9 @@ def test_it_is_closed_once_after_the_last_figure(settings: dict[str, Any], own: 
 
 
 def test_an_interrupted_run_is_closed_and_goes_on(settings: dict[str, Any], own: type[Own]) -> None:
-    class Crash(TrainerCallback):
-        def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            if state.global_step == 3:
-                raise Interrupted("killed")
-
     asked = {**settings, "report_to": "wandb", "save_steps": 1}
     with pytest.raises(Interrupted):
-        run_of(asked, [Crash()])
+        run_of(asked, [killed_at(3)])
     assert own.told[-1][0] == "end"
     run = run_of(asked)
     assert [what for what, _, _ in own.told].count("end") == 2

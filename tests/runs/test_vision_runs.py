@@ -11,13 +11,16 @@ from safetensors.torch import load_file
 from transformers import AutoProcessor
 from transformers.utils import is_torchvision_available
 
+from checkpoint_folders import read_folder
+from data_files import jsonl, text_rows
 from holdfast.cli.main import main
 from holdfast.records.run import RunFolder, RunRecord
+from small_runs import train_words
 from tiny import SENTENCES
 from vision_models import ARCHITECTURES, COLOURS, WITH_VIDEOS, image, write_vision_model
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working directory with a model, rows with images (every fourth without), and text to measure."""
     monkeypatch.chdir(tmp_path)
@@ -32,28 +35,18 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         asked = [*slot, {"type": "text", "text": f"{number}. Which is it?"}]
         messages = [{"role": "user", "content": asked}, {"role": "assistant", "content": f"It is {colour}."}]
         rows.append({"messages": messages, "images": [f"pictures/{colour}.png"] if slot else []})
-    write("train.jsonl", rows)
-    write("prose.jsonl", [{"text": f"{s} So it is said."} for s in SENTENCES])
-    write(
+    jsonl("train.jsonl", rows)
+    text_rows("prose.jsonl", [f"{s} So it is said." for s in SENTENCES])
+    jsonl(
         "chat.jsonl",
         [{"messages": [{"role": "user", "content": s}, {"role": "assistant", "content": "Yes."}]} for s in SENTENCES],
     )
     return tmp_path
 
 
-def write(name: str, rows: list[dict]) -> None:
-    Path(name).write_text("".join(json.dumps(row) + "\n" for row in rows))
-
-
-def words(*more: str, model: str = "llava", data: str = "train.jsonl", out: str = "out") -> list[str]:
-    rest = "--max_steps 4 --save_steps 2 --logging_steps 1 --per_device_train_batch_size 4 --learning_rate 1e-2"
-    given = ["train", "--model_name_or_path", model, "--dataset_name", data, "--output_dir", out]
-    return [*given, *rest.split(), "--max_length", "64", "--use_cpu", *more]
-
-
-def run(*more: str, **how: str) -> RunRecord:
-    assert main(words(*more, **how)) == 0
-    return RunFolder(how.get("out", "out")).read()
+def run(*more: str, model: str = "llava", out: str = "out") -> RunRecord:
+    assert main(train_words("--use_cpu", *more, model=model, out=out)) == 0
+    return RunFolder(out).read()
 
 
 def interrupt(folder: str) -> None:
@@ -68,8 +61,8 @@ def interrupt(folder: str) -> None:
     Path(folder, "run.json").write_text(json.dumps(record))
 
 
-def refused(capfd, *more: str, **how: str) -> str:
-    assert main(words(*more, **how)) != 0
+def refused(capfd, *more: str) -> str:
+    assert main(train_words("--use_cpu", *more, model="llava")) != 0
     return " ".join(capfd.readouterr().err.split())
 
 
@@ -79,7 +72,7 @@ NEEDS_TORCHVISION = pytest.mark.skipif(not is_torchvision_available(), reason="t
 @pytest.mark.parametrize(
     "architecture", [*ARCHITECTURES, *(pytest.param(name, marks=NEEDS_TORCHVISION) for name in WITH_VIDEOS)]
 )
-def test_a_run_with_text_measured_before_and_after(architecture, place, capfd):
+def test_a_run_with_text_measured_before_and_after(architecture, place):
     from transformers import AutoModelForImageTextToText
 
     write_vision_model(place / "model", architecture)
@@ -104,11 +97,10 @@ def test_a_run_with_text_measured_before_and_after(architecture, place, capfd):
 
 def test_continued_after_an_interruption_gives_the_same_weights(place):
     run(out="whole")
-    run(out="out")
+    run()
     interrupt("out")
-    run(out="out")
-    whole, again = (load_file(f"{folder}/model.safetensors") for folder in ("whole", "out"))
-    assert whole.keys() == again.keys() and all(torch.equal(whole[n], again[n]) for n in whole)
+    run()
+    assert read_folder(place / "out") == read_folder(place / "whole")
 
 
 @pytest.mark.slow
@@ -124,8 +116,7 @@ def test_lora(place):
     run(*adapted)
     interrupt("out")
     run(*adapted)
-    whole, again = (load_file(f"{folder}/adapter_model.safetensors") for folder in ("whole", "out"))
-    assert whole.keys() == again.keys() and all(torch.equal(whole[n], again[n]) for n in whole)
+    assert read_folder(place / "out") == read_folder(place / "whole")
     assert Path("out/processor_config.json").is_file()
     loaded = load("out").model
     start = load("llava").model
@@ -146,7 +137,7 @@ MARKED = (
 )
 
 
-def test_the_assistants_words_alone(place, capfd):
+def test_the_assistants_words_alone(capfd):
     """With images, by the template's marks; one without them is refused before anything is measured."""
     said = refused(capfd, "--assistant_only_loss", "--keep", "prose.jsonl")
     assert "assistant_only_loss: the chat template does not mark the assistant's turns" in said
@@ -160,11 +151,9 @@ def test_the_assistants_words_alone(place, capfd):
     assert len(only) == len(every) == 4 and only != every
 
 
-def test_changed_images_are_not_trained_on(place, capfd):
-    run(out="out")
-    record = json.loads(Path("out/run.json").read_text())
-    record["status"], record["training"] = "interrupted", {}
-    Path("out/run.json").write_text(json.dumps(record))
+def test_changed_images_are_not_trained_on(capfd):
+    run()
+    interrupt("out")
     image("blue").save("pictures/red.png")
     assert "pictures/red.png: another content" in refused(capfd)
 
@@ -177,7 +166,7 @@ def test_changed_images_are_not_trained_on(place, capfd):
         (("--max_length", "4"), "an image would be cut in two"),
     ],
 )
-def test_settings_that_images_do_not_go_with(more, said, place, capfd):
+def test_settings_that_images_do_not_go_with(more, said, capfd):
     assert said in refused(capfd, *more)
 
 
@@ -201,7 +190,7 @@ def moved(before: str, after: str) -> set[str]:
     return {name.split(".")[0] for name in a if not torch.equal(a[name], b[name])}
 
 
-def test_the_projector_alone_and_then_everything(place):
+def test_the_projector_alone_and_then_everything():
     Path("run.yaml").write_text(ALIGN)
     assert main(["train", "--config", "run.yaml"]) == 0
     tune = ALIGN.replace("llava", "aligned", 1).replace("output_dir: aligned", "output_dir: out")

@@ -25,7 +25,6 @@ LINE = curve(((1.0,), (-1.0,)), ((0.8,), (-0.2,)), ((0.2,), (-0.1,)))
 )
 def test_between_points_and_at_them(wanted, source):
     found = source_at([LINE], seeds(wanted))
-    assert found is not None
     assert found.value == pytest.approx(source)
 
 
@@ -44,7 +43,6 @@ def test_going_on_beyond_the_target_changes_nothing():
 def test_the_best_of_several_curves_seed_by_seed():
     other = curve(((0.95,), (-0.3,)), ((0.1,), (0.0,)))
     found = source_at([LINE, other], seeds(0.9))
-    assert found is not None
     assert found.value == pytest.approx(-0.3 + 0.3 * 0.05 / 0.85)
 
 
@@ -55,7 +53,6 @@ def test_what_stands_beside_is_that_of_the_same_place():
         for t, s, b in ((1.0, -1.0, 9.0), (0.8, -0.2, 2.0), (0.4, -0.1, 1.0))
     ]
     found = source_at([points], seeds(0.7))
-    assert found is not None
     assert found.value == pytest.approx(1.75)
 
 
@@ -67,13 +64,11 @@ def test_the_place_on_a_curve_is_chosen_by_the_other_seeds():
         ((0.8, 0.8, 0.8), (-0.3, -0.3, 0.5)),
     )
     tuned = source_at([points], seeds(0.5, 0.5, 0.5))
-    assert tuned is not None
     assert tuned.by_seed == {0: -0.3, 1: -0.3, 2: -0.2}
     elsewhere = curve(
         ((1.0, 1.0), (-1.0, -1.0)), ((0.6, 0.4), (-0.2, -0.2)), ((0.2, 0.2), (0.0, 0.0))
     )  # the first seed crosses 0.5 behind the middle point, the second before it
     tuned = source_at([elsewhere], seeds(0.5, 0.5))
-    assert tuned is not None
     assert tuned.by_seed == pytest.approx({0: -0.15, 1: -0.2 - 0.8 / 6})
 
 
@@ -88,7 +83,6 @@ def chosen_among_equals(curves: int, *, of_seeds: float, of_samples: float, stud
             moved = [s + of_samples * rng.normal() + of_seeds * rng.normal(size=3) for s in (-100.0, -50.0)]
             noisy.append(curve(*zip(([1.0] * 3, [0.6] * 3), moved, strict=True)))
         place = source_at(noisy, seeds(0.6, 0.6, 0.6))
-        assert place is not None
         found.append(place.value + 50.0)
     return float(np.mean(found))
 
@@ -105,7 +99,6 @@ def test_seeds_are_paired():
     shift = np.array([-0.2, 0.0, 0.2])
     points = [((t * (1 + shift)).tolist(), [s] * 3) for t, s in ((1.0, -1.0), (0.5, -0.2))]
     found = source_at([curve(*points)], seeds(*(0.75 * (1 + shift))))
-    assert found is not None
     assert list(found.by_seed.values()) == pytest.approx([-0.6] * 3)
     interval = found.interval_at(0.95)
     assert interval == pytest.approx((-0.6, -0.6))
@@ -115,7 +108,6 @@ def test_noise_of_the_samples():
     """At the middle of two points: their own halves as they are, and the target's times the slope (0.8 per 0.2)."""
     noisy = curve(((1.0,), (-1.0,)), ((0.8,), (-0.2,)), half=0.01)
     found = source_at([noisy], seeds(0.9, half=0.02))
-    assert found is not None
     assert found.samples_half == pytest.approx(np.hypot(0.01, 4.0 * np.hypot(0.01, 0.02)))
     at_point = source_at([noisy], seeds(0.8, half=0.02))
     assert at_point is not None and at_point.samples_half == pytest.approx(0.01)

@@ -10,7 +10,7 @@ from scipy import stats
 
 from holdfast.errors import DataError
 from holdfast.statistics.estimates import TEXT_FIGURES, Ratio
-from holdfast.statistics.inflection import CANNOT_TELL, FALLS, TURNS, Turn, places_at, turn
+from holdfast.statistics.inflection import CANNOT_TELL, FALLS, TURNS, places_at, turn
 
 NATS = TEXT_FIGURES["nats_per_token"]
 
@@ -33,28 +33,22 @@ def rungs(
     return found
 
 
-def found(*args, **kwargs) -> Turn:
-    held = turn(*args, **kwargs)
-    assert held is not None
-    return held
-
-
 def test_a_clear_minimum_is_found_with_its_verdict() -> None:
-    best = found(NATS, rungs([3.0, 2.5, 2.0, 2.6]))
+    best = turn(NATS, rungs([3.0, 2.5, 2.0, 2.6]))
     assert best.place == 2 and best.interval == (2, 2) and best.verdict == TURNS
-    falling = found(NATS, rungs([3.0, 2.5, 2.0, 1.5]))
+    falling = turn(NATS, rungs([3.0, 2.5, 2.0, 1.5]))
     assert (falling.place, falling.interval, falling.verdict) == (3, (3, 3), FALLS)
-    same = found(NATS, [rungs([2.0])[0]] * 3)
+    same = turn(NATS, [rungs([2.0])[0]] * 3)
     assert (same.place, same.interval, same.verdict) == (2, (0, 2), CANNOT_TELL), "a tie says nothing"
-    flat = found(NATS, rungs([3.0, 2.0, 2.0, 2.0]))
+    flat = turn(NATS, rungs([3.0, 2.0, 2.0, 2.0]))
     assert flat.verdict == CANNOT_TELL and flat.interval == (1, 3)
 
 
 def test_the_interval_at_any_level_is_that_of_its_own_computation() -> None:
     held = rungs([2.02, 2.0, 2.01, 2.05], noise=0.1, apart=0.01)
-    whole = found(NATS, held)
+    whole = turn(NATS, held)
     for level in (0.5, 0.8, 0.95, 0.99, 0.9999, 1 - 1e-9):
-        assert places_at(whole.chances, level) == found(NATS, held, confidence=level).interval
+        assert places_at(whole.chances, level) == turn(NATS, held, confidence=level).interval
     assert places_at(whole.chances, 0.0) == (whole.place, whole.place)
     spans = [np.ptp(places_at(whole.chances, level)) for level in (0.0, 0.5, 0.95, 1 - 1e-12)]
     assert spans == sorted(spans) and spans[0] < spans[-1], "and it says more the less is asked"
@@ -62,28 +56,28 @@ def test_the_interval_at_any_level_is_that_of_its_own_computation() -> None:
     alike = [[np.array([[v, 1.0]] * 40) for v in row] for row in ([2.0, 2.1, 2.2], [1.9, 2.05, 2.0], [2.5, 2.4, 2.6])]
     d = np.array([0.1, 0.05, 0.2])
     t = d.mean() / (d.std(ddof=1) / math.sqrt(3))
-    assert found(NATS, alike).chances[0] == pytest.approx(2 * 2 * stats.t.sf(t, 2), rel=1e-6)
+    assert turn(NATS, alike).chances[0] == pytest.approx(2 * 2 * stats.t.sf(t, 2), rel=1e-6)
 
 
 def test_losses_are_those_of_the_sums() -> None:
     held = rungs([3.0, 2.0], seeds=2)
     for b, one in enumerate(held):
         wanted = np.mean([columns[:, 0].sum() / columns[:, 1].sum() for columns in one])
-        assert found(NATS, held).losses[b] == pytest.approx(wanted, abs=1e-12)
+        assert turn(NATS, held).losses[b] == pytest.approx(wanted, abs=1e-12)
 
 
 def test_accuracy_turns_the_other_way() -> None:
     right = [np.stack([np.array([1.0] * n + [0.0] * (200 - n)), np.ones(200)], axis=1) for n in (50, 150, 75)]
-    best = found(Ratio(numerator="acc", higher_is_better=True), [[one] for one in right])
+    best = turn(Ratio(numerator="acc", higher_is_better=True), [[one] for one in right])
     assert best.place == 1 and best.losses == pytest.approx((-0.25, -0.75, -0.375)) and best.verdict == TURNS
 
 
 def test_what_overflows_is_the_worst_and_not_averaged_away() -> None:
     held = rungs([3.0, 2.0, 1.5])
     held[2][1] = None
-    best = found(NATS, held)
+    best = turn(NATS, held)
     assert best.losses[2] == math.inf and best.place == 1 and best.verdict == TURNS
-    assert found(NATS, [*rungs([3.0, 2.0]), [None] * 3]).verdict == TURNS
+    assert turn(NATS, [*rungs([3.0, 2.0]), [None] * 3]).verdict == TURNS
     assert turn(NATS, [[None] * 3] * 2) is None, "where nothing is left nothing turns"
 
 

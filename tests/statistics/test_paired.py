@@ -31,6 +31,12 @@ def rows_of(kind: str, values: np.ndarray, sizes: np.ndarray) -> list[dict[str, 
     return found
 
 
+def side_of(name: str, **metric: Any) -> Evaluation:
+    """An evaluation of one metric."""
+    metrics = {name: Metric(value=0.5, **metric)}
+    return Evaluation(suite="s", name="e", kind="task", primary=name, metrics=metrics, settings={}, model={}, key="")
+
+
 METRICS = {
     "acc": ("acc", "accuracy", True),
     "f1": ("f1", "f1", True),
@@ -59,10 +65,7 @@ def test_interval_p_and_verdict_agree(kind, n, changed, shift, confidence, seed)
     before = rng.random(n)
     after = np.clip(np.where(rng.random(n) < changed, before + shift + rng.normal(0, 0.3, n), before), 0, 1)
     rows = [rows_of("text" if unit not in ("accuracy", "f1") else kind, side, sizes) for side in (before, after)]
-    metric = Metric(value=0.0, n=n, unit=unit, higher_is_better=higher)
-    side = Evaluation(
-        suite="s", name="e", kind="task", primary=name, metrics={name: metric}, settings={}, model={}, key="k"
-    )
+    side = side_of(name, n=n, unit=unit, higher_is_better=higher)
     [c] = compare_samples(*rows, side, side, confidence=confidence, margins=parse_margins(["0"]))
     excluded = c.interval[0] > 0 or c.interval[1] < 0
     assert excluded == (c.p_value < 1 - confidence) == (c.verdict in ("lost", "gained"))
@@ -118,19 +121,8 @@ def test_a_difference_that_is_rounding_is_kept(shift, kind):
     for factor, verdicts in ((1.0, {"kept"}), (8.0, {"lost within the margin", "gained within the margin"})):
         moved = values * (1 + factor * shift * rng.uniform(0.5, 1.0, 60))
         moved = moved * (1 + 2 * factor * shift) if kind == "text" else moved
-        sides = [
-            Evaluation(
-                suite="s",
-                name="e",
-                kind="task",
-                primary=name,
-                metrics={name: Metric(value=0.5, n=60, unit=unit, higher_is_better=higher)},
-                settings={},
-                model={},
-                key="",
-            )
-        ] * 2
-        found = compare_samples(rows_of(kind, values, sizes), rows_of(kind, moved, sizes), *sides)[0]
+        side = side_of(name, n=60, unit=unit, higher_is_better=higher)
+        found = compare_samples(rows_of(kind, values, sizes), rows_of(kind, moved, sizes), side, side)[0]
         assert found.verdict in verdicts
         assert (found.difference == 0.0) == (verdicts == {"kept"})
 

@@ -12,7 +12,7 @@ from holdfast.errors import RunFolderError
 from holdfast.support.inputs import changed_inputs, configuration_hash, hold_to, inputs_of
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a model, an adapter, data in a file and in a folder, a template, a task and code of the user's."""
     monkeypatch.chdir(tmp_path)
@@ -66,7 +66,7 @@ SETTINGS: list[tuple[Any, dict[str, list[str]]]] = [
 
 
 @pytest.mark.parametrize(("settings", "expected"), SETTINGS, ids=lambda value: str(value)[:40])
-def test_what_settings_name_is_found(here: Path, settings: Any, expected: dict[str, list[str]]) -> None:
+def test_what_settings_name_is_found(settings: Any, expected: dict[str, list[str]]) -> None:
     found = inputs_of(settings, within="out")
     assert {path: sorted(contents) for path, contents in found.items()} == expected
 
@@ -124,5 +124,5 @@ def test_other_versions_are_said_and_not_refused(here: Path) -> None:
     assert note.endswith("(was 1.0).")
 
 
-def test_a_folder_from_before_the_manifest_is_held_to_nothing(here: Path) -> None:
+def test_a_folder_from_before_the_manifest_is_held_to_nothing() -> None:
     assert not hold_to("out", inputs_of({"data": "rows.jsonl"}), begun=True, what="the run in out")

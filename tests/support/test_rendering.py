@@ -79,7 +79,7 @@ def test_rules_that_backtrack_are_refused(model_folder: Path, tmp_path: Path, pa
         models.load_tokenizer(str(folder))
 
 
-def test_a_panic_on_one_text_names_the_tokenizer(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_panic_on_one_text_names_the_tokenizer(tokenizer: Any) -> None:
     class PanicException(BaseException):
         pass
 
@@ -91,7 +91,7 @@ def test_a_panic_on_one_text_names_the_tokenizer(tokenizer: Any, monkeypatch: py
         guarded(tokenizer, "a")
 
 
-def test_what_is_tried_says_why_it_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_tried_says_why_it_fails() -> None:
     assert rendering.tried(lambda: None) == ""
     assert rendering.tried(lambda: 1 // 0).startswith("integer division")
     assert "Memory" in rendering.tried(lambda: "a" * (3 * rendering.BYTES))

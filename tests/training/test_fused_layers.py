@@ -8,21 +8,12 @@ import shutil
 import pytest
 import torch
 
+from data_files import rows_of, text_rows
 from holdfast.cli.main import main
 from holdfast.training.fused_layers import use_fused_layers
-from tiny import DECODER, build_model
+from tiny import build_decoder, build_model
 
 pytestmark = pytest.mark.skipif(not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="no C compiler")
-SIZE = {**DECODER, "head_dim": 8}
-
-
-def built(kind: str):
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    config = AutoConfig.for_model(kind, **SIZE)
-    config.pad_token_id = 1
-    torch.manual_seed(0)
-    return AutoModelForCausalLM.from_config(config)
 
 
 def loss_and_gradients(model):
@@ -45,7 +36,7 @@ def loss_and_gradients(model):
     ],
 )
 def test_a_model_computes_what_it_did(kind, changed):
-    model = built(kind) if kind != "gpt_neox" else built_neox()
+    model = build_decoder(kind, head_dim=8, pad_token_id=1)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "norm" in name:
@@ -58,12 +49,6 @@ def test_a_model_computes_what_it_did(kind, changed):
     assert changed == 0 or any(not torch.equal(found[n], gradients[n]) for n in gradients)  # it is ours that ran
     for name, expected in gradients.items():
         torch.testing.assert_close(found[name], expected, atol=1e-6 + 1e-4 * float(expected.abs().max()), rtol=1e-4)
-
-
-def built_neox():
-    from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
-
-    return GPTNeoXForCausalLM(GPTNeoXConfig(**{k: v for k, v in SIZE.items() if k not in ("num_key_value_heads",)}))
 
 
 def test_the_gate_has_to_be_silu():
@@ -97,18 +82,13 @@ TRAIN = [
 ]
 
 
-def metrics(folder):
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-
-
 def test_a_run_begins_at_no_divergence_and_ends_where_it_would_have(desk, tokenizer):
     build_model().save_pretrained(desk / "model")
     tokenizer.save_pretrained(desk / "model")
-    rows = [{"text": f"Names refer to objects; {i} binds a name."} for i in range(40)]
-    (desk / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    text_rows("data.jsonl", [f"Names refer to objects; {i} binds a name." for i in range(40)])
     assert main(["train", *TRAIN, "--output_dir", "plain"]) == 0
     assert main(["train", *TRAIN, "--output_dir", "fused", "--fused_layers"]) == 0
-    plain, fused = metrics(desk / "plain"), metrics(desk / "fused")
+    plain, fused = rows_of("plain/metrics.jsonl"), rows_of("fused/metrics.jsonl")
     assert fused[0]["kl"] == 0  # the teacher is computed alike
     assert [r["loss"] for r in fused] == pytest.approx([r["loss"] for r in plain], rel=1e-4)
     record = json.loads((desk / "fused" / "run.json").read_text())

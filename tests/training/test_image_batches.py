@@ -56,9 +56,7 @@ def test_a_checkpoint_that_lacks_a_tensor_is_not_continued(tmp_path):
 
     trainer = make_trainer(tmp_path, {}, images="llava", save_strategy="steps", save_steps=2)
     trainer.train()
-    (tmp_path / "run/checkpoint-4/manifest.json").unlink(missing_ok=True)
-    for file in (tmp_path / "run/checkpoint-4").glob("*manifest*"):
-        file.unlink()
+    (tmp_path / "run/checkpoint-4/manifest.json").unlink()
     place = tmp_path / "run/checkpoint-4/model.safetensors"
     held = load_file(place)
     held.pop("language_model.lm_head.weight")

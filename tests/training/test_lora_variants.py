@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import json
 import sys
 import types
 from pathlib import Path
@@ -12,14 +10,13 @@ from typing import Any
 import pytest
 import torch
 from cases import OFF, largest_difference, make_trainer, weights
-from rich.console import Console
 from safetensors.torch import load_file
 
+from data_files import text_rows
 from holdfast.checkpoints.distance import layer_distances
 from holdfast.errors import ConfigError, ModelError
 from holdfast.records.run import RunFolder
-from holdfast.runs.config import train_config
-from holdfast.runs.run import train
+from small_runs import run_of
 from tiny import SENTENCES, build_model, build_tokenizer
 
 VARIANTS = {"dora": {"use_dora": True}, "rslora": {"use_rslora": True}, "both": {"use_dora": True, "use_rslora": True}}
@@ -122,7 +119,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("variants")
     build_model().save_pretrained(place / "base")
     build_tokenizer().save_pretrained(place / "base")
-    (place / "rows.jsonl").write_text("".join(json.dumps({"text": s}) + "\n" for s in SENTENCES * 2))
+    text_rows(place / "rows.jsonl", SENTENCES * 2)
     return place
 
 
@@ -141,9 +138,7 @@ def test_a_run_its_distance_and_its_merge_are_pefts(variant: str, place: Path, t
 
     from holdfast.cli.main import main
 
-    run = train(
-        train_config(settings(place, tmp_path / "run", **VARIANTS[variant])), console=Console(file=io.StringIO())
-    )
+    run = run_of(settings(place, tmp_path / "run", **VARIANTS[variant]))
     base = AutoModelForCausalLM.from_pretrained(place / "base")
     before = {name: p.detach().clone() for name, p in base.named_parameters()}
     by_peft = PeftModel.from_pretrained(base, str(run.path)).merge_and_unload()

@@ -9,7 +9,6 @@ import pytest
 import torch
 from cases import history, make_trainer
 from datasets import Dataset
-from transformers import AutoConfig
 
 from holdfast.checkpoints.tiny_copy import tiny_copy
 from holdfast.errors import ConfigError
@@ -23,7 +22,7 @@ from holdfast.training.document_attention import (
     use_document_attention,
 )
 from holdfast.training.documents_alone import may_run_alone, run_documents_alone
-from tiny import DECODER, SENTENCES, build_model
+from tiny import SENTENCES, build_decoder, build_model
 
 
 def batch(lengths, *, vocabulary=320, seed=0):
@@ -40,35 +39,19 @@ def batch(lengths, *, vocabulary=320, seed=0):
     }
 
 
-def architectures():
-    from transformers import (
-        Gemma3ForCausalLM,
-        Gemma3TextConfig,
-        LlamaConfig,
-        LlamaForCausalLM,
-        MistralConfig,
-        MistralForCausalLM,
-        Qwen2Config,
-        Qwen2ForCausalLM,
-        Qwen3Config,
-        Qwen3ForCausalLM,
-    )
-
-    return {
-        "llama": (LlamaForCausalLM, LlamaConfig(**DECODER)),
-        "mistral, sliding window": (MistralForCausalLM, MistralConfig(**DECODER, sliding_window=8)),
-        "qwen2": (Qwen2ForCausalLM, Qwen2Config(**DECODER)),
-        "qwen3": (Qwen3ForCausalLM, Qwen3Config(**DECODER, head_dim=8)),
-        "gemma3": (Gemma3ForCausalLM, Gemma3TextConfig(**DECODER, head_dim=8, sliding_window=8)),
-    }
-
-
-@pytest.mark.parametrize("name", ["llama", "mistral, sliding window", "qwen2", "qwen3", "gemma3"])
+@pytest.mark.parametrize(
+    ("kind", "more"),
+    [
+        ("llama", {}),
+        ("mistral", {"sliding_window": 8}),
+        ("qwen2", {}),
+        ("qwen3", {"head_dim": 8}),
+        ("gemma3_text", {"head_dim": 8, "sliding_window": 8}),
+    ],
+)
 @pytest.mark.parametrize("attention", ["sdpa", "eager", IMPLEMENTATION])
-def test_packed_logits_are_those_of_each_document_alone(name, attention):
-    make, config = architectures()[name]
-    torch.manual_seed(0)
-    model = make(config).eval()
+def test_packed_logits_are_those_of_each_document_alone(kind, more, attention):
+    model = build_decoder(kind, **more).eval()
     model.set_attn_implementation("eager" if attention == "eager" else "sdpa")
     if attention == IMPLEMENTATION:
         assert use_document_attention(model)
@@ -188,25 +171,8 @@ def test_a_model_in_memory_is_refused_where_its_documents_cannot_be_run_alone(tm
 
 def small(kind):
     """A model of two narrow layers whose documents see each other in one row."""
-    from transformers import AutoModelForCausalLM
-
-    sizes = {
-        "bloom": {"hidden_size": 32, "n_layer": 2, "n_head": 4},
-        "falcon": {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4},
-        "mamba": {"hidden_size": 32, "num_hidden_layers": 2, "state_size": 4},
-        "gpt_oss": {
-            "hidden_size": 32,
-            "intermediate_size": 32,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 4,
-            "num_key_value_heads": 2,
-            "head_dim": 8,
-            "num_local_experts": 4,
-            "num_experts_per_tok": 2,
-        },
-    }
-    torch.manual_seed(0)
-    return AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, vocab_size=320, **sizes[kind]))
+    experts = {"head_dim": 8, "num_local_experts": 4, "num_experts_per_tok": 2}
+    return build_decoder(kind, **(experts if kind == "gpt_oss" else {}))
 
 
 @pytest.mark.parametrize("kind", ["bloom", "falcon", "mamba", "gpt_oss"])
@@ -306,17 +272,16 @@ def test_the_trial_has_the_batch_that_training_has(monkeypatch):
         assert torch.equal(torch.as_tensor(batch[name]), torch.as_tensor(value)), name
 
 
-def trainer_of(folder, *, attention=None, retain=(), texts=None, **changes):
-    model = build_model()
-    if attention:
-        model.set_attn_implementation(attention)
+def trainer_of(folder, *, model=None, retain=(), **changes):
     settings = {"packing": True, "packing_strategy": "bfd_split", "max_steps": 3, "per_device_train_batch_size": 2}
-    data = Dataset.from_dict({"text": texts if texts is not None else SENTENCES * 6})
-    return make_trainer(folder, retain, model=model, data=data, **settings, **changes)
+    data = Dataset.from_dict({"text": SENTENCES * 6})
+    return make_trainer(folder, retain, model=model or build_model(), data=data, **settings, **changes)
 
 
 def test_a_trainer_confines_attention_and_trains_as_with_the_mask(tmp_path):
-    ours, dense = trainer_of(tmp_path / "a"), trainer_of(tmp_path / "b", attention="eager")
+    eager = build_model()
+    eager.set_attn_implementation("eager")
+    ours, dense = trainer_of(tmp_path / "a"), trainer_of(tmp_path / "b", model=eager)
     assert ours.model.config._attn_implementation == IMPLEMENTATION
     assert any("dense mask over the whole batch" in note for note in dense.data_notes)
     assert not any("mask" in note for note in ours.data_notes)
@@ -326,15 +291,6 @@ def test_a_trainer_confines_attention_and_trains_as_with_the_mask(tmp_path):
     assert losses[0] == pytest.approx(losses[1], abs=1e-5)
     for (name, one), other in zip(ours.model.named_parameters(), dense.model.parameters(), strict=True):
         torch.testing.assert_close(one, other, atol=2e-5, rtol=1e-3, msg=name)
-
-
-def test_a_teacher_sees_the_same_documents(tmp_path):
-    from holdfast.retention.methods.label_annealing import LabelAnnealing
-
-    trainer = trainer_of(tmp_path, retain=[LabelAnnealing(weight=1.0)], learning_rate=0.0)
-    trainer.train()
-    kls = history(trainer, "kl")
-    assert kls and max(map(abs, kls)) < 1e-6, "a student that has not moved is its teacher, document by document"
 
 
 def test_the_dry_run_says_that_documents_are_run_alone(tmp_path):
@@ -352,19 +308,12 @@ def test_the_dry_run_says_that_documents_are_run_alone(tmp_path):
         assert packing_notes({**asked, **other}) == [] == check_packing({**asked, **other})
 
 
-def test_a_teacher_runs_the_same_documents_alone(tmp_path):
+@pytest.mark.parametrize("alone", [False, True], ids=["bounds", "alone"])
+def test_a_teacher_sees_the_same_documents(alone, tmp_path):
     from holdfast.retention.methods.label_annealing import LabelAnnealing
 
-    trainer = make_trainer(
-        tmp_path,
-        [LabelAnnealing(weight=1.0)],
-        model=small("bloom"),
-        data=Dataset.from_dict({"text": SENTENCES[:6]}),
-        packing=True,
-        max_length=512,
-        max_steps=2,
-        learning_rate=0.0,
-    )
+    model = small("bloom") if alone else build_model()
+    trainer = trainer_of(tmp_path, model=model, retain=[LabelAnnealing(weight=1.0)], learning_rate=0.0)
     trainer.train()
     kls = history(trainer, "kl")
-    assert kls and max(map(abs, kls)) < 1e-6
+    assert kls and max(map(abs, kls)) < 1e-6, "a student that has not moved is its teacher, document by document"

@@ -14,10 +14,12 @@ import torch
 from cases import CASES, OFF, largest_difference, make_trainer, rows, spec, weights
 from safetensors.torch import load_file
 
+from data_files import jsonl, text_rows
 from holdfast.cli.main import main
 from holdfast.errors import ConfigError
 from holdfast.records.run import RunFolder
 from holdfast.runs.config import train_config
+from small_runs import train_words
 from tiny import SENTENCES, build_model, build_tokenizer
 
 OSF = {"use_peft": True, "peft_method": "osf"}
@@ -82,7 +84,7 @@ def test_osf_resumes_to_the_weights_of_no_interruption(tmp_path):
     assert largest_difference(weights(whole), weights(resumed)) == 0.0
 
 
-def test_osf_says_what_it_cannot_train(tmp_path, monkeypatch):
+def test_osf_says_what_it_cannot_train(tmp_path):
     with pytest.raises(ConfigError, match="osf_effective_rank keeps every direction"):
         osf_trainer(tmp_path, {}, rank=32)
     from holdfast.training.adapters import complete_osf
@@ -138,59 +140,20 @@ def test_all_methods_off_are_direct_under_osf_bit_for_bit(tmp_path):
 
 
 @pytest.fixture
-def place(tmp_path: Path, model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def place(desk: Path, model_folder: Path) -> Path:
     """A working directory with a model, training text and held-out text."""
-    monkeypatch.chdir(tmp_path)
-    shutil.copytree(model_folder, tmp_path / "tiny")
-    for file, said in (("train.jsonl", "{n}. {s}"), ("prose.jsonl", "{s} So it is said, {n} times.")):
-        Path(file).write_text(
-            "".join(json.dumps({"text": said.format(n=n, s=s)}) + "\n" for n in range(4) for s in SENTENCES)
-        )
-    return tmp_path
-
-
-def run(out: str, *more: str) -> Any:
-    words = [
-        "train",
-        "--model_name_or_path",
-        "tiny",
-        "--dataset_name",
-        "train.jsonl",
-        "--output_dir",
-        out,
-        "--max_steps",
-        "4",
-        "--save_steps",
-        "2",
-    ]
-    words += [
-        "--per_device_train_batch_size",
-        "4",
-        "--learning_rate",
-        "1e-2",
-        "--max_length",
-        "64",
-        "--keep",
-        "prose.jsonl",
-        *more,
-    ]
-    assert main(words) == 0
-    return RunFolder(out).read()
+    shutil.copytree(model_folder, desk / "tiny")
+    jsonl("train.jsonl", rows())
+    text_rows("prose.jsonl", [f"{s} So it is said." for s in SENTENCES])
+    return desk
 
 
 def test_osf_from_the_command_line_to_a_measured_adapter(place):
     from transformers import AutoModelForCausalLM
 
-    record = run(
-        "out",
-        "--use_peft",
-        "--peft_method",
-        "osf",
-        "--osf_effective_rank",
-        "0.75",
-        "--retention",
-        "label_annealing:weight=0.5",
-    )
+    osf = "--use_peft --peft_method osf --osf_effective_rank 0.75 --retention label_annealing:weight=0.5"
+    assert main(train_words(*osf.split(), "--source", "prose.jsonl")) == 0
+    record = RunFolder("out").read()
     assert record.status == "finished"
     assert record.training["teacher"]["name"] == "adapter_off"
     assert 0 < record.model["trainable"] < 0.6 * record.model["parameters"]
@@ -292,6 +255,3 @@ def test_dft_is_trls_own(tmp_path):
     start = dict(build_model().named_parameters())
     assert largest_difference(weights(ours), weights(theirs)) < 2e-7 < 1e-4 < largest_difference(weights(ours), start)
     assert largest_difference(weights(ours), weights(nll)) > 1e-3
-
-
-# ----------------------------------------------------------------------------------------------------------- the script

@@ -9,59 +9,38 @@ from typing import Any
 
 import numpy as np
 import pytest
-from merge_driver import Model, merge, models, numbers, operand, raw_bytes
+from elements import stored, wide
+from merge_driver import SHAPES, Model, merge, models, raw_bytes
+from merge_references import CASES
 
 from holdfast.checkpoints.methods.dare import keep_mask, magnitude_sums, total_magnitude
 from holdfast.checkpoints.methods.protocol import MergeMethod
-from holdfast.checkpoints.methods.registry import METHODS, merge_method
+from holdfast.checkpoints.methods.registry import merge_method
 from holdfast.errors import ModelError
-
-VARIANTS: dict[str, MergeMethod] = {
-    "linear": merge_method("linear", weights=(1, 2)),
-    "wise_ft": merge_method("wise_ft", alpha=0.4),
-    "slerp": merge_method("slerp", t=0.4),
-    "task_arithmetic": merge_method("task_arithmetic", scale=0.6),
-    "ties": merge_method("ties", density=0.35),
-    "ties_mergekit": merge_method("ties", density=0.35, semantics="mergekit", weights=(1, 2)),
-    "dare": merge_method("dare", p=0.4),
-    "dare_mergekit": merge_method("dare", p=0.4, semantics="mergekit"),
-    "dare_ties": merge_method("dare_ties", p=0.4),
-    "dare_ties_mergekit": merge_method("dare_ties", p=0.4, semantics="mergekit"),
-    "fisher": merge_method("fisher", weights=(1, 2)),
-    "model_stock": merge_method("model_stock"),
-}
 
 
 def run(method: MergeMethod, base: Model, tuned: list[Model], **changes: Any) -> Model:
-    return run_with_flags(method, base, tuned, **changes)[0]
+    extras = [{n: stored(np.abs(wide(v)), "F32") for n, v in m.items()} for m in tuned] if method.extras else None
+    return merge(method, base if method.needs_base else None, tuned, **{"extras": extras, **changes})[0]
 
 
-def run_with_flags(method: MergeMethod, base: Model, tuned: list[Model], **changes: Any) -> tuple[Model, dict]:
-    used = tuned[: method.models[1]] if method.models[1] else tuned
-    extras = [{n: operand(np.abs(numbers(v)), "F32") for n, v in m.items()} for m in used] if method.extras else None
-    return merge(method, base if method.needs_base else None, used, **{"extras": extras, **changes})
+LARGE = {"w": (90_001,)}
+"""Beyond the pieces in which NumPy and the kernels work."""
 
 
-def test_every_method_is_here() -> None:
-    assert {m.name for m in VARIANTS.values()} == set(METHODS)
-
-
-@pytest.mark.parametrize("dtype", ["F32", "BF16", "F64"])
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_block_sizes_change_no_bit(variant: str, dtype: str) -> None:
-    base, *tuned = models(2, dtype)
+@pytest.mark.parametrize(
+    ("dtype", "shapes", "blocks"),
+    [*((dtype, SHAPES, (1000, 128, 37)) for dtype in ("F32", "BF16", "F64")), ("BF16", LARGE, (40_000,))],
+)
+@pytest.mark.parametrize("case", CASES)
+def test_block_sizes_change_no_bit(case: str, dtype: str, shapes: dict, blocks: tuple[int, ...]) -> None:
+    name, parameters, count, _ = CASES[case]
+    method = merge_method(name, **parameters)
+    base, *tuned = models(count, dtype, shapes=shapes)
     out = "F32" if dtype == "F64" else dtype
-    whole = raw_bytes(run(VARIANTS[variant], base, tuned, out=out))
-    for block in (1000, 128, 37):
-        assert raw_bytes(run(VARIANTS[variant], base, tuned, out=out, block=block)) == whole, block
-
-
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_pieces_change_no_bit(variant: str) -> None:
-    """Tensors beyond the pieces in which NumPy and the kernels work."""
-    base, *tuned = models(2, "BF16", shapes={"w": (90_001,)})
-    whole = raw_bytes(run(VARIANTS[variant], base, tuned, out="BF16"))
-    assert raw_bytes(run(VARIANTS[variant], base, tuned, out="BF16", block=40_000)) == whole
+    whole = raw_bytes(run(method, base, tuned, out=out))
+    for block in blocks:
+        assert raw_bytes(run(method, base, tuned, out=out, block=block)) == whole, block
 
 
 @pytest.mark.parametrize("stored", ["F32", "BF16"])
@@ -109,7 +88,7 @@ def test_magnitude_sums_are_exact() -> None:
 
 
 def base_like(base: Model) -> Model:
-    return {n: operand(np.ones(v.raw.size), "F32") for n, v in base.items()}
+    return {n: stored(np.ones(v.raw.size), "F32") for n, v in base.items()}
 
 
 def test_negative_fisher_values_are_refused_by_place() -> None:
@@ -120,7 +99,9 @@ def test_negative_fisher_values_are_refused_by_place() -> None:
         run(merge_method("fisher"), base, tuned, extras=diagonals, block=64)
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_identities_name_the_method_again(variant: str) -> None:
-    identity = json.loads(json.dumps(VARIANTS[variant].identity()))
-    assert merge_method(identity.pop("method"), **identity) == VARIANTS[variant]
+@pytest.mark.parametrize("case", CASES)
+def test_identities_name_the_method_again(case: str) -> None:
+    name, parameters, _, _ = CASES[case]
+    method = merge_method(name, **parameters)
+    identity = json.loads(json.dumps(method.identity()))
+    assert merge_method(identity.pop("method"), **identity) == method

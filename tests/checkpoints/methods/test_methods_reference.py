@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from merge_driver import Model, joined, merge, models, numbers, operand
+from elements import stored, wide
+from merge_driver import Model, joined, merge, models
 from merge_references import CASES, Vectors, reference_model_stock
-from plain_methods import linear, model_stock, slerp, task_arithmetic, threshold, ties, wise_ft
 
 from checkpoint_folders import (
     assert_rounded,
@@ -22,7 +22,6 @@ from checkpoint_folders import (
     write_folder,
 )
 from holdfast.checkpoints.merge import merge as merge_folders
-from holdfast.checkpoints.methods.fisher import fisher
 from holdfast.checkpoints.methods.model_stock import stock_ratio
 from holdfast.checkpoints.methods.registry import METHODS, find_method, merge_method
 from holdfast.checkpoints.methods.slerp import slerp_weights
@@ -85,10 +84,10 @@ def test_every_method_is_its_reference(case: str, parents: Parents, small_units:
     found = read_folder(tmp_path / "out")
     assert found.keys() == SHAPES.keys()
     moved = []
-    for tensor, stored in found.items():
-        assert stored.dtype == {"float32": "F32", "bfloat16": "BF16", None: layout}[parents.wanted]
+    for tensor, merged in found.items():
+        assert merged.dtype == {"float32": "F32", "bfloat16": "BF16", None: layout}[parents.wanted]
         sizes = sum(np.abs(v[tensor]) for v in values[:4]).reshape(SHAPES[tensor])
-        assert_rounded(stored, expected[tensor].reshape(SHAPES[tensor]), terms=6 * sizes, steps=4)
+        assert_rounded(merged, expected[tensor].reshape(SHAPES[tensor]), terms=6 * sizes, steps=4)
         moved += [bool(np.any(expected[tensor] != values[0 if base else 1][tensor]))] if sizes.size >= 10 else []
     # changes that were drawn apart from each other have nothing in common in half of the tensors, which Model Stock
     # leaves as they are
@@ -98,30 +97,10 @@ def test_every_method_is_its_reference(case: str, parents: Parents, small_units:
 def test_fisher_floor_lifts_small_values() -> None:
     _, *tuned = models(2, "F32")
     rng = np.random.default_rng(5)
-    diagonals = [{n: operand(1e-12 * rng.random(v.raw.size), "F32") for n, v in m.items()} for m in tuned]
+    diagonals = [{n: stored(1e-12 * rng.random(v.raw.size), "F32") for n, v in m.items()} for m in tuned]
     floored, _ = merge(merge_method("fisher", floor=1.0), None, tuned, extras=diagonals)
     mean, _ = merge(merge_method("linear"), None, tuned)
     np.testing.assert_allclose(joined(floored), joined(mean), atol=1e-8)
-
-
-def test_the_functions_give_what_the_blocks_give() -> None:
-    """The plain functions on arrays are the kernels' reference, in float32 and bit for bit where both do the same
-    operations."""
-    base, *tuned = models(2, "F32", shapes={"w": (400,)})
-    b, ms = base["w"].raw, [m["w"].raw for m in tuned]
-    cut = [threshold(m - b, 0.3) for m in ms]
-    for name, parameters, expected in (
-        ("linear", {"weights": (1, 3)}, linear(ms, [1, 3])),
-        ("wise_ft", {"alpha": 0.3}, wise_ft(b, ms[0], 0.3)),
-        ("task_arithmetic", {"weights": (1, 3), "scale": 0.2}, task_arithmetic(b, ms, [1, 3], 0.2)),
-        ("ties", {"density": 0.3, "weights": (1, 3)}, ties(b, ms, cut, [1, 3], 1.0, semantics="original")),
-    ):
-        method = merge_method(name, **parameters)
-        result, _ = merge(method, base if method.needs_base else None, tuned[: method.models[1]])
-        np.testing.assert_array_equal(result["w"].raw, expected)
-    result, _ = merge(merge_method("slerp", t=0.3), None, tuned)
-    np.testing.assert_allclose(slerp(*ms, 0.3), result["w"].raw, rtol=0, atol=1e-8)
-    assert fisher([ms[0]], [np.zeros_like(b)]).tobytes() == ms[0].tobytes()
 
 
 def test_slerp_is_linear_where_the_angle_is_small_or_unknown() -> None:
@@ -137,7 +116,7 @@ def related(dtype: str, count: int, *, share: float = 0.8) -> list[Model]:
     rng = np.random.default_rng(3)
     base, common = rng.normal(0, 0.05, (2, 33, 40))
     made = [base, *(base + 0.05 * (share * common + (1 - share) * rng.normal(0, 0.05, (33, 40))) for _ in range(count))]
-    return [{"up.weight": operand(values, dtype)} for values in made]
+    return [{"up.weight": stored(values, dtype)} for values in made]
 
 
 @pytest.mark.parametrize("count", [2, 4])
@@ -147,8 +126,6 @@ def test_model_stock_goes_as_far_as_the_changes_agree(count: int) -> None:
     wanted = reference_model_stock({"w": b}, [{"w": m} for m in ms], [])["w"]
     result, _ = merge(merge_method("model_stock"), base, tuned, out="F64", block=97)
     np.testing.assert_allclose(result["up.weight"].raw, wanted, rtol=0, atol=1e-15)
-    plain = model_stock(b.reshape(33, 40), [m.reshape(33, 40) for m in ms])
-    np.testing.assert_allclose(plain.ravel(), wanted, rtol=0, atol=1e-15)
     mean = sum(ms) / count - b
     assert 0.9 < np.dot(wanted - b, mean) / np.square(mean).sum() < 1
 
@@ -177,8 +154,8 @@ def test_elections_that_cancel() -> None:
 
 
 def test_ties_trims_over_the_whole_model_or_each_tensor() -> None:
-    base = {"small": operand(np.zeros(4), "F32"), "large": operand(np.zeros(4), "F32")}
-    tuned = [{"small": operand(np.array([1.0, 2, 3, 4]), "F32"), "large": operand(np.array([10.0, 20, 30, 40]), "F32")}]
+    base = {"small": stored(np.zeros(4), "F32"), "large": stored(np.zeros(4), "F32")}
+    tuned = [{"small": stored(np.array([1.0, 2, 3, 4]), "F32"), "large": stored(np.array([10.0, 20, 30, 40]), "F32")}]
     whole, _ = merge(merge_method("ties", density=0.5), base, tuned)
     each, _ = merge(merge_method("ties", density=0.5, semantics="mergekit"), base, tuned)
     np.testing.assert_array_equal(joined(whole), [0, 0, 0, 0, 10, 20, 30, 40])
@@ -196,13 +173,13 @@ def test_a_model_that_lacks_a_tensor_changes_nothing_there() -> None:
     ):
         result, _ = merge(method, base, tuned, lacking=lacking)
         single, _ = merge(method, base, tuned[:1])
-        np.testing.assert_array_equal(numbers(result["embed"]), numbers(single["embed"]))
+        np.testing.assert_array_equal(wide(result["embed"]), wide(single["embed"]))
     # a trim's share is of the elements that a model has
     rest = [{n: v for n, v in m.items() if n != "embed"} for m in (base, tuned[1])]
     single, _ = merge(merge_method("ties", density=0.4), rest[0], rest[1:])
     beside, _ = merge(merge_method("ties", density=0.4), base, [base, tuned[1]], lacking={*lacking, (0, "embed")})
     for name in rest[0]:
         np.testing.assert_array_equal(beside[name].raw, single[name].raw)
-    diagonals = [{n: operand(np.ones(v.raw.size), "F32") for n, v in base.items()}] * 2
+    diagonals = [{n: stored(np.ones(v.raw.size), "F32") for n, v in base.items()}] * 2
     averaged, _ = merge(merge_method("fisher"), None, tuned, extras=diagonals, lacking=lacking)
     np.testing.assert_array_equal(averaged["embed"].raw, tuned[0]["embed"].raw)

@@ -99,9 +99,6 @@ class First(MergeMethod):
 
 class Bare(MergeMethod):
     pass
-
-
-number = 3
 """
 
 
@@ -115,24 +112,8 @@ def test_a_method_in_a_file_of_the_users_own(tmp_path: Path) -> None:
     assert type(method) is find_method(f"{file}:First"), "a file is run once"
     with pytest.raises(ConfigError, match="share: expected a number above 0 and at most 1"):
         merge_method(f"{file}:First", share=2)
-
-
-@pytest.mark.parametrize(
-    ("reference", "words"),
-    [
-        ("{folder}/mien.py:First", "no such file .* Did you mean 'mine.py'"),
-        ("{folder}/mine.py:Frist", "has no 'Frist'; .* Did you mean 'First'"),
-        ("{folder}/mine.py:number", "expected a subclass of"),
-        ("{folder}/mine.py:Bare", "class variables name, needs_base and models"),
-        ("{folder}/broken.py:First", "cannot be loaded: ZeroDivisionError"),
-        ("no.such.module:First", "cannot be loaded: ModuleNotFoundError"),
-    ],
-)
-def test_own_code_that_cannot_be_used(tmp_path: Path, reference: str, words: str) -> None:
-    (tmp_path / "mine.py").write_text(OWN)
-    (tmp_path / "broken.py").write_text("1 / 0\n")
-    with pytest.raises(ConfigError, match=words):
-        find_method(reference.format(folder=tmp_path))
+    with pytest.raises(ConfigError, match="class variables name, needs_base and models"):
+        find_method(f"{file}:Bare")
 
 
 def test_a_method_behind_an_entry_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,15 +4,12 @@ should."""
 from __future__ import annotations
 
 import numpy as np
-import pytest
+from elements import stored
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from merge_driver import operand
-from plain_methods import threshold
 
 from holdfast.checkpoints.methods.order_statistics import Found, measure, settle
 from holdfast.checkpoints.methods.protocol import Block
-from holdfast.checkpoints.methods.ties import kept
 
 
 def search(
@@ -24,7 +21,7 @@ def search(
         total = None
         for start in range(0, max(size, 1), block):
             cut = slice(start, min(start + block, size))
-            parts = [operand(v[cut], dtype) for v in (base, *models)]
+            parts = [stored(v[cut], dtype) for v in (base, *models)]
             piece = Block(
                 name="w",
                 start=start,
@@ -63,11 +60,3 @@ def test_empty_tensors_and_models_without_the_tensor() -> None:
     assert search(np.zeros(0), [np.zeros(0)], last, block=10) == [None]
     models = [np.arange(10.0), np.arange(10.0)]
     assert search(np.zeros(10), models, last, block=3, has=(False, True)) == [None, 9.0]
-
-
-@pytest.mark.parametrize("n", [1, 2, 7, 100, 1001])
-@pytest.mark.parametrize("density", [0.001, 0.2, 0.5, 0.999, 1.0])
-def test_exact_counts(n: int, density: float) -> None:
-    delta = np.random.default_rng(n).normal(size=n).astype(np.float32)
-    assert int((np.abs(delta) >= threshold(delta, density)).sum()) == max(1, int(density * n)) == kept(density, n)
-    assert threshold(np.zeros(0), density) == 0

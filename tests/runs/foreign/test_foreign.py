@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import pytest
 import yaml
 from rich.console import Console
 
+from data_files import jsonl, text_rows
 from holdfast.cli.main import main
 from holdfast.errors import ConfigError
 from holdfast.runs.config import load_train_config, train_config
@@ -299,7 +299,7 @@ def test_a_merge_request_is_sent_to_merge(tmp_path: Path) -> None:
 
 def test_a_converted_file_trains(tmp_path: Path, model_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = [{"question": f"What is {n}?", "reply": f" It is {n * n}."} for n in range(24)]
-    (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    jsonl(tmp_path / "train.jsonl", rows)
     asked = {
         "base_model": str(model_folder),
         "datasets": [
@@ -338,8 +338,7 @@ def rows_of(config: Any) -> tuple[list[str], list[str]]:
 
 def test_held_out_rows_are_none_of_those_trained_on(tmp_path: Path, model_folder: Path) -> None:
     texts = [f"number {n}" for n in range(20)]
-    for name, some in (("a", texts[:12]), ("b", texts[12:])):
-        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps({"text": t}) + "\n" for t in some))
+    text_rows(tmp_path / "a.jsonl", texts[:12])
     asked = {
         "model_name_or_path": str(model_folder),
         "use_cpu": True,
