@@ -11,10 +11,10 @@ import torch
 from safetensors.torch import load_file
 
 from holdfast.records.run import RunFolder
-from runs import test_bad_input
-from runs.test_bad_input import Say
+from runs import conftest, test_run_bad_input
+from runs.test_run_bad_input import Say
 
-place, say = test_bad_input.place, test_bad_input.say
+place, say = conftest.place, test_run_bad_input.say
 
 
 def no_space_system(*_: Any, **__: Any) -> None:

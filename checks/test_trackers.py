@@ -15,10 +15,11 @@ from typing import Any
 import pytest
 
 from holdfast.records.run import RunFolder
-from runs import test_tracking
-from runs.test_tracking import SECRET, check, run_of
+from runs import conftest, test_tracking
+from runs.test_tracking import SECRET, check
+from small_runs import run_of
 
-settings = test_tracking.settings
+least, settings = conftest.least, test_tracking.settings
 
 
 def test_mlflow(settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -16,11 +16,26 @@ from typing import Any
 import pytest
 import yaml
 
+from data_files import text_rows
 from holdfast.runs.config import given_words
-from runs import test_nodes
+from tiny import SENTENCES
 
-place = test_nodes.place
 CLUSTER = Path(__file__).resolve().parents[1] / "configs" / "cluster"
+
+
+@pytest.fixture
+def place(tmp_path: Path, model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model").symlink_to(model_folder)
+    text_rows("train.jsonl", [f"{number}. {sentence}" for number in range(8) for sentence in SENTENCES])
+    settings = {
+        "model_name_or_path": "model", "dataset_name": "train.jsonl", "max_steps": 6, "optim": "sgd",
+        "learning_rate": 0.1, "lr_scheduler_type": "constant", "logging_steps": 2, "save_steps": 3, "max_length": 64,
+        "retention": [{"label_annealing": {"weight": 1.0}}, {"l2": {"coefficient": 0.1}}], "report_to": "none",
+        "evaluation": {"keep": ["train.jsonl"]}, "use_cpu": True,
+    }  # fmt: skip
+    (tmp_path / "run.yaml").write_text(json.dumps(settings))
+    return tmp_path
 
 
 def free_port() -> int:

@@ -17,12 +17,12 @@ from safetensors.torch import load_file
 from extending import REFERENCE, write_method
 from holdfast.cli.main import main
 from holdfast.records.run import RunFolder
-from runs import test_streaming
-from runs.test_streaming import run_of
+from runs import conftest, test_run_streaming
+from small_runs import run_of
 from tiny import SENTENCES
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(240)]
-settings = test_streaming.settings
+least, settings = conftest.least, test_run_streaming.settings
 WRAPPER = """
 import sys
 from holdfast.cli.main import main

@@ -90,7 +90,7 @@ def _videos(name: str) -> Any:
 
 def _or_without_videos(kind: type) -> type:
     """A processor's class, which takes anything for what reads videos where torchvision is missing. Such a one does
-    not load from its folder again; the real one does (tests/runs/test_vision_runs.py, where torchvision is there)."""
+    not load from its folder again; the real one does (tests/runs/test_run_vision.py, where torchvision is there)."""
     from transformers.utils import is_torchvision_available
 
     if is_torchvision_available():

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
+from elements import whole
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_vocabulary import Memory, whole
+from test_vocabulary import Memory
 
 from holdfast.checkpoints.dtypes import decode
 from holdfast.checkpoints.vocabulary import RowMappedSource

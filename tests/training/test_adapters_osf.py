@@ -152,7 +152,7 @@ def test_osf_from_the_command_line_to_a_measured_adapter(place):
     from transformers import AutoModelForCausalLM
 
     osf = "--use_peft --peft_method osf --osf_effective_rank 0.75 --retention label_annealing:weight=0.5"
-    assert main(train_words(*osf.split(), "--source", "prose.jsonl")) == 0
+    assert main(train_words(*osf.split(), "--keep", "prose.jsonl")) == 0
     record = RunFolder("out").read()
     assert record.status == "finished"
     assert record.training["teacher"]["name"] == "adapter_off"
