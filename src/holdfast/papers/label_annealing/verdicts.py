@@ -60,6 +60,8 @@ BETTER = 0.1
 """Of what direct fine-tuning loses: the least by which one method is better than another."""
 STEP = 0.1
 """Of what direct fine-tuning gains or loses: what a monotone curve may go back between two of its points."""
+IN_THE_PAPER = {"keep": "source", "learn": "target"}
+"""What the paper calls the two sides."""
 _SHARES = {
     "keep": ("source loss avoided", "share of direct's loss"),
     "learn": ("target gain kept", "share of direct's gain"),
@@ -72,7 +74,7 @@ _SHARES = {
 
 def learns_and_forgets(study: StudyRecord, level: float) -> list[Part]:
     """Direct fine-tuning gains on the target and loses on the source."""
-    learn, keep = (_gain_of_direct(study, side, side, level) for side in ("learn", "keep"))
+    learn, keep = (_gain_of_direct(study, side, IN_THE_PAPER[side], level) for side in ("learn", "keep"))
     learns = above(learn, _least(study, "learn"), yes="it learns the target", no="it learns too little of the target")
     no = "it forgets too little to count"
     forgets = below(keep, -_least(study, "keep"), yes="direct fine-tuning forgets", no=no)
@@ -175,7 +177,7 @@ def curve(study: StudyRecord, level: float) -> list[Part]:
         points = [(f"{line.name} {strength:g}", gain(trial, study, side)) for strength, trial in line.members]
         condition = monotone(
             points,
-            what={"keep": "what is kept", "learn": "what is learnt"}[side],
+            what=IN_THE_PAPER[side],
             rises=rises,
             least=BETTER * by_direct,
             margin=STEP * by_direct,
