@@ -1,4 +1,4 @@
-"""A whole study in a few lines: two jobs, two seeds, two worlds, one claim, a page. It shows what the engine gives."""
+"""The engine on a whole study in a few lines: two jobs, two seeds, two worlds, one claim, a page."""
 
 from __future__ import annotations
 
