@@ -11,13 +11,13 @@ import time
 
 from holdfast.papers.claims.rules import HOLDS
 from holdfast.studies.engine.session import execute_study, open_existing
-from studies.test_toy_study import WAIT, ToyStudy, quiet, toy
+from studies.test_engine_session import WAIT, ToyStudy, quiet, toy
 
 
 def test_two_workers_do_it_interrupted_and_continued(tmp_path):
     """Ctrl-C while both jobs run; the same call goes on, and what was made stays as it is."""
     out = tmp_path / "toy"
-    start = f"import studies.test_toy_study as t, pathlib; t.execute_study(t.toy(pathlib.Path({str(out)!r})))"
+    start = f"import studies.test_engine_session as t, pathlib; t.execute_study(t.toy(pathlib.Path({str(out)!r})))"
     words = [sys.executable, "-c", start]
     process = subprocess.Popen(
         words, env={**os.environ, WAIT: "1.5", "PYTHONPATH": os.pathsep.join(sys.path)}, stderr=subprocess.PIPE

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from evaluation import test_answers
+from evaluation import test_answer_distribution
 from evaluation.conftest import make_model, make_tokenizer, measured
-from evaluation.test_answers import agrees, ids_of
+from evaluation.test_answer_distribution import agrees, ids_of
 from holdfast.errors import DataError, ModelError
 from holdfast.evaluation.kinds.multiple_choice_letters import LettersEntry, lettered_prompt
 from holdfast.evaluation.measures import check
@@ -32,7 +32,7 @@ ROWS = [
 ]
 
 
-spaced = test_answers.spaced
+spaced = test_answer_distribution.spaced
 
 
 @pytest.fixture(scope="module")
