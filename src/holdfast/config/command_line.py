@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from holdfast.config.declare import Meta, Setting, settings_of
+from holdfast.config.declare import Meta, Setting, current_name, settings_of
 from holdfast.config.decode import Given, coerce_all, decode
 from holdfast.config.help import Help, Section, help_topic, wrapped
 from holdfast.config.synonyms import did_you_mean_key
@@ -184,7 +184,7 @@ def parse_words(argv: Sequence[str], known: Mapping[str, Setting]) -> Given:
         name, equals, attached = word[2:].partition("=")
         name = name.replace("-", "_")
         negated = name.startswith("no_") and name not in known
-        setting = known.get(name[3:] if negated else name)
+        setting = known.get(current_name(name[3:] if negated else name, known))
         if setting is None or (negated and not setting.is_switch) or setting.meta.positional:
             given.mistakes.append(Mistake(path=(), text=_unknown_option(name, known)))
             while words and not _ends_values(words[0]):

@@ -66,6 +66,8 @@ class Meta:
     """Left out of `--help` and the tables: what a command hands to its own workers."""
     yaml: bool = True
     """Whether a YAML file may set it."""
+    former: tuple[str, ...] = ()
+    """Names that the key had before. They are read, and stand in no help and no schema."""
     parse: Callable[[Any], Any] | None = None
     """Takes the value as given, in place of coercion by type, and returns the setting's; raises ValueError, whose text
     (if any) is what was expected. It sees the value of a YAML or the text of a command line."""
@@ -123,6 +125,15 @@ class Setting:
             return "one of " + ", ".join("null" if c is None else str(c) for c in self.choices)
         words = dict.fromkeys(type_in_words(hint) for hint in self.types)
         return " or ".join(words) + bounds_in_words(self.meta)
+
+
+def current_name(name: str, known: Mapping[str, Setting]) -> str:
+    """The name of a key that is written with one that it had before; any other name as it is."""
+    if name not in known:
+        for setting in known.values():
+            if name in setting.meta.former:
+                return setting.name
+    return name
 
 
 def _origin_of(hint: Any) -> Any:
@@ -194,8 +205,16 @@ def _setting(field: dataclasses.Field[Any], hint: Any, doc: str) -> Setting:
 def _unwrap(hint: Any) -> tuple[Any, Meta | None]:
     if typing.get_origin(hint) is typing.Annotated:
         inner, *marks = typing.get_args(hint)
-        return inner, next((m for m in marks if isinstance(m, Meta)), None)
+        metas = [mark for mark in marks if isinstance(mark, Meta)]
+        return inner, functools.reduce(_over, metas) if metas else None
     return hint, None
+
+
+def _over(inner: Meta, outer: Meta) -> Meta:
+    """What an annotation says, and over it what is said where it is used."""
+    defaults = Meta()
+    said = {f.name: getattr(outer, f.name) for f in dataclasses.fields(Meta)}
+    return dataclasses.replace(inner, **{name: v for name, v in said.items() if v != getattr(defaults, name)})
 
 
 def union(hint: Any) -> tuple[tuple[Any, ...], bool]:

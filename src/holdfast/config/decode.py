@@ -14,7 +14,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from holdfast.config.declare import Setting, settings_of
+from holdfast.config.declare import Setting, current_name, settings_of
 from holdfast.config.synonyms import did_you_mean_key
 from holdfast.config.values import Mistake, Path, Refused, coerce
 from holdfast.errors import ConfigError
@@ -105,7 +105,7 @@ def decode(
     """
     known = {s.name: s for s in settings_of(cls)}
     found, mistakes = coerce_all(known, values, also=also)
-    unknown = any(plain_key(k) not in known for k in values)
+    unknown = any(current_name(plain_key(k), known) not in known for k in values)
     refused = {m.path[0] for m in mistakes if m.path}
     if defaults is not None:
         found = {s: getattr(defaults, s) for s in known} | found
@@ -123,7 +123,7 @@ def decode(
         if not absent:
             raise
         problems = []  # a rule that cannot do without what is missing
-    sound = {plain_key(k) for k in values} - refused
+    sound = {current_name(plain_key(k), known) for k in values} - refused
     partial = bool(refused or absent)
     mistakes += [m for m in problems if not partial or (m.path and m.path[0] in sound)]
     return (None, mistakes) if mistakes else (value, [])
@@ -188,7 +188,7 @@ def coerce_all(
     mistakes: list[Mistake] = []
     spelled: dict[str, str] = {}
     for key, value in values.items():
-        name = plain_key(key)
+        name = current_name(plain_key(key), known)
         if name not in known:
             text = unknown_key(str(key), [*known, *also])
             mistakes.append(Mistake(path=(), text=text, key=str(key)))

@@ -108,6 +108,8 @@ class Entry:
 
     kind: ClassVar[str] = ""
     """Its name in `kinds.KINDS`, and its key in a suite unless `written` is false."""
+    former: ClassVar[str] = ""
+    """The name that the kind had before, which suites may still have."""
     written: ClassVar[bool] = True
     """Whether a suite has a key for it."""
     source: ClassVar[str] = "data"

@@ -55,7 +55,9 @@ class WhatSettings:
     """Shipped suites (--help suites) or YAML files."""
     tasks: Annotated[tuple[str, ...], Meta(repeatable=True, metavar="TASK")] = ()
     """Tasks and groups of lm-evaluation-harness, or task YAMLs."""
-    answer_distribution: Annotated[tuple[str, ...], Meta(repeatable=True, metavar="TASK", section="entries")] = ()
+    answer_distribution: Annotated[
+        tuple[str, ...], Meta(repeatable=True, metavar="TASK", section="entries", former=("answers",))
+    ] = ()
     """Tasks of which the distribution at the answer position is measured: mass on the options, entropy."""
     perplexity: Annotated[tuple[str, ...], Meta(repeatable=True, metavar="FILE")] = ()
     """Held-out text, in any format that 'holdfast train' reads."""

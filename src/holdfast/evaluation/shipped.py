@@ -19,6 +19,7 @@ from holdfast.evaluation.entries import (
     Entry,
     EvaluationPlan,
 )
+from holdfast.evaluation.former_names import current_section
 from holdfast.evaluation.kinds import KINDS
 from holdfast.evaluation.kinds.task import TaskEntry
 from holdfast.support.own_code import is_reference
@@ -86,9 +87,9 @@ def read_suites(names: Sequence[str], *, decided: Collection[str] = ()) -> tuple
             # a training config has its suites below `evaluation:`
             suite = file.values.get("evaluation", file.values)
             if not isinstance(suite, Mapping):
-                problems.append(f"{path}: expected suites such as `source:` with a list of entries, got {show(suite)}.")
+                problems.append(f"{path}: expected suites such as `keep:` with a list of entries, got {show(suite)}.")
                 continue
-            for title, first, advice in _join(merged, suite, path, sources):
+            for title, first, advice in _join(merged, current_section(suite), path, sources):
                 if advice is not _ONE_VALUE or title not in decided:
                     clashes.setdefault((first.stem, path.stem, advice), []).append(title)
     for (first_name, second_name, advice), titles in clashes.items():

@@ -73,6 +73,7 @@ from holdfast.evaluation.entries import (
     PlanSettings,
     names_of,
 )
+from holdfast.evaluation.former_names import current_section
 from holdfast.evaluation.kinds import KINDS
 from holdfast.evaluation.kinds.code import CodeEntry
 from holdfast.evaluation.kinds.own import OwnEntry
@@ -139,10 +140,10 @@ def decode_evaluation(config: Any, *, base_dir: str | Path | None = None) -> tup
     if config is None:
         return EvaluationPlan(), []
     if not isinstance(config, Mapping):
-        text = f"expected suites such as `source:` with a list of entries, got {show(config)}."
+        text = f"expected suites such as `keep:` with a list of entries, got {show(config)}."
         return EvaluationPlan(), [Mistake(path=(), text=text)]
     base = Path(base_dir) if base_dir is not None else None
-    merged, mistakes = _with_suites({str(key): value for key, value in config.items()}, base)
+    merged, mistakes = _with_suites(current_section(config), base)
     known = {setting.name: setting for setting in settings_of(SuiteSettings)}
     settings, wrong = coerce_all(known, {key: value for key, value in merged.items() if key in known})
     mistakes += wrong

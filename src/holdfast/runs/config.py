@@ -202,7 +202,7 @@ def read_file(path: str | None) -> Given:
             f"{path} was written for {tool.table['title']} ({marks}, ...). 'holdfast convert {path} --output run.yaml' "
             f"writes the same for holdfast, or names what has no counterpart."
         )
-    for name in file.take("keep", "learn"):
+    for name in file.take("keep", "learn", "source", "target"):
         file.mistakes.append(Mistake(path=(name,), text="goes under 'evaluation:'."))
     return file
 

@@ -202,9 +202,9 @@ class OwnSettings:
     evaluation: Annotated[dict[str, Any] | None, Meta(metavar="'{batch_size: 4}'", section="evaluation")] = None
     """What is measured before and after: keep (must be kept) and learn (is learnt). The option replaces the YAML's
     section."""
-    keep: Annotated[tuple[str, ...], Meta(repeatable=True, yaml=False, metavar="FILE|TASK")] = ()
+    keep: Annotated[tuple[str, ...], Meta(repeatable=True, yaml=False, metavar="FILE|TASK", former=("source",))] = ()
     """What is to be kept; measured before and after. Added to evaluation.keep."""
-    learn: Annotated[tuple[str, ...], Meta(repeatable=True, yaml=False, metavar="FILE|TASK")] = ()
+    learn: Annotated[tuple[str, ...], Meta(repeatable=True, yaml=False, metavar="FILE|TASK", former=("target",))] = ()
     """What is to be learnt; measured likewise. Added to evaluation.learn."""
     data: Annotated[Templates | None, Meta(metavar="'{text: \"{title}\"}'", section="data")] = None
     """Templates that turn columns into training text: text, or prompt and completion."""

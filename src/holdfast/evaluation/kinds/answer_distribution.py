@@ -26,6 +26,7 @@ class AnswerDistributionEntry(TaskEntry):
     """One lm-evaluation-harness task or group of tasks, measured by the distribution at the answer position."""
 
     kind = "answer_distribution"
+    former = "answers"
     name_suffix = "-answers"
     without = ("metric", "samples", "temperature")
     served = False

@@ -28,6 +28,7 @@ class ClassificationEntry(DataEntry):
     """Texts to be classified by the likelihood of each class's name."""
 
     kind = "classification"
+    former = "classes"
     without = ("chat_template_kwargs",)
 
     prompt: Template

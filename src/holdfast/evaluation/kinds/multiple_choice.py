@@ -29,6 +29,7 @@ class MultipleChoiceEntry(QuestionsEntry):
     answer (the right option's index from 0)."""
 
     kind = "multiple_choice"
+    former = "choices"
 
     length_normalised: bool = True
     """Divides an option's log-likelihood by its tokens; false takes the sum."""

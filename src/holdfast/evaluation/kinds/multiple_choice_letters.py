@@ -39,6 +39,7 @@ class LettersEntry(QuestionsEntry):
     rows as of choices."""
 
     kind = "multiple_choice_letters"
+    former = "lettered"
     served = False
     most_options = len(LETTERS)
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
+from holdfast.config.declare import Meta
 from holdfast.data.layouts import BadRow
 from holdfast.data.vision import MARKER, undecoded
 from holdfast.evaluation.entries import DataEntry, Processor, WordOrNone, are_options
@@ -35,7 +36,7 @@ class QuestionsEntry(DataEntry):
     """The prompt becomes a user's message in the tokenizer's chat template, and an option begins the reply."""
     group: WordOrNone = None
     """Column whose values the report draws apart, such as the subject."""
-    cluster: WordOrNone = None
+    cluster: Annotated[WordOrNone, Meta(former=("unit",))] = None
     """Column that questions about the same thing share: they are one sample, whose accuracy is their mean. Without it
     questions that hang together count as so many samples, and intervals are too narrow."""
 

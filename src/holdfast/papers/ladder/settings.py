@@ -189,7 +189,7 @@ class LadderSettings(_Training, _Models, SeedSettings, BaseStudySettings):
     {task: NAME}."""
     overlap: Literal["refuse", "keep"] = "refuse"
     """What is done where the text holds what is measured on: nothing is trained, or the page says so."""
-    toy: Annotated[str | None, Meta(json_schema=_toy_schema)] = None
+    toy: Annotated[str | None, Meta(json_schema=_toy_schema, former=("small",))] = None
     """Make the text offline: pretraining, or pretraining_tiny."""
 
     def problems(self) -> list[Mistake | str]:

@@ -112,7 +112,7 @@ class TaskSettings:
     """Keys of 'holdfast train' for this task: its data, and what differs from the common ones."""
     validation: list[Any] = field(default_factory=list)
     """Entries as in 'holdfast train'; the first one chooses the learning rate."""
-    learn: list[Any] = field(default_factory=list)
+    learn: Annotated[list[Any], Meta(former=("test",))] = field(default_factory=list)
     """Entries as in 'holdfast train'; the first one is reported."""
     held_out: str | None = None
     """Rows like those that are trained on, which early stopping looks at; default: the data of the first validation
@@ -244,7 +244,7 @@ class _What:
     """What is learnt, by name: `train` (its data at least), `validation`, whose first entry chooses the learning rate,
     and `learn`, whose first entry is reported. A task with images: `align`, the vision tower, and how its projector is
     trained."""
-    keep: list[Any] = field(default_factory=list)
+    keep: Annotated[list[Any], Meta(former=("generalist",))] = field(default_factory=list)
     """What should be kept: entries as in 'holdfast train'; the first one leads."""
 
 
@@ -260,7 +260,7 @@ class _How:
     per_device_train_batch_size or lr_scheduler_type, make further arms."""
     early_stopping: Annotated[bool, Meta(section="refinements")] = True
     """Ends a fine-tuning after the epoch that no longer lowers the held-out loss, and takes the best epoch's model."""
-    max_perplexity: Annotated[float | None, Meta(gt=1, section="refinements")] = None
+    max_perplexity: Annotated[float | None, Meta(gt=1, section="refinements", former=("most_perplexity",))] = None
     """Leaves learning rates aside that bring the first text under `keep` to this perplexity at any budget, in
     figures at one rate (6 in the paper's figure 5)."""
     overlap: Annotated[Literal["refuse", "keep"], Meta(section="refinements")] = "refuse"
@@ -276,7 +276,7 @@ class OvertrainingSettings(_How, _What, SeedSettings, BaseStudySettings):
     toy_start: ClassVar[str] = "tasks"
 
     name: str = "overtraining"
-    toy: Annotated[str | None, Meta(json_schema=_toy_schema)] = None
+    toy: Annotated[str | None, Meta(json_schema=_toy_schema, former=("small",))] = None
     """Make tasks and held-out text offline, for a ladder of the same small world: overtraining, overtraining_tiny,
     pictures or pictures_tiny."""
     keep_weights: Literal["all", "none"] = "none"

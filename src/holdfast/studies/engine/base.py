@@ -117,6 +117,19 @@ class StudyConfigBase(Generic[A]):
     # -------------------------------------------------------------------------------------------------------- checking
 
     @staticmethod
+    def current_keys(values: Mapping[str, Any]) -> dict[str, Any]:
+        """Values whose key is another than the one that they had before, where `Meta.former` cannot tell: a word under
+        `keep` says whose weights stay."""
+        current = dict(values)
+        if isinstance(current.get("keep"), str) and "keep_weights" not in current:
+            current["keep_weights"] = current.pop("keep")
+        vary = current.get("vary")
+        if isinstance(vary, Mapping) and "retention" in vary and "arms" not in current:
+            current["arms"] = vary["retention"]
+            current["vary"] = {key: value for key, value in vary.items() if key != "retention"}
+        return current
+
+    @staticmethod
     def normalised(request: Any) -> Any:
         """Settings with those that follow from others where they were left out."""
         return request
@@ -191,6 +204,7 @@ class StudyConfigBase(Generic[A]):
             ConfigError: with every mistake at once.
         """
         request = values if isinstance(values, Given) else Given(values=dict(values), file=source)
+        request.values = cls.current_keys(request.values)
         settings, mistakes = decode(cls.settings_class, request.set_here(cls.settings_class))
         request.check(mistakes)
         assert settings is not None

@@ -69,5 +69,5 @@ class SeedSettings:
 class ToySettings:
     """The key of a study whose base can be a small model that is made on the spot."""
 
-    toy: Annotated[str | None, Meta(json_schema=toy_settings.settings_schema, last=True)] = None
+    toy: Annotated[str | None, Meta(json_schema=toy_settings.settings_schema, last=True, former=("small",))] = None
     """Build a small base and data offline, for a study of minutes."""

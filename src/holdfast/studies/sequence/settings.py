@@ -56,7 +56,7 @@ class TaskSettings:
 
     train: dict[str, Any] = field(default_factory=dict)
     """Keys of 'holdfast train' for this task: its data, and what differs from the common ones."""
-    learn: list[Any] = field(default_factory=list)
+    learn: Annotated[list[Any], Meta(former=("evaluation",))] = field(default_factory=list)
     """Entries as in 'holdfast train'; the first one is the task's score. A `perplexity` entry is also measured while
     later tasks are trained."""
 
@@ -121,13 +121,13 @@ class SequenceSettings(SeedSettings, ToySettings, BaseStudySettings):
     """Tasks by name, each with `train` (its data at least) and `learn` (entries; the first is its score)."""
     evaluation: Annotated[dict[str, Any], Meta(json_schema=_shared_schema)] = field(default_factory=dict)
     """What all tasks share in measuring: batch_size, confidence, seed, allow_code_execution."""
-    keep: list[Any] = field(default_factory=list)
+    keep: Annotated[list[Any], Meta(former=("source",))] = field(default_factory=list)
     """What the base knows and should keep beside the tasks: entries that every model is measured on."""
     orders: Annotated[tuple[tuple[str, ...], ...], Meta(json_schema=_lists_of_names)] = ()
     """In which orders the tasks are trained; default: as they are listed."""
     arms: list[Any] = field(default_factory=lambda: [SEQUENTIAL, SINGLE, MULTITASK])
     """Ways of training: sequential, single, multitask, `merge: {method, weights}`, or retention methods."""
-    from_first_task: bool = False
+    from_first_task: Annotated[bool, Meta(former=("hold_first",))] = False
     """Methods act in the first task too, which otherwise all arms train alike: what the base knows is to be kept. Those
     that need data of earlier tasks act from the second on."""
     continue_from: str = ""

@@ -101,6 +101,16 @@ class StagesConfig(StudyConfigBase[StagesSettings]):
             for arm in self.arms if self.request.train else ():
                 yield "train", {**_replaced(self.tuning(arm), texts), **checked}
 
+    @staticmethod
+    def current_keys(values: Mapping[str, Any]) -> dict[str, Any]:
+        """A list under `evaluation` says what is kept, and `measuring` what all measuring shares, as before."""
+        current = StudyConfigBase.current_keys(values)
+        if isinstance(current.get("evaluation"), list) and "keep" not in current:
+            current["keep"] = current.pop("evaluation")
+        if "measuring" in current and "evaluation" not in current:
+            current["evaluation"] = current.pop("measuring")
+        return current
+
     def resumable_changes(self, old: Mapping[str, Any]) -> set[str]:
         """What is judged anew from what was measured. A remedy may come later: its steps are the last ones."""
         judged = {"keep_weights", "margin", "tolerance", "control_tolerance", "even_at_chance"}

@@ -128,6 +128,7 @@ class StagesSettings(ToySettings, BaseStudySettings):
         Meta(
             parse=read_mapping,
             metavar="METHOD",
+            former=("remedy",),
             expected="a retention method, as label_annealing or {label_annealing: {weight: 1}}",
             json_schema=lambda: {"anyOf": [{"type": "string"}, {"type": "object", "maxProperties": 1}]},
         ),

@@ -61,9 +61,9 @@ class Objectives:
     """What a trial is judged by: entries of the evaluation section, as names, `name/metric`, or as (suite, name,
     metric) in a study that was read before."""
 
-    learn: Entries = ()
+    learn: Annotated[Entries, Meta(former=("target",))] = ()
     """What is learnt; several: their mean. Default: all of the suite of that name."""
-    keep: Entries = ()
+    keep: Annotated[Entries, Meta(former=("source",))] = ()
     """What is to be kept, likewise."""
     validation: Entries = ()
     """What direct fine-tuning's rate and the trial are chosen by in place of `learn`, which then only reports: other

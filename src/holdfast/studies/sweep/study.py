@@ -187,6 +187,7 @@ class StudyConfig(StudyConfigBase[SweepSettings]):
     ) -> StudyConfig:
         """See `study_config`."""
         request = values if isinstance(values, Given) else Given(values=dict(values))
+        request.values = cls.current_keys(request.values)
         known = {setting.name: setting for setting in settings_of(SweepSettings)}
         sound, mistakes = coerce_all(known, request.set_here(SweepSettings))
         refused = {mistake.path[0] for mistake in mistakes if mistake.path}
