@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
+from holdfast.config.declare import current_name, settings_of
 from holdfast.config.decode import Given, decode
 from holdfast.config.synonyms import did_you_mean_key
 from holdfast.errors import ConfigError, UserError
@@ -76,6 +77,8 @@ class StudyConfigBase(Generic[A]):
 
     def differences(self, old: Mapping[str, Any]) -> list[str]:
         """What keeps the study whose `resolved` is `old` from being this one, a sentence each."""
+        known = {setting.name: setting for setting in settings_of(self.settings_class)}
+        old = {current_name(key, known): value for key, value in self.current_keys(old).items()}
         begun, now = self._with_defaults(old), self._with_defaults(self.resolved)
         if begun is None or now is None:
             begun, now = dict(old), self.resolved
