@@ -165,3 +165,12 @@ def test_mistakes_in_a_study(pair, news, changes, said):
     with pytest.raises(ConfigError) as caught:
         study_config({k: v for k, v in {**given, **changes}.items() if v is not None})
     assert said in str(caught.value)
+
+
+def test_a_study_that_was_begun_under_former_names_goes_on(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    config = study_config(WORLD)
+    names = {"toy": "small", "keep_weights": "keep"}
+    old = {names.get(key, key): value for key, value in config.resolved.items()}
+    assert config.differences(old) == []
+    assert config.differences({**old, "budgets": [1]})[0].startswith("budgets: was [1]")

@@ -49,7 +49,7 @@ class StudySettings(GridSettings, BaseStudySettings):
     widths: Annotated[tuple[int, ...], Meta(ge=1, section="toy_world")] = ()
     """Hidden sizes of the small world's models; the first has the whole grid, the others the first seed's world and the
     largest budget alone."""
-    toy: Literal["world"] | None = None
+    toy: Annotated[Literal["world"] | None, Meta(former=("small",))] = None
     """Build small models and new facts offline, for a study of minutes: each seed is a world of its own."""
     world: Annotated[dict[str, Any], Meta(parse=_read_world, json_schema=_world_schema, section="toy_world")] = field(
         default_factory=dict
