@@ -80,7 +80,7 @@ class Evidence(Generic[R]):
     """The record with one thing left out, by the name of what is left out: "seed 1", "the base llama-3"."""
 
     @classmethod
-    def of(cls, record: R, jobs: Iterable[Any], **about: Any) -> Evidence[R]:
+    def of(cls, record: R | None, jobs: Iterable[Any], **about: Any) -> Evidence[R]:
         """A study with its jobs (models, trials); `about` are the other fields."""
         return cls(record=record, waiting=sum(job.state in ("waiting", "running") for job in jobs), **about)
 
@@ -111,6 +111,24 @@ def judge_claims(statements: Iterable[Statement[R]], evidence: Mapping[str, Evid
     for number in _holm(holds):
         claims[number] = dataclasses.replace(claims[number], family=True)
     return claims
+
+
+def judge_records(
+    statements: Iterable[Statement[R]],
+    records: Mapping[str, Any],
+    evidence: Callable[[Any], Evidence[R]],
+) -> list[Claim]:
+    """`judge_claims` of records by recipe.
+
+    Args:
+        statements: of one paper.
+        records: finished or not; None: not run.
+        evidence: of a record.
+    """
+    studies: dict[str, Evidence[R]] = {}
+    for recipe, record in records.items():
+        studies[recipe] = Evidence(record=None) if record is None else evidence(record)
+    return judge_claims(statements, studies)
 
 
 def _judged(statement: Statement[R], evidence: Evidence[R]) -> Claim:
@@ -156,7 +174,10 @@ def _judged(statement: Statement[R], evidence: Evidence[R]) -> Claim:
 
 
 def _sentences(texts: Iterable[str]) -> str:
-    return " ".join(f"{text[:1].upper()}{text[1:]}." for text in dict.fromkeys(texts))
+    sentences = []
+    for text in dict.fromkeys(texts):
+        sentences.append(f"{text[:1].upper()}{text[1:]}.")
+    return " ".join(sentences)
 
 
 # ------------------------------------------------------------------------------------------- one alone, several at once
@@ -187,7 +208,10 @@ def _holm(holds: Sequence[Callable[[float], bool] | None]) -> set[int]:
     surviving: set[int] = set()
     while True:
         level = 1 - (1 - CONFIDENCE) / max(1, len(holds) - len(surviving))
-        more = {i for i, rule in enumerate(holds) if rule is not None and i not in surviving and rule(level)}
+        more = set()
+        for number, rule in enumerate(holds):
+            if rule is not None and number not in surviving and rule(level):
+                more.add(number)
         if not more:
             return surviving
         surviving |= more

@@ -21,7 +21,7 @@ from __future__ import annotations
 import copy
 import functools
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -113,7 +113,7 @@ class PaperClaims:
         known_size(size)
         console, out = console or Console(), Path(output_dir)
         folders = {recipe.name: out / recipe.name for recipe in recipes}
-        records = {name: self._read_if_any(folder) for name, folder in folders.items()}
+        records = self._read_all(folders)
         failures = []
         try:
             for number, recipe in enumerate(recipes, 1):
@@ -131,7 +131,7 @@ class PaperClaims:
                     records[recipe.name] = self._read_if_any(folders[recipe.name])
                     say(console, f"{recipe.name} failed. {first_line(error)}")
         except (Interrupted, KeyboardInterrupt):
-            records = {name: self._read_if_any(folder) for name, folder in folders.items()}
+            records = self._read_all(folders)
             if any(records.values()):
                 self.write(records, folders, size, out)
             raise
@@ -207,6 +207,9 @@ class PaperClaims:
             print_claims(claims, console)
             say(console, lines("", f"Page: {out / PAGE}"))
         return claims
+
+    def _read_all(self, folders: Mapping[str, Path]) -> dict[str, Any]:
+        return {name: self._read_if_any(folder) for name, folder in folders.items()}
 
     def _read_if_any(self, folder: Path) -> Any:
         """The record in a folder; None where there is none, or it cannot be read."""
@@ -309,6 +312,12 @@ class Twins(PaperClaims):
         return Recipe(name=name, settings=config, run=self.run)
 
 
+def study_facts(seeds: list[int], jobs: Iterable[Any], *, learn: str, keep: str) -> dict[str, Any]:
+    """What a paper's page says of a study: its seeds, how many jobs are complete, what is learnt and what is kept."""
+    trials = sum(job.state == "complete" for job in jobs)
+    return {"seeds": seeds, "trials": trials, "learn": learn, "keep": keep}
+
+
 def changed(values: Any, changes: Any) -> Any:
     """Settings with others laid over them: mappings are joined key by key at any depth, all else is replaced.
 
@@ -318,10 +327,10 @@ def changed(values: Any, changes: Any) -> Any:
     """
     if not isinstance(values, Mapping) or not isinstance(changes, Mapping):
         return copy.deepcopy(changes)
-    joined = {
-        key: changed(value, changes[key]) if key in changes else copy.deepcopy(value) for key, value in values.items()
-    }
-    return {**joined, **{key: copy.deepcopy(value) for key, value in changes.items() if key not in values}}
+    joined = copy.deepcopy(dict(values))
+    for key, change in changes.items():
+        joined[key] = changed(values.get(key), change)
+    return joined
 
 
 @functools.cache

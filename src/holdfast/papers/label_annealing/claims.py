@@ -32,7 +32,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from holdfast.papers.claims.claim import Claim, Evidence, Statement, judge_claims
+from holdfast.papers.claims.claim import Claim, Evidence, Statement, judge_records
 from holdfast.papers.claims.requirements import Precondition
 from holdfast.papers.claims.rules import MARGIN, Rule
 from holdfast.papers.label_annealing.paper import PAPER
@@ -81,12 +81,10 @@ def check_claims(studies: Mapping[str, StudyRecord | None]) -> list[Claim]:
     Returns:
         In the order of their numbers. Recipes that are no key are left out.
     """
-    return judge_claims(STATEMENTS, {recipe: _evidence(study) for recipe, study in studies.items()})
+    return judge_records(STATEMENTS, studies, _evidence)
 
 
-def _evidence(study: StudyRecord | None) -> Evidence[StudyRecord]:
-    if study is None:
-        return Evidence(record=None)
+def _evidence(study: StudyRecord) -> Evidence[StudyRecord]:
     without = {}
     for seed in study.seeds if len(study.seeds) > 1 else ():
         trials = []

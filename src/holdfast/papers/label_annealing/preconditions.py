@@ -96,8 +96,10 @@ def above_chance(study: StudyRecord) -> list[Precondition]:
 
 def converged(study: StudyRecord) -> list[Precondition]:
     """The largest excess of a trial over direct's target, as its interval's lower end, widened for the looks."""
-    others = [t for t in study.trials if t is not study.direct and method_of(t)]
-    others = [t for m in dict.fromkeys(map(method_of, others)) for t in complete_trials(study, m)]
+    methods = [method_of(trial) for trial in study.trials if trial is not study.direct]
+    others: list[TrialRecord] = []
+    for method in dict.fromkeys(filter(None, methods)):
+        others += complete_trials(study, method)
     if not others or study.direct is None:
         return []
     level = 1 - (1 - CONFIDENCE) / len(others)
@@ -134,21 +136,14 @@ def grid_brackets_target(method: Method, share: float) -> Callable[[StudyRecord]
             (weak, weakest), (strong, strongest) = line.members[0], line.members[-1]
             gain_kept = share_of_direct(strongest, study, "learn").interval
             avoided = share_of_direct(weakest, study, "keep").interval
-            strong_end = at_most(
-                f"the grid of {name} bites at its strong end",
-                None if gain_kept is None else gain_kept[1],
-                share,
-                figure=f"the target gain kept by {line.name} {strong:g}{at} (upper end)",
-                advice=f"extend the grid of {name} beyond {strong:g}",
-            )
-            weak_end = at_most(
-                f"the grid of {name} begins at direct fine-tuning",
-                None if avoided is None else avoided[0],
-                MARGIN,
-                figure=f"the source loss avoided by {line.name} {weak:g}{at} (lower end)",
-                advice=f"extend the grid of {name} below {weak:g}",
-            )
-            preconditions += [strong_end, weak_end]
+            bites = f"the grid of {name} bites at its strong end"
+            begins = f"the grid of {name} begins at direct fine-tuning"
+            figure = f"the target gain kept by {line.name} {strong:g}{at} (upper end)"
+            advice = f"extend the grid of {name} beyond {strong:g}"
+            preconditions.append(at_most(bites, gain_kept and gain_kept[1], share, figure=figure, advice=advice))
+            figure = f"the source loss avoided by {line.name} {weak:g}{at} (lower end)"
+            advice = f"extend the grid of {name} below {weak:g}"
+            preconditions.append(at_most(begins, avoided and avoided[0], MARGIN, figure=figure, advice=advice))
         return preconditions
 
     return look

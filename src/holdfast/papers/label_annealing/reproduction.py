@@ -75,11 +75,11 @@ def reproduce(
         HoldfastError: a study failed, after the others ended and the claims were written.
     """
     chosen = list(dict.fromkeys(recipes))
-    problems = [
-        f"expected some of {', '.join(RECIPES)}, got '{r}'.{did_you_mean(r, RECIPES)}"
-        for r in chosen
-        if r not in RECIPES
-    ]
+    problems = []
+    for recipe in chosen:
+        if recipe not in RECIPES:
+            hint = did_you_mean(recipe, RECIPES)
+            problems.append(f"expected some of {', '.join(RECIPES)}, got '{recipe}'.{hint}")
     if not chosen:
         problems.append(f"expected at least one of {', '.join(RECIPES)}, got none")
     if problems:
@@ -102,16 +102,12 @@ def _recipe(name: str, config: StudyConfig) -> reproduction.Recipe:
 
 def _summary(record: StudyRecord | None) -> dict[str, Any]:
     if record is None:
-        return {"seeds": [], "trials": 0, "learn": "", "keep": ""}
+        return reproduction.study_facts([], [], learn="", keep="")
     learn = f"{record.learn.label} ({record.learn.unit})"
     if record.validation is not None:
         learn += f"; direct fine-tuning's rate and the trials are chosen by {record.validation.label}"
-    return {
-        "seeds": record.seeds,
-        "trials": sum(trial.state == "complete" for trial in record.trials),
-        "learn": learn,
-        "keep": f"{record.keep.label} ({record.keep.unit})",
-    }
+    keep = f"{record.keep.label} ({record.keep.unit})"
+    return reproduction.study_facts(record.seeds, record.trials, learn=learn, keep=keep)
 
 
 CLAIMS = reproduction.PaperClaims(paper=PAPER, read=read_study, summary=_summary, check=check_claims)
@@ -167,7 +163,10 @@ def _first_of(arm: Any) -> Any:
     first = dict(arm)
     for name, settings in arm.items():
         if isinstance(settings, Mapping):
-            first[name] = {key: value[0] if isinstance(value, list) else value for key, value in settings.items()}
+            first[name] = values = dict(settings)
+            for key, value in settings.items():
+                if isinstance(value, list):
+                    values[key] = value[0]
     return first
 
 
@@ -246,12 +245,13 @@ _FILE_ENDS = (".jsonl", ".json", ".parquet", ".csv", ".txt", ".arrow")
 
 def _files(value: Any, key: str = "") -> list[str]:
     """Local data files named anywhere in a configuration."""
+    files: list[str] = []
     if isinstance(value, Mapping):
-        return [file for k, v in value.items() for file in _files(v, str(k))]
-    if isinstance(value, list):
-        return [file for item in value for file in _files(item, key)]
-    return (
-        [value]
-        if isinstance(value, str) and (key in _FILE_KEYS or key in ("keep", "learn")) and value.endswith(_FILE_ENDS)
-        else []
-    )
+        for name, setting in value.items():
+            files += _files(setting, str(name))
+    elif isinstance(value, list):
+        for item in value:
+            files += _files(item, key)
+    elif isinstance(value, str) and (key in _FILE_KEYS or key in ("keep", "learn")) and value.endswith(_FILE_ENDS):
+        files.append(value)
+    return files

@@ -74,7 +74,8 @@ _SHARES = {
 
 def learns_and_forgets(study: StudyRecord, level: float) -> list[Part]:
     """Direct fine-tuning gains on the target and loses on the source."""
-    learn, keep = (_gain_of_direct(study, side, IN_THE_PAPER[side], level) for side in ("learn", "keep"))
+    learn = _gain_of_direct(study, "learn", IN_THE_PAPER["learn"], level)
+    keep = _gain_of_direct(study, "keep", IN_THE_PAPER["keep"], level)
     learns = above(learn, _least(study, "learn"), yes="it learns the target", no="it learns too little of the target")
     no = "it forgets too little to count"
     forgets = below(keep, -_least(study, "keep"), yes="direct fine-tuning forgets", no=no)
@@ -137,9 +138,9 @@ def helps_little(study: StudyRecord, level: float) -> list[Part]:
 
 def better_than_l2(study: StudyRecord, level: float) -> list[Part]:
     """Label annealing keeps more of the source than L2, by `BETTER`."""
-    first, at_all = (_annealing_against_l2(study, learnt, level) for learnt in (NO_LOSS, 1.0))
+    first, at_all = _annealing_against_l2(study, NO_LOSS, level), _annealing_against_l2(study, 1.0, level)
     beside = [dataclasses.replace(figure, needs="") for figure in at_all.figures]
-    annealed, pulled = (paper_choice(study, method) for method in (ANNEALING, L2))
+    annealed, pulled = paper_choice(study, ANNEALING), paper_choice(study, L2)
     if annealed is None or pulled is None:
         return [_with_figures(first, beside)]
     difference = gain(annealed, study, "keep") - gain(pulled, study, "keep")
@@ -151,7 +152,7 @@ def better_than_l2(study: StudyRecord, level: float) -> list[Part]:
 def _annealing_against_l2(study: StudyRecord, learnt: float, level: float) -> Part:
     """Whether label annealing keeps more of the source than L2 at a share of direct's gain."""
     at = f"{_percent(learnt)} of the gain"
-    annealed, pulled = (at_equal_target(study, method, learnt) for method in (ANNEALING, L2))
+    annealed, pulled = at_equal_target(study, ANNEALING, learnt), at_equal_target(study, L2, learnt)
     if annealed is None or pulled is None:
         lacking = NAMES[ANNEALING if annealed is None else L2]
         return unknown(f"{lacking} does not reach {_percent(learnt)} of direct fine-tuning's gain")
@@ -174,7 +175,9 @@ def curve(study: StudyRecord, level: float) -> list[Part]:
     parts = []
     for side, rises in (("keep", True), ("learn", False)):
         by_direct = abs(gain(study.direct, study, side).value)
-        points = [(f"{line.name} {strength:g}", gain(trial, study, side)) for strength, trial in line.members]
+        points = []
+        for strength, trial in line.members:
+            points.append((f"{line.name} {strength:g}", gain(trial, study, side)))
         condition = monotone(
             points,
             what=IN_THE_PAPER[side],
@@ -214,7 +217,10 @@ def some_weight(kept: float) -> Rule[StudyRecord]:
             return [Part(verdict=HOLDS, reason=reason, figures=[f for condition in good for f in condition.figures])]
 
         def shortfall(condition: Part) -> float:
-            return min(_or_low(f.value) - b for f, b in zip(condition.figures, bounds.values(), strict=True))
+            margins = []
+            for figure, least in zip(condition.figures, bounds.values(), strict=True):
+                margins.append(_or_low(figure.value) - least)
+            return min(margins)
 
         nearest = max(judged, key=shortfall)
         if all(condition.verdict == FAILS for condition in judged):
@@ -241,7 +247,7 @@ def on_win_rate(side: str, rule: Rule[StudyRecord]) -> Rule[StudyRecord]:
 
 def replay_alike(study: StudyRecord, level: float) -> list[Part]:
     """Replay with label annealing and without keep the source alike."""
-    replay, both = (paper_choice(study, method) for method in (REPLAY, BOTH))
+    replay, both = paper_choice(study, REPLAY), paper_choice(study, BOTH)
     if replay is None or both is None:
         lacking = NAMES[REPLAY if replay is None else BOTH]
         return [unknown(f"no trial of {lacking} improves the target on the start")]

@@ -36,7 +36,7 @@ import math
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from holdfast.papers.claims.claim import Claim, Evidence, Statement, judge_claims
+from holdfast.papers.claims.claim import Claim, Evidence, Statement, judge_records
 from holdfast.papers.claims.requirements import Requirement
 from holdfast.papers.claims.rules import (
     FAILS,
@@ -54,7 +54,7 @@ from holdfast.papers.claims.rules import (
     within,
 )
 from holdfast.papers.overtraining.costs import change_cost, tuned_score, tuning_cost
-from holdfast.papers.overtraining.record import OvertrainingRecord, Shift, TunedModel, TunedRate, TunedTurn
+from holdfast.papers.overtraining.record import OvertrainingRecord, Shift, TunedModel, TunedRate, TunedTurn, alike
 from holdfast.records.figure import CONFIDENCE, Figure, NotMeasured
 from holdfast.records.probe import AS_IT_IS, NOISE, Inflection, TurningPoint
 from holdfast.statistics.equal_target import Point, source_at
@@ -90,12 +90,10 @@ def check_claims(records: Mapping[str, OvertrainingRecord | None]) -> list[Claim
     Args:
         records: by recipe, finished or not; None: not run.
     """
-    return judge_claims(STATEMENTS, {recipe: _evidence(record) for recipe, record in records.items()})
+    return judge_records(STATEMENTS, records, _evidence)
 
 
-def _evidence(record: OvertrainingRecord | None) -> Evidence[OvertrainingRecord]:
-    if record is None:
-        return Evidence(record=None)
+def _evidence(record: OvertrainingRecord) -> Evidence[OvertrainingRecord]:
     seeds = max((len(model.seeds) for model in record.models), default=2)
     return Evidence.of(record, record.models, seeds=seeds, noun="fine-tuning")
 
@@ -140,13 +138,17 @@ def rates_of(record: OvertrainingRecord) -> list[float]:
 
 def models_at(record: OvertrainingRecord, rate: float) -> list[TunedModel]:
     """Direct fine-tuning at a rate, the smallest budget first."""
-    models = [record.model(task_of(record), record.direct, rate, c.label) for c in record.checkpoints]
-    return [model for model in models if model is not None]
+    task, models = task_of(record), []
+    for checkpoint in record.checkpoints:
+        model = record.model(task, record.direct, rate, checkpoint.label)
+        if model is not None:
+            models.append(model)
+    return models
 
 
 def tuned_rates(record: OvertrainingRecord) -> list[TunedRate]:
     """Direct fine-tuning's of each budget."""
-    return [rate for rate in record.rates if (rate.task, rate.arm) == (task_of(record), record.direct)]
+    return alike(record.rates, task=task_of(record), arm=record.direct)
 
 
 def tuned_models(record: OvertrainingRecord) -> list[TunedModel]:
@@ -198,12 +200,16 @@ class Noise:
 
     def costs(self) -> list[tuple[str, Figure]]:
         """Of each checkpoint, the smallest budget first."""
-        key = (NOISE, self.size, kept_entry(self.record))
-        changes = {s.model: s for s in self.record.sensitivities if (s.kind, s.size, s.entry) == key}
+        changes = {}
+        for change in alike(self.record.sensitivities, kind=NOISE, size=self.size, entry=kept_entry(self.record)):
+            changes[change.model] = change
         if any(change.failed for change in changes.values()):
             raise NotMeasured(f"noise {self.size:g}, which overflows,")
-        labels = [c.label for c in self.record.checkpoints if c.label in changes]
-        return [(label, change_cost(self.record, changes[label])) for label in labels]
+        costs = []
+        for checkpoint in self.record.checkpoints:
+            if checkpoint.label in changes:
+                costs.append((checkpoint.label, change_cost(self.record, changes[checkpoint.label])))
+        return costs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -234,8 +240,11 @@ class Direct:
 
     def costs(self) -> list[tuple[str, Figure]]:
         """Of each checkpoint, the smallest budget first."""
-        line = [(model.checkpoint, cost_of(self.record, model)) for model in self.models]
-        known = [(label, cost) for label, cost in line if cost is not None]
+        known = []
+        for model in self.models:
+            cost = cost_of(self.record, model)
+            if cost is not None:
+                known.append((model.checkpoint, cost))
         if len(known) < len(self.record.checkpoints):
             raise NotMeasured(f"{self.at} at every budget")
         return known
@@ -251,7 +260,7 @@ class Direct:
 
 def noises(record: OvertrainingRecord) -> list[Noise]:
     """Every size of noise."""
-    sizes = sorted({s.size for s in record.sensitivities if s.kind == NOISE})
+    sizes = sorted({change.size for change in alike(record.sensitivities, kind=NOISE)})
     if not sizes:
         raise NotMeasured("noise")
     return [Noise(record, size) for size in sizes]
@@ -259,7 +268,10 @@ def noises(record: OvertrainingRecord) -> list[Noise]:
 
 def every_rate(record: OvertrainingRecord, noise: str = "seeds, paired") -> list[Direct]:
     """Direct fine-tuning at every rate at which no model diverged."""
-    return [Direct(record, f"learning rate {rate:g}", models_at(record, rate), noise) for rate in rates_of(record)]
+    cases = []
+    for rate in rates_of(record):
+        cases.append(Direct(record, f"learning rate {rate:g}", models_at(record, rate), noise))
+    return cases
 
 
 def at_tuned_rates(record: OvertrainingRecord) -> list[Direct]:
@@ -287,8 +299,10 @@ def tokens_text(interval: tuple[float, float]) -> str:
     """Budgets for people."""
     from holdfast.support.token_counts import shown_tokens
 
-    low, high = (shown_tokens(round(float(f"{value:.2g}"))) for value in interval)  # whole steps, near round numbers
-    return low if low == high else f"{low} to {high}"
+    texts = []
+    for value in interval:
+        texts.append(shown_tokens(round(float(f"{value:.2g}"))))  # whole steps, near round numbers
+    return " to ".join(dict.fromkeys(texts))
 
 
 def turned(what: str, turn: TurningPoint, level: float) -> Part:
@@ -322,8 +336,7 @@ def earlier(one: TurningPoint, other: TurningPoint, name: str, than: str, level:
 
 def noise_turns_of(record: OvertrainingRecord, kind: str = NOISE) -> list[Inflection]:
     """Where the model turns under each size of noise, the smallest first."""
-    key = (kind, kept_entry(record))
-    turns = sorted((turn for turn in record.inflections if (turn.kind, turn.entry) == key), key=lambda t: t.size)
+    turns = sorted(alike(record.inflections, kind=kind, entry=kept_entry(record)), key=lambda turn: turn.size)
     if not turns:
         raise NotMeasured(f"{'noise' if kind == NOISE else 'the checkpoint as it is'} at three budgets")
     return turns
@@ -396,9 +409,9 @@ def lower_rates_turn_later(record: OvertrainingRecord, level: float) -> list[Par
 
 def shift_of(record: OvertrainingRecord, kind: str) -> Shift:
     """What a method does at tuned rates, against direct fine-tuning."""
-    arms = [arm.label for arm in record.arms if arm.kind == kind]
-    for shift in record.shifts:
-        if shift.arm in arms and (shift.task, shift.rate, shift.entry) == (task_of(record), None, kept_entry(record)):
+    arms = [arm.label for arm in alike(record.arms, kind=kind)]
+    for shift in alike(record.shifts, task=task_of(record), rate=None, entry=kept_entry(record)):
+        if shift.arm in arms:
             return shift
     raise NotMeasured(f"fine-tuning with {kind} at tuned rates")
 
@@ -534,13 +547,14 @@ def keeps_more_at_equal_score(kind: str) -> Rule[OvertrainingRecord]:
 
     def judge(record: OvertrainingRecord, level: float) -> list[Part]:
         largest = record.checkpoints[-1].label if record.checkpoints else ""
-        arm = next((arm.label for arm in record.arms if arm.kind == kind), None)
-        scores = [score_of(record, model) for model in tuned_models(record) if model.checkpoint == largest]
-        if arm is None or not scores or scores[0] is None:
+        arms, models = alike(record.arms, kind=kind), alike(tuned_models(record), checkpoint=largest)
+        by_tuned = score_of(record, models[0]) if models else None
+        if not arms or by_tuned is None:
             raise NotMeasured(f"{kind} beside direct fine-tuning at the largest budget")
-        by_seed = {seed: value - SCORE for seed, value in scores[0].by_seed.items()}
-        score = dataclasses.replace(scores[0], value=scores[0].value - SCORE, by_seed=by_seed, samples_half=0.0)
-        language, by_direct = (language_at(record, label, largest, score) for label in (arm, record.direct))
+        arm, by_seed = arms[0].label, {seed: value - SCORE for seed, value in by_tuned.by_seed.items()}
+        score = dataclasses.replace(by_tuned, value=by_tuned.value - SCORE, by_seed=by_seed, samples_half=0.0)
+        language = language_at(record, arm, largest, score)
+        by_direct = language_at(record, record.direct, largest, score)
         if language is None or by_direct is None:
             label = arm if language is None else record.direct
             return [unknown(f"{label} does not reach the VLM score {score.value:.3f} in every seed")]
@@ -563,7 +577,9 @@ def improvement(record: OvertrainingRecord) -> float:
     """How far the checkpoints' own loss falls along the ladder; where nothing was probed, as the fine-tunings have
     measured their start."""
     entry = kept_entry(record)
-    losses = {s.model: s.before for s in record.sensitivities if s.entry == entry and not s.higher_is_better}
+    losses = {}
+    for change in alike(record.sensitivities, entry=entry, higher_is_better=False):
+        losses[change.model] = change.before
     lead = record.leading(task_of(record), "keep")
     if not record.sensitivities and lead is not None and not lead.higher_is_better:
         for model in record.models:
@@ -581,7 +597,7 @@ def edges(record: OvertrainingRecord) -> float:
     rates = tuned_rates(record)
     if not rates:
         raise NotMeasured("tuned rates")
-    alone = any(arm.label == record.direct and len(arm.rates) < 2 for arm in record.arms)  # nothing was chosen
+    alone = any(len(arm.rates) < 2 for arm in alike(record.arms, label=record.direct))  # nothing was chosen
     return float(sum(alone or bool(rate.edge) for rate in rates))
 
 

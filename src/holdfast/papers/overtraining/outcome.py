@@ -96,6 +96,8 @@ def _tuned_model(job: JobState, tuning: Tuning, reason: str | None, results: Seq
     distances: dict[str, float] = {}
     diverged: dict[str, str] = {}
     epochs: dict[str, float] = {}
+    seeds: list[int] = []
+    tokens, seconds = 0, 0.0
     for result in results:
         seed = str(result["seed"])
         if result.get("distance") is not None:
@@ -104,9 +106,9 @@ def _tuned_model(job: JobState, tuning: Tuning, reason: str | None, results: Seq
             diverged[seed] = result["diverged"]
         if result.get("epochs"):
             epochs[seed] = float(result["epochs"])
-    seeds = [int(result["seed"]) for result in results]
-    tokens = max((int(result.get("tokens", 0)) for result in results), default=0)
-    seconds = sum(float(result.get("seconds", 0.0)) for result in results)
+        seeds.append(int(seed))
+        tokens = max(tokens, int(result.get("tokens", 0)))
+        seconds += float(result.get("seconds", 0.0))
     return TunedModel(
         task=tuning.task,
         arm=tuning.arm,
@@ -139,7 +141,10 @@ def _arms(tunings: Sequence[Tuning]) -> list[Arm]:
     for tuning in tunings:
         kinds.setdefault(tuning.arm, tuning.kind)
         rates.setdefault(tuning.arm, set()).add(tuning.rate)
-    return [Arm(label=label, kind=kind, rates=sorted(rates[label])) for label, kind in kinds.items()]
+    arms = []
+    for label, kind in kinds.items():
+        arms.append(Arm(label=label, kind=kind, rates=sorted(rates[label])))
+    return arms
 
 
 def add_figures(record: OvertrainingRecord, config: OvertrainingConfig) -> OvertrainingRecord:
@@ -166,8 +171,11 @@ def add_figures(record: OvertrainingRecord, config: OvertrainingConfig) -> Overt
 def _with_probed(record: OvertrainingRecord, config: OvertrainingConfig) -> OvertrainingRecord:
     """What changes without training cost the checkpoints that were probed."""
     plan, out, changes = config.plan(None), config.probed, config.changes
-    budgets = {c.label: c.tokens for c in record.checkpoints if c.probed is not None}
-    models = [c.probed for c in record.checkpoints if c.probed is not None]
+    budgets, models = {}, []
+    for checkpoint in record.checkpoints:
+        if checkpoint.probed is not None:
+            budgets[checkpoint.label] = checkpoint.tokens
+            models.append(checkpoint.probed)
     order = [f"{entry.suite}/{entry.name}" for entry in plan.entries]  # the first one leads
     costs: list[Sensitivity] = []
     for label in budgets:
@@ -210,10 +218,10 @@ class TunedEvaluations:
     def _entries_of(self, task: str, run: RunFolder) -> list[Scored]:
         """The entries of a task that can be held against the checkpoint, in the order of the plan."""
         compared = {(c.suite, c.name) for c in run.comparisons()}
-        evaluations = {(e.suite, e.name): e for e in run.evaluated("result").all()}
+        result = run.evaluated("result")
         entries = []
         for entry in self.config.plan(task).entries:
-            evaluation = evaluations.get((entry.suite, entry.name))
+            evaluation = result.find(entry.suite, entry.name)
             key = f"{entry.suite}/{entry.name}"
             if (entry.suite, entry.name) not in compared:
                 self.notes.append(f"{task}: {key} has no figures here: it cannot be held against the checkpoint.")
@@ -248,7 +256,9 @@ class TunedEvaluations:
         """
         if model.state != COMPLETE:
             return model
-        compared = {} if model.diverged else {seed: self._run(model, seed).comparisons() for seed in model.seeds}
+        compared = {}
+        for seed in [] if model.diverged else model.seeds:
+            compared[seed] = self._run(model, seed).comparisons()
         scores: dict[str, Figure] = {}
         alone: dict[str, Figure] = {}
         costs: dict[str, Figure] = {}
@@ -307,14 +317,15 @@ class TunedEvaluations:
             results: dict[int, list[Measured]] = {}
             for number, model in enumerate(self.models):
                 if (model.task, model.state) == (task, COMPLETE) and not model.diverged:
-                    runs = [self._run(model, seed) for seed in model.seeds]
-                    changes[number] = [(run.evaluated("start"), run.evaluated("result")) for run in runs]
-                    results[number] = [(run.evaluated("result"),) for run in runs]
+                    changes[number], results[number] = [], []
+                    for seed in model.seeds:
+                        run = self._run(model, seed)
+                        changes[number].append((run.evaluated("start"), run.evaluated("result")))
+                        results[number].append((run.evaluated("result"),))
             for scored in entries:
                 costs += self._correlation(task, scored, changes)
             if self.config.way_to_see(task):
-                tested = [scored for scored in entries if scored.suite == LEARN]
-                for scored in tested[:1]:
+                for scored in alike(entries, suite=LEARN)[:1]:
                     scores += self._correlation(task, scored, results)
         return costs, scores
 

@@ -113,16 +113,12 @@ def overtraining_page(record: OvertrainingRecord) -> Page:
     details = [plural(len(record.checkpoints), "checkpoint"), f"{first} to {last} tokens of pre-training"]
     details += [*record.tasks, plural(len(record.config.get("seeds", [])), "seed")]
     settings = {key: value for key, value in record.config.items() if key not in PRIVATE}
-    return study_page(
-        dataclasses.replace(record, config=settings),
-        "overtraining",
-        summary(record),
-        sections,
-        reading=READING,
-        jobs=record.models,
-        details=details,
-        facts=[(c.label, f"{c.name}, {count(c.tokens)} tokens") for c in record.checkpoints],
-    )
+    facts = []
+    for checkpoint in record.checkpoints:
+        facts.append((checkpoint.label, f"{checkpoint.name}, {count(checkpoint.tokens)} tokens"))
+    about: dict[str, Any] = {"reading": READING, "jobs": record.models, "details": details, "facts": facts}
+    record_shown = dataclasses.replace(record, config=settings)
+    return study_page(record_shown, "overtraining", summary(record), sections, **about)
 
 
 def print_overtraining(record: OvertrainingRecord, folder: str | Path, console: Console | None = None) -> None:
@@ -133,7 +129,8 @@ def print_overtraining(record: OvertrainingRecord, folder: str | Path, console: 
         folder: the study's.
         console: where to print; the terminal by default.
     """
-    tables = [_tuned_table(record, task) for task in dict.fromkeys(rate.task for rate in record.rates)]
+    tasks = dict.fromkeys(rate.task for rate in record.rates)
+    tables = [_tuned_table(record, task) for task in tasks]
     if record.shifts:
         shifts: list[Shift] = []
         for task in record.tasks:
@@ -218,8 +215,11 @@ def _gain_of_task(record: OvertrainingRecord, task: str, arm: str) -> float | No
     """What a way gains of the task at its tuned rates, mean over the checkpoints; None where one of them is missing."""
     scored = record.leading(task, "learn")
     rates = alike(record.rates, task=task, arm=arm)
-    costs = [_tuned_figure(record, rate, scored, cost=True) for rate in rates]
-    gains = [-cost.value for cost in costs if cost is not None and math.isfinite(cost.value)]
+    gains = []
+    for rate in rates:
+        cost = _tuned_figure(record, rate, scored, cost=True)
+        if cost is not None and math.isfinite(cost.value):
+            gains.append(-cost.value)
     return statistics.fmean(gains) if gains and len(gains) == len(record.checkpoints) else None
 
 
@@ -248,13 +248,16 @@ def _tiles(record: OvertrainingRecord) -> list[Tile]:
 def _task_sections(record: OvertrainingRecord, task: str) -> Iterator[Section | None]:
     """At tuned rates, what models see, what retention does, and at fixed rates."""
     target, source = record.leading(task, "learn"), record.leading(task, "keep")
+    target_chart = _tuned_chart(record, task, target, "The task")
+    source_chart = _tuned_chart(record, task, source, "What should be kept")
+    rates = _rate_table(alike(record.rate_trends, task=task))
     yield section(
         f"{task}: every budget at its tuned rate",
-        _tuned_chart(record, task, target, "The task"),
-        _tuned_chart(record, task, source, "What should be kept"),
+        target_chart,
+        source_chart,
         _rate_chart(record, task),
         _tuned_table(record, task),
-        _rate_table(alike(record.rate_trends, task=task)),
+        rates,
         intro="The learning rate is chosen by the validation data, anew at each budget (figures 6 and 7 of the paper).",
     )
     groups, examples = alike(record.groups, task=task), alike(record.examples, task=task)
@@ -277,7 +280,8 @@ def _task_sections(record: OvertrainingRecord, task: str) -> Iterator[Section | 
     for arm in record.arms:
         charts = []
         for scored in (source, target):
-            charts += [_rates_chart(record, task, arm, scored, cost=cost) for cost in (False, True)]
+            charts.append(_rates_chart(record, task, arm, scored, cost=False))
+            charts.append(_rates_chart(record, task, arm, scored, cost=True))
         turns = _turn_table(record, task, arm)
         if arm.label == record.direct:
             yield section(
@@ -295,7 +299,8 @@ def _task_sections(record: OvertrainingRecord, task: str) -> Iterator[Section | 
 
 def _leading_shifts(record: OvertrainingRecord, task: str, *suites: str) -> list[Shift]:
     """Those of a task's shifts that are of the entries that lead the suites."""
-    entries = [scored.key for suite in suites if (scored := record.leading(task, suite)) is not None]
+    leading = [record.leading(task, suite) for suite in suites]
+    entries = [scored.key for scored in leading if scored is not None]
     return [shift for shift in alike(record.shifts, task=task) if shift.entry in entries]
 
 
@@ -329,7 +334,8 @@ def example_table(record: OvertrainingRecord, examples: Sequence[SeenExample]) -
         record: of the study.
         examples: of one task.
     """
-    answered = [c for c in record.checkpoints if any(c.label in example.answers for example in examples)]
+    labels = set().union(*(example.answers for example in examples))
+    answered = [checkpoint for checkpoint in record.checkpoints if checkpoint.label in labels]
     rows = []
     for example in examples:
         question = " ".join(example.question.replace("<image>", " ").split())

@@ -187,7 +187,9 @@ class OvertrainingConfig(StudyConfigBase[OvertrainingSettings]):
         """The checkpoints by label, the smallest budget first."""
         from holdfast.evaluation.session import requests_of
 
-        models = [f"{rung.label}={rung.model}" if rung.label else rung.model for rung in self.request.ladder]
+        models = []
+        for rung in self.request.ladder:
+            models.append(f"{rung.label}={rung.model}" if rung.label else rung.model)
         labels = [request.label for request in requests_of(models)]
         return dict(zip(labels, self.request.ladder, strict=True))
 
@@ -257,7 +259,8 @@ class OvertrainingConfig(StudyConfigBase[OvertrainingSettings]):
         """Every fine-tuning by name: tasks and ways as listed, rates rising."""
         tunings: dict[str, Tuning] = {}
         for name, task in self.request.tasks.items():
-            tunings |= {tuning.name: tuning for tuning in _tunings(self, name, task)}
+            for tuning in _tunings(self, name, task):
+                tunings[tuning.name] = tuning
         return tunings
 
     def arms(self, task: str) -> dict[str, list[Tuning]]:

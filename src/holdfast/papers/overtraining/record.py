@@ -250,7 +250,10 @@ T = TypeVar("T")
 
 def alike(items: Iterable[T], **fields: Any) -> list[T]:
     """Those of some records whose fields have these values."""
-    return [item for item in items if all(getattr(item, name) == value for name, value in fields.items())]
+    same = list(items)
+    for name, value in fields.items():
+        same = [item for item in same if getattr(item, name) == value]
+    return same
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -293,7 +296,7 @@ class OvertrainingRecord(BaseRecord):
 
     def leading(self, task: str, suite: str) -> Scored | None:
         """The entry of a suite that leads; None before anything was measured."""
-        return next((s for s in self.scored.get(task, ()) if s.suite == suite), None)
+        return next(iter(alike(self.scored.get(task, ()), suite=suite)), None)
 
     def model(self, task: str, arm: str, rate: float, checkpoint: str) -> TunedModel | None:
         """One fine-tuned model."""

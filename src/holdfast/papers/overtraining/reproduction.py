@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.errors import ConfigError
-from holdfast.papers.claims.reproduction import Twin, Twins, changed, size_changes
+from holdfast.papers.claims.reproduction import Twin, Twins, changed, size_changes, study_facts
 from holdfast.papers.ladder.plan import LadderConfig, ladder_config
 from holdfast.papers.ladder.study import run_ladder
 from holdfast.papers.overtraining.claims import LANGUAGE, PICTURES, READING, check_claims
@@ -75,12 +75,11 @@ def run_twin(config: TwinConfig, *, console: Any = None, workers: int | None = N
 
 
 def _summary(record: OvertrainingRecord | None) -> dict[str, Any]:
-    return {
-        "seeds": [] if record is None else [int(s) for s in record.config["seeds"]],
-        "trials": 0 if record is None else sum(m.state == "complete" for m in record.models),
-        "learn": "word problems" if record is None else ", ".join(record.tasks),
-        "keep": "the text that it was pre-trained on",
-    }
+    text = "the text that it was pre-trained on"
+    if record is None:
+        return study_facts([], [], learn="word problems", keep=text)
+    seeds = list(map(int, record.config["seeds"]))
+    return study_facts(seeds, record.models, learn=", ".join(record.tasks), keep=text)
 
 
 def _twin(name: str, file: str) -> Twin:

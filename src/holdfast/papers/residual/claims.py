@@ -28,13 +28,13 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from holdfast.evaluation.averages import SUITE as AVERAGES
-from holdfast.papers.claims.claim import Claim, Evidence, Statement, judge_claims
+from holdfast.papers.claims.claim import Claim, Evidence, Statement, judge_records
 from holdfast.papers.claims.requirements import Requirement
 from holdfast.papers.claims.rules import MARGIN, ClaimFigure, Part, Rule, above, below
 from holdfast.records.comparison import Comparison
 from holdfast.records.figure import Figure, NotMeasured
 from holdfast.records.metrics import is_share
-from holdfast.records.residual import BASE, DERIVED, INSTRUCT, ModelPair, ResidualRecord, StudiedModel
+from holdfast.records.residual import BASE, DERIVED, INSTRUCT, ResidualRecord, StudiedModel
 from holdfast.statistics.gains import Gain, gain_over_seeds
 from holdfast.support.token_counts import shown_tokens
 
@@ -83,12 +83,10 @@ def check_claims(records: Mapping[str, ResidualRecord | None]) -> list[Claim]:
     Args:
         records: by study (`RECIPE`), finished or not; None: not run.
     """
-    return judge_claims(STATEMENTS, {name: _evidence(record) for name, record in records.items()})
+    return judge_records(STATEMENTS, records, _evidence)
 
 
-def _evidence(record: ResidualRecord | None) -> Evidence[Study]:
-    if record is None:
-        return Evidence(record=None)
+def _evidence(record: ResidualRecord) -> Evidence[Study]:
     seeds = len({model.seed for model in record.models})
     without = {name: Study(rest) for name, rest in _without(record)}
     return Evidence.of(Study(record), record.models, seeds=seeds, noun="model", without=without)
@@ -250,7 +248,7 @@ class Study:
                 groups.setdefault((m.family, str(m.residual)), []).append(m)
         changes = []
         for (family, _), later in groups.items():
-            bare = [m for m in self._given() if m.family == family and (m.start, m.continued, m.restored) == before]
+            bare = [m for m in self._given() if (m.family, m.start, m.continued, m.restored) == (family, *before)]
             gain = self._between(later, bare, following)
             if gain is not None:
                 changes.append((later[0], gain))
@@ -262,7 +260,8 @@ class Study:
         models = [model for model in self._given() if model.start == INSTRUCT and model.given]
         families = list(dict.fromkeys(model.family for model in models))
         if len(families) > 1:
-            first, other = ([model for model in models if model.family == family] for family in families[:2])
+            first = [model for model in models if model.family == families[0]]
+            other = [model for model in models if model.family == families[1]]
             gain = self._between(other, first, following)
             if gain is not None:
                 return other[0], gain
@@ -270,8 +269,11 @@ class Study:
 
     def _between(self, later: Sequence[StudiedModel], earlier: Sequence[StudiedModel], measure: Measure) -> Gain | None:
         seeds, before = {model.name: model.seed for model in later}, {model.name for model in earlier}
-        pairs: list[ModelPair] = [pair for pair in self.record.pairs if pair.after in seeds and pair.before in before]
-        return gain_of({seeds[pair.after]: pair.comparisons for pair in pairs}, measure)
+        comparisons = {}
+        for pair in self.record.pairs:
+            if pair.after in seeds and pair.before in before:
+                comparisons[seeds[pair.after]] = pair.comparisons
+        return gain_of(comparisons, measure)
 
 
 # ---------------------------------------------------------------------------------------------------------------- rules

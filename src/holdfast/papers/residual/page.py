@@ -482,7 +482,7 @@ def token_charts(r: StudyResults) -> list[Chart]:
     several = len({c.family for c in columns}) > 1
     charts = []
     for score in r.drawn_scores:
-        drawn = [column for column in columns if column.metric(score) is not None]
+        drawn = _measured(columns, score)
         names, xs = [], []
         for column in drawn:
             names.append(f"{column.family}: {column.block.lower()}" if several else column.block)
@@ -498,7 +498,7 @@ def carried_charts(r: StudyResults) -> list[Chart]:
     columns = r.columns(3, 4)
     charts = []
     for score in r.drawn_scores:
-        drawn = [column for column in columns if column.metric(score) is not None]
+        drawn = _measured(columns, score)
         names, kinds = [], []
         for column in drawn:
             names.append(f"{column.block}: {column.header}")
@@ -508,3 +508,7 @@ def carried_charts(r: StudyResults) -> list[Chart]:
             height = 96 + 30 * len(drawn)
             charts.append(_chart(score, drawn, kinds, range(len(drawn)), y=axis, height=height))
     return charts
+
+
+def _measured(columns: Sequence[Column], score: ResultRow) -> list[Column]:
+    return [column for column in columns if column.metric(score) is not None]

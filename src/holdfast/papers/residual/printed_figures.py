@@ -103,8 +103,11 @@ def recognise(name: str) -> str | None:
     """
     cached = re.search(r"models--[\w.-]+?--([\w.-]+)", name)
     last = cached[1] if cached else re.split(r"[/\\]", name.rstrip("/\\"))[-1]
-    by_last = {hub.rsplit("/", 1)[-1].lower(): key for key, hubs in printed()["models"].items() for hub in hubs}
-    return by_last.get(last.lower())
+    names: dict[str, str] = {}
+    for key, hubs in printed()["models"].items():
+        for hub in hubs:
+            names[hub.rsplit("/", 1)[-1].lower()] = key
+    return names.get(last.lower())
 
 
 def find_column(start: str | None, tokens: int, residual: str | None) -> PaperColumn | None:
@@ -115,5 +118,8 @@ def find_column(start: str | None, tokens: int, residual: str | None) -> PaperCo
         tokens: new tokens it was continued on.
         residual: the paper's name of the instruct model whose residual was added at scale 1; None: none was.
     """
-    alike = (c for c in columns() if (c.start, c.residual) == (start, residual))
-    return next((c for c in alike if abs(tokens - c.tokens) <= TOLERANCE * c.tokens), None)
+    for column in columns():
+        near = abs(tokens - column.tokens) <= TOLERANCE * column.tokens
+        if near and (column.start, column.residual) == (start, residual):
+            return column
+    return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.papers.claims.reproduction import Twin, Twins, size_changes
+from holdfast.papers.claims.reproduction import Twin, Twins, size_changes, study_facts
 from holdfast.papers.residual.claims import READING, RECIPE, check_claims
 from holdfast.papers.residual.paper import PAPER
 from holdfast.papers.residual.plan import study_config
@@ -14,12 +14,9 @@ from holdfast.records.residual import ResidualRecord, read_update
 
 
 def _summary(record: ResidualRecord | None) -> dict[str, Any]:
-    return {
-        "seeds": [] if record is None else sorted({m.seed for m in record.models}),
-        "trials": 0 if record is None else sum(m.state == "complete" for m in record.models),
-        "learn": "instructions followed, held-out new text",
-        "keep": "old knowledge, prose",
-    }
+    models = [] if record is None else record.models
+    seeds = sorted({model.seed for model in models})
+    return study_facts(seeds, models, learn="instructions followed, held-out new text", keep="old knowledge, prose")
 
 
 TWINS = Twins(

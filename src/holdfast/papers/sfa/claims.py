@@ -28,7 +28,7 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from holdfast.papers.claims.claim import Claim, Evidence, Statement, failed_models, judge_claims
+from holdfast.papers.claims.claim import Claim, Evidence, Statement, failed_models, judge_records
 from holdfast.papers.claims.requirements import Requirement
 from holdfast.papers.claims.rules import MARGIN, Check, Rule, rising, rule, some
 from holdfast.records.figure import Figure, NotMeasured
@@ -69,12 +69,10 @@ def check_claims(records: Mapping[str, SequenceRecord | None]) -> list[Claim]:
     Args:
         records: by study (`RECIPE`, `DIGITS`), finished or not; None: not run. Claims about others are left out.
     """
-    return judge_claims(STATEMENTS, {name: _evidence(record) for name, record in records.items()})
+    return judge_records(STATEMENTS, records, _evidence)
 
 
-def _evidence(record: SequenceRecord | None) -> Evidence[SequenceRecord]:
-    if record is None:
-        return Evidence(record=None)
+def _evidence(record: SequenceRecord) -> Evidence[SequenceRecord]:
     return Evidence.of(record, record.models, seeds=len(record.seeds), noun="model", without=dict(_without(record)))
 
 
@@ -147,7 +145,10 @@ class Pair:
 
     def alone(self, kind: str) -> list[ArmResult]:
         """Arms of a method by itself, or of a merge method."""
-        arms = [arm for arm in self.arms(kind) if arm.kind == MERGE or len(arm.retention) == 1]
+        arms = []
+        for arm in self.arms(kind):
+            if arm.kind == MERGE or len(arm.retention) == 1:
+                arms.append(arm)
         if not arms:
             raise NotMeasured(f"{NAMES[kind]} by itself")
         return arms
@@ -160,7 +161,10 @@ class Pair:
             if set(parameters) == {"p", "beta"} and parameters.items() >= fixed.items():
                 arms.append(arm)
         if not arms:
-            raise NotMeasured(" ".join(["SFA", *(f"at {name} = {value:g}" for name, value in fixed.items())]))
+            lacking = ["SFA"]
+            for name, value in fixed.items():
+                lacking.append(f"at {name} = {value:g}")
+            raise NotMeasured(" ".join(lacking))
         return sorted(arms, key=lambda arm: (-averaging_of(arm)["p"], averaging_of(arm)["beta"]))
 
     def gained(self, task: str, kind: str = SINGLE) -> Figure:
@@ -200,7 +204,10 @@ def averaging_of(arm: ArmResult) -> dict[str, Any]:
 
 def pairs(record: SequenceRecord) -> list[Pair]:
     """Every order with each of its old tasks."""
-    return [Pair(record, order, old) for order in record.orders for old in order[:-1]]
+    cases = []
+    for order in record.orders:
+        cases += [Pair(record, order, old) for old in order[:-1]]
+    return cases
 
 
 # --------------------------------------------------------------------------------------------------------------- rules
@@ -239,14 +246,15 @@ AS_GOOD_ON_NEW = Check(
 
 def beats(mine: str, theirs: str) -> Rule[SequenceRecord]:
     """One method beats another."""
-    return some(
+    says = (
         f"For every arm of {NAMES[theirs]} one of {NAMES[mine]} is better on the old task by a tenth of what is "
-        "forgotten, and as good on the new one.",
-        pairs,
-        lambda pair: [(other, pair.alone(mine)) for other in pair.alone(theirs)],
-        KEEPS_MORE,
-        AS_GOOD_ON_NEW,
+        "forgotten, and as good on the new one."
     )
+
+    def options(pair: Pair) -> list[tuple[ArmResult, Sequence[ArmResult]]]:
+        return [(other, pair.alone(mine)) for other in pair.alone(theirs)]
+
+    return some(says, pairs, options, KEEPS_MORE, AS_GOOD_ON_NEW)
 
 
 def best(pair: Pair, kind: str) -> Figure:
@@ -289,7 +297,10 @@ def once_and_often(pair: Pair) -> list[tuple[ArmResult, Sequence[ArmResult]]]:
         raise NotMeasured("the mean of tasks in one unit")
     options: list[tuple[ArmResult, Sequence[ArmResult]]] = []
     for once in pair.averaging(p=1.0):
-        often = [arm for arm in pair.averaging(beta=averaging_of(once)["beta"]) if averaging_of(arm)["p"] < 1]
+        often = []
+        for arm in pair.averaging(beta=averaging_of(once)["beta"]):
+            if averaging_of(arm)["p"] < 1:
+                often.append(arm)
         if often:
             options.append((once, often))
     if not options:
@@ -305,8 +316,11 @@ def correlation(pair: Pair) -> Figure:
             points.append((arm.distance.by_seed, pair.against(arm, pair.old).by_seed))
     by_seed = {}
     for seed in pair.record.seeds:
-        both = [(distance[seed], score[seed]) for distance, score in points if seed in distance and seed in score]
-        distances, scores = [distance for distance, _ in both], [score for _, score in both]
+        distances, scores = [], []
+        for distance, score in points:
+            if seed in distance and seed in score:
+                distances.append(distance[seed])
+                scores.append(score[seed])
         if len(scores) >= 4 and len(set(distances)) > 1 and len(set(scores)) > 1:
             by_seed[seed] = statistics.correlation(distances, scores)
     if not by_seed:
@@ -316,7 +330,10 @@ def correlation(pair: Pair) -> Figure:
 
 def along_p(pair: Pair) -> list[tuple[str, Figure]]:
     """The old task's score at beta 0.5, the rarest averages first."""
-    return [(f"p {averaging_of(arm)['p']:g}", pair.against(arm, pair.old)) for arm in pair.averaging(beta=0.5)]
+    points = []
+    for arm in pair.averaging(beta=0.5):
+        points.append((f"p {averaging_of(arm)['p']:g}", pair.against(arm, pair.old)))
+    return points
 
 
 def little_lost(pair: Pair) -> Figure:
@@ -324,16 +341,17 @@ def little_lost(pair: Pair) -> Figure:
     return pair.against(pair.averaging(p=0.25, beta=0.5)[0], pair.new) + pair.gained(pair.new) * LITTLE
 
 
+AT_THE_BASE = Check(
+    what=f"{{case.old}} left, less {MARGIN:g} x learnt",
+    of=lambda pair: pair.gained(pair.old, SEQUENTIAL) - pair.gained(pair.old) * MARGIN,
+    below=0.0,
+    yes="{case.old} is at the base's level",
+    no="{case.old} is above the base's level",
+)
 TO_THE_BASE = rule(
     "After sequential fine-tuning the old task's gain over the base is less than a fifth of what was learnt.",
     pairs,
-    Check(
-        what=f"{{case.old}} left, less {MARGIN:g} x learnt",
-        of=lambda pair: pair.gained(pair.old, SEQUENTIAL) - pair.gained(pair.old) * MARGIN,
-        below=0.0,
-        yes="{case.old} is at the base's level",
-        no="{case.old} is above the base's level",
-    ),
+    AT_THE_BASE,
 )
 RISES = rising(
     "Along falling p, at beta 0.5, the old task's score rises by at least a tenth of what is forgotten, and no way "
@@ -365,18 +383,19 @@ MATCHES = some(
     AS_GOOD_ON_OLD,
     AS_GOOD_ON_NEW,
 )
+AS_GOOD_ON_BOTH = Check(
+    what="mean of both: {arm.arm} - {other.arm}, plus the margin",
+    of=lambda pair, arm, other: pair.mean(arm) - pair.mean(other) + pair.forgotten * (MARGIN / 2),
+    above=0.0,
+    yes="{arm.arm} is as good as {other.arm}",
+    no="{arm.arm} is worse than {other.arm}",
+)
 OFTEN = some(
     "At every beta that has both, some p < 1 is as good as p = 1, on the mean of old and new task: not worse by more "
     "than a fifth of half of what is forgotten.",
     pairs,
     once_and_often,
-    Check(
-        what="mean of both: {arm.arm} - {other.arm}, plus the margin",
-        of=lambda pair, arm, other: pair.mean(arm) - pair.mean(other) + pair.forgotten * (MARGIN / 2),
-        above=0.0,
-        yes="{arm.arm} is as good as {other.arm}",
-        no="{arm.arm} is worse than {other.arm}",
-    ),
+    AS_GOOD_ON_BOTH,
 )
 NEARER_KEEPS_MORE = rule(
     "Over sequential fine-tuning and SFA's arms, the correlation of the distance to the model before with the old "
@@ -408,9 +427,17 @@ def least(pair: Pair) -> float:
     return LEAST_NATS if "nat" in pair.unit else LEAST_SHARE
 
 
+def every_task(record: SequenceRecord) -> list[Pair]:
+    """Every order with each of its tasks, the last one too; none before anything was measured."""
+    cases = []
+    for order in record.orders if record.tasks else ():
+        cases += [Pair(record, order, task) for task in order]
+    return cases
+
+
 LEARNS = Requirement(
     name="{case.old} is learnt ({case.path})",
-    cases=lambda record: [Pair(record, order, task) for order in record.orders for task in order if record.tasks],
+    cases=every_task,
     of=lambda pair: lower_end(pair.gained(pair.old)),
     at_least=least,
     figure="gain of training {case.old} alone over the base (lower end of its interval)",

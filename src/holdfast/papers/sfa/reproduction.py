@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.papers.claims.reproduction import Script, Twin, Twins, size_changes
+from holdfast.papers.claims.reproduction import Script, Twin, Twins, size_changes, study_facts
 from holdfast.papers.digits.study import DigitsSettings, run_digits
 from holdfast.papers.sfa.claims import DIGITS, READING, RECIPE, check_claims
 from holdfast.papers.sfa.paper import PAPER
@@ -15,12 +15,8 @@ from holdfast.studies.sequence.study import run_sequence
 
 
 def _summary(record: SequenceRecord | None) -> dict[str, Any]:
-    return {
-        "seeds": [] if record is None else record.seeds,
-        "trials": 0 if record is None else sum(m.state == "complete" for m in record.models),
-        "learn": "the last task",
-        "keep": "the tasks before",
-    }
+    seeds, models = ([], []) if record is None else (record.seeds, record.models)
+    return study_facts(seeds, models, learn="the last task", keep="the tasks before")
 
 
 TWINS = Twins(

@@ -94,22 +94,21 @@ def check_claims(records: Mapping[str, StagesRecord | None]) -> list[Claim]:
             worlds[size][int(name.removeprefix(size))] = record
             models += record.models
     wide, narrow = worlds[WIDE], worlds[NARROW]
-    missing = sum(record is None for record in records.values())
-    evidence = Evidence(
-        record=Worlds(wide, narrow) if wide else None,
-        waiting=sum(model.state in ("waiting", "running") for model in models) + missing,
-        seeds=len(wide),
-        noun="model",
-        without=dict(_without(wide, narrow)),
-    )
+    missing = list(records.values()).count(None)
+    without = dict(_without(wide, narrow))
+    begun = Worlds(wide, narrow) if wide else None
+    evidence: Evidence[Worlds] = Evidence.of(begun, models, seeds=len(wide), noun="model", without=without)
+    evidence = dataclasses.replace(evidence, waiting=evidence.waiting + missing)
     return judge_claims(STATEMENTS, {RECIPE: evidence})
 
 
 def _without(wide: Mapping[int, StagesRecord], narrow: Mapping[int, StagesRecord]) -> Iterator[tuple[str, Worlds]]:
     """The studies with one world left out, by name; nothing where there are not two others."""
     for world in wide if len(wide) > 2 else ():
-        left = {other: record for other, record in wide.items() if other != world}
-        yield f"world {world}", Worlds(left, {other: record for other, record in narrow.items() if other != world})
+        others, smaller = dict(wide), dict(narrow)
+        del others[world]
+        smaller.pop(world, None)
+        yield f"world {world}", Worlds(others, smaller)
 
 
 # ------------------------------------------------------------------------------------------------------------- measures
@@ -235,9 +234,13 @@ class Checkpoint:
 
     def over(self, of: Callable[[StagesRecord], Figure]) -> Figure:
         """A figure over worlds: their spread is its noise, of one world that of the samples."""
-        figures = {world: of(record) for world, record in self.worlds.wide.items()}
-        half = next(iter(figures.values())).half_over_samples if len(figures) == 1 else 0.0
-        return Figure.over_seeds({world: figure.value for world, figure in figures.items()}, half)
+        by_world, half = {}, 0.0
+        for world, record in self.worlds.wide.items():
+            figure = of(record)
+            by_world[world] = figure.value
+            if len(self.worlds.wide) == 1:
+                half = figure.half_over_samples
+        return Figure.over_seeds(by_world, half)
 
     def figure(self, model: Model, measure: Measure) -> Figure:
         """Of a model."""
@@ -251,7 +254,7 @@ class Checkpoint:
         """The restored model's figure minus the lower (`min`), or the higher (`max`), of base and control."""
 
         def beside(record: StagesRecord) -> Figure:
-            others = [figure_of(record, (role, 0), measure) for role in (BASE, CONTROL)]
+            others = figure_of(record, BASE_MODEL, measure), figure_of(record, (CONTROL, 0), measure)
             return figure_of(record, self.restored, measure) - nearest(others, key=lambda figure: figure.value)
 
         return self.over(beside)
@@ -283,7 +286,8 @@ def last(worlds: Worlds) -> list[Checkpoint]:
 
 def three(worlds: Worlds) -> list[Checkpoint]:
     """The first, the middle and the last one."""
-    return [Checkpoint(worlds, number) for number in dict.fromkeys((1, worlds.middle, worlds.last))]
+    numbers = dict.fromkeys((1, worlds.middle, worlds.last))
+    return [Checkpoint(worlds, number) for number in numbers]
 
 
 def every(worlds: Worlds) -> list[Checkpoint]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.papers.claims.reproduction import Twin, Twins, size_changes
+from holdfast.papers.claims.reproduction import Twin, Twins, size_changes, study_facts
 from holdfast.papers.stages.claims import NARROW, READING, WIDE, check_claims
 from holdfast.papers.stages.paper import PAPER
 from holdfast.records.stages import StagesRecord, read_stages
@@ -23,12 +23,8 @@ def _twin(name: str) -> Twin:
 
 
 def _summary(record: StagesRecord | None) -> dict[str, Any]:
-    return {
-        "seeds": [] if record is None else [int(record.config["seed"])],
-        "trials": 0 if record is None else sum(m.state == "complete" for m in record.models),
-        "learn": "new people, letters",
-        "keep": "people whom the base knew",
-    }
+    seeds, models = ([], []) if record is None else ([int(record.config["seed"])], record.models)
+    return study_facts(seeds, models, learn="new people, letters", keep="people whom the base knew")
 
 
 TWINS = Twins(
