@@ -223,10 +223,10 @@ def test_metrics_that_are_not_there_or_have_no_mean():
     def metric(unit, higher):
         return Metric(value=1.0, n=3, unit=unit, higher_is_better=higher)
 
-    measured = [
-        ("s", "a", {"acc": metric("accuracy", True)}, "acc"),
-        ("s", "b", {"nats_per_token": metric("nats/token", False)}, "nats_per_token"),
-    ]
+    measured = {
+        ("s", "a"): ({"acc": metric("accuracy", True)}, "acc"),
+        ("s", "b"): ({"nats_per_token": metric("nats/token", False)}, "nats_per_token"),
+    }
     assert metric_problems(ObjectiveSettings(entries=(("s", "a", "ac"),)), "keep", measured) == [
         "objectives.keep: a has no metric 'ac'. Did you mean 'acc'? It has: acc."
     ]

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from holdfast.records.comparison import Comparison
 from holdfast.records.figure import CONFIDENCE, Figure
-from holdfast.records.study import Objective, StudyRecord, TrialRecord
+from holdfast.records.study import Entry, Objective, StudyRecord, TrialRecord
 from holdfast.retention.registry import declared
 from holdfast.statistics.equal_target import Point, source_at
 from holdfast.statistics.gains import Gain, incomplete, mean_gain
@@ -64,15 +65,18 @@ def method_of(trial: TrialRecord) -> Method:
 
 def complete_trials(study: StudyRecord, method: Method) -> list[TrialRecord]:
     """The trials of exactly this method that have all seeds and measures, by number."""
-    trials = (t for t in study.trials if method_of(t) == method and incomplete(t, study) is None)
-    return sorted(trials, key=lambda t: t.number)
+    trials = []
+    for trial in sorted(study.trials, key=lambda trial: trial.number):
+        if method_of(trial) == method and incomplete(trial, study) is None:
+            trials.append(trial)
+    return trials
 
 
 def why_no_trial(study: StudyRecord, method: Method) -> str | None:
     """Why there is no trial of a method that could be judged; None where there is one."""
     if complete_trials(study, method):
         return None
-    if not any(method_of(t) == method for t in study.trials):
+    if method not in map(method_of, study.trials):
         return f"the study has no trial of {NAMES[method]}"
     return f"no trial of {NAMES[method]} is complete"
 
@@ -80,16 +84,24 @@ def why_no_trial(study: StudyRecord, method: Method) -> str | None:
 def paper_choice(study: StudyRecord, method: Method) -> TrialRecord | None:
     """The trial that the paper's rule takes among those of a method: of those that learn more than the start, the
     one that keeps most, ties by what learns more; by the validation, where the study has one. None without one."""
-    able = [t for t in complete_trials(study, method) if gain(t, study, study.chooses_by).value > ROUNDING]
-    sides = (study.keep, study.chooses_by)
-    return max(able, default=None, key=lambda t: (*(gain(t, study, s).value for s in sides), -t.number))
+    choice, best = None, (-math.inf, -math.inf)
+    for trial in complete_trials(study, method):
+        learnt = gain(trial, study, study.chooses_by).value
+        figures = (gain(trial, study, study.keep).value, learnt)
+        if learnt > ROUNDING and figures > best:
+            choice, best = trial, figures
+    return choice
 
 
 def with_only(trials: Sequence[TrialRecord], study: StudyRecord) -> StudyRecord:
     """The study reduced to these trials and to those without a method, at which lines start. Given the trials of one
     arm, no other arm of the same methods has a part in its lines."""
-    numbers = {t.number for t in trials} | {t.number for t in study.trials if not t.settings.get("retention")}
-    return dataclasses.replace(study, trials=[t for t in study.trials if t.number in numbers])
+    numbers = [trial.number for trial in trials]
+    remaining = []
+    for trial in study.trials:
+        if trial.number in numbers or not trial.settings.get("retention"):
+            remaining.append(trial)
+    return dataclasses.replace(study, trials=remaining)
 
 
 def lines(study: StudyRecord, method: Method) -> list[Line]:
@@ -100,7 +112,7 @@ def lines(study: StudyRecord, method: Method) -> list[Line]:
     for trial_method in dict.fromkeys(map(method_of, study.trials)):
         for trial in complete_trials(study, trial_method):
             if not method_settings(trial):
-                starts.setdefault(_beside(trial), trial)
+                starts.setdefault(_settings_without("retention", trial), trial)
     leading, name = _strength(trials, method)
     for trial in trials if leading else ():
         settings = method_settings(trial)
@@ -114,8 +126,9 @@ def lines(study: StudyRecord, method: Method) -> list[Line]:
                 is_default = parameter == "temperature" and value == 1
                 if (method_name, parameter) != (leading, name) and parameter not in _ASIDE and not is_default:
                     rest.append((method_name, parameter, value))
-        key = repr((sorted(rest, key=repr), _beside(trial)))
-        line = Line(name=name, members=[], temperature=temperature, start=starts.get(_beside(trial)))
+        beside = _settings_without("retention", trial)
+        key = repr((sorted(rest, key=repr), beside))
+        line = Line(name=name, members=[], temperature=temperature, start=starts.get(beside))
         groups.setdefault(key, line).members.append((float(strength), trial))
     for line in groups.values():
         line.members.sort(key=lambda member: member[0])
@@ -125,8 +138,8 @@ def lines(study: StudyRecord, method: Method) -> list[Line]:
 def from_direct(line: Line, study: StudyRecord) -> list[tuple[float, TrialRecord]]:
     """A line's members from the end at which more is learnt: some methods hold on less at a higher value,
     such as a weight on the new model."""
-    first, last = (gain(line.members[index][1], study, "learn").value for index in (0, -1))
-    return line.members if first >= last else line.members[::-1]
+    first, last = gain(line.members[0][1], study, "learn"), gain(line.members[-1][1], study, "learn")
+    return line.members if first.value >= last.value else line.members[::-1]
 
 
 def _strength(trials: Sequence[TrialRecord], method: Method) -> tuple[str, str]:
@@ -139,11 +152,13 @@ def _strength(trials: Sequence[TrialRecord], method: Method) -> tuple[str, str]:
             strengths = of_data if cls.place == "data" else pairs
             strengths += [(method_name, parameter) for parameter in cls.strength]
     pairs += of_data
-
-    def values(name: str, parameter: str) -> set[str]:
-        return {repr(method_settings(t).get(name, {}).get(parameter)) for t in trials}
-
-    return next((pair for pair in pairs if len(values(*pair)) > 1), next(iter(pairs), ("", "")))
+    for method_name, parameter in pairs:
+        values = set()
+        for settings in map(method_settings, trials):
+            values.add(repr(settings.get(method_name, {}).get(parameter)))
+        if len(values) > 1:
+            return method_name, parameter
+    return pairs[0] if pairs else ("", "")
 
 
 def method_settings(trial: TrialRecord) -> dict[str, dict[str, Any]]:
@@ -153,9 +168,11 @@ def method_settings(trial: TrialRecord) -> dict[str, dict[str, Any]]:
     by_method: dict[str, dict[str, Any]] = {}
     for method in retention if isinstance(retention, list) else [retention]:
         if isinstance(method, Mapping) and "method" in method:
-            by_method[str(method["method"])] = {str(k): v for k, v in method.items() if k != "method"}
+            parameters = {str(key): value for key, value in method.items()}
+            by_method[str(parameters.pop("method"))] = parameters
         elif isinstance(method, Mapping):
-            by_method |= {str(name): dict(about or {}) for name, about in method.items()}
+            for name, about in method.items():
+                by_method[str(name)] = dict(about or {})
     by_name = {}
     for name, about in by_method.items():
         cls = declared(name)  # a method of the user's own is named by its file
@@ -163,9 +180,11 @@ def method_settings(trial: TrialRecord) -> dict[str, dict[str, Any]]:
     return by_name
 
 
-def _beside(trial: TrialRecord) -> str:
-    """A trial's settings beside its methods."""
-    return repr(sorted((k, v) for k, v in trial.settings.items() if k != "retention"))
+def _settings_without(key: str, trial: TrialRecord) -> str:
+    """A trial's other settings, as a key of a dictionary."""
+    settings = dict(trial.settings)
+    settings.pop(key, None)
+    return repr(sorted(settings.items()))
 
 
 # ------------------------------------------------------------------------------------------------------------- figures
@@ -213,8 +232,10 @@ def at_equal_target(
     """
 
     least = gain(study.direct, study, "learn") * share
-    curves = curves_of(study, method, temperature=temperature)
-    return source_at([[point_of(t, study, of) for t in curve] for curve in curves], least)
+    curves = []
+    for trials in curves_of(study, method, temperature=temperature):
+        curves.append([point_of(trial, study, of) for trial in trials])
+    return source_at(curves, least)
 
 
 def curves_of(study: StudyRecord, method: Method, *, temperature: float | None = None) -> list[list[TrialRecord]]:
@@ -231,8 +252,7 @@ def curves_of(study: StudyRecord, method: Method, *, temperature: float | None =
     def along_rates(trials: Sequence[TrialRecord]) -> list[list[TrialRecord]]:
         groups: dict[str, list[TrialRecord]] = {}
         for trial in trials:
-            rest = {k: v for k, v in trial.settings.items() if k != "learning_rate"}
-            groups.setdefault(repr(sorted(rest.items())), []).append(trial)
+            groups.setdefault(_settings_without("learning_rate", trial), []).append(trial)
         for group in groups.values():
             group.sort(key=lambda t: (-float(t.settings.get("learning_rate") or 0.0), -gain(t, study, "learn").value))
         return list(groups.values())
@@ -247,9 +267,11 @@ def curves_of(study: StudyRecord, method: Method, *, temperature: float | None =
         numbers.update(trial.number for _, trial in line.members)
         if temperature in (None, line.temperature):
             start = [] if line.start is None else [line.start]
-            curves.append([*start, *(trial for _, trial in from_direct(line, study))])
-    single = complete_trials(study, method) if temperature is None else ()
-    return curves + [[trial] for trial in single if trial.number not in numbers]
+            curves.append(start + [trial for _, trial in from_direct(line, study)])
+    for trial in complete_trials(study, method) if temperature is None else ():
+        if trial.number not in numbers:
+            curves.append([trial])
+    return curves
 
 
 def point_of(trial: TrialRecord, study: StudyRecord, of: Callable[[TrialRecord], Figure] | None = None) -> Point:
@@ -285,15 +307,20 @@ STRICT, FLEXIBLE = "strict-match", "flexible-extract"
 
 def _reported(study: StudyRecord) -> list[Comparison]:
     """What direct fine-tuning was measured by with every seed, but for the entries that it was chosen by."""
-    aside = set() if study.validation is None else {(suite, name) for suite, name, _ in study.validation.entries}
-    runs = study.direct.runs if study.direct else []
-    measured = [{(c.suite, c.name, c.metric) for c in run.comparisons} for run in runs]
+    if study.direct is None or not study.direct.runs:
+        return []
+    measured = [set(map(_entry, run.comparisons)) for run in study.direct.runs]
+    entries = set.intersection(*measured)
+    aside = [] if study.validation is None else [(suite, name) for suite, name, _ in study.validation.entries]
     reported = []
-    for comparison in runs[0].comparisons if runs else ():
-        entry = (comparison.suite, comparison.name)
-        if entry not in aside and all((*entry, comparison.metric) in keys for keys in measured):
+    for comparison in study.direct.runs[0].comparisons:
+        if _entry(comparison) in entries and (comparison.suite, comparison.name) not in aside:
             reported.append(comparison)
     return reported
+
+
+def _entry(comparison: Comparison) -> Entry:
+    return comparison.suite, comparison.name, comparison.metric
 
 
 def related_skill(study: StudyRecord) -> Objective | None:
@@ -304,11 +331,10 @@ def related_skill(study: StudyRecord) -> Objective | None:
         comparisons = [comparison for comparison in leading if comparison.name.startswith("humaneval")]
     if not comparisons:
         return None
-    entries = [(c.suite, c.name, c.metric) for c in comparisons]
     return Objective(
         side=RELATED,
-        entries=entries,
-        label=", ".join(name for _, name, _ in entries),
+        entries=list(map(_entry, comparisons)),
+        label=", ".join(comparison.name for comparison in comparisons),
         unit=comparisons[0].unit,
         higher_is_better=comparisons[0].higher_is_better,
     )
@@ -316,8 +342,10 @@ def related_skill(study: StudyRecord) -> Objective | None:
 
 def by_win_rate(study: StudyRecord, side: str) -> StudyRecord | None:
     """The study with nothing but the win rates among a side's measures as that side; None where there are none."""
-    comparisons = [c for c in _reported(study) if c.primary]
-    entries = [(c.suite, c.name, c.metric) for c in comparisons if (c.suite, c.metric) == (side, "win_rate")]
+    entries = []
+    for comparison in _reported(study):
+        if comparison.primary and comparison.suite == side and comparison.metric == "win_rate":
+            entries.append(_entry(comparison))
     if not entries:
         return None
     label = ", ".join(name for _, name, _ in entries)
@@ -330,7 +358,7 @@ def by_win_rate(study: StudyRecord, side: str) -> StudyRecord | None:
 def formats(study: StudyRecord) -> list[tuple[Objective, Objective]]:
     """The entries that were scored both strictly and flexibly, as the one and the other."""
     comparisons = _reported(study)
-    known = {(c.suite, c.name, c.metric) for c in comparisons}
+    known = set(map(_entry, comparisons))
     pairs = []
     for c in comparisons:
         base, _, kind = c.metric.partition(",")
@@ -353,6 +381,7 @@ def _format(comparison: Comparison, metric: str, filtered: str) -> Objective:
 def follows_format(trial: TrialRecord | None, study: StudyRecord) -> Figure:
     """What a trial gains of the strict match beyond what it gains of the flexible one, mean over entries: negative
     where it knows the answer and no longer gives it in the form of the examples."""
-    pairs = formats(study)
-    figures = [gain(trial, study, strict) - gain(trial, study, flexible) for strict, flexible in pairs]
+    figures = []
+    for strict, flexible in formats(study):
+        figures.append(gain(trial, study, strict) - gain(trial, study, flexible))
     return functools.reduce(operator.add, figures) * (1 / len(figures))

@@ -77,13 +77,14 @@ def _along(line: Line, record: StudyRecord, config: StudyConfig) -> Iterator[Ext
     if name is None or len(line.members) < 2:
         return
     planned = planned_of[name]
-    strengths = [strength for strength, _ in line.members]
     members = from_direct(line, record)
     for end, why in _unbounded_ends([t for _, t in members], record).items():
         (edge, trial), (inner, _) = members[:2] if end == "weak" else members[:-3:-1]
         below = edge < inner
-        beyond = [s for s in strengths if (s < min(planned) if below else s > max(planned))]
-        if len(beyond) >= config.search.extend:
+        added = 0
+        for strength, _ in members:
+            added += strength < min(planned) if below else strength > max(planned)
+        if added >= config.search.extend:
             continue
         value = float(f"{edge * edge / inner:.6g}")
         params = {**trial.params, name: value}

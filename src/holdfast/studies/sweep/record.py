@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from holdfast.errors import ConfigError, did_you_mean
@@ -45,7 +46,7 @@ def study_record(state: StudyState, config: StudyConfig) -> StudyRecord:
         seeds=list(config.request.seeds),
         learn=learn,
         keep=keep,
-        pairs=[(t, s) for t in _singles(learn) for s in _singles(keep)],
+        pairs=list(itertools.product(_singles(learn), _singles(keep))),
         trials=trials,
         selection=config.select,
         validation=sides.get(VALIDATION),
@@ -62,11 +63,10 @@ def objective(side: str, wanted: ObjectiveSettings, comparisons: Iterable[Compar
         wanted: as asked for.
         comparisons: of any finished run.
     """
-    by_entry = {(c.suite, c.name, c.metric): c for c in comparisons}
-    leading = {(c.suite, c.name): c for c in by_entry.values() if c.primary}
+    known = _by_entry(comparisons)
     entries, units, higher = [], set(), True
     for suite, name, metric in wanted.entries:
-        comparison = by_entry.get((suite, name, metric)) if metric else leading.get((suite, name))
+        comparison = known.get((suite, name, metric or None))
         if comparison is None:
             entries.append((suite, name, metric or ""))
             continue
@@ -77,8 +77,19 @@ def objective(side: str, wanted: ObjectiveSettings, comparisons: Iterable[Compar
     return Objective(side=side, entries=entries, label=wanted.label, unit=unit, higher_is_better=higher)
 
 
-Measured = Sequence[tuple[str, str, dict[str, Metric], str]]
-"""(suite, name, metrics, the one that leads) of every entry."""
+def _by_entry(comparisons: Iterable[Comparison]) -> dict[tuple[str, str, str | None], Comparison]:
+    """By (suite, name, metric); by None in place of the metric the one that leads."""
+    known: dict[tuple[str, str, str | None], Comparison] = {}
+    for comparison in comparisons:
+        suite, name = comparison.suite, comparison.name
+        known[suite, name, comparison.metric] = comparison
+        if comparison.primary:
+            known[suite, name, None] = comparison
+    return known
+
+
+Measured = Mapping[tuple[str, str], tuple[Mapping[str, Metric], str]]
+"""Of every entry, by (suite, name), its metrics and the one that leads."""
 
 
 def metric_problems(wanted: ObjectiveSettings, side: str, measured: Measured) -> list[str]:
@@ -93,19 +104,17 @@ def metric_problems(wanted: ObjectiveSettings, side: str, measured: Measured) ->
     problems: list[str] = []
     higher: set[bool] = set()
     units: set[str] = set()
-    metrics_of = {(suite, name): (metrics, primary) for suite, name, metrics, primary in measured}
     for suite, name, metric in wanted.entries:
-        metrics, primary = metrics_of.get((suite, name), ({}, ""))
+        metrics, _ = measured.get((suite, name), ({}, ""))
         if metric and metric not in metrics:
             problems.append(
                 f"objectives.{side}: {name} has no metric '{metric}'.{did_you_mean(metric, metrics)} It has: "
                 f"{', '.join(metrics)}."
             )
-        elif (metric or primary) in metrics:
-            figure = metrics[metric or primary]
-            is_text = figure.unit == "perplexity" or "nats" in figure.unit or "bits" in figure.unit
-            units.add(figure.unit if is_text else "shares")
-            higher.add(figure.higher_is_better)
+    for figure in _figures(wanted, measured):
+        is_text = figure.unit == "perplexity" or "nats" in figure.unit or "bits" in figure.unit
+        units.add(figure.unit if is_text else "shares")
+        higher.add(figure.higher_is_better)
     where = f"objectives.{side}: {wanted.label} has figures of"
     if len(higher) > 1:
         problems.append(f"{where} which some are better when higher and some when lower; they have no mean")
@@ -134,10 +143,9 @@ def validation_problems(wanted: ObjectiveSettings, learn: ObjectiveSettings, mea
 
 def _figures(wanted: ObjectiveSettings, measured: Measured) -> list[Metric]:
     """The start's figures of an objective, as far as they are there."""
-    metrics_of = {(suite, name): (metrics, primary) for suite, name, metrics, primary in measured}
     figures = []
     for suite, name, metric in wanted.entries:
-        metrics, primary = metrics_of.get((suite, name), ({}, ""))
+        metrics, primary = measured.get((suite, name), ({}, ""))
         if (metric or primary) in metrics:
             figures.append(metrics[metric or primary])
     return figures
@@ -168,15 +176,18 @@ def select_problems(select: Mapping[str, Any], wanted: ObjectiveSettings, measur
 
 def gain(comparisons: Sequence[Comparison], wanted: ObjectiveSettings) -> float | None:
     """The mean gain over the start on an objective, more is better; None where an entry is missing."""
-    gains: dict[tuple[str, str, str | None], float] = {(c.suite, c.name, c.metric): c.gain for c in comparisons}
-    gains |= {(c.suite, c.name, None): c.gain for c in comparisons if c.primary}
-    if not all(entry in gains for entry in wanted.entries):
-        return None
-    return sum(gains[entry] for entry in wanted.entries) / len(wanted.entries)
+    known, gains = _by_entry(comparisons), []
+    for entry in wanted.entries:
+        if entry not in known:
+            return None
+        gains.append(known[entry].gain)
+    return sum(gains) / len(gains)
 
 
-def _singles(whole: Objective) -> list[Objective]:
-    return [dataclasses.replace(whole, entries=[entry], label=entry[1]) for entry in whole.entries]
+def _singles(mean: Objective) -> Iterator[Objective]:
+    """The entries of an objective, each as one of its own."""
+    for entry in mean.entries:
+        yield dataclasses.replace(mean, entries=[entry], label=entry[1])
 
 
 def _trial(job: JobState, config: StudyConfig) -> TrialRecord:

@@ -27,8 +27,11 @@ def with_correlations(record: StudyRecord, folder: Path) -> StudyRecord:
     changes: dict[int, list[tuple[EvaluationFolder, EvaluationFolder]]] = {}
     for trial in record.trials:
         if incomplete(trial, record) is None:
-            runs = [RunFolder(folder / run.folder) for run in trial.runs if run.seed in record.seeds]
-            changes[trial.number] = [(run.evaluated("start"), run.evaluated("result")) for run in runs]
+            changes[trial.number] = []
+            for run in trial.runs:
+                if run.seed in record.seeds:
+                    measured = RunFolder(folder / run.folder)
+                    changes[trial.number].append((measured.evaluated("start"), measured.evaluated("result")))
     correlations, notes = [], list(record.notes)
     with progress("Samples of the trials", total=len(entries) * len(changes)) as advance:
         for entry in entries if len(changes) > 1 else ():

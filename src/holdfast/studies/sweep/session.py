@@ -141,11 +141,13 @@ class SweepStudy(ConfiguredStudy[StudyConfig]):
         runs = [seed_run_from_json(result) for result in task.results]
         means = []
         for objective in self.settings.judged_by:
-            gains = [gain(run.comparisons, objective) for run in runs]
-            known = [value for value in gains if value is not None]
-            if len(known) < len(gains):
-                raise HoldfastError("an objective was not compared with the start: see comparisons.json of the run")
-            means.append(sum(known) / len(known))
+            gains = []
+            for run in runs:
+                value = gain(run.comparisons, objective)
+                if value is None:
+                    raise HoldfastError("an objective was not compared with the start: see comparisons.json of the run")
+                gains.append(value)
+            means.append(sum(gains) / len(gains))
         if task.lease.slot == 0 and self.settings.search.sampler == "nsga2":
             return None  # the reference has no parameters, and must not be crossed with those that have
         return means
@@ -157,9 +159,12 @@ class SweepStudy(ConfiguredStudy[StudyConfig]):
         out, keep = self.settings.output_dir, self.settings.request.keep_weights
         best: set[int] = set()
         if keep == "frontier":
-            complete = [job for job in state.jobs if job.state == COMPLETE]
-            points = [(job.values[0], job.values[1]) for job in complete if job.values is not None]
-            best = {complete[index].number for index in pareto(points)}
+            numbers, points = list[int](), list[tuple[float, float]]()
+            for job in state.jobs:
+                if job.state == COMPLETE and job.values is not None:
+                    numbers.append(job.number)
+                    points.append((job.values[0], job.values[1]))
+            best = {numbers[index] for index in pareto(points)}
         for job in state.jobs:
             if job.state not in (COMPLETE, PRUNED):
                 continue

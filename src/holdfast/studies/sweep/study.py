@@ -64,7 +64,9 @@ class ObjectiveSettings:
     @property
     def label(self) -> str:
         """For people."""
-        names = [f"{name} ({metric})" if metric else name for _, name, metric in self.entries]
+        names = []
+        for _, name, metric in self.entries:
+            names.append(f"{name} ({metric})" if metric else name)
         return names[0] if len(names) == 1 else f"mean of {', '.join(names)}"
 
 
@@ -143,8 +145,11 @@ class StudyConfig(StudyConfigBase[SweepSettings]):
     def reference(self) -> dict[str, Any]:
         """The training configuration of direct fine-tuning: the base's own values, and the middle of what it leaves
         open."""
-        middle = {key: value for key, value in self.space.middle().items() if key not in self.train}
-        return dict(self.with_paths({**copy.deepcopy(self.train), **middle, "retention": []}))
+        settings = copy.deepcopy(self.train)
+        for key, value in self.space.middle().items():
+            settings.setdefault(key, value)
+        settings["retention"] = []
+        return dict(self.with_paths(settings))
 
     # ----------------------------------------------------------------------------------------------- resuming, checking
 
@@ -204,6 +209,9 @@ class StudyConfig(StudyConfigBase[SweepSettings]):
             sides = _resolved_objectives(keys)
         else:
             sides = _objectives(keys, train.get("evaluation"), toy, problems)
+        objectives = {}
+        for side, objective in sides.items():
+            objectives[side] = list(map(list, objective.entries))
         select = settings.select or _recorded_selection(settings.folder) or {"rule": DEFAULT_RULE}
         search = dataclasses.asdict(settings.search)
         if not settings.search.extend:
@@ -214,7 +222,7 @@ class StudyConfig(StudyConfigBase[SweepSettings]):
             "train": without_secrets(train),
             "arms": settings.arms,
             "vary": settings.vary,
-            "objectives": {side: [list(entry) for entry in w.entries] for side, w in sides.items()},
+            "objectives": objectives,
             "seeds": list(settings.seeds),
             "search": search,
             "select": select,
@@ -259,7 +267,8 @@ def deciding(resolved: Mapping[str, Any]) -> dict[str, Any]:
     for key in ("toy", "train", "arms", "vary", "objectives", "seeds", "teacher"):
         value = resolved.get(key)
         if isinstance(value, Mapping):
-            flat.update({f"{key}.{name}": item for name, item in value.items()})
+            for name, item in value.items():
+                flat[f"{key}.{name}"] = item
         else:
             flat[key] = value
     search = resolved.get("search") or {}
@@ -397,7 +406,7 @@ def _resolved_objectives(request: Objectives) -> dict[str, ObjectiveSettings]:
     """Of a study that was read before."""
     sides: dict[str, ObjectiveSettings] = {}
     for side in ("learn", "keep", VALIDATION):
-        entries = tuple((suite, name, metric) for suite, name, metric in getattr(request, side))
+        entries = tuple(map(tuple, getattr(request, side)))
         if entries:
             sides[side] = ObjectiveSettings(entries=entries)
     return sides
@@ -422,18 +431,23 @@ def _objectives(
     validation = _wanted(VALIDATION, request.validation, kinds, problems) if request.validation else None
     learn_entries: Sequence[Any] = request.learn
     if validation is not None and not learn_entries:  # all of the suite but for what chooses
-        chosen = {(suite, name) for suite, name, _ in validation.entries}
-        learn_entries = [(s, n, None) for s, n in kinds if s == "learn" and (s, n) not in chosen]
+        chosen = _measured(validation, {})
+        learn_entries = []
+        for suite, name in kinds:
+            if suite == "learn" and (suite, name) not in chosen:
+                learn_entries.append((suite, name, None))
     learn = _wanted("learn", learn_entries, kinds, problems)
     keep = _wanted("keep", request.keep, kinds, problems)
-    both = {(s, n) for s, n, _ in learn.entries} & {(s, n) for s, n, _ in keep.entries}
+    both = _measured(learn, {}) & _measured(keep, {})
     if both:
         names = ", ".join(name for _, name in sorted(both))
         problems.append(f"objectives: {names} cannot be learnt and kept at once; name it on one side")
     sides = {"learn": learn, "keep": keep}
     if validation is None:
         return sides
-    members = {(SUITE, average.name): {(s, n) for s, n, _ in average.members} for average in plan.averages}
+    members = {}
+    for average in plan.averages:
+        members[SUITE, average.name] = {(suite, name) for suite, name, _ in average.members}
     chosen = _measured(validation, members)
     for side, objective in sides.items():
         both = chosen & _measured(objective, members)
@@ -443,7 +457,8 @@ def _objectives(
                 f"objectives.validation: {names} is in {side} too, so it would choose what it reports. Expected "
                 "other held-out entries."
             )
-    if len({_is_text(s, n, kinds) for s, n in chosen | _measured(learn, members)}) > 1:
+    entries = chosen | _measured(learn, members)
+    if len({_is_text(*entry, kinds) for entry in entries}) > 1:
         problems.append(
             f"objectives.validation: expected entries in the unit of learn ({learn.label}), got "
             f"{validation.label}: one is nats of text, the other shares."
@@ -498,7 +513,10 @@ def _wanted(
         suite, (name, metric) = None, str(item).partition("/")[::2]
         if isinstance(item, (list, tuple)):
             suite, name, metric = item
-        fitting = [key for key in kinds if key[1] == name and suite in (None, key[0])]
+        fitting = []
+        for key in kinds:
+            if key[1] == name and suite in (None, key[0]):
+                fitting.append(key)
         if not fitting:
             problems.append(
                 f"objectives.{side}: '{name}' is not among the evaluation entries.{did_you_mean(str(name), names)} "

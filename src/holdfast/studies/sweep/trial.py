@@ -96,7 +96,9 @@ class _Check(CheckEveryStep):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         super().on_train_begin(args, state, control)
-        measured = [(e.suite, e.name, e.metrics, e.primary) for e in self.run.evaluated("start").all()]
+        measured = {}
+        for evaluation in self.run.evaluated("start").all():
+            measured[evaluation.suite, evaluation.name] = (evaluation.metrics, evaluation.primary)
         config = self.config
         problems: list[str] = []
         for side, objective in config.objectives.items():
@@ -129,10 +131,8 @@ def with_shared_teacher(settings: Mapping[str, Any], teacher: str) -> tuple[dict
         The settings, and what is worth knowing: why each trial runs the teacher itself.
     """
     methods = settings.get("retention") or []
-    open_ones = [
-        m["label_annealing"] for m in methods if "label_annealing" in m and "teacher" not in m["label_annealing"]
-    ]
-    if not open_ones or teacher == "online":
+    annealings = [method["label_annealing"] for method in methods if "label_annealing" in method]
+    if all("teacher" in parameters for parameters in annealings) or teacher == "online":
         return dict(settings), None
     reason = None if teacher == "cached" else _no_cache(settings)
     if reason is not None:
