@@ -38,8 +38,12 @@ class HeldOut:
             if documents is None:
                 self._unseen.append(name)
                 continue
-            self._texts[name] = [text for text, pictures in documents if not pictures]
-            self._questions[name] = [(text, pictures) for text, pictures in documents if pictures]
+            self._texts[name], self._questions[name] = [], []
+            for text, pictures in documents:
+                if pictures:
+                    self._questions[name].append((text, pictures))
+                else:
+                    self._texts[name].append(text)
 
     def stands_in(self, training: Iterable[str], *, what: str, pictures: Iterable[str] = ()) -> list[str]:
         """What of it training data holds, a sentence a file and kind.
@@ -146,6 +150,8 @@ def _documents(entry: Entry) -> list[tuple[str, frozenset[str]]] | None:
         return None
     rows = undecoded(load_rows(entry.data, split=entry.split, config=entry.config))
     is_question = "prompt" in rows.column_names and entry.kind != "perplexity"
-    texts = ["\n".join(texts_of(row["prompt"] if is_question else row)) for row in rows]
+    texts = []
+    for row in rows:
+        texts.append("\n".join(texts_of(row["prompt"] if is_question else row)))
     pictures = pictures_in(entry.data, split=entry.split, config=entry.config)
-    return [(text, frozenset(hashes)) for text, hashes in zip(texts, pictures, strict=True)]
+    return list(zip(texts, map(frozenset, pictures), strict=True))

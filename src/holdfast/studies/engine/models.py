@@ -119,9 +119,11 @@ def note_entries(run: RunFolder, task: Task) -> None:
     where there is no run."""
     if not run.exists():
         return
-    names = tuple(f"{e.suite}/{e.name}: " for e in run.evaluated("result").all())
+    names = []
+    for evaluation in run.evaluated("result").all():
+        names.append(f"{evaluation.suite}/{evaluation.name}: ")
     for text in run.read().notes:
-        if text.startswith(names):
+        if text.startswith(tuple(names)):
             task.note(text)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -87,11 +88,14 @@ def status_table(study: Any, state: StudyState) -> Any:
     from rich.text import Text
 
     jobs = state.latest
-    states = [j.state for j in jobs]
-    counts = ", ".join(f"{states.count(s)} {s}" for s in dict.fromkeys([COMPLETE, RUNNING, *states]) if s in states)
+    numbers = Counter(job.state for job in jobs)
+    counts = []
+    for name in dict.fromkeys([COMPLETE, RUNNING, *numbers]):
+        if numbers[name]:
+            counts.append(f"{numbers[name]} {name}")
     table = Table(box=None, pad_edge=False, padding=(0, 2), show_header=False)
     for job in jobs:
         what = str(job.attributes.get("reason") or "") if job.state == "failed" else job.worker
         share = f"{100 * study.share(job):.0f} %" if job.state == RUNNING else ""
         table.add_row(str(job.number), Text(printable(job.label)), job.state, share, Text(printable(what)))
-    return Group(Text(f"{state.name}: {state.status}; {counts} of {len(jobs)} {study.noun}s"), table)
+    return Group(Text(f"{state.name}: {state.status}; {', '.join(counts)} of {len(jobs)} {study.noun}s"), table)

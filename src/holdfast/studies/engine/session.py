@@ -107,7 +107,8 @@ def execute_study(
         return record
     kind = error_class(job.attributes for job in failed)
     lines = [f"{len(failed)} of {_count(len(state.latest), study.noun)} failed; the page is {out / PAGE}."]
-    lines += [f"  {study.noun} {job.number} ({job.label}): {job.attributes.get(stored.REASON)}" for job in failed]
+    for job in failed:
+        lines.append(f"  {study.noun} {job.number} ({job.label}): {job.attributes.get(stored.REASON)}")
     condition = " once the request is changed" if kind is UserError else ""
     raise kind(*lines, f"The same command tries them again{condition}.")
 
@@ -351,7 +352,7 @@ def known_study(folder: Path) -> tuple[str | None, str | None]:
     if not (folder / STUDY_FILE).is_file():
         return None, None
     record = read_object(folder / STUDY_FILE)
-    name, storage = (record.get(key) for key in ("name", "storage"))
+    name, storage = record.get("name"), record.get("storage")
     address = stored.reached_address(storage, folder) if isinstance(storage, str) and storage else None
     return name if isinstance(name, str) else None, address
 

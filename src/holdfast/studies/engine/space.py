@@ -33,6 +33,7 @@ from holdfast.config.declare import Meta, settings_of
 from holdfast.config.decode import decode
 from holdfast.config.schema import setting_schema
 from holdfast.config.synonyms import did_you_mean_key
+from holdfast.config.values import Mistake
 from holdfast.errors import ConfigError
 from holdfast.retention.presets import PRESETS
 from holdfast.retention.registry import METHODS, NONE, declared, method_class, method_schema, title
@@ -80,7 +81,11 @@ class Choices:
 
     def value(self, stored: Any) -> Any:
         """A setting's value from what a storage holds."""
-        return next((v for v in self.values if _plain(v) == stored and type(_plain(v)) is type(stored)), stored)
+        for value in self.values:
+            plain = _plain(value)
+            if plain == stored and type(plain) is type(stored):
+                return value
+        return stored
 
     def suggest(self, trial: Any, name: str) -> Any:
         """One of the values, as an Optuna trial draws it."""
@@ -141,13 +146,16 @@ class Range:
             count = math.floor((self.high - self.low) / self.step + 1e-9) + 1
             return [self.low + i * self.step for i in range(count)]
         count = self.points or 2
-        shares = [i / (count - 1) for i in range(1, count - 1)]
-        if self.log:  # 0.316228 reads better than sixteen digits
-            low, high = math.log(self.low), math.log(self.high)
-            inside = [float(f"{math.exp(low + s * (high - low)):.6g}") for s in shares]
-        else:
-            inside = [float(f"{self.low + s * (self.high - self.low):.10g}") for s in shares]
-        return [self.low, *inside, self.high]
+        numbers = [self.low]
+        for index in range(1, count - 1):
+            share = index / (count - 1)
+            if self.log:  # 0.316228 reads better than sixteen digits
+                low, high = math.log(self.low), math.log(self.high)
+                text = f"{math.exp(low + share * (high - low)):.6g}"
+            else:
+                text = f"{self.low + share * (self.high - self.low):.10g}"
+            numbers.append(float(text))
+        return [*numbers, self.high]
 
     def ends(self) -> list[Any]:
         """The values among which every mistake shows."""
@@ -225,9 +233,13 @@ class Space:
         for name, (path, values) in self.axes(arm).items():
             cls = declared(str(path[2])) if len(path) == 4 and path[0] == "retention" else None
             if cls is not None and path[-1] in cls.strength:
-                numbers = [v for v in values.tried() if isinstance(v, (int, float)) and not isinstance(v, bool)]
-                numbers_of[name] = [float(v) for v in numbers if v > 0]
-        return {name: values for name, values in numbers_of.items() if len(values) > 1}
+                numbers = []
+                for value in values.tried():
+                    if isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0:
+                        numbers.append(float(value))
+                if len(numbers) > 1:
+                    numbers_of[name] = numbers
+        return numbers_of
 
     def _each(self) -> Iterator[tuple[dict[str, Any], dict[str, Values]]]:
         """Every arm, as the parameter that chooses it, and its parameters."""
@@ -255,7 +267,9 @@ class Space:
             ends = {name: values.ends() for name, values in parameters.items()}
             base = {**chosen, **{name: values[0] for name, values in ends.items()}}
             yield base
-            yield from ({**base, name: value} for name, values in ends.items() for value in values[1:])
+            for name, values in ends.items():
+                for value in values[1:]:
+                    yield {**base, name: value}
 
     def suggest(self, trial: Any, *, everything: bool = False) -> dict[str, Any]:
         """Asks an Optuna trial for a value of each parameter of the arm that it chooses.
@@ -347,19 +361,23 @@ class _Reader:
         if not values:
             self.problems.append(f"{where}: expected at least one value to try, got an empty list")
             return None
-        if len({json.dumps(_plain(v)) for v in values}) < len(values):
+        if len(set(map(json.dumps, map(_plain, values)))) < len(values):
             self.problems.append(f"{where}: expected different values, got {value}")
         return Choices(values=tuple(map(_as_number, values)))
 
     def _range(self, value: Mapping[str, Any], where: str) -> Range | None:
         tried, mistakes = decode(Range, value)
-        self.problems += [f"{where}{'.' if m.path else ': '}{m.sentence()}" for m in mistakes]
+        self._note(mistakes, where)
         if tried is not None and self.grid and tried.points is None and tried.step is None:
             self.problems.append(
                 f"{where}: a grid needs to know how many points of the range to try. Add 'points: 5', or search with "
                 f"random, tpe or nsga2."
             )
         return tried
+
+    def _note(self, mistakes: Iterable[Mistake], where: str) -> None:
+        for mistake in mistakes:
+            self.problems.append(f"{where}{'.' if mistake.path else ': '}{mistake.sentence()}")
 
     def methods(self, value: Any, where: str) -> list[dict[str, dict[str, Any]]]:
         """One arm as a list of `{method: parameters}`; what the methods themselves refuse is seen later, with
@@ -394,8 +412,8 @@ class _Reader:
         for key, value in parameters.items():
             if not isinstance(value, Mapping):  # a range is checked as one
                 for tried in value if isinstance(value, list) else [value]:
-                    mistakes = decode(preset, {key: _as_number(tried)})[1]
-                    self.problems += [f"{where}.{name}{'.' if m.path else ': '}{m.sentence()}" for m in mistakes]
+                    _, mistakes = decode(preset, {key: _as_number(tried)})
+                    self._note(mistakes, f"{where}.{name}")
 
     def arms(self, section: Any) -> list[Arm]:
         """The arms under `arms:`."""
@@ -448,7 +466,8 @@ class _Reader:
     def _direct(self, settings: Mapping[str, Any], where: str, *, name: str) -> Arm:
         """Direct fine-tuning with settings of the training configuration of its own."""
         vary: dict[str, Axis] = {}
-        for key, value in ((str(k), v) for k, v in settings.items()):
+        for setting, value in settings.items():
+            key = str(setting)
             path = f"{where}.{DIRECT}.{key}"
             if key in FIXED or key not in self.known:
                 self.problems.append(f"{path}: {_why_not(key, self.known)}")
@@ -465,10 +484,13 @@ class _Reader:
             if key == TEXT and isinstance(entry[key], str) and entry[key].strip():
                 text = entry[key].strip()
             elif key == TRAIN and isinstance(entry[key], Mapping):
-                train = {str(k): copy.deepcopy(v) for k, v in entry[key].items()}
-                for name in [k for k in train if k not in self.known or k in FIXED]:
-                    self.problems.append(f"{where}.{TRAIN}.{name}: {_why_not(name, self.known)}")
-                    del train[name]
+                train = {}
+                for setting, value in entry[key].items():
+                    name = str(setting)
+                    if name in FIXED or name not in self.known:
+                        self.problems.append(f"{where}.{TRAIN}.{name}: {_why_not(name, self.known)}")
+                    else:
+                        train[name] = copy.deepcopy(value)
             else:
                 methods.append(entry)
         return (methods if isinstance(item, list) else methods[0] if methods else []), train, text
@@ -477,8 +499,10 @@ class _Reader:
 def _preset_of(item: Any) -> str | None:
     """The preset that an arm is, beside its own settings."""
     methods = item if isinstance(item, list) else [item]
-    names = [next(iter(m), None) if isinstance(m, Mapping) else m for m in methods]
-    return next((n for n in names if isinstance(n, str) and n in PRESETS), None) if len(names) == 1 else None
+    if len(methods) != 1:
+        return None
+    name = next(iter(methods[0]), None) if isinstance(methods[0], Mapping) else methods[0]
+    return name if isinstance(name, str) and name in PRESETS else None
 
 
 def _of_direct(item: Any) -> Mapping[str, Any] | None:
@@ -514,7 +538,8 @@ def read_space(
     read_arms = [] if arms is None else reader.arms(arms)
     shared: dict[str, Values] = {}
     axes: dict[str, Axis] = {}
-    for key, value in ((str(k), v) for k, v in vary.items()):
+    for setting, value in vary.items():
+        key = str(setting)
         method, dot, parameter = key.partition(".")
         where, problem = f"vary.{key}", None
         if dot and (method in METHODS or method in names):
@@ -615,7 +640,9 @@ def _tried_schema(value: dict[str, Any]) -> dict[str, Any]:
 
 
 def _titled(arm: Arm) -> str:
-    names = [DIRECT_TITLE if m == DIRECT else title(m) for m in arm.kind.split("+")]
+    names = []
+    for method in arm.kind.split("+"):
+        names.append(DIRECT_TITLE if method == DIRECT else title(method))
     text = arm.text or arm.name.partition(" #")[2]
     return " + ".join(names) + (f" ({text})" if text else "")
 
@@ -661,8 +688,9 @@ def _as_number(value: Any) -> Any:
 def _short(name: str, methods: Sequence[str]) -> str:
     """A parameter without its arm and, where one method is all there is, without the method."""
     parts = name.split(".")
-    index = next((i for i, word in enumerate(parts) if word in methods), None)
-    if index is None:
-        return name.replace("_", " ")
-    parameter = ".".join(parts[index + 1 :])
-    return (parameter if len(methods) == 1 else f"{parts[index]} {parameter}").replace("_", " ")
+    for index, word in enumerate(parts):
+        if word in methods:
+            name = ".".join(parts[index + 1 :])
+            name = name if len(methods) == 1 else f"{word} {name}"
+            break
+    return name.replace("_", " ")

@@ -138,20 +138,23 @@ def _slots(planned: Sequence[Job], begun: Mapping[int, Mapping[str, Any]], later
         begun: attributes of what is stored, by slot.
         later: slots that were added to an earlier plan.
     """
-    places = list(itertools.islice((s for s in itertools.count() if s not in later), len(planned)))
-    left = {slot: there for slot, there in sorted(begun.items()) if slot not in later}
-    found: dict[int, int] = {}
-    for place, job in enumerate(planned):
-        wanted = to_jsonable(job.coordinates)
-        same = (s for s, there in left.items() if {k: there.get(k) for k in wanted} == wanted)
-        if (slot := next(same, None)) is not None:
-            found[place] = slot
-            del left[slot]
-    free = (slot for slot in itertools.count() if slot not in begun)
-    return [
-        found[place] if place in found else slot if left.pop(slot, None) is not None else next(free)
-        for place, slot in enumerate(places)
-    ]
+    left = dict(sorted(begun.items()))
+    for slot in later:
+        left.pop(slot, None)
+    slots: dict[int, int] = {}
+    for index, job in enumerate(planned):
+        coordinates = to_jsonable(job.coordinates)
+        for slot, attributes in left.items():
+            if {key: attributes.get(key) for key in coordinates} == coordinates:
+                slots[index] = slot
+                del left[slot]
+                break
+    in_order = itertools.filterfalse(later.__contains__, itertools.count())
+    free = itertools.filterfalse(begun.__contains__, itertools.count())
+    for index, slot in zip(range(len(planned)), in_order, strict=False):
+        if index not in slots:
+            slots[index] = next(free) if left.pop(slot, None) is None else slot
+    return [slots[index] for index in range(len(planned))]
 
 
 class Storage:
@@ -258,12 +261,12 @@ class Storage:
                 old = study.user_attrs.get(CONFIG)
                 differences = config.differences(old) if old is not None else []
                 if differences:
-                    said = lines(
+                    text = lines(
                         f"The study '{config.name}' in {redacted_url(self.url)} was begun with another configuration:",
                         *(f"  - {d}" for d in differences),
                         "Put the old values back to continue it, or give this one another name and output_dir.",
                     )
-                    raise ConfigError(said)
+                    raise ConfigError(text)
             study.set_user_attr(CONFIG, config.resolved)
             self._enqueue(study, config)
         return study
@@ -275,21 +278,26 @@ class Storage:
         for trial in study.get_trials(deepcopy=False):
             if SLOT in trial.user_attrs:
                 by_slot[trial.user_attrs[SLOT]] = trial
-        later = {s: t.user_attrs[ADDED] for s, t in by_slot.items() if ADDED in t.user_attrs}
+        begun, later = dict[int, Any](), dict[int, Any]()
+        for slot, trial in by_slot.items():
+            begun[slot] = trial.user_attrs
+            if ADDED in trial.user_attrs:
+                later[slot] = trial.user_attrs[ADDED]
         planned = config.jobs()
-        slots = _slots(planned, {slot: trial.user_attrs for slot, trial in by_slot.items()}, later)
+        slots = _slots(planned, begun, later)
         jobs = dict(zip(slots, planned, strict=True))
-        jobs |= {slot: Job(attributes={**began, ADDED: began}) for slot, began in later.items()}
+        for slot, attributes in later.items():
+            jobs[slot] = Job(attributes={**attributes, ADDED: attributes})
         for slot, job in jobs.items():
-            there = by_slot.get(slot)
-            if there is not None and there.state != TrialState.FAIL:
+            stored = by_slot.get(slot)
+            if stored is not None and stored.state != TrialState.FAIL:
                 continue
-            attributes: dict[str, Any] = {SLOT: slot, **job.attributes}
+            attributes = {SLOT: slot, **job.attributes}
             if job.after:
                 attributes[AFTER] = [slots[place] for place in job.after]
             fixed = dict(job.params)
-            if there is not None:  # failed: the same combination once more
-                fixed = there.system_attrs.get("fixed_params") or there.params
+            if stored is not None:  # failed: the same combination once more
+                fixed = stored.system_attrs.get("fixed_params") or stored.params
             study.add_trial(
                 create_trial(
                     state=TrialState.WAITING,
@@ -310,15 +318,15 @@ class Storage:
             state = self.state(study)
             if not state.ended:
                 return any(j.open for j in state.latest), []
-            found = plan.more(state)
-            reasons = [why for _, why in found]
-            if found:  # the reasons first: a job without its reason would never get one
+            jobs = plan.more(state)
+            reasons = [why for _, why in jobs]
+            if jobs:  # the reasons first: a job without its reason would never get one
                 notes = [*study.user_attrs.get("notes", []), *(f"{why}." for why in reasons)]
                 study.set_user_attr("notes", list(dict.fromkeys(notes)))
-            for slot, (job, _) in enumerate(found, len(state.latest)):
+            for slot, (job, _) in enumerate(jobs, len(state.latest)):
                 attributes = {SLOT: slot, **job.attributes, ADDED: dict(job.attributes)}
                 study.add_trial(create_trial(state=TrialState.WAITING, user_attrs=attributes))
-            return bool(found), reasons
+            return bool(jobs), reasons
 
     @contextlib.contextmanager
     def _exclusive(self, config: Settings) -> Iterator[None]:
@@ -354,16 +362,16 @@ class Storage:
         there is neither (now)."""
         from optuna.trial import TrialState
 
-        held = self.held(study)
+        leases = self.held(study)
         states = (TrialState.WAITING, TrialState.RUNNING)
         trials = [t for t in study.get_trials(deepcopy=False, states=states) if SLOT in t.user_attrs]
         left = {t.user_attrs[SLOT] for t in trials}
         for trial in sorted(trials, key=lambda t: (t.state != TrialState.RUNNING, t.number)):
-            seen = held.get(trial._trial_id)
+            snapshot = leases.get(trial._trial_id)
             # also where its state still is WAITING: whoever has just taken it sets RUNNING a moment later
-            if not self._gone(trial._trial_id, seen) or left.intersection(trial.user_attrs.get(AFTER, ())):
+            if not self._gone(trial._trial_id, snapshot) or left.intersection(trial.user_attrs.get(AFTER, ())):
                 continue
-            lease = self._claim(study, trial, seen, owner)
+            lease = self._claim(study, trial, snapshot, owner)
             if lease is not None:
                 return lease
         return None
@@ -376,8 +384,11 @@ class Storage:
         query = select(table.c.trial_id, table.c.owner, table.c.attempt, table.c.beat).where(
             table.c.study_id == study._study_id
         )
+        leases = {}
         with self.backend.engine.connect() as connection:
-            return {row.trial_id: _LeaseSnapshot(row.owner, row.attempt, row.beat) for row in connection.execute(query)}
+            for row in connection.execute(query):
+                leases[row.trial_id] = _LeaseSnapshot(row.owner, row.attempt, row.beat)
+        return leases
 
     def _gone(self, trial_id: int, seen: _LeaseSnapshot | None) -> bool:
         """Whether nobody has a trial, or nobody who still is at work."""
@@ -509,14 +520,16 @@ class Storage:
     def _state(self, study: optuna.Study) -> StudyState:
         frozen = [t for t in study.get_trials(deepcopy=False) if SLOT in t.user_attrs]
         last = {t.user_attrs[SLOT]: t.number for t in frozen}
-        held = self.held(study)
-        jobs = [_job(t, last[t.user_attrs[SLOT]], held.get(t._trial_id)) for t in frozen]
-        ended = sum(j.state in (COMPLETE, PRUNED) for j in jobs)
-        failed = sum(j.state == FAILED and j.continued_by is None for j in jobs)
-        owners = {t.number: seen.owner for t in frozen if (seen := held.get(t._trial_id)) is not None}
-        at_work = any(
-            j.state == RUNNING and (owner := owners.get(j.number)) and not process_is_gone(owner) for j in jobs
-        )
+        leases = self.held(study)
+        jobs, ended, failed, at_work = list[JobState](), 0, 0, False
+        for trial in frozen:
+            lease = leases.get(trial._trial_id)
+            job = _job(trial, last[trial.user_attrs[SLOT]], lease)
+            jobs.append(job)
+            ended += job.state in (COMPLETE, PRUNED)
+            failed += job.state == FAILED and job.continued_by is None
+            if job.state == RUNNING and lease is not None and lease.owner and not process_is_gone(lease.owner):
+                at_work = True
         left = len(last) - ended
         status = "finished" if not left else "failed" if left == failed else "running" if at_work else "interrupted"
         return StudyState(
@@ -667,11 +680,11 @@ def worker_name(owner: str) -> str:
 
 def process_is_gone(owner: str) -> bool:
     """Whether an owner was a process of this machine that has ended. Nothing is known of other machines: False."""
-    place, _, rest = owner.rpartition(":")
-    place, _, process = place.rpartition(":")
-    if place != _place() or not process.isdigit():
+    host, _, started = owner.rpartition(":")
+    host, _, process = host.rpartition(":")
+    if host != _place() or not process.isdigit():
         return False
-    return _started(int(process)) != rest
+    return _started(int(process)) != started
 
 
 def _place() -> str:
@@ -791,9 +804,9 @@ def _check_sqlite(engine: Any, url: str) -> None:
     from sqlalchemy import text
 
     with engine.connect() as connection:
-        found = connection.execute(text("PRAGMA quick_check(1)")).scalar()
-    if found != "ok":
-        raise _damaged(url, str(found))
+        answer = connection.execute(text("PRAGMA quick_check(1)")).scalar()
+    if answer != "ok":
+        raise _damaged(url, str(answer))
 
 
 def _damaged(url: str, reason: str) -> DataError:

@@ -98,7 +98,11 @@ class Task:
     def others(self) -> list[Mapping[str, Any]]:
         """The attributes of every other job of the study, read now."""
         trials = self.storage.retry(lambda: self.queue.get_trials(deepcopy=False))
-        return [t.user_attrs for t in trials if t.number != self.number and stored.SLOT in t.user_attrs]
+        others: list[Mapping[str, Any]] = []
+        for trial in trials:
+            if trial.number != self.number and stored.SLOT in trial.user_attrs:
+                others.append(trial.user_attrs)
+        return others
 
 
 def work(
@@ -257,13 +261,19 @@ def _count_death(task: Task) -> None:
 def _stop_where_all_fail(storage: Storage, queue: optuna.Study, study: Study[Any]) -> None:
     from optuna.trial import TrialState
 
-    trials = storage.retry(lambda: queue.get_trials(deepcopy=False))
-    latest = {t.user_attrs[stored.SLOT]: t for t in trials if stored.SLOT in t.user_attrs}.values()
-    failed = [t.user_attrs for t in latest if t.state == TrialState.FAIL]
-    reasons = [attributes.get(stored.REASON) for attributes in failed]
-    ended = any(t.state in (TrialState.COMPLETE, TrialState.PRUNED) or study.results(t.user_attrs) for t in latest)
-    if not ended and len(reasons) >= SAME_FAILURES and len(set(reasons)) == 1:
-        text = f"The first {len(reasons)} {study.noun}s failed alike: {reasons[0]}"
+    latest: dict[int, optuna.trial.FrozenTrial] = {}
+    for trial in storage.retry(lambda: queue.get_trials(deepcopy=False)):
+        if stored.SLOT in trial.user_attrs:
+            latest[trial.user_attrs[stored.SLOT]] = trial
+    failed = []
+    for trial in latest.values():
+        if trial.state in (TrialState.COMPLETE, TrialState.PRUNED) or study.results(trial.user_attrs):
+            return
+        if trial.state == TrialState.FAIL:
+            failed.append(trial.user_attrs)
+    reasons = {attributes.get(stored.REASON) for attributes in failed}
+    if len(failed) >= SAME_FAILURES and len(reasons) == 1:
+        text = f"The first {len(failed)} {study.noun}s failed alike: {reasons.pop()}"
         raise error_class(failed)(text, "The same command tries them again once that is mended.")
 
 
