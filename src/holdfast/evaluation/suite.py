@@ -151,9 +151,10 @@ def decode_evaluation(config: Any, *, base_dir: str | Path | None = None) -> tup
     for suite in sorted(merged, key=lambda key: [*_KNOWN_SUITES, key].index(key)):
         if suite not in known:
             entries += _suite(suite, merged[suite], base, known, mistakes)
-    of_plan = {
-        setting.name: settings[setting.name] for setting in settings_of(PlanSettings) if setting.name in settings
-    }
+    of_plan = {}
+    for setting in settings_of(PlanSettings):
+        if setting.name in settings:
+            of_plan[setting.name] = settings[setting.name]
     averages = _averages(settings.get("averages", {}), entries, mistakes)
     plan = EvaluationPlan(entries=tuple(entries), averages=averages, **of_plan)
     plan, wrong = changed(

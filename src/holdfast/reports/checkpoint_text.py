@@ -24,7 +24,9 @@ Rows = list[tuple[str, str]]
 def announcement(prepared: Prepared, notes: Sequence[str]) -> list[str]:
     """A few lines before the work: what is made of what, how much, and what is worth knowing."""
     plan = prepared.plan
-    inputs = [f"{role} {source.label}" for role, source in zip(plan.roles, plan.sources, strict=True)]
+    inputs = []
+    for role, source in zip(plan.roles, plan.sources, strict=True):
+        inputs.append(f"{role} {source.label}")
     return [
         f"{prepared.command}: {method_text(prepared.recipe.identity())} of {', '.join(inputs)}",
         f"  {_contents(plan)}; reads {_amount_read(plan)}",
@@ -50,7 +52,10 @@ def plan_rows(prepared: Prepared, folder: Path, notes: Sequence[str]) -> Rows:
     if request.get("policies") is not None:
         policies = [f"{name}: {value}" for name, value in vars(request["policies"]).items()]
         rows.append(("policies", ", ".join(policies)))
-    rows += [("note" if number == 0 else "", _note(note)) for number, note in enumerate((*notes, *plan.notes))]
+    name = "note"
+    for note in (*notes, *plan.notes):
+        rows.append((name, _note(note)))
+        name = ""
     return [*rows, ("reads", _amount_read(plan))]
 
 
@@ -131,7 +136,9 @@ def exactness(record: Mapping[str, Any]) -> list[str]:
 def inspection_rows(inspection: Inspection, files: str) -> Rows:
     """What a checkpoint holds, and what its provenance.json says of where it comes from; `files` are their names."""
     layers = f"; {inspection.layers} layers" if inspection.layers else ""
-    dtypes = [f"{dtype}: {parameters:,} parameters" for dtype, parameters in inspection.dtypes.items()]
+    dtypes = []
+    for dtype, parameters in inspection.dtypes.items():
+        dtypes.append(f"{dtype}: {parameters:,} parameters")
     rows = [
         ("parameters", f"{inspection.parameters:,} in {inspection.tensors} tensors{layers}"),
         ("dtypes", ", ".join(dtypes)),

@@ -211,8 +211,10 @@ def short_names(rows: Rows) -> list[str]:
     """A name a row: the entry's, with its suite where two entries share it and its metric where one entry has
     several."""
     names = names_of([(row.raw.suite, row.name) for row in rows])
-    metrics = [row.raw.metric for row in rows]
-    return [name if names.count(name) == 1 else f"{name} {metric}" for name, metric in zip(names, metrics, strict=True)]
+    short = []
+    for row, name in zip(rows, names, strict=True):
+        short.append(name if names.count(name) == 1 else f"{name} {row.raw.metric}")
+    return short
 
 
 # ------------------------------------------------------------------------------------------------------------ sentences

@@ -302,7 +302,9 @@ def documents_panel(before: Rows, after: Rows, *, most: int = MOST_DOCUMENTS) ->
 
 def _document(move: float, index: int, before: Row, after: Row) -> dict[str, Text]:
     tokens = float(before.get("tokens") or 0)
-    old, new = (float(row["nats"]) / tokens if tokens else math.nan for row in (before, after))
+    old = new = math.nan
+    if tokens:
+        old, new = float(before["nats"]) / tokens, float(after["nats"]) / tokens
     label = str(before["question"]) if before.get("question") else f"row {index + 1:,}"
     return {
         "name": (shorten(label, 80), sub(f"doc {str(before.get('doc', ''))[:12]}")),

@@ -92,8 +92,9 @@ def lines(
         groups.setdefault(row["line"], []).append(dict(row))
     if not groups:
         return None
-    marks = []
+    marks, ordered = [], []
     for index, (name, members) in enumerate(groups.items()):
+        ordered += members
         kind = "line" if len(members) > 1 else "points"
         style: dict[str, Any] = {"name": name, "kind": kind, **line_style(index)}
         if isinstance(members[0]["x"], list):
@@ -102,8 +103,9 @@ def lines(
         style |= (styles or {}).get(name, {})
         marks.append(Mark(where={"line": name}, **style))
     across, sentences = _level_marks(levels or {}, x)
-    ordered = [row for members in groups.values() for row in members]
-    heads = [Col(text, key, numeric=not isinstance(ordered[0][key], str)) for key, text in columns.items()]
+    heads = []
+    for key, text in columns.items():
+        heads.append(Col(text, key, numeric=not isinstance(ordered[0][key], str)))
     settings: dict[str, Any] = {"legend": None if len(marks) <= MOST_NAMES else False, "height": 360} | options
     settings["caption"] = " ".join([*filter(None, [settings.get("caption")]), *sentences])
     return Chart(title=title, rows=ordered, columns=heads, marks=[*across, *marks], x=x, y=y, **settings)
@@ -240,5 +242,5 @@ def print_study(
     from holdfast.reports.terminal import Printer
 
     head = [Paragraph(f"{record.name} ({record.status})", "strong"), Paragraph(lead)]
-    notes = [Paragraph(f"Note: {note}", "note") for note in record.notes]
+    notes = b.paragraphs(record.notes, before="Note: ")
     Printer(console).show([*head, *blocks, *notes, Paragraph(f"Page: {Path(folder) / 'report.html'}")])

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast.records.study import FINISHED, StudyRecord, TrialRecord
-from holdfast.reports.blocks import Block, Fold, Panel, Paragraph
+from holdfast.reports.blocks import Block, Fold, Panel, Paragraph, paragraphs
 from holdfast.reports.format import duration, plural
 from holdfast.reports.study_page import Cells, grid
 from holdfast.reports.sweep_figures import (
@@ -61,7 +61,7 @@ def print_sweep(record: StudyRecord, selections: Sequence[Selection], console: C
     for panel in rule_panels(record, selections):
         blocks.append(Panel([block for block in panel.blocks if not isinstance(block, Fold)]))
     blocks.append(Paragraph(""))
-    out.show([*blocks, *(Paragraph(f"Note: {note}", "note") for note in record.notes)])
+    out.show([*blocks, *paragraphs(record.notes, before="Note: ")])
 
 
 @dataclasses.dataclass(frozen=True)

@@ -197,7 +197,9 @@ def plain_table(columns: Sequence[tuple[str, bool]], rows: Sequence[Sequence[str
     """Aligned columns, one line a row: what a cell holds in several lines stands there side by side."""
     padded = []
     for index, (title, figure) in enumerate(columns):
-        cells = [cell.replace("\n", " ") for cell in (title, *(row[index] for row in rows))]
+        cells = [title.replace("\n", " ")]
+        for row in rows:
+            cells.append(row[index].replace("\n", " "))
         width = _longest(cells)
         padded.append([cell.rjust(width) if figure else cell.ljust(width) for cell in cells])
     return ["  ".join(row).rstrip() for row in zip(*padded, strict=True)]

@@ -341,7 +341,7 @@ def print_results(r: Results, answer: str, console: Console | None = None) -> No
         if model.name == record.result and model.state == "complete":
             facts.append(("Result", str(r.folder / model.path)))
     facts.append(("Report", str(r.folder / REPORT_FILE)))
-    notes = [Paragraph(f"Note: {note}", "note") for note in record.notes]
+    notes = b.paragraphs(record.notes, before="Note: ")
     Printer(console).show([*blocks, Facts(facts), *notes])
 
 
@@ -400,7 +400,10 @@ def clause(comparisons: Sequence[Comparison], what: str) -> str:
         return f"{where} it {other.get(row.verdict, row.verdict)} ({row.levels()}; {' '.join(row.change())})"
     kinds = {v: f"{v} on" for v in (GAINED, LOST, LITTLE_GAINED, LITTLE_LOST, KEPT)}
     kinds |= {NOT_SHOWN: "shows no change on", NOT_FINITE: f"{_BROKEN} on"}
-    parts = [f"{words} {verdicts.count(verdict)}" for verdict, words in kinds.items() if verdict in verdicts]
+    parts = []
+    for verdict, words in kinds.items():
+        if verdict in verdicts:
+            parts.append(f"{words} {verdicts.count(verdict)}")
     return f"{where} it {join_and(parts)} of {plural(len(verdicts), 'measure')}"
 
 

@@ -238,7 +238,9 @@ def _matrix(
             confidence=confidence,
         )
     names = [name for _, name in keys]
-    tasks = ["/".join(key) if names.count(key[1]) > 1 else key[1] for key in keys]
+    tasks = []
+    for suite, name in keys:
+        tasks.append(f"{suite}/{name}" if names.count(name) > 1 else name)
     return StageMatrix(tasks=tasks, stages=list(stages), scores=scores.tolist(), measures=measures, unit=unit)
 
 

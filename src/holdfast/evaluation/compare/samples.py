@@ -317,7 +317,9 @@ def join(before: Rows, after: Rows, *, what: str = "the evaluation") -> tuple[li
                 f"only before, {only_after} of {len(numbers)} only after. {advice}"
             )
         matched = [after[numbers[key]] for key in keys]
-    changed = sum(a.get("prompt") != b.get("prompt") for a, b in zip(before, matched, strict=True))
+    changed = 0
+    for earlier, later in zip(before, matched, strict=True):
+        changed += earlier.get("prompt") != later.get("prompt")
     if changed:
         raise DataError(
             f"{what}: {changed} of {len(matched)} samples were asked with another prompt before than after. {advice}"

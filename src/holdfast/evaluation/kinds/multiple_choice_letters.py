@@ -91,7 +91,9 @@ class LettersEntry(QuestionsEntry):
 
 def lettered_row(row: Mapping[str, Any]) -> dict[str, Any]:
     """A row whose options (texts, at most 26) are lines with letters."""
-    lines = [f"{letter}. {option.strip()}" for letter, option in zip(LETTERS, row["options"], strict=False)]
+    lines = []
+    for letter, option in zip(LETTERS, row["options"], strict=False):
+        lines.append(f"{letter}. {option.strip()}")
     return {**row, "options": "\n".join(lines)}
 
 
@@ -117,4 +119,7 @@ def letter_tokens(entry: DataEntry, questions: Sequence[Question], tokenizer: An
         f"Use a tokenizer that has letters, or `multiple_choice: {entry.data}`, which scores the options' own texts."
     )
     tokens = OptionTokens(tokenizer, entry, advice=advice)
-    return [[tokens.of(letter) for letter in LETTERS[: len(question.options)]] for question in questions]
+    letters = []
+    for question in questions:
+        letters.append([tokens.of(letter) for letter in LETTERS[: len(question.options)]])
+    return letters

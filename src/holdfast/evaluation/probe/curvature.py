@@ -164,4 +164,7 @@ class Curvature:
 
 def inner(one: Sequence[Tensor], other: Sequence[Tensor]) -> float:
     """The inner product of two vectors in pieces, summed in float64."""
-    return math.fsum(float((a * b).sum(dtype=torch.float64)) for a, b in zip(one, other, strict=True))
+    products = []
+    for a, b in zip(one, other, strict=True):
+        products.append(float((a * b).sum(dtype=torch.float64)))
+    return math.fsum(products)

@@ -289,9 +289,10 @@ class ImageLM(SharedPrefixLM, HFMultimodalLM):
 
     def _written(self, group: list[Any], *, seed: int) -> list[str]:
         with_images, of_text = [], []
-        has_images = [bool(len(request.args) > 2 and request.args[2]["visual"]) for request in group]
-        for request, has in zip(group, has_images, strict=True):
-            if has:
+        has_images = []
+        for request in group:
+            has_images.append(bool(len(request.args) > 2 and request.args[2]["visual"]))
+            if has_images[-1]:
                 with_images.append(self._with_pictures(request))
             else:
                 of_text.append(SimpleNamespace(args=request.args[:2]))

@@ -13,7 +13,7 @@ from holdfast.errors import ModelError
 from holdfast.evaluation.eval_mode import evaluation_mode
 from holdfast.evaluation.measures import Subject
 from holdfast.evaluation.remarks import remarks_on_cut
-from holdfast.evaluation.served import ServedModel
+from holdfast.evaluation.served import ServedModel, in_groups
 from holdfast.evaluation.text.perplexity import resolve_window
 from holdfast.evaluation.text.thoughts import open_thought, reply_text, without_thought
 from holdfast.generation import BROKEN, continued, end_tokens
@@ -99,7 +99,7 @@ def generate(
 
     order = sorted(range(len(encoded)), key=lambda i: -len(encoded[i]))
     size = on.model.at_once if isinstance(on.model, ServedModel) else on.plan.batch_size
-    batches = [order[start : start + size] for start in range(0, len(order), size)]
+    batches = list(in_groups(order, size))
     answers = on.partial.resumed(
         "reply", zip(batches, batches, strict=True), replies, total=len(encoded), report=on.report
     )
