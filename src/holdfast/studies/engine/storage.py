@@ -96,8 +96,8 @@ def reached_address(address: str, folder: Path) -> str:
     file = file_of(address)
     if file is None or file.is_absolute():
         return address
-    places = [folder / file, file, folder / file.name]
-    return f"{_FILE}{next((place for place in places if place.is_file()), places[0])}"
+    paths = [folder / file, file, folder / file.name]
+    return f"{_FILE}{next(filter(Path.is_file, paths), paths[0])}"
 
 
 @dataclass(frozen=True)
@@ -294,7 +294,7 @@ class Storage:
                 continue
             attributes = {SLOT: slot, **job.attributes}
             if job.after:
-                attributes[AFTER] = [slots[place] for place in job.after]
+                attributes[AFTER] = [slots[index] for index in job.after]
             fixed = dict(job.params)
             if stored is not None:  # failed: the same combination once more
                 fixed = stored.system_attrs.get("fixed_params") or stored.params

@@ -168,7 +168,7 @@ class _Figures:
         seeds = self._whole_seeds(arm.models)
         if not seeds:
             return arm
-        sequential = self._sequential(arm)
+        sequential = next(a for a in self.record.arms if a.order == arm.order and a.kind == SEQUENTIAL)
         shared = [seed for seed in seeds if (sequential.models[-1], seed) in self.folders]
         scores: dict[str, Figure] = {}
         against: dict[str, Figure] = {}
@@ -203,10 +203,11 @@ class _Figures:
 
     def _whole_seeds(self, models: Sequence[str]) -> list[int]:
         """The seeds whose models are all there."""
-        return [seed for seed in self.record.seeds if all((name, seed) in self.folders for name in models)]
-
-    def _sequential(self, arm: ArmResult) -> ArmResult:
-        return next(a for a in self.record.arms if a.order == arm.order and a.kind == SEQUENTIAL)
+        seeds = []
+        for seed in self.record.seeds:
+            if all((name, seed) in self.folders for name in models):
+                seeds.append(seed)
+        return seeds
 
     def _score(self, model: str, seeds: Sequence[int], score: TaskScore) -> Figure | None:
         """What a model scores: the base's score, which counts as known, and what was gained over it."""
@@ -214,7 +215,9 @@ class _Figures:
         if gain is None:
             return None
         sign = 1.0 if score.higher_is_better else -1.0
-        by_seed = {seed: score.before + sign * value for seed, value in gain.by_seed.items()}
+        by_seed = {}
+        for seed, value in gain.by_seed.items():
+            by_seed[seed] = score.before + sign * value
         return Figure(value=gain.after, by_seed=by_seed, samples_half=gain.samples_half)
 
     def _gain(self, before: str, after: str, seeds: Sequence[int], score: TaskScore) -> Gain | None:
@@ -269,7 +272,8 @@ class _Figures:
         if key in self._matrices:
             return self._matrices[key]
         assert self.base is not None
-        tasks = [(self.tasks[task].suite, self.tasks[task].name) for task in arm.order]
+        scores = [self.tasks[task] for task in arm.order]
+        tasks = [(score.suite, score.name) for score in scores]
         matrices: dict[int, StageMatrix] = {}
         try:
             for seed in self._whole_seeds(arm.models):

@@ -140,7 +140,11 @@ class SequenceConfig(StudyConfigBase[SequenceSettings]):
     @functools.cached_property
     def kept(self) -> dict[str, tuple[str, str]]:
         """What should be kept beside the tasks, by name: (suite, name)."""
-        return {e.name: (e.suite, e.name) for e in self.measured.entries if e.suite == KEEP}
+        entries = {}
+        for entry in self.measured.entries:
+            if entry.suite == KEEP:
+                entries[entry.name] = (entry.suite, entry.name)
+        return entries
 
     # ---------------------------------------------------------------------------------------------------------- models
 
@@ -179,6 +183,9 @@ class SequenceConfig(StudyConfigBase[SequenceSettings]):
         kind = "models" if self.models[name].merge else "runs"
         return self.output_dir / kind / name / f"seed-{seed}"
 
+    def _data_of(self, tasks: Sequence[str]) -> tuple[str, ...]:
+        return tuple(str(self.request.tasks[task].train["dataset_name"]) for task in tasks)
+
     def training(self, model: Model, seed: int, *, start: str, fisher: str | None = None) -> dict[str, Any]:
         """The configuration of a model's training, as `holdfast train --config` takes it.
 
@@ -188,7 +195,7 @@ class SequenceConfig(StudyConfigBase[SequenceSettings]):
             start: folder of the model that it begins with.
             fisher: see `Earlier.fisher`.
         """
-        data = tuple(str(self.request.tasks[task].train["dataset_name"]) for task in model.trained[:-1])
+        data = self._data_of(model.trained[:-1])
         retention = completed(model.settings["retention"], Earlier(data=data, base=self.base, fisher=fisher))
         settings = {
             **model.settings,
@@ -223,7 +230,7 @@ class SequenceConfig(StudyConfigBase[SequenceSettings]):
         if find_method(method).extras is None:
             return Merged(parts=parts, method=method, parameters=parameters, folder=folder)
         samples = int(parameters.pop(SAMPLES, FISHER_SAMPLES))
-        data = tuple(str(self.with_paths(self.request.tasks[task].train["dataset_name"])) for task in model.trained)
+        data = tuple(map(self.with_paths, self._data_of(model.trained)))
         return Merged(
             parts=parts, method=method, parameters=parameters, folder=folder, fisher_data=data, fisher_samples=samples
         )
@@ -238,7 +245,10 @@ class SequenceConfig(StudyConfigBase[SequenceSettings]):
     @staticmethod
     def training_parts(request: SequenceSettings) -> dict[str, tuple[Mapping[str, Any], Collection[str]]]:
         """What all tasks share, and what each has of its own."""
-        return {"train": (request.train, OWN), **{f"tasks.{n}.train": (t.train, OWN) for n, t in request.tasks.items()}}
+        parts: dict[str, tuple[Mapping[str, Any], Collection[str]]] = {"train": (request.train, OWN)}
+        for name, task in request.tasks.items():
+            parts[f"tasks.{name}.train"] = (task.train, OWN)
+        return parts
 
     @staticmethod
     def settings_problems(request: SequenceSettings) -> list[str]:
@@ -246,8 +256,9 @@ class SequenceConfig(StudyConfigBase[SequenceSettings]):
         from holdfast.runs.settings import training_keys
 
         problems: list[str] = []
-        trains = {where: train for where, (train, _) in SequenceConfig.training_parts(request).items()}
-        for where, train in trains.items():
+        trains = {}
+        for where, (train, _) in SequenceConfig.training_parts(request).items():
+            trains[where] = train
             problems += [f"{where}.{key}: is set by the study; leave it out." for key in train if key in OWN]
         for name, task in request.tasks.items():
             where = f"tasks.{name}.train"
@@ -299,7 +310,8 @@ def completed(retention: Sequence[Mapping[str, Any]], earlier: Earlier) -> list[
     methods: list[dict[str, Any]] = []
     for method in retention:
         name, parameters = next(iter(method.items()))
-        methods += [{name: p} for p in method_class(name).after_tasks(parameters or {}, earlier)]
+        for entry in method_class(name).after_tasks(parameters or {}, earlier):
+            methods.append({name: entry})
     return methods
 
 
@@ -436,7 +448,10 @@ class _Plan:
     def multitask(self, order: Sequence[str], arm: Arm, *, reference: str) -> str:
         """All tasks at once from the base: the last task's settings, the others' data mixed in, the steps of all."""
         config = self.config
-        steps = [{**config.train, **config.tasks[task].train}.get("max_steps", -1) for task in order]
+        steps = []
+        for task in order:
+            settings = {**config.train, **config.tasks[task].train}
+            steps.append(settings.get("max_steps", -1))
         train = {"max_steps": sum(steps)} if all(isinstance(s, int) and s > 0 for s in steps) else {}
         mixed = dataclasses.replace(arm, retention=[{"multitask": {}}], train=train)
         return self.trained(order, mixed, reference=reference, label=f"{arm.label}: {', '.join(order)}")

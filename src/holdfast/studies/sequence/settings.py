@@ -243,8 +243,9 @@ def read_arms(value: Sequence[Any], known: Sequence[str], problems: list[str]) -
             arms += _residuals(item[RESIDUAL], f"{where}.{RESIDUAL}", problems)
         elif item != SEQUENTIAL:
             arms += _methods(item, where, known, problems)
-    counts = Counter(arm.label for arm in arms)
-    problems += [f"arms: '{label}' is listed twice" for label, count in counts.items() if count > 1]
+    for label, count in Counter(arm.label for arm in arms).items():
+        if count > 1:
+            problems.append(f"arms: '{label}' is listed twice")
     return arms
 
 
@@ -281,7 +282,8 @@ def _label(retention: Sequence[Mapping[str, Any]], train: Mapping[str, Any]) -> 
         for key, value in parameters.items():
             if key not in _FILES:
                 words.append(f"{prefix}{key.replace('_', ' ')} {_value_text(value)}")
-    words += [f"{key.replace('_', ' ')} {_value_text(value)}" for key, value in train.items()]
+    for key, value in train.items():
+        words.append(f"{key.replace('_', ' ')} {_value_text(value)}")
     return ", ".join([" + ".join(titles) or PLAIN[SEQUENTIAL], *words])
 
 
@@ -342,8 +344,11 @@ def _residuals(value: Any, where: str, problems: list[str]) -> list[Arm]:
     keys = dict(value) if isinstance(value, Mapping) else {}
     base, scales = keys.pop("base", None), keys.pop("scale", 1.0)
     scales = scales if isinstance(scales, list) else [scales]
-    numbers = all(isinstance(s, (int, float)) and not isinstance(s, bool) and 0 < s <= 2 for s in scales)
-    if not isinstance(base, str) or not base or keys or not scales or not numbers:
+    is_sound = isinstance(base, str) and base and not keys and scales
+    for scale in scales:
+        is_number = isinstance(scale, (int, float)) and not isinstance(scale, bool)
+        is_sound = is_sound and is_number and 0 < scale <= 2
+    if not is_sound:
         problems.append(
             f"{where}: expected the base that the start was tuned from, and a scale above 0 (at most 2), as in "
             f"{{base: FOLDER, scale: 1}}, got {value!r}"

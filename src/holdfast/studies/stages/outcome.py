@@ -151,9 +151,9 @@ class _VerdictBuilder:
         figures: dict[str, dict[str, Figure]] = {}
         for evaluation in folder.all():
             name = f"{evaluation.suite}/{evaluation.name}"
-            figures[name] = {
-                metric: Figure(value=m.value, over_samples=m.interval) for metric, m in evaluation.metrics.items()
-            }
+            figures[name] = {}
+            for key, metric in evaluation.metrics.items():
+                figures[name][key] = Figure(value=metric.value, over_samples=metric.interval)
         path = folder.path.relative_to(self.config.output_dir).as_posix()
         return dataclasses.replace(model, label=label, evaluations=path, figures=figures)
 
@@ -162,8 +162,12 @@ class _VerdictBuilder:
         run = RunFolder(self.config.run_folder(f"{TUNE}-{arm}"))
         if not self.config.request.along or not run.exists():
             return []
-        points = [Along(step=step, evaluations=folder.all()) for step, folder in run.trajectory()]
-        return [point for point in points if point.evaluations]
+        points = []
+        for step, folder in run.trajectory():
+            evaluations = folder.all()
+            if evaluations:
+                points.append(Along(step=step, evaluations=evaluations))
+        return points
 
     def _about(self, base: EvaluationFolder, key: Key) -> TaskAbout:
         evaluation = _measured_entry(base, key)
@@ -195,13 +199,14 @@ class _VerdictBuilder:
             for task in tasks:
                 key = (task.suite, task.name)
                 before = cost[key].before
+                control_tolerance = self.allowed.of(task.unit, task.metric, before, before)
                 evidence.append(
                     Evidence(
                         tuned=fell[key],
                         restored=from_base[key],
                         against_control=from_control[key],
                         control=cost[key],
-                        control_tolerance=self.allowed.of(task.unit, task.metric, before, before),
+                        control_tolerance=control_tolerance,
                         pattern=from_base[PROBING, PROBING],
                         pattern_control=from_control[PROBING, PROBING],
                         above_chance=_above_chance(base, task),
@@ -211,6 +216,7 @@ class _VerdictBuilder:
         judgements = judge(evidence, tolerance=self.config.request.tolerance)
         verdicts = []
         for facts, judgement, (arm, number, task) in zip(evidence, judgements, checked, strict=True):
+            came_back = self._came_back(base, arm, number, task)
             verdicts.append(
                 StageVerdict(
                     arm=arm,
@@ -221,7 +227,7 @@ class _VerdictBuilder:
                     tuned=facts.tuned,
                     restored=facts.restored,
                     against_control=facts.against_control,
-                    came_back=self._came_back(base, arm, number, task),
+                    came_back=came_back,
                 )
             )
         return verdicts
@@ -236,7 +242,8 @@ class _VerdictBuilder:
         fall, back = values[0] - values[1], values[2] - values[1]
         if fall <= 0:
             return None
-        (back_var, both), (_, fall_var) = np.cov(draws[:, 2] - draws[:, 1], draws[:, 0] - draws[:, 1])
+        fall_draws, back_draws = draws[:, 0] - draws[:, 1], draws[:, 2] - draws[:, 1]
+        (back_var, both), (_, fall_var) = np.cov(back_draws, fall_draws)
         squared = t_quantile(max(1, n - 1), 0.975) ** 2
         back_var, both, fall_var = squared * back_var, squared * both, squared * fall_var
         interval = fieller(back, fall, v_aa=back_var, v_ab=both, v_bb=fall_var)

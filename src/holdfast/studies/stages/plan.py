@@ -240,18 +240,23 @@ class StagesConfig(StudyConfigBase[StagesSettings]):
         from holdfast.runs.selecting import Selection
 
         request, options = self.request, self.with_paths(self.request.select)
+        questions = [str(path) for path in self.question_files]
+        corpus = [self.with_paths(name) for name in request.corpus]
         settings = {
             "probing": request.probing_passages,
             "seed": request.seed,
-            "questions": [str(path) for path in self.question_files],
+            "questions": questions,
             **options,
             "model": self.base,
-            "input": [self.with_paths(name) for name in request.corpus],
+            "input": corpus,
             "output": str(self.texts[0].parent),
             "tokens": tokens,
         }
         selection, mistakes = decode(Selection, settings)
-        problems = [f"select.{key}: is set by the study: {by}." for key, by in OF_SELECTION.items() if key in options]
+        problems = []
+        for key, reason in OF_SELECTION.items():
+            if key in options:
+                problems.append(f"select.{key}: is set by the study: {reason}.")
         for mistake in mistakes:
             path = ("corpus",) if mistake.path == ("input",) else ("select", *mistake.path)
             problems.append(f"{dotted(path)}: {mistake.text}")
@@ -272,18 +277,21 @@ class StagesConfig(StudyConfigBase[StagesSettings]):
         files: dict[str, list[Path]] = {}
         for entry in self.plan.entries:
             if entry.kind not in NOT_JUDGED:
-                readable = [path for path in entry.local_files() if path.is_file() and kind_of(path) is not None]
-                files[f"{entry.suite}/{entry.name}"] = readable
+                readable = files[f"{entry.suite}/{entry.name}"] = []
+                for path in entry.local_files():
+                    if path.is_file() and kind_of(path) is not None:
+                        readable.append(path)
         return files
 
     def tuning(self, arm: str) -> dict[str, Any]:
         """The configuration of a fine-tuning, as `holdfast train --config` takes it. The probing text is not measured
         along it, since it may be chosen afterwards."""
+        retention = [self.request.with_retention] if arm == REMEDY else "none"
         settings = {
             "num_train_epochs": self.epochs,
             **self.request.train,
             "model_name_or_path": self.base,
-            "retention": [self.request.with_retention] if arm == REMEDY else "none",
+            "retention": retention,
             "seed": self.request.seed,
             "save_strategy": "epoch",
             "output_dir": str(self.run_folder(f"{TUNE}-{arm}")),

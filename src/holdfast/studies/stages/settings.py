@@ -93,7 +93,7 @@ def read_margin(value: Any) -> tuple[str, ...]:
     Raises:
         ValueError: something else.
     """
-    words = tuple(str(v) for v in (value if isinstance(value, (list, tuple)) else [value]))
+    words = tuple(map(str, value if isinstance(value, (list, tuple)) else [value]))
     parse_margins(words)
     return words
 

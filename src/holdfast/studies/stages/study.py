@@ -121,14 +121,12 @@ class StagesStudy(ConfiguredStudy[StagesConfig]):
             folder = config.texts[0].parent
             tokens = self._choose_texts()
         else:
-            recipe = self._tuning(step) if step.kind == TUNE else self._restoring(step)
+            is_tuning = step.kind == TUNE
+            recipe = Trained(settings=config.tuning(step.arm)) if is_tuning else self._restoring(step)
             result = make(recipe, config.plan, cache=out / "evaluations", task=task)
             tokens, curve = result.tokens, result.curves.get(PROBING, [])
         path = folder.relative_to(out).as_posix() if folder.is_relative_to(out) else str(folder)
         return StepResult(folder=path, seconds=round(time.monotonic() - began, 3), tokens=tokens, curve=curve)
-
-    def _tuning(self, step: Step) -> Trained:
-        return Trained(settings=self.settings.tuning(step.arm))
 
     def _restoring(self, step: Step) -> Trained:
         """The control, or a checkpoint, on text of the base's own kind.
@@ -319,8 +317,10 @@ def _check_same_architecture(base: str, tuned: Sequence[str]) -> None:
         if not (folder / "config.json").is_file():
             continue
         config = read_object(folder / "config.json")
-        differing = [key for key in SAME if expected.get(key) != config.get(key)]
-        different = [f"{key} {expected.get(key)} and {config.get(key)}" for key in differing]
+        different = []
+        for key in SAME:
+            if expected.get(key) != config.get(key):
+                different.append(f"{key} {expected.get(key)} and {config.get(key)}")
         if different:
             raise ModelError(
                 f"{name} is of another architecture than the base {base}: {', '.join(different)}. Name the base that "

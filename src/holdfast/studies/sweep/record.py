@@ -37,7 +37,9 @@ def study_record(state: StudyState, config: StudyConfig) -> StudyRecord:
     for trial in trials:
         for run in trial.runs:
             comparisons += run.comparisons
-    sides = {side: objective(side, wanted, comparisons) for side, wanted in config.objectives.items()}
+    sides = {}
+    for side, settings in config.objectives.items():
+        sides[side] = objective(side, settings, comparisons)
     learn, keep = sides["learn"], sides["keep"]
     fields = state.record_fields(config.resolved)
     fields["notes"] = list(dict.fromkeys([*config.notes, *fields["notes"]]))

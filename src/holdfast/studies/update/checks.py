@@ -97,7 +97,8 @@ def check_measuring(config: UpdateConfig) -> None:
     from holdfast.evaluation.session import ModelRequest, check_request
 
     family = next(iter(config.request.families.values()))
-    models = [ModelRequest(name=str(getattr(family, label)), label=label) for label in (BASE, INSTRUCT)]
+    base, instruct = str(family.base), str(family.instruct)
+    models = [ModelRequest(name=base, label=BASE), ModelRequest(name=instruct, label=INSTRUCT)]
     check_request(models, whole_plan(config))
 
 

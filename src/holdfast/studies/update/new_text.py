@@ -113,11 +113,12 @@ def new_text(config: UpdateConfig, tokenizer: Any, folder: Path) -> NewText:
     held_out = request.heldout_path if request.heldout_path is not None and counts["heldout"] else None
     lengths = _lengths(everything, tokenizer, folder / "lengths.json")
     total = sum(lengths)
-    window, budgets = settings.window, [b for b in settings.budgets if b is not None]
-    if budgets and max(budgets) > total:
+    window = settings.window
+    largest = max(filter(None, settings.budgets), default=0)
+    if largest > total:
         raise ConfigError(
             f"tokens: the corpus has {total:,} tokens in {len(lengths):,} documents to train on, less than the budget "
-            f"of {shown_tokens(max(budgets))}. Give more text, or a budget of at most {shown_tokens(total)}; `epochs` "
+            f"of {shown_tokens(largest)}. Give more text, or a budget of at most {shown_tokens(total)}; `epochs` "
             "goes through the same text several times."
         )
     files: dict[int | None, Path] = {}
@@ -134,10 +135,13 @@ def new_text(config: UpdateConfig, tokenizer: Any, folder: Path) -> NewText:
             f"(longest: {max(lengths):,})"
         )
         notes.append(f"{share}: they are split, and their parts do not see each other.")
-    facts: dict[str, Any] = {key: counts.get(key) for key in ("first_date", "last_date")}
-    facts |= {
+    facts: dict[str, Any] = {
+        "first_date": counts.get("first_date"),
+        "last_date": counts.get("last_date"),
         "documents": len(lengths),
         "tokens": total,
+    }
+    facts |= {
         "held_out": counts["heldout"],
         "undated": counts.get("undated", 0),
         "months": counts.get("months", {}),

@@ -74,7 +74,8 @@ def pairs_of(models: Sequence[StudiedModel], out: Path, *, confidence: float) ->
             comparisons, reasons = compare_folders(
                 before.measured(out), model.measured(out), confidence=confidence, metrics="all"
             )
-            left_out += [f"{model.name} against {before.name}: {reason}" for reason in reasons]
+            for reason in reasons:
+                left_out.append(f"{model.name} against {before.name}: {reason}")
             comparisons = [c for c in comparisons if (c.suite, c.name) != (AVERAGES, CHOICE)]
             if comparisons:
                 pairs.append(
@@ -87,9 +88,12 @@ def _questions(model: StudiedModel, near: Sequence[StudiedModel]) -> list[tuple[
     """What a model is compared with among those of its world and width, and why."""
     questions = []
     for kind, question in QUESTIONS.get(_kind(model), ()):
-        rivals = [other for other in near if other.family == model.family and _kind(other) == kind]
-        if kind[1]:  # continued as it was
-            rivals = [other for other in rivals if (other.budget, other.seed) == (model.budget, model.seed)]
+        _, is_continued, _ = kind
+        rivals = []
+        for other in near:
+            as_it_was = other.budget == model.budget and other.seed == model.seed
+            if other.family == model.family and _kind(other) == kind and (as_it_was or not is_continued):
+                rivals.append(other)
         rivals.sort(key=lambda other: other.scale != 1)  # of several scales of the residual the paper's
         if rivals:
             questions.append((rivals[0], question.format(restored=f"the {model.restored}")))
@@ -116,8 +120,11 @@ def with_choice(plan: EvaluationPlan, config: UpdateConfig) -> tuple[EvaluationP
     problems: list[str] = []
     members: list[tuple[str, str, str | None]] = []
     for chosen in names:
-        fitting = [entry for name, entry in entries.items() if chosen in (name, entry.name, entry.suite)]
-        members += [(entry.suite, entry.name, None) for entry in fitting]
+        fitting: list[tuple[str, str, str | None]] = []
+        for name, entry in entries.items():
+            if chosen in (name, entry.name, entry.suite):
+                fitting.append((entry.suite, entry.name, None))
+        members += fitting
         if not fitting:
             problems.append(f"choose_by: expected entries of the evaluation ({', '.join(entries)}), got {chosen!r}.")
     if not members:
@@ -158,7 +165,8 @@ def choose_scale(models: Sequence[StudiedModel], base: StudiedModel, out: Path, 
     entries: set[str] = set()
     for evaluation in neutral.measured(out).all():
         if evaluation.name == CHOICE:
-            entries.update(f"{member['suite']}/{member['name']}" for member in evaluation.settings["members"])
+            for member in evaluation.settings["members"]:
+                entries.add(f"{member['suite']}/{member['name']}")
     return ScaleChoice(candidates=candidates, chosen=chosen, entries=sorted(entries), reason=reason)
 
 

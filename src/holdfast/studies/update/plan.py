@@ -117,7 +117,10 @@ class UpdateConfig(StudyConfigBase[Any]):
     @staticmethod
     def recorded(request: Any, given: Mapping[str, Any]) -> dict[str, Any]:
         """What was given, and no default."""
-        resolved = {key.replace("-", "_"): value for key, value in given.items() if key != "storage"}
+        resolved = {}
+        for key, value in given.items():
+            if key != "storage":
+                resolved[key.replace("-", "_")] = value
         return without_secrets(to_jsonable(resolved))
 
     def resumable_changes(self, old: Mapping[str, Any]) -> Collection[str]:
@@ -152,7 +155,12 @@ class UpdateConfig(StudyConfigBase[Any]):
     @property
     def corpus_options(self) -> dict[str, Any]:
         """Which documents are read, of what was asked for."""
-        return {key: value for key in CORPUS_KEYS if (value := getattr(self.request, key)) is not None}
+        options = {}
+        for key in CORPUS_KEYS:
+            value = getattr(self.request, key)
+            if value is not None:
+                options[key] = value
+        return options
 
     @property
     def chooses(self) -> bool:
@@ -170,7 +178,10 @@ class UpdateConfig(StudyConfigBase[Any]):
         """A model each, as the storage queues them."""
         from holdfast.studies.engine.study import LABEL, Job
 
-        return [Job(attributes={LABEL: model.label, MODEL: model.name}) for model in self.models()]
+        jobs = []
+        for model in self.models():
+            jobs.append(Job(attributes={LABEL: model.label, MODEL: model.name}))
+        return jobs
 
     def given(self, model: StudiedModel) -> str:
         """The path of what a model starts from."""
@@ -202,7 +213,9 @@ class UpdateConfig(StudyConfigBase[Any]):
 
     def _continued(self, family: str, budget: int | None, seed: int) -> Iterator[StudiedModel]:
         """What is continued on one budget, and what brings its instruction following back."""
-        models = [self._model(family, s, budget=budget, seed=seed, continued=True) for s in self.request.starts]
+        models = []
+        for start in self.request.starts:
+            models.append(self._model(family, start, budget=budget, seed=seed, continued=True))
         yield from models
         if self.request.residuals and BASE in self.request.starts:
             yield from self._with_residual(models[0], family)
@@ -271,14 +284,12 @@ class UpdateConfig(StudyConfigBase[Any]):
         residual = "residual" if family in ("", start.family) else f"{family} residual"
         name = f"{start.name}-{residual.replace(' ', '-')}"
         added = dataclasses.replace(start, residual=family, path="")
-        if self.request.scales == (1.0,):
-            yield dataclasses.replace(
-                added, name=name, label=f"{start.label} + {residual}", scale=self.request.scales[0]
-            )
-            return
         for scale in self.request.scales:
-            label = f"{start.label} + {scale:g} x {residual}"
-            yield dataclasses.replace(added, name=f"{name}-x{scale:g}", label=label, scale=scale)
+            factor, ending = f"{scale:g} x ", f"-x{scale:g}"
+            if self.request.scales == (1.0,):
+                factor = ending = ""
+            label = f"{start.label} + {factor}{residual}"
+            yield dataclasses.replace(added, name=f"{name}{ending}", label=label, scale=scale)
 
     # -------------------------------------------------------------------------------------------------------- training
 
@@ -310,19 +321,26 @@ class UpdateConfig(StudyConfigBase[Any]):
         """
         restore = self.request.restore
         assert restore is not None and restore.prompts is not None
-        annealing = {"direction": restore.direction, "teacher": "online", "teacher_model": teacher}
+        train = dict(self.request.train)
+        for key in NOT_RESTORING:
+            train.pop(key, None)
+
         sampling = {f.name: getattr(restore, f.name) for f in dataclasses.fields(SamplingSettings)}
+        retention = []
         if teacher is None:
             sampling["self_distillation"] = restore.direction
+        else:
+            annealing = {"direction": restore.direction, "teacher": "online", "teacher_model": teacher}
+            retention.append({"label_annealing": annealing})
         return {
-            **{key: value for key, value in self.request.train.items() if key not in NOT_RESTORING},
+            **train,
             **restore.train,
             "model_name_or_path": model,
             "dataset_name": restore.prompts,
             "output_dir": str(out),
             "max_steps": restore.steps,
             "on_policy": sampling,
-            "retention": [] if teacher is None else [{"label_annealing": annealing}],
+            "retention": retention,
             "seed": seed,
         }
 

@@ -307,7 +307,10 @@ def model_problems(name: str | None, path: tuple[str, ...]) -> list[Mistake]:
         return [Mistake(path=path, text=text)]
     if (expanded(name) / "adapter_config.json").is_file():
         return []  # an adapter is a model too: it is merged into its base on the fly
-    return [Mistake(path=path, text=p.removeprefix(f"{key}: ")) for p in check_model(name, key=key)]
+    mistakes = []
+    for problem in check_model(name, key=key):
+        mistakes.append(Mistake(path=path, text=problem.removeprefix(f"{key}: ")))
+    return mistakes
 
 
 def home(name: Any) -> str:

@@ -156,9 +156,12 @@ class UpdateStudy(ConfiguredStudy[C]):
         """One number for a dashboard: the mean of what leads every entry but the new text, signed so that more is
         better."""
         measured = StudiedModel(**task.results[0]).measured(self.settings.output_dir).all()
-        leading = [e.metrics[e.primary] for e in measured if e.suite != NEW_TEXT and e.kind != "average"]
-        signed = [m.value if m.higher_is_better else -m.value for m in leading]
-        return [sum(signed) / max(1, len(signed))]
+        scores = []
+        for evaluation in measured:
+            if evaluation.suite != NEW_TEXT and evaluation.kind != "average":
+                metric = evaluation.leading
+                scores.append(metric.value if metric.higher_is_better else -metric.value)
+        return [sum(scores) / max(1, len(scores))]
 
     def stored(self, results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """See `Study.stored`."""
