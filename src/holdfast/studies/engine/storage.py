@@ -431,20 +431,15 @@ class Storage:
                     & (table.c.beat == seen.beat)
                     & (table.c.owner.is_(None) if seen.owner is None else table.c.owner == seen.owner)
                 )
-                if (
-                    connection.execute(
-                        update(table).where(same).values(owner=owner, attempt=attempt, beat=seen.beat + 1)
-                    ).rowcount
-                    != 1
-                ):
+                change = update(table).where(same).values(owner=owner, attempt=attempt, beat=seen.beat + 1)
+                if connection.execute(change).rowcount != 1:
                     return None
         self._watched.pop(trial._trial_id, None)
         died = seen is not None and seen.owner is not None
         lease = Lease(trial._trial_id, trial.number, int(trial.user_attrs[SLOT]), owner, attempt, died)
         try:
-            self.backend.set_trial_state_values(
-                trial._trial_id, TrialState.RUNNING
-            )  # already so where it is taken over
+            # already so where it is taken over
+            self.backend.set_trial_state_values(trial._trial_id, TrialState.RUNNING)
         except UpdateFinishedTrialError:
             self.release(lease)
             return None
@@ -452,14 +447,16 @@ class Storage:
 
     def renew(self, lease: Lease) -> bool:
         """One heartbeat; whether the lease is still held."""
+        with self.backend.engine.begin() as connection:
+            return connection.execute(self._update(lease).values(beat=self.leases.c.beat + 1)).rowcount == 1
+
+    def _update(self, lease: Lease) -> Any:
+        """An update of a lease that changes nothing where another worker has it."""
         from sqlalchemy import update
 
-        table = self.leases
-        mine = (
-            (table.c.trial_id == lease.trial_id) & (table.c.attempt == lease.attempt) & (table.c.owner == lease.owner)
-        )
-        with self.backend.engine.begin() as connection:
-            return connection.execute(update(table).where(mine).values(beat=table.c.beat + 1)).rowcount == 1
+        columns = self.leases.c
+        same = (columns.trial_id == lease.trial_id) & (columns.attempt == lease.attempt)
+        return update(self.leases).where(same & (columns.owner == lease.owner))
 
     def release(self, lease: Lease, *, waiting: bool = False) -> None:
         """Gives a trial back.
@@ -470,17 +467,12 @@ class Storage:
         """
         from optuna.exceptions import UpdateFinishedTrialError
         from optuna.trial import TrialState
-        from sqlalchemy import update
 
         if waiting:
             with contextlib.suppress(UpdateFinishedTrialError):
                 self.backend.set_trial_state_values(lease.trial_id, TrialState.WAITING)
-        table = self.leases
-        mine = (
-            (table.c.trial_id == lease.trial_id) & (table.c.attempt == lease.attempt) & (table.c.owner == lease.owner)
-        )
         with self.backend.engine.begin() as connection:
-            connection.execute(update(table).where(mine).values(owner=None))
+            connection.execute(self._update(lease).values(owner=None))
 
     @contextlib.contextmanager
     def heartbeat(self, lease: Lease) -> Iterator[threading.Event]:
@@ -531,7 +523,11 @@ class Storage:
             if job.state == RUNNING and lease is not None and lease.owner and not process_is_gone(lease.owner):
                 at_work = True
         left = len(last) - ended
-        status = "finished" if not left else "failed" if left == failed else "running" if at_work else "interrupted"
+        status = "running" if at_work else "interrupted"
+        if not left:
+            status = "finished"
+        elif left == failed:
+            status = "failed"
         return StudyState(
             name=study.study_name,
             status=status,
@@ -607,6 +603,9 @@ def _job(trial: Any, newest: int, seen: _LeaseSnapshot | None) -> JobState:
         TrialState.COMPLETE: COMPLETE,
         TrialState.PRUNED: PRUNED,
     }
+    worker = trial.user_attrs.get(WORKER, "")
+    if seen is not None and seen.owner:
+        worker = worker_name(seen.owner)
     return JobState(
         number=trial.number,
         slot=trial.user_attrs[SLOT],
@@ -614,7 +613,7 @@ def _job(trial: Any, newest: int, seen: _LeaseSnapshot | None) -> JobState:
         attributes=trial.user_attrs,
         params={**trial.system_attrs.get("fixed_params", {}), **trial.params},
         values=tuple(trial.values) if trial.values is not None else None,
-        worker=worker_name(seen.owner) if seen is not None and seen.owner else trial.user_attrs.get(WORKER, ""),
+        worker=worker,
         started=_iso(trial.datetime_start),
         finished=_iso(trial.datetime_complete),
         continued_by=newest if newest != trial.number else None,
