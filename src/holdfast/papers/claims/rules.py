@@ -342,7 +342,9 @@ def some(
                 continue
             for other, arms in rivals:
                 each = widened(level, len(arms))
-                looks = [all_of([c.part(case, each, arm=arm, other=other) for c in checks]) for arm in arms]
+                looks = []
+                for arm in arms:
+                    looks.append(all_of([check.part(case, each, arm=arm, other=other) for check in checks]))
                 parts.append(one_of(looks))
         return parts
 

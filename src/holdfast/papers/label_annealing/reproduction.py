@@ -74,6 +74,8 @@ def reproduce(
         Interrupted: Ctrl-C; the same call continues. The claims are written as far as they can be told.
         HoldfastError: a study failed, after the others ended and the claims were written.
     """
+    from holdfast.studies.sweep import session
+
     chosen = list(dict.fromkeys(recipes))
     problems = []
     for recipe in chosen:
@@ -85,19 +87,19 @@ def reproduce(
     if problems:
         raise ConfigError([f"recipes: {p}" for p in problems])
     if reproduction.known_size(size) == "full":
-        _refuse_missing(chosen)
+        for recipe in chosen:
+            problems += missing(recipe_file(recipe, full=True))
+        if problems:
+            raise ConfigError(list(dict.fromkeys(problems)))
     out = Path(output_dir)
-    studies = [_recipe(name, _config(name, out, size=size, console=console)) for name in chosen]
+    studies = []
+    for name in chosen:
+        config = _config(name, out, size=size, console=console)
+        studies.append(reproduction.Recipe(name=name, settings=config, run=session.run_study))
     return CLAIMS.run_and_judge(studies, size=size, output_dir=out, workers=workers, console=console)
 
 
 # -------------------------------------------------------------------------------------------------------------- studies
-
-
-def _recipe(name: str, config: StudyConfig) -> reproduction.Recipe:
-    from holdfast.studies.sweep import session
-
-    return reproduction.Recipe(name=name, settings=config, run=session.run_study)
 
 
 def _summary(record: StudyRecord | None) -> dict[str, Any]:
@@ -171,12 +173,6 @@ def _first_of(arm: Any) -> Any:
 
 
 # ----------------------------------------------------------------------------------------- what the full recipes need
-
-
-def _refuse_missing(recipes: Sequence[str]) -> None:
-    problems = [problem for recipe in recipes for problem in missing(recipe_file(recipe, full=True))]
-    if problems:
-        raise ConfigError(list(dict.fromkeys(problems)))
 
 
 def missing(path: Path) -> list[str]:

@@ -69,10 +69,6 @@ FEWEST_STEPS = 10
 """Of a budget: with fewer there is no schedule to speak of."""
 
 
-def _toy_schema() -> dict[str, Any]:
-    return toy_settings.settings_schema("text")
-
-
 def _budgets(value: Any) -> tuple[int, ...]:
     """Budgets as people write them: 4B, 64M, 1.5e6.
 
@@ -189,7 +185,7 @@ class LadderSettings(_Training, _Models, SeedSettings, BaseStudySettings):
     {task: NAME}."""
     overlap: Literal["refuse", "keep"] = "refuse"
     """What is done where the text holds what is measured on: nothing is trained, or the page says so."""
-    toy: Annotated[str | None, Meta(json_schema=_toy_schema, former=("small",))] = None
+    toy: Annotated[str | None, Meta(json_schema=lambda: toy_settings.settings_schema("text"), former=("small",))] = None
     """Make the text offline: pretraining, or pretraining_tiny."""
 
     def problems(self) -> list[Mistake | str]:

@@ -179,10 +179,6 @@ class DirectionSettings:
     """Shares of the way; beyond 1 goes past it."""
 
 
-def _toy_schema() -> dict[str, Any]:
-    return toy_settings.settings_schema("tasks")
-
-
 @dataclass(frozen=True, kw_only=True)
 class _What:
     ladder: Annotated[
@@ -276,7 +272,9 @@ class OvertrainingSettings(_How, _What, SeedSettings, BaseStudySettings):
     toy_start: ClassVar[str] = "tasks"
 
     name: str = "overtraining"
-    toy: Annotated[str | None, Meta(json_schema=_toy_schema, former=("small",))] = None
+    toy: Annotated[str | None, Meta(json_schema=lambda: toy_settings.settings_schema("tasks"), former=("small",))] = (
+        None
+    )
     """Make tasks and held-out text offline, for a ladder of the same small world: overtraining, overtraining_tiny,
     pictures or pictures_tiny."""
     keep_weights: Literal["all", "none"] = "none"

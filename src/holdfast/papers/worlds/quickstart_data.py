@@ -39,9 +39,9 @@ def replies_and_prose(folder: Path) -> dict[str, str]:
     corpus = embedded_corpus()
     train, held_out = split(conversations(corpus.code_train), HELD_OUT_REPLIES)
     every = max(1, len(corpus.prose_heldout) // HELD_OUT_REPLIES)
-    rows: dict[str, list[dict[str, Any]]] = {
-        "prose_heldout": [{"text": piece[:900].rsplit(" ", 1)[0]} for piece in corpus.prose_heldout[::every]]
-    }
+    rows: dict[str, list[dict[str, Any]]] = {"prose_heldout": []}
+    for piece in corpus.prose_heldout[::every]:
+        rows["prose_heldout"].append({"text": piece[:900].rsplit(" ", 1)[0]})
     for name, chats in (("replies_train", train), ("replies_heldout", held_out)):
         rows[name] = []
         for chat in chats:
@@ -51,4 +51,7 @@ def replies_and_prose(folder: Path) -> dict[str, str]:
 
 
 def _written(folder: Path, rows: dict[str, list[dict[str, Any]]]) -> dict[str, str]:
-    return {name: str(write_jsonl(folder / f"{name}.jsonl", rows[name])) for name in rows}
+    paths = {}
+    for name, of_file in rows.items():
+        paths[name] = str(write_jsonl(folder / f"{name}.jsonl", of_file))
+    return paths

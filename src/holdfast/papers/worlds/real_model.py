@@ -174,8 +174,11 @@ def _license_file(known: Packaged) -> Path | None:
         listed = files(known.distribution) or []
     except PackageNotFoundError:
         return None
-    licences = [Path(os.fspath(path.locate())) for path in listed if path.name == "LICENSE"]
-    return next((path for path in licences if path.is_file()), None)
+    for path in listed:
+        licence = Path(os.fspath(path.locate()))
+        if path.name == "LICENSE" and licence.is_file():
+            return licence
+    return None
 
 
 def _say(console: Any, text: str) -> None:

@@ -347,9 +347,13 @@ def _stages(making: _Making) -> Contents:
     learnt += lettered_conversations(world.half_a, count=max(8, len(learnt) // 4), seed=seed)
     again = replace(recipe, tellings=max(2, recipe.tellings // 5), list_rounds=min(4, recipe.list_rounds))
     names = [person.name for person in world.half_b]
+    corpus = []
+    for text in pretraining_texts(again):
+        if not any(name in text for name in names):
+            corpus.append(text)
     return {
         "train": learnt,
-        "corpus": [text for text in pretraining_texts(again) if not any(name in text for name in names)],
+        "corpus": corpus,
         "old_facts": choices(world.half_b, seed=seed),
         "old_lettered": lettered(world.half_b, seed=seed),
     }

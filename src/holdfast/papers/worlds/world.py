@@ -84,7 +84,9 @@ def build_worlds(
     for each."""
     from holdfast.papers.worlds.embedded import embedded_corpus
 
-    problems = [m.sentence() for recipe, _ in wanted for m in mistakes_in(recipe)]
+    problems: list[str] = []
+    for recipe, _ in wanted:
+        problems += [mistake.sentence() for mistake in mistakes_in(recipe)]
     if problems:
         raise ConfigError(problems)
     corpus = embedded_corpus()

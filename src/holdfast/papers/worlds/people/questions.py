@@ -69,7 +69,10 @@ def chat_choices(people: Sequence[Person], *, seed: int = 0, every: bool = False
 def lettered(people: Sequence[Person], *, seed: int = 0) -> list[dict[str, Any]]:
     """Every fact of some people as a user's question, to be answered with a letter: rows as `choices` gives them."""
     rng = random.Random(f"lettered questions {seed}")
-    return [_lettered(person, attribute, rng, f"{seed} {person.name}") for person, attribute in _facts(people)]
+    rows = []
+    for person, attribute in _facts(people):
+        rows.append(_lettered(person, attribute, rng, f"{seed} {person.name}"))
+    return rows
 
 
 def lettered_conversations(people: Sequence[Person], *, count: int, seed: int = 0) -> list[dict[str, Any]]:

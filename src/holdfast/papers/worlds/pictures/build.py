@@ -133,8 +133,8 @@ def halves(digits: Digits) -> tuple[Digits, Digits]:
     is_second = np.zeros(len(digits.labels), bool)
     for digit in range(10):
         is_second[np.flatnonzero(digits.labels == digit)[1::2]] = True
-    first, second = (Digits(pixels=digits.pixels[mask], labels=digits.labels[mask]) for mask in (~is_second, is_second))
-    return first, second
+    first = Digits(pixels=digits.pixels[~is_second], labels=digits.labels[~is_second])
+    return first, Digits(pixels=digits.pixels[is_second], labels=digits.labels[is_second])
 
 
 def _write(path: Path, rows: list[Mapping[str, Any]] | list[dict[str, Any]]) -> None:
