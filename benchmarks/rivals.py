@@ -161,7 +161,7 @@ def compare(chosen: list[Rival], root: Path, *, seeds: int, quick: bool) -> list
         row |= {key: statistics.fmean(m[key] for m in row["seeds"]) for key in row["seeds"][0]}
     direct = rows[0]
     for row in rows:
-        gained, lost = (direct[f"{which}_after"] - direct[f"{which}_before"] for which in ("learn", "keep"))
+        gained, lost = (direct[f"{which}_after"] - direct[f"{which}_before"] for which in ("target", "source"))
         row["kept"] = (row["target_after"] - row["target_before"]) / gained if gained < 0 else None
         row["lost"] = (row["source_after"] - row["source_before"]) / lost if lost > 0 else None
         row["time_ratio"] = row["step_seconds"] / direct["step_seconds"]

@@ -113,7 +113,7 @@ def test_the_error_table_sees_rounding(script):
     bench = script("annealing_op")
     chosen = [c for c in bench.CONTESTANTS if c.name in ("ours", "naive")]
     table = bench.gradient_errors(chosen, (64, 64, 512), "bfloat16", "cpu")
-    assert [entry["learn"] for entry in table] == list(bench.KL_TARGETS)
+    assert [entry["target"] for entry in table] == list(bench.KL_TARGETS)
     closest = table[-1]["errors"]
     assert closest["naive"]["hidden"] > 0.2
     assert max(closest["ours"].values()) < 0.005
@@ -136,7 +136,7 @@ def a_run(**changes):
 
     rows = [row("ours", "ours", 1.0, 300.0), row("naive", "naive", 1.6, 2000.0), row("Liger", "Liger", 1.3, 900.0)]
     rows += [row("Liger, compiled", "Liger", 1.2, 900.0), row("TRL", "TRL", 4.0, 900.0)]
-    errors = [{"learn": 0.0002, "errors": {"ours": {"hidden": 0.001, "weight": 0.002}}}]
+    errors = [{"target": 0.0002, "errors": {"ours": {"hidden": 0.001, "weight": 0.002}}}]
     run = {"contestants": rows, "gradient_errors": errors}
     for name, change in changes.items():
         next(r for r in rows if r["name"] == name).update(change)

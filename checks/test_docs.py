@@ -326,7 +326,7 @@ def test_a_yaml_is_a_sound_configuration(content, place):
     from holdfast.runs.config import load_train_config
 
     Path("example.yaml").write_text(content)
-    if "\ngeneralist:" in content:
+    if "\nprobe:" in content:
         import yaml
 
         from holdfast.config.decode import decode
@@ -353,7 +353,7 @@ def test_a_yaml_is_a_sound_configuration(content, place):
     if "my_entry.py" in content:
         [code] = re.findall(r"```python\n(# my_entry.py\n.*?)```", text_of("docs/evaluation.md"), re.DOTALL)
         Path("my_entry.py").write_text(code)
-    if "\nvary:" in content:
+    if "\narms:" in content:
         from holdfast.studies.sweep.study import load_study
 
         assert load_study("example.yaml").trials()
@@ -566,7 +566,7 @@ def test_the_python_examples_run(scene, capsys, monkeypatch, tmp_path):
     trainer = scene["trainer"]
     assert trainer.state.global_step == 4
     assert [m.name for m in trainer.retain] == ["label_annealing", "sfa"]
-    assert "target held_out nats_per_token" in capsys.readouterr().out
+    assert "learn held_out nats_per_token" in capsys.readouterr().out
     assert len(examples) >= 3
 
 

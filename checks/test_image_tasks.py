@@ -203,7 +203,7 @@ def test_a_harness_task_with_images(desk: Path) -> None:
     ("changes", "kind", "said"),
     [
         ({"kind": ("generate_until", "multiple_choice")}, TaskEntry, "asks about images by generate_until only"),
-        ({}, AnswerDistributionEntry, "shows images, and answers entries ask by text"),
+        ({}, AnswerDistributionEntry, "shows images, and answer_distribution entries ask by text"),
         ({"sound": ("doc_to_image: [image]", "doc_to_audio: [image]")}, TaskEntry, "has sounds in its questions"),
     ],
 )

@@ -40,7 +40,7 @@ def place(bench, size, tmp_path):
         tmp_path, {**bench.prepared(tmp_path, size, bench.ROLES), "residual": tmp_path / "residual"}
     )
     words = ("residual", "extract", "--instruct", "{a}", "--base", "{base}", "--output_dir", "{residual}")
-    assert holdfast(bench.with_paths(list(words), {k: str(v) for k, v in place.inputs.items()})) == 0
+    assert holdfast(bench.filled(list(words), {k: str(v) for k, v in place.inputs.items()})) == 0
     return place
 
 
@@ -180,7 +180,7 @@ def test_every_command_of_ours_works(bench, peers, size, place, capsys):
         if contestant.family != "ours":
             continue
         out = place.folder / contestant.name.replace(" ", "-")
-        words = bench.with_paths(list(contestant.words), {**folders, "out": str(out)})
+        words = bench.filled(list(contestant.words), {**folders, "out": str(out)})
         assert tuple(words[:3]) == peers.HOLDFAST
         capsys.readouterr()
         assert holdfast(words[3:]) == 0, contestant.name

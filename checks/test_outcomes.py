@@ -72,7 +72,7 @@ def written(folder, study, rules=RULES, size="medium"):
 def test_an_outcome_stands_beside_the_paper(tmp_path):
     page = written(tmp_path, paper_like())
     [line] = [row for row in page.splitlines() if row.startswith("| 2a ")]
-    assert "**holds**<br>label annealing at 90 % of the gain: keep loss avoided: " in line
+    assert "**holds**<br>label annealing at 90 % of the gain: source loss avoided: " in line
     assert line.endswith(f"| {NOT_RUN} | met |"), "nothing was run at the real scale"
     assert "ours, toy scale: Of 18 claims" in page
     assert len([row for row in page.splitlines() if row.startswith("| ")]) == len(STATEMENTS) + 2

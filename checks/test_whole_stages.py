@@ -110,7 +110,7 @@ def test_a_quick_reproduction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert all(p.value is not None for c in claims for p in c.preconditions)
     page = (tmp_path / "out" / "claims.html").read_text()
     assert "a quick check" in page and "narrow-0/report.html" in page
-    with pytest.raises(ConfigError, match="a size of look has world-0"):
+    with pytest.raises(ConfigError, match="a size of small has world-0"):
         reproduce(recipes=["world-1"], output_dir=tmp_path / "out", console=console)
     with pytest.raises(ConfigError, match="Did you mean 'world-1'"):
         reproduce(recipes=["world1"], output_dir=tmp_path / "out", console=console)

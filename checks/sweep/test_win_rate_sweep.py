@@ -61,4 +61,4 @@ def test_the_target_is_what_a_judge_prefers_to_the_start(asked, tmp_path):
     selections = select_all(record)
     assert all(s.candidates == [0, 1] for s in selections)
     page = markdown.document(sweep_page(record, Path(), selections=selections))
-    assert "target prompts (win\\_rate, higher is better" in page
+    assert "learn prompts (win\\_rate, higher is better" in page

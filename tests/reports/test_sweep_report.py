@@ -22,7 +22,7 @@ from synthetic_studies import (
 )
 
 from holdfast.records.comparison import Comparison
-from holdfast.records.study import SeedRun, StudyRecord
+from holdfast.records.study import SeedRun, StudyRecord, TrialRecord
 from holdfast.reports import markdown
 from holdfast.reports.charts import plotly_figure
 from holdfast.reports.html import render
@@ -35,6 +35,7 @@ from holdfast.reports.sweep_charts import (
 from holdfast.reports.sweep_figures import (
     gain_texts,
     read_trials,
+    varied_params,
 )
 from holdfast.reports.sweep_report import sweep_page, sweep_tiles
 from holdfast.statistics.selection import select_all
@@ -200,3 +201,9 @@ def test_trials_over_time_have_a_lane_a_worker():
     assert time_chart(nothing_finished()) is None
     unknown = [dataclasses.replace(t, started="yesterday") for t in study.trials]
     assert time_chart(dataclasses.replace(study, trials=unknown)) is None
+
+
+def test_a_trial_that_nobody_has_begun_has_no_kind_and_varies_what_is_fixed():
+    waiting = TrialRecord(number=1, state="waiting", kind="", label="", params={"max_steps": 4}, settings={}, runs=[])
+    assert varied_params(waiting) == {"max_steps": 4}
+    assert varied_params(dataclasses.replace(waiting, kind="l2", params={"method": "l2 #2"})) == {}

@@ -215,7 +215,8 @@ def parameter_name(key: str) -> str:
 def varied_params(trial: TrialRecord) -> dict[str, Any]:
     """What was varied, without the choice of the method itself: that is the trial's kind."""
     params = dict(trial.params)
-    if str(params.get("method", "")).partition(" #")[0] == trial.kind:
+    method = params.get("method")
+    if method is not None and str(method).partition(" #")[0] == trial.kind:
         del params["method"]
     return params
 
