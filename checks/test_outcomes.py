@@ -59,7 +59,7 @@ def test_a_verdict_counts_the_claims(tmp_path):
     counts = Counter(c.verdict for c in check_claims(dict.fromkeys(RECIPES, paper_like())))
     assert len(counts) > 1 and "stale" not in page
     sums = f"holds {counts[HOLDS]}, does not hold {counts[FAILS]}, cannot tell {counts[UNKNOWN]}"
-    assert f"\n- toy scale: {sums}.\n  Of {len(STATEMENTS)} claims" in page
+    assert f"\n- medium: {sums}.\n  Of {len(STATEMENTS)} claims" in page
 
 
 def written(folder, study, rules=RULES, size="medium"):
@@ -74,7 +74,7 @@ def test_an_outcome_stands_beside_the_paper(tmp_path):
     [line] = [row for row in page.splitlines() if row.startswith("| 2a ")]
     assert "**holds**<br>label annealing at 90 % of the gain: source loss avoided: " in line
     assert line.endswith(f"| {NOT_RUN} | met |"), "nothing was run at the real scale"
-    assert "ours, toy scale: Of 18 claims" in page
+    assert "ours, medium: Of 18 claims" in page
     assert len([row for row in page.splitlines() if row.startswith("| ")]) == len(STATEMENTS) + 2
 
 
