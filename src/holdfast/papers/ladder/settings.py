@@ -173,6 +173,11 @@ class _Training:
     """Keys of 'holdfast train': bf16, num_processes, fsdp, weight_decay, ..."""
 
 
+def _toy_schema() -> dict[str, Any]:
+    # a function, for a lambda in an annotation does not see the module's names
+    return toy_settings.settings_schema("text")
+
+
 @dataclass(frozen=True, kw_only=True)
 class LadderSettings(_Training, _Models, SeedSettings, BaseStudySettings):
     """Keys of a ladder."""
@@ -185,7 +190,7 @@ class LadderSettings(_Training, _Models, SeedSettings, BaseStudySettings):
     {task: NAME}."""
     overlap: Literal["refuse", "keep"] = "refuse"
     """What is done where the text holds what is measured on: nothing is trained, or the page says so."""
-    toy: Annotated[str | None, Meta(json_schema=lambda: toy_settings.settings_schema("text"), former=("small",))] = None
+    toy: Annotated[str | None, Meta(json_schema=_toy_schema, former=("small",))] = None
     """Make the text offline: pretraining, or pretraining_tiny."""
 
     def problems(self) -> list[Mistake | str]:

@@ -265,6 +265,11 @@ class _How:
     """What all measuring shares: batch_size, confidence, seed, allow_code_execution."""
 
 
+def _toy_schema() -> dict[str, Any]:
+    # a function, for a lambda in an annotation does not see the module's names
+    return toy_settings.settings_schema("tasks")
+
+
 @dataclass(frozen=True, kw_only=True)
 class OvertrainingSettings(_How, _What, SeedSettings, BaseStudySettings):
     """Keys of an overtraining study."""
@@ -272,9 +277,7 @@ class OvertrainingSettings(_How, _What, SeedSettings, BaseStudySettings):
     toy_start: ClassVar[str] = "tasks"
 
     name: str = "overtraining"
-    toy: Annotated[str | None, Meta(json_schema=lambda: toy_settings.settings_schema("tasks"), former=("small",))] = (
-        None
-    )
+    toy: Annotated[str | None, Meta(json_schema=_toy_schema, former=("small",))] = None
     """Make tasks and held-out text offline, for a ladder of the same small world: overtraining, overtraining_tiny,
     pictures or pictures_tiny."""
     keep_weights: Literal["all", "none"] = "none"
