@@ -45,6 +45,10 @@ def test_a_section_means_what_it_meant(folder):
     assert parse_evaluation(first, base_dir=folder) == parse_evaluation(second, base_dir=folder)
     assert parse_evaluation(first, base_dir=folder)[1] == []
     assert current_section({"source": ["a"], "keep": ["b"]}) == {"source": ["a"], "keep": ["b"]}, "a suite of one's own"
+    both = {"source": ["a"], "keep": ["b"], "averages": {"all": ["source/a"]}, "along": {"entries": ["source"]}}
+    assert current_section(both) == both, "what names the former suite means it"
+    along = current_section({"source": ["a"], "along": {"every": 2, "entries": ["source"]}})
+    assert along == {"keep": ["a"], "along": {"every": 2, "entries": ["keep"]}}
 
 
 def test_a_suite_file_means_what_it_meant(folder):

@@ -124,6 +124,8 @@ def matching(before: list[Evaluation] = COMMON, after: list[Evaluation] | None =
         ),
         ("keep drop > 2%", {("keep", "mmlu"): None, ("keep", "prose"): None}),
         ("keep/mmlu drop > 1pt", {("keep", "mmlu"): None}),
+        ("source/mmlu drop > 1pt", {("keep", "mmlu"): None}),
+        ("target drop > 2%", {("learn", "gsm8k"): None}),
         ("mmlu acc_norm drop > 1pt", {("keep", "mmlu"): "acc_norm"}),
         ("keep/mmlu/acc_norm drop > 1pt", {("keep", "mmlu"): "acc_norm"}),
         ("any acc drop > 1pt", {("keep", "mmlu"): "acc", ("other", "two words"): "acc"}),

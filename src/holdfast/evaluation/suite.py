@@ -2,7 +2,7 @@
 
 ```yaml
 evaluation:
-  source:                       # what must be kept
+  keep:                         # what must be kept
     - perplexity: prose.jsonl   # held-out text, or prompts with completions
       window: 2048
     - arc_easy                  # a built-in lm-evaluation-harness task, the path of a task YAML, or a data file
@@ -13,7 +13,7 @@ evaluation:
       limit: 200
     - answer_distribution: mmlu             # the distribution at the answer position: mass on the options, entropy
       data: mmlu.jsonl
-  target:                       # what is learnt
+  learn:                        # what is learnt
     - perplexity: answers.jsonl
       prompt: "Question: {question}\\nAnswer:"
       completion: " {answer}"
@@ -36,10 +36,10 @@ evaluation:
   data: {mmlu: mmlu.jsonl}        # local files for tasks, wherever they come from
   batch_size: 8
   before: true
-  along: {steps: [1, 2, 5], every: 50, entries: [source]}   # while it is trained, too
+  along: {steps: [1, 2, 5], every: 50, entries: [keep]}   # while it is trained, too
 ```
 
-`source` and `target` are the suites that reports know; a list under any other name is a suite too. What an entry may
+`keep` and `learn` are the suites that reports know; a list under any other name is a suite too. What an entry may
 say is declared by its class in `holdfast.evaluation.kinds`. Nothing is loaded here: no torch, no lm_eval, so a typing
 mistake costs a moment and not a model. Whether a task name exists and whether a data file has the right columns is
 found out by `holdfast.evaluation.runner.check_plan`.

@@ -60,7 +60,7 @@ class Sensitivity:
     size: float
     """Gamma, bits, pruned share, share of the way."""
     entry: str
-    """Suite and name: "source/prose"."""
+    """Suite and name: "keep/prose"."""
     metric: str
     unit: str
     higher_is_better: bool

@@ -53,7 +53,7 @@ def plan_text(
         entries = [f"{e.name} ({e.kind})" for e in config.evaluation.entries if e.suite == suite]
         rows += _under(suite, entries)
     if not config.evaluation.entries:
-        rows.append(("evaluation", "nothing: add --source and --target to see what is kept and what is learnt"))
+        rows.append(("evaluation", "nothing: add --keep and --learn to measure what is kept and what is learnt"))
     weights_file = "adapter_model.safetensors" if model.use_peft else "model.safetensors"
     files = f"run.json, metrics.jsonl, evaluations/, checkpoints, {weights_file}, README.md, report.html"
     rows.append(("output", f"{args.output_dir} ({files})"))

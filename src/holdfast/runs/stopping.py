@@ -1,14 +1,14 @@
-"""Ending a run by what `evaluation:` measures along the way: when its target no longer improves, or when its source has
-lost more than allowed.
+"""Ending a run by what `evaluation:` measures along the way: when an entry no longer improves, or when it has lost more
+than allowed.
 
 ```yaml
 evaluation:
-  source: [prose.jsonl]
-  target: [answers.jsonl]
+  keep: [prose.jsonl]
+  learn: [answers.jsonl]
   along: {every: 50}
 early_stopping:
-  - {entry: target/answers, patience: 2}      # two in a row bring nothing better: the best one is the result
-  - {entry: source/prose, max_loss: 0.02}     # nats/token: the result is one of those before the first that lost more
+  - {entry: learn/answers, patience: 2}      # two in a row bring nothing better: the best one is the result
+  - {entry: keep/prose, max_loss: 0.02}      # nats/token: the result is one of those before the first that lost more
 ```
 
 What is decided follows from the measurements alone (`outcome`), which lie in the run's `along/`: a run that is
@@ -32,7 +32,7 @@ class StopRule:
     """One reason to end training early."""
 
     entry: str
-    """The entry of `evaluation` that is looked at, as suite/name, such as target/answers."""
+    """The entry of `evaluation` that is looked at, as suite/name, such as learn/answers."""
     patience: Annotated[int | None, Meta(ge=1)] = None
     """Ends training after so many measurements in a row without a better one; the best one is the result."""
     max_loss: Annotated[float | None, Meta(ge=0)] = None
@@ -62,7 +62,7 @@ def check_rules(rules: Rules, plan: EvaluationPlan) -> Iterator[str]:
     if plan.along is None:
         yield (
             "early_stopping: expected evaluation.along, which says when to measure, as in evaluation: {along: {every: "
-            "50}, target: [answers.jsonl]}."
+            "50}, learn: [answers.jsonl]}."
         )
     entries = {f"{e.suite}/{e.name}": e for e in plan.entries}
     for rule in rules:

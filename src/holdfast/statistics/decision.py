@@ -43,7 +43,7 @@ def loss_decision(comparisons: Sequence[Comparison], family_wise: FamilyWise = "
 
 
 def named(entries: Sequence[tuple[str, str]]) -> str:
-    """`source/mmlu, source/arc and 3 more`, of suites and names."""
+    """`keep/mmlu, keep/arc and 3 more`, of suites and names."""
     names = ", ".join("/".join(entry) for entry in entries[:_MOST])
     return names + (f" and {len(entries) - _MOST} more" if len(entries) > _MOST else "")
 

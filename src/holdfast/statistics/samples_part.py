@@ -9,8 +9,9 @@ gains, sum of w_i times the gain of trial i on entry e, has
     half^2 = sum_e sum_ij w_ei w_ej h_ei h_ej rho_e(i, j)
 
 and two such figures have the covariance that the same sum gives across. Entries are other samples, so nothing is shared
-between them. In the searches without old data (docs/log of 2026-11-27) rho is 0.95 on the target, and the interval of
-the share of direct fine-tuning's gain that is kept is a third as wide as with the parts taken as independent.
+between them. In the searches without old data (docs/log of 2026-11-27) rho is 0.95 on the entry learnt, and the
+interval of the share of direct fine-tuning's gain that is kept is a third as wide as with the parts taken as
+independent.
 """
 
 from __future__ import annotations

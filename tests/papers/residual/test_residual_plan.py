@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from holdfast.errors import ConfigError
 from holdfast.papers.residual.plan import study_config
+from holdfast.papers.residual.study import ResidualStudy
 from holdfast.papers.worlds.world import quick_recipe
 
 
@@ -174,3 +177,14 @@ def test_a_study_that_was_begun_under_former_names_goes_on(monkeypatch, tmp_path
     old = {names.get(key, key): value for key, value in config.resolved.items()}
     assert config.differences(old) == []
     assert config.differences({**old, "budgets": [1]})[0].startswith("budgets: was [1]")
+
+
+def test_a_config_with_former_names_is_the_study_in_every_process(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    former = {**{key: value for key, value in WORLD.items() if key != "toy"}, "small": "world"}
+    config = study_config(former)
+    loaded = ResidualStudy.load(config.resolved, storage="sqlite:///r.db", output_dir=Path("out"))
+    assert loaded.settings.request == config.request
+    assert config.request.toy == "world"
+    with pytest.raises(ConfigError, match="small"):
+        study_config({**WORLD, "small": "world"})

@@ -47,6 +47,7 @@ from typing import Any, TypeVar
 from holdfast.errors import ConfigError, DataError, did_you_mean
 from holdfast.evaluation.compare.decision import Adjustment
 from holdfast.evaluation.compare.folders import Compared, EntryPair, Key, Matching
+from holdfast.evaluation.former_names import current_path
 from holdfast.records.comparison import NOT_FINITE, NOT_MEASURED, Comparison, Decision, GateOutcome
 from holdfast.records.measure import between
 from holdfast.records.metrics import called, is_share
@@ -56,7 +57,7 @@ from holdfast.statistics.paired import paired_test
 T = TypeVar("T")
 
 DIRECTIONS = ("drop", "gain", "rise", "fall")
-EXAMPLES = "'mmlu drop > 1pt', 'any drop > 2%', 'source/prose perplexity rise > 3%', 'target gain < 2pt'"
+EXAMPLES = "'mmlu drop > 1pt', 'any drop > 2%', 'keep/prose perplexity rise > 3%', 'learn gain < 2pt'"
 FAILED, PASSED, UNDECIDED = "failed", "passed", "undecided"
 
 _RULE = re.compile(
@@ -205,7 +206,7 @@ def _bind(rule: Rule, matching: Matching) -> Aim | str:
     known = list(dict.fromkeys([*pairs, *unmatched]))
     reasons: list[str] = []
     for subject, metric in _readings(rule.what):
-        keys = _entries(subject, known)
+        keys = _entries(subject, known) or _entries(current_path(subject), known)
         if not keys:
             continue
         both = [key for key in keys if key in pairs]

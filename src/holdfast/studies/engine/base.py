@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
 from holdfast.config.declare import current_name, settings_of
-from holdfast.config.decode import Given, decode
+from holdfast.config.decode import Given, decode, plain_key
 from holdfast.config.synonyms import did_you_mean_key
 from holdfast.errors import ConfigError, UserError
 from holdfast.studies.engine import toy as toy_settings
@@ -77,8 +77,7 @@ class StudyConfigBase(Generic[A]):
 
     def differences(self, old: Mapping[str, Any]) -> list[str]:
         """What keeps the study whose `resolved` is `old` from being this one, a sentence each."""
-        known = {setting.name: setting for setting in settings_of(self.settings_class)}
-        old = {current_name(key, known): value for key, value in self.current_keys(old).items()}
+        old = self.current_keys(old)
         begun, now = self._with_defaults(old), self._with_defaults(self.resolved)
         if begun is None or now is None:
             begun, now = dict(old), self.resolved
@@ -119,11 +118,15 @@ class StudyConfigBase(Generic[A]):
 
     # -------------------------------------------------------------------------------------------------------- checking
 
-    @staticmethod
-    def current_keys(values: Mapping[str, Any]) -> dict[str, Any]:
-        """Values whose key is another than the one that they had before, where `Meta.former` cannot tell: a word under
-        `keep` says whose weights stay."""
-        current = dict(values)
+    @classmethod
+    def current_keys(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Settings under the names that their keys have now. A key that is there under both names stays twice, to be
+        refused. Where `Meta.former` cannot tell, the value does: a word under `keep` says whose weights stay."""
+        known = {setting.name: setting for setting in settings_of(cls.settings_class)}
+        current: dict[str, Any] = {}
+        for key, value in values.items():
+            name = current_name(plain_key(key), known)
+            current[key if name in values else name] = value
         if isinstance(current.get("keep"), str) and "keep_weights" not in current:
             current["keep_weights"] = current.pop("keep")
         vary = current.get("vary")
@@ -238,7 +241,7 @@ class StudyConfigBase(Generic[A]):
         """Settings as a record keeps them, itself a valid configuration.
 
         Args:
-            asked: the settings.
+            request: the settings.
             given: keys and values that they were read from.
         """
         resolved = without_secrets(to_jsonable(request))

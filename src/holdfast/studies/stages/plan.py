@@ -101,10 +101,11 @@ class StagesConfig(StudyConfigBase[StagesSettings]):
             for arm in self.arms if self.request.train else ():
                 yield "train", {**_replaced(self.tuning(arm), texts), **checked}
 
-    @staticmethod
-    def current_keys(values: Mapping[str, Any]) -> dict[str, Any]:
-        """A list under `evaluation` says what is kept, and `measuring` what all measuring shares, as before."""
-        current = StudyConfigBase.current_keys(values)
+    @classmethod
+    def current_keys(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+        """See `StudyConfigBase.current_keys`. A list under `evaluation` says what is kept, and `measuring` what all
+        measuring shares, as before."""
+        current = super().current_keys(values)
         if isinstance(current.get("evaluation"), list) and "keep" not in current:
             current["keep"] = current.pop("evaluation")
         if "measuring" in current and "evaluation" not in current:

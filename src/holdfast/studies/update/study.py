@@ -89,7 +89,8 @@ class UpdateStudy(ConfiguredStudy[C]):
     def load(cls, resolved: Mapping[str, Any], *, storage: str, output_dir: Path) -> ConfiguredStudy[C]:
         """See `Study.load`; an update has no name among its settings."""
         keys = {setting.name for setting in settings_of(cls.config_class.settings_class)}
-        values = {key: value for key, value in resolved.items() if key in keys}
+        current = cls.config_class.current_keys(resolved)
+        values = {key: value for key, value in current.items() if key in keys}
         return super().load(values, storage=storage, output_dir=output_dir)
 
     def open_folder(self, console: Any) -> None:
