@@ -18,8 +18,9 @@ def current_section(section: Mapping[Any, Any]) -> dict[str, Any]:
     current: dict[str, Any] = {}
     for key, value in section.items():
         entries = [_current_entry(entry) for entry in value] if isinstance(value, list) else value
-        current[suites.get(str(key), str(key))] = entries
-    averages, along = current.get("averages"), current.get("along")
+        current[suites.get(key, str(key))] = entries
+    averages = current.get("averages")
+    along = current.get("along")
     if isinstance(averages, Mapping):
         current["averages"] = {title: _current_paths(members, suites) for title, members in averages.items()}
     if isinstance(along, Mapping) and "entries" in along:
