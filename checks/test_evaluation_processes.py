@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,7 +16,6 @@ import test_evaluation_served
 from evaluation import test_processes, test_sandbox
 from evaluation.test_processes import OWN, SUITE, same
 from holdfast.cli.main import main
-from holdfast.records.evaluation import EvaluationFolder
 
 pytestmark = pytest.mark.timeout(280)
 desk, served_desk = test_processes.desk, test_evaluation_served.desk
@@ -72,66 +70,6 @@ def test_a_process_that_dies_ends_the_others(desk: Path) -> None:
     assert "evaluation processes has died" in said and "the same command continues" in said
     kept = {p.name for p in (desk / "evaluated" / "base").glob("source.*.json")}
     assert "keep.followed.json" in kept and "keep.own.json" not in kept
-
-
-VLLM = """\
-#!{python}
-import sys, threading
-sys.path[:0] = {path!r}
-if sys.argv[1:] == ["--version"]:
-    print("0.20.0"); sys.exit()
-from pathlib import Path
-from transformers import AutoModelForCausalLM, AutoTokenizer
-from completions_server import CompletionsServer
-words = sys.argv
-folder, given = words[2], dict(zip(words[3::2], words[4::2]))
-Path("asked").write_text(" ".join(words[1:]))
-if Path("full").exists():
-    sys.exit("CUDA out of memory")
-server = CompletionsServer(
-    AutoModelForCausalLM.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder),
-    {{"max_model_len": 128}}, (given["--served-model-name"],), port=int(given["--port"]),
-)
-with server:
-    threading.Event().wait()
-"""
-
-
-@pytest.mark.slow
-def test_vllm_is_started_for_a_model_and_ends_with_it(
-    served_desk: Path, monkeypatch: pytest.MonkeyPatch, capsys
-) -> None:
-    """`vllm serve` is a script here, which answers as vLLM does."""
-    command = ["evaluate", "tuned", "--suite", "suite.yaml", "--backend", "vllm", "--output_dir", "there"]
-    monkeypatch.setenv("PATH", str(served_desk / "bin"))
-    assert main(command) == 2
-    assert "vllm is not installed" in capsys.readouterr().err
-    (served_desk / "bin").mkdir()
-    script = served_desk / "bin" / "vllm"
-    script.write_text(VLLM.format(python=sys.executable, path=[str(Path(__file__).parent), *sys.path]))
-    script.chmod(0o755)
-    (served_desk / "full").touch()
-    assert main(command) == 1
-    assert "CUDA out of memory" in capsys.readouterr().err
-    (served_desk / "full").unlink()
-    assert main(command) == 0, capsys.readouterr().err
-    assert "as vLLM 0.20.0 serves it" in capsys.readouterr().out
-    asked = (served_desk / "asked").read_text()
-    assert asked.startswith("serve tuned --host 127.0.0.1 --port")
-    assert main(["evaluate", "tuned", "--suite", "suite.yaml", "--output_dir", "here"]) == 0
-    here, there = (EvaluationFolder(served_desk / place / "tuned") for place in ("here", "there"))
-    for one in here.all():
-        other = there.find(one.suite, one.name)
-        assert other is not None and other.key != one.key
-        assert other.metrics[one.primary].value == pytest.approx(one.metrics[one.primary].value, abs=2e-4)
-    (served_desk / "asked").unlink()
-    assert main(command) == 0
-    assert not (served_desk / "asked").exists()  # nothing was left to measure
-    assert main([*command, "--context_length", "100"]) == 0  # texts are cut elsewhere: other figures
-    assert "--max-model-len 100" in (served_desk / "asked").read_text()
-    port = int(asked.split("--port ")[1].split()[0])
-    with pytest.raises(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
-        pass
 
 
 def children_of(parent: int) -> list[int]:

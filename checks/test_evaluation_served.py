@@ -148,7 +148,7 @@ def test_what_needs_the_model_in_memory_is_named(desk: Path, served: Completions
     (desk / "suite.yaml").write_text(SUITE)
     assert main(["evaluate", served.url, "--suite", "suite.yaml", "--output_dir", "out"]) == 2
     error = capsys.readouterr().err
-    for kind in ("answers", "memorisation", "lettered", "own"):
+    for kind in ("answer_distribution", "memorisation", "multiple_choice_letters", "own"):
         assert f": {kind} needs the model in memory" in error
     assert error.count("needs the model in memory") == 4
 
@@ -164,36 +164,6 @@ def test_a_server_that_is_not_there(desk: Path, capsys, monkeypatch: pytest.Monk
     assert "s3cret" not in capsys.readouterr().err
 
 
-CHAT = (
-    "{% for m in messages %}<|{{ m['role'] }}|>{{ m['content'] }}{% endfor %}"
-    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
-)
-
-
-def test_a_server_that_takes_messages_alone(desk: Path, served: CompletionsServer, capsys) -> None:
-    """It writes the template itself; the replies are those of the model in memory with its template."""
-    served.tokenizer = build_tokenizer()
-    served.tokenizer.chat_template = CHAT
-    served.tokenizer.save_pretrained(desk / "tuned")
-    served.card, served.scores = {}, False
-    (desk / "suite.yaml").write_text(
-        "keep:\n  - {task: open.yaml, apply_chat_template: true}\n"
-        "  - {instructions: texts.jsonl, apply_chat_template: true, max_new_tokens: 8}\n"
-    )
-    command = ["evaluate", "tuned", f"there={served.url}", "--suite", "suite.yaml", "--output_dir", "out", "--chat"]
-    assert main(command) == 0, capsys.readouterr().err
-    assert "known by its address and three replies" in capsys.readouterr().out
-    here, there = EvaluationFolder(desk / "out" / "tuned"), EvaluationFolder(desk / "out" / "there")
-    for one in here.all():
-        mine, theirs = here.samples(one.suite, one.name), there.samples(one.suite, one.name)
-        assert [row["output"] for row in mine] == [row["output"] for row in theirs]
-    (desk / "suite.yaml").write_text(
-        "keep: [{task: open.yaml}, {multiple_choice: texts.jsonl}, {task: colours.yaml}]\n"
-    )
-    assert main([*command[:1], *command[2:]]) == 2
-    assert capsys.readouterr().err.count("can only be asked for replies to conversations") == 3
-
-
 def test_a_server_that_adds_tokens_to_prompts_is_refused(desk: Path, served: CompletionsServer, capsys) -> None:
     """Its log-probabilities would be those of the places beside."""
     served.adds = 1
@@ -202,20 +172,7 @@ def test_a_server_that_adds_tokens_to_prompts_is_refused(desk: Path, served: Com
     assert not (desk / "out").exists()
 
 
-def test_what_vllm_serves_is_known_by_its_weights(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And by what decides figures beside them. Where they are not on disk yet, nothing is taken for measured."""
-    from holdfast.errors import ModelError
-    from holdfast.evaluation import vllm
-    from holdfast.evaluation.loading import ServerSettings
+def test_weights_that_are_not_on_disk_are_not_taken_for_measured() -> None:
     from holdfast.evaluation.session import ModelRequest, _hash
-    from holdfast.models import weights_hash
 
     assert _hash(ModelRequest(name="somebody/some-model", label="x"), "auto") == ""
-    with pytest.raises(ModelError, match="found none"):
-        weights_hash("somebody/some-model")
-    monkeypatch.setattr(vllm, "version", lambda: "1")
-    hashes = [vllm.hash_of("a", ServerSettings()), vllm.hash_of("b", ServerSettings())]
-    hashes += [vllm.hash_of("a", ServerSettings(context_length=64)), vllm.hash_of("a", ServerSettings(chat=True))]
-    monkeypatch.setattr(vllm, "version", lambda: "2")
-    hashes.append(vllm.hash_of("a", ServerSettings()))
-    assert len(set(hashes)) == 5

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -33,7 +32,6 @@ def test_a_sequence_measures_in_as_many_processes_as_it_trains(
     )
     task: Any = SimpleNamespace(console=None)
     for train in ({"num_processes": 4}, {}):
-        processes = measuring_processes(train, plan)
+        processes = measuring_processes(train)
         measure_model(Path("merge"), plan, tmp_path, cache=tmp_path, task=task, processes=processes)
     assert asked == [4, 1]
-    assert measuring_processes({"num_processes": 4}, dataclasses.replace(plan, backend="vllm")) == 1

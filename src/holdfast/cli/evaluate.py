@@ -67,9 +67,6 @@ class _Where(LoadSettings):
     """Evaluations, one folder a model, and report.html; may be one of before."""
     device_map: Annotated[Literal["auto", "balanced", "sequential"] | None, Meta(section="loading")] = None
     """Spreads each model over all accelerators, for models that one cannot hold."""
-    backend: Annotated[Literal["transformers", "vllm"] | None, Meta(section="loading")] = None
-    """Inference engine (what the suite says, else transformers); vllm starts 'vllm serve' for each model, on all
-    devices."""
     num_processes: Annotated[int, Meta(ge=1, section="loading")] = 1
     """Processes that share the questions, each holding the whole model; on GPUs one per device."""
     cache: Annotated[Path | None, Meta(metavar="FOLDER")] = None

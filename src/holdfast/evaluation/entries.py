@@ -12,7 +12,7 @@ import string
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from holdfast.config.declare import Meta, Seed
 
@@ -128,8 +128,6 @@ class Entry:
     """Whether a model behind a server can be measured: continuations and log-probabilities are enough."""
     takes_images: ClassVar[bool] = False
     """Whether its rows may have images, for vision-language models."""
-    asks_by_messages: ClassVar[bool] = False
-    """Whether its prompts are conversations, which servers take that write the chat template themselves."""
     runs_code: ClassVar[bool] = False
     """Whether it runs programs that the model writes."""
     libraries: ClassVar[tuple[str, ...]] = ()
@@ -317,9 +315,6 @@ class PlanSettings:
     """Of resampling, of the choice of few-shot examples and of sampled generation."""
     allow_code_execution: bool = False
     """Runs programs that the model writes, in a sandbox. Without it tasks with programs for answers are refused."""
-    backend: Literal["transformers", "vllm"] = "transformers"
-    """Inference engine for models on disk (`holdfast evaluate`, `holdfast update`); vllm starts `vllm serve` for each,
-    on all devices. A training run measures the model that it has in memory."""
     along: Along | None = None
     """Measures while the model is trained, too (`holdfast train` in one process): `{steps: [1, 2, 5], every: 50}`."""
 
@@ -333,13 +328,11 @@ class EvaluationPlan(PlanSettings):
     """Means of the entries' figures; compared as such, too."""
 
     def record(self) -> dict[str, Any]:
-        """The fields by name, for records and fingerprints; without `along` and `backend` where they are off, so that
-        what was measured before there were such settings is found again."""
+        """The fields by name, for records and fingerprints; without `along` where it is off, so that what was
+        measured before there was such a setting is found again."""
         fields = dataclasses.asdict(self)
         if self.along is None:
             del fields["along"]
-        if self.backend == "transformers":
-            del fields["backend"]
         for entry in fields["entries"]:
             if not entry["chat_template_kwargs"]:
                 del entry["chat_template_kwargs"]

@@ -38,6 +38,3 @@ class ServerSettings:
     """Environment variable with the key (OPENAI_API_KEY for api.openai.com, else none)."""
     workers: Annotated[int, Meta(ge=1)] = 16
     """Concurrent requests."""
-    chat: bool = False
-    """Uses /chat/completions: the server applies the chat template and no tokenizer is needed; generated entries
-    only."""

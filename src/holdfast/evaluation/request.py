@@ -178,7 +178,7 @@ _ENTRIES = {
     "memorisation": "memorisation",
 }
 """Option: kind of the entries that it adds."""
-_PLAN = ("batch_size", "confidence", "seed", "backend")
+_PLAN = ("batch_size", "confidence", "seed")
 _PERMISSION = {s.name: s for s in settings_of(PlanSettings) if s.name == "allow_code_execution"}
 
 

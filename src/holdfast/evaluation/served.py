@@ -3,13 +3,10 @@ memory: `http://localhost:8000/v1`, or `http://localhost:8000/v1#NAME` where it 
 
 Asked for is what `/completions` gives: continuations of token ids, and the log-probabilities of a prompt's own tokens
 (`echo` with `logprobs`), so that texts are tokenised, cut and scored here as those of any other model. What needs whole
-distributions (answers at the answer position, memorisation) is refused. Servers that take messages alone
-(`ServerSettings.chat`) write the chat template themselves, and are asked for replies to conversations only.
+distributions (answers at the answer position, memorisation) is refused.
 
 Which weights a server has cannot be seen. A model is known by the log-probabilities of a text (`PROBE`): what was
-measured is found again while they are the same to four digits, and measured again where anything has changed. One that
-takes messages alone is known by its address and its replies to a few (`QUESTIONS`), which tells less: where its weights
-have changed and these replies have not, what was measured is taken for its own.
+measured is found again while they are the same to four digits, and measured again where anything has changed.
 """
 
 from __future__ import annotations
@@ -28,13 +25,10 @@ from holdfast.errors import ConfigError, ModelError, NotFinite
 from holdfast.evaluation.loading import ServerSettings
 from holdfast.evaluation.measures import Report, no_report
 from holdfast.evaluation.resume import Partial
-from holdfast.evaluation.text.messages import MessageTokenizer, messages_of
 from holdfast.models import Loaded, load_tokenizer
-from holdfast.support.completions import SCORED, Completed, Request, ask, choice, completed, prompt_scores
+from holdfast.support.completions import SCORED, Request, ask, choice, completed, prompt_scores
 from holdfast.support.endpoint import (
     PROBE,
-    Answer,
-    Client,
     Endpoint,
     OptionNames,
     chosen_model,
@@ -47,12 +41,6 @@ if TYPE_CHECKING:
     from holdfast.evaluation.entries import EvaluationPlan
     from holdfast.evaluation.text.shared_prefix import Path
 
-QUESTIONS = (
-    "Write two sentences about a lighthouse keeper who has lost his keys.",
-    "Explain in one sentence why the sky is blue.",
-    "List five words that rhyme with stone.",
-)
-"""What a model is known by that takes messages alone."""
 _TURNS = 4
 """Requests that a worker is given before what came is kept: what an interruption costs."""
 _OPTIONS = OptionNames(model="MODEL (behind '#')", base_url="the address", key="--api_key_env")
@@ -70,15 +58,14 @@ class ServedModel:
         endpoint: where it is.
         name: what it is called there.
         context: tokens that it reads at once, prompt and reply together.
-        chat: it takes messages alone; prompts are ids of a `MessageTokenizer`.
     """
 
     dtype = None
     training = False
 
-    def __init__(self, endpoint: Endpoint, name: str, *, context: int, chat: bool = False) -> None:
-        self.endpoint, self.name, self.chat = endpoint, name, chat
-        self.scores_prompts = not chat
+    def __init__(self, endpoint: Endpoint, name: str, *, context: int) -> None:
+        self.endpoint, self.name = endpoint, name
+        self.scores_prompts = True
         """Whether it gives log-probabilities of prompts."""
         self.config = SimpleNamespace(max_position_embeddings=context)
 
@@ -124,7 +111,7 @@ class ServedModel:
         [count] = self._ask([(text, SCORED, _counted)])
         return int(count)
 
-    def completions(self, prompts: Sequence[Sequence[int]], how: Sequence[Mapping[str, Any]]) -> list[Completed]:
+    def completions(self, prompts: Sequence[Sequence[int]], how: Sequence[Mapping[str, Any]]) -> list[str]:
         """Continuations.
 
         Args:
@@ -134,38 +121,13 @@ class ServedModel:
         Raises:
             HoldfastError: see `scores`.
         """
-        parameters = [{"temperature": 0.0, **one_prompt} for one_prompt in how]
-        if not self.chat:
-            return self._ask([(ids, of_prompt, completed) for ids, of_prompt in zip(prompts, parameters, strict=True)])
-        # what an endpoint does not take, its client leaves out for all requests that it sends
-        numbers: dict[str, list[int]] = {}
-        for number, of_prompt in enumerate(parameters):
-            numbers.setdefault(fingerprint(of_prompt), []).append(number)
-        completions: dict[int, Completed] = {}
-        for alike in numbers.values():
-            replies = self._ask([(prompts[number], {}, _replied) for number in alike], parameters[alike[0]])
-            completions |= zip(alike, replies, strict=True)
-        return [completions[number] for number in range(len(prompts))]
+        requests: list[Request] = []
+        for ids, parameters in zip(prompts, how, strict=True):
+            requests.append((ids, {"temperature": 0.0, **parameters}, completed))
+        return self._ask(requests)
 
-    def _ask(self, requests: Sequence[Request], shared: Mapping[str, Any] | None = None) -> list[Any]:
-        """See `completions.ask`; `shared`: parameters of all."""
-        asking = functools.partial(ask, self.endpoint, self.name, requests, options=_OPTIONS, parameters=shared)
-        return asking(send=_converse, unit="characters") if self.chat else asking()
-
-
-async def _converse(client: Client, request: Request) -> Answer[Any]:
-    prompt, _, read = request
-    assert not isinstance(prompt, str)
-    return await client.converse(messages_of(prompt), read)
-
-
-def _replied(body: Any) -> Completed:
-    reply = choice(body)
-    message = reply.get("message")
-    text = message.get("content") if isinstance(message, Mapping) else None
-    if not isinstance(text, str):
-        raise ValueError(f"expected a reply with a text, got {str(reply)[:200]}")
-    return Completed(text=text, cut=reply.get("finish_reason") == "length")
+    def _ask(self, requests: Sequence[Request]) -> list[Any]:
+        return ask(self.endpoint, self.name, requests, options=_OPTIONS)
 
 
 def _scored(body: Any, *, ids: Sequence[int]) -> list[tuple[float, bool]]:
@@ -226,8 +188,6 @@ def connect(name: str, server: ServerSettings) -> Loaded:
     if problems:
         raise ConfigError(problems)
     served, card = chosen_model(endpoint, model_name, _OPTIONS)
-    if server.chat:
-        return _conversing(endpoint, served, url)
     tokenizer = _tokenizer(served, card, server)
     context = server.context_length or card.get("max_model_len") or (card.get("meta") or {}).get("n_ctx")
     if not isinstance(context, int) or context < 2:
@@ -242,25 +202,6 @@ def connect(name: str, server: ServerSettings) -> Loaded:
         "weights": None,  # cannot be seen
         "architecture": "served",
         "origin": f"as {urlsplit(url).netloc} serves it",
-    }
-    return Loaded(model=model, tokenizer=tokenizer, identity=identity)
-
-
-def _conversing(endpoint: Endpoint, served: str, url: str) -> Loaded:
-    """A model that takes messages alone."""
-    # in characters; how many tokens it reads is the server's to know
-    model, tokenizer = ServedModel(endpoint, served, context=2**31, chat=True), MessageTokenizer()
-    prompts = []
-    for question in QUESTIONS:
-        conversation = tokenizer.conversation([{"role": "user", "content": question}])
-        prompts.append(tokenizer.encode(conversation))
-    replies = [reply.text for reply in model.completions(prompts, [{"max_tokens": 48}] * len(prompts))]
-    identity = {
-        "name": f"{endpoint.shown}#{served}",
-        "hash": fingerprint(["served chat", served, endpoint.base_url, *replies]),
-        "weights": None,
-        "architecture": "served",
-        "origin": f"as {urlsplit(url).netloc} serves it, known by its address and three replies",
     }
     return Loaded(model=model, tokenizer=tokenizer, identity=identity)
 
@@ -290,8 +231,8 @@ def _recognised(model: ServedModel, tokenizer: Any) -> list[Any]:
     [reply] = model.completions([ids], [{"max_tokens": 1, "echo": True}])
     problem = f"The tokenizer is not that of '{model.name}': the server reads"
     advice = "Name the right one: --tokenizer MODEL."
-    if "".join(text.split()) not in "".join(reply.text.split()):
-        raise ModelError(f"{problem} {reply.text[:60]!r} where {text[:60]!r} was meant. {advice}")
+    if "".join(text.split()) not in "".join(reply.split()):
+        raise ModelError(f"{problem} {reply[:60]!r} where {text[:60]!r} was meant. {advice}")
     try:
         if (count := model.count(text)) != len(ids):
             raise ModelError(f"{problem} a text as {count} tokens that it has as {len(ids)}. {advice}")
@@ -324,11 +265,6 @@ def refused_entries(plan: EvaluationPlan, name: str, tokenizer: Any, *, scores_p
             problems.append(
                 f"{entry.path}: {entry.kind} needs the model in memory, and '{name}' is served. Give its folder, or "
                 f"leave the entry out."
-            )
-        elif isinstance(tokenizer, MessageTokenizer) and not entry.asks_by_messages:
-            problems.append(
-                f"{entry.path}: a model that takes messages alone (--chat) can only be asked for replies to "
-                f"conversations. Set apply_chat_template: true, or leave the entry out."
             )
         elif not scores_prompts and entry.needs_scores(tokenizer):
             problems.append(

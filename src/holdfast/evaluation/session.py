@@ -17,13 +17,12 @@ import contextlib
 import dataclasses
 import itertools
 import re
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from holdfast.errors import ConfigError, Interrupted, ModelError, NotFinite, RunFolderError, UserError
-from holdfast.evaluation import vllm
 from holdfast.evaluation.averages import SUITE
 from holdfast.evaluation.compare.folders import weights_of
 from holdfast.evaluation.entries import EvaluationPlan, Processor
@@ -166,8 +165,6 @@ def evaluate_models(
         Interrupted: Ctrl-C or SIGTERM; calling again continues.
     """
     count = max(num_processes, processes.world_size)
-    if count > 1 and plan.backend == "vllm":
-        raise ConfigError("backend: vllm takes all devices itself. Take one process.")
     if count > 1 and device_map is not None:
         raise ConfigError(
             f"device_map: each of {count} processes has the whole model on a device of its own. Take one "
@@ -236,41 +233,30 @@ class _Session:
             )
         )  # fmt: skip
 
-    def precision(self, model: ModelRequest) -> str:
-        """The dtype that a model is loaded in."""
-        return self.dtype if self.plan.backend == "vllm" else precision(model.name, self.dtype, self.device)
-
-    @contextlib.contextmanager
-    def loaded(self, model: ModelRequest) -> Iterator[Loaded]:
-        """The model, in memory or behind a server, for as long as the block lasts.
+    def loaded(self, model: ModelRequest) -> Loaded:
+        """The model, in memory or behind a server.
 
         Raises:
             ConfigError: as `_other_weights`; of a model of the hub the weights are known now.
         """
-        with self._loading(model) as loaded:
-            weights = loaded.identity.get("weights", loaded.identity["hash"])
-            if wrong := _other_weights(EvaluationFolder(self.out / model.label), self.plan, weights):
-                raise ConfigError(f"{model.label}: {wrong}")
-            yield loaded
+        loaded = self._load(model)
+        weights = loaded.identity.get("weights", loaded.identity["hash"])
+        if wrong := _other_weights(EvaluationFolder(self.out / model.label), self.plan, weights):
+            raise ConfigError(f"{model.label}: {wrong}")
+        return loaded
 
-    @contextlib.contextmanager
-    def _loading(self, model: ModelRequest) -> Iterator[Loaded]:
+    def _load(self, model: ModelRequest) -> Loaded:
         from holdfast.models import load
 
-        trusted = self.trust_remote_code
         if is_address(model.name):
-            yield connect(model.name, self.server)
-        elif self.plan.backend == "vllm":
-            with vllm.serve(model.name, self.server, dtype=self.dtype, trust_remote_code=trusted) as loaded:
-                yield loaded
-        else:
-            yield load(
-                model.name,
-                dtype=self.precision(model),
-                device=self.device,
-                device_map=self.device_map,
-                trust_remote_code=trusted,
-            )
+            return connect(model.name, self.server)
+        return load(
+            model.name,
+            dtype=precision(model.name, self.dtype, self.device),
+            device=self.device,
+            device_map=self.device_map,
+            trust_remote_code=self.trust_remote_code,
+        )
 
     def measure(self, model: ModelRequest, loaded: Loaded) -> None:
         from holdfast.evaluation.runner import evaluate
@@ -298,7 +284,8 @@ class _Session:
         for model in self.models:
             if model.label not in kept_hashes:
                 # the main process reports what is not finite
-                with self.loaded(model) as loaded, contextlib.suppress(NotFinite):
+                loaded = self.loaded(model)
+                with contextlib.suppress(NotFinite):
                     self.measure(model, loaded)
                 del loaded
                 release_memory()
@@ -321,21 +308,21 @@ class _Session:
                     continue
                 count = f" ({number} of {len(self.models)})" if len(self.models) > 1 else ""
                 self.say(f"{model.label}: loading {model.name}{count}")
-                dtype = self.precision(model)
+                dtype = precision(model.name, self.dtype, self.device)
                 if dtype != self.dtype:
                     self.say(
                         f"{model.label}: in {dtype}, since this processor has no instructions for bfloat16, in which "
                         f"the weights were saved (--dtype bfloat16 keeps it)"
                     )
-                with self.loaded(model) as loaded:
-                    _put(record, model, loaded.identity, self.out)
-                    if self.cache is not None:
-                        write_json(_identity_file(self.cache, loaded.identity["hash"]), loaded.identity)
-                    keep()
-                    try:
-                        self.measure(model, loaded)
-                    except NotFinite as error:  # the other models are measured all the same
-                        broken.append(str(error))
+                loaded = self.loaded(model)
+                _put(record, model, loaded.identity, self.out)
+                if self.cache is not None:
+                    write_json(_identity_file(self.cache, loaded.identity["hash"]), loaded.identity)
+                keep()
+                try:
+                    self.measure(model, loaded)
+                except NotFinite as error:  # the other models are measured all the same
+                    broken.append(str(error))
                 del loaded
                 release_memory()
                 self.say(f"{model.label}: {len(self.plan.entries)} entries measured")
@@ -465,8 +452,6 @@ class _Candidate:
         self.is_readable = not self.problems
         if self.is_readable or Path(name).is_dir():  # what is not on the hub has no tokenizer there either
             self.problems += _problems(self._load)
-        if self.plan.backend == "vllm":
-            self.problems += _problems(self._serve)
 
     def _reach(self) -> None:
         loaded = connect(self.model.name, self.server)
@@ -475,17 +460,11 @@ class _Candidate:
         if refused := refused_entries(self.plan, loaded.model.name, loaded.tokenizer, scores_prompts=scores):
             raise ConfigError(refused)
 
-    def _serve(self) -> None:
-        refused = refused_entries(self.plan, self.model.label, self.tokenizer)
-        if problems := [*vllm.problems_of(self.model.name), *refused]:
-            raise ConfigError(problems)
-
     def _load(self) -> None:
         from holdfast.models import load_tokenizer, processor_of
 
         self.tokenizer = load_tokenizer(self.model.name, trust_remote_code=self.trust)
-        if self.plan.backend == "transformers":  # servers are asked for texts
-            self.processor = processor_of(self.model.name, trust_remote_code=self.trust)
+        self.processor = processor_of(self.model.name, trust_remote_code=self.trust)
 
     def identity(self, dtype: str, device: str | None) -> dict[str, Any]:
         """As `runner.evaluate` takes it; the hash is empty where the weights are not on disk."""
@@ -493,13 +472,10 @@ class _Candidate:
 
         if self.served_hash is not None:
             return {"name": self.model.label, "hash": self.served_hash, "weights": None}
-        is_vllm = self.plan.backend == "vllm"
-        weights = _hash(self.model, dtype if is_vllm else precision(self.model.name, dtype, device))
+        weights = _hash(self.model, precision(self.model.name, dtype, device))
         identity: dict[str, Any] = {"name": self.model.label, "hash": weights}
         if weights:
             identity["configuration"] = configuration_of(self.model.name)
-        if weights and is_vllm:
-            identity |= {"hash": vllm.hash_of(weights, self.server), "weights": weights}
         return identity
 
 

@@ -3,12 +3,11 @@ log-probabilities of a prompt's own tokens (`echo` with `logprobs`)."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from holdfast.errors import HoldfastError, ModelError
-from holdfast.support.endpoint import Answer, Client, Endpoint, OptionNames, run, work_through
+from holdfast.support.endpoint import Client, Endpoint, OptionNames, run, work_through
 
 SCORED: Mapping[str, Any] = {"echo": True, "logprobs": 1, "max_tokens": 1, "temperature": 0.0}
 """Parameters of a request for a prompt's own log-probabilities; one token has to be asked for beside them."""
@@ -18,29 +17,12 @@ Request = tuple[Prompt, Mapping[str, Any], Callable[[Any], Any]]
 """A prompt, its parameters, and what reads the answer's body (ValueError: asked again)."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Completed:
-    """What a served model wrote after one prompt."""
-
-    text: str
-    cut: bool
-    """Whether it ended because it had written as much as it was allowed to."""
-
-
-async def _complete(client: Client, request: Request) -> Answer[Any]:
-    prompt, how, read = request
-    return await client.complete(prompt if isinstance(prompt, str) else list(prompt), read, **how)
-
-
 def ask(
     endpoint: Endpoint,
     model: str,
     requests: Sequence[Request],
     *,
     options: OptionNames,
-    parameters: Mapping[str, Any] | None = None,
-    send: Callable[[Client, Request], Awaitable[Answer[Any]]] = _complete,
-    unit: str = "tokens",
 ) -> list[Any]:
     """Asks, as many at once as the endpoint's workers.
 
@@ -49,9 +31,6 @@ def ask(
         model: its name there.
         requests: what is asked.
         options: what a command calls things that messages speak of.
-        parameters: of all requests; what the endpoint does not take is left out of all from then on.
-        send: how one is sent; default: to `/completions`.
-        unit: of a prompt's length, in messages.
 
     Returns:
         What was read, in the order of the requests.
@@ -62,13 +41,14 @@ def ask(
     found: list[Any] = [None] * len(requests)
 
     async def all_of_them() -> None:
-        async with Client(endpoint, model=model, parameters=parameters or {}, options=options) as client:
+        async with Client(endpoint, model=model, parameters={}, options=options) as client:
 
             async def one(number: int) -> None:
-                answer = await send(client, requests[number])
+                prompt, how, read = requests[number]
+                answer = await client.complete(prompt if isinstance(prompt, str) else list(prompt), read, **how)
                 if answer.error is not None:
                     raise HoldfastError(
-                        f"{endpoint.shown} did not answer a prompt of {len(requests[number][0])} {unit}: "
+                        f"{endpoint.shown} did not answer a prompt of {len(prompt)} tokens: "
                         f"{answer.error}. Finished batches are kept; the same command continues."
                     )
                 found[number] = answer.value
@@ -91,7 +71,7 @@ def choice(body: Any) -> Mapping[str, Any]:
     return choices[0]
 
 
-def completed(body: Any) -> Completed:
+def completed(body: Any) -> str:
     """What was written.
 
     Raises:
@@ -100,7 +80,7 @@ def completed(body: Any) -> Completed:
     found = choice(body)
     if not isinstance(found.get("text"), str):
         raise ValueError(f"expected a completion with a text, got {str(found)[:200]}")
-    return Completed(text=found["text"], cut=found.get("finish_reason") == "length")
+    return str(found["text"])
 
 
 def prompt_scores(body: Any, count: int) -> tuple[list[Any], list[Any]] | None:

@@ -22,7 +22,7 @@ import os
 import random
 import re
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from typing import Any, Generic, TypeVar
@@ -209,17 +209,9 @@ class Client:
         Raises:
             see `_until_answered`.
         """
-        return await self.converse([{"role": "user", "content": message}], read)
-
-    async def converse(self, messages: Sequence[Mapping[str, Any]], read: Callable[[Any], T]) -> Answer[T]:
-        """Sends a conversation, as `ask` sends a message.
-
-        Args:
-            messages: with role and content.
-            read: see `_until_answered`.
-        """
         create = self._client.chat.completions.with_raw_response.create
-        return await self._until_answered(functools.partial(create, model=self.model, messages=list(messages)), read)
+        messages = [{"role": "user", "content": message}]
+        return await self._until_answered(functools.partial(create, model=self.model, messages=messages), read)
 
     async def complete(self, prompt: list[int] | str, read: Callable[[Any], T], **parameters: Any) -> Answer[T]:
         """Sends a prompt to `/completions`, as `ask` sends a message.

@@ -167,8 +167,8 @@ def read_evaluations(folder: EvaluationFolder) -> list[Evaluation]:
 
 
 def weights_of(evaluation: Evaluation) -> str | None:
-    """What tells the weights behind an evaluation from others: `hash` of its model, or `weights` where that says more
-    (how vLLM serves them). None where they are not known, as behind a server."""
+    """What tells the weights behind an evaluation from others: `hash` of its model, or `weights` where that is said.
+    None where they are not known, as behind a server."""
     weights = evaluation.model.get("weights", evaluation.model.get("hash"))
     return None if weights is None else str(weights)
 

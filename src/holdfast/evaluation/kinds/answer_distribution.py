@@ -30,15 +30,9 @@ class AnswerDistributionEntry(TaskEntry):
     name_suffix = "-answers"
     without = ("metric", "samples", "temperature")
     served = False
-    asks_by_messages = False
-    takes_images = False
 
     answers: Annotated[bool, Meta(yaml=False)] = True
     """As of `TaskEntry`."""
-
-    def shows_images(self) -> bool:
-        """Never: it asks by text."""
-        return False
 
     def check(self, tokenizer: Any, processor: Any = None) -> None:
         """Finds out without a model whether the options are single tokens.

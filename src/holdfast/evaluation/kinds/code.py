@@ -59,8 +59,6 @@ class CodeEntry(TaskEntry):
     kind = "code"
     written = False
     runs_code = True
-    asks_by_messages = False
-    takes_images = False
 
     @property
     def family(self) -> str:
@@ -89,10 +87,6 @@ class CodeEntry(TaskEntry):
 
     def may_read_hub(self) -> bool:
         """Its rows are read before the harness is asked for anything."""
-        return False
-
-    def shows_images(self) -> bool:
-        """Never."""
         return False
 
     def needs_scores(self, tokenizer: Any) -> bool:

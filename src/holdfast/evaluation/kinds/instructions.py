@@ -43,11 +43,6 @@ class InstructionsEntry(DataEntry):
     apply_chat_template: bool = False
     """Puts a prompt in the tokenizer's chat template; messages always are."""
 
-    @property
-    def asks_by_messages(self) -> bool:  # type: ignore[override]
-        """Where the chat template is asked for."""
-        return self.apply_chat_template
-
     def versions(self) -> dict[str, str]:
         """Our rules."""
         return {"checkers": str(RULES)}

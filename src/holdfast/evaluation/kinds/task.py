@@ -25,7 +25,6 @@ class TaskEntry(Entry):
     source = "task"
     file_settings = ("data", "fewshot_data")
     batched = True
-    takes_images = True
     libraries = ("lm_eval",)
 
     task: Word
@@ -50,11 +49,6 @@ class TaskEntry(Entry):
     temperature: Annotated[float | None, Meta(gt=0, lt=100)] = None
     """Of sampling where there are several programs a problem; null: 0.8 (Chen et al. 2021 take 0.8 for pass@100 and 0.2
     for pass@1)."""
-
-    @property
-    def asks_by_messages(self) -> bool:  # type: ignore[override]
-        """Where the chat template is asked for."""
-        return self.apply_chat_template
 
     @property
     def is_file(self) -> bool:
@@ -89,12 +83,6 @@ class TaskEntry(Entry):
 
         return self.data is None and (not self.is_file or names_hub_data(self))
 
-    def shows_images(self) -> bool:
-        """Whether the task, or one of its subtasks, is asked with images in its questions."""
-        from holdfast.evaluation.tasks.tasks import has_images
-
-        return has_images(self)
-
     def needs_scores(self, tokenizer: Any) -> bool:
         """Where it does more than generate."""
         from holdfast.evaluation.tasks.harness import check_task
@@ -105,7 +93,7 @@ class TaskEntry(Entry):
         """See `Entry.check`."""
         from holdfast.evaluation.tasks.harness import check_task
 
-        check_task(self, tokenizer, processor)
+        check_task(self, tokenizer)
 
     def measure(self, on: Subject) -> Outcome:
         """See `tasks.harness.measure`."""

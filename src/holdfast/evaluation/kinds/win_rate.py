@@ -62,11 +62,6 @@ class WinRateEntry(DataEntry, ReplySettings):
         """Without a file of replies."""
         return self.reference is None
 
-    @property
-    def asks_by_messages(self) -> bool:  # type: ignore[override]
-        """Where the chat template is asked for."""
-        return self.apply_chat_template
-
     def local_files(self) -> list[Path]:
         """The prompts and the replies."""
         files = super().local_files()

@@ -27,15 +27,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
-from holdfast.errors import ConfigError, DataError, ModelError
-from holdfast.evaluation.entries import Processor
+from holdfast.errors import ConfigError, ModelError
 from holdfast.evaluation.eval_mode import evaluation_mode
 from holdfast.evaluation.measures import Outcome, Report, Subject
 from holdfast.evaluation.remarks import remarks_on_examples, remarks_on_part
 from holdfast.evaluation.text.thoughts import refuse_open_thought
 from holdfast.records.evaluation import Metric
 from holdfast.statistics.estimates import TEXT_FIGURES, Ratio, figure_for
-from holdfast.support.progress import progress
 
 if TYPE_CHECKING:
     from holdfast.evaluation.kinds.task import TaskEntry
@@ -88,27 +86,23 @@ def harness_model(entry: TaskEntry, on: Subject, *, report: Report | None = None
         report: of the requests; None: the subject's own.
     """
     from holdfast.evaluation.served import ServedModel
-    from holdfast.evaluation.tasks.harness_model import ImageLM, ServedLM, SharedPrefixLM
+    from holdfast.evaluation.tasks.harness_model import ServedLM, SharedPrefixLM
     from holdfast.evaluation.text.perplexity import resolve_window
 
     _check_tokenizer(on.tokenizer)
     with without_traces(on.model, on.tokenizer, seed=on.plan.seed), _hub_where_wanted(entry), evaluation_mode(on.model):
         window, _ = resolve_window(on.model)
-        how: dict[str, Any] = {
-            "batch_size": on.plan.batch_size,
-            "length": window,
-            "seed": on.plan.seed,
-            "progress": report or on.report,
-            "partial": on.partial,
-            "chat": entry.apply_chat_template,
-        }
-        if on.processor is not None and entry.shows_images():
-            processor = on.processor()
-            with _padding_token(processor.tokenizer):
-                yield ImageLM(on.model, on.tokenizer, processor=processor, **how)
-            return
         lm = ServedLM if isinstance(on.model, ServedModel) else SharedPrefixLM
-        yield lm(on.model, on.tokenizer, **how)
+        yield lm(
+            on.model,
+            on.tokenizer,
+            batch_size=on.plan.batch_size,
+            length=window,
+            seed=on.plan.seed,
+            progress=report or on.report,
+            partial=on.partial,
+            chat=entry.apply_chat_template,
+        )
 
 
 def load(entry: TaskEntry, on: Subject) -> dict[str, Any]:
@@ -117,7 +111,7 @@ def load(entry: TaskEntry, on: Subject) -> dict[str, Any]:
     Raises:
         as `measure`.
     """
-    tasks = check_task(entry, on.tokenizer, on.processor)
+    tasks = check_task(entry, on.tokenizer)
     for task in tasks.values():
         if task.config.num_fewshot is None:
             task.set_config(key="num_fewshot", value=0)
@@ -154,26 +148,6 @@ def document_hash(doc: Any) -> str:
     return hash_string(json.dumps(doc, indent=2, default=handle_non_serializable, ensure_ascii=False))
 
 
-def _hash_with_images(doc: Any) -> str:
-    """`document_hash` with each image by its content: the harness takes the text of a Python object, which has an
-    address in it."""
-    from lm_eval.utils import hash_dict_images
-
-    return document_hash(hash_dict_images(doc))
-
-
-def _holds_pictures(task: Any) -> bool:
-    """Whether a task's rows have images, which it need not show."""
-    import datasets
-
-    from holdfast.data import vision
-
-    if task.config.doc_to_image is not None:
-        return True
-    docs = task.eval_docs
-    return isinstance(docs, datasets.Dataset) and bool(vision.unread_images(docs, ()))
-
-
 def settled(tasks: Mapping[str, Any], entry: TaskEntry) -> dict[str, Any]:
     """What the harness settled on once requests are made: examples shown, task versions, subtasks, and notes on the
     questions."""
@@ -196,13 +170,12 @@ def settled(tasks: Mapping[str, Any], entry: TaskEntry) -> dict[str, Any]:
     }
 
 
-def check_task(entry: TaskEntry, tokenizer: Any, processor: Processor | None = None) -> dict[str, Any]:
+def check_task(entry: TaskEntry, tokenizer: Any) -> dict[str, Any]:
     """Builds the entry's tasks and their data without running them; gives them by name.
 
     Args:
         entry: of a task.
         tokenizer: of the model.
-        processor: of a vision-language model, for tasks that show images.
 
     Raises:
         ConfigError, DataError, ModelError: as `measure` would.
@@ -220,62 +193,20 @@ def check_task(entry: TaskEntry, tokenizer: Any, processor: Processor | None = N
     for name, task in tasks.items():
         if entry.apply_chat_template and getattr(task, "OUTPUT_TYPE", "") != "generate_until":
             refuse_open_thought(tokenizer, entry.path)
-        if getattr(task, "MULTIMODAL", False):
-            _check_images(name, task, entry, processor)
+        if getattr(task, "MULTIMODAL", False) or _holds_images(task.eval_docs):
+            raise ConfigError(
+                f"The task '{name}' has images or sounds in its rows, and tasks are asked by text here. Ask about "
+                f"images of your own with `multiple_choice`, or run the harness itself (lm_eval --model hf-multimodal)."
+            )
     return tasks
 
 
-def _check_images(name: str, task: Any, entry: TaskEntry, processor: Processor | None) -> None:
-    """Whether a task with images can be asked.
-
-    Raises:
-        ConfigError: it cannot, or not of this kind of model. ModelError: there is no processor.
-    """
-    if task.config.doc_to_image is None:
-        raise ConfigError(f"The task '{name}' has sounds in its questions (doc_to_audio), which nothing here reads.")
-    if not entry.takes_images:
-        raise ConfigError(
-            f"The task '{name}' shows images, and {entry.kind} entries ask by text. Write `task: {name}`."
-        )
-    if task.OUTPUT_TYPE != "generate_until":
-        raise ConfigError(
-            f"The task '{name}' shows images and is of type {task.OUTPUT_TYPE}; the harness asks about images by "
-            f"generate_until only. Options of your own questions with images are scored by `multiple_choice`."
-        )
-    if processor is None:
-        raise ConfigError(
-            f"The task '{name}' shows images, but the model takes text only. Choose a vision-language model, or leave "
-            f"the task out."
-        )
-    if entry.apply_chat_template and not getattr(processor(), "chat_template", None):
-        raise ModelError(
-            f"'{entry.name}' asks for the chat template, but the processor has none. Set `apply_chat_template: false` "
-            f"or use another processor."
-        )
-    _read_pictures(name, task.eval_docs, entry.limit)
-
-
-def _read_pictures(name: str, docs: Any, limit: int | None) -> None:
-    """Every picture of a task's questions is read to its end, its size looked at before its pixels.
-
-    Raises:
-        DataError: one cannot be used.
-    """
+def _holds_images(docs: Any) -> bool:
     import datasets
 
     from holdfast.data import vision
 
-    columns = vision.unread_images(docs, ()) if isinstance(docs, datasets.Dataset) else []
-    if not columns:
-        return  # made by the task's own code: looked at when a question is asked
-    rows = vision.undecoded(docs.select_columns(columns))
-    count = len(rows) if limit is None else min(limit, len(rows))
-    with progress(f"Pictures of {name}", total=count) as advance:
-        for number in range(count):
-            for stored in vision.given_images(rows[number], columns):
-                if (problem := vision.check_image(stored)) is not None:
-                    raise DataError(f"The task '{name}', question {number} (from 0): {problem}.")
-            advance(1)
+    return isinstance(docs, datasets.Dataset) and bool(vision.unread_images(docs, ()))
 
 
 def _check_tokenizer(tokenizer: Any) -> None:
@@ -300,11 +231,10 @@ def _rows_and_figures(
         for metric, function in task.aggregation().items():
             aggregations[metric] = getattr(function, "__name__", "")
         by_doc: dict[Any, dict[str, Any]] = {}
-        has_images = _holds_pictures(task)
         for sample in results["samples"][name]:
             row = by_doc.get(sample["doc_id"])
             if row is None:
-                row = by_doc[sample["doc_id"]] = _row(task, sample, has_images)
+                row = by_doc[sample["doc_id"]] = _row(task, sample)
                 if len(tasks) > 1:
                     row["task"] = name
             for metric in sample["metrics"]:
@@ -334,14 +264,11 @@ def _rows_and_figures(
     return rows, figures
 
 
-def _row(task: Any, sample: Mapping[str, Any], has_images: bool) -> dict[str, Any]:
+def _row(task: Any, sample: Mapping[str, Any]) -> dict[str, Any]:
     """A question's row without its metrics."""
-    row = {
-        "doc": _hash_with_images(sample["doc"]) if has_images else sample["doc_hash"],
-        "prompt": sample["prompt_hash"],
-    }
+    row = {"doc": sample["doc_hash"], "prompt": sample["prompt_hash"]}
     columns = question_and_answer(task, sample)
-    if columns and not has_images:  # the harness's hash is of the whole row, ids and all
+    if columns:  # the harness's hash is of the whole row, ids and all
         row["content"] = f"{columns.get('choices')}{columns['question']}"
     return {**row, **columns}
 

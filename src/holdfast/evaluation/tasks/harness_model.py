@@ -1,5 +1,4 @@
-"""The model as lm-evaluation-harness asks it: the harness's own `HFLM`, with log-likelihoods from `shared_prefix`; for
-tasks that show images its `HFMultimodalLM`.
+"""The model as lm-evaluation-harness asks it: the harness's own `HFLM`, with log-likelihoods from `shared_prefix`.
 
 Texts are tokenised as `HFLM` does it (border between context and option, BOS, empty contexts), but each once and many
 at a time. Where a model cannot share prefixes, log-likelihoods are `HFLM`'s. Generation is always `HFLM`'s, in groups
@@ -20,13 +19,10 @@ from typing import Any
 
 import torch
 from lm_eval.api.model import TemplateLM
-from lm_eval.models.hf_vlms import DEFAULT_IMAGE_PLACEHOLDER, HFMultimodalLM
 from lm_eval.models.huggingface import HFLM
 from lm_eval.models.utils import handle_stop_sequences, normalize_gen_kwargs
 from transformers import LogitsProcessorList
 
-from holdfast.data.vision import check_image, image_slot, image_token, too_many_pixels
-from holdfast.errors import DataError, first_line
 from holdfast.evaluation.measures import Report, no_report
 from holdfast.evaluation.remarks import remarks_on_cut
 from holdfast.evaluation.resume import Partial
@@ -198,10 +194,10 @@ class SharedPrefixLM(HFLM):
         """As `HFLM.generate_until`, a few batches at a time. Answers that may be as long as the model's context, where
         `HFLM` gives up, end after half of it, so that the other half is left for the question; `shortened` says so."""
         requests = [self._that_fit(request) for request in requests]
-        encoded = self._encode_all({request.args[0] for request in requests if len(request.args) < 3})
+        encoded = self._encode_all({request.args[0] for request in requests})
         for request in requests:
             longest = normalize_gen_kwargs(request.args[1], self.max_gen_toks)["max_gen_toks"]
-            self._fit(request.args[0], len(encoded.get(request.args[0], ())), self.max_length - longest)
+            self._fit(request.args[0], len(encoded[request.args[0]]), self.max_length - longest)
         # long contexts first, so that the first batch is the largest and the remaining time is never too low
         order = sorted(range(len(requests)), key=lambda index: (-len(requests[index].args[0]), index))
         size = self._group()
@@ -249,7 +245,7 @@ class SharedPrefixLM(HFLM):
         return str(super().tok_decode(tokens, skip_special_tokens=skip_special_tokens))
 
     def _that_fit(self, request: Any) -> Any:
-        context, how, *images = request.args
+        context, how = request.args
         if normalize_gen_kwargs(how, self.max_gen_toks)["max_gen_toks"] < self.max_length:
             return request
         self.shortened = max(1, self.max_length // 2)
@@ -257,115 +253,7 @@ class SharedPrefixLM(HFLM):
         for name in ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens"):
             how.pop(name, None)
         how["max_gen_toks"] = self.shortened
-        return SimpleNamespace(args=(context, how, *images), doc_id=request.doc_id)
-
-
-class ImageLM(SharedPrefixLM, HFMultimodalLM):
-    """A vision-language model asked for texts about images: the harness's `hf-multimodal`, which generates only. What
-    has no image, as subtasks of a group may, is asked as `SharedPrefixLM` asks it.
-
-    Args:
-        model, tokenizer, how: as of `SharedPrefixLM`.
-        processor: of the model.
-    """
-
-    def __init__(self, model: Any, tokenizer: Any, *, processor: Any, **how: Any) -> None:
-        self.processor = processor
-        super().__init__(model, tokenizer, **how)
-
-    def _take(self, model: Any, tokenizer: Any, *, batch_size: int, length: int) -> None:
-        HFMultimodalLM.__init__(
-            self,
-            model,
-            tokenizer=self.processor,
-            backend="causal",
-            batch_size=batch_size,
-            max_length=length,
-            image_string=image_slot(self.processor),
-        )
-
-    def _create_tokenizer(self, *args: Any, **how: Any) -> None:
-        self.tokenizer = self.processor.tokenizer
-
-    def _written(self, group: list[Any], *, seed: int) -> list[str]:
-        with_images, of_text = [], []
-        has_images = []
-        for request in group:
-            has_images.append(bool(len(request.args) > 2 and request.args[2]["visual"]))
-            if has_images[-1]:
-                with_images.append(self._with_pictures(request))
-            else:
-                of_text.append(SimpleNamespace(args=request.args[:2]))
-        by_images = iter(super()._written(with_images, seed=seed))
-        by_text = iter(HFLM.generate_until(self, of_text, disable_tqdm=True))
-        return [next(by_images if has else by_text) for has in has_images]
-
-    def _with_pictures(self, request: Any) -> Any:
-        """A request with its images as pixels."""
-        context, how, images = request.args
-        question = f"question {request.doc_id} (from 0)"
-        pictures = []
-        for number, image in enumerate(images["visual"] or (), 1):
-            pixels, problem = picture(image)
-            if problem is not None:
-                raise DataError(f"{question}: image {number}: {problem}.")
-            pictures.append(pixels)
-        slot = image_token(self.processor) if self.chat_applied else DEFAULT_IMAGE_PLACEHOLDER
-        slots = context.count(slot)
-        if slots != len(pictures):
-            advice = ", and the chat template a slot for each part of type image" if self.chat_applied else ""
-            raise DataError(
-                f"{question}: expected a place ({slot}) for each of its {len(pictures)} images, got {slots} in its "
-                f"text. doc_to_text writes <image> where one belongs{advice}."
-            )
-        return SimpleNamespace(args=(context, how, {"visual": pictures}), doc_id=request.doc_id)
-
-    def tok_batch_multimodal_encode(
-        self, strings: list[str], images: list[list[Any]], left_truncate_len: int | None = None, **how: Any
-    ) -> Any:
-        """As the harness has it, without cutting: an image would be cut in two."""
-        try:
-            batch = super().tok_batch_multimodal_encode(strings, images, **how)
-        except (ValueError, TypeError, IndexError, OSError) as error:
-            raise DataError(
-                f"The processor ({type(self.processor).__name__}) cannot make a batch of {len(strings)} questions with "
-                f"images: {first_line(error)}"
-            ) from error
-        tokens = int(batch["input_ids"].shape[1])
-        if left_truncate_len is not None and tokens > left_truncate_len:
-            raise DataError(
-                f"A question has {tokens} tokens with its images, and {left_truncate_len} of the model's context of "
-                f"{self.max_length} are left beside its answer; an image is never cut. Have the processor make smaller "
-                f"images, or allow fewer tokens (max_gen_toks in generation_kwargs)."
-            )
-        return batch
-
-    def _model_multimodal_generate(self, *args: Any, **how: Any) -> torch.Tensor:
-        return super()._model_multimodal_generate(*args, **how, logits_processor=LogitsProcessorList([self._watch]))
-
-
-def picture(image: Any) -> tuple[Any, str | None]:
-    """An image of a task's row as pixels, and what is wrong with it.
-
-    Args:
-        image: of Pillow, or as `datasets.Image` stores it with its bytes.
-    """
-    from datasets import Image
-    from PIL.Image import Image as Picture
-
-    if isinstance(image, Picture):
-        width, height = image.size
-        return image, too_many_pixels(width, height, "it")
-    content = image.get("bytes") if isinstance(image, dict) else image
-    if not isinstance(content, bytes):
-        got = "a path or a text" if isinstance(image, str) or isinstance(content, str) else type(image).__name__
-        return None, (
-            f"expected an image of Pillow, or its bytes, got {got}. Write images into the rows, as datasets saves them "
-            f"in Parquet"
-        )
-    stored = {"bytes": content, "path": image.get("path") if isinstance(image, dict) else None}
-    problem = check_image(stored)
-    return (None, problem) if problem is not None else (Image().decode_example(stored), None)
+        return SimpleNamespace(args=(context, how))
 
 
 class ServedLM(SharedPrefixLM):
@@ -405,9 +293,8 @@ class ServedLM(SharedPrefixLM):
             how.append(parameters)
             stops_of.append(stops)
         texts = []
-        for completion, stops in zip(self.model.completions(prompts, how), stops_of, strict=True):
-            text = without_thought(completion.text, self._opened) if self._chat else completion.text
-            texts.append(_before(text, stops))
+        for text, stops in zip(self.model.completions(prompts, how), stops_of, strict=True):
+            texts.append(_before(without_thought(text, self._opened) if self._chat else text, stops))
         return texts
 
 

@@ -31,7 +31,6 @@ import importlib.util
 import inspect
 import os
 import re
-import traceback
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -296,11 +295,6 @@ def local_files(entry: TaskEntry) -> list[Path]:
     return files
 
 
-def has_images(entry: TaskEntry) -> bool:
-    """Whether an entry's task, or one of its subtasks, has images in its questions."""
-    return any(config.get("doc_to_image") for config in _find_configs(entry))
-
-
 _LOCAL_READERS = ("json", "csv", "parquet", "text", "arrow", "pandas", None)
 """Of `datasets`, which `dataset_path` may name in place of a data set."""
 
@@ -456,10 +450,6 @@ def _reading_problem(error: Exception, config: Mapping[str, Any], entry: TaskEnt
     """What an error of the harness says of a task's data; None where it says nothing of it."""
     name, data = config["task"], _data_of(config)
     reason = str(error).strip().split("\n")[0] or type(error).__name__
-    if _raised_in(error, "PIL"):  # the harness reads the questions that examples are taken from
-        return (
-            f"A picture of the task '{name}' ({entry.data or data}) cannot be read: {reason}. Mend or remove its row."
-        )
     if entry.data is not None:
         return (
             f"The task '{name}' cannot read {entry.data}: {type(error).__name__}: {reason}. The file needs the columns "
@@ -473,14 +463,6 @@ def _reading_problem(error: Exception, config: Mapping[str, Any], entry: TaskEnt
             f"network, give a local copy with `data: FILE` (`--data {entry.name}=FILE`)."
         )
     return None
-
-
-def _raised_in(error: BaseException, package: str) -> bool:
-    """Whether an error came out of a package's code."""
-    for frame, _ in traceback.walk_tb(error.__traceback__):
-        if str(frame.f_globals.get("__name__", "")).partition(".")[0] == package:
-            return True
-    return False
 
 
 def _data_of(config: Mapping[str, Any]) -> str:

@@ -85,8 +85,8 @@ def generate(
         """Of prompts that share a forward pass; {"broken": text} where it says nothing."""
         prompts = [encoded[i] for i in batch]
         if isinstance(on.model, ServedModel):
-            completions = on.model.completions(prompts, [{"max_tokens": max_new_tokens}] * len(prompts))
-            return [without_thought(completion.text, opened) for completion in completions]
+            texts = on.model.completions(prompts, [{"max_tokens": max_new_tokens}] * len(prompts))
+            return [without_thought(text, opened) for text in texts]
         with evaluation_mode(on.model):
             continuations = continued(on.model, on.tokenizer, prompts, max_new_tokens=max_new_tokens)
         texts = []

@@ -127,14 +127,13 @@ def note_entries(run: RunFolder, task: Task) -> None:
             task.note(text)
 
 
-def measuring_processes(train: Mapping[str, Any], plan: EvaluationPlan) -> int:
-    """How many processes measure a model on disk: as many as train one; vLLM spreads over all devices by itself.
+def measuring_processes(train: Mapping[str, Any]) -> int:
+    """How many processes measure a model on disk: as many as train one.
 
     Args:
         train: a study's keys of `holdfast train`.
-        plan: what is measured.
     """
-    return 1 if plan.backend == "vllm" else int(train.get("num_processes") or 1)
+    return int(train.get("num_processes") or 1)
 
 
 def measure_model(

@@ -124,7 +124,7 @@ class SequenceStudy(ConfiguredStudy[SequenceConfig]):
     def _make_model(self, model: Model, task: Task) -> MadeModel:
         config = self.settings
         recipe = config.recipe(model, task.seed)
-        processes = measuring_processes(config.request.train, config.measured)
+        processes = measuring_processes(config.request.train)
         return make(recipe, config.measured, cache=config.output_dir / "evaluations", task=task, processes=processes)
 
     def _make_again(self, name: str, task: Task) -> None:

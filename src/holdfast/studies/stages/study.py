@@ -158,7 +158,7 @@ class StagesStudy(ConfiguredStudy[StagesConfig]):
             device="cpu" if restore.get("use_cpu") else None,
             trust_remote_code=bool(restore.get("trust_remote_code")),
         )
-        processes = measuring_processes(config.request.train, plan)
+        processes = measuring_processes(config.request.train)
         make(base, plan, cache=config.output_dir / "evaluations", task=task, processes=processes)
         at_chance = self._at_chance()
         text = f"The base is not shown to do better than chance on {listing(at_chance)}"

@@ -112,7 +112,7 @@ class ModelBuilder:
         return run.read()
 
     def _made(self, recipe: Given | Trained, task: Task) -> MadeModel:
-        cache, processes = os.environ.get(EVALUATION_CACHE), measuring_processes(self.config.request.train, self.plan)
+        cache, processes = os.environ.get(EVALUATION_CACHE), measuring_processes(self.config.request.train)
         result = make(recipe, self.plan, cache=Path(cache) if cache else None, task=task, processes=processes)
         release_memory()
         return result
