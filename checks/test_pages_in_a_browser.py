@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from synthetic_evaluations import ACCURACY, GATES, Pair, multiple_choice, stage_matrix
+from synthetic_evaluations import ACCURACY, GATES, Pair, multiple_choice
 from synthetic_runs import write_run
 from synthetic_studies import large
 from test_comparison_report import cards
@@ -179,7 +179,7 @@ addEventListener("load", () => {
 def test_the_whole_page_draws_without_a_message_and_its_questions_can_be_searched(tmp_path, profile) -> None:
     pair = Pair(tmp_path)
     pair.add("knowledge", "arc", "task", multiple_choice("arc", 600, 0.52, 0.47), ACCURACY)
-    path = write_page(comparison_page(pair.result(gates=GATES, matrix=stage_matrix())), tmp_path / "c.html")
+    path = write_page(comparison_page(pair.result(gates=GATES)), tmp_path / "c.html")
     page = path.read_text(encoding="utf-8")
     shown = cards(page)
     one = re.search(r"doc ([0-9a-f]{12})", shown[40])[0]

@@ -23,12 +23,10 @@ FILES = {
     "mmlu": ("eval_sets/hf_mmlu_test.jsonl.gz", "eval_sets/hf_mmlu_dev.jsonl.gz"),
     "mmlu_anatomy": ("eval_sets/hf_mmlu_validation.jsonl.gz", None),
     "arc_challenge": ("eval_sets/hf_ai2_arc_ARC-Challenge_validation.jsonl.gz", None),
-    "arc_easy": ("eval_sets/oe_arc_easy_test.docs.jsonl.gz", "eval_sets/oe_arc_easy_train.docs.jsonl.gz"),
     "boolq": ("eval_sets/hf_boolq_validation.jsonl.gz", None),
     "piqa": ("eval_sets/hf_piqa_validation.jsonl.gz", None),
     "winogrande": ("eval_sets/hf_winogrande_winogrande_xl_validation.jsonl.gz", None),
     "copa": ("eval_sets/hf_super_glue_copa_validation.jsonl.gz", None),
-    "hellaswag": ("eval_sets/oe_hellaswag.docs.jsonl.gz", None),
     "truthfulqa_mc2": ("truthfulqa/TruthfulQA.csv", None),
     "gsm8k": ("gsm8k/test.jsonl", "gsm8k/train.jsonl.gz"),
     "ifeval": ("ifeval/input_data.jsonl", None),
@@ -37,7 +35,6 @@ FILES = {
 METRIC = {
     "ifeval": {"prompt_level_strict_acc", "inst_level_strict_acc", "prompt_level_loose_acc", "inst_level_loose_acc"},
     "gsm8k": {"exact_match,strict-match", "exact_match,flexible-extract"},
-    "hellaswag": {"acc", "acc_norm"},
 }
 
 
@@ -86,7 +83,7 @@ def test_the_whole_of_mmlu_is_divided_into_its_subjects(shared_data, tokenizer):
         "piqa",
         "winogrande",
         "truthfulqa_mc2",
-        *(pytest.param(t, marks=pytest.mark.slow) for t in ("copa", "arc_easy", "lettered")),
+        *(pytest.param(t, marks=pytest.mark.slow) for t in ("copa", "arc_challenge", "lettered")),
     ],
 )
 def test_the_harness_says_the_same(shared_data, model, tokenizer, task, monkeypatch):

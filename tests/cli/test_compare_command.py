@@ -182,8 +182,6 @@ def test_a_folder_with_the_weights_of_two_models_is_refused(here, tmp_path, caps
         shown = capsys.readouterr().err
         assert f"expected evaluations of one model in {tmp_path / 'a'}, got those of several weights" in shown
         assert "keep/quiz of a; keep/riddles of other" in shown
-    assert call("three:base", str(tmp_path / "a"), "three:law", "--stages", "quiz", "riddles") == 2
-    assert "keep/quiz of a; keep/riddles of other" in capsys.readouterr().err, "stages in between, too"
 
 
 def test_a_margin_in_a_unit_that_no_metric_has(here, capsys):
@@ -199,9 +197,9 @@ def test_mistakes_show_at_once_and_before_the_work(here, monkeypatch, capsys):
     from holdfast.evaluation.compare import folders as compare_folders
 
     monkeypatch.setattr(compare_folders, "compare_entries", lambda *a, **k: pytest.fail("the work began"))
-    assert main(["compare", "two", "--fail-if", "quiz drop", "--html", "a.png", "--stages", "=x", "--junit", "-"]) == 2
+    assert main(["compare", "two", "--fail-if", "quiz drop", "--html", "a.png", "--junit", "-"]) == 2
     shown = capsys.readouterr().err
-    for part in ("rule 'quiz drop'", "ends with .html, got a.png", "expected LABEL=TASK", "expected a file, got -"):
+    for part in ("rule 'quiz drop'", "ends with .html, got a.png", "expected a file, got -"):
         assert part in shown, shown
     assert (
         call("two", "--fail-if", "qiuz drop > 1pt", "--fail-if", "prose drop > 1pt", "--fail-if", "quiz drop > 1pt")
@@ -213,47 +211,6 @@ def test_mistakes_show_at_once_and_before_the_work(here, monkeypatch, capsys):
     assert "there is no rule" in capsys.readouterr().err
     assert main(["compare", "two", "--json", "-", "--markdown", "-"]) == 2
     assert "only one of" in capsys.readouterr().err
-
-
-# --------------------------------------------------------------------------------------------------------------- stages
-
-
-def test_sequential_training(here, tmp_path, capsys):
-    words = ["three:base", "three:math", "three:law", "--stages", "math=quiz", "law=keep/riddles"]
-    found = record(*words, "--html", str(tmp_path / "a.html"), capsys=capsys)
-    assert found["labels"] == ["base", "math", "law"]
-    matrix = found["matrix"]
-    assert (matrix["tasks"], matrix["stages"]) == (["quiz", "riddles"], ["base", "math", "law"])
-    assert matrix["scores"][0] == pytest.approx([0.6, 0.6], abs=0.06)
-    assert matrix["measures"]["forgetting"]["value"] == pytest.approx(0.2, abs=0.05)
-    quiz = next(c for c in found["comparisons"] if c["name"] == "quiz")
-    assert quiz["difference"] == pytest.approx(-0.1, abs=0.05), "the start against the last"
-    assert "Every task after every stage" in (tmp_path / "a.html").read_text()
-    assert call("three", "--stages", "quiz", "riddles", "--fail-if", "quiz drop > 30pt") == 0
-    shown = capsys.readouterr().out
-    assert "Forgetting (lower is better)" in shown and "PASS" in shown
-
-
-@pytest.mark.parametrize(
-    ("words", "parts"),
-    [
-        (
-            ["three", "--stages", "quiz"],
-            ["--stages names 1 tasks, so expected 2 models (the start, and one after each stage), got 3: base"],
-        ),
-        (
-            ["three", "--stages", "a=qiuz", "b=quiz"],
-            ["--stages: task 'qiuz': the start was not measured on it. Did you mean 'quiz'?"],
-        ),
-        (["three", "--stages", "a=quiz", "b=prose"], ["expected tasks in one unit"]),
-    ],
-    ids=lambda v: " ".join(v)[:40] if isinstance(v, list) else "",
-)
-def test_stages_that_do_not_fit(here, words, parts, capsys):
-    assert call(*words) == 2
-    shown = capsys.readouterr().err
-    for part in parts:
-        assert part in shown, shown
 
 
 # ------------------------------------------------------------------------------------------------------------ the rest

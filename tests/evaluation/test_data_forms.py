@@ -17,12 +17,6 @@ ARC = {
     "choices": ["A", "B", "C"],
     "gold": 0,
 }
-HELLASWAG = {
-    "query": "Removing ice: A man clears his car: slowly. Then he\nChoose the best continuation:\n A. sings.\n "
-    "B. drives off.\nAnswer:",
-    "choices": ["A", "B"],
-    "gold": 1,
-}
 TRUTHFUL = {
     "Question": "What is the moon made of?",
     "Best Answer": "Rock",
@@ -59,19 +53,6 @@ def made(task: str, *rows: dict, place: str = "file.jsonl") -> tuple[list[dict],
     return [dict(row) for row in found], form
 
 
-ARC_ROW = {
-    "id": "Q1",
-    "question": "Which of these melts?",
-    "choices": {"text": ["ice", "sand (it does not. Really.)", "air"], "label": ["A", "B", "C"]},
-    "answerKey": "A",
-}
-HELLASWAG_ROW = {
-    "activity_label": "Removing ice",
-    "ctx_a": "A man clears his car: slowly. Then he",
-    "ctx_b": "",
-    "endings": ["sings.", "drives off."],
-    "label": "1",
-}
 TRUTHFUL_ROW = {
     "question": "What is the moon made of?",
     "mc1_targets": {"choices": ["Rock.", "Cheese.", "Green cheese."], "labels": [1, 0, 0]},
@@ -94,9 +75,6 @@ QUALITY_ROWS = [  # a question without a published answer is left out
         ),
         ("truthfulqa_mc1", TRUTHFUL, [TRUTHFUL_ROW], "the TruthfulQA release"),
         ("truthfulqa_mc2", TRUTHFUL, [TRUTHFUL_ROW], "the TruthfulQA release"),
-        ("arc_challenge", ARC, [ARC_ROW], "OLMES requests"),
-        ("arc_easy", {**ARC, "gold": "2"}, [{**ARC_ROW, "answerKey": "C"}], "OLMES requests"),  # numbers may be text
-        ("hellaswag", HELLASWAG, [HELLASWAG_ROW], "OLMES requests"),
         ("quality", QUALITY, QUALITY_ROWS, "the QuALITY release"),
         ("quality_open_book", QUALITY, QUALITY_ROWS, "the QuALITY release"),
         ("mmlu_anatomy", MMLU, [{**MMLU, "subject": "anatomy"}], "an export by folders"),
@@ -125,14 +103,6 @@ def test_rows_in_the_hubs_form_and_other_tasks_are_left_alone(task: str, row: di
     [
         ("boolq", BOOLQ, {"answer": None}, "the answer is None, neither true nor false"),
         ("truthfulqa_mc1", TRUTHFUL, {"Incorrect Answers": " ; "}, "no correct or no incorrect answers"),
-        (
-            "arc_easy",
-            ARC,
-            {"query": "Question: Which?"},
-            "the options in its text (none) are not its choices (A, B, C)",
-        ),
-        ("arc_easy", ARC, {"gold": 3}, "are not its choices"),
-        ("arc_easy", ARC, {"gold": None}, "NoneType"),
         ("quality", QUALITY, {"questions": None}, "NoneType"),
         ("quality", QUALITY, {"questions": [{**QUALITY["questions"][0], "options": None}]}, "NoneType"),
     ],
@@ -161,7 +131,6 @@ def test_every_form_is_told_apart_from_the_hubs() -> None:
 @pytest.mark.parametrize(
     ("task", "row", "text", "choices", "target"),
     [
-        ("arc_easy", ARC, "Question: Which of these melts?\nAnswer:", ["ice", "sand (it does not. Really.)", "air"], 0),
         ("mmlu_anatomy", MMLU, "What?\nA. a\nB. b\nC. c\nD. d\nAnswer:", ["A", "B", "C", "D"], 2),
         (
             "quality",

@@ -18,6 +18,7 @@ from holdfast.cli.main import main
 from holdfast.errors import NotFinite
 from holdfast.evaluation import runner
 from holdfast.evaluation.averages import SUITE
+from holdfast.evaluation.compare.continual import stage_matrix
 from holdfast.evaluation.compare.folders import compare_folders
 from holdfast.evaluation.suite import parse_evaluation
 from holdfast.records.comparison import NOT_FINITE, Comparison
@@ -362,20 +363,18 @@ def test_text_in_place_of_a_number_is_not_compared(tmp_path, capsys):
         assert "is not a number in every sample" in capsys.readouterr().err
 
 
-def test_stages_of_training_fail_too(tmp_path, capsys):
+def test_stages_of_training_fail_too(tmp_path):
+    """The start and the end are finite, a stage between is not."""
     for label in ("start", "math", "law"):
         sides(tmp_path / label)
-    folders = [str(tmp_path / label / "tuned") for label in ("start", "math", "law")]
-    words = ["compare", *folders, "--stages", "math=quiz", "law=riddles", "--resamples", "200", "--json"]
-    out = tmp_path / "out.json"
-    assert main([*words, str(out)]) == 0
-    change_rows(Path(folders[1]), "keep.quiz", lambda row: row.update(acc=NAN))
-    assert main([*words, str(out)]) == 4
-    found = read_json(out)
-    assert "keep/quiz: model 2: 1 of 40 samples" in capsys.readouterr().err
-    assert found["not_finite"] == found["matrix"]["failed"], "the start and the end are finite, a stage between is not"
-    assert all(math.isnan(row[0]) and math.isfinite(row[1]) for row in found["matrix"]["scores"])
-    assert math.isnan(found["matrix"]["measures"]["average_accuracy"]["value"])
+    folders = [EvaluationFolder(tmp_path / label / "tuned") for label in ("start", "math", "law")]
+    tasks = [("keep", "quiz"), ("keep", "riddles")]
+    assert stage_matrix(folders, tasks, ["start", "math", "law"], resamples=200).failed == []
+    change_rows(folders[1].path, "keep.quiz", lambda row: row.update(acc=NAN))
+    matrix = stage_matrix(folders, tasks, ["start", "math", "law"], resamples=200)
+    assert len(matrix.failed) == 1 and "keep/quiz: model 2: 1 of 40 samples" in matrix.failed[0]
+    assert all(math.isnan(row[0]) and math.isfinite(row[1]) for row in matrix.scores)
+    assert math.isnan(matrix.measures["average_accuracy"].value)
 
 
 def test_the_command_shows_what_it_measured_and_ends_with_its_own_code(files, tiny_tokenizer, capsys):

@@ -14,7 +14,7 @@ from typing import Any
 from holdfast.evaluation.compare.request import Side
 from holdfast.evaluation.compare.result import Result
 from holdfast.evaluation.compare.samples import compare_samples
-from holdfast.records.comparison import Comparison, GateOutcome, StageMatrix
+from holdfast.records.comparison import Comparison, GateOutcome
 from holdfast.records.evaluation import Evaluation, EvaluationFolder, EvaluationRecord, Metric
 from holdfast.statistics.estimates import TEXT_FIGURES, estimate, figure_for
 
@@ -211,24 +211,6 @@ GATES = [
         reason="The rise is 3.00 % [2.10, 3.90], all of it within 5 %.",
     ),
 ]
-
-
-def stage_matrix() -> StageMatrix:
-    def measure(value: float, n: int = 900) -> Metric:
-        return Metric(value=value, n=n, unit="accuracy", higher_is_better=True, interval=(value - 0.021, value + 0.021))
-
-    return StageMatrix(
-        tasks=["mathematics", "law", "medicine"],
-        stages=["start", "after mathematics", "after law", "after medicine"],
-        scores=[[0.31, 0.42, 0.38], [0.52, 0.40, 0.37], [0.45, 0.58, 0.39], [0.41, 0.51, 0.57]],
-        measures={
-            "average_accuracy": measure(0.4967),
-            "backward_transfer": measure(-0.09),
-            "forgetting": measure(0.09),
-            "forward_transfer": measure(-0.005),
-        },
-        unit="accuracy",
-    )
 
 
 def evaluation_record(labels: Sequence[str], **changes: Any) -> EvaluationRecord:

@@ -17,11 +17,9 @@ from synthetic_evaluations import (
     Pair,
     doc_hash,
     multiple_choice,
-    stage_matrix,
     text,
 )
 from synthetic_runs import SOURCE_LOST, SOURCE_NOISE, comparison
-from test_report_pages import figures_of
 
 from holdfast.records.evaluation import EvaluationFolder
 from holdfast.reports.blocks import Tiles, plain_text
@@ -161,18 +159,6 @@ def test_forests_of_other_units_are_relative_where_these_differ() -> None:
     [noise] = plotly_figure(shares)["data"]
     assert noise["x"] == pytest.approx([-0.52]) and noise["marker"]["color"] == "var(--surface)"  # hollow
     assert [d["x"] for d in plotly_figure(others)["data"]] == [[-0.0863], [0.4124]]
-
-
-def test_the_heat_map_has_the_matrix_and_outlines_what_was_trained(tmp_path) -> None:
-    matrix = stage_matrix()
-    page = write(small(tmp_path / "a"), tmp_path, matrix=matrix)
-    figure = next(f for f in figures_of(page) if f["data"][0]["type"] == "heatmap")
-    assert figure["data"][0]["z"] == [[pytest.approx(100 * v) for v in line] for line in matrix.scores]
-    assert [(s["x0"] + 0.5, s["y0"] + 0.5) for s in figure["layout"]["shapes"]] == [(0, 1), (1, 2), (2, 3)]
-    words = section(page, "Stages of training")
-    assert all(part in words for part in ("Backward transfer", "−0.090", "[−0.111, −0.069]"))
-    nothing = dataclasses.replace(matrix, tasks=[], stages=["start"], scores=[[]])
-    assert "Stages of training" not in titles(write(small(tmp_path / "b"), tmp_path, matrix=nothing))
 
 
 # --------------------------------------------------------------------------------------------------------------- flips

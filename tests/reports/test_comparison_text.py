@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 import re
-import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
@@ -12,9 +10,9 @@ from synthetic_runs import SOURCE_LOST, SOURCE_NOISE, comparison, shown
 
 from holdfast.evaluation.compare.request import CompareSettings, Side
 from holdfast.evaluation.compare.result import Result
-from holdfast.records.comparison import GateOutcome, StageMatrix
-from holdfast.records.evaluation import EvaluationFolder, Metric
-from holdfast.reports.comparison_text import comparison_junit, comparison_line, comparison_markdown, print_comparison
+from holdfast.records.comparison import GateOutcome
+from holdfast.records.evaluation import EvaluationFolder
+from holdfast.reports.comparison_text import comparison_markdown, print_comparison
 
 COMPARISONS = [comparison(), comparison(**SOURCE_LOST), comparison(**SOURCE_NOISE)]
 LABELS = ("base", "tuned")
@@ -40,16 +38,6 @@ GATES = [
     outcome("any drop > 2%", "undecided", "arc_easy"),
     outcome("prose rise > 3%", "passed", "prose"),
 ]
-MATRIX = StageMatrix(
-    tasks=["gsm8k", "law|x"],
-    stages=["base", "math", "law"],
-    scores=[[0.1, 0.2], [0.5, 0.25], [0.4, 0.6]],
-    measures={
-        "average_accuracy": Metric(value=0.5, n=300, unit="accuracy", higher_is_better=True, interval=(0.45, 0.55)),
-        "forgetting": Metric(value=math.nan, n=0, unit="accuracy", higher_is_better=False),
-    },
-    unit="accuracy",
-)
 
 
 def many(n: int, **fields) -> list:
@@ -109,9 +97,7 @@ def test_markdown_has_the_figures():
 def test_markdown_survives_any_name():
     gates = [outcome(EVIL, "failed", EVIL, reason=EVIL)]
     evil = comparison(suite=EVIL, name=EVIL, metric=EVIL)
-    text = comparison_markdown(
-        result([evil], labels=(EVIL, EVIL), gates=gates, unmatched=[EVIL], notes=[EVIL], matrix=MATRIX)
-    )
+    text = comparison_markdown(result([evil], labels=(EVIL, EVIL), gates=gates, unmatched=[EVIL], notes=[EVIL]))
     for table in tables(text):
         assert len({len(cells) for cells in table}) == 1, table
     outside = re.sub(r"(?<!\\)`[^`]*`", "", text)  # inside a code span everything is text
@@ -131,77 +117,6 @@ def test_long_markdown_shows_what_changed_and_folds_the_rest():
     assert len(tables(comparison_markdown(result(many(20))))[0]) == 22
 
 
-def test_markdown_of_sequential_training():
-    text = comparison_markdown(result([], matrix=MATRIX))
-    scores, measures = tables(text)
-    assert scores[0] == ["after", "gsm8k", "law\\|x"]
-    assert scores[3] == ["math", "0.5000", "0.2500"]
-    assert measures[2] == ["Average accuracy (higher is better)", "0.5000", "\\[0.4500, 0.5500\\]", "300"]
-    assert measures[3] == ["Forgetting (lower is better)", "n/a", "no interval", "n/a"]
-    assert "Nothing was compared." in text
-
-
-# --------------------------------------------------------------------------------------------------------------- junit
-
-ATTRIBUTES = {
-    "testsuites": set(),
-    "testsuite": {"name", "tests", "failures", "errors", "time", "skipped"},
-    "testcase": {"name", "time", "classname"},
-    "failure": {"type", "message"},
-    "skipped": {"message"},
-    "system-out": set(),
-}
-"""All that is used of what the schema of Jenkins' xUnit plugin (junit-10.xsd) allows; what it requires is among it."""
-CHILDREN = {"testsuites": {"testsuite"}, "testsuite": {"testcase"}, "testcase": {"failure", "skipped", "system-out"}}
-
-
-def suite_of(content: bytes) -> ET.Element:
-    """The one suite, after holding everything against the schema."""
-    root = ET.fromstring(content)
-    assert root.tag == "testsuites" and len(root) == 1
-    for element in root.iter():
-        assert set(element.attrib) == ATTRIBUTES[element.tag]
-        assert {child.tag for child in element} <= CHILDREN.get(element.tag, set())
-    [suite] = root
-    cases = list(suite)
-    counted = {
-        k: sum(c.find(tag) is not None for c in cases) for k, tag in (("failures", "failure"), ("skipped", "skipped"))
-    }
-    assert {k: int(suite.get(k)) for k in ("tests", "failures", "skipped")} == {"tests": len(cases), **counted}
-    assert float(suite.get("time")) >= 0
-    return suite
-
-
-def test_a_test_case_a_benchmark():
-    suite = suite_of(comparison_junit(result(COMPARISONS, gates=GATES), seconds=1.5))
-    cases = {(c.get("classname").removeprefix("holdfast.compare."), c.get("name")): c for c in suite}
-    assert list(cases) == [
-        ("learn", "answers nats_per_token"),
-        ("keep", "prose nats_per_token"),
-        ("keep", "arc_easy acc"),
-        ("keep", "mmlu acc"),
-        ("keep", "prose acc"),
-    ]
-    failed = cases["keep", "mmlu acc"].find("failure")
-    assert failed.get("message") == "mmlu drop > 1pt: drop 0.4 pt [-0.2, 0.9]: failed because of mmlu."
-    assert failed.text == failed.get("message"), "what passed is not told where something failed"
-    undecided = cases["keep", "arc_easy acc"].find("skipped").get("message")
-    assert undecided.startswith("undecided: any drop > 2%: ")
-    assert "prose rise > 3%: " in cases["keep", "prose acc"].find("system-out").text
-    assert cases["learn", "answers nats_per_token"].find("system-out").text == comparison_line(COMPARISONS[0])
-    strict = suite_of(comparison_junit(result(COMPARISONS, gates=GATES, strict=True)))
-    assert [c.find("failure") is not None for c in strict] == [False, False, True, True, False]
-    assert strict[2].find("failure").get("type") == "undecided"
-    assert comparison_line(COMPARISONS[2]) in strict[2].find("failure").text
-
-
-def test_junit_survives_any_text():
-    bad = f"{EVIL} \x00 \ud800 \uffff ]]> \u2603"
-    suite = suite_of(comparison_junit(result([], labels=(bad, bad), gates=[outcome(bad, "failed", bad, reason=bad)])))
-    assert "<script>alert(1)</script>" in suite[0].find("failure").get("message")
-    assert "\u2603" in suite[0].get("name") and "\x07" not in suite[0].get("name")
-
-
 # ------------------------------------------------------------------------------------------------------------ terminal
 
 
@@ -211,9 +126,7 @@ def printed(width: int = 80, *, ascii_only: bool = False, **options) -> str:
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_the_terminal_has_the_figures_and_cuts_nothing(width):
-    text = printed(
-        width, gates=GATES, unmatched=["keep/x: measured only before."], notes=["Mind the gap."], matrix=MATRIX
-    )
+    text = printed(width, gates=GATES, unmatched=["keep/x: measured only before."], notes=["Mind the gap."])
     for figure in (
         "3.215",
         "−0.412",
@@ -224,9 +137,6 @@ def test_the_terminal_has_the_figures_and_cuts_nothing(width):
         "not shown",
         "lost",
         "gained",
-        "gsm8k",
-        "n/a",
-        "Forgetting",
     ):
         assert figure in text, figure
     assert max(len(line) for line in text.splitlines()) <= width
@@ -247,5 +157,5 @@ def test_strict_is_said_and_markup_is_text():
 
 
 def test_an_ascii_terminal_gets_ascii():
-    text = printed(ascii_only=True, gates=GATES, matrix=MATRIX)
+    text = printed(ascii_only=True, gates=GATES)
     assert text.isascii() and "-0.412" in text and "base -> tuned" in text

@@ -30,7 +30,6 @@ from synthetic_evaluations import (
     evaluation_record,
     generation,
     multiple_choice,
-    stage_matrix,
 )
 from synthetic_evaluations import text as documents
 from synthetic_ladder import ladder
@@ -192,9 +191,8 @@ def pair_of(folder: Path, text: str) -> Pair:
 def comparing(folder: Path, text: str) -> Page:
     changes = dict.fromkeys(("rule", "suite", "name", "metric", "reason", "unit", "outcome"), text)
     gates = [dataclasses.replace(GATES[0], **changes), GATES[1]]
-    matrix = dataclasses.replace(stage_matrix(), tasks=[text] * 3, stages=[f"{text} {i}" for i in range(4)], unit=text)
     found = pair_of(folder, text)
-    return comparison_page(found.result(labels=(text, f"{text} b"), gates=gates, unmatched=[text], matrix=matrix))
+    return comparison_page(found.result(labels=(text, f"{text} b"), gates=gates, unmatched=[text]))
 
 
 def nothing_compared(folder: Path, text: str) -> Page:

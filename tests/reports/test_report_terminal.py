@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from synthetic_evaluations import ACCURACY, GATES, TEXT, Pair, multiple_choice, stage_matrix
+from synthetic_evaluations import ACCURACY, GATES, TEXT, Pair, multiple_choice
 from synthetic_evaluations import text as documents
 from synthetic_probes import probe
 from synthetic_runs import comparison, shown
@@ -88,7 +88,7 @@ def test_eighty_columns_break_nothing_of_the_summaries(make_run, tmp_path: Path,
     blocks: list[Any] = []
     pair = Pair(tmp_path).add("knowledge", "arc", "task", multiple_choice("arc", 60, 0.8, 0.3), ACCURACY)
     pair.add("keep", "prose", "perplexity", documents("p", 40, 2.9, 0.03), TEXT)
-    result = pair.result(gates=GATES, matrix=stage_matrix())
+    result = pair.result(gates=GATES)
     evaluations = [read_as(path, Evaluation) for path in pair.before.files()]
     study, selections = large(12), select_all(large(12))
     blocks += comparison_blocks(result)

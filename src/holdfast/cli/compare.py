@@ -52,9 +52,6 @@ examples
   holdfast compare evaluated:base evaluated:tuned --html comparison.html
   holdfast compare runs/tuned --fail_if 'any drop > 2%' \\
       --fail_if 'learn gain < 2pt' --markdown comment.md
-  # sequential training
-  holdfast compare base-run:start runs/math runs/law \\
-      --stages math=gsm8k law=casehold
 """
 FILES = {"html": "comparison.html", "markdown": "comparison.md", "junit": "comparison.xml", "json": "comparison.json"}
 """Option: its file in --output_dir."""
@@ -113,7 +110,7 @@ class CompareRequest(CompareSettings):
 
     @functools.cached_property
     def _sides(self) -> tuple[list[Side], list[str]]:
-        return find_sides(self.models, len(self.stages))
+        return find_sides(self.models)
 
     @property
     def rules(self) -> list[Rule]:

@@ -15,22 +15,19 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from holdfast.errors import DataError
-from holdfast.records.comparison import NOT_FINITE, NOT_MEASURED, Decision, GateOutcome, StageMatrix
+from holdfast.records.comparison import NOT_FINITE, NOT_MEASURED, Decision, GateOutcome
 from holdfast.records.evaluation import Evaluation
 from holdfast.records.measure import interval_text, number, points
-from holdfast.records.metrics import is_share
 from holdfast.reports.blocks import (
     Facts,
     Page,
     Panel,
     Paragraph,
     Section,
-    Table,
     Text,
     Tile,
     Tiles,
     chip,
-    columns,
     figure,
     fold_facts,
     notes,
@@ -38,7 +35,7 @@ from holdfast.reports.blocks import (
     problems,
     sub,
 )
-from holdfast.reports.charts import AS_IT_IS, Axis, Chart, Col, Row, fold, heads, heat_map, tabulate
+from holdfast.reports.charts import Chart, Col, Row, fold, heads, tabulate
 from holdfast.reports.compared import (
     ComparisonRow,
     Rows,
@@ -58,7 +55,7 @@ from holdfast.reports.compared import (
     without_means,
 )
 from holdfast.reports.flips import Flips, documents_panel, flips_of, flips_panel, has_documents, paired
-from holdfast.reports.format import ellipsize_middle, joined, last_part, p_value, plural, shorten, tally
+from holdfast.reports.format import joined, last_part, p_value, plural, shorten, tally
 from holdfast.reports.measured import Measured, averages_of, not_finite_tile, settings_of, subject_names
 
 if TYPE_CHECKING:
@@ -70,7 +67,7 @@ OUTCOMES = {NOT_FINITE: "bad", "failed": "bad", NOT_MEASURED: "bad", "undecided"
 
 def comparison_page(result: Result) -> Page:
     """A comparison as a page; the rows of the two models are read from their folders."""
-    labels, gates, unmatched, matrix = result.labels, result.gates, result.unmatched, result.matrix
+    labels, gates, unmatched = result.labels, result.gates, result.unmatched
     before, after = result.sides[0], result.sides[-1]
     sides = [Measured(before.folder, before.label), Measured(after.folder, after.label)]
     rows = ordered(result.comparisons)
@@ -94,7 +91,6 @@ def comparison_page(result: Result) -> Page:
             Tiles(tiles) if primary else None,
             _rules(gates, result.decision) if gates else None,
             _differences(rows, primary, None if gates else result.decision),
-            _stages(matrix) if matrix is not None and matrix.tasks else None,
             _subjects(pairs),
             _flips(flips),
             _documents(pairs),
@@ -279,66 +275,6 @@ def _differences(rows: Rows, primary: Rows, decision: Decision | None) -> Sectio
         return Section("Before and after", [Paragraph(text, "note")])
     tables = measures_by_suite(rows, relative=True)
     return Section("Before and after", [decision_note(decision), *gains(primary), *tables, difference_note(primary)])
-
-
-STAGE_MEASURES = {
-    "average_accuracy": ("Average accuracy", "mean over tasks after the last stage"),
-    "backward_transfer": (
-        "Backward transfer",
-        "mean over earlier tasks of last score \u2212 score just after its own stage; below 0: later training cost it",
-    ),
-    "forgetting": ("Forgetting", "mean over earlier tasks of the best score before the last stage \u2212 last score"),
-    "forward_transfer": (
-        "Forward transfer",
-        "mean over later tasks of the score before its own stage \u2212 score at the start",
-    ),
-}
-"""Measures of sequential training: title and definition (Lopez-Paz and Ranzato 2017; Chaudhry et al. 2018)."""
-
-
-def _stages(matrix: StageMatrix) -> Section:
-    rows = []
-    for key, metric in matrix.measures.items():
-        title, words = STAGE_MEASURES.get(key, (key.replace("_", " "), ""))
-        rows.append([(title, sub(words) if words else None), *AS_IT_IS.texts(metric), f"{metric.n:,}"])
-    titles = columns("Measure", "Value", "Interval", "n")
-    measures = Table(columns=titles, rows=rows, title="What the stages did to each other") if rows else None
-    return Section("Stages of training", [_stage_heat(matrix), measures])
-
-
-def _stage_heat(matrix: StageMatrix) -> Chart:
-    """Scores of every task (across) after every stage (down); outlined where the task was the one just trained."""
-    share = is_share(matrix.unit or "accuracy", values=[value for line in matrix.scores for value in line])
-    factor, digits = (100.0, 1) if share else (1.0, 3)
-    rows = []
-    for stage, line in zip(matrix.stages, matrix.scores, strict=True):
-        scores = [factor * score for score in line]
-        cells = [number(score, digits) for score in scores]  # "n/a" in the table, nothing in the grid
-        texts = [cell if cell != "n/a" else "" for cell in cells]
-        rows.append({"name": stage, "z": scores, "cells": cells, "texts": texts})
-    outline = []
-    for task in range(len(matrix.tasks)):
-        ends = {"x0": task - 0.5, "x1": task + 0.5, "y0": task + 0.5, "y1": task + 1.5}
-        outline.append({"type": "rect", "line": {"color": "var(--second)", "width": 2.5}} | ends)
-    unit = ", ".join(filter(None, (matrix.unit, "%"))) if share else matrix.unit or "score"
-    ticks = [(at, ellipsize_middle(title, 16)) for at, title in enumerate(matrix.tasks)]
-    across = Axis(title="task, in the order of training", ticks=ticks, more={"showgrid": False, "fixedrange": True})
-    caption = (
-        f"Each row: the model after one stage ({unit}; higher is better). Outlined: the task that this stage "
-        "trained. Down a column: what became of it."
-    )
-    return heat_map(
-        "Every task after every stage",
-        rows,
-        matrix.tasks,
-        name="After",
-        x=across,
-        length=20,
-        more={"texttemplate": "%{text}"},
-        caption=caption,
-        height=96 + 44 * len(rows),
-        layout={"shapes": outline},
-    )
 
 
 def _subjects(pairs: Sequence[_Pair]) -> Section | None:

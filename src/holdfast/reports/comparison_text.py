@@ -14,14 +14,12 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from holdfast.evaluation.compare.gate import by_rule, outcome_of
 from holdfast.printable import Lines, lines, printable
-from holdfast.records.comparison import NOT_FINITE, NOT_MEASURED, Comparison, GateOutcome, StageMatrix
-from holdfast.records.evaluation import Metric
-from holdfast.records.measure import interval_text, number
+from holdfast.records.comparison import NOT_FINITE, NOT_MEASURED, Comparison, GateOutcome
 from holdfast.reports import markdown
 from holdfast.reports.blocks import (
     Block,
@@ -32,7 +30,6 @@ from holdfast.reports.blocks import (
     Span,
     Table,
     Text,
-    columns,
     paragraphs,
     sub,
 )
@@ -54,8 +51,8 @@ from holdfast.reports.compared import (
     measure_table,
     verdicts_of,
 )
-from holdfast.reports.comparison_report import OUTCOMES, STAGE_MEASURES
-from holdfast.reports.format import direction, plural, tally
+from holdfast.reports.comparison_report import OUTCOMES
+from holdfast.reports.format import plural, tally
 from holdfast.reports.terminal import Printer
 
 if TYPE_CHECKING:
@@ -96,31 +93,6 @@ def _head(result: Result) -> list[Block]:
     note = decision_note(result.decision)
     head: list[Block] = [Heading(" → ".join(result.labels)), Paragraph(headline(result.comparisons))]
     return head if note is None else [*head, note]
-
-
-def matrix_tables(
-    matrix: StageMatrix | None, titles: tuple[str, str], spell: Callable[[str], str] = str
-) -> list[Table]:
-    """Scores after every stage, and what they say of the sequence; nothing without stages. `spell` writes the titles of
-    columns."""
-    if matrix is None:
-        return []
-    scores, measures = [], []
-    for stage, values in zip(matrix.stages, matrix.scores, strict=True):
-        scores.append([stage, *(number(value, 4) for value in values)])
-    for name, metric in matrix.measures.items():
-        measures.append(_stage_measure(name, metric))
-    by_task = columns(spell("After"), *matrix.tasks)
-    by_measure = columns(*map(spell, ("Measure", "Value", "Interval")), "n")
-    return [
-        Table(columns=by_task, rows=scores, title=titles[0].format(unit=matrix.unit)),
-        Table(columns=by_measure, rows=measures, title=titles[1]),
-    ]
-
-
-def _stage_measure(name: str, metric: Metric) -> list[Text]:
-    title = f"{STAGE_MEASURES.get(name, (name,))[0]} ({direction(metric.higher_is_better)})"
-    return [title, number(metric.value, 4), interval_text(metric.interval, 4), f"{metric.n:,}" if metric.n else "n/a"]
 
 
 def _flips(r: ComparisonRow) -> str:
@@ -190,7 +162,6 @@ def comparison_blocks(result: Result) -> list[Block]:
                 where = f"{row.raw.suite}/{row.name} {row.raw.metric}"
                 blocks.append(Paragraph(f"Not shown: {where}: {row.power}.", "note"))
         blocks.append(blank)
-    blocks += matrix_tables(result.matrix, ("Scores ({unit}, higher is better)", "Sequential training"))
     for rule in _rules(result):
         blocks += _rule_lines(rule)
     blocks += [blank] if result.gates else []
@@ -242,8 +213,6 @@ def comparison_markdown(result: Result) -> str:
         blocks.append(Paragraph(Span(f"{plural(len(rules), 'rule')}: {counts}{counted}", "strong")))
         blocks.append(tabulate(rules, RULE_COLUMNS))
     blocks += _markdown_measures(list(map(ComparisonRow, result.comparisons)))
-    titles = ("Scores after each stage ({unit}, higher is better):", "")
-    blocks += matrix_tables(result.matrix, titles, str.lower)
     if result.comparisons:
         blocks.append(Paragraph(how(result.comparisons)))
     most = markdown.MOST_ROWS

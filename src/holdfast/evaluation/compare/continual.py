@@ -29,7 +29,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from holdfast.errors import ConfigError, DataError, did_you_mean
+from holdfast.errors import ConfigError, DataError
 from holdfast.evaluation.compare.folders import match_entries, read_evaluations
 from holdfast.evaluation.compare.joint_scores import JointScores, Key, Scores
 from holdfast.records.comparison import StageMatrix
@@ -83,28 +83,25 @@ MEASURES: dict[str, tuple[Callable[[np.ndarray], np.ndarray], bool]] = {
 
 def stage_matrix(
     folders: Sequence[EvaluationFolder],
-    tasks: Sequence[tuple[str | None, str]],
+    tasks: Sequence[Key],
     stages: Sequence[str],
     *,
-    metric: str | None = None,
     confidence: float = 0.95,
     resamples: int = 4000,
     seed: int = 0,
 ) -> StageMatrix:
-    """Scores of every task after every stage, and the four measures with their intervals.
+    """Scores of every task after every stage in the metric that leads it, and the four measures with their intervals.
 
     Args:
         folders: evaluations of the start and of the model after each stage, in the order of training.
-        tasks: (suite or None, name) of the task that each stage trained, in the same order; one fewer than folders.
+        tasks: (suite, name) of the task that each stage trained, in the same order; one fewer than folders.
         stages: labels of the models, as many as folders.
-        metric: of all tasks; None: the one that leads each.
         confidence: level of the intervals, in (0, 1).
         resamples: bootstrap draws.
         seed: of the draws.
 
     Raises:
-        ConfigError: counts that do not fit, unknown or repeated tasks, a metric that a task lacks, tasks whose units
-            cannot be averaged; all at once.
+        ConfigError: counts that do not fit, or tasks whose units cannot be averaged.
         DataError: evaluations that cannot be read, or that were not made alike at all stages; all of them are named.
     """
     if not tasks or len(folders) != len(tasks) + 1 or len(stages) != len(folders):
@@ -113,28 +110,23 @@ def stage_matrix(
             f"models with {len(stages)} labels "
             f"for {len(tasks)} tasks"
         )
-    start, *later = _read_all(folders)
-    keys = find_tasks(start, tasks, metric=metric)
+    start, *later = map(read_evaluations, folders)
     entries: dict[Key, list[Evaluation]] = {(e.suite, e.name): [e] for e in start}
-    problems_of: dict[Key, list[str]] = {}
+    problems = [f"{'/'.join(key)}: the start was not measured on it." for key in tasks if key not in entries]
     for number, evaluations in enumerate(later, 1):
         matching = match_entries(start, evaluations)
         for pair in matching.pairs:
             if len(entries[pair.key]) == number:
                 entries[pair.key].append(pair.after)
         for entry in matching.unmatched:
-            if entry.why != "only after":
-                problem = f"{entry.suite}/{entry.name}, {stages[number]} against {stages[0]}: {entry.reason}"
-                problems_of.setdefault((entry.suite, entry.name), []).append(problem)
+            if (entry.suite, entry.name) in tasks and entry.why != "only after":
+                problems.append(f"{entry.suite}/{entry.name}, {stages[number]} against {stages[0]}: {entry.reason}")
     complete = {key: evaluations for key, evaluations in entries.items() if len(evaluations) == len(folders)}
     joint = JointScores(folders, complete, resamples=resamples, seed=seed)
     scores_of_tasks: list[Scores] = []
-    problems, broken = [], []
-    for key in keys:
-        if key in problems_of:
-            problems += problems_of[key]
-            continue
-        name = metric or entries[key][0].primary
+    broken = []
+    for key in filter(complete.__contains__, tasks):
+        name = entries[key][0].primary
         try:
             failed = joint.failed(key)
             scores = None if failed else joint.scores(key, name)
@@ -147,7 +139,7 @@ def stage_matrix(
         scores_of_tasks.append(scores)
     if problems:
         raise DataError(*problems)
-    return replace(_matrix(scores_of_tasks, keys, stages, confidence=confidence), failed=broken)
+    return replace(_matrix(scores_of_tasks, tasks, stages, confidence=confidence), failed=broken)
 
 
 def _no_scores(evaluations: Sequence[Evaluation], metric: str, resamples: int) -> Scores:
@@ -161,57 +153,6 @@ def _no_scores(evaluations: Sequence[Evaluation], metric: str, resamples: int) -
         unit=known.unit,
         higher_is_better=known.higher_is_better,
     )
-
-
-def _read_all(folders: Sequence[EvaluationFolder]) -> list[list[Evaluation]]:
-    models, problems = [], []
-    for folder in folders:
-        try:
-            models.append(read_evaluations(folder))
-        except DataError as error:
-            problems.append(str(error))
-    if problems:
-        raise DataError(*dict.fromkeys(problems))
-    return models
-
-
-def find_tasks(
-    start: Sequence[Evaluation], tasks: Sequence[tuple[str | None, str]], *, metric: str | None = None
-) -> list[Key]:
-    """Suite and name of every task among the start's evaluations.
-
-    Raises:
-        ConfigError: tasks that are not there, not unique or given twice, or lack the metric; all at once.
-    """
-    keys: list[Key] = []
-    problems = []
-    for suite, name in tasks:
-        entries = [e for e in start if e.name == name and suite in (None, e.suite)]
-        task = f"{suite}/{name}" if suite else name
-        if not entries:
-            known = [f"{e.suite}/{e.name}" for e in start]
-            near = did_you_mean(task, known if suite else [e.name for e in start])
-            problems.append(f"task '{task}': the start was not measured on it.{near or f' Measured: {_some(known)}.'}")
-            continue
-        if len(entries) > 1:
-            paths = ", ".join([f"{e.suite}/{e.name}" for e in entries])
-            problems.append(f"task '{task}': several suites have it. Write one of {paths}.")
-            continue
-        entry = entries[0]
-        if (entry.suite, entry.name) in keys:
-            problems.append(f"task '{task}' is given twice; each stage has a task of its own.")
-            continue
-        keys.append((entry.suite, entry.name))
-        if metric is not None and metric not in entry.metrics:
-            problems.append(f"task '{task}' has no metric '{metric}'. It has: {', '.join(entry.metrics)}.")
-    if problems:
-        raise ConfigError(problems)
-    return keys
-
-
-def _some(names: Sequence[str], most: int = 12) -> str:
-    others = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + others
 
 
 def _matrix(

@@ -20,24 +20,6 @@ from holdfast.support.files import read_as
 from holdfast.support.paths import expanded
 
 
-def _stage(word: str) -> tuple[str, str]:
-    label, equals, task = map(str.strip, word.partition("="))
-    if not label or (equals and not task):
-        raise ValueError("expected LABEL=TASK, as in math=gsm8k.")
-    return label, task or label
-
-
-def _stages(value: Any) -> tuple[tuple[str, str], ...]:
-    """(label, task) of each word, where a YAML gives words and a command line pairs."""
-    words = value if isinstance(value, (list, tuple)) else [value]
-    if not all(isinstance(word, (str, tuple)) for word in words):
-        raise ValueError("a list of tasks, or LABEL=TASK")
-    try:
-        return tuple(_stage(word) if isinstance(word, str) else word for word in words)
-    except ValueError as error:
-        raise ValueError(f"tasks, each as TASK or LABEL=TASK ({error})") from None
-
-
 def _margins(value: Any) -> tuple[str, ...]:
     values = (value,) if isinstance(value, (str, int, float)) else value
     words = tuple(map(str, values))
@@ -66,20 +48,9 @@ class CompareSettings:
     family_wise: FamilyWise = "holm"
     """How p-values are adjusted for the number of tests."""
     resamples: Annotated[int, Meta(ge=100, section="statistics")] = 4000
-    """Draws, of max_t and of --stages."""
+    """Draws of max_t."""
     seed: Seed = 0
     """Of the draws."""
-    stages: Annotated[
-        tuple[tuple[str, str], ...],
-        Meta(
-            repeatable=True,
-            metavar="LABEL=TASK",
-            parse_word=_stage,
-            parse=_stages,
-            json_schema=lambda: {"type": "array", "items": {"type": "string"}},
-        ),
-    ] = ()
-    """The task that each model after the first was trained on, in order: forgetting and transfer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,16 +63,9 @@ class Side:
     """What a reader should know of it, such as an evaluation that was interrupted."""
 
 
-def find_sides(words: Sequence[str], stages: int = 0) -> tuple[list[Side], list[str]]:
-    """The models that several words name, with labels that tell them apart.
-
-    Args:
-        words: of the command line.
-        stages: of sequential training, each of which has a model after the start's; 0: two models are compared.
-
-    Returns:
-        The models, and a sentence for everything that is wrong with the words.
-    """
+def find_sides(words: Sequence[str]) -> tuple[list[Side], list[str]]:
+    """The two models that the words of a command line name, with labels that tell them apart, and a sentence for
+    everything that is wrong with the words."""
     sides: list[Side] = []
     problems: list[str] = []
     models = [word for word in words if is_unmeasured_model(word)]
@@ -121,27 +85,22 @@ def find_sides(words: Sequence[str], stages: int = 0) -> tuple[list[Side], list[
         except HoldfastError as error:
             problems.append(str(error))
     if not problems:
-        problems += _wrong_number(sides, stages, words)
+        problems += _wrong_number(sides, words)
     if len({side.label for side in sides}) < len(sides) == len(words):
         sides = [replace(side, label=word.rstrip("/")) for side, word in zip(sides, words, strict=True)]
     return sides, problems
 
 
-def _wrong_number(sides: Sequence[Side], stages: int, words: Sequence[str]) -> list[str]:
+def _wrong_number(sides: Sequence[Side], words: Sequence[str]) -> list[str]:
     """What is said of more or fewer models than are compared."""
     labels = [side.label for side in sides]
     got = f"got {len(sides)}: {', '.join(labels)}" if sides else "got 0"
-    if stages:
-        if len(sides) == stages + 1:
-            return []
-        expected = f"{stages + 1} models (the start, and one after each stage)"
-        return [f"--stages names {stages} tasks, so expected {expected}, {got}"]
     if len(sides) == 2:
         return []
     if len(sides) < 2:
         return [f"expected two models, {got}, as in 'holdfast compare A B'"]
     listed = ": " + ", ".join([f"{words[0]}:{label}" for label in labels]) if len(words) == 1 else ""
-    return [f"expected two models, {got}. For a sequence of trainings add --stages; else name two{listed}"]
+    return [f"expected two models, {got}. Name two{listed}"]
 
 
 def is_unmeasured_model(word: str) -> bool:

@@ -1,5 +1,5 @@
 """Evaluated models compared as they were asked to be: what can be wrong is found before samples are read, all at once;
-then come the paired differences, what the rules say of them, and the stages of a sequence."""
+then come the paired differences, and what the rules say of them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.errors import ConfigError, DataError, did_you_mean
-from holdfast.evaluation.compare.continual import find_tasks, stage_matrix
 from holdfast.evaluation.compare.folders import (
     Matching,
     compare_entries,
@@ -27,13 +26,10 @@ from holdfast.evaluation.compare.gate import (
     to_record,
 )
 from holdfast.evaluation.compare.request import CompareSettings, Side
-from holdfast.records.comparison import Comparison, Decision, GateOutcome, StageMatrix
+from holdfast.records.comparison import Comparison, Decision, GateOutcome
 from holdfast.records.evaluation import Evaluation
 from holdfast.records.margins import Margins, parse_margins
 from holdfast.support.progress import progress
-
-Task = tuple[str | None, str]
-"""Suite, where one was named, and name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,15 +37,13 @@ class Result:
     """What a comparison found."""
 
     sides: list[Side]
-    """The models: the first is compared with the last."""
+    """The two models, the one before first."""
     comparisons: Sequence[Comparison]
     """In the order to show."""
     gates: Sequence[GateOutcome] = ()
     """The rules, and what they say of each entry."""
     decision: Decision | None = None
     """What all tests say together: of the rules, else of losses in the metrics that lead."""
-    matrix: StageMatrix | None = None
-    """Scores over the stages of sequential training."""
     unmatched: Sequence[str] = ()
     """What was not compared, a sentence each."""
     notes: Sequence[str] = ()
@@ -74,10 +68,10 @@ class Result:
         for c in self.comparisons:
             if c.failed is not None:
                 sentences[c.suite, c.name] = f"{c.suite}/{c.name}: {c.failed}"
-        return [*sentences.values(), *(self.matrix.failed if self.matrix is not None else ())]
+        return list(sentences.values())
 
     def record(self, seconds: float) -> dict[str, Any]:
-        """Everything, for programs; `comparisons`, `gates` and `matrix` have the fields of their records.
+        """Everything, for programs; `comparisons` and `gates` have the fields of their records.
 
         Args:
             seconds: what the comparison took.
@@ -98,7 +92,6 @@ class Result:
             "decision": self.decision,
             "gates": self.gates,
             "comparisons": self.comparisons,
-            "matrix": self.matrix,
             "unmatched": self.unmatched,
             "notes": self.notes,
             "settings": {name: getattr(self.settings, name) for name in settings},
@@ -108,42 +101,35 @@ class Result:
 
 
 def compare_sides(sides: Sequence[Side], rules: Sequence[Rule], settings: CompareSettings) -> Result:
-    """Compares the first model with the last, holds the rules against the differences, and scores the stages.
+    """Compares two models, and holds the rules against the differences.
 
     Args:
-        sides: two models, or the start and one after each of `settings.stages`.
+        sides: the two models.
         rules: those of `settings.fail_if`.
         settings: how to compare.
 
     Raises:
-        ConfigError: evaluations that cannot be read or are of several models' weights in one folder, rules, margins and
-            tasks that do not fit them; all at once.
+        ConfigError: evaluations that cannot be read or are of several models' weights in one folder, rules and
+            margins that do not fit them; all at once.
         DataError: nothing can be compared; says why, entry by entry.
     """
-    first, last = sides[0], sides[-1]
+    first, last = sides
     margins = parse_margins(settings.margin)
-    matching, aims, tasks = _prepared(sides, rules, margins, [task for _, task in settings.stages])
-    draws: dict[str, Any] = {
-        "confidence": settings.confidence,
-        "resamples": settings.resamples,
-        "seed": settings.seed,
-    }
+    matching, aims = _prepared(sides, rules, margins)
     with progress("Comparing", total=len(matching.pairs)) as advance:
         compared = compare_entries(
             first.folder,
             last.folder,
             matching,
-            **draws,
+            confidence=settings.confidence,
             margins=margins,
             family_wise=settings.family_wise,
+            resamples=settings.resamples,
+            seed=settings.seed,
             progress=lambda done, total: advance(1),
         )
     gates, decision = judge(aims, compared)
-    matrix = None
-    if tasks:
-        stages = [first.label, *(label for label, _ in settings.stages)]
-        matrix = stage_matrix([side.folder for side in sides], tasks, stages, **draws)
-    if not compared.comparisons and matrix is None and not gates:
+    if not compared.comparisons and not gates:
         raise DataError("Nothing can be compared:", *(f"  - {entry}" for entry in compared.unmatched))
     judged = {(gate.suite, gate.name, gate.metric) for gate in gates}
     comparisons = []
@@ -161,15 +147,12 @@ def compare_sides(sides: Sequence[Side], rules: Sequence[Rule], settings: Compar
         comparisons=comparisons,
         gates=gates,
         decision=decision if rules else compared.decision,
-        matrix=matrix,
         unmatched=[str(entry) for entry in compared.unmatched],
         notes=[*notes, *compared.notes],
     )
 
 
-def _prepared(
-    sides: Sequence[Side], rules: Sequence[Rule], margins: Margins, words: Sequence[str]
-) -> tuple[Matching, list[Aim], list[Task]]:
+def _prepared(sides: Sequence[Side], rules: Sequence[Rule], margins: Margins) -> tuple[Matching, list[Aim]]:
     """Everything that can be wrong and is known before samples are read."""
     evaluations: list[list[Evaluation]] = []
     aims: list[Aim] = []
@@ -188,12 +171,9 @@ def _prepared(
     with _collected(problems, "--fail_if: "):
         aims = bind_rules(rules, matching)
     problems += [f"--margin: {problem}" for problem in _unknown_units(margins, matching)]
-    tasks = [_task(word, evaluations[0]) for word in words]
-    with _collected(problems, "--stages: "):
-        find_tasks(evaluations[0], tasks)
     if problems:
         raise ConfigError(problems)
-    return matching, aims, tasks
+    return matching, aims
 
 
 def _unknown_units(margins: Margins, matching: Matching) -> list[str]:
@@ -219,9 +199,3 @@ def _collected(problems: list[str], option: str = "") -> Iterator[None]:
         problems += [f"{option}{problem}" for problem in error.problems]
     except DataError as error:
         problems.append(str(error))
-
-
-def _task(word: str, start: Sequence[Evaluation]) -> Task:
-    """A task as suite and name; the slash may be a name's own."""
-    suite, slash, name = word.partition("/")
-    return (suite, name) if slash and not any(e.name == word for e in start) else (None, word)

@@ -5,7 +5,6 @@ tasks read.
 |---|---|---|
 | boolq | `answer` true / false | the BoolQ release |
 | truthfulqa_mc1, truthfulqa_mc2 | CSV with Best Answer, Correct Answers, Incorrect Answers | the TruthfulQA release |
-| hellaswag, arc_* | `query` with lettered options in its text, `choices` of letters, `gold` | OLMES request files |
 | mmlu and its subjects | `subject_dir` in place of `subject` | hub exports |
 | mbpp | `prompt` in place of `text` | the sanitised MBPP release |
 | minerva_math, hendrycks_math and their subjects | `type` in place of a data set a subject | the MATH release |
@@ -132,43 +131,6 @@ def _sentence(text: str) -> str:
     return text if text.endswith(".") else f"{text}."
 
 
-_OPTION = re.compile(r"\n ?([A-Z])\. ")
-
-
-def _lettered(row: Row) -> tuple[str, list[str], int]:
-    """(text before the options, the options, index of the right one) of an OLMES request."""
-    pieces = _OPTION.split(str(row["query"]))
-    letters, options = pieces[1::2], pieces[2::2]
-    if letters != list(row["choices"]) or not 0 <= int(row["gold"]) < len(options):
-        raise ValueError(
-            f"the options in its text ({', '.join(letters) or 'none'}) are not its choices "
-            f"({', '.join(map(str, row['choices']))})"
-        )
-    options[-1] = options[-1].removesuffix("\nAnswer:")
-    return pieces[0], options, int(row["gold"])
-
-
-def _olmes_arc(row: Row) -> list[dict[str, Any]]:
-    text, options, gold = _lettered(row)
-    choices = {"text": options, "label": list(row["choices"])}
-    return [
-        {
-            "id": row.get("id"),
-            "question": text.removeprefix("Question: "),
-            "choices": choices,
-            "answerKey": row["choices"][gold],
-        }
-    ]
-
-
-def _olmes_hellaswag(row: Row) -> list[dict[str, Any]]:
-    text, options, gold = _lettered(row)
-    activity, colon, context = text.removesuffix("\nChoose the best continuation:").partition(": ")
-    if not colon:
-        raise ValueError("its text does not begin with the activity and a colon")
-    return [{"activity_label": activity, "ctx_a": context, "ctx_b": "", "endings": options, "label": str(gold)}]
-
-
 def _math(row: Row) -> list[dict[str, Any]]:
     """The seven data sets of the hub are the release's types: "Counting & Probability" is counting_and_probability."""
     return [{**row, "subject": str(row["type"]).lower().replace("&", "and").replace(" ", "_")}]
@@ -210,8 +172,6 @@ FORMS = (
         ("Question", "Best Answer", "Correct Answers", "Incorrect Answers"),
         ("mc1_targets", "mc2_targets"),
     ),
-    Form("OLMES requests", "arc_(easy|challenge)", _olmes_arc, ("query", "choices", "gold"), ("question",)),
-    Form("OLMES requests", "hellaswag", _olmes_hellaswag, ("query", "choices", "gold"), ("ctx_a",)),
     Form("an export by folders", "mmlu.*", _mmlu, ("question", "choices", "answer", "subject_dir"), ("subject",)),
     Form("sanitised MBPP", "mbpp.*", _mbpp, ("prompt", "code", "test_list"), ("text",)),
     Form("the QuALITY release", "quality.*", _quality, ("article", "questions"), ("question",)),

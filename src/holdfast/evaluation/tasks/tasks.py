@@ -1,8 +1,7 @@
 """From a `TaskEntry` to lm-evaluation-harness task objects: finding a task, and giving it local data.
 
-Built-in tasks, groups and tags are found by a quick look through the harness's YAML files (about a second, once a
-process); names that are generated or come by inclusion go to the harness's own index (several seconds, once a process).
-A local task YAML needs neither.
+Built-in tasks, groups and tags are found in the harness's own index, which is kept on disk; a local task YAML needs
+none.
 
 A task is redirected to a local file by changing where its rows come from and nothing else: prompts, choices, targets,
 filters and metrics stay the task's own, so a figure on the same rows is the figure of the hub data set. Without the hub
@@ -29,30 +28,19 @@ import functools
 import importlib.metadata
 import importlib.util
 import inspect
-import os
-import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import ConfigError, DataError, StorageError, UserError, first_line
 from holdfast.evaluation.tasks.data_forms import convert, require_columns
 from holdfast.evaluation.text.sentences import fix_language_detection, provide_sentence_model
 from holdfast.support.cache import cache_folder
-from holdfast.support.files import fingerprint, read_json, write_json
+from holdfast.support.files import fingerprint, read_object, write_json
 
 if TYPE_CHECKING:
     from holdfast.evaluation.kinds.task import TaskEntry
 
-T = TypeVar("T")
-
-_NAME_LINE = re.compile(rb"^[\"']?(task|group)[\"']?:[ \t]*[\"']?([^\s\"'\[\]#&*]+)", re.MULTILINE)
-_TAG_LINES = re.compile(
-    rb"^[\"']?tag[\"']?:[ \t]*(?:([^\s\[#]+)|\[([^\]]*)\]|((?:\r?\n[ \t]*-[ \t]*[^\n]+)+))", re.MULTILINE
-)
-_INCLUDE_LINE = re.compile(rb"^[\"']?include[\"']?:[ \t]*[\"']?([^\s\"'#]+)", re.MULTILINE)
-_INDEX_RULES = 2
-"""Raised when the quick look finds other names than before."""
 _TEMPLATES = ("doc_to_text", "doc_to_target", "doc_to_choice")
 
 
@@ -60,32 +48,27 @@ _TEMPLATES = ("doc_to_text", "doc_to_target", "doc_to_choice")
 
 
 @functools.cache
-def task_manager() -> Any:
-    """The harness's index of all built-in tasks, groups and tags: made once a process, as it takes several seconds."""
-    from lm_eval.tasks import TaskManager
-
-    return TaskManager()
-
-
-@functools.cache
 def index() -> dict[str, str | list[str]]:
-    """The harness's files of tasks and groups by name, and the names of each tag's tasks; kept in the cache folder for
-    the next process. By one pass of regular expressions (1 s in place of the 7 s of the harness's own index): names
-    that are generated, or come by inclusion, are not in it and need `task_manager`."""
-    root = _harness_folder()
-
-    def is_sound(index: Any) -> bool:
-        return all(Path(index[name]).is_file() for name in ("arc_easy", "gsm8k") if name in index)
-
-    return _kept("index", lambda: _look_through(root), is_sound)
-
-
-def _harness_folder() -> Path:
-    """Where the harness's tasks lie; found without importing it, which takes a second."""
-    harness = importlib.util.find_spec("lm_eval")
+    """The harness's file of every task and group by name, and the names of each tag's tasks. The harness looks through
+    all of its files for it, which takes several seconds, so it is kept in the cache folder for the next process."""
+    harness = importlib.util.find_spec("lm_eval")  # found without importing it, which takes a second
     if harness is None or harness.origin is None:
         raise ConfigError("tasks need the lm-evaluation-harness: pip install lm_eval.")
-    return Path(harness.origin).parent / "tasks"
+    root = Path(harness.origin).parent / "tasks"
+    identity = [importlib.metadata.version("lm_eval"), str(root), root.stat().st_mtime_ns]
+    file = cache_folder() / "harness" / f"tasks-{fingerprint(identity, length=16)}.json"
+    with contextlib.suppress(DataError):
+        stored: dict[str, str | list[str]] = read_object(file)
+        if all(Path(str(stored.get(name))).is_file() for name in ("arc_easy", "gsm8k")):
+            return stored
+    from lm_eval.tasks import TaskManager
+
+    places: dict[str, str | list[str]] = {}
+    for name, task in TaskManager().task_index.items():
+        places[name] = sorted(task.tags) if task.yaml_path is None else str(task.yaml_path)
+    with contextlib.suppress(StorageError):  # a cache that cannot be written costs the time again
+        write_json(file, places)
+    return places
 
 
 def check_name(entry: TaskEntry) -> None:
@@ -95,61 +78,8 @@ def check_name(entry: TaskEntry) -> None:
         ConfigError: there is none, with the nearest names.
     """
     known = entry.is_file or importlib.util.find_spec("lm_eval") is None  # whose absence others speak of
-    if not known and entry.task not in own_benchmarks() and entry.task not in index():
+    if not known and entry.task not in own_benchmarks():
         _in_the_harness(entry.task)
-
-
-@functools.cache
-def _all_names() -> list[str]:
-    """Every name that the harness knows, kept for the next process: whether a name is a typing mistake should not take
-    its index's seconds again."""
-    return _kept("names", lambda: sorted(task_manager().task_index), lambda names: "arc_easy" in names)
-
-
-def _kept(name: str, compute: Callable[[], T], is_sound: Callable[[T], bool]) -> T:
-    """Something about the installed harness from the cache folder, computed where it is not there or not sound."""
-    root = _harness_folder()
-    identity = [importlib.metadata.version("lm_eval"), str(root), root.stat().st_mtime_ns, _INDEX_RULES]
-    file = cache_folder() / "harness" / f"{name}-{fingerprint(identity, length=16)}.json"
-    with contextlib.suppress(DataError, TypeError):
-        stored: T = read_json(file)
-        if is_sound(stored):
-            return stored
-    value = compute()
-    with contextlib.suppress(StorageError):  # a cache that cannot be written costs the time again
-        write_json(file, value)
-    return value
-
-
-def _look_through(root: Path) -> dict[str, str | list[str]]:
-    tasks: dict[str, str] = {}
-    groups: dict[str, str] = {}
-    tags_of: dict[str, list[str]] = {}
-    includes: dict[str, str] = {}
-    files = [*root.rglob("*.yaml"), *root.rglob("*.yml"), *root.rglob("*_yaml")]
-    for path in sorted(map(str, files)):
-        text = Path(path).read_bytes()
-        if match := _TAG_LINES.search(text):
-            listed = (match[1] or match[2] or match[3] or b"").decode()
-            names = [name.strip(" \t-\"'") for name in re.split(r"[,\n]", listed)]
-            tags_of[path] = [name for name in names if name]
-        if match := _INCLUDE_LINE.search(text):
-            includes[path] = os.path.normpath(Path(path).parent / match[1].decode())
-        if path.endswith(".yaml"):
-            keys = dict(_NAME_LINE.findall(text))
-            if b"task" in keys:  # a group beside it is an older word for a tag
-                tasks.setdefault(keys[b"task"].decode(), path)
-            elif b"group" in keys:
-                groups.setdefault(keys[b"group"].decode(), path)
-    tags: dict[str, list[str]] = {}
-    for name, path in tasks.items():
-        file: str | None = path
-        while file is not None and file not in tags_of:
-            file = includes.get(file)
-        for tag in tags_of.get(file or "", []):
-            tags.setdefault(tag, []).append(name)
-    sorted_tags = {tag: sorted(names) for tag, names in tags.items()}
-    return {**sorted_tags, **tasks, **groups}
 
 
 def _find_configs(entry: TaskEntry) -> list[dict[str, Any]]:
@@ -200,7 +130,7 @@ def _loaded(name: str, file: str) -> dict[str, Any]:
 
 
 def _registered(name: str, overrides: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    file = index().get(name) or _in_the_harness(name)
+    file = _in_the_harness(name)
     if isinstance(file, list):
         for child in file:
             yield from _registered(child, overrides)
@@ -213,17 +143,16 @@ def _registered(name: str, overrides: Mapping[str, Any]) -> Iterator[dict[str, A
 
 
 def _in_the_harness(name: str) -> str | list[str]:
-    """What `index` has of a name, by the harness's own index."""
-    known = _all_names()
-    task = task_manager().task_index.get(name) if name in known else None
-    if task is None:
+    """What `index` has of a name."""
+    known = index()
+    if name not in known:
         near = difflib.get_close_matches(name, [*known, *own_benchmarks()], n=4, cutoff=0.6)
         hint = f" Nearest: {', '.join(near)}." if near else ""
         raise ConfigError(
             f"'{name}' is no task of the lm-evaluation-harness and no file.{hint} "
             "`lm_eval ls tasks` lists all; a task of your own is given as a path."
         )
-    return sorted(task.tags) if task.yaml_path is None else str(task.yaml_path)
+    return known[name]
 
 
 def _members(config: Mapping[str, Any], overrides: Mapping[str, Any], *, name: str) -> Iterator[dict[str, Any]]:
@@ -240,7 +169,7 @@ def _members(config: Mapping[str, Any], overrides: Mapping[str, Any], *, name: s
         else:
             child = member.get("task") or member.get("group")
             extra = {k: v for k, v in member.items() if k not in ("task", "group")}
-            if child in index() or child in task_manager().task_index:
+            if child in index():
                 yield from _registered(child, {**merged, **extra})
             else:
                 yield {**merged, **member, "task": f"{name}::{child}"}
