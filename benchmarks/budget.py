@@ -222,8 +222,8 @@ class Workplace:
 
         from holdfast.retention.methods.budget import Budget
         from holdfast.retention.methods.label_annealing import LabelAnnealing
-        from holdfast.training.host import TrainerHost
-        from holdfast.training.hosts import RetentionTrainer
+        from holdfast.training.method_services import TrainerServices
+        from holdfast.training.trainers import RetentionTrainer
 
         size = self.size
         # A weight of 0 would be left out with its KL; this one is measured and does nothing.
@@ -259,7 +259,7 @@ class Workplace:
             began = time.monotonic()
             trainer.train()
             seconds = time.monotonic() - began
-        host = TrainerHost(trainer, print)
+        host = TrainerServices(trainer, print)
         spread = rows[:: max(1, len(rows) // size.measured)][: size.measured]
         log = [r for r in trainer.state.log_history if "kl" in r]
         return {

@@ -41,6 +41,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -241,7 +242,8 @@ class Contestant:
         data = bench.rows(64, seed=1)
         if arm.data:
             for method in methods:
-                data, _ = method.transform_data(data, prepare=lambda name: bench.rows(64, seed=2), seed=0)
+                services = SimpleNamespace(prepare=lambda name: bench.rows(64, seed=2), seed=0, cut=None)
+                data, _ = method.training_data(data, services)
             methods = []
         self.device = bench.device
         ids = torch.tensor(data[: max(BATCH * (len(data) // BATCH), BATCH)]["input_ids"])
@@ -255,7 +257,7 @@ class Contestant:
         self.items = torch.tensor(BATCH * (bench.length - 1), device=self.trainer.args.device)
         self.taken, self.own = 0, 0.0
         for active in self.trainer.active:
-            for hook in ("add_gradient", "after_step"):
+            for hook in ("gradient", "weights"):
                 setattr(active, hook, self._timed(getattr(active, hook)))
 
     def _timed(self, hook: Callable[..., None]) -> Callable[..., None]:

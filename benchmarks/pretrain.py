@@ -171,8 +171,8 @@ def ours(shape: dict[str, Any], place: Path, device: str) -> Any:
 
     from holdfast.papers.ladder.settings import TRAIN
     from holdfast.training.callbacks import MetricsFile
-    from holdfast.training.hosts import SFTRetentionTrainer
     from holdfast.training.tiny import build_tokenizer
+    from holdfast.training.trainers import SFTRetentionTrainer
 
     rows = windows(shape)
     offsets = pa.array(np.arange(0, rows.size + 1, shape["context"]), pa.int32())

@@ -95,8 +95,8 @@ def measured(
             plain = SelfReplay(**ways, seed=number, cache_dir=f"{folder}/{number}")
             arms = {
                 "bare": lambda: bare(model, batches, at_once, length),
-                "drawn": lambda m=plain: m.make_data(rows, host_of(model, folder)),
-                "found": lambda m=plain: m.make_data(rows, host_of(model, folder)),  # after it was drawn
+                "drawn": lambda m=plain: m.training_data(rows, host_of(model, folder)),
+                "found": lambda m=plain: m.training_data(rows, host_of(model, folder)),  # after it was drawn
             }
             turn = number % 2
             first = ["bare", "drawn"]
@@ -149,7 +149,7 @@ def host_of(model: Any, folder: str) -> Any:
     """A run's host, made as a run makes it, with the hash of the weights."""
     from transformers import TrainingArguments
 
-    from holdfast.training.data_host import StartModel, TrainerDataHost
+    from holdfast.training.data_services import StartModel, TrainerDataServices
 
     args = TrainingArguments(output_dir=folder, report_to="none", use_cpu=model.device.type == "cpu", bf16=False)
     start = StartModel(model, adapter=None, first=True)
@@ -158,7 +158,7 @@ def host_of(model: Any, folder: str) -> Any:
         raise AssertionError(name)
 
     own: dict[str, Any] = {"prepare": never, "new_rows": (), "say": lambda text: None}
-    return TrainerDataHost(start, processing_class=Words(), args=args, **own)
+    return TrainerDataServices(start, processing_class=Words(), args=args, **own)
 
 
 def new_rows(tokens: int) -> Any:

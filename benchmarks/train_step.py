@@ -308,7 +308,7 @@ def trainer_arm(trainer: Any, inputs: dict[str, Any]) -> Arm:
         watch.at(trainer.model, "zero_grad", "optimiser")
         watch.at(trainer, "after_optimizer_step", "method")
         for active in trainer.active:
-            watch.at(active, "add_gradient", "method")
+            watch.at(active, "gradient", "method")
 
     return Arm(step, attach)
 

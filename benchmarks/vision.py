@@ -120,7 +120,7 @@ def one_step(trainer: Any, batch: dict[str, Any]) -> None:
 def make_trainer(folder: Path, model: Any, processor: Any, rows: Any, retain: Any) -> Any:
     from trl import SFTConfig
 
-    from holdfast.training.hosts import SFTRetentionTrainer
+    from holdfast.training.trainers import SFTRetentionTrainer
 
     arguments = SFTConfig(
         output_dir=str(folder),

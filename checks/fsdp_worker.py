@@ -357,12 +357,12 @@ def make_sharded(trainer: Any) -> None:
 
 def through_the_trainer(out: Path, everything: bool) -> None:
     """The whole path: accelerate shards, the trainer steps."""
-    from cases import EVERY, FIRST, OWN, TRAINED, make_trainer, spec
+    from cases import EVERY, FIRST, OWN, SECOND_PASS, TRAINED, make_trainer, spec
     from ddp_worker import ACCUMULATION, BATCH, SETTINGS
     from safetensors.torch import save_file
 
     for name, label in [
-        *(EVERY if everything else [("direct", ""), *FIRST, (OWN, "")]),
+        *(EVERY if everything else [("direct", ""), *FIRST, (OWN, ""), (SECOND_PASS, "")]),
         ("label_annealing", SHARDED),
     ]:
         online = {name: {"teacher": "online", "teacher_sharded": True}}

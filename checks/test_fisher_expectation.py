@@ -6,7 +6,7 @@ import torch
 from datasets import Dataset
 
 from holdfast.retention.fisher import diagonal_fisher
-from holdfast.training import host as host_module
+from holdfast.training import method_services as host_module
 from holdfast.training.forward import install_forward
 from tiny import build_model
 

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from cases import EVERY, FIRST, OWN, TRAINED, largest_difference, make_trainer, spec, weights
+from cases import EVERY, FIRST, OWN, SECOND_PASS, TRAINED, largest_difference, make_trainer, spec, weights
 from ddp_worker import ACCUMULATION, BATCH, SETTINGS
 
 from fsdp_worker import LAYOUTS, SHARDED, TEACHERS
@@ -115,7 +115,10 @@ def compare(name, label, folder, tmp_path, accumulations):
         assert largest_difference(weights(one), two) < 2e-6, f"{accumulation} micro-batches a step"
 
 
-@pytest.mark.parametrize(("name", "label"), [("direct", ""), *FIRST, (OWN, ""), ("label_annealing", SHARDED)])
+SHORT = [("direct", ""), *FIRST, (OWN, ""), (SECOND_PASS, ""), ("label_annealing", SHARDED)]
+
+
+@pytest.mark.parametrize(("name", "label"), SHORT)
 def test_the_trainer_over_two_sharded_ranks_equals_one(name, label, out, tmp_path):
     compare(name, label, out, tmp_path, ACCUMULATION[-1:])
 

@@ -187,6 +187,7 @@ def test_a_recipe_is_sound_with_every_alternative(name: str) -> None:
 
 @pytest.mark.parametrize("name", WITHOUT_OLD_DATA)
 def test_a_search_without_old_data_uses_none(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    from holdfast.retention.protocol import OLD_DATA
     from holdfast.retention.registry import METHODS as KNOWN
 
     study = read(f"without_old_data/{name}")
@@ -194,7 +195,7 @@ def test_a_search_without_old_data_uses_none(name: str, capsys: pytest.CaptureFi
     used = {name for way in ways for method in way for name in method} - {"label"}
     methods, search = WITHOUT_OLD_DATA[name]
     assert used == methods
-    assert not {name for name in used & KNOWN.keys() if KNOWN[name].old_data}
+    assert not {name for name in used & KNOWN.keys() if OLD_DATA in KNOWN[name]().needs}
     assert "replay" not in re.sub("self_replay", "", yaml.safe_dump(study["arms"]))
     config = str(CONFIGS / f"without_old_data/{name}.yaml")
     assert main(["sweep", "--config", config, "--dry_run"]) == 0

@@ -44,8 +44,8 @@ def test_the_script_runs_rivals_beside_our_methods(script, tmp_path, monkeypatch
     def unneeded(*args: Any, **kwargs: Any) -> None:
         raise AssertionError("finished arms are not trained again")
 
-    from holdfast.training import hosts
+    from holdfast.training import trainers
 
-    monkeypatch.setattr(hosts.SFTRetentionTrainer, "train", unneeded)
+    monkeypatch.setattr(trainers.SFTRetentionTrainer, "train", unneeded)
     assert bench.main(words) == 0
     assert json.loads((tmp_path / "rivals.json").read_text())["figures"] == saved["figures"]

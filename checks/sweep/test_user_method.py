@@ -60,7 +60,7 @@ def test_check_method(desk):
         .replace("self.method, self.start = method, start", "self.method, self.start, self.n = method, start, 0")
     )
     broken = broken.replace("str(step.step)", "str(self.counted())").replace(
-        "    def after_step", "    def counted(self):\n        self.n += 1\n        return self.n\n\n    def after_step"
+        "    def weights", "    def counted(self):\n        self.n += 1\n        return self.n\n\n    def weights"
     )
     Path("broken.py").write_text(broken.replace('(WeightCopy(what="anchor start"),)', "()"))
     with pytest.raises(LawBroken) as caught:

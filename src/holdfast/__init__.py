@@ -78,10 +78,10 @@ if TYPE_CHECKING:
     from holdfast.studies.sweep.session import run_study
     from holdfast.studies.sweep.study import load_study
     from holdfast.training.fresh_init import init_stds
-    from holdfast.training.hosts import RetentionTrainer, SFTRetentionTrainer
     from holdfast.training.mixin import RetentionMixin
     from holdfast.training.preferences import DPORetentionTrainer, GRPORetentionTrainer, OnPolicyTrainer
     from holdfast.training.self_distillation import SelfDistillationTrainer
+    from holdfast.training.trainers import RetentionTrainer, SFTRetentionTrainer
 
 _HOMES: dict[str, tuple[str, ...]] = {
     "checkpoints.distance": ("checkpoint_distance",),
@@ -138,7 +138,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "runs.config": ("TrainConfig", "load_train_config", "train_config"),
     "runs.fisher": ("compute_fisher",),
     "training.fresh_init": ("init_stds",),
-    "training.hosts": ("RetentionTrainer", "SFTRetentionTrainer"),
+    "training.trainers": ("RetentionTrainer", "SFTRetentionTrainer"),
     "training.mixin": ("RetentionMixin",),
     "training.preferences": ("DPORetentionTrainer", "GRPORetentionTrainer", "OnPolicyTrainer"),
     "training.self_distillation": ("SelfDistillationTrainer",),

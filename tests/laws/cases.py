@@ -100,6 +100,9 @@ another parameter; in float64 there is hardly any."""
 
 OWN = "own"
 """Stands for the method of docs/extending.md, whose draws are the same on any number of ranks."""
+SECOND_PASS = "second_pass"
+"""Stands for the method of `second_pass.py`, which has a second forward pass in its loss."""
+OWN_CASES: dict[str, dict[str, Any]] = {OWN: {"rate": 0.3}, SECOND_PASS: {"weight": 3.0}}
 
 ALL = [(name, label) for name, cases in CASES.items() for label in cases]
 FIRST = [(name, next(iter(cases))) for name, cases in CASES.items()]
@@ -111,9 +114,9 @@ what methods of a kind do alike."""
 RESUMED = ("label_annealing", "ewc", "sfa", "replay")
 """A method a place (loss, gradient, weights, data), for runs that are continued."""
 
-QUICK = [("direct", ""), *(case for case in FIRST if case[0] in KINDS), (OWN, "")]
+QUICK = [("direct", ""), *(case for case in FIRST if case[0] in KINDS), (OWN, ""), (SECOND_PASS, "")]
 """What two ranks train in every run of the tests."""
-EVERY = [("direct", ""), *ALL, (OWN, "")]
+EVERY = [("direct", ""), *ALL, (OWN, ""), (SECOND_PASS, "")]
 
 
 WITH_IMAGES = {
@@ -138,8 +141,10 @@ def seeing(name: str) -> dict[str, dict[str, Any]]:
 
 def spec(name: str, label: str) -> dict[str, dict[str, Any]]:
     """A case as a config's `retention:`, with what it needs; "direct" is plain fine-tuning."""
-    if name in ("direct", OWN):
-        return {OWN: {"rate": 0.3}} if name == OWN else {}
+    if name == "direct":
+        return {}
+    if name in OWN_CASES:
+        return {name: OWN_CASES[name]}
     return {**BESIDE.get(name, {}), name: CASES[name][label]}
 
 
@@ -159,7 +164,8 @@ def methods(spec: dict[str, dict[str, Any]], folder: Path) -> list[Any]:
 
     folder.mkdir(parents=True, exist_ok=True)
     file = f"method{os.environ.get('RANK', '')}.py"  # ranks write side by side
-    names = {OWN: f"{write_method(folder, name=file)}:Dropback"}
+    second_pass = Path(__file__).with_name("second_pass.py")
+    names = {OWN: f"{write_method(folder, name=file)}:Dropback", SECOND_PASS: f"{second_pass}:SecondPass"}
     inside = {REPLAY: str(write_replay(folder)), CACHE: str(folder / "cache")}
     return retention(
         [
@@ -205,7 +211,7 @@ def make_trainer(
     from trl import SFTConfig
 
     from holdfast.data.formats import rows_by_name
-    from holdfast.training.hosts import SFTRetentionTrainer
+    from holdfast.training.trainers import SFTRetentionTrainer
 
     disable_progress_bars()
     defaults = {"output_dir": str(folder / "run"), "max_length": 64, **SETTINGS}
@@ -246,6 +252,7 @@ __all__ = [
     "QUICK",
     "REPLAY",
     "RESUMED",
+    "SECOND_PASS",
     "SEEING",
     "SEEING_ALL",
     "SEEING_TOO",

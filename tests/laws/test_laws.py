@@ -31,6 +31,7 @@ from cases import (
 )
 
 from holdfast.retention.registry import METHODS
+from holdfast.testing import check_method
 from holdfast.training import method_laws as laws
 from vision_models import ARCHITECTURES, WITH_VIDEOS
 
@@ -190,6 +191,11 @@ def test_an_average_of_the_whole_way_back_is_the_start_beside_methods_that_filte
         trainer = make_trainer(tmp_path, listed)
         trainer.train()
         assert largest_difference(before, weights(trainer)) == 0.0
+
+
+def test_a_method_with_a_second_forward_pass_keeps_every_law():
+    """Those that need several processes: `test_ddp.py`, and FSDP2 in `checks/test_fsdp.py`."""
+    assert len(check_method(f"{Path(__file__).with_name('second_pass.py')}:SecondPass")) == 8
 
 
 # ------------------------------------------------------------------------------------------------ averaging and L2
@@ -443,7 +449,7 @@ def test_a_float32_anchor_is_not_rounded_to_a_bf16_run(tmp_path):
     l2 = L2(coefficient=1.0, anchor=str(tmp_path / "start")).start(Anchors(named))
     for p in named.values():
         p.grad = torch.zeros_like(p)
-    l2.add_gradient(named, StepInfo(step=1, total_steps=2))
+    l2.gradient(named, StepInfo(step=1, total_steps=2))
     exact = {n: p.detach() for n, p in start.named_parameters()}
     rounding = torch.cat(
         [(named[n].float() - p).flatten() for n, p in exact.items()]
@@ -569,10 +575,10 @@ def test_methods_follow_parameters_that_become_sharded(tmp_path):
         parameter = torch.nn.Parameter(distribute_tensor(moved, mesh, [Shard(0)]))
         parameter.grad = distribute_tensor(torch.zeros(6, 4), mesh, [Shard(0)])
         step = StepInfo(step=1, total_steps=2)
-        l2.add_gradient({"w": parameter}, step)
+        l2.gradient({"w": parameter}, step)
         assert isinstance(parameter.grad, DTensor)
         torch.testing.assert_close(parameter.grad.full_tensor(), torch.full((6, 4), 0.5))
-        sfa.after_step({"w": parameter}, step)
+        sfa.weights({"w": parameter}, step)
         torch.testing.assert_close(parameter.full_tensor().detach(), start + 0.5)
     finally:
         dist.destroy_process_group()

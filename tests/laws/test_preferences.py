@@ -351,7 +351,7 @@ def test_methods_that_do_not_fit_are_refused(tmp_path):
     with pytest.raises(ConfigError, match="beta in GRPOConfig"):
         grpo(tmp_path, retention([KL]))
     for host in (dpo, grpo):
-        with pytest.raises(ConfigError, match="weighs tokens' cross-entropies"):
+        with pytest.raises(ConfigError, match="acts on tokens' cross-entropies"):
             host(tmp_path, retention([{"token_weighting": {"kind": "eaft"}}]))
     (tmp_path / "old.jsonl").write_text('{"text": "old"}\n')
     for host in (dpo, grpo):

@@ -44,7 +44,7 @@ def test_averages_are_computed_from_the_files_own_digits(held, stored, keep, tmp
     active = SequentialAveraging(p=1.0, beta=0.3, previous=str(tmp_path), keep=keep).start(Anchors(named))
     assert isinstance(active.anchor, dict) == (keep in ("device", "cpu"))
     shutil.rmtree(tmp_path)  # the previous run's checkpoint may be cleaned away
-    active.after_step(named, STEP)
+    active.weights(named, STEP)
     assert torch.equal(parameter.detach().view(torch.uint8), wanted.view(torch.uint8))
 
 
@@ -61,7 +61,7 @@ def test_the_start_on_disk_leaves_no_file_behind(tmp_path, monkeypatch):
         with torch.no_grad():
             for number, parameter in enumerate(named.values()):
                 parameter.copy_(draw(2 + number, parameter.dtype))
-        active.after_step(named, STEP)
+        active.weights(named, STEP)
         results.append([p.detach().clone() for p in named.values()])
     assert all(torch.equal(x, y) for other in results[1:] for x, y in zip(results[0], other, strict=True))
 
@@ -94,7 +94,7 @@ def test_ema_is_the_recurrence(dtype, every):
         if step % every == 0 or step == 5:
             average = 0.9 * average + 0.1 * parameter.detach().double()
         held = parameter.detach().clone()
-        active.after_step({"w": parameter}, StepInfo(step=step, total_steps=5))
+        active.weights({"w": parameter}, StepInfo(step=step, total_steps=5))
         assert torch.equal(parameter.detach(), held) == (step < 5)
     torch.testing.assert_close(
         parameter.detach().double(), average, rtol=2e-7 if dtype == torch.float32 else 2**-8, atol=1e-6
@@ -109,7 +109,7 @@ def test_ema_follows_small_moves_of_half_precision_weights():
         if step == 1:
             with torch.no_grad():
                 parameter.fill_(1 + 2**-7)
-        active.after_step({"w": parameter}, StepInfo(step=step, total_steps=3000))
+        active.weights({"w": parameter}, StepInfo(step=step, total_steps=3000))
     assert active.metrics({"w": parameter})["ema_distance"] < 0.1 * 2**-7 * 10**0.5
 
 

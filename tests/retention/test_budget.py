@@ -121,7 +121,7 @@ def test_the_mean_of_the_kl_has_no_bias_towards_its_beginning():
     active.prepare(FewQuestions())
     found = []
     for step, kl in enumerate([0.04, 0.04, 0.04, 0.08], 1):
-        active.after_step({}, StepInfo(step=step, total_steps=100, figures=StepFigures(ce=1.0, kl=kl)))
+        active.weights({}, StepInfo(step=step, total_steps=100, figures=StepFigures(ce=1.0, kl=kl)))
         found.append(active.metrics({})["budget_constraint"])
     assert found[:3] == pytest.approx([0.04] * 3)
     assert 0.04 < found[3] < 0.08
@@ -199,11 +199,11 @@ def held_out(folder):
 
 @pytest.mark.parametrize("start", [0.1, pytest.param(10.0, marks=pytest.mark.slow)])
 def test_run_ends_at_the_budget_wherever_the_strength_began(start, tmp_path):
-    from holdfast.training.host import TrainerHost
+    from holdfast.training.method_services import TrainerServices
 
     trainer = make_trainer(tmp_path, [LabelAnnealing(weight=start), Budget(kl=0.05)], max_steps=100)
     trainer.train()
-    reached = TrainerHost(trainer, print).mean_loss(trainer.train_dataset).kl
+    reached = TrainerServices(trainer, print).mean_loss(trainer.train_dataset).kl
     assert reached == pytest.approx(0.05, rel=0.15)
     assert history(trainer, "budget_limit")[-1] == 0.05
     assert history(trainer, "budget_constraint")[-1] == pytest.approx(0.05, rel=0.15)
@@ -212,15 +212,15 @@ def test_run_ends_at_the_budget_wherever_the_strength_began(start, tmp_path):
 
 def test_a_measurement_that_is_no_number_ends_the_run(tmp_path, monkeypatch):
     """It would be taken for a drop of nothing: every comparison with a NaN is false."""
-    from holdfast.training.host import TrainerHost
+    from holdfast.training.method_services import TrainerServices
 
-    measured, mean_loss = [], TrainerHost.mean_loss
+    measured, mean_loss = [], TrainerServices.mean_loss
 
     def spoilt(self, rows):
         measured.append(mean_loss(self, rows))
         return measured[-1] if len(measured) < 3 else dataclasses.replace(measured[-1], ce=math.nan)
 
-    monkeypatch.setattr(TrainerHost, "mean_loss", spoilt)
+    monkeypatch.setattr(TrainerServices, "mean_loss", spoilt)
     budget = Budget(perplexity_increase="5%", data=held_out(tmp_path), every=2)
     trainer = make_trainer(tmp_path, [L2(coefficient=0.1), budget], max_steps=8)
     with pytest.raises(TrainingDiverged, match="finite constraint after step 4, got nan nats per token"):

@@ -18,8 +18,8 @@ from holdfast.retention.fisher import SavedFisher, choose_rows, diagonal_fisher
 from holdfast.retention.methods.ewc import EWC
 from holdfast.retention.protocol import RetentionMethod
 from holdfast.retention.registry import parse_retention
-from holdfast.training import host as host_module
-from holdfast.training.host import TrainerHost
+from holdfast.training import method_services as host_module
+from holdfast.training.method_services import TrainerServices
 from tiny import build_model, random_fisher
 
 OLD = [{"prompt": f"Old question {i}?", "completion": f" Old answer {i} is {i * i}, as ever."} for i in range(12)]
@@ -35,8 +35,8 @@ def trainer_with(folder: Path, *retain: RetentionMethod, **settings):
     return make_trainer(folder, retain, **settings)
 
 
-def host_of(trainer) -> TrainerHost:
-    return TrainerHost(trainer, lambda text: None)
+def host_of(trainer) -> TrainerServices:
+    return TrainerServices(trainer, lambda text: None)
 
 
 def parameters(trainer) -> dict[str, torch.Tensor]:

@@ -50,11 +50,11 @@ def stepped(optimizer, named, steps, *, fraction=0.3, skip=lambda step: False):
         step = StepInfo(
             step=t, total_steps=steps, learning_rates=rates, optimizer_state=state_by_name(optimizer, named)
         )
-        active.add_gradient(named, step)
+        active.gradient(named, step)
         if not skip(t):
             optimizer.step()
         optimizer.zero_grad()
-        active.after_step(named, step)
+        active.weights(named, step)
     return active
 
 
@@ -122,4 +122,4 @@ def test_an_optimiser_of_the_users_is_looked_at_in_the_first_step():
     named = parameters()
     active = MoFO().start(Anchors(named))
     with pytest.raises(ConfigError, match="got one that cannot be looked into"):
-        active.add_gradient(named, StepInfo(step=1, total_steps=1))
+        active.gradient(named, StepInfo(step=1, total_steps=1))

@@ -51,7 +51,7 @@ def test_gradient_and_figures_are_the_penaltys(dtype, where, weighted):
     wanted = torch.autograd.grad(penalty, list(leaves.values()))
     held = [t if t is None or where == "memory" else unnamed_file(t) for t in (anchor, importance)]
     pull = Pull(held[0], importance=held[1], strength=0.7, prefix="l2")
-    pull.add_gradient(named, step(grad_scale=8.0))
+    pull.gradient(named, step(grad_scale=8.0))
     for (name, parameter), gradient in zip(named.items(), wanted, strict=True):
         torch.testing.assert_close(
             parameter.grad.double(),
@@ -77,9 +77,9 @@ def test_decoupled_moves_the_weights_by_rate_times_strength(weighted):
         {n: t.detach().clone() for n, t in x.items()} for x in (named, {n: p.grad for n, p in named.items()})
     )
     pull = Pull(anchor, importance=importance, strength=3.0, decoupled=True, prefix="l2")
-    pull.add_gradient(named, step(learning_rates=rates))
+    pull.gradient(named, step(learning_rates=rates))
     assert all(torch.equal(p.grad, gradients[n]) and torch.equal(p.detach(), before[n]) for n, p in named.items())
-    pull.after_step(named, step(learning_rates=rates))
+    pull.weights(named, step(learning_rates=rates))
     for name, parameter in named.items():
         share = (rates[name] * 3.0 * (importance[name] if weighted else torch.ones(()))).clamp(max=1.0)
         torch.testing.assert_close(
@@ -92,7 +92,7 @@ def test_decoupled_moves_the_weights_by_rate_times_strength(weighted):
 def test_a_gradient_that_is_not_there_stays_away():
     named, anchor = parameters(torch.float32), tensors(2)
     named["b.weight"].grad = None
-    Pull(anchor, strength=1.0, prefix="l2").add_gradient(named, step())
+    Pull(anchor, strength=1.0, prefix="l2").gradient(named, step())
     assert named["b.weight"].grad is None and named["a.weight"].grad is not None
 
 
@@ -102,10 +102,10 @@ def test_a_transposed_parameter_gets_its_gradient():
     weight = torch.nn.Parameter(torch.randn(30, 20).t())
     weight.grad = torch.zeros(30, 20).t()
     anchor = {"w": torch.zeros(20, 30)}
-    Pull(anchor, strength=2.0, prefix="l2").add_gradient({"w": weight}, step())
+    Pull(anchor, strength=2.0, prefix="l2").gradient({"w": weight}, step())
     torch.testing.assert_close(weight.grad, 2 * weight.detach())
     held = weight.detach().clone()
-    Pull(anchor, strength=2.0, decoupled=True, prefix="l2").after_step({"w": weight}, step(learning_rates={"w": 0.1}))
+    Pull(anchor, strength=2.0, decoupled=True, prefix="l2").weights({"w": weight}, step(learning_rates={"w": 0.1}))
     torch.testing.assert_close(weight.detach(), 0.8 * held)
 
 
@@ -116,9 +116,9 @@ def test_importance_of_another_shape_is_refused():
         match=r"The Fisher information of ewc does not fit .*\n.*b\.weight: expected \(37, 11\), the "
         r"checkpoint has \(11, 37\)",
     ):
-        Pull(
-            tensors(2), importance=tensors(3) | {"b.weight": torch.ones(11, 37)}, strength=1.0, prefix="ewc"
-        ).add_gradient(named, step())
+        Pull(tensors(2), importance=tensors(3) | {"b.weight": torch.ones(11, 37)}, strength=1.0, prefix="ewc").gradient(
+            named, step()
+        )
 
 
 def test_the_rate_is_that_of_the_step_just_taken(tmp_path):

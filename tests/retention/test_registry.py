@@ -14,6 +14,7 @@ from holdfast.retention.methods.self_replay import SelfReplay
 from holdfast.retention.methods.sfa import SequentialAveraging
 from holdfast.retention.methods.token_weighting import TokenWeighting
 from holdfast.retention.presets import PRESETS
+from holdfast.retention.protocol import OLD_DATA
 from holdfast.retention.registry import METHODS, parse_retention, retention
 
 
@@ -103,7 +104,7 @@ def test_a_preset_stands_for_its_methods(entry):
 def test_auto_is_what_was_found_without_old_data():
     found = retention("auto")
     assert [m.name for m in found] == ["self_replay", "label_annealing", "wise_ft"]
-    assert not any(m.old_data for m in found) and not found[0].ce and found[0].prompts == "start"
+    assert not any(OLD_DATA in m.needs for m in found) and not found[0].ce and found[0].prompts == "start"
     [mine, *_] = retention({"auto": {"fraction": 0.3, "prompts": "target", "samples": 64, "max_new_tokens": 48}})
     assert mine == SelfReplay(fraction=0.3, ce=False, prompts="target", samples=64, max_new_tokens=48)
 

@@ -204,7 +204,7 @@ def test_the_share_is_of_what_is_trained_on(strategy: str, tmp_path: Path) -> No
 
 def test_another_forward_with_the_same_weights_is_another_start() -> None:
     """All of a configuration that a forward pass depends on is in the key, not only what some architectures have."""
-    from holdfast.training.data_host import StartModel
+    from holdfast.training.data_services import StartModel
 
     model = build_model()
     first = StartModel(model, adapter=None, first=True).key

@@ -69,11 +69,11 @@ def stream(prompts: Sequence[Sequence[int]] = PROMPTS, **changes: Any) -> Stream
 
 
 def drawn(
-    folder: Path, tokens: float, *, draw: Any = writes, host: Any = None, of: Stream | None = None, **changes: Any
+    folder: Path, tokens: float, *, draw: Any = writes, services: Any = None, of: Stream | None = None, **changes: Any
 ) -> Drawn:
     settings: dict[str, Any] = {"filters": Filters(), "most": None, "max_dropped": 0.5, "advice": "Ask otherwise."}
     drawing = Drawing(
-        host=host or FakeHost(), stream=of or stream(), draw=draw, folder=folder, **{**settings, **changes}
+        services=services or FakeHost(), stream=of or stream(), draw=draw, folder=folder, **{**settings, **changes}
     )
     return drawing.until(lambda found: tokens - found.tokens)
 
@@ -98,9 +98,9 @@ def test_the_number_of_ranks_changes_nothing(tmp_path: Path) -> None:
             others = [self.drawing._batch(n) for n in self.drawing._wanted()[1:]]
             return [value, *others]
 
-    host = Three(world=3)
+    services = Three(world=3)
     drawing = Drawing(
-        host=host,  # type: ignore[arg-type]
+        services=services,  # type: ignore[arg-type]
         stream=stream(),
         filters=Filters(),
         draw=writes,
@@ -109,7 +109,7 @@ def test_the_number_of_ranks_changes_nothing(tmp_path: Path) -> None:
         max_dropped=0.5,
         advice="",
     )
-    host.drawing = drawing  # type: ignore[attr-defined]
+    services.drawing = drawing  # type: ignore[attr-defined]
     found = drawing.until(lambda d: 250 - d.tokens)
     one = drawn(tmp_path / "one", 250)
     assert found.kept == one.kept and found.new > one.new, "the last round draws more than is used"
@@ -138,9 +138,9 @@ def test_damaged_batches_are_drawn_again(tmp_path: Path) -> None:
     lines = rows_of(file)
     lines[0]["ids"][0][0] += 1
     jsonl(file, lines)
-    host, again = FakeHost(), Counting()
-    assert drawn(tmp_path, 100, draw=again, host=host).kept == first.kept and len(again.asked) == 1
-    assert "1 damaged batch(es)" in host.said[0]
+    services, again = FakeHost(), Counting()
+    assert drawn(tmp_path, 100, draw=again, services=services).kept == first.kept and len(again.asked) == 1
+    assert "1 damaged batch(es)" in services.said[0]
 
 
 def test_a_second_run_waits_and_finds(tmp_path: Path) -> None:
@@ -155,12 +155,12 @@ def test_a_second_run_waits_and_finds(tmp_path: Path) -> None:
     thread = threading.Thread(target=lambda: first.append(drawn(tmp_path, 100, draw=slow)))
     thread.start()
     assert began.wait(20)
-    host, second = FakeHost(), Counting()
+    services, second = FakeHost(), Counting()
     timer = threading.Timer(0.3, goes_on.set)
     timer.start()
-    found = drawn(tmp_path, 100, draw=second, host=host)
+    found = drawn(tmp_path, 100, draw=second, services=services)
     thread.join()
-    assert found.kept == first[0].kept and not second.asked and "waiting" in host.said[0]
+    assert found.kept == first[0].kept and not second.asked and "waiting" in services.said[0]
 
 
 def test_what_is_left_out_is_counted_and_draws_nothing_again(tmp_path: Path) -> None:

@@ -149,14 +149,14 @@ def test_tau_is_the_median_of_the_step_before(tmp_path):
         gradient_accumulation_steps=2,
     )
     means = []
-    seen = trainer._weigher.saw_losses
+    seen = trainer._weigher.after_loss
 
     def watched(inputs, labels, ce):
         seen(inputs, labels, ce)
         trained = (labels[:, 1:] != -100).sum(1)
         means.append((ce.sum(1) / trained).tolist())
 
-    trainer._weigher.saw_losses = watched
+    trainer._weigher.after_loss = watched
     trainer.train()
     assert len(means) == 4
     first, second = (sorted([*means[i], *means[i + 1]]) for i in (0, 2))
@@ -170,16 +170,15 @@ def test_tau_is_the_median_of_the_step_before(tmp_path):
 
 def test_a_step_of_no_weight_is_no_end(tmp_path):
     """Rows that all surprise the start may come together by chance; from the beginning on they do not."""
-    from holdfast.retention.protocol import TokenWeights
 
     def trained(weightless, **settings):
         trainer = make_trainer(tmp_path, {"token_weighting": {"kind": "eaft"}}, **settings)
 
-        def weigh(inputs, labels):
-            value = 0.0 if trainer.state.global_step in weightless else 1.0
-            return TokenWeights(given_BS=torch.full(labels[:, 1:].shape, value))
+        def weigh(batch):
+            value = 0.0 if batch.step - 1 in weightless else 1.0
+            batch.weigh(torch.full(batch.labels_BT[:, 1:].shape, value))
 
-        trainer._weigher.token_weights = weigh
+        trainer._losses = [weigh]
         trainer.train()
         return trainer
 

@@ -12,7 +12,7 @@ from datasets import Dataset
 from data_files import jsonl
 from holdfast.cli.main import main
 from holdfast.records.run import RunFolder
-from holdfast.training.hosts import trained_by_row
+from holdfast.training.trainers import trained_by_row
 from tiny import build_model, build_tokenizer
 
 CHAT = "{% for m in messages %}<{{ m.role }}>{{ m.content.split('</think>')[-1] }}<|end|>{% endfor %}"

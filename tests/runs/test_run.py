@@ -233,7 +233,7 @@ def test_a_local_harness_task_before_and_after(place: Path) -> None:
 def test_trained_tokens_are_the_labels_that_count():
     from datasets import Dataset
 
-    from holdfast.training.hosts import trained_tokens
+    from holdfast.training.trainers import trained_tokens
 
     rows = Dataset.from_dict({"input_ids": [[1, 2, 3], [4], [5, 6]], "labels": [[-100, 2, 3], [-100], [5, 6]]})
     assert trained_tokens(rows) == 4

@@ -19,7 +19,7 @@ from holdfast.runs.config import train_config
 from holdfast.runs.dry_run import look
 from holdfast.runs.plan_text import drawn_before
 from holdfast.runs.run import _Run, train
-from holdfast.training.data_host import TrainerDataHost
+from holdfast.training.data_services import TrainerDataServices
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def run_of(settings: dict[str, Any]) -> tuple[RunFolder, str]:
 def test_a_run_stopped_while_it_draws_goes_on_and_is_held_to_its_rows(
     settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    draws = TrainerDataHost.continued
+    draws = TrainerDataServices.continued
     asked: list[int] = []
 
     def counted(self: Any, prompts: Any, *, seed: int, **how: Any) -> Any:
@@ -54,7 +54,7 @@ def test_a_run_stopped_while_it_draws_goes_on_and_is_held_to_its_rows(
         return draws(self, prompts, seed=seed, **how)
 
     with monkeypatch.context() as patch:
-        patch.setattr(TrainerDataHost, "continued", counted)
+        patch.setattr(TrainerDataServices, "continued", counted)
         with pytest.raises(Interrupted, match="The same command continues"):
             run_of(settings)
     with monkeypatch.context() as patch:
@@ -68,7 +68,7 @@ def test_a_run_stopped_while_it_draws_goes_on_and_is_held_to_its_rows(
     kept = file.read_text()
     with monkeypatch.context() as patch:  # another device draws other samples
         patch.setattr(
-            TrainerDataHost, "continued", lambda self, p, *, seed, **how: draws(self, p, seed=seed + 1, **how)
+            TrainerDataServices, "continued", lambda self, p, *, seed, **how: draws(self, p, seed=seed + 1, **how)
         )
         shutil.rmtree(file.parent)
         with pytest.raises(RunFolderError, match="samples are others than those that the run"):

@@ -119,7 +119,7 @@ def test_a_continued_run_ends_where_it_would_have(settings: dict[str, Any], at: 
 
 
 def test_killed_between_the_end_and_the_saving(settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    from holdfast.training.hosts import SFTRetentionTrainer
+    from holdfast.training.trainers import SFTRetentionTrainer
 
     whole = run_of(settings)
     other = {**settings, "output_dir": "other", "save_strategy": "steps", "save_steps": 3}

@@ -75,7 +75,7 @@ def test_a_method_that_ends_training_cannot_take_an_earlier_checkpoint(settings:
 def test_held_out_rows_that_changed_are_refused(settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """They choose the result, as the training data makes it."""
     from holdfast.errors import RunFolderError
-    from holdfast.training.hosts import SFTRetentionTrainer
+    from holdfast.training.trainers import SFTRetentionTrainer
 
     def killed(self: Any) -> None:
         raise Interrupted("killed")

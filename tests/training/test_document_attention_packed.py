@@ -162,7 +162,7 @@ def test_sharded_and_compiled_models_cannot_run_documents_alone(monkeypatch):
 
 def test_a_model_in_memory_is_refused_where_its_documents_cannot_be_run_alone(tmp_path, monkeypatch):
     model = small("bloom")
-    monkeypatch.setattr("holdfast.training.hosts.may_run_alone", lambda settings: False)
+    monkeypatch.setattr("holdfast.training.trainers.may_run_alone", lambda settings: False)
     for setting in ("packing", "padding_free"):
         with pytest.raises(ConfigError, match=f"{setting}: expected false, because BloomForCausalLM .* see each other"):
             make_trainer(tmp_path, model=model, data=Dataset.from_dict({"text": SENTENCES}), **{setting: True})

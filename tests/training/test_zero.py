@@ -92,9 +92,7 @@ def test_parts_are_views_of_the_flat_weights(engine):
 def test_gradients_are_what_the_engine_steps_with(engine):
     parts = ZeroParts(engine)
     l2 = L2(coefficient=0.5).start(Anchors({n: torch.zeros_like(p) for n, p in engine.module.named_parameters()}))
-    parts.before_step(
-        lambda: l2.add_gradient(parts.named, StepInfo(step=1, total_steps=2, grad_scale=parts.loss_scale()))
-    )
+    parts.before_step(lambda: l2.gradient(parts.named, StepInfo(step=1, total_steps=2, grad_scale=parts.loss_scale())))
     engine.step()
     assert engine.module.a._hp_mapping.gradient.tolist() == [10.0, 22.0]  # + 0.5 * 4 * weight
     assert engine.module.b._hp_mapping.gradient.tolist() == [5.0, 8.0, 11.0, 99.0]  # only this rank's share of it
@@ -142,7 +140,7 @@ def test_an_average_follows_the_parts_and_is_gathered(engine):
     named = {n: torch.full_like(p, 2.0) for n, p in engine.module.named_parameters()}
     parts = ZeroParts(engine)
     ema = ExponentialAverage(decay=0.5).start(Anchors(named))
-    ema.after_step(parts.named, StepInfo(step=1, total_steps=2))
+    ema.weights(parts.named, StepInfo(step=1, total_steps=2))
     state = ema.state_dict()
     assert state["a"].tolist() == [1.0, 1.5] and gathered(state["a"]).tolist() == [
         [0.0, 0.0, 0.0],

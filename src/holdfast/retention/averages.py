@@ -98,7 +98,7 @@ class Average(Passive):
         )
         self.count = 0
 
-    def after_step(self, named: NamedParams, step: StepInfo) -> None:
+    def weights(self, named: NamedParams, step: StepInfo) -> None:
         from holdfast.checkpoints.live import lerp_
         from holdfast.checkpoints.live_tensors import checkpoint_names
 

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from holdfast.checkpoints.reader import CheckpointReader
     from holdfast.retention.anchor import Kept
     from holdfast.retention.protocol import NamedParams
-    from holdfast.retention.services import Host
+    from holdfast.retention.services import Services
 
 FILE, RECORD = "fisher.safetensors", "fisher.json"
 KIND = "diagonal Fisher information"
@@ -74,12 +74,12 @@ class Diagonal(NamedTuple):
 
 
 def diagonal_fisher(
-    host: Host, named: NamedParams, rows: Dataset, *, sampled: bool, seed: int, label: str = "the data"
+    services: Services, named: NamedParams, rows: Dataset, *, sampled: bool, seed: int, label: str = "the data"
 ) -> Diagonal:
     """The diagonal Fisher information of a model on rows; the same on all ranks, which all have to call it.
 
     Args:
-        host: gives the gradients, sample by sample, and sums over ranks.
+        services: gives the gradients, sample by sample, and sums over ranks.
         named: the parameters it is wanted of.
         rows: tokenised, `input_ids` and `labels`, each with a trained token.
         sampled: labels drawn from the model instead of the rows' own.
@@ -101,14 +101,14 @@ def diagonal_fisher(
     counts = {"samples": 0, "tokens": 0}
     bar = (
         progress(f"Fisher information of {label}", total=len(rows))
-        if host.first()
+        if services.first()
         else contextlib.nullcontext(lambda amount: None)
     )
     with bar as advance:
         processes = {"processes": torch.ones((), dtype=torch.int64, device=next(iter(sums.values())).device)}
-        host.sum_(processes)
+        services.sum_(processes)
         try:
-            for tokens, gradients in host.sample_gradients(rows, sampled=sampled, seed=seed):
+            for tokens, gradients in services.sample_gradients(rows, sampled=sampled, seed=seed):
                 for name, gradient in gradients.items():
                     if name in sums:
                         gradient = gradient.detach().to(sums[name].dtype)
@@ -121,8 +121,8 @@ def diagonal_fisher(
                 f"The Fisher information of {label} cannot be computed: the model's logits are not finite ({error})."
             ) from error
     together = {name: torch.tensor(count, device=processes["processes"].device) for name, count in counts.items()}
-    host.sum_(together)
-    host.sum_(sums)
+    services.sum_(together)
+    services.sum_(sums)
     samples, tokens = int(together["samples"]), int(together["tokens"])
     if tokens == 0:
         raise DataError(
@@ -174,13 +174,13 @@ def made_of(
     return {**made, "made_of": fingerprint(made, length=16)}
 
 
-def all_ranks(host: Host, named: NamedParams, yes: bool) -> bool:
+def all_ranks(services: Services, named: NamedParams, yes: bool) -> bool:
     """Whether it is so on every rank; all ranks have to ask, and none goes on before all have."""
     import torch
 
     device = next(iter(named.values())).device
     votes = {"yes": torch.tensor(int(yes), device=device), "ranks": torch.tensor(1, device=device)}
-    host.sum_(votes)
+    services.sum_(votes)
     return int(votes["yes"]) == int(votes["ranks"])
 
 

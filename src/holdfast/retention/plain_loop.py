@@ -26,12 +26,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 from holdfast.errors import ConfigError
 from holdfast.retention.anchor import Anchors
-from holdfast.retention.protocol import ActiveMethod, RetentionMethod, StepInfo, in_turn
+from holdfast.retention.protocol import OPTIMIZER_STATE, ActiveMethod, RetentionMethod, StepInfo, in_turn
 
 if TYPE_CHECKING:
     import torch
 
-    from holdfast.retention.services import Host
+    from holdfast.retention.services import Services
 
 PLACES = ("gradient", "weights")
 """Where methods of a plain loop may keep memory."""
@@ -59,7 +59,7 @@ def attach_retention(
     active_methods = [method for method in methods if not method.off]
     problems: list[str] = []
     for method in active_methods:
-        if method.place not in PLACES or method.by_parameter:
+        if method.place not in PLACES or OPTIMIZER_STATE in method.needs:
             problems.append(
                 f"{method.name}: expected a method that acts on gradients or weights alone, as l2, ewc, sfa, wise_ft "
                 f"and ema do; {method.name} needs more than a plain loop offers. Use 'holdfast train'."
@@ -73,7 +73,7 @@ def attach_retention(
     anchors = Anchors(named)
     started = [method.start(anchors) for method in active_methods]
     for active in started:
-        active.prepare(cast("Host", _NoServices()))
+        active.prepare(cast("Services", _NoServices()))
     return AttachedRetention(in_turn(active_methods, started), named, optimizer, total_steps)
 
 
@@ -95,13 +95,13 @@ class AttachedRetention:
         self._step += 1
         info = self._info()
         for method in self._active:
-            method.add_gradient(self._named, info)
+            method.gradient(self._named, info)
 
     def after_step(self) -> None:
         """Changes the weights as the methods do; call it once after each optimiser step."""
         info = self._info()
         for method in self._active:
-            method.after_step(self._named, info)
+            method.weights(self._named, info)
 
     def _info(self) -> StepInfo:
         rate_of = {id(p): float(group["lr"]) for group in self._optimizer.param_groups for p in group["params"]}

@@ -4,13 +4,14 @@ Memory is kept in one of four places, and a method says in which by the hook it 
 
 | place | hook | when it acts | methods |
 |---|---|---|---|
-| the data | `transform_data`, or `make_data` where it takes the start model | once, before training, on tokenised
-examples | replay, multitask; self-replay |
-| the loss | `token_loss`, or `token_weights` of the active method | every micro-batch, on every trained token | label
-annealing, token weighting |
-| the gradient | `add_gradient` of the active method | once an optimiser step, before clipping | L2, EWC |
-| the weights | `after_step` of the active method | once an optimiser step, after the optimiser, before log, evaluation
+| the data | `training_data` | once, before training, on tokenised examples | replay, multitask, self-replay |
+| the loss | `loss` of the active method | every micro-batch of training, inside the model's forward | token weighting |
+| the gradient | `gradient` of the active method | once an optimiser step, before clipping | L2, EWC |
+| the weights | `weights` of the active method | once an optimiser step, after the optimiser, before log, evaluation
 and save | SFA, WiSE-FT, EMA |
+
+Label annealing's divergence from the frozen start is declared instead (`token_loss`): the loss op computes it in the
+same pass as the cross-entropy.
 
 A method is a frozen dataclass of plain parameters: equal parameters, equal method, usable in any number of runs. What a
 run needs to remember (anchors, counters) lives in the `ActiveMethod` that `start` returns, so no state leaks from one
@@ -30,28 +31,43 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from holdfast.config.declare import deciding, settings_of
-from holdfast.retention.services import DataHost, Draws, Host, PrepareData, StepFigures
+from holdfast.errors import ConfigError
+from holdfast.retention.services import DataServices, Draws, LossBatch, Services, StepFigures
 from holdfast.support.own_code import is_ours
 
 if TYPE_CHECKING:
     import torch
     from datasets import Dataset
 
-    from holdfast.ops.annealing import Weighting
     from holdfast.retention.anchor import Anchors
 
 NamedParams = Mapping[str, "torch.Tensor"]
 """Trainable parameters by their name in the model."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class TokenWeights:
-    """Factors of the cross-entropies of a micro-batch's tokens; the product of the two."""
-
-    given_BS: torch.Tensor | None = None
-    """`[B, T-1]` float, at least 0, at t that of the token at t + 1; None: 1."""
-    weighting: Weighting | None = None
-    """What the loss op computes itself; None: 1."""
+OLD_DATA = "old data"
+INITIAL_MODEL = "the initial model while data is made"
+WHOLE_DOCUMENTS = "whole documents"
+TOKEN_WEIGHTS = "weights of tokens"
+LOSS_TERM = "a loss term of its own"
+STEP_FIGURES = "figures of the step"
+OPTIMIZER_STATE = "the optimizer's state of each parameter"
+ADAMW = "PyTorch's AdamW"
+LAST_STEP = "the last step"
+NEEDS: Mapping[str, str] = {
+    OLD_DATA: "reads data of earlier tasks",
+    INITIAL_MODEL: "the model of before writes training data, so it has to be whole in each process",
+    WHOLE_DOCUMENTS: "looks at documents as wholes, which packing must not cut",
+    TOKEN_WEIGHTS: "weighs the cross-entropies of tokens, which one method of a run may",
+    LOSS_TERM: "adds to the loss of tokens, so the host has to compute that loss",
+    STEP_FIGURES: "`weights` gets the step's mean cross-entropy and KL",
+    OPTIMIZER_STATE: "looks at what the optimizer keeps of a parameter, which DeepSpeed's flat one cannot tell",
+    ADAMW: "works with `optim: adamw_torch` and `adamw_torch_fused` alone",
+    LAST_STEP: "changes the weights after the last step, so that no earlier checkpoint is its result",
+}
+"""What a method may need of its run (`RetentionMethod.needs`), and what that means."""
+ADAMW_NAMES = ("adamw_torch", "adamw_torch_fused")
+"""The values of `optim` that `ADAMW` stands for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +75,7 @@ class StepInfo:
     """Where training stands when a hook is called."""
 
     step: int
-    """The optimiser step being taken (in `add_gradient`) or just taken (in `after_step`), counted from 1."""
+    """The optimiser step being taken (in `gradient`) or just taken (in `weights`), counted from 1."""
     total_steps: int
     """Optimiser steps of the whole run."""
     grad_scale: float = 1.0
@@ -71,10 +87,10 @@ class StepInfo:
     beside the settings of its group (such as `weight_decay`) and under "optimizer" the class's name; None where the
     host cannot."""
     learning_rates: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    """By parameter: the rate that the optimiser step uses (in `add_gradient`) or has used (in `after_step`)."""
+    """By parameter: the rate that the optimiser step uses (in `gradient`) or has used (in `weights`)."""
     figures: StepFigures | None = None
-    """In `after_step`: what the step's tokens gave, over accumulation and ranks; only for methods whose active form has
-    `wants_figures`."""
+    """In `weights`: what the step's tokens gave, over accumulation and ranks; only for methods that need
+    `STEP_FIGURES`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,27 +151,30 @@ class ActiveMethod(Protocol):
 
     strength: float | None
     """The coefficient in force, which `budget` adapts during the run; None: there is nothing to adapt."""
-    wants_figures: bool
-    """Whether `after_step` is to get the step's figures."""
 
-    def prepare(self, host: Host) -> None:
+    def prepare(self, services: Services) -> None:
         """Called once, when the trainer is complete and before a checkpoint is loaded or the first step is taken; the
         model is the start still."""
 
-    def add_gradient(self, named: NamedParams, step: StepInfo) -> None:
+    def loss(self, batch: LossBatch) -> torch.Tensor | None:
+        """Called in every micro-batch of training, inside the model's forward, of methods that need `LOSS_TERM` or
+        `TOKEN_WEIGHTS`.
+
+        Returns:
+            `[]`, a sum over the micro-batch's trained tokens, differentiable: the host divides it by the trained
+            tokens of the whole step, over accumulation and ranks, and adds it to the loss. None: nothing to add.
+        """
+
+    def after_loss(self, inputs: Mapping[str, Any], labels_BT: torch.Tensor, ce_BS: torch.Tensor) -> None:
+        """Called after it, of methods that need `TOKEN_WEIGHTS`: the model's own cross-entropies, `[B, T-1]`, at t that
+        of the token at t + 1, 0 where that is not trained."""
+
+    def gradient(self, named: NamedParams, step: StepInfo) -> None:
         """Adds to `p.grad` in place; called once an optimiser step with all gradients accumulated and reduced, before
         clipping."""
 
-    def after_step(self, named: NamedParams, step: StepInfo) -> None:
+    def weights(self, named: NamedParams, step: StepInfo) -> None:
         """Changes parameters in place; called once an optimiser step, before anything logs, evaluates or saves."""
-
-    def token_weights(self, inputs: dict[str, Any], labels_BT: torch.Tensor) -> TokenWeights:
-        """Called before every micro-batch of training, of methods with `weighs_tokens`: its inputs and `[B, T]`
-        labels."""
-
-    def saw_losses(self, inputs: dict[str, Any], labels_BT: torch.Tensor, ce_BS: torch.Tensor) -> None:
-        """Called after it, of the same methods: the model's own cross-entropies, `[B, T-1]`, at t that of the token at
-        t + 1, 0 where that is not trained."""
 
     def metrics(self, named: NamedParams) -> dict[str, float]:
         """Figures to log, computed only when a step is logged."""
@@ -171,18 +190,17 @@ class Passive:
     """An `ActiveMethod` that does nothing; a base for those that use one hook."""
 
     strength: float | None = None
-    wants_figures = False
 
-    def prepare(self, host: Host) -> None: ...
+    def prepare(self, services: Services) -> None: ...
 
-    def add_gradient(self, named: NamedParams, step: StepInfo) -> None: ...
+    def loss(self, batch: LossBatch) -> torch.Tensor | None:
+        return None
 
-    def after_step(self, named: NamedParams, step: StepInfo) -> None: ...
+    def after_loss(self, inputs: Mapping[str, Any], labels_BT: torch.Tensor, ce_BS: torch.Tensor) -> None: ...
 
-    def token_weights(self, inputs: dict[str, Any], labels_BT: torch.Tensor) -> TokenWeights:
-        return TokenWeights()
+    def gradient(self, named: NamedParams, step: StepInfo) -> None: ...
 
-    def saw_losses(self, inputs: dict[str, Any], labels_BT: torch.Tensor, ce_BS: torch.Tensor) -> None: ...
+    def weights(self, named: NamedParams, step: StepInfo) -> None: ...
 
     def metrics(self, named: NamedParams) -> dict[str, float]:
         return {}
@@ -248,33 +266,21 @@ class RetentionMethod:
     """Paper and section; a user's own method may have none."""
     place: ClassVar[str]
     """Where memory is kept: "data", "loss", "gradient" or "weights"."""
-    old_data: ClassVar[str] = ""
-    """Which old data it needs, in a few words such as "yes" or "once, for the Fisher information"; empty: none."""
-    at_last_step: ClassVar[bool] = False
-    """Whether it changes the weights after the last step, so that no earlier checkpoint is its result."""
-    turn: ClassVar[int] = 0
+    hook_order: ClassVar[int] = 0
     """When its hooks come within a step among those of the run's methods: the smallest first, equal ones in the order
     in which they were given."""
     repeatable: ClassVar[bool] = False
     """Whether a run may hold the method twice."""
-    stacks: ClassVar[bool] = False
+    shares_mixture: ClassVar[bool] = False
     """Whether its `fraction` is a share of the whole mixture, to be added up with those of others."""
-    weighs_tokens: ClassVar[bool] = False
-    """Whether its active form gives the weights of tokens' cross-entropies; one method of a run may."""
     origin: ClassVar[Origin | None] = None
     """Set for methods from outside of the package when they are found."""
-    gives: ClassVar[str] = ""
+    row_source: ClassVar[str] = ""
     """Which of `ORIGINS` the rows are of that it mixes in; empty: none but new ones."""
-    by_parameter: ClassVar[bool] = False
-    """Whether it has the optimiser step on some parameters and not on others, or looks at what it keeps of them, which
-    DeepSpeed's flattened optimiser does not know."""
-    optimizers: ClassVar[tuple[str, ...]] = ()
-    """The values of `optim` that it works with; empty: any."""
 
-    @property
-    def by_document(self) -> bool:
-        """Whether it looks at documents as wholes, which packing must not cut."""
-        return False
+    needs: ClassVar[frozenset[str]] = frozenset()
+    """What it needs of its run: keys of `NEEDS`; a host that lacks one of them refuses the method. A property where
+    parameters decide it."""
 
     @property
     def off(self) -> bool:
@@ -358,14 +364,10 @@ class RetentionMethod:
         """
         return []
 
-    def transform_data(self, train: Dataset, *, prepare: PrepareData, seed: int) -> tuple[Dataset, dict[str, Any]]:
-        """Tokenised training data in, tokenised training data out, and what to record of it. The default returns
-        `train` itself."""
-        return train, {}
-
-    def make_data(self, train: Dataset, host: DataHost) -> tuple[Dataset, dict[str, Any]]:
-        """`transform_data` with the start model at hand; hosts call this one. The default passes on to the other."""
-        return self.transform_data(train, prepare=host.prepare, seed=host.seed)
+    def training_data(self, rows: Dataset, services: DataServices) -> tuple[Dataset, dict[str, Any]]:
+        """Tokenised training data in, tokenised training data out, and what to record of it. The default returns `rows`
+        itself."""
+        return rows, {}
 
     def check_data(self, tokenizer: Any) -> None:
         """Reads the rows that the method names, for their mistakes, before anything slow.
@@ -412,11 +414,11 @@ def stacked(methods: Sequence[RetentionMethod]) -> list[RetentionMethod]:
     needs `f_i / (1 - sum of the later f)` of the mixture that stands when it is added. Other methods of the data come
     first for the same reason.
     """
-    methods = [m for m in methods if not m.stacks] + [m for m in methods if m.stacks]
+    methods = [m for m in methods if not m.shares_mixture] + [m for m in methods if m.shares_mixture]
     later = 0.0
     found: list[RetentionMethod] = []
     for method in reversed(methods):
-        if method.stacks:
+        if method.shares_mixture:
             share = method.replayed()
             found.append(dataclasses.replace(method, fraction=share / (1 - later)))  # type: ignore[call-arg]
             later += share
@@ -426,14 +428,27 @@ def stacked(methods: Sequence[RetentionMethod]) -> list[RetentionMethod]:
 
 
 def in_turn(methods: Sequence[RetentionMethod], active: Sequence[ActiveMethod]) -> list[ActiveMethod]:
-    """What a run's methods hold, in the order of their hooks within a step (`RetentionMethod.turn`): the same however
-    they were listed, unless two have the same turn."""
-    return [a for _, a in sorted(zip(methods, active, strict=True), key=lambda pair: pair[0].turn)]
+    """What a run's methods hold, in the order of their hooks within a step (`RetentionMethod.hook_order`): the same
+    however they were listed, unless two have the same place in it."""
+    return [a for _, a in sorted(zip(methods, active, strict=True), key=lambda pair: pair[0].hook_order)]
+
+
+def check_loss_hook(method: RetentionMethod, active: ActiveMethod) -> None:
+    """
+    Raises:
+        ConfigError: the method has a `loss` hook that nobody would call, because it does not say that it needs to.
+    """
+    own = getattr(type(active), "loss", Passive.loss) is not Passive.loss
+    if own and not method.needs & {LOSS_TERM, TOKEN_WEIGHTS}:
+        raise ConfigError(
+            f"{method.name}: expected LOSS_TERM or TOKEN_WEIGHTS in its needs beside a loss hook, got "
+            f"{sorted(method.needs)}. Declare which: needs = frozenset({{LOSS_TERM}})."
+        )
 
 
 def changes_data(method: RetentionMethod) -> bool:
     """Whether a method changes the training data, which then has to be rows that can be counted."""
-    return makes_data(method) or type(method).transform_data is not RetentionMethod.transform_data
+    return type(method).training_data is not RetentionMethod.training_data
 
 
 def marks_origins(methods: Iterable[RetentionMethod]) -> bool:
@@ -453,7 +468,7 @@ def packing_problem(methods: Iterable[RetentionMethod], strategy: str) -> list[s
         f"ends. bfd_split cuts only those longer than max_length, and each piece has a mean of its own; bfd leaves out "
         f"what is beyond."
         for m in held
-        if m.by_document
+        if WHOLE_DOCUMENTS in m.needs
     ]
     if marks_origins(held):
         found.append(
@@ -461,10 +476,3 @@ def packing_problem(methods: Iterable[RetentionMethod], strategy: str) -> list[s
             f"without regard to where they are from."
         )
     return found
-
-
-def makes_data(method: RetentionMethod) -> bool:
-    """Whether a method changes the training data by what the start model says; one that has `transform_data`, too, does
-    without the model."""
-    own, base = type(method), RetentionMethod
-    return own.make_data is not base.make_data and own.transform_data is base.transform_data

@@ -47,7 +47,7 @@ class Pull(Passive):
         self.decoupled, self.prefix = decoupled, prefix
         self._pieces: Pieces | None = None
 
-    def add_gradient(self, named: NamedParams, step: StepInfo) -> None:
+    def gradient(self, named: NamedParams, step: StepInfo) -> None:
         if self.decoupled or not self.strength:
             return
         for _, weight, gradient, others in self._each(named):
@@ -60,7 +60,7 @@ class Pull(Passive):
                 else:
                     gradient.copy_(_single(gradient).add_(pull, alpha=factor))  # rounded once
 
-    def after_step(self, named: NamedParams, step: StepInfo) -> None:
+    def weights(self, named: NamedParams, step: StepInfo) -> None:
         if not self.decoupled or not self.strength:
             return
         for name, weight, _, others in self._each(named):

@@ -285,7 +285,7 @@ def _combination_problems(methods: Sequence[RetentionMethod], presets: Sequence[
             )
         elif count > 1 and name not in repeatable:
             problems.append(f"'{name}' is given {count} times; expected once. Put all its parameters in one entry.")
-    share = sum(m.replayed() for m in methods if m.stacks)
+    share = sum(m.replayed() for m in methods if m.shares_mixture)
     if share >= 1:
         problems.append(
             f"the replay fractions add up to {share:g}; expected less than 1, so that some new data is left."
@@ -295,7 +295,7 @@ def _combination_problems(methods: Sequence[RetentionMethod], presets: Sequence[
 
 def _origin_problems(methods: Sequence[RetentionMethod]) -> list[str]:
     """Sentences about weights of rows that nothing mixes in, and about rows that nothing trains on."""
-    given = {m.gives for m in methods if m.gives}
+    given = {m.row_source for m in methods if m.row_source}
     terms = [(m.name, term) for m in methods if not m.off and (term := m.token_loss()) is not None]
     problems = [
         f"{name}.weight_{origin}: says something beside a method that mixes such rows in "
@@ -317,4 +317,4 @@ def _origin_problems(methods: Sequence[RetentionMethod]) -> list[str]:
 
 def _giving(origin: str) -> list[str]:
     """Names of the methods that mix in rows of an origin; for new ones, of those that mix in others."""
-    return [name for name, cls in METHODS.items() if cls.gives and origin in ("new", cls.gives)]
+    return [name for name, cls in METHODS.items() if cls.row_source and origin in ("new", cls.row_source)]

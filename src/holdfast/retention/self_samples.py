@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.errors import FolderBusy, ModelError
-from holdfast.retention.services import DataHost, Sample
+from holdfast.retention.services import DataServices, Sample
 from holdfast.support.files import fingerprint, write_json
 from holdfast.support.ledger import Ledger, read_ledger
 from holdfast.support.progress import progress
@@ -204,7 +204,7 @@ class Drawing:
     """One run's way through a stream.
 
     Args:
-        host: the run.
+        services: of the run.
         stream: which samples.
         filters: which of them count.
         draw: gives a batch, on any rank.
@@ -214,7 +214,7 @@ class Drawing:
         advice: what to do then.
     """
 
-    host: DataHost
+    services: DataServices
     stream: Stream
     filters: Filters
     draw: Draw
@@ -258,15 +258,15 @@ class Drawing:
         again."""
 
         def held() -> tuple[dict[int, dict[str, Any]], int] | None:
-            if self.host.rank != 0:
+            if self.services.rank != 0:
                 return None
             rows = read_ledger(self._file)
             whole = {int(k): r for k, r in rows.items() if r.get("sha256") == _checksum(r)}
             return whole, len(rows) - len(whole)
 
-        self._batches, damaged = self.host.gather(self.host.together(held))[0]
+        self._batches, damaged = self.services.gather(self.services.together(held))[0]
         if damaged:
-            self.host.say(f"Self-replay: {damaged} damaged batch(es) in {self._file} are drawn again.")
+            self.services.say(f"Self-replay: {damaged} damaged batch(es) in {self._file} are drawn again.")
 
     @contextlib.contextmanager
     def _ledger(self) -> Iterator[Ledger | None]:
@@ -276,18 +276,18 @@ class Drawing:
         while True:
 
             def attempt() -> Ledger | None:
-                if self.host.rank != 0:
+                if self.services.rank != 0:
                     return None
                 try:
                     return Ledger(self._file, keep=lambda row: {"key": row["key"]}).__enter__()
                 except FolderBusy:
                     return None
 
-            ledger = self.host.together(attempt)
-            if self.host.gather(ledger is not None)[0]:
+            ledger = self.services.together(attempt)
+            if self.services.gather(ledger is not None)[0]:
                 break
             if not said:
-                self.host.say(f"Self-replay: another run is drawing the same samples into {self.folder}; waiting.")
+                self.services.say(f"Self-replay: another run is drawing the same samples into {self.folder}; waiting.")
                 said = True
             time.sleep(0.5)
         try:
@@ -311,15 +311,15 @@ class Drawing:
     def _draw(self, ledger: Ledger | None, needed: Callable[[Drawn], float]) -> None:
         if not self._lacking(needed):
             return
-        host, began = self.host, time.monotonic()
-        host.say(f"Self-replay: drawing the start model's own text into {self.folder}")
+        services, began = self.services, time.monotonic()
+        services.say(f"Self-replay: drawing the start model's own text into {self.folder}")
         with self._bar(needed(self._found)) as advance:
             while self._lacking(needed):
                 before = needed(self._found)
                 numbers = self._wanted()
-                mine = numbers[host.rank] if host.rank < len(numbers) else None
-                row = host.together(functools.partial(self._batch, mine))
-                rows = [r for r in host.gather(row) if r is not None]
+                mine = numbers[services.rank] if services.rank < len(numbers) else None
+                row = services.together(functools.partial(self._batch, mine))
+                rows = [r for r in services.gather(row) if r is not None]
                 if ledger is not None:
                     ledger.add(rows)
                 for made in rows:
@@ -332,7 +332,7 @@ class Drawing:
 
     def _bar(self, total: float) -> Any:
         """A progress bar on the first rank."""
-        if self.host.rank != 0:
+        if self.services.rank != 0:
             return contextlib.nullcontext(lambda amount: None)
         return progress("Drawing the start model's own text", total=total)
 
@@ -340,7 +340,7 @@ class Drawing:
         """The next batches that are not there, at most one a rank."""
         found: list[int] = []
         number = self._next
-        while len(found) < self.host.world and (self.stream.batches is None or number < self.stream.batches):
+        while len(found) < self.services.world and (self.stream.batches is None or number < self.stream.batches):
             if number not in self._batches:
                 found.append(number)
             number += 1
@@ -391,7 +391,7 @@ class Drawing:
         found.kept.append(Kept(prompt=tuple(prompt), ids=sample.ids))
 
     def _text(self, ids: Sequence[int]) -> str:
-        return str(self.host.tokenizer.decode(list(ids), skip_special_tokens=True))
+        return str(self.services.tokenizer.decode(list(ids), skip_special_tokens=True))
 
     def _refuse(self, *, least: int) -> None:
         found = self._found

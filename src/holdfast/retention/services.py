@@ -1,12 +1,12 @@
-"""What a run offers to its retention methods: to those that make data (`DataHost`), and to those that look at the model
-or at other data (`Host`).
+"""What a run offers to its retention methods: while they make data (`DataServices`), in every micro-batch
+(`LossBatch`), and wherever they look at the model or at other data (`Services`).
 
 This module imports no torch, so that a command line can list the methods quickly.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     import torch
     from datasets import Dataset
 
+    from holdfast.ops.annealing import Weighting
+    from holdfast.ops.heads import Head
     from holdfast.retention.protocol import ActiveMethod, NamedParams
 
 PrepareData = Callable[[str], "Dataset"]
@@ -61,9 +63,9 @@ class Draws:
     """Samples at once."""
 
 
-class DataHost(Protocol):
+class DataServices(Protocol):
     """What a run of one or several ranks offers to methods that make training data out of the start model. All ranks
-    call `make_data`, and all have to end with the same rows."""
+    call `training_data`, and all have to end with the same rows."""
 
     rank: int
     world: int
@@ -119,7 +121,49 @@ class DataHost(Protocol):
         """One line for the user, on the first process."""
 
 
-class Host(Protocol):
+class LossBatch(Protocol):
+    """A micro-batch inside the model's own forward, where parallel wrappers see what is computed.
+
+    Shapes: B rows, T positions, S = T - 1 predictions (at s that of the token at s + 1), H hidden width.
+    """
+
+    inputs: Mapping[str, Any]
+    """The model's own: `input_ids [B, T]`, `attention_mask` or `position_ids`, images."""
+    labels_BT: torch.Tensor
+    """int64, -100 where a token is not trained."""
+    hidden_BTH: torch.Tensor
+    """Hidden states of the pass whose loss is computed."""
+    head: Head
+    """The vocabulary product that makes logits of hidden states."""
+    step: int
+    """The optimizer step that is being taken, from 1."""
+
+    def second_pass(self, change: Callable[[torch.Tensor], torch.Tensor] | None = None) -> torch.Tensor:
+        """Hidden states `[B, T, H]` of another pass of the backbone over the same inputs, with a gradient.
+
+        Args:
+            change: of the input embeddings `[B, T, H]`; None: they stay, and only the model's own dropout differs.
+        """
+
+    def kl(self, hidden_BTH: torch.Tensor, reference_BTH: torch.Tensor) -> torch.Tensor:
+        """`[]`, float32: KL(reference || model) summed over the trained tokens, nats, over the whole vocabulary,
+        without logits in memory. Gradients reach `hidden_BTH` and the head; the reference gets none."""
+
+    def weigh(self, weights_BS: torch.Tensor | None = None, weighting: Weighting | None = None) -> None:
+        """Factors of the tokens' cross-entropies, at least 0: given ones `[B, S]`, ones that the loss op computes, or
+        both. The divisor stays the number of trained tokens.
+
+        Raises:
+            ConfigError: the micro-batch is weighed a second time.
+        """
+
+    def uniform(self, width: int, *, seed: int, name: str) -> torch.Tensor:
+        """`[B, T, width]` float32 in (0, 1), decided by seed, name, step, and the row's tokens: the same however rows
+        are dealt out over ranks and micro-batches, and after a resume. 0 at padding. Rows of the same tokens get the
+        same numbers."""
+
+
+class Services(Protocol):
     """What a run offers to methods that have to look at the model or at other data; the trainer is one."""
 
     def method(self, name: str) -> ActiveMethod | None:

@@ -19,7 +19,7 @@ from holdfast.checkpoints.sources import read_config, read_object
 from holdfast.config.values import impossible_path, show
 from holdfast.config.yaml_file import nearest_sibling
 from holdfast.errors import ConfigError, ModelError, did_you_mean
-from holdfast.retention.protocol import changes_data
+from holdfast.retention.protocol import LAST_STEP, changes_data
 from holdfast.support.paths import expanded, real
 
 if TYPE_CHECKING:
@@ -297,7 +297,7 @@ def check_best(method: RetentionMethod, values: Mapping[str, Any], early: bool =
         early: whether `early_stopping` chooses the checkpoint.
     """
     key = "early_stopping" if early else "load_best_model_at_end" if values.get("load_best_model_at_end") else None
-    if method.off or not method.at_last_step or key is None:
+    if method.off or LAST_STEP not in method.needs or key is None:
         return []
     return [
         f"{method.name}: changes the weights after the last step, so that no earlier checkpoint is its result. Leave "

@@ -1,7 +1,7 @@
 """The Fisher diagonal of a model on a data file, as a folder: what `holdfast fisher` does.
 
-Data is read, tokenised and cut as in a run, and gradients are taken as in a run (`training.host`), so that this is the
-Fisher information that EWC would compute on the same data itself. The model's folder is not touched.
+Data is read, tokenised and cut as in a run, and gradients are taken as in a run (`training.method_services`), so that
+this is the Fisher information that EWC would compute on the same data itself. The model's folder is not touched.
 
 Memory: weights, one gradient and one float32 accumulator: 12 bytes a parameter in float32, 8 in bfloat16.
 """
@@ -230,8 +230,8 @@ def _host(config: TrainConfig, say: Callable[[str], None]) -> tuple[Any, dict[st
 
     from holdfast.data.formats import rows_by_name
     from holdfast.runs.loading import load_model, load_tokenizer
-    from holdfast.training.host import TrainerHost
-    from holdfast.training.hosts import SFTRetentionTrainer
+    from holdfast.training.method_services import TrainerServices
+    from holdfast.training.trainers import SFTRetentionTrainer
 
     tokenizer = load_tokenizer(config)
     model = load_model(config)
@@ -247,4 +247,4 @@ def _host(config: TrainConfig, say: Callable[[str], None]) -> tuple[Any, dict[st
         processing_class=tokenizer,
         load_rows=rows_by_name(tokenizer, say=say),
     )
-    return TrainerHost(trainer, say), {name: p for name, p in trainer.model.named_parameters() if p.requires_grad}
+    return TrainerServices(trainer, say), {name: p for name, p in trainer.model.named_parameters() if p.requires_grad}

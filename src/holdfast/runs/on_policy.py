@@ -37,7 +37,7 @@ from holdfast.data.prompts import (
 )
 from holdfast.errors import DataError
 from holdfast.retention.methods.budget import Budget
-from holdfast.retention.protocol import RetentionMethod, changes_data
+from holdfast.retention.protocol import LOSS_TERM, TOKEN_WEIGHTS, RetentionMethod, changes_data
 
 if TYPE_CHECKING:
     from holdfast.runs.config import TrainConfig
@@ -108,8 +108,8 @@ def problems(methods: Sequence[RetentionMethod], values: Mapping[str, Any], give
                 f"retention.budget: adapts the weight of label_annealing, whose divergence is the whole loss with "
                 f"{_KEY}. Leave budget out."
             )
-        if method.weighs_tokens:
-            yield f"retention.{method.name}: weighs labels' losses, and with {_KEY} there are no labels. Leave one out."
+        if method.needs & {TOKEN_WEIGHTS, LOSS_TERM}:
+            yield f"retention.{method.name}: acts on labels' losses, and {_KEY} has no labels. Leave one out."
         if changes_data(method):
             yield (
                 f"retention.{method.name}: mixes rows with labels into the data, and with {_KEY} there are none. Leave "

@@ -93,7 +93,7 @@ def amounts(config: TrainConfig, look: Look, *, machine: Machine, flops_per_seco
 
 def drawn_before(config: TrainConfig, look: Look) -> list[str]:
     """What the initial model has to write before the first step, one sentence a method."""
-    from holdfast.training.data_host import BATCH_SIZES
+    from holdfast.training.data_services import BATCH_SIZES
 
     sentences: list[str] = []
     if look.preview is None:

@@ -85,8 +85,8 @@ def preview(config: TrainConfig, tokenizer: Any, rows: Any, *, sample: int = SAM
     from jinja2.exceptions import TemplateError
 
     from holdfast.support.environment import quiet_datasets, quiet_libraries
-    from holdfast.training.hosts import SFTRetentionTrainer
     from holdfast.training.tiny import build_model
+    from holdfast.training.trainers import SFTRetentionTrainer
 
     count = len(rows)
     places = list(range(count)) if count <= sample else [i * count // sample for i in range(sample)]

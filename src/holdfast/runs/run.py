@@ -414,7 +414,7 @@ class _Run:
         from holdfast.runs.tracking import AtStart, Trackers
         from holdfast.training.adapters import adapter_config
         from holdfast.training.callbacks import MetricsFile, Progress, StopOnSignal
-        from holdfast.training.hosts import SFTRetentionTrainer
+        from holdfast.training.trainers import SFTRetentionTrainer
 
         config, args = self.config, self.config.training
         metrics = MetricsFile(self.folder.metrics_file)

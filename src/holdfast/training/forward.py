@@ -9,16 +9,20 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from holdfast.ops.annealing import AnnealedLoss, annealed_loss, describe_backend
+from holdfast.checkpoints import counter, counter_torch
+from holdfast.errors import ConfigError
+from holdfast.ops.annealing import AnnealedLoss, Weighting, annealed_loss, describe_backend
 from holdfast.ops.heads import Head, backbone_of, describe_head, run_backbone
-from holdfast.retention.protocol import TokenLoss, TokenWeights
+from holdfast.retention.protocol import TokenLoss
+from holdfast.retention.services import LossBatch
 
 Held = TypeVar("Held")
 
@@ -51,13 +55,97 @@ class LossRequest:
     teacher_hidden_BTK: Tensor | None = None
     teacher_head: Head | None = None
     token_loss: TokenLoss | None = None
-    token_weights: TokenWeights = field(default_factory=TokenWeights)
-    """What each token's cross-entropy counts in the loss."""
+    ce_weights_BS: Tensor | None = None
+    """`[B, T-1]` float32: factors of the positions' cross-entropy; None: 1."""
+    losses: Sequence[Callable[[LossBatch], Tensor | None]] = ()
+    """The methods' `loss` hooks; none outside of training."""
+    step: int = 0
+    """The optimizer step that is being taken, from 1."""
     router_scale: float = 0.0
     """Factor of a mixture-of-experts model's load-balancing loss; 0 for dense models."""
     kl_only: bool = False
     """Leaves the cross-entropy out of the loss: the host computes its own loss from the model's outputs, which are
     returned as `outputs`."""
+
+
+class TrainedBatch:
+    """See `retention.services.LossBatch`.
+
+    Args:
+        lm: the causal LM whose forward runs.
+        args, kwargs: of that forward, without the request.
+        hidden_BTH: its hidden states.
+        head: its head.
+        request: of the micro-batch.
+    """
+
+    def __init__(
+        self,
+        lm: nn.Module,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        hidden_BTH: Tensor,
+        head: Head,
+        request: LossRequest,
+    ) -> None:
+        self._lm, self._args = lm, args
+        self.inputs, self.labels_BT, self.step = kwargs, request.labels_BT, request.step
+        self.hidden_BTH, self.head = hidden_BTH, head
+        self.weights_BS = request.ce_weights_BS
+        self.weighting: Weighting | None = None
+        self._weighed = False
+
+    def second_pass(self, change: Callable[[Tensor], Tensor] | None = None) -> Tensor:
+        """See `LossBatch.second_pass`."""
+        with _changed_embeddings(self._lm, change):
+            return run_backbone(self._lm, *self._args, **self.inputs)
+
+    def kl(self, hidden_BTH: Tensor, reference_BTH: Tensor) -> Tensor:
+        """See `LossBatch.kl`."""
+        result = annealed_loss(
+            hidden_BTH[:, :-1].flatten(0, 1),
+            self.head,
+            self.labels_BT[:, 1:].flatten(),
+            teacher_hidden_NK=reference_BTH[:, :-1].detach().flatten(0, 1),
+            teacher_head=self.head.detached(),
+            ce_scale=0.0,
+            kl_scale=1.0,
+        )
+        return result.loss
+
+    def weigh(self, weights_BS: Tensor | None = None, weighting: Weighting | None = None) -> None:
+        """See `LossBatch.weigh`."""
+        if self._weighed:
+            raise ConfigError("retention: expected one method that weighs tokens, got several. Leave one out.")
+        self._weighed = True
+        self.weighting = weighting
+        if weights_BS is not None:
+            self.weights_BS = weights_BS if self.weights_BS is None else self.weights_BS * weights_BS
+
+    def uniform(self, width: int, *, seed: int, name: str) -> Tensor:
+        """See `LossBatch.uniform`."""
+        ids_BT: Tensor = self.inputs["input_ids"]
+        mask_BT = self.inputs.get("attention_mask")
+        there_BT = torch.ones_like(ids_BT, dtype=torch.bool) if mask_BT is None else mask_BT != 0
+        draws = torch.zeros(*ids_BT.shape, width, device=ids_BT.device)
+        for row, (ids_T, there_T) in enumerate(zip(ids_BT, there_BT, strict=True)):
+            tokens = ids_T[there_T]
+            key = counter.stream_key(seed, name, str(self.step), str(tokens.tolist()))
+            numbers = counter_torch.uniform(key, 0, len(tokens) * width, ids_BT.device)
+            draws[row, there_T] = numbers.view(-1, width).float()
+        return draws
+
+
+@contextmanager
+def _changed_embeddings(lm: nn.Module, change: Callable[[Tensor], Tensor] | None) -> Iterator[None]:
+    if change is None:
+        yield
+        return
+    hook = lm.get_input_embeddings().register_forward_hook(lambda module, inputs, output: change(output))
+    try:
+        yield
+    finally:
+        hook.remove()
 
 
 def successor_mask(inputs: dict[str, Any]) -> Tensor:
@@ -108,8 +196,10 @@ def install_forward(lm: nn.Module) -> None:
         else:
             hidden_BTH = run_backbone(self, *args, **kwargs)
         head = describe_head(self)
+        batch = TrainedBatch(self, args, kwargs, hidden_BTH, head, request)
+        terms = [term for loss in request.losses if (term := loss(batch)) is not None]
         r, t = request, request.token_loss
-        teacher, weights_BS = r.teacher_hidden_BTK, r.token_weights.given_BS
+        teacher, weights_BS = r.teacher_hidden_BTK, batch.weights_BS
         result: AnnealedLoss = annealed_loss(
             hidden_BTH[:, :-1].flatten(0, 1),
             head,
@@ -121,12 +211,14 @@ def install_forward(lm: nn.Module) -> None:
             kl_mask_N=None if r.kl_mask_BS is None else r.kl_mask_BS.flatten(),
             ce_weights_N=None if weights_BS is None else weights_BS.flatten(),
             kl_weights_N=None if r.kl_weights_BS is None else r.kl_weights_BS.flatten(),
-            weighting=r.token_weights.weighting,
+            weighting=batch.weighting,
             temperature=t.temperature if t else 1.0,
             direction=t.direction if t else "forward",  # type: ignore[arg-type]
             beta=t.beta if t else 0.5,
         )
         _note_backend(self, hidden_BTH, head)
+        if terms:
+            result = replace(result, loss=result.loss + r.ce_scale * torch.stack(terms).sum())
         if router_loss is not None:
             result = replace(result, loss=result.loss + r.router_scale * router_loss)
         found = {"loss": result.loss, "result": Sealed(result)}

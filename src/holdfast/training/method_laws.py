@@ -268,8 +268,8 @@ def _trainer(folder: Path, methods: Methods, **settings: Any) -> Any:
     from trl import SFTConfig
 
     from holdfast.data.formats import rows_by_name
-    from holdfast.training.hosts import SFTRetentionTrainer
     from holdfast.training.tiny import SENTENCES, build_model, build_tokenizer
+    from holdfast.training.trainers import SFTRetentionTrainer
 
     disable_progress_bars()
     tokenizer = build_tokenizer()

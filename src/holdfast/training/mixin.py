@@ -10,13 +10,13 @@ What acts when (one optimiser step, G micro-batches):
 
 0. once, before the first step: a cached teacher's states are found, checked, and computed where they are missing
 (`prepare_teacher`); then
-   `prepare` of each method, with the trainer as its `Host`;
+   `prepare` of each method, with the trainer as its `Services`;
 1. every micro-batch: teacher's hidden states, then backbone, head and loss inside the wrapped module's forward (so that
 DDP and FSDP hooks fire);
    cross-entropy and KL are sums over tokens divided by the token count of the WHOLE step, over accumulation and ranks;
-2. after the last micro-batch's backward, with gradients reduced and before clipping: `add_gradient` of each method;
+2. after the last micro-batch's backward, with gradients reduced and before clipping: `gradient` of each method;
 3. clipping, the optimiser, the schedule;
-4. `after_step` of each method, before anything logs, evaluates or saves.
+4. `weights` of each method, before anything logs, evaluates or saves.
 
 Under DeepSpeed, whose backward already steps the engine, step 2 happens inside the engine's step (`training.zero`).
 
@@ -46,13 +46,19 @@ from holdfast.ops.four_bits import keep_unpacked
 from holdfast.ops.heads import causal_lm, check_head
 from holdfast.retention.anchor import START, Anchors, meaning_problems
 from holdfast.retention.protocol import (
+    ADAMW,
+    ADAMW_NAMES,
+    LOSS_TERM,
+    OPTIMIZER_STATE,
+    STEP_FIGURES,
+    TOKEN_WEIGHTS,
     ActiveMethod,
     RetentionMethod,
     StepInfo,
     TeacherSettings,
     TokenLoss,
-    TokenWeights,
     changes_data,
+    check_loss_hook,
     in_turn,
     marks_origins,
 )
@@ -67,9 +73,9 @@ from holdfast.training.checkpoint_parts import SEALED, STATE_FILE, TENSOR_FILE
 from holdfast.training.diverged import describe_samples, diverged
 from holdfast.training.forward import LossRequest, Sealed, install_forward, successor_mask
 from holdfast.training.fused_layers import use_fused_layers
-from holdfast.training.host import TrainerHost
 from holdfast.training.image_batches import ROW, of_the_model, reading_images
 from holdfast.training.learning_rates import KEY, factors_of, scale_rates
+from holdfast.training.method_services import TrainerServices
 from holdfast.training.optimizer_state import state_by_name
 from holdfast.training.origins import weights_by_origin
 from holdfast.training.teacher_cache import TeacherCache
@@ -101,7 +107,7 @@ class RetentionMixin(WholeCheckpoints):
 
     loss_is_scaled_for_ga = True
     prepares_data = False
-    """Whether the host runs the methods' `transform_data` on its training data."""
+    """Whether the host runs the methods' `training_data` on its training data."""
     own_loss = False
     """Whether the host computes a loss of its own, beside which the methods act (`training.preferences`)."""
     loss_types: tuple[str, ...] = ("nll", "chunked_nll")
@@ -128,21 +134,23 @@ class RetentionMixin(WholeCheckpoints):
                 f"is. "
                 "Use SFTRetentionTrainer, or mix the data beforehand with holdfast.data.mixing.mix_replay."
             )
-        weighing = [m.name for m in self.retain if m.weighs_tokens]
+        weighing = [m.name for m in self.retain if TOKEN_WEIGHTS in m.needs]
         if len(weighing) > 1:
             raise ConfigError(
                 f"retention: expected one method that weighs tokens, got {' and '.join(weighing)} (loss_type: dft is "
                 f"token_weighting of kind dft). Leave one out."
             )
-        if weighing and self.own_loss:
+        acting = [m.name for m in self.retain if m.needs & {TOKEN_WEIGHTS, LOSS_TERM}]
+        if acting and self.own_loss:
             raise ConfigError(
-                f"retention: {weighing[0]} weighs tokens' cross-entropies, and the loss of {type(self).__name__} is "
+                f"retention: {acting[0]} acts on tokens' cross-entropies, and the loss of {type(self).__name__} is "
                 f"not made of them. Leave it out."
             )
         self._token_loss: TokenLoss | None = terms[0] if terms else None
         self._ce_by_origin = {origin: factor for m in self.retain for origin, factor in m.ce_by_origin().items()}
         self.marks_origins = marks_origins(self.retain)
         """Whether the loss weighs new, replayed and generated tokens differently, so that rows say which they are."""
+        self._wants_figures = any(STEP_FIGURES in m.needs for m in self.retain)
         self._sums: dict[str, Tensor] = {}
         self._kl_items: Tensor | None = None
         self._step_sums: Tensor | None = None
@@ -208,7 +216,11 @@ class RetentionMixin(WholeCheckpoints):
         self.active: list[ActiveMethod] = [m.start(anchors) for m in self.retain]
         self._weightless: int | None = 0
         """Steps since the beginning whose tokens all weighed 0; None once one did not."""
-        self._weigher = next((a for m, a in zip(self.retain, self.active, strict=True) if m.weighs_tokens), None)
+        running = list(zip(self.retain, self.active, strict=True))
+        self._weigher = next((a for m, a in running if TOKEN_WEIGHTS in m.needs), None)
+        self._losses = [a.loss for m, a in running if m.needs & {TOKEN_WEIGHTS, LOSS_TERM}]
+        for method, active in running:
+            check_loss_hook(method, active)
         self.callback_handler.callbacks.insert(0, _AfterStep(self))
 
     def _complete_data(self) -> None:
@@ -299,9 +311,9 @@ class RetentionMixin(WholeCheckpoints):
         if self._prepared:
             return
         self._prepared = True
-        host = TrainerHost(self, say)
+        services = TrainerServices(self, say)
         for method in self.active:
-            method.prepare(host)
+            method.prepare(services)
 
     def train(self, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
         """As Trainer's; a checkpoint that is not whole is refused, and True means the newest one that is.
@@ -387,16 +399,16 @@ class RetentionMixin(WholeCheckpoints):
         router_scale = self._router_coefficient()
         if router_scale and num_items is not None:
             router_scale /= self.current_gradient_accumulation_steps
-        weights = TokenWeights()
-        if self._weigher is not None and self.model.training:
-            weights = self._weigher.token_weights(inputs, labels)
-        if by_origin is not None:
-            given = by_origin if weights.given_BS is None else by_origin * weights.given_BS
-            weights = dataclasses.replace(weights, given_BS=given)
+        request = LossRequest(
+            labels_BT=labels,
+            ce_scale=1.0 / ce_items,
+            ce_weights_BS=by_origin,
+            router_scale=router_scale,
+            losses=self._losses if self.model.training else (),
+            step=self.state.global_step + 1,
+        )
         if self._token_loss is None:
-            return LossRequest(
-                labels_BT=labels, ce_scale=1.0 / ce_items, token_weights=weights, router_scale=router_scale
-            )
+            return request
         mask = trained if self._token_loss.tokens == "trained" else successor_mask(inputs)
         kl_items: Any = self._kl_items
         if kl_items is None and self._token_loss.tokens == "trained":
@@ -408,17 +420,14 @@ class RetentionMixin(WholeCheckpoints):
         assert self._teacher is not None
         with self.accelerator.autocast():
             hidden, head = self._teacher.hidden(inputs)
-        return LossRequest(
-            labels_BT=labels,
-            ce_scale=1.0 / ce_items,
+        return dataclasses.replace(
+            request,
             kl_scale=self._strength() / kl_items,
             kl_mask_BS=mask,
             kl_weights_BS=weights_by_origin(origin, self._token_loss.by_origin, labels),
             teacher_hidden_BTK=hidden,
             teacher_head=head,
             token_loss=self._token_loss,
-            token_weights=weights,
-            router_scale=router_scale,
         )
 
     def _note_weights(
@@ -434,7 +443,7 @@ class RetentionMixin(WholeCheckpoints):
             labels = labels.clone()
             labels[:, 1:].masked_fill_(by_origin == 0, IGNORE)
             count = (labels[:, 1:] != IGNORE).sum()
-        weigher.saw_losses(inputs, labels, result.ce_N.view(labels.shape[0], -1))
+        weigher.after_loss(inputs, labels, result.ce_N.view(labels.shape[0], -1))
         row = torch.stack([result.weight_sum.double(), count.double()])
         self._step_weight = row if self._step_weight is None else self._step_weight + row
 
@@ -456,7 +465,7 @@ class RetentionMixin(WholeCheckpoints):
             total = self._total_steps()
             if self._weightless < min(WEIGHTLESS, total or WEIGHTLESS):
                 return
-            name = next(m.label() for m in self.retain if m.weighs_tokens)
+            name = next(m.label() for m in self.retain if TOKEN_WEIGHTS in m.needs)
             raise DataError(
                 f"{name}: expected trained tokens of some weight, got 0 in each of the {count:.0f} of step "
                 f"{self.state.global_step + 1} and of all steps before it, so that nothing would be learnt. Take more "
@@ -510,7 +519,7 @@ class RetentionMixin(WholeCheckpoints):
         self._rates = self._learning_rates()
         step = self._step_info(self.state.global_step + 1)
         for method in in_turn(self.retain, self.active):
-            method.add_gradient(self.named_trainable(), step)
+            method.gradient(self.named_trainable(), step)
 
     def _note_backend(self) -> None:
         self.loss_backend = getattr(causal_lm(self.accelerator.unwrap_model(self.model)), "loss_backend", None)
@@ -554,7 +563,7 @@ class RetentionMixin(WholeCheckpoints):
             else self._zero.loss_scale(),
             reset_optimizer=self._reset_optimizer,
             optimizer_state=state_by_name(self.optimizer, self.named_trainable())
-            if self._zero is None and any(m.by_parameter for m in self.retain)
+            if self._zero is None and any(OPTIMIZER_STATE in m.needs for m in self.retain)
             else None,
             learning_rates=self._rates,
             figures=figures,
@@ -585,17 +594,15 @@ class RetentionMixin(WholeCheckpoints):
         optimizer.state.clear()
 
     def after_optimizer_step(self) -> None:
-        """Runs the methods' `after_step`; called by the first `on_step_end` callback. What an adapter confines weights
+        """Runs the methods' `weights`; called by the first `on_step_end` callback. What an adapter confines weights
         to holds before methods see them and after they have moved them."""
         self.confine()
         if not self.active:
             return
-        step = self._step_info(
-            self.state.global_step, self._step_figures() if any(a.wants_figures for a in self.active) else None
-        )
+        step = self._step_info(self.state.global_step, self._step_figures() if self._wants_figures else None)
         self._published = [] if self._zero is None else self._zero.versions()
         for method in in_turn(self.retain, self.active):
-            method.after_step(self.named_trainable(), step)
+            method.weights(self.named_trainable(), step)
         self.confine()
         self.publish_weights()
 
@@ -653,7 +660,7 @@ class RetentionMixin(WholeCheckpoints):
             values = [result.ce_sum, result.kl_sum, *counts, tokens.to(device), result.entropy_sum, result.weight_sum]
         row = torch.stack([v.detach().to(torch.float64 if device.type != "mps" else torch.float32) for v in values])
         self._sums[mode] = self._sums[mode] + row if mode in self._sums else row
-        if mode == "train" and any(a.wants_figures for a in self.active):
+        if mode == "train" and self._wants_figures:
             self._step_sums = row if self._step_sums is None else self._step_sums + row
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
@@ -800,12 +807,12 @@ class RetentionMixin(WholeCheckpoints):
             found += problems(self.zero_stage(), self.retain, self.model, engine_dtype(self.args))
             if self.learning_rate_multipliers:
                 found.append(f"{KEY}: expected none under DeepSpeed, whose engine has one rate. Use FSDP2 or DDP.")
-        found += [
-            f"optim: expected {' or '.join(m.optimizers)} with {m.name}, got {self.args.optim.value}. Change optim, or "
-            f"leave {m.name} out."
-            for m in self.retain
-            if m.optimizers and self.optimizer is None and self.args.optim.value not in m.optimizers
-        ]
+        for method in self.retain:
+            if ADAMW in method.needs and self.optimizer is None and self.args.optim.value not in ADAMW_NAMES:
+                found.append(
+                    f"optim: expected {' or '.join(ADAMW_NAMES)} with {method.name}, got {self.args.optim.value}. "
+                    f"Change optim, or leave {method.name} out."
+                )
         if self.is_fsdp_enabled and loads_on_one_process_only() and self._needs_start_weights():
             found.append(
                 "fsdp_cpu_ram_efficient_loading: expected false with methods that keep a copy of the start weights, "
@@ -899,7 +906,7 @@ def _whole(value: Any) -> Any:
 
 
 class _AfterStep(TrainerCallback):
-    """Runs the methods' `after_step` first among all callbacks of the step's end."""
+    """Runs the methods' `weights` first among all callbacks of the step's end."""
 
     def __init__(self, trainer: RetentionMixin) -> None:
         self.trainer = trainer

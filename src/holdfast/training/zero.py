@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.checkpoints.live_tensors import FlatPart, as_part
-from holdfast.retention.protocol import RetentionMethod
+from holdfast.retention.protocol import OPTIMIZER_STATE, RetentionMethod
 
 
 def problems(stage: int, methods: Sequence[RetentionMethod], model: Any, cast: torch.dtype | None) -> list[str]:
@@ -36,7 +36,7 @@ def problems(stage: int, methods: Sequence[RetentionMethod], model: Any, cast: t
     """
     found = []
     acting = [m.name for m in methods if m.place in ("gradient", "weights")]
-    if own := [m.name for m in methods if m.by_parameter]:
+    if own := [m.name for m in methods if OPTIMIZER_STATE in m.needs]:
         found.append(
             f"retention: {', '.join(own)} decides by parameter what the optimiser does, and DeepSpeed's knows one flat "
             f"tensor. Use FSDP2 (accelerate_config: fsdp2) or DDP."

@@ -157,7 +157,7 @@ def test_a_whole_ladder(asked: dict[str, Any]) -> None:
 def test_a_shorter_budget_reads_the_beginning_of_a_longer_one(
     asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from holdfast.training.hosts import SFTRetentionTrainer
+    from holdfast.training.trainers import SFTRetentionTrainer
 
     seen: list[list[int]] = []
     step = SFTRetentionTrainer.training_step
@@ -186,7 +186,7 @@ def test_a_run_that_was_killed_ends_with_the_same_weights(
     asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from holdfast.errors import Interrupted
-    from holdfast.training.hosts import SFTRetentionTrainer
+    from holdfast.training.trainers import SFTRetentionTrainer
 
     sizes, budgets = {"small": asked["sizes"]["small"]}, [1280]
     given = {**asked, "sizes": sizes, "budgets": budgets, "train": {"use_cpu": True, "save_steps": 5}}

@@ -330,7 +330,7 @@ def test_training_text_that_holds_what_is_measured_is_refused(asked: dict[str, A
 
 
 def test_a_study_that_was_stopped_goes_on(asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    from holdfast.training.hosts import SFTRetentionTrainer
+    from holdfast.training.trainers import SFTRetentionTrainer
 
     small = {**asked, "probe": {"noise": [0.1], "noise_seeds": 1}, "seeds": [0], "vary": {"learning_rate": [1e-2]}}
     whole = run_of(small)

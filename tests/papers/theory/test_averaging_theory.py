@@ -99,9 +99,9 @@ def train(method, *, rate: float, steps: int) -> list[np.ndarray]:
         rows = slice(3 * (number % 10), 3 * (number % 10) + 3)  # minibatches: the identity holds for each gradient
         (module.layers(inputs[rows]) - targets[rows]).square().mean().backward()
         with torch.no_grad():
-            active.add_gradient(named_parameters, step)
+            active.gradient(named_parameters, step)
             optimiser.step()
-            active.after_step(named_parameters, step)
+            active.weights(named_parameters, step)
         path.append(torch.cat([p.detach().flatten() for p in module.parameters()]).numpy().copy())
     return path
 
@@ -159,9 +159,9 @@ def test_the_projects_own_ewc_takes_the_exact_step() -> None:
         step = StepInfo(step=1, total_steps=1, learning_rates={"w": rate})
         parameter.grad = torch.tensor(gradient(start))
         with torch.no_grad():
-            pull.add_gradient({"w": parameter}, step)
+            pull.gradient({"w": parameter}, step)
             parameter -= rate * parameter.grad
-            pull.after_step({"w": parameter}, step)
+            pull.weights({"w": parameter}, step)
         path = (
             averaged_path(gradient, start, old, alpha=rate, beta=rate * fisher, steps=1)
             if decoupled

@@ -46,7 +46,7 @@ def test_what_decides_the_weights_decides_the_folder(tmp_path):
 def test_an_interrupted_base_ends_with_the_same_weights(tmp_path, monkeypatch):
     from safetensors.torch import load_file
 
-    from holdfast.training.hosts import RetentionTrainer
+    from holdfast.training.trainers import RetentionTrainer
 
     whole = pretrain(TEXTS, RECIPE, tmp_path / "whole")
     original = RetentionTrainer.training_step

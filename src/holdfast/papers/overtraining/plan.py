@@ -68,10 +68,10 @@ class Tuning:
     @property
     def to_the_end(self) -> bool:
         """Whether a method changes the weights after the last step, so that no earlier epoch is its result."""
-        from holdfast.retention.registry import method_class
+        from holdfast.retention.protocol import LAST_STEP
+        from holdfast.retention.registry import retention
 
-        methods = self.settings["retention"]
-        return methods != "none" and any(method_class(next(iter(m))).at_last_step for m in methods)
+        return any(LAST_STEP in method.needs for method in retention(self.settings["retention"]))
 
     @property
     def name(self) -> str:

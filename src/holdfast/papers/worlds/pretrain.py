@@ -182,7 +182,7 @@ def pretrain(
 
     from holdfast.training.callbacks import Progress
     from holdfast.training.checkpoint_folders import checkpoints_in, clear_leftovers, remove_folder
-    from holdfast.training.hosts import RetentionTrainer
+    from holdfast.training.trainers import RetentionTrainer
 
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer = make_tokenizer(texts, recipe, vocabulary or Vocabulary())

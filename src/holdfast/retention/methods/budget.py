@@ -45,8 +45,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from holdfast.config.declare import Meta
 from holdfast.errors import ConfigError, TrainingDiverged
 from holdfast.retention.paths import data_problems
-from holdfast.retention.protocol import ActiveMethod, NamedParams, Passive, RetentionMethod, StepInfo
-from holdfast.retention.services import Host, StepFigures
+from holdfast.retention.protocol import STEP_FIGURES, ActiveMethod, NamedParams, Passive, RetentionMethod, StepInfo
+from holdfast.retention.services import Services, StepFigures
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -114,7 +114,7 @@ class Budget(RetentionMethod):
     name: ClassVar[str] = "budget"
     title: ClassVar[str] = "budget for forgetting"
     place: ClassVar[str] = "loss"
-    turn: ClassVar[int] = 4
+    hook_order: ClassVar[int] = 4
     summary: ClassVar[str] = "adapts a method's strength to a limit on forgetting"
     source: ClassVar[str] = (
         "Stooke et al. 2020, PID Lagrangian methods, section 4; Platt and Barr 1988, Constrained differential "
@@ -158,6 +158,10 @@ class Budget(RetentionMethod):
         if self.data and total_steps is not None and self.every is not None and self.every > total_steps:
             return [f"budget.every: expected at most the run's {total_steps} steps, got {self.every}"]
         return []
+
+    @property
+    def needs(self) -> frozenset[str]:  # type: ignore[override]
+        return frozenset({STEP_FIGURES}) if self.kl is not None and not self.data else frozenset()
 
     @property
     def limit(self) -> float:
@@ -264,8 +268,7 @@ class _Active(Passive):
 
     def __init__(self, method: Budget) -> None:
         self.method = method
-        self.wants_figures = method.kl is not None and not method.data
-        self._host: Host | None = None
+        self._services: Services | None = None
         self._rows: Dataset | None = None
         self._adapted: ActiveMethod | None = None
         self._controller: _Controller | None = None
@@ -273,11 +276,11 @@ class _Active(Passive):
         self._mean = self._weight = 0.0
         self._constraint: float | None = None
 
-    def prepare(self, host: Host) -> None:
-        name, problems = adapted(self.method, [n for n in ADAPTABLE if _strength(host.method(n)) > 0])
+    def prepare(self, services: Services) -> None:
+        name, problems = adapted(self.method, [n for n in ADAPTABLE if _strength(services.method(n)) > 0])
         if name is None:
             raise ConfigError(problems)
-        self._host, self._adapted = host, host.method(name)
+        self._services, self._adapted = services, services.method(name)
         start, relative = _strength(self._adapted), name == "label_annealing"
         if relative:
             start = self._adapted.strength = max(start, FIRST)  # type: ignore[union-attr]  # a strength above 0 is a method's
@@ -286,25 +289,25 @@ class _Active(Passive):
             limit=self.method.limit, start=start, bounds=bounds, relative=relative, rate=self.method.rate
         )
         if self.method.data:
-            self._rows = host.rows(self.method.data)
+            self._rows = services.rows(self.method.data)
             # Of the start, and with a cached teacher the pass that computes its states of these rows.
-            self._start_ce = host.mean_loss(self._rows).ce
+            self._start_ce = services.mean_loss(self._rows).ce
         where = self.method.data or "the training tokens"
         if self.method.kl is not None:
             what = f"KL to the start {self.method.limit:g} nats per token"
         else:
             what = f"perplexity +{self.method.perplexity_increase}"
-        host.say(f"budget: {what}, on {where}; the strength of {name} is adapted from {self._controller.start:g}.")
+        services.say(f"budget: {what}, on {where}; the strength of {name} is adapted from {self._controller.start:g}.")
 
-    def after_step(self, named: NamedParams, step: StepInfo) -> None:
-        assert self._controller is not None and self._adapted is not None and self._host is not None  # prepared
+    def weights(self, named: NamedParams, step: StepInfo) -> None:
+        assert self._controller is not None and self._adapted is not None and self._services is not None  # prepared
         last = step.step == step.total_steps
         if self._rows is None:
             if step.figures is None or step.figures.kl is None:
                 return
             self._average(step.figures.kl, 1 / max(1.0, WINDOW * step.total_steps))
         elif last or step.step % self.method.period == 0:
-            self._constraint = self._of_rows(self._host.mean_loss(self._rows))
+            self._constraint = self._of_rows(self._services.mean_loss(self._rows))
         else:
             return
         assert self._constraint is not None
@@ -318,7 +321,7 @@ class _Active(Passive):
         if last:
             where = "held out" if self._rows is not None else "on the training tokens"
             ended = f"{self._constraint:.4g} of {self.method.limit:.4g} nats per token ({where})"
-            self._host.say(f"budget: ended at {ended}, strength {_strength(self._adapted):.4g}.")
+            self._services.say(f"budget: ended at {ended}, strength {_strength(self._adapted):.4g}.")
             return
         self._adapted.strength = self._controller.strength(self._constraint, step=step.step, total=step.total_steps)
 

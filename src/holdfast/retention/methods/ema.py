@@ -15,7 +15,15 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from holdfast.config.declare import Meta
 from holdfast.retention.anchor import Anchors, aligned
-from holdfast.retention.protocol import ActiveMethod, NamedParams, Passive, RetentionMethod, StepInfo, WeightCopy
+from holdfast.retention.protocol import (
+    LAST_STEP,
+    ActiveMethod,
+    NamedParams,
+    Passive,
+    RetentionMethod,
+    StepInfo,
+    WeightCopy,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -32,10 +40,10 @@ class ExponentialAverage(RetentionMethod):
 
     name: ClassVar[str] = "ema"
     title: ClassVar[str] = "EMA"
-    at_last_step: ClassVar[bool] = True
+    needs: ClassVar[frozenset[str]] = frozenset({LAST_STEP})
     strength: ClassVar[tuple[str, ...]] = ("decay",)
     place: ClassVar[str] = "weights"
-    turn: ClassVar[int] = 2
+    hook_order: ClassVar[int] = 2
     summary: ClassVar[str] = "ends with an exponential moving average of the weights"
     source: ClassVar[str] = "Polyak and Juditsky 1992, Acceleration of stochastic approximation by averaging"
 
@@ -69,7 +77,7 @@ class _Shadow(Passive):
     def __init__(self, method: ExponentialAverage, shadow: dict[str, torch.Tensor]) -> None:
         self.method, self.shadow = method, shadow
 
-    def after_step(self, named: NamedParams, step: StepInfo) -> None:
+    def weights(self, named: NamedParams, step: StepInfo) -> None:
         from holdfast.checkpoints.live import lerp_
 
         self.shadow = aligned(self.shadow, named)

@@ -57,7 +57,7 @@ from holdfast.retention.fisher import (
     save_fisher,
 )
 from holdfast.retention.paths import data_problems
-from holdfast.retention.protocol import ActiveMethod, Earlier, RetentionMethod, WeightCopy
+from holdfast.retention.protocol import OLD_DATA, ActiveMethod, Earlier, RetentionMethod, WeightCopy
 from holdfast.retention.pull import Pull
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from holdfast.checkpoints.live import Pieces
     from holdfast.retention.anchor import Kept
     from holdfast.retention.protocol import NamedParams
-    from holdfast.retention.services import Host
+    from holdfast.retention.services import Services
 
 FOLDER = "fisher"
 """Of a Fisher diagonal inside a run's folder."""
@@ -84,7 +84,7 @@ class EWC(RetentionMethod):
     title: ClassVar[str] = "EWC"
     strength: ClassVar[tuple[str, ...]] = ("coefficient",)
     place: ClassVar[str] = "gradient"
-    old_data: ClassVar[str] = "once, for the Fisher information"
+    needs: ClassVar[frozenset[str]] = frozenset({OLD_DATA})
     summary: ClassVar[str] = "penalty on moving the weights that old data needs (Fisher)"
     source: ClassVar[str] = (
         "Kirkpatrick et al. 2017, Eq. 3; Schwarz et al. 2018, section 3 (online); Soup to Go, section 4"
@@ -193,7 +193,7 @@ class _Elastic(Pull):
         if saved is not None and not method.data:
             self._take(saved.kept(named, method.keep), saved.identity)
 
-    def prepare(self, host: Host) -> None:
+    def prepare(self, services: Services) -> None:
         """Finds the run's Fisher information, or computes and saves it.
 
         Raises:
@@ -205,7 +205,7 @@ class _Elastic(Pull):
         method = self._method
         if not method.data:
             return
-        rows = choose_rows(host.rows(method.data), method.samples, seed=method.seed, label=method.data)
+        rows = choose_rows(services.rows(method.data), method.samples, seed=method.seed, label=method.data)
         weights = fingerprints(self._named)
         earlier = (
             None
@@ -217,22 +217,22 @@ class _Elastic(Pull):
             rows, weights, estimator=method.estimator, seed=method.seed, data=name, model={}, earlier=earlier
         )
         origin = record["made_of"]
-        place = host.folder()
+        place = services.folder()
         folder = None if place is None else place / FOLDER
         found = self._in_run(folder, origin)
-        if all_ranks(host, self._named, found is not None) and found is not None:
-            host.say(f"ewc: the Fisher information on {method.data} is in {folder} already")
+        if all_ranks(services, self._named, found is not None) and found is not None:
+            services.say(f"ewc: the Fisher information on {method.data} is in {folder} already")
             self._take(found.kept(self._named, method.keep), origin)
             return
-        host.say(f"ewc: computing the Fisher information on {len(rows)} samples of {method.data}")
+        services.say(f"ewc: computing the Fisher information on {len(rows)} samples of {method.data}")
         diagonal = diagonal_fisher(
-            host, self._named, rows, sampled=method.estimator == "sampled", seed=method.seed, label=method.data
+            services, self._named, rows, sampled=method.estimator == "sampled", seed=method.seed, label=method.data
         )
         if self._saved is not None and earlier is not None:
             self._saved.add_to(diagonal.values, method.decay)
-        if folder is not None and host.first():
+        if folder is not None and services.first():
             save_fisher(folder, diagonal.values, {**record, "tokens": diagonal.tokens, "versions": _versions()})
-        all_ranks(host, self._named, True)  # the others wait for the file
+        all_ranks(services, self._named, True)  # the others wait for the file
         self._take(self._placed(diagonal, self._in_run(folder, origin)), origin)
 
     def _in_run(self, folder: Path | None, origin: str) -> SavedFisher | None:

@@ -24,7 +24,16 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from holdfast.config.declare import Meta
 from holdfast.errors import ConfigError
-from holdfast.retention.protocol import ActiveMethod, NamedParams, Passive, RetentionMethod, StepInfo, WeightCopy
+from holdfast.retention.protocol import (
+    ADAMW,
+    OPTIMIZER_STATE,
+    ActiveMethod,
+    NamedParams,
+    Passive,
+    RetentionMethod,
+    StepInfo,
+    WeightCopy,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -45,13 +54,12 @@ class MoFO(RetentionMethod):
     title: ClassVar[str] = "MoFO"
     strength: ClassVar[tuple[str, ...]] = ("fraction",)
     place: ClassVar[str] = "weights"
-    turn: ClassVar[int] = -1  # it takes back parts of the optimiser's update, and nothing else
+    hook_order: ClassVar[int] = -1  # it takes back parts of the optimiser's update, and nothing else
     summary: ClassVar[str] = "updates only the parameters with the largest momenta"
     source: ClassVar[str] = (
         "MoFO: Momentum-Filtered Optimizer for Mitigating Forgetting in LLM Fine-Tuning, Algorithm 1"
     )
-    by_parameter: ClassVar[bool] = True
-    optimizers: ClassVar[tuple[str, ...]] = ("adamw_torch", "adamw_torch_fused")
+    needs: ClassVar[frozenset[str]] = frozenset({OPTIMIZER_STATE, ADAMW})
 
     fraction: Annotated[float, Meta(gt=0, le=1)] = 0.15
     """Share of each matrix that keeps its update, where momenta are largest; 1 is direct fine-tuning."""
@@ -75,7 +83,7 @@ class _Filter(Passive):
         self._before: dict[str, torch.Tensor] = {}
         self._counts: dict[str, float] = {}
 
-    def add_gradient(self, named: NamedParams, step: StepInfo) -> None:
+    def gradient(self, named: NamedParams, step: StepInfo) -> None:
         import torch
 
         targets = _matrices(named)
@@ -84,7 +92,7 @@ class _Filter(Passive):
             self._before.setdefault(target.name, torch.empty_like(flat)).copy_(flat)
         self._counts = _steps_taken(targets, step)
 
-    def after_step(self, named: NamedParams, step: StepInfo) -> None:
+    def weights(self, named: NamedParams, step: StepInfo) -> None:
         from holdfast.checkpoints.live_thresholds import thresholds
 
         targets = _matrices(named)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from holdfast.config.declare import Meta
 from holdfast.retention.paths import data_problems
-from holdfast.retention.protocol import Earlier, RetentionMethod
-from holdfast.retention.services import DataHost, PrepareData
+from holdfast.retention.protocol import OLD_DATA, Earlier, RetentionMethod
+from holdfast.retention.services import DataServices
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -29,7 +29,7 @@ class Multitask(RetentionMethod):
     title: ClassVar[str] = "multitask mixing"
     strength: ClassVar[tuple[str, ...]] = ("share",)
     place: ClassVar[str] = "data"
-    old_data: ClassVar[str] = "yes, all of it"
+    needs: ClassVar[frozenset[str]] = frozenset({OLD_DATA})
     summary: ClassVar[str] = "trains on all tasks' data at once: the upper bound"
     source: ClassVar[str] = "Soup to Go, section 5 (multitask model); Caruana 1997, Multitask learning"
     repeatable: ClassVar[bool] = True
@@ -55,14 +55,9 @@ class Multitask(RetentionMethod):
             return ["multitask.data: expected a file, folder or hub id of another task's data, got nothing"]
         return data_problems("multitask.data", self.data)
 
-    def make_data(self, train: Dataset, host: DataHost) -> tuple[Dataset, dict[str, Any]]:
-        return self.transform_data(train, prepare=host.prepare, seed=host.seed, longest=host.cut)
-
-    def transform_data(
-        self, train: Dataset, *, prepare: PrepareData, seed: int, longest: int | None = None
-    ) -> tuple[Dataset, dict[str, Any]]:
-        """As of the base; of each row `longest` tokens are recorded at most."""
+    def training_data(self, rows: Dataset, services: DataServices) -> tuple[Dataset, dict[str, Any]]:
         from holdfast.data.mixing import mix_tasks
 
-        mixed, info = mix_tasks(train, prepare(self.data), share=self.share, seed=seed, longest=longest)
+        other = services.prepare(self.data)
+        mixed, info = mix_tasks(rows, other, share=self.share, seed=services.seed, longest=services.cut)
         return mixed, dataclasses.asdict(info)

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from holdfast.config.declare import Meta
 from holdfast.retention.paths import data_problems
-from holdfast.retention.protocol import Earlier, RetentionMethod
-from holdfast.retention.services import DataHost, PrepareData
+from holdfast.retention.protocol import OLD_DATA, Earlier, RetentionMethod
+from holdfast.retention.services import DataServices
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -38,12 +38,12 @@ class Replay(RetentionMethod):
     title: ClassVar[str] = "replay"
     strength: ClassVar[tuple[str, ...]] = ("fraction",)
     place: ClassVar[str] = "data"
-    old_data: ClassVar[str] = "yes"
+    needs: ClassVar[frozenset[str]] = frozenset({OLD_DATA})
     summary: ClassVar[str] = "mixes a share of old data into the new data"
     source: ClassVar[str] = "Memory Retaining Finetuning via Distillation, section 5; Soup to Go, section 5"
     repeatable: ClassVar[bool] = True
-    stacks: ClassVar[bool] = True
-    gives: ClassVar[str] = "replayed"
+    shares_mixture: ClassVar[bool] = True
+    row_source: ClassVar[str] = "replayed"
 
     data: str = ""
     """File, folder or hub id of the data to replay (required)."""
@@ -80,16 +80,15 @@ class Replay(RetentionMethod):
 
         rows_by_name(tokenizer)(self.data)  # read again from the cache when it is mixed in
 
-    def make_data(self, train: Dataset, host: DataHost) -> tuple[Dataset, dict[str, Any]]:
-        return self.transform_data(train, prepare=host.prepare, seed=host.seed, longest=host.cut)
-
-    def transform_data(
-        self, train: Dataset, *, prepare: PrepareData, seed: int, longest: int | None = None
-    ) -> tuple[Dataset, dict[str, Any]]:
-        """As of the base; of each row `longest` tokens count at most."""
+    def training_data(self, rows: Dataset, services: DataServices) -> tuple[Dataset, dict[str, Any]]:
         from holdfast.data.mixing import mix_replay
 
         mixed, info = mix_replay(
-            train, prepare(self.data), fraction=self.fraction, seed=seed, unit=self.unit, longest=longest
+            rows,
+            services.prepare(self.data),
+            fraction=self.fraction,
+            seed=services.seed,
+            unit=self.unit,
+            longest=services.cut,
         )
         return mixed, dataclasses.asdict(info)

@@ -31,8 +31,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from holdfast.config.declare import Meta, Seed
 from holdfast.errors import ConfigError, DataError
 from holdfast.retention.paths import data_problems
-from holdfast.retention.protocol import RetentionMethod
-from holdfast.retention.services import DataHost, Draws, Sample
+from holdfast.retention.protocol import INITIAL_MODEL, RetentionMethod
+from holdfast.retention.services import DataServices, Draws, Sample
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,8 +60,9 @@ class SelfReplay(RetentionMethod):
     place: ClassVar[str] = "data"
     summary: ClassVar[str] = "mixes text that the initial model writes into the new data"
     source: ClassVar[str] = "2605.26097, samples of the start from its beginning-of-text token; SSR 2403.01244"
-    stacks: ClassVar[bool] = True
-    gives: ClassVar[str] = "generated"
+    shares_mixture: ClassVar[bool] = True
+    needs: ClassVar[frozenset[str]] = frozenset({INITIAL_MODEL})
+    row_source: ClassVar[str] = "generated"
 
     prompts: str = START
     """What the start model is given: start (its beginning-of-text token alone), target (the prompts of the training
@@ -121,7 +122,7 @@ class SelfReplay(RetentionMethod):
         return self.prompts in (START, TARGET)
 
     def ce_by_origin(self) -> dict[str, float]:
-        return {} if self.ce else {self.gives: 0.0}
+        return {} if self.ce else {self.row_source: 0.0}
 
     @property
     def filters(self) -> Filters:
@@ -154,43 +155,43 @@ class SelfReplay(RetentionMethod):
         if not prompts_by_name(self.prompts, tokenizer)[0]:
             raise DataError(f"self_replay.prompts: {self.prompts} holds no prompts.")
 
-    def make_data(self, train: Dataset, host: DataHost) -> tuple[Dataset, dict[str, Any]]:
+    def training_data(self, rows: Dataset, services: DataServices) -> tuple[Dataset, dict[str, Any]]:
         from holdfast.data.mixing import GENERATED, mix_replay, tokenised_rows, total_tokens
 
-        if self.unit == "tokens" and "images" in train.column_names:
+        if self.unit == "tokens" and "images" in rows.column_names:
             raise ConfigError(
                 "self_replay.unit: expected examples where rows hold images, whose tokens are known only once a batch "
                 "is made, got tokens. Add unit: examples; the fraction then counts rows."
             )
-        new = total_tokens(train, host.cut) if self.unit == "tokens" else len(train)
+        new = total_tokens(rows, services.cut) if self.unit == "tokens" else len(rows)
         wanted = new * self.fraction / (1 - self.fraction)
 
         def lacking(found: Drawn) -> float:
             return wanted - (found.tokens if self.unit == "tokens" else len(found.kept))
 
-        found, about = self._drawn(host, lacking)
+        found, about = self._drawn(services, lacking)
         masked = 1 if self.prompts == START else None  # of a row: nothing predicts the first token
-        rows = tokenised_rows(
+        samples = tokenised_rows(
             [(*one.prompt, *one.ids) for one in found.kept], [masked or len(one.prompt) for one in found.kept]
         )
         mixed, info = mix_replay(
-            train,
             rows,
+            samples,
             fraction=self.fraction,
-            seed=host.seed,
+            seed=services.seed,
             unit=self.unit,
             origin=GENERATED,
-            longest=host.cut,
+            longest=services.cut,
         )
         how = f"drew {found.new:,} in {found.seconds:.1f} s" if found.new else "found, nothing was drawn"
-        host.say(
+        services.say(
             f"Self-replay: {len(found.kept):,} samples, {found.tokens:,} tokens ({how}); {found.figures()}"
             + (f"; {info.repeated:,} rows are repeats" if info.repeated else "")
             + "."
         )
         return mixed, {**dataclasses.asdict(info), **about}
 
-    def _drawn(self, host: DataHost, lacking: Any) -> tuple[Drawn, dict[str, Any]]:
+    def _drawn(self, services: DataServices, lacking: Any) -> tuple[Drawn, dict[str, Any]]:
         """The samples, and what a run records of them."""
         from holdfast.retention.self_samples import Drawing, Stream
         from holdfast.support.cache import cache_folder
@@ -198,17 +199,17 @@ class SelfReplay(RetentionMethod):
         from holdfast.support.paths import expanded
 
         def draw(prompts: Sequence[Sequence[int]], tokens: int, seed: int) -> list[Sample]:
-            return host.continued(
+            return services.continued(
                 prompts, max_new_tokens=tokens, temperature=self.temperature, top_p=self.top_p, seed=seed
             )
 
-        prompts, unusable = self._prompts(host)
-        key = host.gather(host.together(lambda: host.start_key() if host.rank == 0 else None))[0]
+        prompts, unusable = self._prompts(services)
+        key = services.gather(services.together(lambda: services.start_key() if services.rank == 0 else None))[0]
         stream = Stream(
             prompts=prompts,
             max_new_tokens=self.max_new_tokens,
-            window=host.window,
-            batch_size=self.batch_size or host.batch_size(),
+            window=services.window,
+            batch_size=self.batch_size or services.batch_size(),
             seed=self.seed,
             once=self.temperature == 0,
             how={
@@ -221,7 +222,7 @@ class SelfReplay(RetentionMethod):
         name = fingerprint(stream.facts, length=32)
         root = expanded(self.cache_dir) if self.cache_dir else cache_folder() / "self_replay"
         drawing = Drawing(
-            host=host,
+            services=services,
             stream=stream,
             filters=self.filters,
             draw=draw,
@@ -254,10 +255,10 @@ class SelfReplay(RetentionMethod):
             "temperature or more max_new_tokens. Or take other prompts, or prompts: start."
         )
 
-    def _prompts(self, host: DataHost) -> tuple[list[list[int]], int]:
+    def _prompts(self, services: DataServices) -> tuple[list[list[int]], int]:
         """Token ids of the prompts, those left out that are empty or leave no room for an answer, and how many."""
         if self.prompts == START:
-            begin = host.beginning()
+            begin = services.beginning()
             if begin is None:
                 raise ConfigError(
                     "self_replay.prompts: start expects a tokenizer with a beginning-of-text or end-of-text token, got "
@@ -267,19 +268,19 @@ class SelfReplay(RetentionMethod):
         if self.prompts == TARGET:
             from holdfast.data.mixing import prompts_of
 
-            if "images" in host.new_rows.column_names:
+            if "images" in services.new_rows.column_names:
                 raise ConfigError(
                     "self_replay.prompts: expected start or a file where rows hold images, got target: their prompts "
                     "are known only once a batch is made."
                 )
-            found, none = prompts_of(host.new_rows)
+            found, none = prompts_of(services.new_rows)
             where = "the training data"
         else:
-            found, none = host.prompts(self.prompts)
+            found, none = services.prompts(self.prompts)
             where = self.prompts
-        fitting = [ids for ids in found if len(ids) + LEAST_ROOM <= host.window]
+        fitting = [ids for ids in found if len(ids) + LEAST_ROOM <= services.window]
         if not fitting:
-            longer = f", {len(found):,} that leave no room in {host.window} tokens" if found else ""
+            longer = f", {len(found):,} that leave no room in {services.window} tokens" if found else ""
             raise DataError(
                 f"self_replay.prompts: expected prompts in {where}, got {none:,} rows without one{longer}. Rows need "
                 f"tokens before the first one that is trained (prompt and completion, or assistant_only_loss). Or take "

@@ -20,7 +20,7 @@ from typing import Annotated, ClassVar
 from holdfast.config.declare import Meta
 from holdfast.retention.anchor import START, Anchors, KeepAuto, anchor_problems, kept_anchor
 from holdfast.retention.averages import Average, factored_problems
-from holdfast.retention.protocol import ActiveMethod, NamedParams, RetentionMethod, WeightCopy
+from holdfast.retention.protocol import LAST_STEP, ActiveMethod, NamedParams, RetentionMethod, WeightCopy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,10 +32,10 @@ class SequentialAveraging(RetentionMethod):
 
     name: ClassVar[str] = "sfa"
     title: ClassVar[str] = "SFA"
-    at_last_step: ClassVar[bool] = True
+    needs: ClassVar[frozenset[str]] = frozenset({LAST_STEP})
     strength: ClassVar[tuple[str, ...]] = ("beta", "p")
     place: ClassVar[str] = "weights"
-    turn: ClassVar[int] = 1
+    hook_order: ClassVar[int] = 1
     summary: ClassVar[str] = "averages the weights with the initial ones every p of the run"
     source: ClassVar[str] = (
         "Soup to Go: Mitigating Forgetting During Continual Learning with Model Averaging, Algorithm 1 and Eq. 5"

@@ -23,12 +23,21 @@ Cost: none. The weights are computed in the pass that computes the loss.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from holdfast.config.declare import Meta
-from holdfast.retention.protocol import ActiveMethod, NamedParams, Passive, RetentionMethod, StepInfo, TokenWeights
-from holdfast.retention.services import Host
+from holdfast.retention.protocol import (
+    TOKEN_WEIGHTS,
+    WHOLE_DOCUMENTS,
+    ActiveMethod,
+    NamedParams,
+    Passive,
+    RetentionMethod,
+    StepInfo,
+)
+from holdfast.retention.services import LossBatch, Services
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -52,7 +61,6 @@ class TokenWeighting(RetentionMethod):
     title: ClassVar[str] = "token weighting"
     strength: ClassVar[tuple[str, ...]] = ("coefficient",)
     place: ClassVar[str] = "loss"
-    weighs_tokens: ClassVar[bool] = True
     summary: ClassVar[str] = "weights each token's loss by its entropy or probability"
     source: ClassVar[str] = "arXiv:2601.02151, section 3.3 (EAFT); 2508.05629 (DFT); 2509.20758 (TALR)"
 
@@ -71,8 +79,8 @@ class TokenWeighting(RetentionMethod):
         return self.coefficient == 0
 
     @property
-    def by_document(self) -> bool:
-        return self.kind == "talr"
+    def needs(self) -> frozenset[str]:  # type: ignore[override]
+        return frozenset({TOKEN_WEIGHTS, WHOLE_DOCUMENTS} if self.kind == "talr" else {TOKEN_WEIGHTS})
 
     def problems(self) -> list[str]:
         defaults = {name: field.default for name, field in type(self).__dataclass_fields__.items()}
@@ -92,17 +100,16 @@ class _FusedWeights(Passive):
     def __init__(self, method: TokenWeighting) -> None:
         self.method = method
 
-    def token_weights(self, inputs: dict[str, Any], labels_BT: Tensor) -> TokenWeights:
+    def loss(self, batch: LossBatch) -> None:
         from holdfast.ops.annealing import Weighting
 
         eaft = self.method.kind == "eaft"
-        return TokenWeights(
-            weighting=Weighting(
-                gate="entropy" if eaft else "probability",
-                power=self.method.alpha if eaft else 1.0,
-                strength=self.method.coefficient,
-            )
+        weighting = Weighting(
+            gate="entropy" if eaft else "probability",
+            power=self.method.alpha if eaft else 1.0,
+            strength=self.method.coefficient,
         )
+        batch.weigh(weighting=weighting)
 
 
 class _TALR(Passive):
@@ -112,34 +119,34 @@ class _TALR(Passive):
         self.method = method
         self.tau: float | None = None
         self._means: list[Tensor] = []
-        self._host: Host | None = None
+        self._services: Services | None = None
 
-    def prepare(self, host: Host) -> None:
-        self._host = host
+    def prepare(self, services: Services) -> None:
+        self._services = services
 
-    def token_weights(self, inputs: dict[str, Any], labels_BT: Tensor) -> TokenWeights:
+    def loss(self, batch: LossBatch) -> None:
         from holdfast.ops.annealing import Weighting
 
         if self.tau is None:
-            return TokenWeights()
+            return
         weighting = Weighting(
             gate="probability",
             power=1.0 / max(self.tau, LEAST_TAU),
             floor=self.method.floor,
             strength=self.method.coefficient,
         )
-        return TokenWeights(weighting=weighting)
+        batch.weigh(weighting=weighting)
 
-    def saw_losses(self, inputs: dict[str, Any], labels_BT: Tensor, ce_BS: Tensor) -> None:
+    def after_loss(self, inputs: Mapping[str, Any], labels_BT: Tensor, ce_BS: Tensor) -> None:
         means_D, counts_D = document_means(inputs, labels_BT, ce_BS)
         self._means.append(means_D[counts_D > 0])
 
-    def after_step(self, named: NamedParams, step: StepInfo) -> None:
+    def weights(self, named: NamedParams, step: StepInfo) -> None:
         import torch
 
-        if not self._means or self._host is None:
+        if not self._means or self._services is None:
             return
-        seen, self._means = self._host.gathered(torch.cat(self._means)), []
+        seen, self._means = self._services.gathered(torch.cat(self._means)), []
         if len(seen):
             self.tau = float(seen.double().quantile(0.5))
 
@@ -153,7 +160,7 @@ class _TALR(Passive):
         self.tau = state["tau"]
 
 
-def document_means(inputs: dict[str, Any], labels_BT: Tensor, ce_BS: Tensor) -> tuple[Tensor, Tensor]:
+def document_means(inputs: Mapping[str, Any], labels_BT: Tensor, ce_BS: Tensor) -> tuple[Tensor, Tensor]:
     """The mean over each document's trained tokens.
 
     Args:

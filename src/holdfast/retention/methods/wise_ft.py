@@ -13,7 +13,7 @@ from typing import Annotated, ClassVar
 from holdfast.config.declare import Meta
 from holdfast.retention.anchor import START, Anchors, KeepAuto, anchor_problems, kept_anchor
 from holdfast.retention.averages import Average, factored_problems
-from holdfast.retention.protocol import ActiveMethod, NamedParams, RetentionMethod, WeightCopy
+from holdfast.retention.protocol import LAST_STEP, ActiveMethod, NamedParams, RetentionMethod, WeightCopy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,10 +26,10 @@ class WiseFT(RetentionMethod):
 
     name: ClassVar[str] = "wise_ft"
     title: ClassVar[str] = "WiSE-FT"
-    at_last_step: ClassVar[bool] = True
+    needs: ClassVar[frozenset[str]] = frozenset({LAST_STEP})
     strength: ClassVar[tuple[str, ...]] = ("alpha",)
     place: ClassVar[str] = "weights"
-    turn: ClassVar[int] = 3
+    hook_order: ClassVar[int] = 3
     summary: ClassVar[str] = "interpolates initial and tuned weights once, at the end"
     source: ClassVar[str] = "Robust fine-tuning of zero-shot models, Eq. 1; Soup to Go, section 4 (SFA with p = 1)"
 

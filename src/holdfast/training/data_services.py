@@ -1,4 +1,4 @@
-"""The trainer as a `retention.services.DataHost`: the start model at hand while the training data is made.
+"""The trainer as a `retention.services.DataServices`: the start model at hand while the training data is made.
 
 That is before the trainer is complete: no accelerator, no optimiser; an adapter's layers may be in the model already,
 and are switched off meanwhile where they are new and change nothing.
@@ -70,8 +70,8 @@ class StartModel:
             ) from error
 
 
-class TrainerDataHost:
-    """See `retention.services.DataHost`.
+class TrainerDataServices:
+    """See `retention.services.DataServices`.
 
     Args:
         start: the model.
@@ -102,19 +102,19 @@ class TrainerDataHost:
         self.seed = int(args.seed)
 
     def batch_size(self) -> int:
-        """See `DataHost.batch_size`."""
+        """See `DataServices.batch_size`."""
         return BATCH_SIZES.get(self._args.device.type, max(BATCH_SIZES.values()))
 
     @property
     def window(self) -> int:
-        """See `DataHost.window`."""
+        """See `DataServices.window`."""
         config = causal_lm(self._model).config.get_text_config()
         context = getattr(config, "max_position_embeddings", None) or 1 << 30
         return min(int(context), int(getattr(self._args, "max_length", None) or 1 << 30))
 
     @property
     def cut(self) -> int | None:
-        """See `DataHost.cut`."""
+        """See `DataServices.cut`."""
         split = getattr(self._args, "packing", False) and self._args.packing_strategy in ("bfd_split", "wrapped")
         return None if split else getattr(self._args, "max_length", None)
 
@@ -125,12 +125,12 @@ class TrainerDataHost:
         return self._start.model
 
     def start_key(self) -> str:
-        """See `DataHost.start_key`; known to the first process."""
+        """See `DataServices.start_key`; known to the first process."""
         assert self._start is not None
         return self._start.key
 
     def beginning(self) -> int | None:
-        """See `DataHost.beginning`."""
+        """See `DataServices.beginning`."""
         model = self._model
         for holder in (self.tokenizer, getattr(model, "generation_config", None), causal_lm(model).config):
             if (token := getattr(holder, "bos_token_id", None)) is not None:
@@ -139,7 +139,7 @@ class TrainerDataHost:
         return ends[0] if ends else None
 
     def prompts(self, data: str) -> tuple[list[list[int]], int]:
-        """See `DataHost.prompts`.
+        """See `DataServices.prompts`.
 
         Raises:
             DataError: the data cannot be read, or makes no prompts.
@@ -151,7 +151,7 @@ class TrainerDataHost:
     def continued(
         self, prompts: Sequence[Sequence[int]], *, max_new_tokens: int, temperature: float, top_p: float, seed: int
     ) -> list[Sample]:
-        """See `DataHost.continued`.
+        """See `DataServices.continued`.
 
         Raises:
             ConfigError: the model is in pieces over the ranks.
@@ -175,7 +175,7 @@ class TrainerDataHost:
         return [Sample(ids=tuple(answer.ids), ended=answer.ended) for answer in answers]
 
     def say(self, text: str) -> None:
-        """See `DataHost.say`."""
+        """See `DataServices.say`."""
         if self.rank == 0:
             self._say(text)
 

@@ -31,15 +31,15 @@ from holdfast.errors import ConfigError, DataError
 from holdfast.ops.heads import causal_lm
 from holdfast.retention.methods.token_weighting import TokenWeighting
 from holdfast.retention.protocol import (
+    INITIAL_MODEL,
     PACKED_WHOLE,
     RetentionMethod,
     changes_data,
-    makes_data,
     packing_problem,
     stacked,
 )
 from holdfast.support.environment import quiet_datasets
-from holdfast.training.data_host import StartModel, TrainerDataHost
+from holdfast.training.data_services import StartModel, TrainerDataServices
 from holdfast.training.document_attention import (
     is_leak,
     model_problem,
@@ -91,7 +91,7 @@ class SFTRetentionTrainer(RetentionMixin, SFTTrainer):
         self.data_notes: list[str] = []
         model = kwargs.get("model", args[0] if args else None)
         self._start: StartModel | None = None
-        if any(makes_data(m) for m in self._data_methods):  # before anything is put into it
+        if any(INITIAL_MODEL in m.needs for m in self._data_methods):  # before anything is put into it
             first = arguments is None or arguments.process_index == 0
             self._start = StartModel(model, adapter=kwargs.get("peft_config"), first=first)
         self._confine_attention(model, arguments)  # before a teacher is copied from the model
@@ -181,7 +181,7 @@ class SFTRetentionTrainer(RetentionMixin, SFTTrainer):
 
     def _with_methods(self, rows: Dataset, processing_class: Any, args: Any) -> Dataset:
         """The rows with what methods mix in."""
-        host = TrainerDataHost(
+        services = TrainerDataServices(
             self._start,
             processing_class=processing_class,
             args=args,
@@ -194,7 +194,7 @@ class SFTRetentionTrainer(RetentionMixin, SFTTrainer):
         if self.marks_origins:
             rows = marked(rows, NEW)
         for method in stacked(self._data_methods):
-            rows, info = method.make_data(rows, host)
+            rows, info = method.training_data(rows, services)
             if info:
                 self.data_info.setdefault("mixed", []).append({"method": method.name, **info})
         return rows

@@ -1,4 +1,4 @@
-"""The trainer as a `retention.services.Host`: what methods may ask of a run beside its parameters."""
+"""The trainer as a `retention.services.Services`: what methods may ask of a run beside its parameters."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ EVALUATED = {"cpu": 4096, "cuda": 32768}
 """Tokens of one batch of held-out rows, padding included, by kind of device."""
 
 
-class TrainerHost:
-    """See `retention.services.Host`.
+class TrainerServices:
+    """See `retention.services.Services`.
 
     Args:
         trainer: complete; its model is the start model.
@@ -40,13 +40,13 @@ class TrainerHost:
         self._trainer, self._say = trainer, say
 
     def method(self, name: str) -> ActiveMethod | None:
-        """The first of that name, as `Host.method`; methods that are off are not in the run."""
+        """The first of that name, as `Services.method`; methods that are off are not in the run."""
         return next(
             (a for m, a in zip(self._trainer.retain, self._trainer.active, strict=True) if m.name == name), None
         )
 
     def say(self, text: str) -> None:
-        """See `Host.say`; any process may call it."""
+        """See `Services.say`; any process may call it."""
         if self._trainer.is_world_process_zero():
             self._say(text)
 
@@ -59,7 +59,7 @@ class TrainerHost:
         return bool(self._trainer.is_world_process_zero())
 
     def rows(self, data: str) -> Dataset:
-        """See `Host.rows`.
+        """See `Services.rows`.
 
         Raises:
             ConfigError: the trainer takes tokenised data only and cannot read any.
@@ -78,7 +78,7 @@ class TrainerHost:
 
     @torch.no_grad()
     def mean_loss(self, rows: Dataset) -> StepFigures:
-        """See `Host.mean_loss`."""
+        """See `Services.mean_loss`."""
         trainer = self._trainer
         trainer._prepare_more(rows)
         trainer.publish_weights()
@@ -101,7 +101,7 @@ class TrainerHost:
     def sample_gradients(
         self, rows: Dataset, *, sampled: bool, seed: int
     ) -> Iterator[tuple[int, Mapping[str, Tensor]]]:
-        """See `Host.sample_gradients`.
+        """See `Services.sample_gradients`.
 
         Raises:
             ConfigError: the model is to be sharded, so that no process can hold it whole.
@@ -121,7 +121,7 @@ class TrainerHost:
                 tensor.copy_(self._trainer.accelerator.reduce(tensor, "sum"))
 
     def gathered(self, values: Tensor) -> Tensor:
-        """See `Host.gathered`."""
+        """See `Services.gathered`."""
         if self._trainer.args.world_size == 1:
             return values
         found: list[Any] = [None] * self._trainer.args.world_size

@@ -9,8 +9,8 @@ import torch
 from cases import make_trainer
 from datasets import Dataset
 
-from holdfast.training import host as room
-from holdfast.training.host import TrainerHost, padded
+from holdfast.training import method_services as room
+from holdfast.training.method_services import TrainerServices, padded
 
 
 def rows(count: int) -> Dataset:
@@ -25,7 +25,7 @@ def test_ranks_make_the_same_number_of_batches_and_count_every_row_once(world, c
     seen, numbers = [], []
     for rank in range(world):
         args = SimpleNamespace(process_index=rank, world_size=world, device=torch.device("cpu"), max_length=4)
-        batches = list(TrainerHost(SimpleNamespace(args=args), print)._batches(rows(count)))
+        batches = list(TrainerServices(SimpleNamespace(args=args), print)._batches(rows(count)))
         numbers.append(len(batches))
         for batch, counts in batches:
             assert batch["input_ids"].shape == batch["labels"].shape == batch["attention_mask"].shape
@@ -47,7 +47,7 @@ def test_means_do_not_depend_on_the_batches(tokens, tmp_path, monkeypatch):
     for size in (5, 20, 10_000):
         monkeypatch.setitem(room.EVALUATED, "cpu", size)
         training = trainer.model.training
-        found.append(TrainerHost(trainer, print).mean_loss(data))
+        found.append(TrainerServices(trainer, print).mean_loss(data))
         assert trainer.model.training == training
     ce = kl = places = 0.0
     teacher = make_trainer(tmp_path, {}).model.eval()
