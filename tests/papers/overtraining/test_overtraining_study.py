@@ -138,7 +138,7 @@ def test_ways_are_all_that_varies_beside_the_rate(asked: dict[str, Any]) -> None
         ({"tasks": {"new": {"validation": [1], "learn": [1]}}}, r"tasks\.new\.train\.dataset_name: is missing"),
         ({"keep": []}, "keep: is missing"),
         ({"keep": [{"perplexity": "no.jsonl"}]}, r"keep\[0\].*no\.jsonl"),
-        ({"arms": ["direct"]}, r"vary\.learning_rate: is missing"),
+        ({"vary": {}}, r"vary\.learning_rate: is missing"),
         (
             {"vary": {"learning_rate": [1e-3], "learning_rat": [1]}},
             r"vary\.learning_rat: .*Did you mean 'learning_rate'",
