@@ -26,7 +26,7 @@ from holdfast.reports.blocks import Tiles, plain_text
 from holdfast.reports.charts import Chart, plotly_figure
 from holdfast.reports.compared import ComparisonRow, entry_title, gain_forest, gains, ordered
 from holdfast.reports.comparison_report import comparison_page, comparison_verdict
-from holdfast.reports.flips import MOST_FLIPS, answer_of, flips_of, flips_panel
+from holdfast.reports.flips import MOST_FLIPS, answer_of, flips_of, flips_table
 from holdfast.reports.format import ellipsize_middle
 from holdfast.reports.html import render, write_page
 from holdfast.reports.measured import subject_names
@@ -51,8 +51,9 @@ def titles(page: str) -> list[str]:
     return re.findall(r"<section><h2>(.*?)</h2>", page)
 
 
-def cards(page: str) -> list[str]:
-    return re.findall(r'<li class="flip".*?</li>(?=<li class="flip"|</ol>)', page, re.S)
+def questions(page: str) -> list[str]:
+    """The lines of the table of questions that flipped."""
+    return re.findall(r'<tr><th data-label="Entry".*?</tr>', section(page, "Questions whose answers flipped"), re.S)
 
 
 def small(root: Path) -> Pair:
@@ -70,7 +71,7 @@ def test_nothing_is_drawn_for_what_is_not_there(tmp_path) -> None:
     assert titles(write(quiet, tmp_path)) == ["Before and after", "Documents that changed most", "What was compared"]
     empty = write(quiet, tmp_path, comparisons=[], unmatched=["keep/prose: only before."])
     assert titles(empty) == ["Before and after", "Not compared", "What was compared"]
-    assert "Nothing was compared between base and tuned." in empty and 'id="figures"' not in empty
+    assert "Nothing was compared." in empty and 'id="figures"' not in empty
     pair = small(tmp_path / "a")
     pair.before = pair.after = EvaluationFolder(tmp_path / "nowhere")
     assert titles(write(pair, tmp_path)) == ["Before and after", "What was compared"]
@@ -99,28 +100,15 @@ SHARES = {"unit": "accuracy", "metric": "acc", "higher_is_better": True, "flips_
 @pytest.mark.parametrize(
     ("outcomes", "words"),
     [
-        (["passed", "passed"], "All 2 rules passed; from a to b"),
-        (["passed", "failed", "undecided"], "Of 3 rules 1 failed, 1 undecided, 1 passed; from a to b"),
-        ([], "From a to b"),
+        (["passed", "passed"], "2 rules: 2 passed. "),
+        (["passed", "failed", "undecided"], "3 rules: 1 failed, 1 undecided, 1 passed. "),
+        ([], ""),
     ],
 )
-def test_the_verdict_is_one_sentence(outcomes, words) -> None:
+def test_the_lead_says_what_rules_say_and_what_changed(outcomes, words) -> None:
     gates = [dataclasses.replace(GATES[0], outcome=o) for o in outcomes]
     arc = comparison(**SHARES, name="arc", before=0.6, after=0.55, difference=-0.05, interval=(-0.07, -0.03))
-    rows = [
-        ComparisonRow(arc),
-        ComparisonRow(comparison(name="prose", before=2.0, after=3.0, difference=1.0, interval=(0.9, 1.1))),
-    ]
-    text_of = comparison_verdict(("a", "b"), rows, gates)
-    assert text_of == f"{words}, of 2 measures: 2 lost; the largest loss is arc −5.0 pt [−7.0, −3.0]."
-    assert comparison_verdict(("a", "b"), rows[1:]).endswith(
-        "the largest loss is prose +1.000 nats/token [+0.900, +1.100]."
-    )
-    mean = comparison(
-        **SHARES, suite="average", name="all", before=0.7, after=0.4, difference=-0.3, interval=(-0.4, -0.2)
-    )
-    assert comparison_verdict(("a", "b"), [*rows, ComparisonRow(mean)], gates) == text_of, "its entries are counted"
-    assert ", of 1 measure: 1 lost" in comparison_verdict(("a", "b"), [ComparisonRow(mean)])
+    assert comparison_verdict([arc], gates) == f"{words}Learn: arc −5.0 pt [−7.0, −3.0] (lost)."
 
 
 # ------------------------------------------------------------------------------------------------------------- figures
@@ -133,7 +121,7 @@ def test_a_forest_is_sorted_in_points_and_says_what_it_leaves_out() -> None:
         )
         for n, g in {"a": 0.02, "b": -0.05, "c": math.nan}.items()
     ]
-    chart = gain_forest(rows, title="t")
+    chart = gain_forest(rows, "t")
     assert [cells[:3] for cells in cells_of(chart)] == [
         ["b", "lost", "−5.0 pt [−6.0, −4.0]"],
         ["a", "gained", "+2.0 pt [+1.0, +3.0]"],
@@ -142,23 +130,17 @@ def test_a_forest_is_sorted_in_points_and_says_what_it_leaves_out() -> None:
     drawn = {d["marker"]["line"]["color"]: d for d in plotly_figure(chart)["data"]}
     bad, good = drawn["var(--bad)"], drawn["var(--good)"]
     assert (bad["x"], bad["y"], good["error_x"]["array"]) == ([-5.0], [0], [1.0])
-    assert gain_forest([rows[2]], title="t") is None
+    assert gain_forest([rows[2]], "t") is None
 
 
-def test_forests_of_other_units_are_relative_where_these_differ() -> None:
-    names = {"text": {}, "bytes": {"unit": "bits/byte"}, "zero": {"before": 0.0}}
-    mixed = [ComparisonRow(comparison(name=name, **changes)) for name, changes in names.items()]
-    relative = gain_forest(mixed, title="t")
-    shown = [[cells[0], cells[2].split(" [")[0]] for cells in cells_of(relative)]
-    assert shown == [["text", mixed[0].relative], ["bytes", mixed[1].relative]]
-    assert relative.caption.endswith("Not drawn, because a start of 0 has no relative change: zero.")
-    shares, others = gains(
-        [mixed[0], ComparisonRow(comparison(**SOURCE_NOISE)), ComparisonRow(comparison(**SOURCE_LOST))]
-    )
-    assert [c.x.title for c in (shares, others)] == ["gain, points → better", "gain, nats/token → better"]
-    [noise] = plotly_figure(shares)["data"]
+def test_each_unit_has_a_forest() -> None:
+    rows = [comparison(), comparison(**SOURCE_NOISE), comparison(**SOURCE_LOST), comparison(unit="bits/byte")]
+    forests = gains(list(map(ComparisonRow, rows)))
+    assert [c.title for c in forests] == ["Gains in nats/token", "Gains in points", "Gains in bits/byte"]
+    assert forests[0].x.title == "gain, nats/token → better"
+    [noise] = plotly_figure(forests[1])["data"]
     assert noise["x"] == pytest.approx([-0.52]) and noise["marker"]["color"] == "var(--surface)"  # hollow
-    assert [d["x"] for d in plotly_figure(others)["data"]] == [[-0.0863], [0.4124]]
+    assert [d["x"] for d in plotly_figure(forests[0])["data"]] == [[-0.0863], [0.4124]]
 
 
 # --------------------------------------------------------------------------------------------------------------- flips
@@ -168,27 +150,20 @@ def test_flips_are_the_questions_that_changed(tmp_path) -> None:
     pair = small(tmp_path / "a")
     page = write(pair, tmp_path)
     c = next(c for c in pair.comparisons if c.name == "arc")
-    shown = cards(page)
+    shown = questions(page)
     assert len(shown) == c.flips_lost + c.flips_gained > 10
-    assert sum('data-change="lost"' in s for s in shown) == c.flips_lost
+    assert sum('"chip bad">lost' in s for s in shown) == c.flips_lost
     rows = {
         r["doc"][:12]: (r, s)
         for r, s in zip(pair.before.samples("knowledge", "arc"), pair.after.samples("knowledge", "arc"), strict=True)
     }
-    for card in shown:
-        before, after = rows[re.search(r"doc ([0-9a-f]{12})", card)[1]]
-        assert ("lost" in card[:60]) == (before["acc"] == 1)
-        assert before["question"] in unescape(card)
-        options = re.findall(r"<li(?: class=\"right\")?>.*?</li>", card, re.S)
-        marks = [set(re.findall(r'class="mark (\w+)"', o)) for o in options]
-        for place, found in enumerate(marks):
-            expected = {
-                n
-                for n, at in (("gold", before["gold"]), ("before", before["answer"]), ("after", after["answer"]))
-                if at == place
-            }
-            assert found == expected
-            assert before["choices"][place] in unescape(options[place])
+    for line in shown:
+        before, after = rows[re.search(r"doc ([0-9a-f]{12})", line)[1]]
+        assert ("lost" in line[:200]) == (before["acc"] == 1)
+        assert before["question"] in unescape(line)
+        cells = [unescape(re.sub(r"<[^>]+>", "", cell)) for cell in re.findall(r"<td.*?</td>", line, re.S)]
+        places = before["gold"], before["answer"], after["answer"]
+        assert cells[1:] == [f"{'ABCD'[place]}. {before['choices'][place]}" for place in places]
 
 
 def test_length_normalised_answers_are_those_of_the_metric() -> None:
@@ -203,11 +178,21 @@ def test_gold_may_be_several_and_fields_may_lack() -> None:
     rows = [{"doc": "1", "acc": 1.0, "choices": ["x", "y", "z"], "gold": [0, 2], "answer": 2}, {"doc": "2", "acc": 0.0}]
     after = [{**rows[0], "acc": 0.0, "answer": 1}, {"doc": "2", "acc": 1.0}]
     found = flips_of("e", "f", "acc", rows, after)
-    panel = "".join(b.html for b in flips_panel([found]))
+    [table] = flips_table([found])
+    texts = [[plain_text(cell) for cell in row] for row in table.rows]
     assert found.lost == 1 and len(found.questions) == 2
-    assert panel.count('class="mark gold"') == 2
-    assert "The question was not recorded." in panel
-    assert flips_panel([]) == flips_panel([flips_of("e", "f", "acc", rows, rows)]) == []
+    assert texts[0][2:] == ["A. x, C. z", "C. z", "B. y"]
+    assert "The question was not recorded." in texts[0][1] and texts[1][2:] == ["", "", ""]
+    assert flips_table([]) == flips_table([flips_of("e", "f", "acc", rows, rows)]) == []
+
+
+def test_generated_answers_stand_side_by_side_and_the_middle_of_long_ones_is_left_out() -> None:
+    row = {"doc": "1", "pass@1": 1.0, "question": "q", "outputs": ["return 1"], "reasons": ["passed"]}
+    other = {**row, "pass@1": 0.0, "outputs": [f"begin {'x' * 2000} end"], "reasons": ["AssertionError"]}
+    [table] = flips_table([flips_of("code", "f", "pass@1", [row], [other])])
+    *_, gold, before, after = [plain_text(cell) for cell in table.rows[0]]
+    assert (gold, before) == ("", "return 1\n(passed)")
+    assert after.startswith("begin x") and after.endswith("end\n(AssertionError)") and "characters left out" in after
 
 
 def test_the_page_holds_some_hundred_questions_and_says_where_the_rest_is(tmp_path) -> None:
@@ -217,9 +202,9 @@ def test_the_page_holds_some_hundred_questions_and_says_where_the_rest_is(tmp_pa
     page = write(pair, tmp_path)
     flips = {c.name: c.flips_lost + c.flips_gained for c in pair.comparisons}
     assert sum(flips.values()) > MOST_FLIPS > flips["little"]
-    shown = cards(page)
+    shown = questions(page)
     assert len(shown) == MOST_FLIPS // 2 + flips["little"]
-    assert sum("<strong>little" in s for s in shown) == flips["little"]  # a small entry is not crowded out
+    assert sum("</span> little<span" in s for s in shown) == flips["little"]  # a small entry is not crowded out
     assert f"big: {flips['big'] - MOST_FLIPS // 2:,} more in knowledge.big.samples.jsonl; of both models" in page
 
 
@@ -269,7 +254,7 @@ def test_rows_that_do_not_fit_are_said_and_not_shown(tmp_path) -> None:
     pair.after.write(found, [{**r, "prompt": "another"} for r in rows])
     page = write(pair, tmp_path)
     assert "arc: 120 of 120 samples were asked with another prompt before than after" in page
-    assert cards(page) == []
+    assert questions(page) == []
     pair.after.write(found, [{k: v for k, v in r.items() if k != "doc"} for r in rows])
     assert "which samples are joined on" in write(pair, tmp_path)
 
@@ -306,7 +291,7 @@ def test_the_verdict_stands_beside_the_name_and_statistics_are_folded_away(tmp_p
     assert panel is not None
     table, numbers = panel[0].split('<details class="numbers">')
     heads = [re.findall(r'<th scope="col"[^>]*>(.*?)</th>', part) for part in (table, numbers)]
-    assert heads[0] == ["Measure", "Verdict", "Before", "After", "Difference", "Relative gain"]
+    assert heads[0] == ["Measure", "Verdict", "Before", "After", "Difference"]
     assert heads[1] == ["Measure", "p", "n", "Flips", "Test"]
     assert "<summary>Numbers</summary>" in numbers
     assert "a_<wbr>long_<wbr>name/<wbr>of.<wbr>two" in table, "a name breaks behind its joints"
@@ -333,7 +318,7 @@ def test_the_largest_figure_is_what_failed(tmp_path, outcomes, shown) -> None:
 
 def test_no_label_of_a_forest_lies_where_its_bars_are() -> None:
     rows = ordered([comparison(name="answers"), comparison(suite="keep", name="prose", difference=0.4)])
-    forest = gain_forest(rows, title="Gains")
+    forest = gain_forest(rows, "Gains")
     assert forest is not None and list(forest.y.names) == ["prose", "answers"]
     drawn = plotly_figure(forest)["layout"]
     notes = drawn["annotations"]

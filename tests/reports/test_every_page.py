@@ -330,7 +330,7 @@ def texts(x: Any) -> Iterator[str]:
         yield from texts((x.title if x.heading else None, x.table, x.caption))
     elif isinstance(x, (list, tuple)):
         yield from (text for part in x for text in texts(part))
-    elif dataclasses.is_dataclass(x) and not isinstance(x, blocks.Markup):
+    elif dataclasses.is_dataclass(x):
         yield from texts([getattr(x, f.name) for f in dataclasses.fields(x) if f.name not in STYLE])
 
 

@@ -15,7 +15,7 @@ from holdfast.reports.probe_report import (
 
 def test_what_overflows_is_not_drawn_and_said() -> None:
     changed, cost = ladder_charts(probe())
-    assert {r["change"] for r in cost.rows if r["x"] == 16e6} == {
+    assert {r["line"] for r in cost.rows if r["x"] == 16e6} == {
         "noise 0.01",
         "noise 0.1",
         "int4",
@@ -23,7 +23,7 @@ def test_what_overflows_is_not_drawn_and_said() -> None:
         "all the way to step",
     }
     assert "Not finite, so not drawn: noise 1 of step2" in cost.caption
-    assert [r["y"] for r in changed.rows if r["change"] == "as it is"] == [3.0, 2.0, 1.0]
+    assert [r["y"] for r in changed.rows if r["line"] == "as it is"] == [3.0, 2.0, 1.0]
 
 
 def test_the_lead_of_a_ladder_and_of_one_model() -> None:
@@ -36,7 +36,7 @@ def test_the_lead_of_a_ladder_and_of_one_model() -> None:
 
 def test_the_quadratic_passes_through_the_loss_at_zero() -> None:
     [noise, _] = line_charts(probe().sharpness[0], many=False)
-    assert [r["quadratic"] for r in noise.rows] == [3.0, 3.0 + 0.05 + 0.0625, 3.0 + 0.1 + 0.25]
+    assert [r["y"] for r in noise.rows if r["line"] == "quadratic"] == [3.0, 3.0 + 0.05 + 0.0625, 3.0 + 0.1 + 0.25]
 
 
 def test_a_probe_that_was_interrupted_at_once_has_a_page() -> None:

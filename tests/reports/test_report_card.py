@@ -43,7 +43,6 @@ def test_the_body_has_the_figures_with_their_intervals(make_run) -> None:
             r.before,
             r.after,
             f"{r.difference}<br>{r.interval}".replace("[", "\\[").replace("]", "\\]"),
-            r.relative,
             r.verdict,
         ):
             assert f"| {figure} " in line, figure

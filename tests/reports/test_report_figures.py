@@ -110,18 +110,10 @@ def test_a_heat_map_has_the_cells_of_its_table() -> None:
 def test_a_row_turns_the_sign_where_lower_is_better() -> None:
     lower, higher = ComparisonRow(comparison()), ComparisonRow(comparison(**SOURCE_NOISE))
     assert lower.difference == "−0.412"
-    assert lower.relative == "+12.8 %"
     assert lower.gain_interval == (0.3857, 0.4391)
     assert (lower.verdict, lower.tone) == ("gained", "good")
-    assert higher.relative == "−1.1 %"
     assert higher.gain_interval == (-0.021, 0.0105)
     assert (higher.tone, higher.flips) == ("flat", "21 lost, 18 gained")
-
-
-def test_no_relative_change_from_zero() -> None:
-    row = ComparisonRow(comparison(before=0.0, after=0.1, difference=0.1, interval=(0.05, 0.15), higher_is_better=True))
-    assert row.relative == "n/a"
-    assert row.to_relative(0.1) is None
 
 
 LOST, NOISE = comparison(**SOURCE_LOST), comparison(**SOURCE_NOISE)

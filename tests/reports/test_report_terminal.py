@@ -18,6 +18,7 @@ from test_every_page import PAGES, every
 from holdfast.records.evaluation import Evaluation
 from holdfast.reports.blocks import Table, plain_text
 from holdfast.reports.charts import Chart
+from holdfast.reports.compared import lost_and_gained
 from holdfast.reports.comparison_text import comparison_blocks
 from holdfast.reports.evaluation_text import result_blocks
 from holdfast.reports.probe_report import probe_blocks
@@ -45,12 +46,10 @@ def test_the_summary_has_every_figure_of_the_page(make_run, width) -> None:
             r.after,
             r.difference,
             r.interval,
-            r.relative,
-            f"p {r.p}",
-            f"n {r.n}",
-            r.raw.test,
+            r.p,
+            r.n,
             r.verdict,
-            r.flips,
+            lost_and_gained(r),
         ):
             assert figure in text, figure
     for note in run.record.notes:

@@ -26,12 +26,7 @@ from holdfast.records.study import SeedRun, StudyRecord, TrialRecord
 from holdfast.reports import markdown
 from holdfast.reports.charts import plotly_figure
 from holdfast.reports.html import render
-from holdfast.reports.sweep_charts import (
-    frontier_chart,
-    parameter_charts,
-    time_chart,
-    varied_numbers,
-)
+from holdfast.reports.sweep_charts import frontier_chart
 from holdfast.reports.sweep_figures import (
     gain_texts,
     read_trials,
@@ -177,30 +172,6 @@ def test_what_lies_far_off_does_not_stretch_the_plot():
     assert "Outside the plot: trial 40." in chart.caption
     assert "40" in [row[1] for row in chart.table.rows]  # the table has it
     assert "Outside" not in drawn(study).caption
-
-
-def test_numbers_that_vary_have_panels_on_a_fitting_axis():
-    study = finished_frontier()
-    trials = read_trials(study)
-    assert varied_numbers(trials) == ["retention.label_annealing.weight", "retention.l2.coefficient"]
-    target, source = parameter_charts(study, trials)[0]
-    assert target.title == "Learn against label annealing: weight"
-    assert plotly_figure(target)["layout"]["xaxis"]["type"] == "log"
-    assert plotly_figure(source)["layout"]["xaxis"]["ticktext"] == ["0.1", "0.3", "1", "3", "10", "30"]
-    values = [0, 2, 50]  # from zero: linear
-    varied = [dataclasses.replace(t, params={"k": values[t.number % 3]}) for t in study.trials]
-    linear = parameter_charts(study, read_trials(dataclasses.replace(study, trials=varied)))[0][0]
-    assert "type" not in plotly_figure(linear)["layout"]["xaxis"]
-
-
-def test_trials_over_time_have_a_lane_a_worker():
-    study = frontier()
-    chart = time_chart(study)
-    lanes = {lane for trace in plotly_figure(chart)["data"] for lane in trace["y"]}
-    assert lanes == {"alpha:4100", "beta:4101"}
-    assert time_chart(nothing_finished()) is None
-    unknown = [dataclasses.replace(t, started="yesterday") for t in study.trials]
-    assert time_chart(dataclasses.replace(study, trials=unknown)) is None
 
 
 def test_a_trial_that_nobody_has_begun_has_no_kind_and_varies_what_is_fixed():

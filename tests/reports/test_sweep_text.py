@@ -93,31 +93,21 @@ def lasting(number: int, kind: str, seconds: float, **more):
     return trial(number, kind, f"trial {number}", {}, runs, overhead=0.0, **more)
 
 
-def under_way(*more, **changes):
-    """Direct took 100 s, L2 200 s; a worker each is 40 s into another of these."""
+def under_way(waiting: int = 0, **changes):
+    """Trials took 150 s on average; two workers are 40 s into another one each."""
     trials = [lasting(0, "direct", 100.0), lasting(1, "l2", 200.0)]
     begun = (NOW - datetime.timedelta(seconds=40)).isoformat()
-    trials += [
-        trial(2 + i, k, k, {}, [], state="running", worker=f"w{i}", started=begun, finished=None)
-        for i, k in enumerate(("direct", "l2"))
-    ]
-    trials += [
-        trial(4 + i, k, k, {}, [], state="waiting", worker="", started=None, finished=None) for i, k in enumerate(more)
-    ]
+    running = {"state": "running", "started": begun, "finished": None}
+    trials += [trial(2 + i, "l2", "l2", {}, [], worker=f"w{i}", **running) for i in range(2)]
+    idle = {"state": "waiting", "worker": "", "started": None, "finished": None}
+    trials += [trial(4 + i, "l2", "l2", {}, [], **idle) for i in range(waiting)]
     return record(trials, seeds=(0,), status="running", finished=None, **changes)
 
 
-@pytest.mark.parametrize(
-    ("waiting", "remaining"),
-    [
-        ((), 160.0),  # the second worker's 200 - 40
-        (("direct",), 160.0),  # 60 + 100, beside it
-        (("direct", "l2"), 360.0),  # 60 + 100 + 200 and 160 + 0, or 160 + 200 beside 160
-        (("sfa",), 210.0),  # 60 and the mean of all, 150
-    ],
-)
-def test_the_time_left_is_that_of_workers_that_share_what_waits(waiting, remaining):
-    assert SweepProgress(under_way(*waiting), NOW).remaining == pytest.approx(remaining)
+@pytest.mark.parametrize(("waiting", "remaining"), [(0, 110.0), (1, 185.0), (4, 410.0)])
+def test_the_time_left_is_shared_by_the_workers(waiting, remaining):
+    """Two trials of 110 s that are left, and 150 s for each that waits."""
+    assert SweepProgress(under_way(waiting), NOW).remaining == pytest.approx(remaining)
 
 
 def test_a_worker_longer_than_expected_is_about_to_end():
@@ -125,12 +115,11 @@ def test_a_worker_longer_than_expected_is_about_to_end():
 
 
 def test_trials_that_the_sampler_has_yet_to_think_of_are_to_come():
-    study = under_way("l2", config={"search": {"sampler": "tpe", "trials": 8}})
+    study = under_way(1, config={"search": {"sampler": "tpe", "trials": 8}})
     view = SweepProgress(study, NOW)
-    assert planned(study) == 8
-    assert view.waiting == ["l2", None, None, None]
-    assert view.remaining == pytest.approx(460)  # 60 + 200 + 150 and 160 + 150 + 150
-    assert "3 trials of the 8 planned not begun" in status_lines(study, NOW)
+    assert (planned(study), view.to_come) == (8, 4)
+    assert view.remaining == pytest.approx(410)
+    assert "4 trials of the 8 planned not begun" in status_lines(study, NOW)
     assert planned(under_way(config={"search": {"trials": "many"}})) == 4
 
 

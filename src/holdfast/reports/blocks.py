@@ -12,7 +12,6 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.printable import Lines, printable
-from holdfast.reports.format import percent
 
 if TYPE_CHECKING:
     from holdfast.reports.charts import Chart
@@ -200,30 +199,6 @@ class Panel:
 
     blocks: Sequence[Block]
     kind: str = ""
-
-
-@dataclasses.dataclass(frozen=True)
-class Bars:
-    """Shares as bars in text: (name, share, whether it stands out)."""
-
-    items: Sequence[tuple[str, float, bool]]
-
-    @property
-    def texts(self) -> list[tuple[str, str]]:
-        """Each name with its share in percent."""
-        texts = []
-        for name, share, _ in self.items:
-            text = percent(100 * share, sign=False) if 0 < share < 0.01 else f"{100 * share:.0f} %"
-            texts.append((name, text))
-        return texts
-
-
-@dataclasses.dataclass(frozen=True)
-class Markup:
-    """Markup that is for the page only, for what no other block can say; the other renderers leave it out."""
-
-    html: str
-    """Built with `holdfast.reports.html.tag`, so that text in it is escaped."""
 
 
 @dataclasses.dataclass(frozen=True)

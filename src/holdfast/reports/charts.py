@@ -263,15 +263,10 @@ def finite(value: Any) -> float | None:
     return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else None
 
 
-def colour_of(place: int, models: int = 2) -> str:
-    """The colour of the model at `place`, from 0, among so many."""
-    return COLOURS[place % len(COLOURS)] if models > 1 else "accent"
-
-
 def line_style(place: int) -> Plotly:
     """Colour and symbol of the points, and the dash of the line, at `place` among several."""
     dash = DASHES[place // len(COLOURS) % len(DASHES)]
-    return {"colour": colour_of(place), "symbol": SYMBOLS[place % len(SYMBOLS)], "dash": dash}
+    return {"colour": COLOURS[place % len(COLOURS)], "symbol": SYMBOLS[place % len(SYMBOLS)], "dash": dash}
 
 
 def log_ticks(low: float, high: float, steps: Sequence[float] = (1, 2, 5), most: int = 4) -> list[tuple[float, str]]:

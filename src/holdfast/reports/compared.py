@@ -1,8 +1,7 @@
-"""Paired comparisons as every page shows them: a row of text, the table, the forest of gains, and the verdict in one
+"""Paired comparisons as every page and the terminal show them: rows, tables, forests of gains, and what changed in one
 sentence.
 
-A *gain* is a difference with its sign turned so that more is better; a *relative* gain is `100 · gain / |before|` in
-percent, which is what puts nats, accuracies and bits on one axis. It does not exist where `before` is 0. Tests,
+A *gain* is a difference with its sign turned so that more is better. Tests,
 bootstraps and verdicts lie in the records (`Comparison`); nothing is measured here.
 """
 
@@ -16,11 +15,11 @@ from typing import Any
 
 from holdfast.records.comparison import GAINED, LOST, NOT_FINITE, VERDICTS, Comparison, Decision
 from holdfast.records.figure import Figure, Interval
-from holdfast.records.measure import Measure, between, decimals_for, number, point_digits
+from holdfast.records.measure import Measure, decimals_for, number, point_digits
 from holdfast.records.metrics import RESTATED, is_share
 from holdfast.reports.blocks import Paragraph, Span, Table, Text, Tile, chip, figure, present, sub
 from holdfast.reports.charts import AS_IT_IS, Axis, Chart, Col, Mark, Note, Value, fold, heads, tabulate
-from holdfast.reports.format import direction, p_value, percent, plural, tally
+from holdfast.reports.format import direction, p_value, tally
 from holdfast.reports.measured import names_of
 
 GROUPS = ("learn", "keep")
@@ -151,16 +150,6 @@ class ComparisonRow:
         low, high = self.raw.interval
         return (low, high) if self.raw.higher_is_better else (-high, -low)
 
-    def to_relative(self, value: float) -> float | None:
-        """`value`, in the metric's unit, as percent of `before`; None where `before` is 0 or not finite."""
-        before = abs(self.raw.before)
-        return 100.0 * value / before if before > 0 and math.isfinite(before) else None
-
-    @property
-    def relative(self) -> str:
-        """Gain in percent of `before`: positive is better whatever the metric's direction."""
-        return percent(self.to_relative(self.raw.gain))
-
     def change(self) -> tuple[str, str]:
         """(difference, its interval): in points for shares, else in the metric's unit."""
         return self.measure.texts(self.paired_difference, sign=True)
@@ -263,28 +252,14 @@ def _size(name: str, row: ComparisonRow, unit: str) -> str:
 def _largest(rows: Rows, verdict: str) -> list[tuple[ComparisonRow, str]]:
     """Of rows with their names the one with the largest change of those with a verdict: shares before others, since
     they are what the rest is compared with. Nothing where none has it."""
-    sizes = []
-    for row, name in _named(rows):
-        relative = row.to_relative(row.raw.gain)
-        if row.verdict == verdict and (row.share or relative is not None):
-            sizes.append(((row.share, abs(row.raw.gain if row.share else relative or 0.0)), (row, name)))
-    return [max(sizes, key=lambda pair: pair[0])[1]] if sizes else []
+    candidates = [pair for pair in _named(rows) if pair[0].verdict == verdict]
+    return sorted(candidates, key=_weight, reverse=True)[:1]
 
 
-def pair_sentence(labels: tuple[str, str], rows: Rows, before: Sequence[str] = ()) -> str:
-    """What became of the rows that lead from one model to the other, in one sentence; `before` comes first in it. Means
-    of entries are not counted beside their entries."""
-    rows = without_means(rows)
-    parts = [*before]
-    first, last = labels
-    if rows:
-        parts.append(f"from {first} to {last}, of {plural(len(rows), 'measure')}: {verdicts_of(rows)}")
-    else:
-        parts.append(f"nothing was compared between {first} and {last}")
-    for row, name in _largest(rows, LOST):
-        parts.append(f"the largest loss is {_size(name, row, '')}")
-    text = f"{'; '.join(parts)}."
-    return text[:1].upper() + text[1:]
+def _weight(pair: tuple[ComparisonRow, str]) -> tuple[bool, float]:
+    """Of a change among others: of a share its size, else its size in parts of the value before."""
+    comparison, share = pair[0].raw, pair[0].share
+    return share, abs(comparison.gain if share else comparison.gain / (comparison.before or math.inf))
 
 
 def difference_note(rows: Rows) -> Paragraph:
@@ -313,18 +288,22 @@ def decision_note(decision: Decision | None) -> Paragraph | None:
     return Paragraph(Span(decision.sentence, "strong"), "bad" if decision.shown else "")
 
 
-def count_tile(suite: str, verdicts: Sequence[str]) -> Tile:
-    """How many measures of a suite went the way that matters for it."""
+def suite_tile(rows: Rows) -> Tile:
+    """What became of the only measure of a suite, or how many of its measures went the way that matters for it."""
+    if len(rows) == 1:
+        [row] = rows
+        change = row.change()[0] if row.share else row.difference
+        return Tile(row.label, change, f"{row.verdict} ({row.levels()})", row.tone)
+    suite, verdicts = rows[0].raw.suite, [row.verdict for row in rows]
     looked_for = GAINED if suite == "learn" else LOST
     tone = "bad" if NOT_FINITE in verdicts else TONES[looked_for] if looked_for in verdicts else ""
     rest = tally(verdicts, [verdict for verdict in VERDICTS if verdict != looked_for])
-    figure_ = f"{verdicts.count(looked_for)} of {len(verdicts)} {looked_for}"
-    return Tile(group_title(suite), figure_, rest or PURPOSE.get(suite, ""), tone)
+    return Tile(group_title(suite), f"{verdicts.count(looked_for)} of {len(verdicts)} {looked_for}", rest, tone)
 
 
 # --------------------------------------------------------------------------------------------------------------- tables
 
-BEFORE, AFTER, RELATIVE = heads({"Before": "before", "After": "after", "Relative gain": "relative"}, words=0)
+BEFORE, AFTER = heads({"Before": "before", "After": "after"}, words=0)
 P, ADJUSTED, N = heads({"p": "p", "p, loss, adjusted": "adjusted", "n": "n"}, words=0)
 FLIPS, TEST = heads({"Flips": "flips", "Test": lambda r: r.raw.test}, words=2)
 DIFFERENCE = Col("Difference", lambda r: figure(r.difference, r.interval))
@@ -349,13 +328,10 @@ def _verdict_and_power(r: ComparisonRow) -> Text:
     return chip(r.verdict, r.tone), sub(r.power) if r.power else None
 
 
-def measures(rows: Rows, title: Text = "", *, relative: bool = False) -> Table:
-    """Comparisons as a page shows them, the verdict beside the name and statistics folded away; `relative` adds the
-    gain in percent of before."""
+def measures(rows: Rows, title: Text = "") -> Table:
+    """Comparisons as a page shows them, the verdict beside the name and statistics folded away."""
     columns = heads({"Measure": _what_and_direction, "Verdict": _verdict_and_power}, words=2)
     columns += [BEFORE, AFTER, DIFFERENCE]
-    if relative:
-        columns.append(RELATIVE)
     statistics = [P, ADJUSTED, N, FLIPS, TEST]
     if not any(row.adjusted for row in rows):
         statistics.remove(ADJUSTED)
@@ -364,13 +340,40 @@ def measures(rows: Rows, title: Text = "", *, relative: bool = False) -> Table:
     return measure_table(rows, [*columns, *fold(statistics)], title=title, kind="dense compared")
 
 
-def measures_by_suite(rows: Rows, **options: Any) -> list[Table]:
+def measures_by_suite(rows: Rows) -> list[Table]:
     """A table a suite, titled `Target: what was to be learnt`."""
     tables = []
     for suite, members in by_suite(rows).items():
         purpose = f": {PURPOSE[suite]}" if suite in PURPOSE else ""
-        tables.append(measures(members, f"{group_title(suite)}{purpose}", **options))
+        tables.append(measures(members, f"{group_title(suite)}{purpose}"))
     return tables
+
+
+def brief_tables(rows: Rows) -> list[Table]:
+    """A table a suite with two lines a comparison, so that sixty of them can be read through in a terminal."""
+    return [_brief(members) for members in by_suite(rows).values()]
+
+
+def _brief(rows: Rows) -> Table:
+    p = P
+    if any(row.adjusted for row in rows):
+        p = Col(("p", sub("adjusted")), lambda row: (row.p, sub(row.adjusted)))
+    words = heads({"Measure": _brief_measure, "Verdict": _brief_verdict}, words=2)
+    return measure_table(rows, [*words, BEFORE, AFTER, DIFFERENCE, p], title=group_title(rows[0].raw.suite))
+
+
+def _brief_measure(row: ComparisonRow) -> Text:
+    return row.name, sub(f"{row.raw.metric} {arrow(row)}")
+
+
+def _brief_verdict(row: ComparisonRow) -> Text:
+    samples = f"{lost_and_gained(row)} of {row.n}" if row.flips else f"n {row.n}"
+    return Span((row.verdict, sub(samples)), tone=row.tone)
+
+
+def lost_and_gained(row: ComparisonRow) -> str:
+    """`12 / 20`: samples right before and wrong after, and the reverse; empty where the metric is not right / wrong."""
+    return f"{row.raw.flips_lost or 0:,} / {row.raw.flips_gained or 0:,}" if row.flips else ""
 
 
 # ---------------------------------------------------------------------------------------------------------------- gains
@@ -380,22 +383,18 @@ RIGHT_OF_PLOT = {"xref": "paper", "xanchor": "left", "xshift": 8}
 
 
 def gains(rows: Rows) -> list[Chart]:
-    """Forests of comparisons: shares in points on one axis, everything else on a second."""
-    shares, others = [r for r in rows if r.share], [r for r in rows if not r.share]
-    both = shares and others
-    first = gain_forest(shares, title="Accuracies: gains in points" if both else "Gains in points")
-    second = gain_forest(others, title="Other measures: gains" if both else "Gains")
-    return present((first, second))
+    """Forests of comparisons, one a unit; shares in points."""
+    units: dict[str, list[ComparisonRow]] = {}
+    for row in rows:
+        units.setdefault("points" if row.share else row.unit, []).append(row)
+    return present(gain_forest(members, f"Gains in {unit}" if unit else "Gains") for unit, members in units.items())
 
 
-def gain_forest(rows: Rows, *, title: str, names: Sequence[str] | None = None, caption: str = "") -> Chart | None:
+def gain_forest(rows: Rows, title: str, *, names: Sequence[str] | None = None, caption: str = "") -> Chart | None:
     """Gains with their paired intervals, one line a comparison, the largest loss first; right of zero is better.
 
-    Shares are drawn in points. Other figures are drawn in their unit where they share one, otherwise in percent of the
-    value before; those without such a percentage (a start of 0) are named in the caption.
-
     Args:
-        rows: what was compared.
+        rows: what was compared, all of it shares (drawn in points), or in one unit.
         title: of the chart.
         names: how each row is called; None: `short_names`.
         caption: the first sentence below the figure.
@@ -403,17 +402,16 @@ def gain_forest(rows: Rows, *, title: str, names: Sequence[str] | None = None, c
     Returns:
         None where nothing can be drawn.
     """
-    share = all(row.share for row in rows)
-    relative = not share and len({row.unit for row in rows}) > 1
+    share = rows[0].share
     lines: list[dict[str, Any]] = []
     left_out = []
     for row, name in zip(rows, short_names(rows) if names is None else names, strict=True):
-        if row.raw.failed is not None or (relative and row.to_relative(1.0) is None):
+        if row.raw.failed is not None:
             left_out.append(name)
             continue
-        value = _relative_gain(row) if relative else _gain(row, share)
+        gain = Figure(value=row.raw.gain, over_samples=row.gain_interval)
         texts = {key: getattr(row, key) for key in ("tone", "verdict", "before", "after", "p", "n")}
-        lines.append({"name": name, "value": value} | texts)
+        lines.append({"name": name, "value": Value.of(gain, Measure(share=share), sign=True)} | texts)
     if not lines:
         return None
     lines.sort(key=lambda line: line["value"].value)
@@ -428,11 +426,8 @@ def gain_forest(rows: Rows, *, title: str, names: Sequence[str] | None = None, c
         "intervals over the evaluated samples. Filled: the interval excludes zero."
     )
     if left_out:
-        not_numbers = any(row.raw.failed is not None for row in rows)
-        reasons = ["a start of 0 has no relative change"] if relative else []
-        reasons += ["the difference is not a number"] if not_numbers or not relative else []
-        caption += f" Not drawn, because {', or '.join(reasons)}: {', '.join(left_out)}."
-    unit = "points" if share else "% of the value before" if relative else rows[0].unit
+        caption += f" Not drawn, because the difference is not a number: {', '.join(left_out)}."
+    unit = "points" if share else rows[0].unit
     size = 8 if compact else 11
     words = heads({"Measure": "name", "Verdict": "verdict"}, words=2)
     return Chart(
@@ -450,14 +445,3 @@ def gain_forest(rows: Rows, *, title: str, names: Sequence[str] | None = None, c
 
 def _tone_mark(tone: str, size: float) -> Mark:
     return Mark(x="value", y="place", where={"tone": tone}, colour=tone, hollow=tone == "flat", size=size)
-
-
-def _gain(row: ComparisonRow, share: bool) -> Value:
-    return Value.of(Figure(value=row.raw.gain, over_samples=row.gain_interval), Measure(share=share), sign=True)
-
-
-def _relative_gain(row: ComparisonRow) -> Value:
-    """In percent of the value before."""
-    value, low, high = (row.to_relative(figure) or 0.0 for figure in (row.raw.gain, *row.gain_interval))
-    interval = "no interval" if math.isnan(low) else between(percent(low), percent(high))
-    return Value(value=value, low=low, high=high, text=row.relative, interval=interval)

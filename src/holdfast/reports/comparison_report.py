@@ -15,9 +15,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from holdfast.errors import DataError
-from holdfast.records.comparison import NOT_FINITE, NOT_MEASURED, Decision, GateOutcome
+from holdfast.records.comparison import NOT_FINITE, NOT_MEASURED, Comparison, Decision, GateOutcome
 from holdfast.records.evaluation import Evaluation
-from holdfast.records.measure import interval_text, number, points
+from holdfast.records.measure import interval_text, number
 from holdfast.reports.blocks import (
     Facts,
     Page,
@@ -40,23 +40,21 @@ from holdfast.reports.compared import (
     ComparisonRow,
     Rows,
     by_suite,
-    count_tile,
     decision_note,
     difference_note,
     gain_forest,
     gains,
-    group_rank,
-    group_title,
+    headline,
     measures_by_suite,
     ordered,
-    pair_sentence,
     primary_of,
     short_names,
+    suite_tile,
     without_means,
 )
-from holdfast.reports.flips import Flips, documents_panel, flips_of, flips_panel, has_documents, paired
+from holdfast.reports.flips import Flips, documents_panel, flips_of, flips_table, has_documents, paired
 from holdfast.reports.format import joined, last_part, p_value, plural, shorten, tally
-from holdfast.reports.measured import Measured, averages_of, not_finite_tile, settings_of, subject_names
+from holdfast.reports.measured import Measured, not_finite_tile, settings_of, subject_names
 
 if TYPE_CHECKING:
     from holdfast.evaluation.compare.result import Result
@@ -77,13 +75,14 @@ def comparison_page(result: Result) -> Page:
     outcome = NOT_FINITE if result.not_finite else _worst([gate.outcome for gate in gates])
     samples = {(row.raw.suite, row.raw.name): row.raw.n for row in without_means(primary)}
     counted = f"{sum(samples.values()):,} paired samples" if primary else ""
-    tiles = [*_failed_tile(result), *_suite_tiles(primary, averages_of(sides), 4 if flips else 5), *_flips_tile(flips)]
+    suites = [suite_tile(members) for members in by_suite(primary).values()]
+    tiles = [*_failed_tile(result), *suites[: 4 if flips else 5], *_flips_tile(flips)]
     return Page(
         tab=f"{labels[0]} → {labels[1]}: holdfast comparison",
         eyebrow="holdfast comparison",
         title=f"{labels[0]} → {labels[1]}",
         status=(outcome, OUTCOMES[outcome]) if outcome else None,
-        lead=comparison_verdict(labels, primary, gates),
+        lead=comparison_verdict(result.comparisons, gates),
         details=joined(counted, f"{len(unmatched):,} not compared" if unmatched else ""),
         blocks=[
             *problems("NaN or infinity: the comparison has failed.", result.not_finite, "bad"),
@@ -153,22 +152,13 @@ def _flips_of(pairs: Sequence[_Pair]) -> Iterator[Flips]:
 # ---------------------------------------------------------------------------------------------------------------- head
 
 
-def comparison_verdict(labels: tuple[str, str], rows: Rows, gates: Sequence[GateOutcome] = ()) -> str:
-    """The comparison in one sentence.
-
-    Args:
-        labels: names of the two models.
-        rows: the primary comparisons.
-        gates: rules and what they say.
-    """
+def comparison_verdict(comparisons: Sequence[Comparison], gates: Sequence[GateOutcome] = ()) -> str:
+    """What rules say, if there are any, and what changed."""
     outcomes = [gate.outcome for gate in gates]
-    if not gates:
-        first = []
-    elif set(outcomes) == {"passed"}:
-        first = [f"{'the rule' if len(gates) == 1 else f'all {len(gates)} rules'} passed"]
-    else:
-        first = [f"of {plural(len(gates), 'rule')} {tally(outcomes, list(OUTCOMES))}"]
-    return pair_sentence(labels, rows, first)
+    rules = ""
+    if gates:
+        rules = f"{plural(len(gates), 'rule')}: {tally(outcomes, list(OUTCOMES))}. "
+    return f"{rules}{headline(comparisons)}"
 
 
 def _failed_tile(result: Result) -> list[Tile]:
@@ -189,35 +179,6 @@ def _failed_tile(result: Result) -> list[Tile]:
 def _worst_first(gates: Sequence[GateOutcome]) -> list[GateOutcome]:
     order = list(OUTCOMES)
     return sorted(gates, key=lambda gate: order.index(gate.outcome) if gate.outcome in order else 0)
-
-
-def _suite_tiles(rows: Rows, averages: Collection[tuple[str, str]], most: int) -> list[Tile]:
-    """What became of each suite, of `most` of them."""
-    suites = by_suite(rows)
-    tiles = []
-    for suite in sorted(suites, key=group_rank)[:most]:
-        tiles.append(_suite_tile(suite, suites[suite], averages))
-    return tiles
-
-
-def _suite_tile(suite: str, rows: Rows, averages: Collection[tuple[str, str]]) -> Tile:
-    verdicts = [row.verdict for row in rows]
-    shares = [row for row in rows if row.share]
-    means = [row for row in shares if (suite, row.name) in averages]
-    if NOT_FINITE in verdicts:
-        return count_tile(suite, verdicts)
-    if len(rows) == 1 or len(means) == 1:
-        row = rows[0] if len(rows) == 1 else means[0]
-        levels = f"{row.before} → {row.after}"
-        below = f"{row.verdict} ({levels} {row.unit})"
-        if len(rows) > 1:
-            below = f"{levels}; of {len(rows)} measures {tally(verdicts)}"
-        return Tile(row.label, row.change()[0] if row.share else row.difference, below, row.tone)
-    members = [row.raw.difference for row in shares if row not in means]
-    if len(members) < 2:
-        return count_tile(suite, verdicts)
-    below = f"mean of {len(members)} accuracies; {tally(verdicts)}"
-    return Tile(group_title(suite), points(sum(members) / len(members), 2), below)
 
 
 def _flips_tile(flips: Sequence[Flips]) -> list[Tile]:
@@ -273,7 +234,7 @@ def _differences(rows: Rows, primary: Rows, decision: Decision | None) -> Sectio
     if not rows:
         text = "No entry of the one model could be compared with one of the other."
         return Section("Before and after", [Paragraph(text, "note")])
-    tables = measures_by_suite(rows, relative=True)
+    tables = measures_by_suite(rows)
     return Section("Before and after", [decision_note(decision), *gains(primary), *tables, difference_note(primary)])
 
 
@@ -310,7 +271,7 @@ def _subject_forest(pair: _Pair, tasks: Mapping[str, Sequence[int]]) -> Chart | 
         f"two-sided, at {100 * (1 - level):.3g} %)."
     )
     names = subject_names([row.name for row in rows])
-    return gain_forest(rows, title=f"{pair.name}, by subject", names=names, caption=caption)
+    return gain_forest(rows, f"{pair.name}, by subject", names=names, caption=caption)
 
 
 def _of_metric(e: Evaluation, metric: str) -> Evaluation:
@@ -320,7 +281,7 @@ def _of_metric(e: Evaluation, metric: str) -> Evaluation:
 def _flips(flips: Sequence[Flips]) -> Section | None:
     lost, gained = _lost_and_gained(flips)
     intro = f"{plural(lost, 'question')} right before and wrong after, {gained:,} the reverse."
-    return Section("Questions whose answers flipped", flips_panel(flips), intro=intro) if flips else None
+    return Section("Questions whose answers flipped", flips_table(flips), intro=intro) if flips else None
 
 
 def _documents(pairs: Sequence[_Pair]) -> Section | None:

@@ -28,27 +28,21 @@ from holdfast.reports.blocks import (
     Heading,
     Paragraph,
     Span,
-    Table,
-    Text,
     paragraphs,
     sub,
 )
 from holdfast.reports.charts import Col, fold, heads, tabulate
 from holdfast.reports.compared import (
     ADJUSTED,
-    AFTER,
-    BEFORE,
-    DIFFERENCE,
     ComparisonRow,
     N,
     P,
     Rows,
     arrow,
-    by_suite,
+    brief_tables,
     decision_note,
-    group_title,
     headline,
-    measure_table,
+    lost_and_gained,
     verdicts_of,
 )
 from holdfast.reports.comparison_report import OUTCOMES
@@ -93,10 +87,6 @@ def _head(result: Result) -> list[Block]:
     note = decision_note(result.decision)
     head: list[Block] = [Heading(" → ".join(result.labels)), Paragraph(headline(result.comparisons))]
     return head if note is None else [*head, note]
-
-
-def _flips(r: ComparisonRow) -> str:
-    return f"{r.raw.flips_lost or 0:,} / {r.raw.flips_gained or 0:,}" if r.flips else ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,7 +143,7 @@ def comparison_blocks(result: Result) -> list[Block]:
     """The same as blocks."""
     blank = Paragraph("")
     rows = list(map(ComparisonRow, result.comparisons))
-    blocks = [*_head(result), blank, *map(_brief_measures, by_suite(rows).values())]
+    blocks = [*_head(result), blank, *brief_tables(rows)]
     if rows:
         below = "Under a verdict: samples lost / gained of all, where a sample is right or wrong."
         blocks.append(Paragraph(f"{how(result.comparisons)} {below}", "note"))
@@ -177,24 +167,6 @@ def _rule_lines(rule: _Rule) -> list[Block]:
     title = Paragraph(f"{WORDS[rule.outcome]:<10} {rule.text}{of}{rule.consequence}", tone)
     most = 5 if rule.outcome == "passed" else 20
     return [title, *paragraphs(rule.decided[:most], "", before=" " * 11)]
-
-
-def _brief_measures(rows: Rows) -> Table:
-    """Two lines a comparison, so that sixty of them can be read through in a terminal."""
-    words = heads({"Measure": _brief_measure, "Verdict": _brief_verdict}, words=2)
-    p = P
-    if any(row.adjusted for row in rows):
-        p = Col(("p", sub("adjusted")), lambda row: (row.p, sub(row.adjusted)))
-    return measure_table(rows, [*words, BEFORE, AFTER, DIFFERENCE, p], title=group_title(rows[0].raw.suite))
-
-
-def _brief_measure(row: ComparisonRow) -> Text:
-    return row.name, sub(f"{row.raw.metric} {arrow(row)}")
-
-
-def _brief_verdict(row: ComparisonRow) -> Text:
-    samples = f"{_flips(row)} of {row.n}" if row.flips else f"n {row.n}"
-    return Span((row.verdict, sub(samples)), tone=row.tone)
 
 
 # ----------------------------------------------------------------------------------------------------------- markdown
@@ -222,7 +194,7 @@ def comparison_markdown(result: Result) -> str:
 
 def _markdown_measures(rows: Rows) -> list[Block]:
     """The comparisons; of many those that changed, the rest folded away."""
-    statistics = [P, ADJUSTED, Col("lost / gained", _flips), N]
+    statistics = [P, ADJUSTED, Col("lost / gained", lost_and_gained), N]
     if not any(row.adjusted for row in rows):
         statistics.remove(ADJUSTED)
     table_columns = [*MEASURE_COLUMNS, *fold(statistics)]

@@ -8,17 +8,13 @@ named.
 
 from __future__ import annotations
 
-import dataclasses
-import functools
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 from holdfast.records.comparison import NOT_FINITE, Comparison
 from holdfast.records.evaluation import Evaluation, EvaluationFolder, EvaluationRecord, Metric
-from holdfast.records.measure import Measure
-from holdfast.records.metrics import is_share, readings
+from holdfast.records.metrics import readings
 from holdfast.reports.blocks import (
     Banner,
     Block,
@@ -40,20 +36,18 @@ from holdfast.reports.blocks import (
     figure,
     fold_facts,
     notes,
-    present,
     problems,
     sub,
 )
-from holdfast.reports.charts import Axis, Chart, Col, Mark, Row, Value, colour_of, heads, tabulate
+from holdfast.reports.charts import heads, tabulate
 from holdfast.reports.compared import (
     difference_note,
-    entry_title,
     gains,
     group_rank,
     group_title,
+    headline,
     measures,
     ordered,
-    pair_sentence,
     primary_of,
 )
 from holdfast.reports.format import (
@@ -67,7 +61,7 @@ from holdfast.reports.format import (
     metric_texts,
     plural,
 )
-from holdfast.reports.measured import Key, Measured, averages_of, names_of, not_finite_tile, settings_of, subject_names
+from holdfast.reports.measured import Key, Measured, averages_of, not_finite_tile, settings_of
 from holdfast.reports.study_page import TONES
 
 BANNERS = {
@@ -75,10 +69,7 @@ BANNERS = {
     "interrupted": ("The evaluation was interrupted. The same command continues with what is missing.", "warn"),
     "running": ("The evaluation had not ended when this page was written.", "flat"),
 }
-MOST_MISSING = 60
 NOT_RECORDED = "not recorded"
-Column = tuple[str, Sequence[Metric | None]]
-"""Label of a model, and its metric on each of several entries; None where it was not measured."""
 
 
 def evaluation_page(
@@ -95,7 +86,6 @@ def evaluation_page(
         comparisons: label of a model -> its paired comparison with the first of which something was measured.
     """
     scores = Scores(record, folders)
-    subjects = _subjects(scores)  # what it cannot read is a problem that the page begins with
     labels = [model.label for model in scores.models]
     title = " · ".join(labels) if len(labels) <= 3 else f"{len(labels)} models"
     seconds = sum(e.seconds for _, e in scores.measured)
@@ -110,7 +100,7 @@ def evaluation_page(
         title=title or "No model",
         status=(record.status, TONES.get(record.status, "flat")),
         lead=_lead_sentence(record, scores),
-        details=joined(*_origins(record), ", ".join(record.suites), time, record.created),
+        details=joined(", ".join(record.suites), time, record.created),
         blocks=[
             _state_banner(record),
             *problems("NaN or infinity: the figures of these entries mean nothing.", scores.broken, "bad"),
@@ -118,7 +108,6 @@ def evaluation_page(
             *_overview(record, scores),
             _scores(record, scores),
             _comparisons(scores, comparisons),
-            subjects,
             notes(remarks),
             _small_print(record, scores),
         ],
@@ -190,11 +179,6 @@ class Scores:
         evaluations = [model.evaluations.get(key) for model in self.models]
         return [None if e is None else e.metrics.get(name) for e in evaluations]
 
-    def side_by_side(self, keys: Sequence[Key]) -> list[Column]:
-        """The leading metrics of several entries, by the label of the model."""
-        by_model = zip(*map(self.metrics, keys), strict=True)
-        return [(model.label, metrics) for model, metrics in zip(self.models, by_model, strict=True)]
-
 
 def _shots(evaluation: Evaluation) -> str:
     shots = evaluation.settings.get("num_fewshot")
@@ -225,14 +209,13 @@ def _state_banner(record: EvaluationRecord) -> Banner | None:
 
 
 def _overview(record: EvaluationRecord, scores: Scores) -> list[Block]:
-    """Tiles, and what was not measured; nothing where nothing was."""
+    """By what it failed, and what was not measured; nothing where nothing was."""
     if not scores.measured:
         return []
+    failed = _failed_tile(record, scores)
+    blocks: list[Block] = [Tiles(failed)] if failed else []
     missing = scores.missing
-    tiles = Tiles([*_failed_tile(record, scores), *_tiles(scores)])
-    more = f"and {len(missing) - MOST_MISSING:,} more" if len(missing) > MOST_MISSING else ""
-    gaps = [Bullets(missing[:MOST_MISSING]), *([Paragraph(more, "note")] if more else [])]
-    return [tiles, Fold(f"Not measured ({len(missing):,})", gaps)] if missing else [tiles]
+    return [*blocks, Fold(f"Not measured ({len(missing):,})", [Bullets(missing)])] if missing else blocks
 
 
 def _failed_tile(record: EvaluationRecord, scores: Scores) -> list[Tile]:
@@ -242,23 +225,6 @@ def _failed_tile(record: EvaluationRecord, scores: Scores) -> list[Tile]:
     if record.status == "failed":
         return [Tile("Not measured", f"{len(scores.missing):,}", "entries; the evaluation failed", "bad", main=True)]
     return []
-
-
-def _tiles(scores: Scores) -> Iterator[Tile]:
-    """Averages, then the first entries; of the best model where there are several."""
-    for key in sorted(scores.entries, key=lambda key: key not in scores.averages)[:4]:
-        best, label = None, ""
-        for metric, model in zip(scores.metrics(key), scores.models, strict=True):
-            if metric is not None and math.isfinite(metric.value) and (best is None or _better(metric, best)):
-                best, label = metric, model.label
-        if best is not None:
-            text, interval = metric_texts(best)
-            below = f"{best.unit} {interval}" if best.interval else best.unit
-            yield Tile(entry_title(*key), text, below + (f", best: {label}" if len(scores.models) > 1 else ""))
-
-
-def _better(metric: Metric, other: Metric) -> bool:
-    return metric.value > other.value if other.higher_is_better else metric.value < other.value
 
 
 def _scores(record: EvaluationRecord, scores: Scores) -> Section:
@@ -282,7 +248,7 @@ def _scores(record: EvaluationRecord, scores: Scores) -> Section:
         tables.append(Table(columns=heads, rows=rows, title=group_title(suite), kind="dense scores"))
     rest = Table(columns=heads, rows=others, kind="dense")
     fold = Fold(f"Other metrics ({len(others):,})", [rest]) if others else None
-    return Section("Scores", [*_score_charts(scores), *tables, fold, Paragraph(SCORES, "note")])
+    return Section("Scores", [*tables, fold, Paragraph(SCORES, "note")])
 
 
 SCORES = (
@@ -330,104 +296,7 @@ def _entry_cell(scores: Scores, key: Key) -> Text:
     return key[1], sub(", ".join(filter(None, words)))
 
 
-# -------------------------------------------------------------------------------------------------------------- charts
-
-
-def _score_charts(scores: Scores) -> list[Chart]:
-    """One chart of all shares, one for each other unit."""
-    units: dict[str, list[Key]] = {"accuracy": []}
-    for key in scores.entries:
-        metrics = present(scores.metrics(key))
-        if metrics:
-            share = is_share(metrics[0].unit, scores.lead(key), [metric.value for metric in metrics])
-            units.setdefault("accuracy" if share else metrics[0].unit, []).append(key)
-    charts = []
-    for unit, keys in units.items():
-        if keys:
-            title = "Shares of right answers" if unit == "accuracy" else f"In {unit}"
-            charts.append(_score_bars(names_of(keys), scores.side_by_side(keys), title, unit))
-    return present(charts)
-
-
-def _side_by_side(
-    title: str, names: Sequence[str], models: Sequence[Column], mark: Mark, *, spread: float = 0.0
-) -> Chart | None:
-    """Several models on several entries, a row an entry and a mark a model, shares in percent; None where no model has
-    a finite score.
-
-    Args:
-        title: of the chart.
-        names: of the entries.
-        models: their metrics.
-        mark: what is drawn of each model.
-        spread: how far the models of a row lie apart; those that do are sorted by the first of them.
-    """
-    metrics = present(itertools.chain.from_iterable(column for _, column in models))
-    if not any(math.isfinite(metric.value) for metric in metrics):
-        return None
-    measure = Measure(share=is_share(metrics[0].unit, values=[metric.value for metric in metrics]))
-    rows: list[dict[str, Any]] = [{"name": name, "n": 0} for name in names]
-    columns, marks = heads({"Entry": "name"}), []
-    for number, (label, column) in enumerate(models):
-        key, colour = f"model {number}", colour_of(number, len(models))
-        for row, metric in zip(rows, column, strict=True):
-            if metric is not None:
-                row[key] = Value.of(metric, measure)
-                row["n"] = row["n"] or metric.n
-        columns.append(Col(label, functools.partial(_value_or_gap, key)))
-        marks.append(dataclasses.replace(mark, x=key, y=f"{key}, place", name=label, colour=colour))
-    if spread:
-        rows.sort(key=_first_score)
-    for height, row in enumerate(rows):
-        for number in range(len(models)):
-            shift = spread * (number / (len(models) - 1) - 0.5) if len(models) > 1 else 0.0
-            row[f"model {number}, place"] = round(height + shift, 3)
-    unit = "%" if measure.share else metrics[0].unit
-    y = Axis(names=[row["name"] for row in rows], length=26)
-    return Chart(title=title, rows=rows, columns=columns, marks=marks, x=Axis(title=unit), y=y)
-
-
-def _value_or_gap(key: str, row: Row) -> Any:
-    return row.get(key, "not measured")
-
-
-def _first_score(row: Row) -> float:
-    """By what the largest score of the first model comes first, and what it has not last."""
-    value = row.get("model 0")
-    return math.inf if value is None or math.isnan(value.value) else -value.value
-
-
-def _score_bars(names: Sequence[str], models: Sequence[Column], title: str, unit: str) -> Chart | None:
-    """Scores on several entries as bars with intervals."""
-    chart = _side_by_side(title, names, models, Mark(kind="bars", bars=1.1))
-    if chart is None:
-        return None
-    level = next(metric.confidence for _, column in models for metric in present(column))
-    caption = f"Thin lines: {100 * level:g} % intervals over the samples of each model alone."
-    if len(models) > 1:
-        caption += (
-            " Two of them may overlap and the difference still be sure, since both models answered the same questions."
-        )
-    x = Axis(title=f"{unit}, %" if chart.x.title == "%" else unit, from_zero=True)
-    y = dataclasses.replace(chart.y, length=22, more={"showgrid": False})
-    height = 70 + len(names) * (12 + 15 * len(models)) + (24 if len(models) > 1 else 0)
-    layout = {"barmode": "group", "bargap": 0.25}
-    return dataclasses.replace(chart, x=x, y=y, caption=caption, height=height, layout=layout)
-
-
-def _subject_dots(names: Sequence[str], models: Sequence[Column], title: str) -> Chart | None:
-    """Scores on the subjects of a group, a line a subject and a dot a model, with intervals; sorted by the first
-    model."""
-    chart = _side_by_side(title, names, models, Mark(size=7, bars=1), spread=0.5)
-    if chart is None:
-        return None
-    columns = [*heads({"Subject": "name"}), *chart.columns[1:], Col("n", lambda row: f"{row['n']:,}")]
-    caption = "Sorted by the first model. Lines: intervals over the questions of the subject."
-    height = 80 + len(names) * max(18, 9 * len(models))
-    return dataclasses.replace(chart, columns=columns, caption=caption, height=height)
-
-
-# ------------------------------------------------------------------------------------------------ comparisons, subjects
+# --------------------------------------------------------------------------------------------------------- comparisons
 
 
 def _comparisons(scores: Scores, comparisons: Mapping[str, Sequence[Comparison]]) -> Section | None:
@@ -437,79 +306,26 @@ def _comparisons(scores: Scores, comparisons: Mapping[str, Sequence[Comparison]]
     for label, compared in comparisons.items():
         rows = ordered(compared)
         if rows:
-            primary = primary_of(rows)
             every += rows
-            blocks += [Heading(f"{first} → {label}"), Paragraph(pair_sentence((first, label), primary))]
-            blocks += [*gains(primary), Fold(f"Figures ({len(rows):,})", [measures(rows)])]
+            blocks += [Heading(f"{first} → {label}"), Paragraph(headline(compared))]
+            blocks += [*gains(primary_of(rows)), Fold(f"Figures ({len(rows):,})", [measures(rows)])]
     return Section(f"Compared with {first}", [*blocks, difference_note(every)]) if every else None
-
-
-def _subjects(scores: Scores) -> Section | None:
-    """Groups of several subtasks, a chart each."""
-    charts = []
-    for key in scores.entries:
-        by_task = [_by_task(model, key) for model in scores.models]
-        tasks = sorted(set().union(*by_task))
-        if len(tasks) > 1:
-            columns = []
-            for model, lead, rows in zip(scores.models, scores.metrics(key), by_task, strict=True):
-                name = scores.lead(key)
-                columns.append((model.label, [_subject(lead, name, rows.get(task, [])) for task in tasks]))
-            charts.append(_subject_dots(subject_names(tasks), columns, f"{key[1]}, by subject"))
-    drawn = present(charts)
-    return Section("Subjects", drawn) if drawn else None
-
-
-def _by_task(model: Measured, key: Key) -> dict[str, list[Row]]:
-    """The rows of a group's subtasks; nothing for what is no group, or failed, or cannot be read."""
-    tasks: dict[str, list[Row]] = {}
-    evaluation = model.evaluations.get(key)
-    if evaluation is not None and evaluation.failed is None and evaluation.settings.get("subtasks"):
-        for row in model.rows(evaluation) or ():
-            if row.get("task"):
-                tasks.setdefault(str(row["task"]), []).append(row)
-    return tasks
-
-
-def _subject(lead: Metric | None, name: str, rows: Sequence[Row]) -> Metric | None:
-    """The leading metric on the questions of one subject."""
-    from holdfast.statistics.estimates import estimate, figure_for
-
-    if lead is None:
-        return None
-    ratio = figure_for(name, rows, higher_is_better=lead.higher_is_better, unit=lead.unit)
-    if ratio is None:
-        return None
-    value, interval = estimate(ratio, rows, confidence=lead.confidence, resamples=1000)
-    return dataclasses.replace(lead, value=value, n=len(rows), unit=ratio.unit, interval=interval)
 
 
 # --------------------------------------------------------------------------------------------------------- small print
 
 
-def _origins(record: EvaluationRecord) -> list[str]:
-    """What has to be said of the models' weights, a sentence each."""
-    return [f"{model.get('label')}: {model['origin']}" for model in record.models if model.get("origin")]
-
-
-def _parameters(model: Row) -> str:
-    parameters = model.get("parameters")
-    return count(parameters) if isinstance(parameters, (int, float)) else NOT_RECORDED
-
-
-def _hash(model: Row) -> Text:
-    return Span(str(model.get("hash") or NOT_RECORDED)[:16], "code")
-
-
-def _models_table(record: EvaluationRecord) -> Table:
-    rows = []
-    for model in record.models:
-        row: dict[str, Text] = {"label": model.get("label"), "origin": model.get("origin")}
-        row |= {"name": last_part(model.get("name")) or NOT_RECORDED, "parameters": _parameters(model)}
-        rows.append(row | {"architecture": model.get("architecture") or NOT_RECORDED, "hash": _hash(model)})
-    words = heads({"Model": "label", "Name": "name", "Architecture": "architecture"}, words=3)
-    weights = heads({"Weights": "origin"} if _origins(record) else {})
-    return tabulate(rows, [*words, Col("Parameters", "parameters"), *weights, *heads({"Hash": "hash"})], kind="dense")
+MODELS = heads(
+    {
+        "Model": "label",
+        "Name": lambda model: last_part(model.get("name")) or NOT_RECORDED,
+        "Architecture": lambda model: model.get("architecture") or NOT_RECORDED,
+        "Weights": "origin",
+        "Hash": lambda model: Span(str(model.get("hash") or NOT_RECORDED)[:16], "code"),
+        "Parameters": lambda model: count(model.get("parameters")),
+    },
+    words=5,
+)
 
 
 def _small_print(record: EvaluationRecord, scores: Scores) -> Section:
@@ -520,7 +336,7 @@ def _small_print(record: EvaluationRecord, scores: Scores) -> Section:
     folds = {f"Settings ({plural(len(plan), 'key')})": plan}
     folds[f"Settings of the entries ({len(settings):,})"] = settings
     folds |= {"Versions": list(record.versions.items()), "Hardware": hardware_rows(record.hardware)}
-    models = _models_table(record) if record.models else None
+    models = tabulate(record.models, MODELS, kind="dense") if record.models else None
     return Section(
         "What was run", [models, Panel([Facts(facts)], "card"), *itertools.starmap(fold_facts, folds.items())]
     )

@@ -6,8 +6,8 @@ A figure says how much was lost; these say what. A question is *lost* where the 
 the document's hash.
 
 A page holds `MOST_FLIPS` questions at most, spread evenly over the entries and over each entry's questions (the first
-ones of MMLU would all be algebra); the page names the file with the rest. Long texts are folded, and the middle of very
-long ones is left out, because answers end texts.
+ones of MMLU would all be algebra); the page names the file with the rest. The middle of long texts is left out, because
+answers end texts.
 
 What it does not do: say why an answer changed.
 """
@@ -23,57 +23,40 @@ from typing import Any
 from holdfast.errors import DataError
 from holdfast.records.evaluation import Evaluation
 from holdfast.records.measure import number
-from holdfast.reports.blocks import Block, Markup, Paragraph, Span, Text, finite_or_none, present, sub
+from holdfast.reports.blocks import Block, Paragraph, Span, Table, Text, chip, columns, finite_or_none, present, sub
 from holdfast.reports.charts import heads, tabulate
 from holdfast.reports.format import plural, shorten
-from holdfast.reports.html import Html, join, tag
 
 MOST_FLIPS = 300
 """Questions that one page shows, as many of each entry."""
 
-FOLDED_FROM = 320
-"""Characters from which on a text is folded."""
-
-MOST_CHARACTERS = 1600
+MOST_CHARACTERS = 800
 """Longest text in the page; of longer ones the middle is left out."""
-
-MOST_OPTIONS = 10
-"""With more options than this only the gold one and the two answers are shown."""
 
 MOST_DOCUMENTS = 8
 """Documents shown in each direction."""
 
 Row = Mapping[str, Any]
+"""Of one model's samples; `holdfast.records.evaluation.Evaluation` lists their forms."""
 Rows = Sequence[Row]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Flip:
-    """One question whose answer went from right to wrong or back."""
+class Flips:
+    """The questions of one entry whose answers went from right to wrong or back."""
 
     entry: str
     """The evaluation's name, for readers."""
-    lost: bool
-    """Right before and wrong after; False is the reverse."""
-    before: Row
-    """The row of the first model (`holdfast.records.evaluation.Evaluation` lists its forms)."""
-    after: Row
-    metric: str
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Flips:
-    """The flips of one entry."""
-
-    entry: str
     file: str
     """Name of the file with every row, the same in both models' folders or "a / b"."""
-    questions: list[Flip]
+    metric: str
+    questions: list[tuple[Row, Row]]
+    """The row of the first model, and that of the second."""
 
     @property
     def lost(self) -> int:
         """Questions right before and wrong after."""
-        return sum(question.lost for question in self.questions)
+        return sum(before[self.metric] == 1 for before, _ in self.questions)
 
 
 def paired(before: Rows, after: Rows, *, what: str) -> tuple[list[Row], list[Row]]:
@@ -104,105 +87,80 @@ def flips_of(entry: str, file: str, metric: str, before: Rows, after: Rows) -> F
         after: those of the second, joined with the first.
     """
     questions = []
-    for a, b in zip(before, after, strict=True):
-        pair = a.get(metric), b.get(metric)
-        if pair in ((1, 0), (0, 1)):
-            questions.append(Flip(entry=entry, lost=pair[0] == 1, before=a, after=b, metric=metric))
-    return Flips(entry=entry, file=file, questions=questions)
+    for pair in zip(before, after, strict=True):
+        if {row.get(metric) for row in pair} == {0, 1}:
+            questions.append(pair)
+    return Flips(entry=entry, file=file, metric=metric, questions=questions)
 
 
-# --------------------------------------------------------------------------------------------------------------- cards
+# ----------------------------------------------------------------------------------------------------------- questions
 
 
-def flips_panel(groups: Sequence[Flips]) -> list[Block]:
-    """The questions as cards; page.js adds the box that filters them and the lost / gained switch. Empty where nothing
-    flipped."""
+QUESTIONS = ("Entry", "Question", "Right answer", "Answer before", "Answer after")
+
+
+def flips_table(groups: Sequence[Flips]) -> list[Block]:
+    """The questions with both answers. Empty where nothing flipped."""
     groups = [group for group in groups if group.questions]
-    most = max(1, MOST_FLIPS // max(1, len(groups)))
+    if not groups:
+        return []
     picked, left_out, total = [], [], 0
     for group in groups:
         size = len(group.questions)
         total += size
-        count = min(most, size)
-        picked.append([group.questions[n * size // count] for n in range(count)])  # evenly from first to last
+        count = min(MOST_FLIPS // len(groups), size)
+        picked.append([_question(group, *group.questions[n * size // count]) for n in range(count)])  # evenly
         if count < size:
             left_out.append(f"{group.entry}: {size - count:,} more in {group.file}")
     # Entries in turn: the first questions that a reader sees are not all of one kind.
-    turns = itertools.chain.from_iterable(itertools.zip_longest(*picked))
-    cards = list(map(_card, present(turns)))
-    if not cards:
-        return []
-    blocks: list[Block] = [Markup(tag("div", tag("ol", *cards, cls="questions"), cls="panel flips"))]
+    rows = present(itertools.chain.from_iterable(itertools.zip_longest(*picked)))
+    blocks: list[Block] = [Table(columns=columns(*QUESTIONS, right=()), rows=rows, kind="dense flips", find="question")]
     if left_out:
         text = (
-            f"{len(cards):,} of {plural(total, 'question')} are in this page, evenly picked. {'; '.join(left_out)}; "
+            f"{len(rows):,} of {plural(total, 'question')} are in this page, evenly picked. {'; '.join(left_out)}; "
             "of both models, joined on “doc”."
         )
         blocks.append(Paragraph(text, "note"))
     return blocks
 
 
-def _card(flip: Flip) -> Html:
-    row = flip.before
-    change, tone = ("lost", "bad") if flip.lost else ("gained", "good")
-    where = dict.fromkeys([flip.entry, str(row.get("task") or flip.entry)])
-    chip = tag("span", change, cls=f"chip {tone}")
-    doc = tag("span", f"doc {str(row.get('doc', ''))[:12]}", cls="doc")
-    head = tag("p", chip, tag("strong", " · ".join(where)), doc, cls="head")
-    question = row.get("question")
-    if question in (None, ""):
-        text = tag("p", "The question was not recorded.", cls="note")
-    else:
-        text = _long(str(question), cls="question")
-    return tag("li", head, text, _answers(flip), cls="flip", data_change=change)
+def _question(group: Flips, before: Row, after: Row) -> list[Text]:
+    lost = before[group.metric] == 1
+    names = dict.fromkeys([group.entry, str(before.get("task") or group.entry)])
+    change = chip("lost", "bad") if lost else chip("gained", "good")
+    question = str(before.get("question") or "The question was not recorded.")
+    answers = [_gold(before), *(_answer(row, group.metric) for row in (before, after))]
+    document = sub(f"doc {str(before.get('doc', ''))[:12]}")
+    return [(change, f" {' · '.join(names)}", document), *map(_lines, (question, *answers))]
 
 
-def _answers(flip: Flip) -> Html | None:
-    """Options with marks, or outputs side by side, as the rows have them."""
-    before, after = flip.before, flip.after
-    if before.get("choices") or before.get("probabilities"):
-        return _options(flip)
-    if "output" in before or "output" in after:
-        outputs = [[str(row.get("output", ""))] for row in (before, after)]
-        return join(_gold(before.get("gold")), _sides(outputs))
-    if before.get("outputs") or after.get("outputs"):
-        return _sides([_first_output(row) for row in (before, after)], "code")
-    return _gold(before.get("gold"))
+def _has_options(row: Row) -> bool:
+    return bool(row.get("choices") or row.get("probabilities"))
 
 
-def _first_output(row: Row) -> list[str]:
-    """What a program of several printed, and why it failed."""
+def _gold(row: Row) -> str:
+    """The right answer, or the right ones."""
+    gold = row.get("gold")
+    answers = gold if isinstance(gold, (list, tuple)) else [] if gold is None else [gold]
+    texts = [_option(row, answer) if _has_options(row) else str(answer) for answer in answers]
+    return ", ".join(texts)
+
+
+def _answer(row: Row, metric: str) -> str:
+    """What a model answered: an option, a text, or a program with why it failed."""
+    if _has_options(row):
+        place = answer_of(row, metric)
+        return "" if place is None else _option(row, place)
     output, reason = (next(iter(row.get(key) or ()), "") for key in ("outputs", "reasons"))
-    return [*([str(output)] if row.get("outputs") else []), *([f"({reason})"] if reason else [])]
+    text = str(row.get("output", output))
+    return f"{text}\n({reason})" if reason else text
 
 
-def _options(flip: Flip) -> Html:
-    before = flip.before
-    size = len(before.get("choices") or before.get("probabilities") or ())
-    choices = before.get("choices") or [""] * size
-    gold = before.get("gold")
-    right = set(gold) if isinstance(gold, (list, tuple)) else {gold}
-    first, last = (answer_of(row, flip.metric) for row in (before, flip.after))
-    items = []
-    for index, text in enumerate(choices):
-        marks = {"gold": index in right, "before": index == first, "after": index == last}
-        if size <= MOST_OPTIONS or any(marks.values()):
-            items.append(_option(flip, index, str(text), [name for name, holds in marks.items() if holds]))
-    left_out = tag("li", f"{size - len(items)} other options", cls="others") if len(items) < size else None
-    return tag("ul", *items, left_out, cls="options")
-
-
-def _option(flip: Flip, index: int, text: str, marks: Sequence[str]) -> Html:
-    letter = chr(ord("A") + index) if index < 26 else str(index + 1)
-    option = tag("span", tag("span", f"{letter}.", cls="letter"), _cut(text), cls="option")
-    before, after = _chance(flip.before, index), _chance(flip.after, index)
-    chances = tag("span", f"{before} → {after}", cls="chances") if before and after else None
-    signs = tag("span", *map(_mark, marks), cls="marks")
-    return tag("li", option, chances, signs, cls="right" if "gold" in marks else None)
-
-
-def _mark(name: str) -> Html:
-    return tag("span", name, cls=f"mark {name}")
+def _option(row: Row, place: int) -> str:
+    """An option by its letter, with its text where the row has it."""
+    choices = row.get("choices") or ()
+    letter = chr(ord("A") + place) if place < 26 else str(place + 1)
+    return f"{letter}. {choices[place]}" if place < len(choices) else letter
 
 
 def answer_of(row: Row, metric: str) -> int | None:
@@ -220,50 +178,14 @@ def answer_of(row: Row, metric: str) -> int | None:
     return None if answer is None else int(answer)
 
 
-def _chance(row: Row, index: int) -> str:
-    """The probability of an option among the options, in percent; empty where the row has none."""
-    values = row.get("probabilities")
-    if not values and row.get("loglikelihoods"):
-        scores = list(map(float, row["loglikelihoods"]))
-        top = max(scores)
-        if not math.isfinite(top):
-            return ""
-        weights = [math.exp(score - top) for score in scores]
-        values = [weight / sum(weights) for weight in weights]
-    return f"{100 * float(values[index]):.0f} %" if values and index < len(values) else ""
-
-
-def _gold(gold: Any) -> Html | None:
-    if gold in (None, ""):
-        return None
-    text = ", ".join(map(str, gold)) if isinstance(gold, (list, tuple)) else str(gold)
-    return tag("div", _mark("gold"), _long(text), cls="gold-text")
-
-
-def _sides(outputs: Sequence[Sequence[str]], cls: str | None = None) -> Html:
-    columns = []
-    for name, texts in zip(("before", "after"), outputs, strict=True):
-        blocks = [_long(text, cls) for text in texts] if any(texts) else [tag("p", "No output.", cls="note")]
-        columns.append(tag("div", _mark(name), *blocks))
-    return tag("div", *columns, cls="sides")
-
-
-def _long(text: str, cls: str | None = None) -> Html:
-    """A text with its line breaks; from `FOLDED_FROM` characters on the rest opens on a click."""
-    text = _cut(text.strip("\n").rstrip())
-    classes = f"text {cls}" if cls else "text"
-    if len(text) <= FOLDED_FROM:
-        return tag("div", text, cls=classes)
-    head = shorten(text, FOLDED_FROM - 60)
-    rest = f"…{text[len(head) - 1 :].lstrip('…')}"
-    return tag("details", tag("summary", head), tag("div", rest), cls=f"{classes} long")
-
-
-def _cut(text: str) -> str:
-    if len(text) <= MOST_CHARACTERS:
-        return text
-    head, tail = 2 * MOST_CHARACTERS // 3, MOST_CHARACTERS // 3
-    return f"{text[:head]}\n[… {len(text) - head - tail:,} characters left out …]\n{text[-tail:]}"
+def _lines(text: str) -> Text:
+    """A text with its line breaks, its middle left out where it is long."""
+    text = text.strip()
+    if len(text) > MOST_CHARACTERS:
+        half = MOST_CHARACTERS // 2
+        text = f"{text[:half]}\n[… {len(text) - 2 * half:,} characters left out …]\n{text[-half:]}"
+    first, *rest = text.split("\n")
+    return (first, *map(sub, rest))
 
 
 # ----------------------------------------------------------------------------------------------------------- documents

@@ -104,8 +104,6 @@ def _span(span: b.Span) -> Html:
         inner = tag("a", inner, href=span.link)
     if span.form in ("strong", "code"):
         return tag(span.form, inner)
-    if span.form == "mark":
-        return tag("span", inner, cls=span.tone)
     classes = f"{span.form or ('tone' if span.tone else '')} {span.tone}".strip()
     return tag("span", inner, cls=classes) if classes else inner
 
@@ -223,10 +221,6 @@ def _block(x: b.Block, figures: Traces) -> Html:
             return _fold(x, figures)
         case b.Panel():
             return tag("div", *_blocks(x.blocks, figures), cls=f"panel {x.kind}".strip())
-        case b.Bars():
-            return join(*map(_bar, x.items, x.texts))
-        case b.Markup():
-            return escape(x.html)
         case b.Section():
             intro = tag("p", x.intro, cls="intro") if x.intro else None
             return tag("section", tag("h2", x.title), intro, *_blocks(x.blocks, figures), id=x.anchor or None)
@@ -256,13 +250,6 @@ def _tile(tile: b.Tile) -> Html:
     figure = tag("p", _breakable(tile.figure), cls=f"figure {tile.tone}".strip())
     below = tag("p", _breakable(tile.below), cls="below")
     return tag("div", label, figure, below, cls="tile main" if tile.main else "tile")
-
-
-def _bar(item: tuple[str, float, bool], texts: tuple[str, str]) -> Html:
-    (name, share, stands_out), (_, text) = item, texts
-    track = tag("div", tag("div", cls="bar", style=f"width:{100 * share:.1f}%"), cls="track")
-    parts = (tag("span", name, cls="name"), track, tag("span", text, cls="part"))
-    return tag("div", *parts, cls="share taken-bar" if stands_out else "share")
 
 
 def _chart(chart: Chart, figures: Traces) -> Html:

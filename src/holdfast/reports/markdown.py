@@ -70,8 +70,6 @@ def _block(x: Any, clean: Callable[[str], str]) -> str:
         case b.Tiles():
             items = [(b.Span(t.label, "strong"), t.text.removeprefix(t.label)) for t in x.items]
             return _block(b.Bullets(items), clean)
-        case b.Bars():
-            return _block(b.Facts(x.texts), clean)
         case Chart():
             return render((b.Heading(x.title), x.table, b.Paragraph(x.caption)), clean=clean).rstrip()
         case b.Panel():

@@ -73,45 +73,6 @@
   });
 })();
 
-// Questions whose answers changed: a box that filters them, a lost / gained switch, and the first few only. Without scripts all stand there.
-(() => {
-  "use strict";
-  const LIMIT = 12;
-  for (const panel of document.querySelectorAll(".flips")) {
-    const cards = [...panel.querySelectorAll(".flip")].map((node) => ({ node, change: node.dataset.change, words: node.textContent.toLowerCase() }));
-    const make = (name, attributes, parent) => parent.appendChild(Object.assign(document.createElement(name), attributes));
-    const bar = document.createElement("div");
-    bar.className = "finder";
-    const search = make("input", { type: "search", placeholder: "Filter by words or entry", ariaLabel: "Filter questions by words or entry" }, bar);
-    const switches = ["all", "lost", "gained"].map((name) => make("button", { type: "button", textContent: name }, bar));
-    const shown = make("span", { role: "status" }, bar);
-    panel.prepend(bar);
-    const more = make("button", { type: "button" }, panel);
-    let change = "all";
-    let limit = LIMIT;
-
-    const show = () => {
-      const wanted = search.value.toLowerCase().split(/\s+/).filter(Boolean);
-      let found = 0;
-      for (const card of cards) {
-        const match = (change === "all" || card.change === change) && wanted.every((word) => card.words.includes(word));
-        found += match;
-        card.node.hidden = !match || found > limit;
-      }
-      const visible = Math.min(found, limit);
-      shown.textContent = `${visible < found ? `${visible} of ` : ""}${found} question${found === 1 ? "" : "s"}`;
-      more.hidden = visible === found;
-      more.textContent = `Show all ${found}`;
-      for (const button of switches) button.setAttribute("aria-pressed", String(button.textContent === change));
-    };
-
-    search.addEventListener("input", show);
-    for (const button of switches) button.addEventListener("click", () => ((change = button.textContent), show()));
-    more.addEventListener("click", () => ((limit = Infinity), show()));
-    show();
-  }
-})();
-
 // Tables to find something in: sorted at a click on a column, searched where they are long, the first rows only. Without scripts they stand whole.
 (() => {
   "use strict";

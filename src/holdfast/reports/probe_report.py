@@ -35,8 +35,6 @@ from holdfast.reports.blocks import (
     Section,
     Table,
     Text,
-    Tile,
-    Tiles,
     chip,
     columns,
     facts_or_nothing,
@@ -49,19 +47,15 @@ from holdfast.reports.blocks import (
 from holdfast.reports.charts import (
     Axis,
     Chart,
-    Col,
-    Mark,
-    Row,
     Value,
     heads,
-    line_style,
     log_ticks,
     rounded,
     tabulate,
     ticks_at,
 )
 from holdfast.reports.format import count, hardware_rows, hardware_text, join_and, joined, plural, setting, significant
-from holdfast.reports.study_page import TONES
+from holdfast.reports.study_page import TONES, lines
 
 MEANING = (
     "Cost: what a figure loses when the weights are changed, against the model as it is, on the same documents or "
@@ -98,7 +92,6 @@ def probe_page(record: ProbeRecord) -> Page:
     """The page as blocks."""
     labels = [model.label for model in record.models]
     title = f"How fragile {'is' if len(labels) == 1 else 'are'} {join_and(labels) if 0 < len(labels) < 4 else 'they'}?"
-    charts = side_by_side([noise_chart(record), other_chart(record)])
     return Page(
         tab=f"{', '.join(labels[:3])}: holdfast probe",
         eyebrow="holdfast probe report",
@@ -107,9 +100,8 @@ def probe_page(record: ProbeRecord) -> Page:
         status=(record.status, TONES.get(record.status, "warn")),
         details=joined(plural(len(labels), "model"), _budgets(record), record.models[0].origin if labels else ""),
         blocks=[
-            Tiles(_tiles(record)),
             _ladder(record),
-            Section("What each change costs", [*charts, *cost_tables(record)], intro=MEANING),
+            Section("What each change costs", [noise_chart(record), *cost_tables(record)], intro=MEANING),
             *curvature_sections(record),
             notes(_how_to_read(record), "How to read it"),
             Section("What it ran on", [Panel(facts_or_nothing(_facts(record)), "card")]),
@@ -221,16 +213,6 @@ def _budgets(record: ProbeRecord) -> str:
     return f"{count(min(tokens))} to {count(max(tokens))} tokens of pre-training" if len(tokens) > 1 else ""
 
 
-def _tiles(record: ProbeRecord) -> list[Tile]:
-    """The costs of the largest budget, or of the first model."""
-    tiles = []
-    for model in record.models[-1:] if record.ladder else record.models[:1]:
-        for s in _middles(_of_first_entry(record), model.label):
-            cost, interval = ("∞", s.failed) if s.failed else _texts(s)
-            tiles.append(Tile(f"{model.label}: {change_text(s)}", cost, s.failed or f"{s.unit} {interval}"))
-    return tiles
-
-
 # --------------------------------------------------------------------------------------------------------------- tables
 
 
@@ -326,103 +308,66 @@ def noise_chart(record: ProbeRecord) -> Chart | None:
     sizes = sorted({s.size for s in costs})
     if len(sizes) < 2:
         return None
-    return _cost_chart(
+    ticks = ticks_at(sizes) if len(sizes) < 7 else log_ticks(sizes[0], sizes[-1])
+    return lines(
         "Noise: cost against size",
-        [_row(s) for s in costs if not s.failed],
-        heads({"Model": "model", "γ": lambda row: f"{row['x']:g}"}),
-        costs,
-        marks=_marks("line", "model", [model.label for model in record.models]),
-        x=Axis(title="noise, γ", log=True, ticks=ticks_at(sizes) if len(sizes) < 7 else log_ticks(sizes[0], sizes[-1])),
-        height=360,
+        [{"line": s.model, "x": s.size, "y": _value(s)} for s in costs if not s.failed],
+        Axis(title="noise, γ", log=True, ticks=ticks),
+        _cost_axis(costs),
+        columns={"line": "Model", "x": "γ", "y": f"Cost, {costs[0].unit}"},
+        caption=_caption(costs),
     )
 
 
-def _cost_chart(
-    title: str, rows: Sequence[Row], columns: Sequence[Col], costs: Sequence[Sensitivity], **options: Any
-) -> Chart:
-    """Costs upright, unless the `options` of `Chart` say otherwise, with a column of them in the table."""
-    cost, broken = Axis(title=f"cost, {costs[0].unit}", zero=True), []
-    for s in costs:
-        if s.failed:
-            broken.append(f"{change_text(s)} of {s.model}")
-    caption = f"On {_name(costs[0].entry)}."
-    if broken:
-        caption += f" Not finite, so not drawn: {', '.join(broken)}."
-    columns = [*columns, Col(f"Cost, {costs[0].unit}", "y")]
-    return Chart(title=title, rows=rows, columns=columns, caption=caption, **{"y": cost} | options)
+def _value(s: Sensitivity) -> Value:
+    return Value.of(_cost(s), sign=True)
 
 
-def _marks(kind: str, key: str, names: Sequence[str], **places: Any) -> list[Mark]:
-    """A mark a name, for the rows that have it under `key`."""
-    marks = []
-    for index, name in enumerate(names):
-        marks.append(Mark(kind=kind, where={key: name}, name=name, **places, **line_style(index)))
-    return marks
+def _cost_axis(costs: Sequence[Sensitivity]) -> Axis:
+    return Axis(title=f"cost, {costs[0].unit}", zero=True)
 
 
-def _row(s: Sensitivity) -> dict[str, Any]:
-    return {"model": s.model, "change": change_text(s), "x": s.size, "y": Value.of(_cost(s), sign=True)}
+def _caption(costs: Sequence[Sensitivity]) -> str:
+    """On what costs were measured, and which of them are infinite."""
+    broken = [f"{change_text(s)} of {s.model}" for s in costs if s.failed]
+    text = f"On {_name(costs[0].entry)}."
+    return f"{text} Not finite, so not drawn: {', '.join(broken)}." if broken else text
 
 
-def other_chart(record: ProbeRecord) -> Chart | None:
-    """The cost of bits and pruning, a point each."""
-    costs = _of_first_entry(record, QUANTIZE, PRUNE)
-    rows = [_row(s) for s in costs if not s.failed]
-    if not rows:
-        return None
-    labels = [model.label for model in record.models]
-    names = list(dict.fromkeys(row["change"] for row in rows))
-    for row in rows:  # models of one change lie beside each other
-        index = labels.index(row["model"])
-        shift = 0.6 * (index / (len(labels) - 1) - 0.5) if len(labels) > 1 else 0.0
-        row["place"] = names.index(row["change"]) + shift
-    room = 34 * (1 + len(labels) // 4) if len(labels) > 1 else 34
-    return _cost_chart(
-        "Few bits and pruning",
-        rows,
-        heads({"Change": "change", "Model": "model"}, words=2),
-        costs,
-        marks=_marks("points", "model", labels, x="y", y="place"),
-        x=Axis(title=f"cost, {costs[0].unit}", zero=True),
-        y=Axis(names=names),
-        height=max(220, 60 + room * len(names)),
-    )
-
-
-def ladder_charts(record: ProbeRecord) -> list[Chart]:
+def ladder_charts(record: ProbeRecord) -> list[Chart | None]:
     """The figure and the cost against the budget, a line a change: figures 2 and 3 of the paper on one's own ladder."""
     costs = _of_first_entry(record)
     if not costs:
         return []
     tokens = {model.label: model.tokens for model in record.models}
-    base: dict[str, dict[str, Any]] = {}
-    changed, cost_rows = [], []
+    as_it_is: dict[str, dict[str, Any]] = {}
+    changed, of_costs = [], []
     for s in costs:
         about = {"x": tokens.get(s.model), "model": s.model}
-        base.setdefault(s.model, about | {"change": "as it is", "y": rounded(s.before)})
+        as_it_is.setdefault(s.model, about | {"line": "as it is", "y": rounded(s.before)})
         if not s.failed:
-            changed.append(about | {"change": change_text(s), "y": rounded(s.after)})
-            cost_rows.append(_row(s) | about)
-    names = dict.fromkeys(change_text(s) for s in costs if s.kind != TOWARD)
-    lines = _marks("line", "change", list(names))
-    as_it_is = Mark(kind="line", where={"change": "as it is"}, name="as it is", colour="ink", symbol="star", bars=0)
+            about["line"] = change_text(s)
+            changed.append(about | {"y": rounded(s.after)})
+            of_costs.append(about | {"y": _value(s)})
     budgets = [budget for budget in tokens.values() if budget]
     ticks = [(budget, count(budget)) for budget in budgets] if len(record.models) < 7 else []
     x = Axis(title="tokens of pre-training", log=True, ticks=ticks)
     unit = costs[0].unit
-    words = heads({"Model": "model", "Change": "change"}, words=2)
-    of_figures = Chart(
-        title="The changed model by budget",
-        rows=[*base.values(), *changed],
-        columns=[*words, Col(unit, "y")],
-        marks=[as_it_is, *lines],
-        x=x,
-        y=Axis(title=f"{_name(costs[0].entry)}, {unit}"),
+    columns = {"model": "Model", "line": "Change"}
+    figures = lines(
+        "The changed model by budget",
+        [*as_it_is.values(), *changed],
+        x,
+        Axis(title=f"{_name(costs[0].entry)}, {unit}"),
+        columns=columns | {"y": unit},
+        styles={"as it is": {"colour": "ink", "symbol": "star"}},
         caption="Where a line turns, more pre-training makes the changed model worse (the inflection point).",
         height=380,
     )
-    of_costs = _cost_chart("What the change costs by budget", cost_rows, words, costs, marks=lines, x=x, height=380)
-    return [of_figures, of_costs]
+    title = "What the change costs by budget"
+    columns |= {"y": f"Cost, {unit}"}
+    cost_chart = lines(title, of_costs, x, _cost_axis(costs), columns=columns, caption=_caption(costs), height=380)
+    return [figures, cost_chart]
 
 
 # ------------------------------------------------------------------------------------------------------------ curvature
@@ -475,7 +420,7 @@ def _sharpness_table(sharpness: Sequence[Sharpness]) -> Table:
     return tabulate(sharpness, SHARPNESS if with_eigenvalues else SHARPNESS[:-1], kind="dense")
 
 
-def line_charts(sharpness: Sharpness, *, many: bool) -> list[Chart]:
+def line_charts(sharpness: Sharpness, *, many: bool) -> list[Chart | None]:
     """The loss along each direction against its quadratic approximation."""
     charts = []
     for line in sharpness.lines:
@@ -485,30 +430,22 @@ def line_charts(sharpness: Sharpness, *, many: bool) -> list[Chart]:
     return charts
 
 
-def _line_chart(line: Line, points: Sequence[tuple[float, float]], model: str) -> Chart:
-    start, last = points[0][1], points[-1][0]
-    rows, curve = [], []
+def _line_chart(line: Line, points: Sequence[tuple[float, float]], model: str) -> Chart | None:
+    measured, approximation = [], []
     for size, loss in points:
-        rows.append({"x": size, "y": rounded(loss), "quadratic": rounded(line.quadratic(size, start))})
-    for n in range(41):
-        size = last * n / 40
-        curve.append({"x": rounded(size), "quadratic": rounded(line.quadratic(size, start))})
-    losses = [loss for _, loss in points]
-    lowest, highest = min(*losses, *(row["quadratic"] for row in curve)), max(losses)
-    room = 0.08 * max(highest - lowest, 1e-9)
+        measured.append({"line": "measured", "x": size, "y": rounded(loss)})
+        quadratic = line.quadratic(size, points[0][1])
+        approximation.append({"line": "quadratic", "x": size, "y": rounded(quadratic)})
     is_noise = line.label.startswith("noise")
-    approximation = Mark(
-        kind="line", y="quadratic", rows=curve, name="quadratic", colour="second", dash="dash", markers=False, bars=0
-    )
+    direction = line.label if is_noise else f"the step towards {line.label}"
     caption = f"Slope {_short(line.slope)}, curvature {_short(line.curvature)}.".replace("-", MINUS)
     overflows = [f"{size:g}" for size, loss in line.losses if not math.isfinite(loss)]
-    return Chart(
-        title=f"The loss along {line.label if is_noise else f'the step towards {line.label}'}{model}",
-        rows=rows,
-        columns=heads({"Size": "x", "Loss": "y", "Quadratic": "quadratic"}, words=0),
-        marks=[Mark(kind="line", name="measured", bars=0), approximation],
-        x=Axis(title="γ" if is_noise else "share of the way"),
-        y=Axis(title="nats/token", range=(lowest - room, highest + room)),
+    return lines(
+        f"The loss along {direction}{model}",
+        [*measured, *approximation],
+        Axis(title="γ" if is_noise else "share of the way"),
+        Axis(title="nats/token"),
+        columns={"line": "Loss", "x": "Size", "y": "nats/token"},
         caption=caption + (f" Not finite at {', '.join(overflows)}." if overflows else ""),
         height=340,
     )

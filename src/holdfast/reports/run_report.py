@@ -31,33 +31,25 @@ from holdfast.reports.blocks import (
     notes,
     paragraphs,
     problems,
-    sub,
     widths,
 )
 from holdfast.reports.charts import SMALL, SMOOTHED_FROM, Chart, heads, tabulate
 from holdfast.reports.compared import (
-    AFTER,
-    BEFORE,
-    DIFFERENCE,
     GROUPS,
     PURPOSE,
     ComparisonRow,
-    Rows,
-    arrow,
-    by_suite,
-    count_tile,
+    brief_tables,
     decision_note,
     difference_words,
     gains,
     group_title,
-    measure_table,
     measures_by_suite,
     one_unit,
     primary_of,
+    suite_tile,
 )
 from holdfast.reports.format import (
     count,
-    direction,
     duration,
     flatten,
     hardware_rows,
@@ -160,7 +152,10 @@ def _failed_tile(run: RunFigures) -> list[Tile]:
 
 def _run_tiles(run: RunFigures) -> list[Tile]:
     """What changed, how far the weights moved, what it took."""
-    tiles = [_suite_tile(suite, run.rows) for suite in GROUPS]
+    tiles = []
+    for suite in GROUPS:
+        primary = [row for row in run.rows if row.raw.suite == suite and row.raw.primary]
+        tiles.append(suite_tile(primary) if primary else Tile(group_title(suite), "not compared", PURPOSE[suite]))
     move, trained = run.largest_move, run.trained
     far, where = NOT_RECORDED, "relative L2 distance"
     if move is not None:
@@ -169,17 +164,6 @@ def _run_tiles(run: RunFigures) -> list[Tile]:
     time = NOT_RECORDED if trained["seconds"] is None else duration(trained["seconds"])
     below = f"tokens {tokens}" if tokens == NOT_RECORDED else f"{tokens} tokens"
     return [*tiles, Tile("Largest move of a layer", far, where), Tile("Training time", time, below)]
-
-
-def _suite_tile(suite: str, rows: Rows) -> Tile:
-    primary = [row for row in rows if row.raw.suite == suite and row.raw.primary]
-    if not primary:
-        return Tile(group_title(suite), "not compared", PURPOSE[suite])
-    if len(primary) > 1:
-        return count_tile(suite, [row.verdict for row in primary])
-    [row] = primary
-    below = f"{row.unit}, {direction(row.raw.higher_is_better)}: {row.verdict} ({row.before} → {row.after})"
-    return Tile(row.label, row.difference, below, row.tone)
 
 
 def _layer(move: LayerDistance) -> str:
@@ -198,14 +182,13 @@ def change_tables(run: RunFigures) -> list[Block]:
         note = decision_note(loss_decision([row.raw for row in run.rows]))
         first, again = one_unit(run.rows)
         text = (
-            f"{difference_words(run.rows)} Relative gain: the change in percent of the value before, signed so that "
-            "positive is better. One training run is behind these figures: how far another seed would move them is "
-            "not in the intervals."
+            f"{difference_words(run.rows)} One training run is behind these figures: how far another seed would move "
+            "them is not in the intervals."
         )
         blocks = [note] if note is not None else []
-        blocks += [*measures_by_suite(first, relative=True), Paragraph(text, "note")]
+        blocks += [*measures_by_suite(first), Paragraph(text, "note")]
         if again:
-            blocks.append(Fold("The same in other units", measures_by_suite(again, relative=True)))
+            blocks.append(Fold("The same in other units", measures_by_suite(again)))
     return [*blocks, *_level_table(run)]
 
 
@@ -271,7 +254,7 @@ def print_run_summary(folder: RunFolder, console: Console | None = None) -> None
     if record.error:
         blocks.append(Paragraph(f"Stage {record.stage}: {record.error}", "bad"))
     blocks += [*paragraphs(run.problems, "warn"), Paragraph("")]
-    blocks += map(_brief, by_suite(one_unit(run.rows)[0]).values())
+    blocks += brief_tables(one_unit(run.rows)[0])
     blocks += [*_level_table(run), Facts(brief_facts(run))]
     blocks += [*paragraphs(run.missing), *paragraphs(record.notes, before="Note: ")]
     if folder.report_file.is_file():
@@ -298,20 +281,3 @@ def brief_facts(run: RunFigures) -> list[tuple[str, Text]]:
             parts.append(f"{name}: format {'not complete' if step is None else f'complete from step {step}'}")
         facts.append(("Along training", "; ".join(parts)))
     return facts
-
-
-def _brief(rows: Rows) -> Table:
-    """A suite in five columns, which fit into eighty characters."""
-    columns = heads({"Measure": _brief_measure, "Verdict": _brief_verdict}, words=2)
-    return measure_table(rows, [*columns, BEFORE, AFTER, DIFFERENCE], title=group_title(rows[0].raw.suite))
-
-
-def _brief_measure(r: ComparisonRow) -> Text:
-    # Text measures are known by their unit; a task may have several of one unit (acc and acc_norm).
-    name = r.unit if "/" in r.unit or r.raw.metric == r.unit else r.raw.metric
-    return r.name, sub(f"{name}, {arrow(r)} is better")
-
-
-def _brief_verdict(r: ComparisonRow) -> Text:
-    below = filter(None, (f"({r.relative})", f"p {r.p}, n {r.n}", r.raw.test, r.flips))
-    return Span((r.verdict, *map(sub, below)), tone=r.tone)

@@ -1,5 +1,4 @@
-"""Plots of a sweep: the frontier of every pair of measures, gains against each varied number, and who worked on what
-when.
+"""Plots of a sweep: the frontier of every pair of measures.
 
 A frontier plot has keep across and learn up, both the metric itself in its unit; an arrow says where better lies. Bars
 are the intervals of the paired change (seeds and samples), drawn around the trial's value. A *curve* joins trials of
@@ -10,7 +9,6 @@ beside points while these are few; of more the legend, the hover text and the ta
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -18,11 +16,11 @@ from holdfast.records.figure import Figure
 from holdfast.records.measure import decimals_for, number
 from holdfast.records.study import Objective, StudyRecord, TrialRecord
 from holdfast.reports.blocks import finite_or_none
-from holdfast.reports.charts import COLOURS, SYMBOLS, Axis, Chart, Col, Mark, Note, Value, log_ticks, ticks_at
-from holdfast.reports.format import direction, duration, plural, setting, shorten
+from holdfast.reports.charts import COLOURS, SYMBOLS, Axis, Chart, Mark, Note, Value
+from holdfast.reports.format import direction, setting, shorten
 from holdfast.reports.methods import kind_title
-from holdfast.reports.study_page import lines, scatter
-from holdfast.reports.sweep_figures import GAIN, TrialFigures, parameters_text, parse_time, varied_params
+from holdfast.reports.study_page import lines
+from holdfast.reports.sweep_figures import GAIN, TrialFigures, parameters_text, varied_params
 from holdfast.statistics.gains import Gain, mean_gain
 from holdfast.statistics.pareto import pareto
 from holdfast.statistics.selection import Selection
@@ -34,12 +32,6 @@ MANY = 60
 """With more points than this, bars are faint."""
 FEW = 16
 """So many points have names beside them."""
-MOST_PARAMETERS = 6
-"""Varied numbers that get panels."""
-MOST_LANES = 40
-"""Workers that get a lane."""
-STATE_COLOURS = {"complete": "accent", "pruned": "second", "failed": "bad", "lost": "flat", "running": "good"}
-UNITS_OF_TIME = ((86400.0, "days"), (3600.0, "hours"), (60.0, "minutes"), (1.0, "seconds"))
 BARS = (
     "Bars: 95 % intervals of the change from the start. Broad line: not exceeded on both sides by any other trial. "
     "Curves join trials of one method in the order of its strength."
@@ -66,22 +58,19 @@ def kind_styles(trials: Sequence[TrialFigures], points: int) -> dict[str, dict[s
     return styles
 
 
-def window(
-    core: Sequence[float], points: Mapping[int, tuple[float, Range | None]], reach: float = 1.0
-) -> tuple[Range, set[int]]:
+def window(core: Sequence[float], points: Mapping[int, tuple[float, Range | None]]) -> tuple[Range, set[int]]:
     """A range around what matters, which whatever lies far off does not stretch.
 
     Args:
         core: values that must be seen.
         points: number -> (value, its interval).
-        reach: how far beyond the core the range may go, in widths of the core.
 
     Returns:
         (the range that holds the core, and the points within reach with their intervals; the numbers of the others).
     """
     low, high = min(core), max(core)
     farthest = max((abs(value - low) for value, _ in points.values()), default=0.0)
-    spread = reach * (high - low) or farthest or abs(low) or 1.0
+    spread = (high - low) or farthest or abs(low) or 1.0
     ends = [low, high]
     outside = set()
     for trial, (value, interval) in points.items():
@@ -304,141 +293,3 @@ def _arrow(*, right: bool, up: bool) -> Note:
     arrow |= {"xanchor": "left" if right else "right", "ax": -34 if right else 34, "ay": 30 if up else -30}
     x, y = 0.2 if right else 0.8, 0.15 if up else 0.85
     return Note(text="better", colour="good", paper=True, more=arrow, x=x, y=y)
-
-
-# ---------------------------------------------------------------------------------------------------------- parameters
-
-
-def varied_numbers(trials: Sequence[TrialFigures]) -> list[str]:
-    """Keys of the varied parameters with at least three different numbers among the trials that count, those of most
-    trials first."""
-    values: dict[str, list[float]] = {}
-    for t in trials:
-        for key, value in t.trial.params.items() if t.counts else ():
-            if (parameter := finite_or_none(value)) is not None:
-                values.setdefault(key, []).append(parameter)
-    keys = sorted(values, key=lambda key: -len(values[key]))
-    return [key for key in keys if len(set(values[key])) >= 3]
-
-
-def parameter_charts(record: StudyRecord, trials: Sequence[TrialFigures]) -> list[tuple[Chart | None, Chart | None]]:
-    """(learn gain, keep gain) against each varied number, logarithmic where its values span more than a factor of
-    ten."""
-    keys = varied_numbers(trials)[:MOST_PARAMETERS]
-    return [(_parameter(key, record.learn, trials), _parameter(key, record.keep, trials)) for key in keys]
-
-
-def _parameter(key: str, side: Objective, trials: Sequence[TrialFigures]) -> Chart | None:
-    rows: list[dict[str, Any]] = []
-    points = {}
-    styles = {}
-    kinds = kind_styles(trials, len(trials))
-    for t in trials:
-        value = finite_or_none(t.trial.params.get(key))
-        gain = t.learn if side.side == "learn" else t.keep
-        if t.counts and value is not None and gain is not None:
-            method = kind_title(t.trial)
-            styles[method] = kinds[t.trial.kind]
-            points[t.trial.number] = (gain.value, gain.interval)
-            row = {"line": method, "trial": str(t.trial.number), "label": t.trial.label, "x": value}
-            rows.append(row | {"y": Value.of(gain, GAIN, sign=True)})
-    values = sorted({row["x"] for row in rows})
-    gains = sorted(value for value, _ in points.values())
-    tenth = len(gains) // 10
-    limits, outside = window(gains[tenth : len(gains) - tenth], points, reach=2.0)
-    name = long_name(key, [t.trial for t in trials])
-    log = values[0] > 0 and values[-1] / values[0] > 10
-    ticks = ticks_at(values)
-    if len(values) > 7:
-        ticks = log_ticks(values[0], values[-1], (1, 3)) if log else []
-    gain_axis = Axis(title=f"gain ({side.unit}) → better", zero=True, range=limits if outside else None)
-    columns = {"trial": "Trial", "label": "Label", "x": name, "y": f"Gain ({side.unit})"}
-    rows.sort(key=lambda row: row["x"])
-    return scatter(
-        f"{side.side.capitalize()} against {name}",
-        rows,
-        Axis(title=name, log=log, ticks=ticks),
-        gain_axis,
-        columns=columns,
-        styles=styles,
-        caption=_outside_text(outside).strip(),
-        height=280,
-        width="half",
-    )
-
-
-def long_name(key: str, trials: Iterable[TrialRecord]) -> str:
-    """`retention.label_annealing.weight` as "label annealing: weight".
-
-    Args:
-        key: of a varied setting.
-        trials: whose it is.
-    """
-    from holdfast.retention.registry import title
-
-    titles: dict[str, str] = {}
-    for trial in trials:
-        titles |= trial.titles
-    *method, name = [titles.get(word) or title(word) for word in key.removeprefix("retention.").split(".")]
-    return f"{' '.join(method)}: {name}" if method else name
-
-
-# ---------------------------------------------------------------------------------------------------------------- time
-
-
-def time_chart(record: StudyRecord) -> Chart | None:
-    """Trials over time, one lane a worker; None where no trial lasted any time that is known."""
-    begun = {}
-    times = [parse_time(record.finished)]
-    for trial in record.trials:
-        if (time := parse_time(trial.started)) is not None:
-            begun[trial.number] = time
-            times += [time, parse_time(trial.finished)]
-    if not begun:
-        return None
-    first, latest = min(begun.values()), max(filter(None, times))
-    workers = sorted({trial.worker or "unknown" for trial in record.trials if trial.number in begun})[:MOST_LANES]
-    rows: list[dict[str, Any]] = []
-    for trial in record.trials:
-        worker = trial.worker or "unknown"
-        if trial.number in begun and worker in workers:
-            time = begun[trial.number]
-            end = parse_time(trial.finished) or begun.get(trial.continued_by or -1, latest)
-            row: dict[str, Any] = {
-                "trial": f"{trial.number}, {shorten(trial.label, 60)}",
-                "worker": shorten(worker, 22),
-            }
-            row |= {"at": (time - first).total_seconds(), "lasted": max(0.0, (end - time).total_seconds())}
-            rows.append(row | {"state": trial.state})
-    total = max((row["at"] + row["lasted"] for row in rows), default=0.0)
-    if total == 0:
-        return None
-    size, unit = next((s, u) for s, u in UNITS_OF_TIME if total >= 3 * s or s == 1.0)
-    marks = {}
-    for row in rows:
-        row["x"] = max(row["lasted"], 0.006 * total) / size  # what just began shows as a stroke
-        row["base"] = row["at"] / size
-        state = row["state"]
-        colour = STATE_COLOURS.get(state, "flat")
-        marks[state] = Mark(kind="spans", y="worker", where={"state": state}, name=state, colour=colour)
-    columns = [Col(name.capitalize(), name, numeric=False) for name in ("trial", "worker", "state")]
-    columns.append(Col("Time", lambda row: duration(row["lasted"])))
-    lanes = [shorten(worker, 22) for worker in reversed(workers)]
-    order = {"type": "category", "categoryorder": "array", "categoryarray": lanes, "fixedrange": True}
-    runs = math.fsum(run.seconds for trial in record.trials for run in trial.runs)
-    overhead = math.fsum(trial.overhead for trial in record.trials)
-    caption = f"{plural(len(workers), 'worker')}, {duration(runs)} in finished runs"
-    if runs:
-        caption += f", {duration(overhead)} on the study's bookkeeping ({100 * overhead / runs:.1f} %)"
-    return Chart(
-        title="Trials over time",
-        heading=False,
-        rows=rows,
-        columns=columns,
-        marks=list(marks.values()),
-        x=Axis(title=f"{unit} since the first trial began", from_zero=True),
-        y=Axis(more=order),
-        caption=f"{caption}.",
-        height=110 + 30 * len(workers),
-        layout={"barmode": "overlay", "bargap": 0.3},
-    )

@@ -16,10 +16,10 @@ from urllib.parse import quote
 from holdfast.records.study import StudyRecord
 from holdfast.reports import blocks as b
 from holdfast.reports.blocks import Block, Fold, Heading, Panel, Paragraph, Section, Span, Text, Tile, chip, figure, sub
-from holdfast.reports.format import direction, duration, plural, shorten
+from holdfast.reports.format import direction, duration, plural
 from holdfast.reports.methods import kind_title
 from holdfast.reports.study_page import grid, section, state_chip, study_page
-from holdfast.reports.sweep_charts import frontier_chart, parameter_charts, time_chart, varied_numbers
+from holdfast.reports.sweep_charts import frontier_chart
 from holdfast.reports.sweep_figures import (
     TrialFigures,
     counts_text,
@@ -39,7 +39,8 @@ from holdfast.statistics.shares import Share
 
 MOST_PLOTS = 12
 """Frontier plots of single pairs; a study of many entries has more pairs than anybody looks at."""
-MOST_BARS = 4
+MOST_STABLE = 4
+"""Trials that are named among those that a rule chooses from draw to draw."""
 READING = (
     "A gain is the change from the start, its sign turned so that more is better, mean over the side's measures and "
     "over the seeds.",
@@ -92,8 +93,6 @@ def sweep_page(
     sections.append(section("The rules side by side", *rules, anchor="rules"))
     sections.append(_training(first, command, config_yaml))
     sections.append(trials_section(record, trials, selections, here))
-    sections.append(_parameters(record, trials))
-    sections.append(section("Who worked on what", time_chart(record), anchor="time"))
     details = [f"{plural(len(record.trials), 'trial')}: {counts_text(record)}"]
     details.append(f"{plural(len(record.seeds), 'seed')} a trial")
     details += [f"{side.side}: {side.label}" for side in (record.learn, record.keep)]
@@ -168,8 +167,8 @@ def _rule(s: Selection, record: StudyRecord, *, own: bool) -> Panel:
         shares = [("Gain kept", figure(*share_texts(s.kept))), ("Loss avoided", figure(*share_texts(s.avoided)))]
         blocks.append(b.Facts([*gains, *shares]))
     if s.stability is not None:
-        bars = b.Bars(_stability(s, s.stability, record))
-        blocks += [Heading(f"Chosen in {s.draws:,} draws of the seeds"), bars]
+        draws = _stability(s, s.stability, record)
+        blocks += [Heading(f"Chosen in {s.draws:,} draws of the seeds"), b.Bullets(draws)]
     if s.rule_learn is not None and s.rule_keep is not None:
         unseen = [("Learn", figure(*gain_texts(s.rule_learn))), ("Keep", figure(*gain_texts(s.rule_keep)))]
         blocks += [Heading("On seeds it did not choose by"), b.Facts(unseen)]
@@ -187,19 +186,19 @@ def _sentence(text: str) -> Paragraph:
     return Paragraph(f"{with_minus_signs(text[:1].upper() + text[1:])}.", "note")
 
 
-def _stability(s: Selection, draws: Mapping[int, float], record: StudyRecord) -> list[tuple[str, float, bool]]:
+def _stability(s: Selection, draws: Mapping[int, float], record: StudyRecord) -> list[str]:
     """Shares of the draws in which trials are chosen, the largest one by one."""
     labels = {trial.number: trial.label for trial in record.trials}
     ranked = list(draws.items())
-    bars = []
-    for trial, share in ranked[:MOST_BARS]:
-        bars.append((f"{trial} · {shorten(labels.get(trial, ''), 42)}", share, trial == s.chosen))
-    rest = math.fsum(share for _, share in ranked[MOST_BARS:])
+    texts = []
+    for trial, share in ranked[:MOST_STABLE]:
+        texts.append(f"{100 * share:.0f} %: trial {trial}, {labels.get(trial, '')}")
+    rest = math.fsum(share for _, share in ranked[MOST_STABLE:])
     if rest > 0:
-        bars.append((f"{len(ranked) - MOST_BARS} more", rest, False))
+        texts.append(f"{100 * rest:.0f} %: {len(ranked) - MOST_STABLE} more")
     if s.stability_none:
-        bars.append(("no trial", s.stability_none, s.chosen is None))
-    return bars
+        texts.append(f"{100 * s.stability_none:.0f} %: no trial")
+    return texts
 
 
 def _training(first: Selection | None, command: str, config_yaml: str) -> Section | None:
@@ -334,20 +333,6 @@ def _seeds(t: TrialFigures, here: Path) -> Text:
 
 
 # -------------------------------------------------------------------------------------------------------------- others
-
-
-def _parameters(record: StudyRecord, trials: Sequence[TrialFigures]) -> Section | None:
-    """Gains against the numbers that were varied."""
-    pairs = parameter_charts(record, trials)
-    left = len(varied_numbers(trials)) - len(pairs)
-    text = f"{plural(left, 'more parameter')} varied and {'is' if left == 1 else 'are'} only in the table."
-    intro = (
-        "Learn and keep gain of every trial against the numbers that were varied; whatever else differs between the "
-        "trials differs here too."
-    )
-    charts = [chart for pair in pairs for chart in pair]
-    note = Paragraph(text, "note") if left > 0 else None
-    return section("What each number does", *charts, note, intro=intro, anchor="parameters")
 
 
 def _facts(record: StudyRecord) -> list[tuple[str, Text]]:

@@ -1,9 +1,8 @@
 """A sweep in a terminal: blocks of its page (`print_sweep`), and how far a running one is (`SweepProgress`).
 
-When it ends is estimated from the trials that are complete: a trial still to come takes the mean of its method's, or of
-all where its method has none yet. The workers that are alive, those with a running trial, take the waiting trials one
-after the other; the last to end is the estimate. A sampler that decides as it goes has trials that nobody wrote down
-yet: as many as the study's `search.trials` says are to come.
+When it ends is estimated from the trials that are complete: each one that is to come takes as long as they did on
+average, and the workers that are alive, those with a running trial, share them. A sampler that decides as it goes has
+trials that nobody wrote down yet: as many as the study's `search.trials` says are to come.
 
 Where no terminal is watching, the same words come without colours, boxes and line breaks, so that `grep` and logs can
 have them.
@@ -14,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import functools
-import heapq
+import math
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
@@ -83,36 +82,29 @@ class SweepProgress:
         begun = parse_time(trial.started)
         return None if begun is None else max(0.0, (self.now - begun).total_seconds())
 
-    @functools.cached_property
-    def waiting(self) -> list[str | None]:
-        """The kinds of the trials to come, None for those that the sampler has yet to write down."""
-        begun = sum(trial.state != "lost" for trial in self.record.trials)
-        waiting: list[str | None] = [trial.kind for trial in self.record.trials if trial.state == "waiting"]
-        return waiting + [None] * max(0, planned(self.record) - begun)
+    @property
+    def to_come(self) -> int:
+        """Trials that nobody has begun."""
+        begun = sum(trial.state not in ("lost", "waiting") for trial in self.record.trials)
+        return planned(self.record) - begun
 
-    @functools.cached_property
+    @property
     def remaining(self) -> float | None:
         """Seconds until the last trial ends; None where no complete trial, or no worker, says."""
-        lasted: dict[str, list[float]] = {}
+        lasted = []
         for trial in self.record.trials:
             if trial.state == FINISHED and trial.runs:
-                lasted.setdefault(trial.kind, []).append(worker_seconds(trial))
+                lasted.append(worker_seconds(trial))
         if not lasted or not self.running:
             return None
-        everything = [seconds for kind in lasted.values() for seconds in kind]
+        done = math.fsum(self.elapsed(trial) or 0.0 for trial in self.running)
+        left = statistics.fmean(lasted) * (self.to_come + len(self.running)) - done
+        return max(0.0, left) / self.workers
 
-        def expected(kind: str | None) -> float:
-            return statistics.fmean(lasted.get(kind or "", everything))
-
-        free: dict[str, float] = {}
-        for trial in self.running:
-            left = expected(trial.kind) - (self.elapsed(trial) or 0.0)
-            free[trial.worker] = max(free.get(trial.worker, 0.0), left)
-        ends = list(free.values())
-        heapq.heapify(ends)
-        for kind in self.waiting:
-            heapq.heapreplace(ends, ends[0] + expected(kind))
-        return max(ends)
+    @property
+    def workers(self) -> int:
+        """Those that have a trial."""
+        return len({trial.worker for trial in self.running})
 
     @property
     def ending(self) -> str:
@@ -120,9 +112,9 @@ class SweepProgress:
         if self.record.status == "finished":
             return "Finished"
         if not self.running:
-            left = f", {plural(len(self.waiting), 'trial')} to come: start a worker to go on" if self.waiting else ""
+            left = f", {plural(self.to_come, 'trial')} to come: start a worker to go on" if self.to_come else ""
             return f"No worker has a trial{left}"
-        alive = f"with {plural(len({trial.worker for trial in self.running}), 'worker')}"
+        alive = f"with {plural(self.workers, 'worker')}"
         if self.remaining is None:
             return f"Time left unknown until the first trial is complete, {alive}"
         at = (self.now + datetime.timedelta(seconds=self.remaining)).astimezone()
@@ -135,9 +127,8 @@ class SweepProgress:
         record = self.record
         title = f"{record.name}: {record.status}; {counts_text(record)}"
         blocks: list[Block] = [Paragraph(title, "strong"), Paragraph(self.ending)]
-        unknown = self.waiting.count(None)
-        if unknown and record.status != "finished":
-            blocks.append(Paragraph(f"{plural(unknown, 'trial')} of the {planned(record)} planned not begun"))
+        if self.to_come and record.status != "finished":
+            blocks.append(Paragraph(f"{plural(self.to_come, 'trial')} of the {planned(record)} planned not begun"))
         blocks.append(self._workers() if self.running else Paragraph(""))
         for index, selection in enumerate(select_all(record)):
             blocks.append(Paragraph(_best(selection, record), "note" if index else ""))

@@ -1,5 +1,4 @@
-"""Blocks in a terminal: rich tables that fit into 80 columns, of a chart the table of its numbers. Markup stays on the
-page."""
+"""Blocks in a terminal: rich tables that fit into 80 columns, of a chart the table of its numbers."""
 
 from __future__ import annotations
 
@@ -188,9 +187,6 @@ def _lines(x: b.Block) -> Iterator[tuple[str, str]]:
         case b.Tiles():
             for tile in x.items:
                 yield tile.text, STYLE.get(tile.tone, "")
-        case b.Bars():
-            for name, text in x.texts:
-                yield f"  {name}: {text}", ""
 
 
 def plain_table(columns: Sequence[tuple[str, bool]], rows: Sequence[Sequence[str]]) -> list[str]:

@@ -18,19 +18,12 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from holdfast.records.comparison import (
-    GAINED,
-    KEPT,
-    LITTLE_GAINED,
-    LITTLE_LOST,
-    LOST,
-    NOT_FINITE,
-    NOT_SHOWN,
     Comparison,
 )
 from holdfast.records.evaluation import Evaluation, EvaluationFolder, Metric
 from holdfast.records.figure import Figure
 from holdfast.records.measure import Measure, number
-from holdfast.records.metrics import called, is_share
+from holdfast.records.metrics import called, is_share, readings
 from holdfast.records.residual import BASE, INSTRUCT, ModelPair, ResidualRecord, StudiedModel
 from holdfast.records.run import LayerDistance
 from holdfast.reports import blocks as b
@@ -38,29 +31,29 @@ from holdfast.reports.blocks import Facts, Fold, Panel, Paragraph, Section, Span
 from holdfast.reports.charts import Col, tabulate
 from holdfast.reports.compared import (
     GROUPS,
-    TONES,
     ComparisonRow,
+    brief_tables,
+    by_suite,
     difference_note,
     gains,
     group_rank,
     group_title,
+    headline,
     measures,
     ordered,
-    pair_sentence,
     primary_of,
+    suite_tile,
 )
 from holdfast.reports.format import (
     count,
     duration,
     flatten,
     flops_text,
-    join_and,
     last_part,
     metric_texts,
     moved,
     plural,
     significant,
-    tally,
 )
 from holdfast.reports.html import write_page
 from holdfast.reports.measured import Measured, names_of
@@ -70,27 +63,11 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 REPORT_FILE = "report.html"
-STATUS = {
-    "interrupted": ("It was interrupted. The same command continues with what is missing.", "warn"),
-    "running": ("It had not ended when this page was written.", "flat"),
-    "failed": ("It failed. What was finished before is shown; the same command continues.", "bad"),
-}
-UNFINISHED = {"running": "is not finished", "interrupted": "was interrupted", "failed": "failed"}
-ROLES = {"new": "new text", "instruction": "instruction following"}
-"""What an update is first asked about; see `role_of`."""
-VERDICTS = (GAINED, LOST, LITTLE_GAINED, LITTLE_LOST, KEPT, NOT_SHOWN, NOT_FINITE)
-_BROKEN = "gave NaN or infinity"
 MOST_PAIRS = 2
 """With the result, in a terminal: against the instruct model and, if it was made, against the continued one. All are on
 the page."""
-BOTH = ("exact_match,strict-match", "exact_match,flexible-extract")
-"""GSM8K's two figures, which lead together: strict alone mixes the format of an answer with the ability to find it."""
 CHOICE = ("average", "scale_choice")
 """The average that scales are chosen by: it is shown with the choice."""
-NEW_WORDS = {"new", "news", "fresh", "recent", "update", "updated"}
-INSTRUCTION_WORDS = {"ifeval", "instruction", "instructions", "following"}
-INSTRUCTION_METRICS = ("inst_level_", "prompt_level_")
-"""How metrics of IFEval's kind begin."""
 
 
 # ------------------------------------------------------------------------------------------------------------- measures
@@ -113,8 +90,6 @@ class ResultRow:
     unit: str = "%"
     """In plots: shares are drawn in percent."""
     higher_is_better: bool = True
-    role: str = "kept"
-    """"new", "instruction" or "kept", see `role_of`."""
     leads: bool = True
     """False for metrics that an entry has besides the one it leads with."""
 
@@ -170,18 +145,17 @@ class Results:
             metrics: dict[str, None] = {}
             for evaluation in entries[key]:
                 metrics |= dict.fromkeys(evaluation.metrics)
-            for metric in sorted(metrics, key=lambda metric: metric != lead):
-                rows.append(self._row(key, metric, lead, title))
+            leading = [lead, *readings(lead, metrics)]
+            for metric in sorted(metrics, key=lambda metric: metric not in leading):
+                rows.append(self._row(key, metric, title, leads=metric in leading))
         return rows
 
-    def _row(self, key: tuple[str, str], metric: str, lead: str, title: str) -> ResultRow:
+    def _row(self, key: tuple[str, str], metric: str, title: str, *, leads: bool) -> ResultRow:
         (suite, name), values = key, self.values(*key, metric)
         first = next(iter(values.values()))
-        both = metric in BOTH and lead in BOTH
         words = [group_title(suite), metric, first.unit if first.unit != metric.split(",")[0] else ""]
         score = name if "/" not in title and suite in (*GROUPS, "average") else f"{suite}: {name}"
-        if both:
-            score += f", {metric.partition(',')[2].partition('-')[0]}"
+        score += f", {reading}" if (reading := metric.partition(",")[2]) else ""
         return ResultRow(
             title=title,
             words=", ".join(dict.fromkeys(filter(None, words))) + lower(first),
@@ -191,8 +165,7 @@ class Results:
             score=score.replace("_", " "),
             unit="%" if is_share(first.unit, metric, [v.value for v in values.values()]) else first.unit,
             higher_is_better=first.higher_is_better,
-            role=role_of(suite, name, first.unit, metric),
-            leads=metric == lead or both,
+            leads=leads,
         )
 
     def values(self, suite: str, name: str, metric: str) -> dict[str, Metric]:
@@ -206,45 +179,15 @@ class Results:
                 values[model] = evaluation.metrics[names[0]]
         return values
 
-    def against_instruct(self, *, continued: bool) -> ModelPair | None:
-        """The comparison of an update's result with its instruct model, as given or continued; None: none."""
-        others = [m.name for m in self.models if (m.start, m.restored, m.continued) == (INSTRUCT, "", continued)]
-        for pair in self.record.pairs:
-            if pair.after == self.record.result and pair.before in others:
-                return pair
-        return None
+    def of_result(self) -> list[ModelPair]:
+        """What the model that an update is about was compared with: the instruct model and, if it was made, the
+        continued one come first."""
+        return [pair for pair in self.record.pairs if pair.after == self.record.result and pair.comparisons]
 
 
-def role_of(suite: str, name: str, unit: str = "", metric: str = "") -> str:
-    """What an entry says something about: "new" text, "instruction" following, or what is to be "kept". The record has
-    no place for it.
-
-    Words of suite and name say what is instruction following, and metrics of IFEval's kind. New text is what is in a
-    suite that is called new, and in the suite "learn", what is to be learnt, text and what is called new; a task about
-    news elsewhere is none of it. Of averages the paper's first is instruction following (its figure 1a).
-    """
-    if suite == "average":
-        return "instruction" if name == "sub_average_1" else "kept"
-    of_suite = set(re.split(r"[^a-z0-9]+", suite.lower()))
-    of_both = of_suite | set(re.split(r"[^a-z0-9]+", name.lower()))
-    if of_both & INSTRUCTION_WORDS or metric.startswith(INSTRUCTION_METRICS):
-        return "instruction"
-    is_text = suite == "learn" and "/" in unit
-    is_new = (of_both if suite == "learn" else of_suite) & NEW_WORDS
-    return "new" if is_new or is_text else "kept"
-
-
-def by_role(pair: ModelPair, role: str) -> list[Comparison]:
-    """The comparisons of one role that lead; an average in place of its members where it is there."""
-    averages: list[Comparison] = []
-    entries: list[Comparison] = []
-    for comparison in pair.comparisons:
-        of_role = role_of(comparison.suite, comparison.name, comparison.unit, comparison.metric) == role
-        if of_role and (comparison.suite, comparison.name) != CHOICE:
-            (averages if comparison.suite == "average" else entries).append(comparison)
-    if role == "instruction" and averages:
-        return averages
-    return [comparison for comparison in entries if comparison.primary] or entries
+def comparisons_of(pair: ModelPair) -> list[Comparison]:
+    """Without the average that scales are chosen by."""
+    return [c for c in pair.comparisons if (c.suite, c.name) != CHOICE]
 
 
 def lower(of: Metric | ResultRow) -> str:
@@ -283,7 +226,11 @@ def update_page(record: ResidualRecord, folder: Path) -> b.Page:
     """The page; see `write_update_report`."""
     r = Results(folder, record)
     sections = [_pairs(r), Section("What was measured", _measures(r), anchor="measured"), _scale(r)]
-    return whole_page(r, "update", summary(r), [*_answer_tiles(r), *token_tile(r)], sections)
+    tiles = token_tile(r)
+    for pair in r.of_result()[:1]:
+        suites = by_suite(primary_of(ordered(comparisons_of(pair))))
+        tiles = [*map(suite_tile, suites.values()), *tiles]
+    return whole_page(r, "update", summary(r), tiles, sections)
 
 
 def whole_page(r: Results, what: str, answer: str, tiles: Sequence[Tile], sections: Sequence[b.Block | None]) -> b.Page:
@@ -303,6 +250,7 @@ def whole_page(r: Results, what: str, answer: str, tiles: Sequence[Tile], sectio
         answer,
         [*_banners(r), b.Tiles(tiles) if tiles else None, *sections, _models(r), _corpus(r)],
         reading=READING,
+        jobs=r.models,
         details=[plural(len(r.models), "model"), f"new text: {new}" if new else ""],
     )
 
@@ -329,11 +277,9 @@ def print_results(r: Results, answer: str, console: Console | None = None) -> No
         if model.state != "complete":
             state = f"{model.state}: {model.reason}" if model.reason else model.state
             blocks.append(Paragraph(f"{r.label(model.name)}: {state}", "bad"))
-    for pair in [pair for pair in record.pairs if pair.after == record.result][:MOST_PAIRS]:
+    for pair in r.of_result()[:MOST_PAIRS]:
         blocks += [Paragraph(pair.question, "strong"), Paragraph(f"  {pair_title(pair, r)}", "note")]
-        for row in primary_of(list(map(ComparisonRow, pair.comparisons))):
-            text = f"  {row.name}: {row.levels()}, {' '.join(row.change())}: {row.verdict}"
-            blocks.append(Paragraph(text, TONES.get(row.verdict, "flat")))
+        blocks += brief_tables(primary_of(ordered(comparisons_of(pair))))
     facts = [("New text", corpus_text(r))] if record.corpus else []
     if record.scale is not None:
         facts.append(("Scale", f"{record.scale.chosen:g}: {record.scale.reason}"))
@@ -351,60 +297,15 @@ def print_results(r: Results, answer: str, console: Console | None = None) -> No
 def summary(r: Results) -> str:
     """The answer in a few sentences: what was gained and what was kept."""
     sentences = []
-    for who, pair in _against(r).items():
-        continued = "continued" in who
-        clauses = []
-        for role, words in ROLES.items():
-            if comparisons := by_role(pair, role):
-                clauses.append(clause(comparisons, words))
-        if continued:
-            clauses.reverse()
-        rest = by_role(pair, "kept")
-        if rest and not (continued and clauses):
-            clauses.append(clause(rest, "" if clauses else "what was measured"))
-        other = "the instruct model continued on the same text" if continued else who
-        sentences.append(f"Against {other}: {'; '.join(clauses)}.")
+    for pair in r.of_result()[:MOST_PAIRS]:
+        sentences.append(f"Against {r.label(pair.before)}: {headline(comparisons_of(pair))}")
     return " ".join(sentences) or no_answer(r, "update")
 
 
 def no_answer(r: Results, what: str) -> str:
     """Why there is no answer."""
-    if r.record.status in UNFINISHED:
-        return f"The {what} {UNFINISHED[r.record.status]}, so there is nothing to compare yet."
-    if r.entries:
-        return (
-            "Models were measured and not compared with each other, so what was gained and what was kept stands "
-            "in the tables alone."
-        )
-    return f"The {what} is finished and nothing was measured, so what was gained and what was lost is not known."
-
-
-def _against(r: Results) -> dict[str, ModelPair]:
-    """What an update's result is held against: the instruct model, and the one that was continued."""
-    pairs = {}
-    for name, continued in {"the instruct model": False, "the continued instruct model": True}.items():
-        pair = r.against_instruct(continued=continued)
-        if pair is not None:
-            pairs[name] = pair
-    return pairs
-
-
-def clause(comparisons: Sequence[Comparison], what: str) -> str:
-    """What became of one role ("" for the rest), such as "on new text it gained (2.31 → 2.05 nats/token; −0.26
-    nats/token [−0.29, −0.24])", or "it gained on 2 and lost on 1 of 3 measures"."""
-    where = f"on {what}" if what else "elsewhere"
-    verdicts = [c.verdict for c in comparisons]
-    if len(comparisons) == 1:
-        row = ComparisonRow(comparisons[0])
-        other = {KEPT: "kept what there was", NOT_SHOWN: "shows no change", NOT_FINITE: _BROKEN}
-        return f"{where} it {other.get(row.verdict, row.verdict)} ({row.levels()}; {' '.join(row.change())})"
-    kinds = {v: f"{v} on" for v in (GAINED, LOST, LITTLE_GAINED, LITTLE_LOST, KEPT)}
-    kinds |= {NOT_SHOWN: "shows no change on", NOT_FINITE: f"{_BROKEN} on"}
-    parts = []
-    for verdict, words in kinds.items():
-        if verdict in verdicts:
-            parts.append(f"{words} {verdicts.count(verdict)}")
-    return f"{where} it {join_and(parts)} of {plural(len(verdicts), 'measure')}"
+    measured = "models were measured and not compared" if r.entries else "nothing was measured yet"
+    return f"The {what} is {r.record.status}, and {measured}."
 
 
 def corpus_text(r: Results) -> str:
@@ -416,15 +317,7 @@ def corpus_text(r: Results) -> str:
 
 
 def _banners(r: Results) -> list[b.Block]:
-    reasons = []
-    for model in r.models:
-        if model.state == "failed":
-            reasons.append(f"{model.label or model.name}: {model.reason or 'no reason was recorded'}")
-    banners = b.problems(f"{plural(len(reasons), 'model')} could not be made.", reasons, "bad")
-    if r.record.status in STATUS and not (r.record.status == "failed" and reasons):
-        text, tone = STATUS[r.record.status]
-        banners.append(b.Banner(Span(text, "strong"), tone))
-    banners += b.problems("Some files could not be used.", r.problems)
+    banners = b.problems("Some files could not be used.", r.problems)
     return banners + b.problems("A pair does not look like a base and its child.", _warnings(r))
 
 
@@ -438,39 +331,11 @@ def _warnings(r: Results) -> list[str]:
     return list(dict.fromkeys(warnings))
 
 
-def _answer_tiles(r: Results) -> list[Tile]:
-    tiles = []
-    for who, pair in _against(r).items():
-        for role, words in ROLES.items():
-            comparisons = by_role(pair, role)
-            if comparisons and not (role == "new" and "continued" in who):
-                tiles.append(_tile(words.capitalize(), comparisons, f"against {who}"))
-    return tiles
-
-
-def new_tokens(model: StudiedModel, r: Results) -> int:
-    """Tokens of the new text that a model was continued on: each once, however many epochs there were, and without what
-    a method mixed in; where the corpus is not recorded, what was trained on."""
-    trained, text = max(model.tokens, 0), model.budget or int((r.record.corpus or {}).get("tokens") or 0)
-    return min(trained, text) if trained and text else trained or text
-
-
 def token_tile(r: Results) -> list[Tile]:
     """How much new text was trained on."""
-    tokens = max((new_tokens(m, r) for m in r.models if m.tokens > 0), default=0)
+    tokens = max((model.tokens for model in r.models), default=0)
     below = corpus_text(r).partition(" · ")[0] or "trained on"
     return [Tile("New tokens", count(tokens), below)] if tokens > 0 else []
-
-
-def _tile(title: str, comparisons: Sequence[Comparison], against: str) -> Tile:
-    rows = [ComparisonRow(c) for c in comparisons]
-    if len(rows) == 1:
-        [row] = rows
-        text, interval = row.change()
-        return Tile(title, text, f"{interval} {against}: {row.verdict} ({row.levels()})", TONES.get(row.verdict, ""))
-    verdicts = [row.verdict for row in rows]
-    rest = tally(verdicts, [v for v in VERDICTS if v != GAINED])
-    return Tile(title, f"{verdicts.count(GAINED)} of {len(rows)} gained", f"{against}: {rest}" if rest else against)
 
 
 # ------------------------------------------------------------------------------------------------------------- figures
@@ -483,12 +348,10 @@ def _pairs(r: Results) -> Section | None:
     for pair in r.record.pairs:
         if not pair.comparisons:
             continue
-        rows = ordered(pair.comparisons)
-        primary = primary_of(rows)
-        sentence = pair_sentence((r.label(pair.before), r.label(pair.after)), primary)
-        blocks += [b.Heading(pair.question or pair_title(pair, r)), Paragraph(sentence)]
-        blocks += [*b.side_by_side(gains(primary)), Fold(f"Figures ({len(rows):,})", [measures(rows)])]
-        compared += map(ComparisonRow, pair.comparisons)
+        rows = ordered(comparisons_of(pair))
+        blocks += [b.Heading(pair.question or pair_title(pair, r)), Paragraph(headline(comparisons_of(pair)))]
+        blocks += [*b.side_by_side(gains(primary_of(rows))), Fold(f"Figures ({len(rows):,})", [measures(rows)])]
+        compared += rows
     return Section("Compared pairs", [*blocks, difference_note(compared)], anchor="pairs") if blocks else None
 
 
@@ -553,40 +416,10 @@ def _gain_texts(gain: float, interval: tuple[float, float] | None) -> tuple[str,
 # --------------------------------------------------------------------------------------------------------------- models
 
 
-def made_text(model: StudiedModel, r: Results) -> str:
-    """How a model came about, such as "base, continued on 100 M new tokens, + 1 × (instruct − base)"."""
-    several = len(r.families) > 1
-    start = model.start
-    if several and model.family and model.family in r.families:
-        start += f" of {model.family}"
-    parts = [f"{start}, as given" if model.given else start]
-    if model.continued:
-        tokens = new_tokens(model, r)
-        parts.append(f"continued on {count(tokens)} new tokens" if tokens else "continued on the new text")
-    if model.residual is not None:
-        whose = f" of {model.residual}" if several and model.residual else ""
-        parts.append(f"+ {1 if model.scale is None else model.scale:g} × (instruct \u2212 base){whose}")
-    if model.tuned:
-        parts.append("tuned on the instruct model's conversations")
-    if model.distilled:
-        parts.append("held to the instruct model on its own answers")
-    if model.self_distilled:
-        parts.append("held to itself with the conversations' answers in the prompt")
-    if model.width:
-        parts.append(f"width {model.width}, world {model.seed}")
-    elif model.continued and len({m.seed for m in r.models}) > 1:
-        parts.append(f"seed {model.seed}")
-    return ", ".join(parts)
-
-
 def _models(r: Results) -> Section:
-    if not r.models:
-        return Section("Models", [Paragraph("The record names no model.", "note")])
-    columns = [
-        Col("Model", _name, numeric=False),
-        Col("How it was made", lambda m: made_text(m, r), numeric=False, wide=True),
-    ]
+    columns = [Col("Model", lambda m: m.label or m.name, numeric=False)]
     columns += [
+        Col("Tokens", lambda m: count(m.tokens) if m.tokens > 0 else ""),
         Col("Parameters", lambda m: count(m.parameters) if m.parameters else ""),
         Col("Compute", lambda m: flops_text(m.flops) if m.flops else ""),
         Col("Time", lambda m: duration(m.seconds) if m.seconds else ""),
@@ -595,11 +428,7 @@ def _models(r: Results) -> Section:
     ]
     tones = ["taken" if m.name == r.record.result else "" for m in r.models]
     table = tabulate(r.models, columns, kind="dense", tones=tones)
-    return Section("Models and how they were made", [table, *(Paragraph(text) for text in _ancestry(r))])
-
-
-def _name(model: StudiedModel) -> Text:
-    return model.label or model.name, sub(model.name) if model.label and model.label != model.name else None
+    return Section("Models", [table, *b.paragraphs(_ancestry(r), "")])
 
 
 def _where(folder: Path, model: StudiedModel) -> Text:

@@ -66,7 +66,6 @@ from holdfast.reports.probe_report import (
     curvature_sections,
     ladder_charts,
     noise_chart,
-    other_chart,
     trend_table,
     turn_tables,
 )
@@ -649,8 +648,8 @@ def _without_training(probed: ProbeRecord) -> Section | None:
         along = [*ladder_charts(probed), trend_table(probed), *turn_tables(probed)]
     kinds = {s.kind for s in probed.sensitivities}
     meanings = b.Bullets([text for kind, text in KINDS.items() if kind in kinds])
-    charts = b.side_by_side([noise_chart(probed), other_chart(probed)])
-    costs = Fold("What each change costs each checkpoint", [*charts, *cost_tables(probed), meanings])
+    tables = [noise_chart(probed), *cost_tables(probed)]
+    costs = Fold("What each change costs each checkpoint", [*tables, meanings])
     return section("Without training: noise, few bits, pruning", *along, costs, intro=MEANING)
 
 

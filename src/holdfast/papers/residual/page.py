@@ -43,7 +43,6 @@ from holdfast.reports.format import count, metric_texts, plural, significant, ta
 from holdfast.reports.html import write_page
 from holdfast.reports.update_report import (
     REPORT_FILE,
-    VERDICTS,
     ResultRow,
     Results,
     breakable,
@@ -308,7 +307,7 @@ def summary(r: StudyResults) -> str:
         for pair in pairs:
             rows = without_means(primary_of(list(map(ComparisonRow, pair.comparisons))))
             verdicts += [row.verdict for row in rows]
-        sentences.append(f"{question} {plural(len(verdicts), 'paired comparison')}: {tally(verdicts, VERDICTS)}.")
+        sentences.append(f"{question} {plural(len(verdicts), 'paired comparison')}: {tally(verdicts)}.")
     done, models = sum(m.state == "complete" for m in r.models), plural(len(r.models), "model")
     complete = f"{done} of {models} are complete." if done < len(r.models) else f"{models}."
     return " ".join([complete, *sentences]) if sentences else no_answer(r, "study")
