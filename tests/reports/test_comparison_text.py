@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from holdfast.evaluation.compare.request import CompareSettings, Side
 from holdfast.evaluation.compare.result import Result
 from holdfast.records.comparison import GateOutcome
 from holdfast.records.evaluation import EvaluationFolder
-from holdfast.reports.comparison_text import comparison_markdown, print_comparison
+from holdfast.reports.comparison_text import comparison_junit, comparison_line, comparison_markdown, print_comparison
 
 COMPARISONS = [comparison(), comparison(**SOURCE_LOST), comparison(**SOURCE_NOISE)]
 LABELS = ("base", "tuned")
@@ -115,6 +116,67 @@ def test_long_markdown_shows_what_changed_and_folds_the_rest():
     assert len(comparison_markdown(result(many(500)))) < 65_536
     assert "400 more rows are not shown." in comparison_markdown(result(many(500)))
     assert len(tables(comparison_markdown(result(many(20))))[0]) == 22
+
+
+# --------------------------------------------------------------------------------------------------------------- junit
+
+ATTRIBUTES = {
+    "testsuites": set(),
+    "testsuite": {"name", "tests", "failures", "errors", "time", "skipped"},
+    "testcase": {"name", "time", "classname"},
+    "failure": {"type", "message"},
+    "skipped": {"message"},
+    "system-out": set(),
+}
+"""All that is used of what the schema of Jenkins' xUnit plugin (junit-10.xsd) allows; what it requires is among it."""
+CHILDREN = {"testsuites": {"testsuite"}, "testsuite": {"testcase"}, "testcase": {"failure", "skipped", "system-out"}}
+
+
+def suite_of(content: bytes) -> ET.Element:
+    """The one suite, after holding everything against the schema."""
+    root = ET.fromstring(content)
+    assert root.tag == "testsuites" and len(root) == 1
+    for element in root.iter():
+        assert set(element.attrib) == ATTRIBUTES[element.tag]
+        assert {child.tag for child in element} <= CHILDREN.get(element.tag, set())
+    [suite] = root
+    cases = list(suite)
+    counted = {
+        k: sum(c.find(tag) is not None for c in cases) for k, tag in (("failures", "failure"), ("skipped", "skipped"))
+    }
+    assert {k: int(suite.get(k)) for k in ("tests", "failures", "skipped")} == {"tests": len(cases), **counted}
+    assert float(suite.get("time")) >= 0
+    return suite
+
+
+def test_a_test_case_a_benchmark():
+    suite = suite_of(comparison_junit(result(COMPARISONS, gates=GATES), seconds=1.5))
+    cases = {(c.get("classname").removeprefix("holdfast.compare."), c.get("name")): c for c in suite}
+    assert list(cases) == [
+        ("learn", "answers nats_per_token"),
+        ("keep", "prose nats_per_token"),
+        ("keep", "arc_easy acc"),
+        ("keep", "mmlu acc"),
+        ("keep", "prose acc"),
+    ]
+    failed = cases["keep", "mmlu acc"].find("failure")
+    assert failed.get("message") == "mmlu drop > 1pt: drop 0.4 pt [-0.2, 0.9]: failed because of mmlu."
+    assert failed.text == failed.get("message"), "what passed is not told where something failed"
+    undecided = cases["keep", "arc_easy acc"].find("skipped").get("message")
+    assert undecided.startswith("undecided: any drop > 2%: ")
+    assert "prose rise > 3%: " in cases["keep", "prose acc"].find("system-out").text
+    assert cases["learn", "answers nats_per_token"].find("system-out").text == comparison_line(COMPARISONS[0])
+    strict = suite_of(comparison_junit(result(COMPARISONS, gates=GATES, strict=True)))
+    assert [c.find("failure") is not None for c in strict] == [False, False, True, True, False]
+    assert strict[2].find("failure").get("type") == "undecided"
+    assert comparison_line(COMPARISONS[2]) in strict[2].find("failure").text
+
+
+def test_junit_survives_any_text():
+    bad = f"{EVIL} \x00 \ud800 \uffff ]]> \u2603"
+    suite = suite_of(comparison_junit(result([], labels=(bad, bad), gates=[outcome(bad, "failed", bad, reason=bad)])))
+    assert "<script>alert(1)</script>" in suite[0].find("failure").get("message")
+    assert "\u2603" in suite[0].get("name") and "\x07" not in suite[0].get("name")
 
 
 # ------------------------------------------------------------------------------------------------------------ terminal
