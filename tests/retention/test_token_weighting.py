@@ -85,7 +85,7 @@ def test_loss_and_gradient_are_as_published(kind, coefficient, packing, tmp_path
     trainer = trainer_of(tmp_path, kind, coefficient=coefficient, **CASES[kind], **settings)
     given = {}
     if kind == "talr":
-        trainer._weigher.tau = given["tau"] = 4.5
+        trainer._weighed.active.tau = given["tau"] = 4.5
     batch = next(iter(trainer.get_train_dataloader()))
     loss = trainer.compute_loss(trainer.model.train(), batch)
     loss.backward()
@@ -100,8 +100,10 @@ def test_loss_and_gradient_are_as_published(kind, coefficient, packing, tmp_path
     for name, parameter in trainer.model.named_parameters():
         error = (found[name] - parameter.grad).norm() / parameter.grad.norm()
         assert error < 1e-5, name
-    assert float(trainer._sums["train"][0]) == pytest.approx(float(ce.detach().sum()), rel=1e-9)  # the model's own
-    assert float(trainer._sums["train"][-1]) == pytest.approx(float(w[trained].sum()), rel=1e-6)
+    assert float(trainer.sums.since_log["train"][0]) == pytest.approx(
+        float(ce.detach().sum()), rel=1e-9
+    )  # the model's own
+    assert float(trainer.sums.since_log["train"][-1]) == pytest.approx(float(w[trained].sum()), rel=1e-6)
 
 
 def test_the_kl_term_is_without_weights(tmp_path):
@@ -149,14 +151,14 @@ def test_tau_is_the_median_of_the_step_before(tmp_path):
         gradient_accumulation_steps=2,
     )
     means = []
-    seen = trainer._weigher.after_loss
+    seen = trainer._weighed.active.after_loss
 
     def watched(inputs, labels, ce):
         seen(inputs, labels, ce)
         trained = (labels[:, 1:] != -100).sum(1)
         means.append((ce.sum(1) / trained).tolist())
 
-    trainer._weigher.after_loss = watched
+    trainer._weighed.active.after_loss = watched
     trainer.train()
     assert len(means) == 4
     first, second = (sorted([*means[i], *means[i + 1]]) for i in (0, 2))

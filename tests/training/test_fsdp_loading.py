@@ -11,6 +11,7 @@ from holdfast import train_config
 from holdfast.errors import ConfigError
 from holdfast.runs.loading import load_model
 from holdfast.support.environment import EFFICIENT_LOADING, loads_on_one_process_only
+from holdfast.training.method_checks import refuse_unsupported
 from tiny import build_model, build_tokenizer
 
 
@@ -52,11 +53,11 @@ def test_every_process_loads_the_start_where_a_method_needs_it(start, retention,
 def test_a_trainer_whose_weights_are_on_one_process_only_is_refused(tmp_path, monkeypatch, spec, refused):
     trainer = make_trainer(tmp_path, spec)
     trainer.is_fsdp_enabled = True
-    trainer._refuse_unsupported()
+    refuse_unsupported(trainer)
     monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
     monkeypatch.setenv(EFFICIENT_LOADING, "true")
     if not refused:
-        trainer._refuse_unsupported()
+        refuse_unsupported(trainer)
         return
     with pytest.raises(ConfigError, match="fsdp_cpu_ram_efficient_loading: expected false"):
-        trainer._refuse_unsupported()
+        refuse_unsupported(trainer)

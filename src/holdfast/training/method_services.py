@@ -96,7 +96,7 @@ class TrainerServices:
         finally:
             model.train(training)
             _reshard(model)
-        return trainer.figures_of(total)
+        return trainer.figures_of(trainer.sums.totals(total))
 
     def sample_gradients(
         self, rows: Dataset, *, sampled: bool, seed: int

@@ -27,7 +27,6 @@ is whole or passed over (`training.whole_checkpoints`).
 from __future__ import annotations
 
 import dataclasses
-import json
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -38,16 +37,13 @@ import torch
 from torch import Tensor, nn
 from transformers import TrainerCallback
 
-from holdfast.checkpoints.live_tensors import gathered
 from holdfast.data.mixing import ORIGIN
-from holdfast.errors import ConfigError, DataError, TrainingDiverged
+from holdfast.errors import ConfigError, TrainingDiverged
 from holdfast.ops.annealing import IGNORE, AnnealedLoss, NonFiniteLogits
 from holdfast.ops.four_bits import keep_unpacked
-from holdfast.ops.heads import causal_lm, check_head
-from holdfast.retention.anchor import START, Anchors, meaning_problems
+from holdfast.ops.heads import causal_lm
+from holdfast.retention.anchor import Anchors
 from holdfast.retention.protocol import (
-    ADAMW,
-    ADAMW_NAMES,
     LOSS_TERM,
     OPTIMIZER_STATE,
     STEP_FIGURES,
@@ -57,36 +53,41 @@ from holdfast.retention.protocol import (
     StepInfo,
     TeacherSettings,
     TokenLoss,
-    changes_data,
     check_loss_hook,
     in_turn,
     marks_origins,
 )
-from holdfast.retention.services import StepFigures
-from holdfast.retention.teacher.teacher import AdapterOffTeacher, OnlineTeacher, Teacher, freeze_copy
-from holdfast.support.environment import loads_on_one_process_only
-from holdfast.support.files import write_json
+from holdfast.retention.services import LossBatch, StepFigures
+from holdfast.retention.teacher.teacher import OnlineTeacher, Teacher, freeze_copy
 from holdfast.support.secrets import withheld
 from holdfast.training import frozen
 from holdfast.training.adapters import complete_osf
-from holdfast.training.checkpoint_parts import SEALED, STATE_FILE, TENSOR_FILE
 from holdfast.training.diverged import describe_samples, diverged
 from holdfast.training.forward import LossRequest, Sealed, install_forward, successor_mask
 from holdfast.training.fused_layers import use_fused_layers
-from holdfast.training.image_batches import ROW, of_the_model, reading_images
-from holdfast.training.learning_rates import KEY, factors_of, scale_rates
+from holdfast.training.image_batches import ROW, reading_images
+from holdfast.training.learning_rates import factors_of, scale_rates
+from holdfast.training.method_checks import (
+    check_first_batch,
+    length_problems,
+    refuse_combinations,
+    refuse_misfits,
+    refuse_unsupported,
+    total_steps,
+)
 from holdfast.training.method_services import TrainerServices
+from holdfast.training.method_state import load_states, save_states, whole_states
 from holdfast.training.optimizer_state import state_by_name
 from holdfast.training.origins import weights_by_origin
 from holdfast.training.teacher_cache import TeacherCache
+from holdfast.training.teachers import make_teacher, shard_teacher, wants_copy
+from holdfast.training.token_sums import TokenSums, TokenTotals
 from holdfast.training.unsloth import refuse_unsloth
+from holdfast.training.weighed_tokens import WeighedTokens
 from holdfast.training.whole_checkpoints import WholeCheckpoints, take_stored_names
-from holdfast.training.zero import ZeroParts, engine_dtype, is_partitioned, problems
+from holdfast.training.zero import ZeroParts, engine_dtype
 
 logger = logging.getLogger(__name__)
-
-WEIGHTLESS = 10
-"""Steps from the beginning after which weights that were all 0 end a run."""
 
 
 class RetentionMixin(WholeCheckpoints):
@@ -124,37 +125,17 @@ class RetentionMixin(WholeCheckpoints):
     ) -> None:
         self.learning_rate_multipliers = dict(learning_rate_multipliers or {})
         self.retain: tuple[RetentionMethod, ...] = tuple(m for m in retain if not m.off)
-        terms = [t for t in (m.token_loss() for m in self.retain) if t is not None]
-        if len(terms) > 1:
-            raise ConfigError("retention: expected one term in the token loss, got several; give label_annealing once.")
-        changing = [m.name for m in self.retain if changes_data(m)]
-        if changing and not self.prepares_data:
-            raise ConfigError(
-                f"retention: {', '.join(changing)} changes the training data, which {type(self).__name__} takes as it "
-                f"is. "
-                "Use SFTRetentionTrainer, or mix the data beforehand with holdfast.data.mixing.mix_replay."
-            )
-        weighing = [m.name for m in self.retain if TOKEN_WEIGHTS in m.needs]
-        if len(weighing) > 1:
-            raise ConfigError(
-                f"retention: expected one method that weighs tokens, got {' and '.join(weighing)} (loss_type: dft is "
-                f"token_weighting of kind dft). Leave one out."
-            )
-        acting = [m.name for m in self.retain if m.needs & {TOKEN_WEIGHTS, LOSS_TERM}]
-        if acting and self.own_loss:
-            raise ConfigError(
-                f"retention: {acting[0]} acts on tokens' cross-entropies, and the loss of {type(self).__name__} is "
-                f"not made of them. Leave it out."
-            )
+        refuse_combinations(self.retain, type(self))
+        terms = [term for method in self.retain if (term := method.token_loss()) is not None]
         self._token_loss: TokenLoss | None = terms[0] if terms else None
         self._ce_by_origin = {origin: factor for m in self.retain for origin, factor in m.ce_by_origin().items()}
         self.marks_origins = marks_origins(self.retain)
         """Whether the loss weighs new, replayed and generated tokens differently, so that rows say which they are."""
-        self._wants_figures = any(STEP_FIGURES in m.needs for m in self.retain)
-        self._sums: dict[str, Tensor] = {}
+        self.sums = TokenSums(self._sum_over_ranks, by_step=any(STEP_FIGURES in m.needs for m in self.retain))
+        """What is logged over tokens."""
+        self.tokens_seen = 0
         self._kl_items: Tensor | None = None
-        self._step_sums: Tensor | None = None
-        self._step_weight: Tensor | None = None
+        self._heads_checked: set[bool] = set()
         self._rates: dict[str, float] = {}
         self._prepared = False
         self._named: dict[str, Tensor] | None = None
@@ -164,7 +145,7 @@ class RetentionMixin(WholeCheckpoints):
 
         model = kwargs.get("model", args[0] if args else None)
         copied = None
-        if self._token_loss is not None and self._wants_copy(model, kwargs.get("peft_config")):
+        if self._token_loss is not None and wants_copy(self._token_loss.teacher, model, kwargs.get("peft_config")):
             # Before the trainer wraps or changes anything: the teacher is the bare start model.
             # A model that DeepSpeed casts meets a teacher of the same dtype, or the student would not begin at KL 0.
             cast = engine_dtype(kwargs.get("args", args[1] if len(args) > 1 else None))
@@ -183,11 +164,10 @@ class RetentionMixin(WholeCheckpoints):
             # them.
             self.model_accepts_loss_kwargs = True
             self._loss_shifts_labels = True
-        self._refuse_unsupported()
+        refuse_unsupported(self)
         if self.is_deepspeed_enabled and self.zero_stage() < 3:
-            self.model.to(
-                self.args.device
-            )  # the engine would later; teachers and methods look at the start model before
+            # the engine would later; teachers and methods look at the start model before
+            self.model.to(self.args.device)
         self.fused_layers = 0
         """Layers that are computed in one pass each."""
         if fused_layers:
@@ -206,22 +186,27 @@ class RetentionMixin(WholeCheckpoints):
         self.on_loss_backend: Callable[[str], None] = lambda line: logger.info("Loss: %s", line)
         """Gets `loss_backend` once, on the first process."""
         if self._token_loss is not None:
-            self._teacher, self._cache = self._make_teacher(copied, self._token_loss.teacher)
+            self._make_teacher(copied, self._token_loss.teacher)
         named = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
         adapters = [config.to_dict() for config in getattr(self.model, "peft_config", {}).values()]
         anchors = Anchors(named, adapters[0] if len(adapters) == 1 else None)
         factors_of(named, self.learning_rate_multipliers)
-        self._refuse_misfits(named)
+        refuse_misfits(self, named)
         self._project_osf = complete_osf(self.model, sharded=self.is_fsdp_enabled or self.is_deepspeed_enabled)
         self.active: list[ActiveMethod] = [m.start(anchors) for m in self.retain]
-        self._weightless: int | None = 0
-        """Steps since the beginning whose tokens all weighed 0; None once one did not."""
-        running = list(zip(self.retain, self.active, strict=True))
-        self._weigher = next((a for m, a in running if TOKEN_WEIGHTS in m.needs), None)
-        self._losses = [a.loss for m, a in running if m.needs & {TOKEN_WEIGHTS, LOSS_TERM}]
-        for method, active in running:
+        self._weighed: WeighedTokens | None = None
+        self._losses: list[Callable[[LossBatch], Tensor | None]] = []
+        for method, active in zip(self.retain, self.active, strict=True):
             check_loss_hook(method, active)
+            if method.needs & {TOKEN_WEIGHTS, LOSS_TERM}:
+                self._losses.append(active.loss)
+            if TOKEN_WEIGHTS in method.needs:
+                self._weighed = WeighedTokens(active, method.label())
         self.callback_handler.callbacks.insert(0, _AfterStep(self))
+
+    def _sum_over_ranks(self, row: Tensor) -> Tensor:
+        summed: Tensor = self.accelerator.reduce(row, "sum")
+        return summed
 
     def _complete_data(self) -> None:
         """Called once the trainer has its data, before methods look at it."""
@@ -238,24 +223,11 @@ class RetentionMixin(WholeCheckpoints):
         """
         return freeze_copy(model, dtype=getattr(torch, asked.dtype) if asked.dtype else cast, weights=asked.model)
 
-    def _make_teacher(
-        self, copied: nn.Module | None, asked: TeacherSettings
-    ) -> tuple[Teacher | None, TeacherCache | None]:
-        if asked.kind == "cached":
-            return None, TeacherCache(self, asked)  # the teacher comes with `prepare_teacher`
-        teacher: Teacher
-        if copied is None:
-            teacher = AdapterOffTeacher(self.model)
+    def _make_teacher(self, copied: nn.Module | None, settings: TeacherSettings) -> None:
+        if settings.kind == "cached":
+            self._cache = TeacherCache(self, settings)  # the teacher comes with `prepare_teacher`
         else:
-            teacher = OnlineTeacher(copied)
-            if not asked.sharded:  # it would have to fit whole before it is shared out
-                teacher.to(self.args.device)
-        self.teacher_info = {"name": teacher.name}
-        if copied is not None:
-            self.teacher_info["dtype"] = str(next(copied.parameters()).dtype).removeprefix("torch.")
-            if asked.model != START:
-                self.teacher_info["model"] = asked.model
-        return teacher, None
+            self._teacher, self.teacher_info = make_teacher(self.model, copied, settings, self.args.device)
 
     def prepare_teacher(self, say: Callable[[str], None] = logger.info) -> None:
         """Gets a cached teacher's states ready: finds, checks, and computes what is missing. Nothing to do for other
@@ -271,32 +243,15 @@ class RetentionMixin(WholeCheckpoints):
             HoldfastError: see `TeacherCache.prepare`.
         """
         if self._token_loss is not None and self._token_loss.teacher.sharded and not self.teacher_info.get("sharded"):
-            self._shard_teacher()
+            assert isinstance(self._teacher, OnlineTeacher)
+            shard_teacher(self._teacher, self.accelerator, self.args)
+            self.teacher_info["sharded"] = True
         if self._cache is None or self._teacher is not None:
             return
         evaluated = self.eval_dataset
         more = list(evaluated.values()) if isinstance(evaluated, dict) else [evaluated]
         self._teacher = self._cache.prepare([self.train_dataset, *more], at_start=True, say=say)
         self.teacher_info = self._cache.info
-
-    def _shard_teacher(self) -> None:
-        """Shares an online teacher out over the mesh that accelerate shards the student over."""
-        if not getattr(self.accelerator, "is_fsdp2", False):
-            raise ConfigError(
-                "label_annealing.teacher_sharded: expected a run under FSDP2 (--accelerate_config fsdp2), got one "
-                "without. "
-                "Leave it out."
-            )
-        from torch.distributed.device_mesh import init_device_mesh
-
-        assert isinstance(self._teacher, OnlineTeacher)
-        mesh = getattr(self.accelerator, "torch_device_mesh", None)
-        if mesh is not None:
-            mesh = mesh[tuple(self.accelerator.parallelism_config.fsdp_dim_names)]
-        else:
-            mesh = init_device_mesh(self.args.device.type, (self.args.world_size,))
-        self._teacher.shard(mesh)
-        self.teacher_info["sharded"] = True
 
     def prepare_methods(self, say: Callable[[str], None] = logger.info) -> None:
         """Gets the methods ready that have to look at the start model or at other data. `train` calls it; nothing to do
@@ -352,6 +307,11 @@ class RetentionMixin(WholeCheckpoints):
 
     # ------------------------------------------------------------------------------------------------------ the loss
 
+    @property
+    def mode(self) -> str:
+        """ "train" or "eval", as the model is."""
+        return "train" if self.model.training else "eval"
+
     def compute_loss(
         self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
@@ -371,9 +331,11 @@ class RetentionMixin(WholeCheckpoints):
         result: AnnealedLoss = outputs["result"].value
         loss = result.loss
         mask = inputs.get("attention_mask")
-        self._add_sums(result, labels.new_tensor(labels.numel()) if mask is None else mask.sum())
-        if self._weigher is not None and self.model.training:
-            self._note_weights(self._weigher, inputs, labels, origin, result)
+        tokens = labels.new_tensor(labels.numel()) if mask is None else mask.sum()
+        self.sums.add(self.mode, result, tokens)
+        if self._weighed is not None and self.model.training:
+            by_origin = weights_by_origin(origin, self._ce_by_origin, labels)
+            self._weighed.after_loss(inputs, labels, by_origin, result)
         if num_items_in_batch is not None and self.args.average_tokens_across_devices:
             loss = loss * self.accelerator.num_processes  # DDP averages gradients; the token count was global already
         if return_outputs:
@@ -430,48 +392,6 @@ class RetentionMixin(WholeCheckpoints):
             token_loss=self._token_loss,
         )
 
-    def _note_weights(
-        self,
-        weigher: ActiveMethod,
-        inputs: dict[str, Any],
-        labels: Tensor,
-        origin: Tensor | None,
-        result: AnnealedLoss,
-    ) -> None:
-        by_origin, count = weights_by_origin(origin, self._ce_by_origin, labels), result.ce_count
-        if by_origin is not None:  # tokens that carry the KL alone are not the weigher's
-            labels = labels.clone()
-            labels[:, 1:].masked_fill_(by_origin == 0, IGNORE)
-            count = (labels[:, 1:] != IGNORE).sum()
-        weigher.after_loss(inputs, labels, result.ce_N.view(labels.shape[0], -1))
-        row = torch.stack([result.weight_sum.double(), count.double()])
-        self._step_weight = row if self._step_weight is None else self._step_weight + row
-
-    def _refuse_no_weight(self) -> None:
-        """A step whose tokens all weigh 0 teaches nothing, which may happen by chance; the first `WEIGHTLESS` of them,
-        or all there are, are no chance.
-
-        Raises:
-            DataError: every trained token weighed 0 from the beginning on.
-        """
-        row, self._step_weight = self._step_weight, None
-        if row is None:
-            return
-        weight, count = self.accelerator.reduce(row, "sum").tolist()
-        if weight:
-            self._weightless = None
-        elif count and self._weightless is not None:
-            self._weightless += 1
-            total = self._total_steps()
-            if self._weightless < min(WEIGHTLESS, total or WEIGHTLESS):
-                return
-            name = next(m.label() for m in self.retain if TOKEN_WEIGHTS in m.needs)
-            raise DataError(
-                f"{name}: expected trained tokens of some weight, got 0 in each of the {count:.0f} of step "
-                f"{self.state.global_step + 1} and of all steps before it, so that nothing would be learnt. Take more "
-                f"rows a step, or a coefficient below 1."
-            )
-
     def _strength(self) -> float:
         """The KL term's weight in force."""
         active = next(a for m, a in zip(self.retain, self.active, strict=True) if m.token_loss() is not None)
@@ -500,7 +420,7 @@ class RetentionMixin(WholeCheckpoints):
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Tensor:
         if "pixel_values" in inputs or (self.state.global_step == 0 and self._named is None):
-            self._check_first_batch(inputs)
+            check_first_batch(self, inputs, self._heads_checked)
         self._last_batch = inputs  # named when the gradient or the weights turn out not to be finite
         loss = super().training_step(model, inputs, *args, **kwargs)
         if not bool(torch.isfinite(loss)):
@@ -508,7 +428,9 @@ class RetentionMixin(WholeCheckpoints):
         if self.loss_backend is None:
             self._note_backend()
         if self.accelerator.sync_gradients:
-            self._refuse_no_weight()
+            if self._weighed is not None:
+                step = self.state.global_step + 1
+                self._weighed.refuse_no_weight(self._sum_over_ranks, step=step, total=total_steps(self))
             if self._zero is None:
                 self._add_gradients()
         return loss
@@ -599,7 +521,8 @@ class RetentionMixin(WholeCheckpoints):
         self.confine()
         if not self.active:
             return
-        step = self._step_info(self.state.global_step, self._step_figures() if self._wants_figures else None)
+        totals = self.sums.take_step()
+        step = self._step_info(self.state.global_step, None if totals is None else self.figures_of(totals))
         self._published = [] if self._zero is None else self._zero.versions()
         for method in in_turn(self.retain, self.active):
             method.weights(self.named_trainable(), step)
@@ -629,39 +552,12 @@ class RetentionMixin(WholeCheckpoints):
         """Of ZeRO, 0 to 3; only under DeepSpeed."""
         return int(self.accelerator.state.deepspeed_plugin.zero_stage)
 
-    def _step_figures(self) -> StepFigures | None:
-        """Means over the tokens since the last call, over all ranks."""
-        sums, self._step_sums = self._step_sums, None
-        return None if sums is None else self.figures_of(sums)
-
-    def figures_of(self, sums: Tensor) -> StepFigures:
-        """Means over all ranks from this rank's sums, as `_add_sums` forms them."""
-        ce_sum, kl_sum, ce_count, kl_count, *_ = self.accelerator.reduce(sums, "sum").tolist()
-        return StepFigures(
-            ce=ce_sum / max(ce_count, 1), kl=kl_sum / max(kl_count, 1) if self._token_loss is not None else None
-        )
+    def figures_of(self, totals: TokenTotals) -> StepFigures:
+        """Means over the trained tokens, and those of the KL."""
+        kl = None if self._token_loss is None else totals.per_token("kl_sum")
+        return StepFigures(ce=totals.per_token("ce_sum"), kl=kl)
 
     # --------------------------------------------------------------------------------------------------- the figures
-
-    def _add_sums(self, result: AnnealedLoss | None, tokens: Tensor) -> None:
-        """Adds a micro-batch to the sums since the last log.
-
-        Args:
-            result: its figures; None where a host's own loss is all that was computed.
-            tokens: `[]` of them, prompts included, without padding.
-        """
-        mode = "train" if self.model.training else "eval"
-        device = tokens.device if result is None else result.loss.device
-        none = tokens.new_zeros(())
-        if result is None:
-            values = [none, none, none, none, none, tokens, none, none]
-        else:
-            counts = [result.ce_count, result.kl_count, result.correct]
-            values = [result.ce_sum, result.kl_sum, *counts, tokens.to(device), result.entropy_sum, result.weight_sum]
-        row = torch.stack([v.detach().to(torch.float64 if device.type != "mps" else torch.float32) for v in values])
-        self._sums[mode] = self._sums[mode] + row if mode in self._sums else row
-        if mode == "train" and self._wants_figures:
-            self._step_sums = row if self._step_sums is None else self._step_sums + row
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """Adds cross-entropy, KL, the student's entropy (nats per token, over all tokens since the last log and all
@@ -671,25 +567,29 @@ class RetentionMixin(WholeCheckpoints):
             if mode == "eval" and name.endswith("loss") and not math.isfinite(value):
                 # compared with a NaN no later loss is better: it would stay the best for good
                 raise self._diverged(f"{name} is {value}", None, None, updated=True)
-        if mode in self._sums:
-            sums = self.accelerator.reduce(self._sums.pop(mode), "sum").tolist()
-            ce_sum, kl_sum, ce_count, kl_count, correct, tokens, entropy_sum, weight_sum = sums
-            prefix = "eval_" if mode == "eval" else ""
-            if not self.own_loss:  # whose host logs what it is made of
-                logs[f"{prefix}ce"] = ce_sum / max(ce_count, 1)
-            if self._token_loss is not None:
-                logs[f"{prefix}kl"] = kl_sum / max(kl_count, 1)
-            if not self.own_loss:
-                logs[f"{prefix}token_accuracy"] = correct / max(ce_count, 1)
-                logs[f"{prefix}entropy"] = entropy_sum / max(ce_count, 1)
-            if mode == "train":
-                if self._weigher is not None:
-                    logs["ce_weight"] = weight_sum / max(ce_count, 1)
-                self.tokens_seen = getattr(self, "tokens_seen", 0) + int(tokens)
-                logs["tokens"] = self.tokens_seen
-                for method in self.active:
-                    logs.update(method.metrics(self.named_trainable()))
+        totals = self.sums.take(mode)
+        if totals is not None:
+            logs.update(self._token_figures(mode, totals))
         super().log(logs, *args, **kwargs)
+
+    def _token_figures(self, mode: str, totals: TokenTotals) -> dict[str, float]:
+        figures: dict[str, float] = {}
+        if not self.own_loss:  # whose host logs what it is made of
+            figures["ce"] = totals.per_token("ce_sum")
+        if self._token_loss is not None:
+            figures["kl"] = totals.per_token("kl_sum")
+        if not self.own_loss:
+            figures["token_accuracy"] = totals.per_token("correct")
+            figures["entropy"] = totals.per_token("entropy_sum")
+        if mode == "eval":
+            return {f"eval_{name}": value for name, value in figures.items()}
+        if self._weighed is not None:
+            figures["ce_weight"] = totals.per_token("weight_sum")
+        self.tokens_seen += int(totals.tokens)
+        figures["tokens"] = self.tokens_seen
+        for method in self.active:
+            figures.update(method.metrics(self.named_trainable()))
+        return figures
 
     # --------------------------------------------------------------------------------------------------- checkpoints
 
@@ -712,35 +612,9 @@ class RetentionMixin(WholeCheckpoints):
             )
 
     def _save_retention_state(self, folder: Path) -> None:
-        # Sums since the last log, over all ranks, so that figures logged after a resume cover the steps before it too.
-        pending = (
-            self.accelerator.reduce(self._sums["train"].clone(), "sum").tolist() if "train" in self._sums else None
-        )
-        states = [
-            {k: _whole(v) for k, v in active.state_dict().items()} for active in self.active
-        ]  # sharded tensors are gathered by all ranks
-        if not self.is_world_process_zero():
-            return
-        plain: list[dict[str, Any]] = []
-        tensors: dict[str, Tensor] = {}
-        for index, (method, state) in enumerate(zip(self.retain, states, strict=True)):
-            held = {k: v for k, v in state.items() if isinstance(v, Tensor)}
-            tensors.update({f"{index}.{k}": v for k, v in held.items()})
-            plain.append(
-                {
-                    "method": method.identity(),
-                    "state": {k: v for k, v in state.items() if k not in held},
-                    "tensors": sorted(held),
-                }
-            )
-        if tensors:
-            from safetensors.torch import save_file
-
-            save_file(tensors, str(folder / TENSOR_FILE))
-        write_json(
-            folder / STATE_FILE,
-            {"methods": plain, "tokens_seen": getattr(self, "tokens_seen", 0), "pending_sums": pending, SEALED: True},
-        )
+        pending, states = self.sums.pending(), whole_states(self.active)
+        if self.is_world_process_zero():
+            save_states(folder, self.retain, states, tokens_seen=self.tokens_seen, pending_sums=pending)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
         super()._load_from_checkpoint(resume_from_checkpoint, model)
@@ -751,135 +625,14 @@ class RetentionMixin(WholeCheckpoints):
         if self.is_deepspeed_enabled and checkpoint is not None:  # whose engine loads its own checkpoint instead
             self._load_retention_state(checkpoint)
 
-    def _load_retention_state(self, resume_from_checkpoint: str) -> None:
-        path = Path(resume_from_checkpoint) / STATE_FILE
-        if not path.is_file():
-            return
-        saved = json.loads(path.read_text(encoding="utf-8"))
-        self.tokens_seen = saved.get("tokens_seen", 0)
-        self._sums.pop("train", None)
-        if saved.get("pending_sums"):
-            device = self.args.device
-            dtype = torch.float64 if device.type != "mps" else torch.float32
-            held = torch.tensor(saved["pending_sums"], dtype=dtype, device=device)
-            self._sums["train"] = (
-                held if self.is_world_process_zero() else torch.zeros_like(held)
-            )  # summed over ranks when logged
-        if [m["method"] for m in saved["methods"]] != [json.loads(json.dumps(m.identity())) for m in self.retain]:
-            raise ConfigError(
-                f"{resume_from_checkpoint} was written with retention {[m['method'] for m in saved['methods']]}, this "
-                f"run has "
-                f"{[m.identity() for m in self.retain]}. Continue with the same methods or choose a new output_dir."
-            )
-        tensors: dict[str, Tensor] = {}
-        if (path.parent / TENSOR_FILE).is_file():
-            from safetensors.torch import load_file
-
-            tensors = load_file(str(path.parent / TENSOR_FILE))
-        for index, (entry, active) in enumerate(zip(saved["methods"], self.active, strict=True)):
-            active.load_state_dict({**entry["state"], **{k: tensors[f"{index}.{k}"] for k in entry["tensors"]}})
+    def _load_retention_state(self, checkpoint: str) -> None:
+        saved = load_states(Path(checkpoint), self.retain, self.active)
+        if saved is not None:
+            self.tokens_seen = saved.get("tokens_seen", 0)
+            holds = self.is_world_process_zero()
+            self.sums.restore(saved.get("pending_sums"), device=self.args.device, holds=holds)
 
     # -------------------------------------------------------------------------------------------------------- checks
-
-    def _wants_copy(self, model: Any, peft_config: Any) -> bool:
-        assert self._token_loss is not None
-        if is_partitioned(model):  # refused with all other reasons once the trainer is complete
-            return False
-        peft = peft_config is not None or hasattr(model, "disable_adapter")
-        wanted = self._token_loss.teacher.kind
-        if wanted == "adapter_off" or (wanted == "auto" and peft):
-            return False
-        if hasattr(model, "disable_adapter") and wanted != "cached":
-            raise ConfigError(
-                "label_annealing.teacher: online needs the bare start model; pass it with peft_config instead of a "
-                "wrapped PEFT model."
-            )
-        if not isinstance(model, nn.Module):
-            raise ConfigError(
-                f"label_annealing: expected a loaded model, because the teacher is made from it, got "
-                f"{type(model).__name__}."
-            )
-        return wanted != "cached"
-
-    def _refuse_unsupported(self) -> None:
-        found: list[str] = []
-        if self.is_deepspeed_enabled:
-            found += problems(self.zero_stage(), self.retain, self.model, engine_dtype(self.args))
-            if self.learning_rate_multipliers:
-                found.append(f"{KEY}: expected none under DeepSpeed, whose engine has one rate. Use FSDP2 or DDP.")
-        for method in self.retain:
-            if ADAMW in method.needs and self.optimizer is None and self.args.optim.value not in ADAMW_NAMES:
-                found.append(
-                    f"optim: expected {' or '.join(ADAMW_NAMES)} with {method.name}, got {self.args.optim.value}. "
-                    f"Change optim, or leave {method.name} out."
-                )
-        if self.is_fsdp_enabled and loads_on_one_process_only() and self._needs_start_weights():
-            found.append(
-                "fsdp_cpu_ram_efficient_loading: expected false with methods that keep a copy of the start weights, "
-                "got true; only one process "
-                "of each machine would have them. holdfast train sets it; elsewhere set "
-                "FSDP_CPU_RAM_EFFICIENT_LOADING=false before the model "
-                "is loaded."
-            )
-        if not self.own_loss and getattr(self.args, "loss_type", "nll") not in self.loss_types:
-            found.append(
-                f"loss_type: expected nll or, with SFTRetentionTrainer, dft, got {self.args.loss_type!r}; holdfast "
-                f"computes the loss itself."
-            )
-        if self.args.label_smoothing_factor:
-            found.append(
-                f"label_smoothing_factor: expected 0, got {self.args.label_smoothing_factor}; label_annealing is "
-                f"smoothing that remembers."
-            )
-        if found:
-            raise ConfigError(found)
-
-    def _refuse_misfits(self, named: dict[str, Tensor]) -> None:
-        """Before anything is copied or computed: files of other models, and periods longer than the run, all of
-        them."""
-        found = [problem for m in self.retain for problem in m.check_weights(named)]
-        found += meaning_problems(self.retain, self.model.config.to_dict()) if not found else []
-        total = self._total_steps()
-        found += [problem for m in self.retain for problem in m.check_run(total_steps=total)]
-        if found:
-            raise ConfigError(found)
-
-    def _total_steps(self) -> int | None:
-        """Optimiser steps of the run as Trainer will count them, None where the data has no length."""
-        args = self.args
-        if args.max_steps > 0:
-            return int(args.max_steps)
-        if not hasattr(self.train_dataset, "__len__") or args.accelerator_config.split_batches:
-            return None
-        samples, batch, whole = len(self.train_dataset), args.train_batch_size, args.dataloader_drop_last
-        batches = samples // batch if whole else -(-samples // batch)
-        mine = batches // args.world_size if whole else -(-batches // args.world_size)
-        return math.ceil(args.num_train_epochs * max(1, -(-mine // args.gradient_accumulation_steps)))
-
-    def _needs_start_weights(self) -> bool:
-        """Whether a method copies or uses the weights as they were loaded, before FSDP hands those of the first process
-        around."""
-        term = self._token_loss
-        own_base = (
-            term is not None and term.teacher.kind in ("auto", "adapter_off") and hasattr(self.model, "disable_adapter")
-        )
-        return (term is not None and not own_base) or any(m.place in ("gradient", "weights") for m in self.retain)
-
-    def _check_first_batch(self, inputs: dict[str, Any]) -> None:
-        """The first batch, and the first one with images, is computed in both ways."""
-        ids = inputs.get("input_ids") if isinstance(inputs, Mapping) else None
-        if ids is None or self.is_fsdp_enabled or self.is_deepspeed_enabled:
-            return
-        checked = self.__dict__.setdefault("_heads_checked", set())
-        sees = "pixel_values" in inputs
-        if sees in checked:
-            return
-        checked.add(sees)
-        images = {k: v for k, v in of_the_model(inputs).items() if k not in ("input_ids", "labels")} if sees else {}
-        images = {k: v.to(self.args.device) if isinstance(v, Tensor) else v for k, v in images.items()}
-        half = self.accelerator.mixed_precision != "no"
-        with self.accelerator.autocast(), reading_images(inputs):
-            check_head(self.model, ids.to(self.args.device), half=half, **images)
 
     def _diverged(
         self, what: str, inputs: dict[str, Any] | None, rows: list[int] | None, *, updated: bool = False
@@ -898,13 +651,6 @@ class RetentionMixin(WholeCheckpoints):
         return describe_samples(inputs, rows, data=self.train_dataset, tokenizer=self.processing_class, limit=limit)
 
 
-def _whole(value: Any) -> Any:
-    """A state's tensor as it is stored; anything else as it is."""
-    if not isinstance(value, Tensor):
-        return value
-    return gathered(value).detach().cpu().contiguous()
-
-
 class _AfterStep(TrainerCallback):
     """Runs the methods' `weights` first among all callbacks of the step's end."""
 
@@ -912,9 +658,9 @@ class _AfterStep(TrainerCallback):
         self.trainer = trainer
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        found = [problem for m in self.trainer.retain for problem in m.check_run(total_steps=state.max_steps)]
-        if found:  # by Trainer's own count, which a data set without a length has only now
-            raise ConfigError(found)
+        # by Trainer's own count, which a data set without a length has only now
+        if problems := length_problems(self.trainer.retain, state.max_steps):
+            raise ConfigError(problems)
         self.trainer._meet_engine()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

@@ -85,7 +85,7 @@ class OnSamples(OwnLoss):
         """As TRL's."""
         host: Any = super(RetentionMixin, self)
         loss = host.compute_loss(model, inputs, return_outputs, num_items_in_batch)
-        self._add_sums(None, inputs["prompt_mask"].sum() + inputs["completion_mask"].sum())
+        self.sums.add(self.mode, None, inputs["prompt_mask"].sum() + inputs["completion_mask"].sum())
         return loss
 
     def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> Any:
@@ -162,7 +162,7 @@ class DPORetentionTrainer(OwnLoss, DPOTrainer):
         result = policy.result if self._token_loss is not None else None
         if result is not None:
             loss = loss + result.loss
-        self._add_sums(result, inputs["attention_mask"].sum())
+        self.sums.add(self.mode, result, inputs["attention_mask"].sum())
         if num_items_in_batch is not None and self.args.average_tokens_across_devices:
             loss = loss * self.accelerator.num_processes  # DDP averages gradients; the count was global already
         return (loss, outputs) if return_outputs else loss
@@ -271,7 +271,7 @@ class OnPolicyTrainer(OnSamples, DistillationTrainer):
         except NonFiniteLogits as error:
             raise self._diverged(f"the model's logits are not finite ({error})", inputs, None) from error
         result: AnnealedLoss = outputs["result"].value
-        self._add_sums(result, mask.sum())
+        self.sums.add(self.mode, result, mask.sum())
         loss = result.loss
         if items is not None:
             loss = loss * self.accelerator.num_processes  # DDP averages gradients; the count was global already

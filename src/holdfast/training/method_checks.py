@@ -1,0 +1,170 @@
+"""What a trainer refuses before the first step: methods that do not fit together, the model, or the way it is
+trained."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor, nn
+
+from holdfast.errors import ConfigError
+from holdfast.ops.heads import check_head
+from holdfast.retention.anchor import meaning_problems
+from holdfast.retention.protocol import (
+    ADAMW,
+    ADAMW_NAMES,
+    LOSS_TERM,
+    TOKEN_WEIGHTS,
+    RetentionMethod,
+    changes_data,
+)
+from holdfast.support.environment import loads_on_one_process_only
+from holdfast.training.image_batches import of_the_model, reading_images
+from holdfast.training.learning_rates import KEY
+from holdfast.training.zero import engine_dtype, problems
+
+if TYPE_CHECKING:
+    from holdfast.training.mixin import RetentionMixin
+
+
+def refuse_combinations(methods: Sequence[RetentionMethod], host: type[RetentionMixin]) -> None:
+    """
+    Raises:
+        ConfigError: methods that a run cannot have together, or that a trainer of this class cannot have.
+    """
+    if sum(method.token_loss() is not None for method in methods) > 1:
+        raise ConfigError("retention: expected one term in the token loss, got several; give label_annealing once.")
+    changing = [method.name for method in methods if changes_data(method)]
+    if changing and not host.prepares_data:
+        raise ConfigError(
+            f"retention: {', '.join(changing)} changes the training data, which {host.__name__} takes as it is. Use "
+            f"SFTRetentionTrainer, or mix the data beforehand with holdfast.data.mixing.mix_replay."
+        )
+    weighing = [method.name for method in methods if TOKEN_WEIGHTS in method.needs]
+    if len(weighing) > 1:
+        raise ConfigError(
+            f"retention: expected one method that weighs tokens, got {' and '.join(weighing)} (loss_type: dft is "
+            f"token_weighting of kind dft). Leave one out."
+        )
+    acting = [method.name for method in methods if method.needs & {TOKEN_WEIGHTS, LOSS_TERM}]
+    if acting and host.own_loss:
+        raise ConfigError(
+            f"retention: {acting[0]} acts on tokens' cross-entropies, and the loss of {host.__name__} is not made of "
+            f"them. Leave it out."
+        )
+
+
+def refuse_unsupported(trainer: RetentionMixin) -> None:
+    """
+    Raises:
+        ConfigError: how the model is trained does not go with the methods, or with a loss that holdfast computes; all
+            of it.
+    """
+    args = trainer.args
+    found: list[str] = []
+    if trainer.is_deepspeed_enabled:
+        found += problems(trainer.zero_stage(), trainer.retain, trainer.model, engine_dtype(args))
+        if trainer.learning_rate_multipliers:
+            found.append(f"{KEY}: expected none under DeepSpeed, whose engine has one rate. Use FSDP2 or DDP.")
+    for method in trainer.retain:
+        if ADAMW in method.needs and trainer.optimizer is None and args.optim.value not in ADAMW_NAMES:
+            found.append(
+                f"optim: expected {' or '.join(ADAMW_NAMES)} with {method.name}, got {args.optim.value}. Change "
+                f"optim, or leave {method.name} out."
+            )
+    if trainer.is_fsdp_enabled and loads_on_one_process_only() and _needs_initial_weights(trainer):
+        found.append(
+            "fsdp_cpu_ram_efficient_loading: expected false with methods that keep a copy of the start weights, got "
+            "true; only one process of each machine would have them. holdfast train sets it; elsewhere set "
+            "FSDP_CPU_RAM_EFFICIENT_LOADING=false before the model is loaded."
+        )
+    if not trainer.own_loss and getattr(args, "loss_type", "nll") not in trainer.loss_types:
+        found.append(
+            f"loss_type: expected nll or, with SFTRetentionTrainer, dft, got {args.loss_type!r}; holdfast computes the "
+            f"loss itself."
+        )
+    if args.label_smoothing_factor:
+        found.append(
+            f"label_smoothing_factor: expected 0, got {args.label_smoothing_factor}; label_annealing is smoothing that "
+            f"remembers."
+        )
+    if found:
+        raise ConfigError(found)
+
+
+def refuse_misfits(trainer: RetentionMixin, named: Mapping[str, Tensor]) -> None:
+    """Before anything is copied or computed.
+
+    Raises:
+        ConfigError: files of other models, and periods longer than the run; all of them.
+    """
+    found = [problem for method in trainer.retain for problem in method.check_weights(named)]
+    if not found:
+        found = meaning_problems(trainer.retain, trainer.model.config.to_dict())
+    found += length_problems(trainer.retain, total_steps(trainer))
+    if found:
+        raise ConfigError(found)
+
+
+def length_problems(methods: Sequence[RetentionMethod], total: int | None) -> list[str]:
+    """Sentences about parameters that do not fit a run of `total` optimizer steps."""
+    return [problem for method in methods for problem in method.check_run(total_steps=total)]
+
+
+def total_steps(trainer: Any) -> int | None:
+    """Optimizer steps of the run as Trainer will count them, None where the data has no length."""
+    args = trainer.args
+    if args.max_steps > 0:
+        return int(args.max_steps)
+    if not hasattr(trainer.train_dataset, "__len__") or args.accelerator_config.split_batches:
+        return None
+    samples, batch, whole = len(trainer.train_dataset), args.train_batch_size, args.dataloader_drop_last
+    batches = samples // batch if whole else -(-samples // batch)
+    mine = batches // args.world_size if whole else -(-batches // args.world_size)
+    return math.ceil(args.num_train_epochs * max(1, -(-mine // args.gradient_accumulation_steps)))
+
+
+def check_first_batch(trainer: RetentionMixin, inputs: Any, checked: set[bool]) -> None:
+    """Computes the first batch, and the first one with images, in both ways: as the model does, and by backbone and
+    head.
+
+    Args:
+        trainer: whose model is whole; sharded ones are passed over.
+        inputs: of the model.
+        checked: whether images were in batches that were computed so; gets this one's.
+
+    Raises:
+        ModelError: they differ.
+    """
+    ids = inputs.get("input_ids") if isinstance(inputs, Mapping) else None
+    if ids is None or trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
+        return
+    sees = "pixel_values" in inputs
+    if sees in checked:
+        return
+    checked.add(sees)
+    device = trainer.args.device
+    images: dict[str, Any] = {}
+    if sees:
+        for name, value in of_the_model(inputs).items():
+            if name not in ("input_ids", "labels"):
+                images[name] = value.to(device) if isinstance(value, Tensor) else value
+    half = trainer.accelerator.mixed_precision != "no"
+    with trainer.accelerator.autocast(), reading_images(inputs):
+        check_head(trainer.model, ids.to(device), half=half, **images)
+
+
+def _needs_initial_weights(trainer: RetentionMixin) -> bool:
+    """Whether a method copies or uses the weights as they were loaded, before FSDP hands those of the first process
+    around."""
+    model: nn.Module = trainer.model
+    for method in trainer.retain:
+        if method.place in ("gradient", "weights"):
+            return True
+        term = method.token_loss()
+        if term is not None:
+            own_base = term.teacher.kind in ("auto", "adapter_off") and hasattr(model, "disable_adapter")
+            return not own_base
+    return False
