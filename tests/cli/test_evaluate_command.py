@@ -259,7 +259,7 @@ WRONG = [
             "6 problems",
             "model: no such model folder: basee",
             "--suite: unknown suite 'knowlege'. Did you mean 'knowledge'?",
-            "--tasks: humaneval: runs programs that the model writes. Add --allow_code_execution to run them",
+            "--tasks: 'humaneval' runs programs that the model writes. Say `allow_code_execution: true` (--allow_code",
             "--data: no entry or task 'piqa' in what is to be measured",
             "--limit: expected a whole number of at least 1, got '0'",
         ],

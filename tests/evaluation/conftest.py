@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from holdfast.evaluation.entries import EvaluationPlan
 from holdfast.evaluation.measures import Subject, measure, no_report
 from holdfast.evaluation.resume import Partial
+from holdfast.evaluation.suite import parse_evaluation
 
 SENTENCES = [
     "The quick brown fox jumps over the lazy dog.",
@@ -23,6 +26,12 @@ CHAT = (
     "{% for m in messages %}<|{{ m['role'] }}|>{{ m['content'] }}<|end|>{% endfor %}{% if "
     "add_generation_prompt %}<|assistant|>{% endif %}"
 )
+
+
+def parsed(config: Any, folder: Path) -> tuple[EvaluationPlan, list[str]]:
+    """`parse_evaluation` in a folder."""
+    with contextlib.chdir(folder):
+        return parse_evaluation(config)
 
 
 def make_tokenizer(*, bos: bool = True, chat: bool = False):

@@ -227,7 +227,7 @@ def test_entries_with_equal_rows_are_drawn_independently(tmp_path):
         write(tmp_path / "before", "keep", name, rows)
     folder = EvaluationFolder(tmp_path / "before")
     joint = JointScores([folder], {(e.suite, e.name): [e] for e in read_evaluations(folder)}, resamples=2000, seed=7)
-    one, two = (joint.scores(("keep", name), "acc").draws[:, 0] for name in ("one", "two"))
+    one, two = (joint.draws(("keep", name), "acc")[:, 0] for name in ("one", "two"))
     assert abs(np.corrcoef(one, two)[0, 1]) < 0.08
 
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from evaluation.conftest import parsed
 from holdfast.config.command_line import parse_words
 from holdfast.config.declare import settings_of
 from holdfast.config.decode import coerce_all, decode
 from holdfast.evaluation.former_names import current_section
 from holdfast.evaluation.shipped import read_suites
-from holdfast.evaluation.suite import parse_evaluation
 from holdfast.papers.overtraining.settings import OvertrainingSettings
 from holdfast.runs.settings import OwnSettings
 from holdfast.studies.sequence.settings import SequenceSettings
@@ -42,8 +42,8 @@ def folder(tmp_path: Path) -> Path:
 def test_a_section_means_what_it_meant(folder):
     first = {**OLD, "source": OLD["source"][:1]}
     second = {**NEW, "keep": NEW["keep"][:1]}
-    assert parse_evaluation(first, base_dir=folder) == parse_evaluation(second, base_dir=folder)
-    assert parse_evaluation(first, base_dir=folder)[1] == []
+    assert parsed(first, folder) == parsed(second, folder)
+    assert parsed(first, folder)[1] == []
     assert current_section({"source": ["a"], "keep": ["b"]}) == {"source": ["a"], "keep": ["b"]}, "a suite of one's own"
     both = {"source": ["a"], "keep": ["b"], "averages": {"all": ["source/a"]}, "along": {"entries": ["source"]}}
     assert current_section(both) == both, "what names the former suite means it"

@@ -138,8 +138,8 @@ def matching(before: list[Evaluation] = COMMON, after: list[Evaluation] | None =
 )
 def test_subjects_and_metrics_are_found(text, expected):
     [aim] = bind_rules([rule(text)], matching())
-    assert aim.keys == list(expected)
-    assert {k: aim.metrics[k] for k in aim.keys} == expected
+    assert list(aim.metrics) == list(expected)
+    assert {k: aim.metrics[k] for k in list(aim.metrics)} == expected
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ def test_entries_of_one_side_and_refused_ones():
         with pytest.raises(ConfigError, match=part):
             bind_rules([rule(text)], found)
     [aim] = bind_rules([rule("learn drop > 1%")], found)
-    assert aim.keys == [("learn", "gsm8k")] and aim.missing == [("learn", "new")]
+    assert list(aim.metrics) == [("learn", "gsm8k")] and aim.missing == [("learn", "new")]
 
 
 @pytest.mark.parametrize("side", ["before", "after"])
@@ -223,17 +223,6 @@ def test_a_rule_that_says_what_is_acceptable_is_refused(text):
     with pytest.raises(ConfigError, match=f"this one fails every model that is better. Write '{right}'"):
         parse_rules([text])
     assert rule(right).text == right
-
-
-def test_rise_and_fall_may_be_meant_so_and_are_noted():
-    for text, right in (
-        ("mmlu fall < 1pt", "mmlu fall > 1pt"),
-        ("mmlu rise > 1pt", "mmlu rise < 1pt"),
-        ("prose perplexity rise < 3%", "prose perplexity rise > 3%"),
-    ):
-        [aim] = bind_rules([rule(text)], matching())
-        assert f"write '{right}'" in " ".join(aim.notes)
-        assert bind_rules([rule(right)], matching())[0].notes == []
 
 
 # ------------------------------------------------------------------------------------------------------------- judging

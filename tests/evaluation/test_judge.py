@@ -200,7 +200,7 @@ def test_what_is_sent(tmp_path):
 
 
 def test_braces_in_answers_stay(tmp_path):
-    sent = question("{first}?", "{second} {", "{0} }", SETTINGS).message
+    sent = question("{first}?", "{second} {", "{0} }", SETTINGS)[1]
     assert "### Instruction\n{first}?\n" in sent
     assert "### Output (m)\n{second} {\n" in sent
     assert "### Output (M)\n{0} }\n" in sent
@@ -381,8 +381,8 @@ def test_a_second_run_asks_nothing_and_other_settings_ask_anew(tmp_path):
         assert again.judged == first.judged
         assert ask(server, tmp_path, settings=JudgeSettings(model="other")).asked == 10
     others = [JudgeSettings(model="judge", **change) for change in ({"max_tokens": 9}, {"top_logprobs": 5})]
-    keys = {question(*parts, SETTINGS).key for parts in (("a", "b", "c"), ("a", "c", "b"), ("x", "b", "c"))}
-    assert len(keys | {question("a", "b", "c", settings).key for settings in others}) == 5
+    keys = {question(*parts, SETTINGS)[0] for parts in (("a", "b", "c"), ("a", "c", "b"), ("x", "b", "c"))}
+    assert len(keys | {question("a", "b", "c", settings)[0] for settings in others}) == 5
 
 
 def test_an_interrupted_run_goes_on_where_it_was(tmp_path):
@@ -403,7 +403,7 @@ def test_an_interrupted_run_goes_on_where_it_was(tmp_path):
         asked = len(server.asked)
         found = ask(server, tmp_path, pairs)
         assert found.asked == 17 and len(server.asked) == asked + 17
-        later = {question(i, a, b, SETTINGS).key for i, a, b in (x.parts for x in server.asked[asked:])}
+        later = {question(i, a, b, SETTINGS)[0] for i, a, b in (x.parts for x in server.asked[asked:])}
     assert later.isdisjoint(kept) and found.judged == 24
     lines = [json.loads(line) for line in (tmp_path / JUDGEMENTS).read_text().splitlines()]
     assert len({line["key"] for line in lines}) == len(lines) == 24

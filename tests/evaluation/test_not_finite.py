@@ -13,14 +13,13 @@ from typing import Any
 import pytest
 
 from evaluated_folders import TEXT, answers, texts, write, write_average
-from evaluation.conftest import SENTENCES, make_model
+from evaluation.conftest import SENTENCES, make_model, parsed
 from holdfast.cli.main import main
 from holdfast.errors import NotFinite
 from holdfast.evaluation import runner
 from holdfast.evaluation.averages import SUITE
 from holdfast.evaluation.compare.continual import stage_matrix
 from holdfast.evaluation.compare.folders import compare_folders
-from holdfast.evaluation.suite import parse_evaluation
 from holdfast.records.comparison import NOT_FINITE, Comparison
 from holdfast.records.evaluation import Evaluation, EvaluationFolder, Metric, why_not_finite
 from holdfast.support.files import read_json, write_json
@@ -115,7 +114,7 @@ def files(tmp_path: Path) -> Path:
 
 
 def planned(config: dict[str, Any], folder: Path) -> Any:
-    plan, problems = parse_evaluation(config, base_dir=folder)
+    plan, problems = parsed(config, folder)
     assert problems == []
     return plan
 

@@ -11,12 +11,11 @@ import pytest
 import torch
 import yaml
 
-from evaluation.conftest import SENTENCES, make_model, make_tokenizer, measured
+from evaluation.conftest import SENTENCES, make_model, make_tokenizer, measured, parsed
 from evaluation.evaluation_models import architecture
 from holdfast.errors import DataError, ModelError
 from holdfast.evaluation.kinds.classification import ClassificationEntry, read_classes
 from holdfast.evaluation.kinds.multiple_choice import MultipleChoiceEntry
-from holdfast.evaluation.suite import parse_evaluation
 from holdfast.evaluation.text.questions import read_questions
 
 NAMES = (" negative", " fine", " rather more than fine, all in all")
@@ -172,7 +171,7 @@ def test_each_row_has_classes_of_its_own(roomy, tmp_path):
     """SIQA's answers differ from question to question; the mean log-likelihood a token decides all the same."""
     write(tmp_path, ROWS)
     entry = '{classification: rows.jsonl, prompt: "{prompt}", label: answer, options: options}'
-    plan, problems = parse_evaluation(yaml.safe_load(f"learn: [{entry}]"), base_dir=tmp_path)
+    plan, problems = parsed(yaml.safe_load(f"learn: [{entry}]"), tmp_path)
     assert problems == []
     tokenizer = make_tokenizer()
     found = measured(roomy, tokenizer, plan.entries[0])
@@ -192,8 +191,12 @@ def test_each_row_has_classes_of_its_own(roomy, tmp_path):
             "has no column 'label' with the right class (it has text, stars). Name it with `label`.",
         ),
         ([{"body": "a", "label": 1}], {}, "names the column 'text', but "),
-        ([{"text": "a", "label": 0}, {"text": "b", "label": 5}], {}, "(row 1: '5'; expected 0, 1)"),
-        ([{"text": "a", "label": "pos"}], {"labels": ("neg", "good")}, "(row 0: 'pos'; expected neg, good)"),
+        ([{"text": "a", "label": 0}, {"text": "b", "label": 5}], {}, "expected a label that is a class (0, 1; "),
+        (
+            [{"text": "a", "label": "pos"}],
+            {"labels": ("neg", "good")},
+            "(neg, good; `options` may be a mapping from label to text), got 'pos' in row 0",
+        ),
         ([{"text": "a", "label": 0}], {"prompt": "{text:d} is"}, "cannot be filled from row 0 of "),
     ],
 )

@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from evaluation.conftest import SENTENCES, make_model, make_tokenizer
+from evaluation.conftest import SENTENCES, make_model, make_tokenizer, parsed
 from holdfast.errors import DataError
 from holdfast.evaluation import runner
-from holdfast.evaluation.suite import parse_evaluation
 from holdfast.evaluation.text import perplexity
 from holdfast.records.evaluation import Evaluation
 from holdfast.records.run import RunFolder
@@ -33,7 +32,7 @@ def plan(tmp_path: Path, colour_task: Path):
         "keep": ["prose.jsonl", {"task": str(colour_task), "limit": 6}],
         "batch_size": 4,
     }
-    plan, problems = parse_evaluation(config, base_dir=tmp_path)
+    plan, problems = parsed(config, tmp_path)
     assert problems == []
     return plan
 
@@ -272,7 +271,7 @@ def test_an_entry_goes_on_in_its_middle(kind, tmp_path, tiny_tokenizer, monkeypa
         "choices": {"multiple_choice": "texts.jsonl"},
         "instructions": {"instructions": "texts.jsonl", "max_new_tokens": 2},
     }[kind]
-    plan, problems = parse_evaluation({"keep": [entry]}, base_dir=tmp_path)
+    plan, problems = parsed({"keep": [entry]}, tmp_path)
     assert problems == []
     monkeypatch.setattr(resume.Partial.__init__, "__kwdefaults__", {"seconds": 0.0})
     places = {"perplexity": (perplexity, "score_row"), "memorisation": (perplexity, "score_row")}

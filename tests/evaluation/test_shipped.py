@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from evaluation.conftest import parsed
 from holdfast.cli.evaluate import COMMAND
 from holdfast.errors import ConfigError
 from holdfast.evaluation.entries import EvaluationPlan
@@ -111,15 +112,15 @@ def test_files_of_a_suite_lie_beside_it(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_two_suites_that_ask_the_same_in_different_ways() -> None:
     """Entries of one name cannot both be kept, and a shipped suite cannot be given other names."""
-    _, problems = read_suites(["knowledge", "overtraining"])
-    assert len(problems) == 1
-    assert (
-        "knowledge and overtraining have arc_challenge, arc_easy, piqa, winogrande, boolq, copa, hellaswag "
-        "with different settings" in problems[0]
-    )
-    assert "--output_dir" in problems[0] and "`name:`" in problems[0]
-    _, problems = read_suites(["knowledge", "forgetting_stages"])
-    assert "the average knowledge" in problems[0], "averages are not replaced in silence"
+    with pytest.raises(ConfigError) as caught:
+        COMMAND.read(["base=.", "--suite", "knowledge", "overtraining"])
+    assert len(caught.value.problems) == 7
+    for name in ("arc_challenge", "arc_easy", "piqa", "winogrande", "boolq", "copa", "hellaswag"):
+        assert f"the name '{name}' is taken by" in str(caught.value)
+    assert "another `name:`, or measure their suites one after the other" in str(caught.value)
+    _, [problem] = read_suites(["knowledge", "forgetting_stages"])
+    assert "different settings for averages.knowledge" in problem, "averages are not replaced in silence"
+    assert "--output_dir" in problem
     assert read_suites(["knowledge", "knowledge"]) == read_suites(["knowledge"])
 
 
@@ -129,8 +130,7 @@ def test_two_suites_with_different_values_of_one_setting(tmp_path: Path, monkeyp
     (tmp_path / "a.yaml").write_text("batch_size: 4\nseed: 1\nsource: [arc_easy]\n")
     (tmp_path / "b.yaml").write_text("batch_size: 16\nseed: 1\nsource: [piqa]\n")
     _, [problem] = read_suites(["a.yaml", "b.yaml"])
-    assert problem.startswith("a and b have batch_size with different settings.")
-    assert "say which one holds for both" in problem
+    assert problem.startswith("a and b have different settings for batch_size. Say which one holds for both")
     assert COMMAND.read(["base=.", "--suite", "a.yaml", "b.yaml", "--batch_size", "2"]).plan.batch_size == 2
 
 
@@ -141,7 +141,7 @@ def test_two_suites_with_different_values_of_one_setting(tmp_path: Path, monkeyp
 def test_a_suite_that_refuses_programs_is_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, word: str) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "code.yaml").write_text(f"allow_code_execution: {word}\nsource: [humaneval]\n")
-    with pytest.raises(ConfigError, match="humaneval: runs programs that the model writes"):
+    with pytest.raises(ConfigError, match="'humaneval' runs programs that the model writes"):
         COMMAND.read(["base=.", "--suite", "code.yaml"])
     assert COMMAND.read(["base=.", "--suite", "code.yaml", "--allow_code_execution"]).plan.allow_code_execution
 
@@ -159,7 +159,7 @@ def test_the_option_takes_a_suite_s_permission_back(tmp_path: Path, monkeypatch:
         ["--allow-code-execution=no"],
         ["--config", "asked.yaml"],
     ):
-        with pytest.raises(ConfigError, match="humaneval: runs programs that the model writes"):
+        with pytest.raises(ConfigError, match="'humaneval' runs programs that the model writes"):
             COMMAND.read([*words, *option])
         plan = COMMAND.read([*words, *option, "--tasks", "piqa", "--skip", "humaneval"]).plan
         assert plan.allow_code_execution is False
@@ -210,7 +210,7 @@ def plan(tmp_path: Path) -> EvaluationPlan:
         ],
         "averages": {"both": ["keep/arc_easy", "arc_again"], "one": ["mmlu-answers/acc"]},
     }
-    found, problems = parse_evaluation(config, base_dir=tmp_path)
+    found, problems = parsed(config, tmp_path)
     assert problems == []
     return found
 
@@ -242,7 +242,7 @@ def test_what_does_not_fit_is_named(plan: EvaluationPlan, tmp_path: Path) -> Non
         "arc_again, arc_easy, " in text
     )
     assert "--skip: no entry or task 'prse'" in text and "Did you mean 'prose'?" in text
-    assert "--fewshot_data.arc_again: no such file: nowhere.jsonl" in text
+    assert "--fewshot_data.arc_again: no such file or folder 'nowhere.jsonl'" in text
     assert "--fewshot_data.mmlu: only used together with `data` for the same task" in text
 
 

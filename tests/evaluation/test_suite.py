@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from evaluation.conftest import parsed
 from holdfast.evaluation import runner
 from holdfast.evaluation.entries import EvaluationPlan
 from holdfast.evaluation.kinds.perplexity import PerplexityEntry
@@ -52,11 +53,11 @@ def folder(tmp_path: Path) -> Path:
 
 
 def problems_of(config, folder: Path) -> str:
-    return "\n".join(parse_evaluation(config, base_dir=folder)[1])
+    return "\n".join(parsed(config, folder)[1])
 
 
 def test_the_documented_shape(folder):
-    plan, problems = parse_evaluation(
+    plan, problems = parsed(
         {
             "learn": [
                 {"perplexity": "answers.jsonl.gz", "prompt": "Question: {question}\nAnswer:", "completion": " {answer}"}
@@ -72,7 +73,7 @@ def test_the_documented_shape(folder):
             "batch_size": 4,
             "before": False,
         },
-        base_dir=folder,
+        folder,
     )
     assert problems == []
     assert [(e.suite, e.name, e.kind) for e in plan.entries] == [
@@ -169,7 +170,7 @@ CLASSES = {"classification": "prose.jsonl", "prompt": "{text}"}
     ],
 )
 def test_each_mistake_is_named(folder, entry, says):
-    plan, problems = parse_evaluation({"keep": [entry]}, base_dir=folder)
+    plan, problems = parsed({"keep": [entry]}, folder)
     assert len(problems) == 1
     assert problems[0].startswith("evaluation.keep[0]")
     assert says in problems[0]
@@ -189,7 +190,7 @@ def test_misspelt_suites_are_no_suites(folder):
 
 
 def test_shipped_suites_and_local_files_in_a_config(folder):
-    plan, problems = parse_evaluation(
+    plan, problems = parsed(
         {
             "keep": ["prose.jsonl", {"task": "piqa", "num_fewshot": 0}],
             "suites": ["knowledge"],
@@ -197,7 +198,7 @@ def test_shipped_suites_and_local_files_in_a_config(folder):
             "skip": ["boolq"],
             "limit": 7,
         },
-        base_dir=folder,
+        folder,
     )
     assert problems == []
     names = [e.name for e in plan.entries]
@@ -240,7 +241,7 @@ def test_averages(folder):
         "keep": ["arc_easy", {"task": "ifeval", "name": "if"}],
         "averages": {"a": ["arc_easy", "if/prompt_level_strict_acc", "keep/arc_easy/acc_norm"]},
     }
-    plan, problems = parse_evaluation(config, base_dir=folder)
+    plan, problems = parsed(config, folder)
     assert problems == []
     assert plan.averages[0].members == (
         ("keep", "arc_easy", None),
@@ -317,11 +318,13 @@ def test_evaluations_of_before_are_found_again(tmp_path, monkeypatch):
     (tmp_path / "asked.jsonl").write_text('{"prompt": "a", "instruction_id_list": ["plain:quotes"], "kwargs": [{}]}\n')
     (tmp_path / "mine.yaml").write_text(MINE)
     monkeypatch.setattr(runner, "_RULES", 2)  # which stands in every key: what settings make of it is looked at here
-    plan, problems = parse_evaluation(SECTION, base_dir=tmp_path)
+    plan, problems = parsed(SECTION, tmp_path)
     assert problems == []
-    assert {e.name: runner._key(e, plan, "tokenizer", {"hash": "model"})[:16] for e in plan.entries} == (
-        KEYS_OF_VERSION_0_1
-    )
+    kept = runner._Kept(
+        plan=plan, folder=EvaluationFolder(tmp_path), tokenizer_hash="tokenizer", model_identity={"hash": "model"},
+        cache=None, start=None, processor=None,
+    )  # fmt: skip
+    assert {e.name: kept.key(e)[:16] for e in plan.entries} == (KEYS_OF_VERSION_0_1)
     target = [SECTION["learn"][number] for number in (0, 4, 5)]  # no local files: their places would be part of it
     names = ("averages", "seed", "allow_code_execution")
     shorter = {"keep": [SECTION["keep"][1]], "learn": target, **{key: SECTION[key] for key in names}}
@@ -356,10 +359,10 @@ def test_the_schema_takes_what_is_shipped_and_documented():
 
 
 def test_an_entry_of_ones_own(folder, tiny_model, tiny_tokenizer):
-    plan, problems = parse_evaluation({"keep": [{"own.py:Length": {"most": "2"}}, "own.py:Length"]}, base_dir=folder)
+    plan, problems = parsed({"keep": [{"own.py:Length": {"most": "2"}}, "own.py:Length"]}, folder)
     assert len(problems) == 1 and "the name 'Length' is taken" in problems[0]
     entries = [{"own.py:Length": {"most": "2"}}, {"own.py:Length": None, "name": "short"}]
-    plan, problems = parse_evaluation({"keep": entries}, base_dir=folder)
+    plan, problems = parsed({"keep": entries}, folder)
     assert problems == []
     two, short = plan.entries
     assert (two.kind, two.name, two.own.most, short.name, short.own.most) == ("own", "Length", 2, "short", 3)
@@ -375,6 +378,6 @@ def test_an_entry_of_ones_own(folder, tiny_model, tiny_tokenizer):
     assert kept is not None and [e.key for e in kept] == [e.key for e in done]
     before = runner.plan_fingerprint(plan)
     (folder / "own.py").write_text(OWN + "# changed\n")
-    again, _ = parse_evaluation({"keep": entries}, base_dir=folder)
+    again, _ = parsed({"keep": entries}, folder)
     assert runner.kept_evaluations(again, tiny_tokenizer, found, {"name": "m", "hash": "h"}) is None
     assert runner.plan_fingerprint(again) != before

@@ -8,12 +8,11 @@ from pathlib import Path
 import pytest
 
 from evaluation import fake_endpoint as fake
-from evaluation.conftest import SENTENCES, make_model
+from evaluation.conftest import SENTENCES, make_model, parsed
 from evaluation.fake_endpoint import FakeEndpoint, completion
 from holdfast.errors import DataError, HoldfastError
 from holdfast.evaluation import runner
 from holdfast.evaluation.session import evaluate_models, requests_of
-from holdfast.evaluation.suite import parse_evaluation
 from holdfast.records.evaluation import EvaluationFolder
 from holdfast.records.run import RunFolder
 from holdfast.statistics.length_controlled import length_controlled
@@ -31,7 +30,7 @@ def asked_of(tmp_path: Path, server: FakeEndpoint, **changes):
     file = tmp_path / "prompts.jsonl"
     file.write_text("".join(json.dumps({"instruction": s}) + "\n" for s in SENTENCES))
     entry = {"win_rate": file.name, "judge_model": "judge", "base_url": server.url, "max_new_tokens": 8, **changes}
-    plan, problems = parse_evaluation({"learn": [entry], "batch_size": 4}, base_dir=tmp_path)
+    plan, problems = parsed({"learn": [entry], "batch_size": 4}, tmp_path)
     assert problems == []
     return plan
 
@@ -135,7 +134,7 @@ def test_a_model_alone_has_nothing_to_be_held_against(tmp_path, tiny_tokenizer):
 def test_mistakes(tmp_path, changes, problem):
     (tmp_path / "prompts.jsonl").write_text('{"instruction": "Say it."}\n')
     entry = {"win_rate": "prompts.jsonl", "judge_model": "judge", "base_url": "http://host/v1", **changes}
-    _, (found, *_) = parse_evaluation({"learn": [entry]}, base_dir=tmp_path)
+    _, (found, *_) = parsed({"learn": [entry]}, tmp_path)
     assert problem in found and "secret" not in found
 
 

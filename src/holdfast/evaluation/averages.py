@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from holdfast.errors import ConfigError, did_you_mean
-from holdfast.evaluation.compare.joint_scores import JointScores, Key, mean_of
+from holdfast.evaluation.compare.joint_scores import JointScores, Key
 from holdfast.evaluation.entries import Average, EvaluationPlan
 from holdfast.records.evaluation import Evaluation, EvaluationFolder, Metric
 from holdfast.records.metrics import called, is_share
@@ -104,14 +104,14 @@ def _interval(
     joint: JointScores, members: Sequence[Mapping[str, str]], *, confidence: float
 ) -> tuple[float, float] | None:
     """None where a member is no mean over samples, or has one sample."""
-    scores = []
+    draws, sizes = [], []
     for member in members:
         key, metric = (member["suite"], member["name"]), member["metric"]
         if metric not in joint.sheet(key).figures:
             return None
-        scores.append(joint.scores(key, metric))
-    _, draws, smallest = mean_of(scores)
-    return known_interval(expanded_interval(draws[:, 0], n=smallest, confidence=confidence))
+        draws.append(joint.draws(key, metric)[:, 0])
+        sizes.append(joint.sheet(key).n)
+    return known_interval(expanded_interval(np.mean(draws, axis=0), n=min(sizes), confidence=confidence))
 
 
 def _unit(metrics: Sequence[Metric]) -> str:

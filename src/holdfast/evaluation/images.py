@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.data import vision
-from holdfast.data.layouts import BadRow
+from holdfast.data.layouts import BadRow, Row
 from holdfast.errors import DataError, ModelError, UserError, first_line
 from holdfast.evaluation.text.documents import border_ids, prompt_ids
 from holdfast.evaluation.text.question_files import first_rows
@@ -78,13 +78,11 @@ class RowImages:
         self.folders = list(dict.fromkeys(file.absolute().parent for file in files))
         self._convert: vision.Convert | None = None  # of the first processor: a file is read for one model
 
-    def has(self, row: Mapping[str, Any]) -> bool:
+    def has(self, row: Row) -> bool:
         """Whether a row has images."""
         return bool(vision.given_images(row, self.columns))
 
-    def prompt(
-        self, row: Mapping[str, Any], text: str, *, number: int, chat: bool, processor: Processor | None
-    ) -> ImagePrompt:
+    def prompt(self, row: Row, text: str, *, number: int, chat: bool, processor: Processor | None) -> ImagePrompt:
         """The prompt of a row with images, which are read to their end.
 
         Args:
@@ -234,40 +232,56 @@ Continuation = tuple[int, tuple[int, ...]]
 """What is scored behind a prompt: how many of the prompt's last tokens it takes over, and its ids."""
 
 
-def continuation(prompt: ImagePrompt, text: str, tokenizer: Any) -> Continuation:
-    """A text behind a prompt, with the border of `text.documents.border_ids`."""
-    context, scored = border_ids(prompt.text, text, tokenizer, chat=prompt.chat)
-    return len(prompt_ids(prompt.text, tokenizer, chat=prompt.chat)) - len(context), tuple(scored)
+@dataclass(frozen=True, kw_only=True)
+class ImageQuestion:
+    """A prompt with images, and what is scored behind it."""
+
+    prompt: ImagePrompt
+    continuations: tuple[Continuation, ...]
+
+    @classmethod
+    def of(cls, prompt: ImagePrompt, texts: Sequence[str], on: Subject) -> ImageQuestion:
+        """Texts behind a prompt, with the border of `text.documents.border_ids`.
+
+        Raises:
+            DataError: a text that adds no token.
+        """
+        assert on.processor is not None, "rows with images are refused where there is none"
+        tokenizer = on.processor().tokenizer
+        continuations = []
+        for text in texts:
+            context, ids = border_ids(prompt.text, text, tokenizer, chat=prompt.chat)
+            if not ids:
+                raise DataError(f"{prompt.place}: the option {text!r} adds no token to the prompt. Write it out.")
+            taken = len(prompt_ids(prompt.text, tokenizer, chat=prompt.chat)) - len(context)
+            continuations.append((taken, tuple(ids)))
+        return cls(prompt=prompt, continuations=tuple(continuations))
 
 
 def answers_with_images(
     on: Subject,
     scorer: Scorer,
-    prompts: Sequence[ImagePrompt],
-    asked: Sequence[Sequence[Continuation]],
+    questions: Sequence[ImageQuestion],
     *,
     name: str,
     length: int,
     find: Callable[[PackedRow], Iterable[Any]] | None = None,
     report: Report,
-) -> list[list[Any]]:
-    """What `find` gives for every continuation of every prompt, in order; what an interrupted call had is not asked
-    again, and several processes deal the prompts out.
+) -> list[Any]:
+    """What `find` gives for every continuation of every question, one after the other; what an interrupted call had is
+    not asked again, and several processes deal the questions out.
 
     Args:
         on: the model, in evaluation mode, with its processor.
         scorer: of the model's texts.
-        prompts: with images.
-        asked: of every prompt what is scored behind it.
-        name, find: as of `Scorer.answers`; `index` of a path counts the continuations of all prompts.
+        questions: with images.
+        name, find: as of `Scorer.answers`; `index` of a path counts the continuations of all questions.
         length: the most tokens that the model takes.
         report: called with (continuations done, continuations in all).
 
     Raises:
         DataError: the processor or the model refuses a prompt, or it is longer than the model's context.
     """
-    if not prompts:
-        return []
     from holdfast.evaluation.text.shared_prefix import Path as TokenPath
     from holdfast.evaluation.text.shared_prefix import branches_stay_apart, branching_pair, row_of
     from holdfast.ops.heads import backbone_of
@@ -275,9 +289,9 @@ def answers_with_images(
     assert on.processor is not None, "rows with images are refused where there is none"
     processor = on.processor()
     numbers, total = [], 0
-    for continuations in asked:
-        numbers.append(range(total, total + len(continuations)))
-        total += len(continuations)
+    for question in questions:
+        numbers.append(range(total, total + len(question.continuations)))
+        total += len(question.continuations)
     # positions of images in three dimensions are not those of a row that branches
     may_share = scorer.shares and not hasattr(backbone_of(on.model), "get_rope_index")
     tried: list[bool] = []
@@ -294,9 +308,10 @@ def answers_with_images(
         return pair is None or tried[0]
 
     def answers_to(i: int) -> list[Any]:
-        prompt, encoded = prompts[i], encode(prompts[i], processor)
+        prompt = questions[i].prompt
+        encoded = encode(prompt, processor)
         paths = []
-        for number, (taken, ids) in zip(numbers[i], asked[i], strict=True):
+        for number, (taken, ids) in zip(numbers[i], questions[i].continuations, strict=True):
             text = (*encoded.ids[: len(encoded.ids) - taken], *ids)
             paths.append(TokenPath(index=number, ids=text[:-1], targets=ids))
         longest = max(len(path.ids) for path in paths)
@@ -314,9 +329,8 @@ def answers_with_images(
                     by_number[path.index] = answer
         return [by_number[number] for number in numbers[i]]
 
-    batches = zip(numbers, range(len(prompts)), strict=True)
-    flat = on.partial.resumed(name, batches, answers_to, total=total, report=report)
-    return [[flat[number] for number in of_prompt] for of_prompt in numbers]
+    batches = zip(numbers, range(len(questions)), strict=True)
+    return on.partial.resumed(name, batches, answers_to, total=total, report=report)
 
 
 def _bytes(image: Mapping[str, Any]) -> bytes:

@@ -39,9 +39,6 @@ class ProcessGroup:
     world_size = 1
     """How many they are."""
 
-    def __repr__(self) -> str:
-        return f"<process {self.rank} of {self.world_size}>"
-
     @property
     def is_main(self) -> bool:
         """Whether this one reads, writes and speaks for all."""

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from holdfast.data.layouts import Row
 from holdfast.statistics.estimates import Rows, clusters_of
 
 FEW = 10
@@ -86,7 +87,7 @@ def differing_columns(rows: Any, limit: int) -> list[str]:
     return [column for column, values in kinds.items() if _differs(values, first)]
 
 
-def _kinds(row: Mapping[str, Any]) -> dict[str, str]:
+def _kinds(row: Row) -> dict[str, str]:
     """A row's value in each column that may sort it, as text; of a column of columns each. Its length in letters counts
     by half powers of two."""
     kinds = {}

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
-from holdfast.config.declare import MAX_SEED, Meta, settings_of
-from holdfast.config.decode import coerce_all
+from holdfast.config.declare import MAX_SEED, Meta
 from holdfast.config.values import Mistake, Refused
-from holdfast.evaluation.entries import EvaluationPlan, PlanSettings
+from holdfast.evaluation.entries import EvaluationPlan
 from holdfast.evaluation.shipped import changed, read_suites
 from holdfast.evaluation.suite import decode_evaluation
 
@@ -100,21 +98,17 @@ class HowSettings:
 class PlanRequest(HowSettings, WhatSettings):
     """Suites and single entries, with settings for all of them."""
 
-    @property
-    def decided(self) -> list[str]:
-        """Settings of suites that the options replace, and the one that only training runs read."""
-        keys = (*_PLAN, *_PERMISSION, "limit")
-        return ["before", *(key for key in keys if getattr(self, key, None) is not None)]
-
 
 def plan_of(request: PlanRequest) -> tuple[EvaluationPlan, list[Mistake]]:
     """The plan that was asked for, and everything that is wrong with it, by option."""
-
-    mapping, problems = read_suites(request.suite, decided=request.decided)
+    settings = {key: getattr(request, key) for key in _SETTINGS if getattr(request, key) is not None}
+    # what the options replace, and what only training runs read
+    mapping, problems = read_suites(request.suite, decided=["before", *settings])
     mistakes = [Mistake(path=("suite",), text=text) for text in problems]
     of_suites = mapping.get("measured", [])
     options, entries = [], []
-    for option, kind in _ENTRIES.items():
+    for option in ("tasks", "answer_distribution", "perplexity", "memorisation"):
+        kind = "task" if option == "tasks" else option
         for text in getattr(request, option):
             for word in _split(text):
                 options.append(option)
@@ -124,62 +118,26 @@ def plan_of(request: PlanRequest) -> tuple[EvaluationPlan, list[Mistake]]:
     if not any(isinstance(value, list) and value for value in mapping.values()) and not problems:
         text = "nothing to measure: expected --suite NAME, --tasks TASK ... or --perplexity FILE ..."
         mistakes.append(Mistake(path=(), text=text))
-    for key in _PLAN:
-        if (value := getattr(request, key, None)) is not None:
-            mapping[key] = value
-    permissions, wrong = coerce_all(_PERMISSION, {key: mapping[key] for key in _PERMISSION if key in mapping})
-    mistakes += [Mistake(path=("suite",), text=mistake.sentence()) for mistake in wrong]
-    allowed = request.allow_code_execution
-    if allowed is None:
-        allowed = permissions.get("allow_code_execution", False)
-    # entries that are skipped need no permission, so that one is asked for below
-    plan, wrong = decode_evaluation({**mapping, "allow_code_execution": True})
+    mapping |= settings
+    mapping["skip"] = [*mapping.get("skip", ()), *request.skip]
+    for key in ("data", "fewshot_data"):
+        mapping[key] = {**mapping.get(key, {}), **getattr(request, key)}
+    plan, wrong = decode_evaluation(mapping)
     mistakes += [_of_option(mistake, options, len(of_suites)) for mistake in wrong]
-    plan, wrong = changed(
+    plan, _ = changed(
         plan,
-        data=request.data,
-        fewshot_data=request.fewshot_data,
-        skip=request.skip,
-        limit=request.limit,
         num_fewshot=request.num_fewshot,
         apply_chat_template=request.apply_chat_template,
         chat_template_kwargs=request.chat_template_kwargs,
     )
-    mistakes += wrong
     if request.skip and not plan.entries and not mistakes:
         text = f"nothing is left to measure without {', '.join(request.skip)}."
         mistakes.append(Mistake(path=("skip",), text=text))
-    if not allowed:
-        mistakes += _unpermitted(plan)
-    return dataclasses.replace(plan, allow_code_execution=allowed), mistakes
+    return plan, mistakes
 
 
-def _unpermitted(plan: EvaluationPlan) -> list[Mistake]:
-    """The entries that run programs, by the option that they came from."""
-    names: dict[str, list[str]] = {"suite": [], "tasks": []}
-    for entry in plan.entries:
-        if entry.runs_code:
-            names["tasks" if entry.suite == "measured" else "suite"].append(entry.name)
-    mistakes = []
-    for option, entries in names.items():
-        if entries:
-            text = (
-                f"{', '.join(entries)}: runs programs that the model writes. Add --allow_code_execution to run them "
-                f"in the sandbox, or --skip {' '.join(entries)}"
-            )
-            mistakes.append(Mistake(path=(option,), text=text))
-    return mistakes
-
-
-_ENTRIES = {
-    "tasks": "task",
-    "answer_distribution": "answer_distribution",
-    "perplexity": "perplexity",
-    "memorisation": "memorisation",
-}
-"""Option: kind of the entries that it adds."""
-_PLAN = ("batch_size", "confidence", "seed")
-_PERMISSION = {s.name: s for s in settings_of(PlanSettings) if s.name == "allow_code_execution"}
+_SETTINGS = ("batch_size", "confidence", "seed", "limit", "allow_code_execution")
+"""Of suites, which options replace."""
 
 
 def _of_option(mistake: Mistake, options: Sequence[str], first: int) -> Mistake:
@@ -191,9 +149,11 @@ def _of_option(mistake: Mistake, options: Sequence[str], first: int) -> Mistake:
         first: number of the first of them there.
     """
     path = mistake.path
-    if path[:1] == ("measured",) and len(path) > 1 and int(path[1]) >= first:
-        return Mistake(path=(options[int(path[1]) - first],), text=mistake.text)
-    if path and path[0] in _PLAN:
+    if path[:1] == ("measured",) and options:
+        number = int(path[1]) - first if len(path) > 1 else 0
+        if number >= 0:
+            return Mistake(path=(options[number],), text=mistake.text)
+    if path and path[0] in (*_SETTINGS, "skip", "data", "fewshot_data"):
         return mistake
     return Mistake(path=("suite",), text=mistake.sentence())
 

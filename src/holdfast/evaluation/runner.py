@@ -172,8 +172,7 @@ class _Kept:
             entry: of the plan.
             measured: those before it, as the same task may stand in two suites.
         """
-        start = _start_key(entry, self.folder, self.start)
-        key = _key(entry, self.plan, self.tokenizer_hash, self.model_identity, start, self.processor)
+        key = self.key(entry)
         evaluation = self.folder.find(entry.suite, entry.name)
         if evaluation is not None and evaluation.key == key and evaluation.failed is None:
             return key, evaluation
@@ -186,6 +185,34 @@ class _Kept:
                 self.folder.write(evaluation, self.folder.samples(other.suite, other.name))
                 return key, evaluation
         return key, None
+
+    def key(self, entry: Entry) -> str:
+        """The fingerprint of all that decides an entry's figures."""
+        content = {
+            "model": self.model_identity["hash"],
+            "tokenizer": self.tokenizer_hash,
+            "data": _data_hashes(entry),
+            "kind": entry.kind,
+            "rules": _RULES,
+            "settings": _settings(entry, self.plan),
+            "versions": _versions(entry),
+        }
+        if entry.against_start:
+            content["start"] = self._start_key(entry)
+        if self.processor and entry.takes_images:
+            content["processor"] = processor_fingerprint(self.processor)
+        for name in _OF_THE_MODEL:
+            if name in self.model_identity:
+                content[name] = self.model_identity[name]
+        return fingerprint(content)
+
+    def _start_key(self, entry: Entry) -> str | None:
+        """What tells the start that the model is held against from others; "itself" for the start, None where it is
+        not measured."""
+        if self.start is None or self.start.path == self.folder.path:
+            return None if self.start is None else "itself"
+        evaluation = self.start.find(entry.suite, entry.name)
+        return None if evaluation is None else evaluation.key
 
     def _from_cache(self, entry: Entry, key: str) -> Evaluation | None:
         """Copies a cached evaluation into the folder under this entry's suite and name. The evaluation file is written
@@ -331,44 +358,6 @@ def check_plan(plan: EvaluationPlan, tokenizer: Any, processor: Processor | None
 
 
 # --------------------------------------------------------------------------------------------------------------- keys
-
-
-def _key(
-    entry: Entry,
-    plan: EvaluationPlan,
-    tokenizer_hash: str,
-    model_identity: Mapping[str, Any],
-    start: str | None = None,
-    processor: Processor | None = None,
-) -> str:
-    content = {
-        "model": model_identity["hash"],
-        "tokenizer": tokenizer_hash,
-        "data": _data_hashes(entry),
-        "kind": entry.kind,
-        "rules": _RULES,
-        "settings": _settings(entry, plan),
-        "versions": _versions(entry),
-    }
-    if entry.against_start:
-        content["start"] = start
-    if processor and entry.takes_images:
-        content["processor"] = processor_fingerprint(processor)
-    for name in _OF_THE_MODEL:
-        if name in model_identity:
-            content[name] = model_identity[name]
-    return fingerprint(content)
-
-
-def _start_key(entry: Entry, folder: EvaluationFolder, start: EvaluationFolder | None) -> str | None:
-    """What tells the start that a model is held against from others; "itself" for the start, None where it is not
-    measured or not asked for."""
-    if not entry.against_start or start is None:
-        return None
-    if start.path == folder.path:
-        return "itself"
-    evaluation = start.find(entry.suite, entry.name)
-    return None if evaluation is None else evaluation.key
 
 
 def _settings(entry: Entry, plan: EvaluationPlan) -> dict[str, Any]:

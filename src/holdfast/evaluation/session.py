@@ -17,7 +17,7 @@ import contextlib
 import dataclasses
 import itertools
 import re
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -370,28 +370,22 @@ def check_request(
 
     server = server or ServerSettings()
     problems = _problems(usable_device, device)
-    candidates = [_Candidate(model=model, plan=plan, server=server, trust=trust_remote_code) for model in models]
-    for candidate in candidates:
-        candidate.read()
-        problems += candidate.named(candidate.problems, len(models))
     hashes: dict[str, str] = {}
-    readers: dict[str, tuple[str, str | None]] = {}
-    for candidate in candidates:
-        if candidate.tokenizer is not None:
-            processor = None if candidate.processor is None else processor_fingerprint(candidate.processor)
-            readers[candidate.model.label] = tokenizer_fingerprint(candidate.tokenizer), processor
-    are_unlike = len(set(readers.values())) > 1
     start = EvaluationFolder((out or Path()) / models[0].label) if models else None
-    checked: set[tuple[str, str | None]] = set()
-    for candidate in candidates:
-        model, label = candidate.model, candidate.model.label
-        if label not in readers:
+    checked: set[tuple[str, str]] = set()
+    wrong_entries: list[str] = []
+    for model in models:
+        candidate = _Candidate(model=model, plan=plan, server=server, trust=trust_remote_code)
+        candidate.read()
+        title = f"{model.label}: " if len(models) > 1 else ""
+        problems += [f"{title}{problem}" for problem in candidate.problems]
+        if candidate.tokenizer is None:
             continue
-        folder = EvaluationFolder((out or Path()) / label)
+        folder = EvaluationFolder((out or Path()) / model.label)
         if out is not None and (cache is not None or folder.path.is_dir()):  # else nothing is kept; hashes take a while
             identity = candidate.identity(dtype, device)
             if wrong := _other_weights(folder, plan, identity.get("weights", identity["hash"])):
-                problems.append(f"{label}: {wrong}")
+                problems.append(f"{model.label}: {wrong}")
                 continue
             evaluations = None
             with contextlib.suppress(UserError):  # found again below, with its place
@@ -401,18 +395,18 @@ def check_request(
                         processor=candidate.processor,
                     )  # fmt: skip
             if evaluations is not None:
-                hashes[label] = identity["hash"]
+                hashes[model.label] = identity["hash"]
                 continue
         if candidate.is_readable:
-            unfit = _problems(check_fit, model.name, trust_remote_code=trust_remote_code)
-            problems += candidate.named(unfit, len(models))
-        if readers[label] in checked:
+            for problem in _problems(check_fit, model.name, trust_remote_code=trust_remote_code):
+                problems.append(f"{title}{problem}")
+        processor = "" if candidate.processor is None else processor_fingerprint(candidate.processor)
+        reader = tokenizer_fingerprint(candidate.tokenizer), processor
+        if wrong_entries or reader in checked:  # what is wrong with tasks and data is wrong for all
             continue
-        checked.add(readers[label])
         wrong_entries = check_plan(plan, candidate.tokenizer, candidate.processor)
-        problems += candidate.named(wrong_entries, 2 if are_unlike else 1)
-        if wrong_entries:
-            break  # what is wrong with tasks and data is wrong for all
+        problems += [f"{model.label}: {problem}" if checked else problem for problem in wrong_entries]
+        checked.add(reader)
     if problems:
         raise ConfigError(list(dict.fromkeys(problems)), source="the evaluation")
     return hashes
@@ -435,10 +429,6 @@ class _Candidate:
     is_readable: bool = False
     """Whether its configuration is sound."""
     problems: list[str] = dataclasses.field(default_factory=list)
-
-    def named(self, sentences: Iterable[str], models: int) -> list[str]:
-        """Sentences that begin with the model where there are several."""
-        return [f"{self.model.label}: {sentence}" if models > 1 else sentence for sentence in sentences]
 
     def read(self) -> None:
         """Finds tokenizer and processor, and what is wrong with the model."""

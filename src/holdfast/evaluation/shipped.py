@@ -4,7 +4,7 @@ changes in them."""
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +24,6 @@ from holdfast.evaluation.kinds import KINDS
 from holdfast.evaluation.kinds.task import TaskEntry
 from holdfast.support.own_code import is_reference
 from holdfast.support.paths import expanded, real
-
-Finder = Callable[[str], tuple[str | None, str]]
-"""From a file's name to its place, None where there is none, and to what is said then."""
 
 
 def shipped_suites() -> dict[str, Path]:
@@ -62,20 +59,23 @@ def description_of(path: Path) -> str:
     return str(read_yaml(path, option="suite").values.get("description", ""))
 
 
-def read_suites(names: Sequence[str], *, decided: Collection[str] = ()) -> tuple[dict[str, Any], list[str]]:
-    """Several suites as one `evaluation:` mapping; entries that two suites share are there once.
+def read_suites(
+    names: Sequence[str], section: Mapping[str, Any] | None = None, *, decided: Collection[str] = ()
+) -> tuple[dict[str, Any], list[str]]:
+    """Several suites as one `evaluation:` mapping; entries that two suites share are there once. Entries of one name
+    with different settings are both there, and refused by whoever reads the mapping.
 
     Args:
         names: shipped suites and files.
+        section: what they are added to; its own settings win.
         decided: settings that the caller has values for, so that suites need not agree on them.
 
     Returns:
         The mapping, and a sentence a problem.
     """
-    merged: dict[str, Any] = {}
+    merged = dict(section or {})
     problems: list[str] = []
-    sources: dict[tuple[str, str], Path] = {}
-    clashes: dict[tuple[str, str, str], list[str]] = {}
+    sources: dict[str, str] = {}
     for name in names:
         try:
             files = [(path, read_yaml(path, option="suite")) for path in suite_files(name)]
@@ -89,76 +89,46 @@ def read_suites(names: Sequence[str], *, decided: Collection[str] = ()) -> tuple
             if not isinstance(suite, Mapping):
                 problems.append(f"{path}: expected suites such as `keep:` with a list of entries, got {show(suite)}.")
                 continue
-            for title, first, advice in _join(merged, current_section(suite), path, sources):
-                if advice is not _ONE_VALUE or title not in decided:
-                    clashes.setdefault((first.stem, path.stem, advice), []).append(title)
-    for (first_name, second_name, advice), titles in clashes.items():
-        problems.append(
-            f"{first_name} and {second_name} have {', '.join(dict.fromkeys(titles))} with different settings. Measure "
-            f"the two suites one after the other, each into an --output_dir of its own, or {advice}."
-        )
+            for title in _join(merged, current_section(suite), path):
+                first = sources.setdefault(title, path.stem)
+                if first != path.stem and title not in decided:
+                    problems.append(
+                        f"{first} and {path.stem} have different settings for {title}. Say which one holds for both, "
+                        f"by the option of that name or beside `suites:` in a configuration, or measure the two suites "
+                        f"one after the other, each into an --output_dir of its own."
+                    )
     return merged, problems
 
 
-_OWN_NAMES = "write one YAML that gives each a `name:`"
-_ONE_VALUE = "say which one holds for both, by the option of that name or beside `suites:` in a configuration"
-
-
-def _join(
-    merged: dict[str, Any], suite: Mapping[Any, Any], path: Path, sources: dict[tuple[str, str], Path]
-) -> Iterator[tuple[str, Path, str]]:
+def _join(merged: dict[str, Any], suite: Mapping[str, Any], path: Path) -> Iterator[str]:
     """Puts a suite's entries, averages and settings to those of the suites before it.
 
     Args:
         merged: what is added to.
         suite: what is added.
         path: its file.
-        sources: the file of each entry, average and setting, by key and name; added to.
 
     Returns:
-        What both have under one name with different settings, the file that had it first, and what to do.
+        What it sets, beside entries: for the first time, or to another value than before.
     """
     for key, value in suite.items():
-        key = str(key)
         present = merged.get(key)
-        if value is None and isinstance(present, (list, Mapping)):  # all its entries are commented out
-            continue
-        first = sources.setdefault((key, ""), path)
-        if present is None and isinstance(value, (list, Mapping)):
-            present = merged[key] = [] if isinstance(value, list) else {}
-        if isinstance(value, list) and isinstance(present, list):
+        if isinstance(value, list) and isinstance(present, list | None):
+            entries = merged[key] = list(present or ())
             for entry in value:
                 entry = _beside(entry, path)
-                name = _name_in(entry)
-                first = sources.setdefault((key, name), path)
-                if entry in present:
-                    continue
-                if first != path and name:
-                    yield name, first, _OWN_NAMES
-                else:
-                    present.append(entry)
-        elif isinstance(value, Mapping) and isinstance(present, dict):
+                if entry not in entries:
+                    entries.append(entry)
+        elif isinstance(value, Mapping) and isinstance(present, Mapping | None):
+            items = merged[key] = dict(present or {})
             for title, item in value.items():
                 item = _beside_text(item, path) if key in _FILES else item
-                first = sources.setdefault((key, str(title)), path)
-                if present.setdefault(title, item) != item:
-                    yield f"the average {title}" if key == "averages" else f"{key} for {title}", first, _OWN_NAMES
-        elif key != "description" and merged.setdefault(key, value) != value:
-            yield key, first, _ONE_VALUE
-
-
-def _name_in(entry: Any) -> str:
-    """The name that an entry of a suite has, or will get; empty where it is not known."""
-    if not isinstance(entry, Mapping):
-        return str(entry)
-    if entry.get("name"):
-        return str(entry["name"])
-    for key, value in entry.items():
-        if is_reference(key):
-            return str(key)
-        if key in KINDS:
-            return str(value) if key in ("task", "perplexity") else f"{key} {value}"
-    return ""
+                if items.get(title) != item:
+                    items.setdefault(title, item)
+                    yield f"{key}.{title}"
+        elif value is not None and key != "description" and present != value:  # None: all entries are commented out
+            merged.setdefault(key, value)
+            yield key
 
 
 _FILES = ("data", "fewshot_data", "reference")
@@ -184,13 +154,32 @@ def _beside_text(value: Any, suite: Path) -> Any:
     return f"{file.resolve()}{colon}{rest}" if known and not Path(name).is_absolute() and file.exists() else value
 
 
+def locate(value: str) -> str | None:
+    """The absolute path of a file or folder, from the working directory; None where there is none."""
+    path = expanded(value)
+    return str(real(path)) if path.exists() else None
+
+
+def looks_like_path(value: str) -> bool:
+    """Whether a name is a file's: by its ending or its beginning."""
+    return kind_of(Path(value)) is not None or value.startswith((".", "~", "/"))
+
+
+def no_such_file(value: str) -> str:
+    """What is said where there is no such file or folder, with the nearest name."""
+    path = expanded(value)
+    folder = path.parent
+    near = did_you_mean(path.name, (path.name for path in folder.iterdir())) if folder.is_dir() else ""
+    hub = "" if looks_like_path(value) or value.endswith(TASK_SUFFIXES) else " A hub data set is written owner/name."
+    return f"no such file or folder '{value}' (looked for {path.absolute()}).{near}{hub}"
+
+
 def changed(
     plan: EvaluationPlan,
     *,
     data: Mapping[str, str] | None = None,
     fewshot_data: Mapping[str, str] | None = None,
     skip: Sequence[str] = (),
-    find: Finder | None = None,
     **settings: Any,
 ) -> tuple[EvaluationPlan, list[Mistake]]:
     """A plan with local files for its tasks, without some entries, and with settings for all entries.
@@ -200,7 +189,6 @@ def changed(
         data: file by task or entry name, see `TaskEntry.data`.
         fewshot_data: likewise, see `TaskEntry.fewshot_data`; needs `data` for the same task.
         skip: entries that are left out, by task or entry name; averages that need them go, too.
-        find: (the file's place, what to say where there is none); None: in the working directory.
         settings: fields of entries, such as `limit` (of texts: `max_documents`) or `apply_chat_template`, for every
             entry that has them and reads them; None leaves what is there.
 
@@ -210,7 +198,7 @@ def changed(
     mistakes: list[Mistake] = []
     files = {}
     for option, paths in (("data", data or {}), ("fewshot_data", fewshot_data or {})):
-        files[option] = _located(option, paths, plan, find or _in_the_working_directory, mistakes)
+        files[option] = _located(option, paths, plan, mistakes)
     for key in skip:
         mistakes += _unknown("skip", key, plan)
     values = {name: value for name, value in settings.items() if value is not None}
@@ -248,18 +236,16 @@ def _unknown(option: str, key: str, plan: EvaluationPlan) -> list[Mistake]:
     return [Mistake(path=(option,), text=f"{text}{', '.join(known)}.")]
 
 
-def _located(
-    option: str, files: Mapping[str, str], plan: EvaluationPlan, find: Finder, mistakes: list[Mistake]
-) -> dict[str, str]:
+def _located(option: str, files: Mapping[str, str], plan: EvaluationPlan, mistakes: list[Mistake]) -> dict[str, str]:
     """The places of files by task or entry."""
     located = {}
     for key, file in files.items():
         mistakes += _unknown(option, key, plan)
         if problem := _refusal(option, [entry for entry in plan.entries if key in _names(entry)]):
             mistakes.append(Mistake(path=(option, key), text=problem))
-        path, missing = find(file)
+        path = locate(file)
         if path is None:
-            mistakes.append(Mistake(path=(option, key), text=missing))
+            mistakes.append(Mistake(path=(option, key), text=no_such_file(file)))
         else:
             located[key] = path
     return located
@@ -284,11 +270,6 @@ def _refusal(option: str, entries: Sequence[Entry]) -> str:
     if isinstance(first, TaskEntry):
         return f"{first.task} shows no examples. Leave it out."
     return f"only tasks take another file, and this is a {first.kind} entry. Name the file in the entry itself."
-
-
-def _in_the_working_directory(file: str) -> tuple[str | None, str]:
-    path = expanded(file)
-    return (str(real(path)) if path.exists() else None), f"no such file: {file}."
 
 
 def _names(entry: Entry) -> list[str]:

@@ -78,9 +78,8 @@ from holdfast.evaluation.kinds import KINDS
 from holdfast.evaluation.kinds.code import CodeEntry
 from holdfast.evaluation.kinds.own import OwnEntry
 from holdfast.evaluation.kinds.task import CODE_FAMILIES
-from holdfast.evaluation.shipped import changed, read_suites
+from holdfast.evaluation.shipped import changed, locate, looks_like_path, no_such_file, read_suites
 from holdfast.support.own_code import is_reference, load_class
-from holdfast.support.paths import expanded, real
 
 _HUB_ID = re.compile(r"^[\w.-]+/[\w.-]+$")
 _KNOWN_SUITES = ("keep", "learn")
@@ -120,37 +119,33 @@ class SuiteSettings(PlanSettings):
 # ------------------------------------------------------------------------------------------------------------ parsing
 
 
-def parse_evaluation(config: Any, *, base_dir: str | Path | None = None) -> tuple[EvaluationPlan, list[str]]:
-    """Reads the value under `evaluation:`.
-
-    Args:
-        config: the mapping as YAML gives it; None is an empty plan.
-        base_dir: folder that relative paths start from (the config file's); the working directory is tried second.
+def parse_evaluation(config: Any) -> tuple[EvaluationPlan, list[str]]:
+    """Reads the value under `evaluation:`: the mapping as YAML gives it, whose paths are meant from the working
+    directory; None is an empty plan.
 
     Returns:
         The plan of all entries that are sound, and one sentence a problem. Nothing is raised: the caller collects the
         problems of its other sections first.
     """
-    plan, mistakes = decode_evaluation(config, base_dir=base_dir)
+    plan, mistakes = decode_evaluation(config)
     return plan, [dataclasses.replace(m, path=("evaluation", *m.path)).sentence() for m in mistakes]
 
 
-def decode_evaluation(config: Any, *, base_dir: str | Path | None = None) -> tuple[EvaluationPlan, list[Mistake]]:
+def decode_evaluation(config: Any) -> tuple[EvaluationPlan, list[Mistake]]:
     """`parse_evaluation` with mistakes whose paths start below `evaluation`."""
     if config is None:
         return EvaluationPlan(), []
     if not isinstance(config, Mapping):
         text = f"expected suites such as `keep:` with a list of entries, got {show(config)}."
         return EvaluationPlan(), [Mistake(path=(), text=text)]
-    base = Path(base_dir) if base_dir is not None else None
-    merged, mistakes = _with_suites(current_section(config), base)
+    merged, mistakes = _with_suites(current_section(config))
     known = {setting.name: setting for setting in settings_of(SuiteSettings)}
     settings, wrong = coerce_all(known, {key: value for key, value in merged.items() if key in known})
     mistakes += wrong
     entries: list[Entry] = []
     for suite in sorted(merged, key=lambda key: [*_KNOWN_SUITES, key].index(key)):
         if suite not in known:
-            entries += _suite(suite, merged[suite], base, known, mistakes)
+            entries += _suite(suite, merged[suite], known, mistakes)
     of_plan = {}
     for setting in settings_of(PlanSettings):
         if setting.name in settings:
@@ -163,12 +158,11 @@ def decode_evaluation(config: Any, *, base_dir: str | Path | None = None) -> tup
         fewshot_data=settings.get("fewshot_data"),
         skip=settings.get("skip", ()),
         limit=settings.get("limit"),
-        find=lambda file: (_locate(file, base), _missing(file, base)),
     )
     return plan, [*mistakes, *wrong, *_plan_mistakes(plan), *_along_mistakes(plan)]
 
 
-def _with_suites(config: dict[str, Any], base: Path | None) -> tuple[dict[str, Any], list[Mistake]]:
+def _with_suites(config: dict[str, Any]) -> tuple[dict[str, Any], list[Mistake]]:
     """The mapping with what its `suites` hold added; its own settings win."""
     [setting] = [setting for setting in settings_of(SuiteSettings) if setting.name == "suites"]
     values, mistakes = coerce_all({"suites": setting}, {"suites": config.pop("suites", None)})
@@ -176,23 +170,15 @@ def _with_suites(config: dict[str, Any], base: Path | None) -> tuple[dict[str, A
         return config, mistakes
     files = []
     for name in values["suites"]:
-        files.append((_locate(name, base) or name) if name.endswith(TASK_SUFFIXES) else name)
-    decided = [key for key, value in config.items() if not isinstance(value, (list, Mapping))]
-    added, problems = read_suites(files, decided=decided)
-    for key, value in added.items():
-        present = config.get(key)
-        if isinstance(value, list) and isinstance(present, list):
-            config[key] = [*present, *(entry for entry in value if entry not in present)]
-        elif isinstance(value, Mapping) and isinstance(present, Mapping):
-            config[key] = {**value, **present}
-        elif key not in config or (present is None and isinstance(value, (list, Mapping))):
-            config[key] = value  # a list whose entries are all commented out holds nothing
-    return config, [*mistakes, *(Mistake(path=("suites",), text=text) for text in problems)]
+        files.append((locate(name) or name) if name.endswith(TASK_SUFFIXES) else name)
+    decided = []
+    for key, value in config.items():
+        decided += [f"{key}.{title}" for title in value] if isinstance(value, Mapping) else [key]
+    merged, problems = read_suites(files, config, decided=decided)
+    return merged, [*mistakes, *(Mistake(path=("suites",), text=text) for text in problems)]
 
 
-def _suite(
-    suite: str, value: Any, base: Path | None, settings: Mapping[str, Any], mistakes: list[Mistake]
-) -> list[Entry]:
+def _suite(suite: str, value: Any, settings: Mapping[str, Any], mistakes: list[Mistake]) -> list[Entry]:
     """The entries of one key of the section that is no setting."""
     text = ""
     if isinstance(value, list):
@@ -200,7 +186,7 @@ def _suite(
         if near:
             text = f"unknown suite.{near} A suite of your own needs a name less like it."
             mistakes.append(Mistake(path=(suite,), text=text))
-        return _entries(suite, value, base, mistakes)
+        return _entries(suite, value, mistakes)
     if suite not in _KNOWN_SUITES:
         keys = [*_KNOWN_SUITES, *settings]
         text = f"unknown key.{did_you_mean(suite, keys)} Known: {', '.join(keys)}, or a suite (a list of entries)."
@@ -223,8 +209,8 @@ def _plan_mistakes(plan: EvaluationPlan) -> list[Mistake]:
             mistakes.append(Mistake(path=(entry.suite,), text=text))
         if entry.runs_code and not plan.allow_code_execution:
             text = (
-                f"'{entry.name}' runs programs that the model writes. Say `allow_code_execution: true` to run them in "
-                "the sandbox, or take it out (`skip`)."
+                f"'{entry.name}' runs programs that the model writes. Say `allow_code_execution: true` "
+                "(--allow_code_execution) to run them in the sandbox, or take it out (`skip`)."
             )
             mistakes.append(Mistake(path=(entry.suite,), text=text))
     return mistakes
@@ -297,15 +283,15 @@ def settings_of_kind(name: str) -> dict[str, Setting]:
     return {name: source, "name": name_setting, **settings}
 
 
-def _entries(suite: str, values: list[Any], base: Path | None, mistakes: list[Mistake]) -> list[Entry]:
+def _entries(suite: str, values: list[Any], mistakes: list[Mistake]) -> list[Entry]:
     entries: list[Entry] = []
     numbers: dict[str, int] = {}
     for number, value in enumerate(values):
-        entry, problems = _entry(suite, value, base)
+        entry, problems = _entry(suite, value)
         if entry is not None and entry.name in numbers:
             text = (
                 f"the name '{entry.name}' is taken by evaluation.{suite}[{numbers[entry.name]}]. Give one of the two "
-                "another `name:`."
+                "another `name:`, or measure their suites one after the other."
             )
             problems = [Mistake(path=(), text=text)]
         for problem in problems:
@@ -316,10 +302,10 @@ def _entries(suite: str, values: list[Any], base: Path | None, mistakes: list[Mi
     return entries
 
 
-def _entry(suite: str, value: Any, base: Path | None) -> tuple[Entry | None, list[Mistake]]:
+def _entry(suite: str, value: Any) -> tuple[Entry | None, list[Mistake]]:
     """The entry, None where there is a mistake."""
     if isinstance(value, str) and value.strip() and value.isprintable():
-        value = {value: None} if is_reference(value) else {_kind_of_string(value, base): value}
+        value = {value: None} if is_reference(value) else {_kind_of_string(value): value}
     if not isinstance(value, Mapping):
         text = (
             "expected a task name, a data file, or a mapping with `perplexity:`, `task:` or another of the kinds, got "
@@ -331,7 +317,7 @@ def _entry(suite: str, value: Any, base: Path | None) -> tuple[Entry | None, lis
         return None, [Mistake(path=(), text=_not_one_kind(value, keys))]
     [key] = keys
     if is_reference(key):
-        return _own(suite, key, value, base)
+        return _own(suite, key, value)
     kind, known = KINDS[key], settings_of_kind(key)
     fields, mistakes = coerce_all(known, value)
     if not mistakes:
@@ -339,10 +325,10 @@ def _entry(suite: str, value: Any, base: Path | None) -> tuple[Entry | None, lis
     source = fields.pop(key, None)
     if source is None:
         return None, mistakes
-    fields[kind.source] = _source(source, key, "split" in fields, base, mistakes)
+    fields[kind.source] = _source(source, key, "split" in fields, mistakes)
     for name in kind.file_settings:
         if fields.get(name) is not None:
-            fields[name] = _file(fields[name], name, base, mistakes)
+            fields[name] = _file(fields[name], name, mistakes)
     if mistakes:
         return None, mistakes
     is_file = kind.source == "data" or source.endswith(TASK_SUFFIXES)
@@ -368,16 +354,14 @@ def _not_one_kind(value: Mapping[Any, Any], keys: Sequence[str]) -> str:
     return text
 
 
-def _own(
-    suite: str, reference: str, value: Mapping[str, Any], base: Path | None
-) -> tuple[OwnEntry | None, list[Mistake]]:
+def _own(suite: str, reference: str, value: Mapping[str, Any]) -> tuple[OwnEntry | None, list[Mistake]]:
     """An entry of a user's own class."""
     settings = {setting.name: setting for setting in settings_of(OwnEntry) if setting.name == "name"}
     fields, mistakes = coerce_all(settings, {k: v for k, v in value.items() if k != reference}, also=[reference])
     file, _, name = reference.rpartition(":")
     own_settings = value[reference] or {}
     try:
-        cls = load_class(f"{_locate(file, base) or file}:{name}", base=OwnMeasure, group="holdfast.entries")
+        cls = load_class(f"{locate(file) or file}:{name}", base=OwnMeasure, group="holdfast.entries")
         if cls is None or not (dataclasses.is_dataclass(cls) and cls.metrics and cls.measure is not OwnMeasure.measure):
             expected = "a dataclass with a method measure, and metrics by name, as in `metrics = {'letters': True}`"
             raise ConfigError(f"expected {expected}, got {reference}")
@@ -398,12 +382,12 @@ def _own(
 # -------------------------------------------------------------------------------------------------------------- paths
 
 
-def _source(source: str, key: str, has_split: bool, base: Path | None, mistakes: list[Mistake]) -> str:
+def _source(source: str, key: str, has_split: bool, mistakes: list[Mistake]) -> str:
     """What an entry's own key names: the place of a file, the hub id or the task that it is taken for."""
-    path = _locate(source, base)
+    path = locate(source)
     if KINDS[key].source == "task":
         if source.endswith(TASK_SUFFIXES):
-            return _file(source, key, base, mistakes)
+            return _file(source, key, mistakes)
         if kind_of(Path(source)) is not None:
             text = (
                 f"expected the name of a task or a task YAML, got the data file '{source}'. Write `perplexity: "
@@ -413,9 +397,9 @@ def _source(source: str, key: str, has_split: bool, base: Path | None, mistakes:
         return source
     if path is not None:
         return path
-    is_hub_id = _HUB_ID.match(source) and not _looks_like_path(source)
+    is_hub_id = _HUB_ID.match(source) and not looks_like_path(source)
     if not is_hub_id or "split" not in settings_of_kind(key):
-        mistakes.append(Mistake(path=(key,), text=_missing(source, base)))
+        mistakes.append(Mistake(path=(key,), text=no_such_file(source)))
     elif not has_split:
         text = (
             f"'{source}' is no local file, so it is read as a hub data set, which needs `split:` (for example `split: "
@@ -425,43 +409,18 @@ def _source(source: str, key: str, has_split: bool, base: Path | None, mistakes:
     return source
 
 
-def _file(value: str, key: str, base: Path | None, mistakes: list[Mistake]) -> str:
-    path = _locate(value, base)
+def _file(value: str, key: str, mistakes: list[Mistake]) -> str:
+    path = locate(value)
     if path is None:
-        mistakes.append(Mistake(path=(key,), text=_missing(value, base)))
+        mistakes.append(Mistake(path=(key,), text=no_such_file(value)))
     return path or value
 
 
-def _kind_of_string(value: str, base: Path | None) -> str:
+def _kind_of_string(value: str) -> str:
     """A bare string is a data file where it is named like one or is one, and a task otherwise."""
     if value.endswith(TASK_SUFFIXES):
         return "task"
-    return "perplexity" if kind_of(Path(value)) is not None or _locate(value, base) is not None else "task"
-
-
-def _looks_like_path(value: str) -> bool:
-    return kind_of(Path(value)) is not None or value.startswith((".", "~", "/"))
-
-
-def _candidates(value: str, base: Path | None) -> list[Path]:
-    path = expanded(value)
-    return [path] if path.is_absolute() or base is None else list(dict.fromkeys([base / path, path]))
-
-
-def _locate(value: str, base: Path | None) -> str | None:
-    for path in _candidates(value, base):
-        if path.exists():
-            return str(real(path))
-    return None
-
-
-def _missing(value: str, base: Path | None) -> str:
-    candidates = _candidates(value, base)
-    paths = " and ".join(str(path.absolute()) for path in candidates)
-    folder = candidates[0].parent
-    near = did_you_mean(Path(value).name, (path.name for path in folder.iterdir())) if folder.is_dir() else ""
-    hub = "" if _looks_like_path(value) or value.endswith(TASK_SUFFIXES) else " A hub data set is written owner/name."
-    return f"no such file or folder '{value}' (looked for {paths}).{near}{hub}"
+    return "perplexity" if kind_of(Path(value)) is not None or locate(value) is not None else "task"
 
 
 def _stem(value: str) -> str:

@@ -10,6 +10,7 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from holdfast.data.layouts import Row
 from holdfast.data.overlap import content_of, contents_of, texts_of
 from holdfast.errors import UserError
 from holdfast.evaluation.entries import DataEntry, Entry
@@ -21,7 +22,7 @@ _MOST = 1_000_000
 
 
 def remarks_on_training_rows(
-    entries: Sequence[Entry], tokenizer: Any, training: Mapping[str, Iterable[Mapping[str, Any]]]
+    entries: Sequence[Entry], tokenizer: Any, training: Mapping[str, Iterable[Row]]
 ) -> list[str]:
     """Which rows of entries are trained on, and which are kept and learnt at once; a sentence each.
 
@@ -81,7 +82,7 @@ def _contents(entry: Entry, tokenizer: Any) -> list[set[int]]:
         return []
 
 
-def _forms(row: Mapping[str, Any]) -> set[int]:
+def _forms(row: Row) -> set[int]:
     """The contents of a question: its prompt (the longest text where no column is called so), with and without the
     right option."""
     prompt = row.get("prompt") or row.get("messages") or max(texts_of(row), key=len, default="")

@@ -265,7 +265,7 @@ class ProbedCheckpoint:
             label = change.label or f"noise, seed {change.seed}"
             if on_line and label not in seen:
                 seen.add(label)
-                yield label, dataclasses.replace(change, size=1.0)  # type: ignore[type-var]
+                yield label, dataclasses.replace(change, size=1.0)  # type: ignore[arg-type]
 
 
 class _Kept:

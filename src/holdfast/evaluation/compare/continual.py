@@ -124,6 +124,7 @@ def stage_matrix(
     complete = {key: evaluations for key, evaluations in entries.items() if len(evaluations) == len(folders)}
     joint = JointScores(folders, complete, resamples=resamples, seed=seed)
     scores_of_tasks: list[Scores] = []
+    draws_of_tasks: list[np.ndarray] = []
     broken = []
     for key in filter(complete.__contains__, tasks):
         name = entries[key][0].primary
@@ -135,35 +136,39 @@ def stage_matrix(
             continue
         if scores is None or not np.isfinite(scores.values).all():
             broken.append(f"{'/'.join(key)}: {failed or f'{name} is not finite.'}")
-            scores = _no_scores(entries[key], name, resamples)
+            known = entries[key][0].metrics[name]
+            scores_of_tasks.append(
+                Scores(
+                    values=np.full(len(folders), math.nan),
+                    influence={},
+                    n=known.n,
+                    smallest=known.n,
+                    unit=known.unit,
+                    higher_is_better=known.higher_is_better,
+                )
+            )
+            draws_of_tasks.append(np.full((resamples, len(folders)), math.nan))
+            continue
         scores_of_tasks.append(scores)
+        draws_of_tasks.append(joint.draws(key, name))
     if problems:
         raise DataError(*problems)
-    return replace(_matrix(scores_of_tasks, tasks, stages, confidence=confidence), failed=broken)
-
-
-def _no_scores(evaluations: Sequence[Evaluation], metric: str, resamples: int) -> Scores:
-    """A task of which nothing is known after any stage: draws go together over all of them."""
-    known, models = evaluations[0].metrics[metric], len(evaluations)
-    return Scores(
-        values=np.full(models, math.nan),
-        draws=np.full((resamples, models), math.nan),
-        n=known.n,
-        smallest=known.n,
-        unit=known.unit,
-        higher_is_better=known.higher_is_better,
-    )
+    return replace(_matrix(scores_of_tasks, draws_of_tasks, tasks, stages, confidence), failed=broken)
 
 
 def _matrix(
-    scores_of_tasks: Sequence[Scores], keys: Sequence[Key], stages: Sequence[str], *, confidence: float
+    scores_of_tasks: Sequence[Scores],
+    draws_of_tasks: Sequence[np.ndarray],
+    keys: Sequence[Key],
+    stages: Sequence[str],
+    confidence: float,
 ) -> StageMatrix:
     unit = _common_unit(scores_of_tasks, keys)
     columns, columns_of_draws = [], []
-    for of_task in scores_of_tasks:
+    for of_task, draws_of_task in zip(scores_of_tasks, draws_of_tasks, strict=True):
         sign = 1.0 if of_task.higher_is_better else -1.0
         columns.append(sign * of_task.values)
-        columns_of_draws.append(sign * of_task.draws)
+        columns_of_draws.append(sign * draws_of_task)
     scores, draws = np.stack(columns, axis=-1), np.stack(columns_of_draws, axis=-1)
     smallest = min(of_task.smallest for of_task in scores_of_tasks)
     n = sum(of_task.n for of_task in scores_of_tasks)

@@ -303,7 +303,7 @@ def compare_entries(
                 by_key[pair.key] = _compare_rows(joint, pair, notes, confidence=confidence, margins=margins)
             for c in by_key[pair.key] if family_wise == "max_t" else ():
                 if c.failed is None:
-                    influences[c.suite, c.name, c.metric] = joint.difference(pair.key, c.metric).influence
+                    influences[c.suite, c.name, c.metric] = joint.scores(pair.key, c.metric).influence
         except DataError as error:
             reason = str(error).removeprefix(f"{suite}/{name}: ")
             unmatched.append(Unmatched(suite=suite, name=name, why="refused", reason=reason))
@@ -342,24 +342,24 @@ def _compare_rows(
 
 def _compare_average(joint: JointScores, pair: EntryPair, *, confidence: float, margins: Margins | None) -> Comparison:
     metric = pair.before.primary
-    difference = joint.difference(pair.key, metric)
-    before, after = difference.values
-    influences = difference.influence.values()
+    scores = joint.scores(pair.key, metric)
+    before, after = scores.values.tolist()
+    influences = scores.influence.values()
     same = before == after and not any(influence.any() for influence in influences)
     test: Flips | Moments
-    if same and is_share(difference.unit, metric, (before,)):
+    if same and is_share(scores.unit, metric, (before,)):
         test = Flips(lost=0, gained=0, n=min(map(len, influences)))
     else:
         change = 0.0 if same else after - before
-        test = moments(change, difference.influence, scale=abs(before) + abs(after))
+        test = moments(change, scores.influence, scale=abs(before) + abs(after))
     return compared(
         test,
         pair.before,
         metric,
-        values=difference.values,
-        n=difference.n,
-        unit=difference.unit,
-        higher_is_better=difference.higher_is_better,
+        values=(before, after),
+        n=scores.n,
+        unit=scores.unit,
+        higher_is_better=scores.higher_is_better,
         confidence=confidence,
         margins=margins,
     )

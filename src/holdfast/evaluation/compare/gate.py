@@ -31,7 +31,7 @@ an entry that failed (a figure or a sample is NaN or infinite) it is "not finite
 models has "not measured": no gate lets these pass, strict or not.
 
 A rule says what fails. One that would fail a model for being better without limit (`drop < 1%`, `gain > 2pt`) is an
-acceptance rule and refused; of `rise` and `fall`, whose direction is the metric's affair, it is a note.
+acceptance rule and refused.
 """
 
 from __future__ import annotations
@@ -93,30 +93,16 @@ class Rule:
         """Whether a change is what the rule forbids."""
         return _OPERATORS[self.operator][0](change, self.threshold)
 
-    def fails_the_better(self, higher_is_better: bool) -> bool:
-        """Whether the rule fails a model that is better by any amount, given the metric's direction."""
-        worse = {"drop": True, "gain": False, "rise": not higher_is_better, "fall": higher_is_better}[self.direction]
-        return worse == (self.operator in ("<", "<="))
-
-    @property
-    def reversed_text(self) -> str:
-        """The rule with its operator the other way round."""
-        return self.text.replace(self.operator, self.operator.translate(str.maketrans("<>", "><")), 1)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Aim:
     """A rule and the entries that it speaks of."""
 
     rule: Rule
-    keys: list[Key]
-    """Entries that both models have."""
     metrics: dict[Key, str | None]
-    """The metric of each; None: whatever leads it."""
+    """Of the entries that both models have; None: whatever leads it."""
     missing: list[Key]
     """Entries that only one of the two models has."""
-    notes: list[str]
-    """What to know of the rule."""
 
 
 # ------------------------------------------------------------------------------------------------------------- reading
@@ -178,10 +164,11 @@ def _parse(text: str) -> Rule | str:
         threshold=threshold,
         unit="pt" if unit.lower() in _POINTS else unit,
     )
-    if direction in ("drop", "gain") and rule.fails_the_better(True):
+    if direction in ("drop", "gain") and (direction == "drop") == (sign in ("<", "<=")):
+        reversed_text = rule.text.replace(sign, sign.translate(str.maketrans("<>", "><")), 1)
         return (
             f"it says what is acceptable, but a rule says what FAILS: this one fails every model that is better. Write "
-            f"'{rule.reversed_text}'; for a model that is to get worse, say so with rise or fall"
+            f"'{reversed_text}'; for a model that is to get worse, say so with rise or fall"
         )
     return rule
 
@@ -221,8 +208,7 @@ def _bind(rule: Rule, matching: Matching) -> Aim | str:
             return "it speaks of what cannot be compared: " + " ".join(refused)
         candidates, chosen = _metrics(metric, {key: pairs[key] for key in both})
         if chosen or (missing and not both):
-            notes = _warnings(rule, chosen, pairs)
-            aim = Aim(rule=rule, keys=list(chosen), metrics=chosen, missing=missing, notes=notes)
+            aim = Aim(rule=rule, metrics=chosen, missing=missing)
             return _unit_problem(aim, pairs) or aim
         if candidates:
             reasons.append(f"'{metric}' is any of {', '.join(candidates)}: write one of them in full")
@@ -285,21 +271,6 @@ def _metrics(word: str | None, pairs: Mapping[Key, EntryPair]) -> tuple[list[str
     return list(candidates), chosen
 
 
-def _warnings(rule: Rule, chosen: Mapping[Key, str | None], pairs: Mapping[Key, EntryPair]) -> list[str]:
-    odd = []
-    for key, word in chosen.items():
-        before = pairs[key].before
-        metric = before.metrics.get(word or before.primary)
-        if metric is not None and rule.fails_the_better(metric.higher_is_better):
-            odd.append(key)
-    if not odd:
-        return []
-    return [
-        f"The rule '{rule.text}' fails models that are better on {named(odd)}: a rule says what fails. If it was to "
-        f"say what is acceptable, write '{rule.reversed_text}'."
-    ]
-
-
 def _unit_problem(aim: Aim, pairs: Mapping[Key, EntryPair]) -> str | None:
     wrong = []
     for key, word in aim.metrics.items():
@@ -351,8 +322,7 @@ def judge(aims: Sequence[Aim], compared: Compared) -> tuple[list[GateOutcome], D
     problems: list[str] = []
     for aim in aims:
         rule = aim.rule
-        for key in aim.keys:
-            metric = aim.metrics[key]
+        for key, metric in aim.metrics.items():
             c = leading.get(key) if metric is None else by_metric.get((key, metric))
             if c is None:
                 why = f"{'/'.join(key)}: {metric or 'its metric'} cannot be paired sample by sample."

@@ -8,7 +8,7 @@ name. An average over M members is, draw by draw,
 
 so members of one entry share its draws. The interval of A_k takes the expanded percentile levels (see `estimates`) of
 the member with the fewest samples, the widest. A difference of two models is the mean of its members' paired
-differences; its test adds up what each sample contributes to them (`Difference`).
+differences; its test adds up what each sample contributes to them.
 Not included: the choice of the members, which the interval takes as given.
 
 A metric that is no mean over samples (BLEU) has no draws, and neither has an average that it is a member of: nothing is
@@ -18,9 +18,9 @@ known of its spread.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -44,31 +44,14 @@ class Scores:
 
     values: np.ndarray
     """`[K]` float64."""
-    draws: np.ndarray
-    """`[B, K]` float64: the same from B joint bootstrap samples."""
+    influence: Influence
+    """What each sample contributes to the difference of the last model to the first, by entry."""
     n: int
     """Samples in all, those of every member of an average."""
     smallest: int
     """Samples of the entry that has the fewest."""
     unit: str
     higher_is_better: bool
-
-
-@dataclass(frozen=True, kw_only=True)
-class Difference:
-    """One metric of one entry, or of an average, of the last model against the first."""
-
-    values: tuple[float, float]
-    """Of the first and the last."""
-    influence: Influence
-    """What each sample contributes to the difference, by entry."""
-    n: int
-    """Samples in all, those of every member of an average."""
-    unit: str
-    higher_is_better: bool
-
-
-T = TypeVar("T", Scores, Difference)
 
 
 class JointScores:
@@ -132,82 +115,41 @@ class JointScores:
                     reasons.append(f"its member {'/'.join(member)}: {reason}")
         return " ".join(reasons) or None
 
-    def sums(self, key: Key) -> dict[str, np.ndarray]:
-        """`[B, 2K]` sums of joint bootstrap samples for each metric of the entry's sheet; kept once drawn.
-
-        Raises:
-            DataError: see `sheet`.
-        """
-        if key not in self._sums:
-            columns, seed = self.sheet(key).columns, entry_seed(self.seed, key)
-            self._sums[key] = joint_sums(columns, resamples=self.resamples, seed=seed) if columns else {}
-        return self._sums[key]
-
     def scores(self, key: Key, metric: str) -> Scores:
-        """One metric of an entry or an average, with its draws.
+        """One metric of an entry or an average.
 
         Raises:
             DataError: the rows do not fit together, the metric has no pairs, or an average's members differ between the
                 models.
         """
         if self.entries[key][0].kind == "average":
-            known, members, n = self._of_members(key, metric, self.scores)
-            values, draws, smallest = mean_of(members)
-            return Scores(
-                values=values,
-                draws=draws,
-                n=n,
-                smallest=smallest,
-                unit=known.unit,
-                higher_is_better=known.higher_is_better,
-            )
+            return self._mean(key, metric)
         sheet = self.sheet(key)
-        self._require(key, metric)
+        if metric not in sheet.figures:
+            raise DataError(f"{'/'.join(key)}: {metric} {sheet.left_out.get(metric, 'was not measured')}.")
         figure = sheet.figures[metric]
         return Scores(
             values=sheet.values(metric, sheet.columns[metric].sum(0)),
-            draws=sheet.values(metric, self.sums(key)[metric]),
+            influence={key: sheet.influence(metric)},
             n=sheet.n,
             smallest=sheet.n,
             unit=figure.unit,
             higher_is_better=figure.higher_is_better,
         )
 
-    def difference(self, key: Key, metric: str) -> Difference:
-        """One metric of an entry or an average, of the last model against the first; no draws are made.
+    def draws(self, key: Key, metric: str) -> np.ndarray:
+        """`[B, K]` float64: what `scores` gives, from B joint bootstrap samples; those of an entry are kept once drawn.
 
         Raises:
-            DataError: see `scores`.
+            DataError: as `scores`.
         """
         if self.entries[key][0].kind == "average":
-            known, members, n = self._of_members(key, metric, self.difference)
-            influence: dict[Any, Any] = {}
-            for member in members:
-                for entry, moves in member.influence.items():
-                    influence[entry] = influence.get(entry, 0.0) + moves / len(members)
-            before, after = zip(*(member.values for member in members), strict=True)
-            return Difference(
-                values=(float(np.mean(before)), float(np.mean(after))),
-                influence=influence,
-                n=n,
-                unit=known.unit,
-                higher_is_better=known.higher_is_better,
-            )
-        sheet = self.sheet(key)
-        self._require(key, metric)
-        figure, values = sheet.figures[metric], sheet.values(metric, sheet.columns[metric].sum(0))
-        return Difference(
-            values=(float(values[0]), float(values[-1])),
-            influence={key: sheet.influence(metric)},
-            n=sheet.n,
-            unit=figure.unit,
-            higher_is_better=figure.higher_is_better,
-        )
-
-    def _require(self, key: Key, metric: str) -> None:
-        sheet = self.sheet(key)
-        if metric not in sheet.figures:
-            raise DataError(f"{'/'.join(key)}: {metric} {sheet.left_out.get(metric, 'was not measured')}.")
+            _, members = self._known_members(key, metric)
+            return np.mean([self.draws((suite, name), of_member) for suite, name, of_member in members], axis=0)
+        if key not in self._sums:
+            columns, seed = self.sheet(key).columns, entry_seed(self.seed, key)
+            self._sums[key] = joint_sums(columns, resamples=self.resamples, seed=seed) if columns else {}
+        return self.sheet(key).values(metric, self._sums[key][metric])
 
     def _rows(self, key: Key) -> list[list[Any]]:
         """The K models' rows of one entry, joined."""
@@ -254,38 +196,37 @@ class JointScores:
             raise DataError(f"{what}: {metric} was not measured.")
         return known, members
 
-    def _of_members(self, key: Key, metric: str, of: Callable[[Key, str], T]) -> tuple[Metric, list[T], int]:
-        """The metric of an average, what `of` gives for each member, and the samples of all members."""
+    def _mean(self, key: Key, metric: str) -> Scores:
+        """An average: the mean of its members' scores."""
         known, members = self._known_members(key, metric)
         what = "/".join(key)
-        values: list[T] = []
+        scores: list[Scores] = []
         samples: dict[Key, int] = {}
-        for suite, name, member_metric in members:
+        influence: dict[Any, Any] = {}
+        for suite, name, of_member in members:
             if (suite, name) not in self.entries:
                 raise DataError(f"{what}: its member {suite}/{name} cannot be compared, so neither can the average.")
             try:
-                value = of((suite, name), member_metric)
+                member = self.scores((suite, name), of_member)
             except DataError as error:
                 raise DataError(f"{what}: its member cannot be compared, so neither can the average. {error}") from None
-            if value.higher_is_better != known.higher_is_better:
+            if member.higher_is_better != known.higher_is_better:
                 raise DataError(
                     f"{what}: an average of metrics of which some are better when higher and some when lower. Average "
                     f"them apart."
                 )
-            values.append(value)
-            samples[suite, name] = value.n
-        return known, values, sum(samples.values())
-
-
-def mean_of(scores: Sequence[Scores]) -> tuple[np.ndarray, np.ndarray, int]:
-    """Values `[K]` and draws `[B, K]` of the mean of several figures, and the samples of the one that has the fewest.
-
-    Args:
-        scores: at least one, from one `JointScores`.
-    """
-    values = np.mean([of_member.values for of_member in scores], axis=0)
-    draws = np.mean([of_member.draws for of_member in scores], axis=0)
-    return values, draws, min(of_member.smallest for of_member in scores)
+            scores.append(member)
+            samples[suite, name] = member.n
+            for entry, moves in member.influence.items():
+                influence[entry] = influence.get(entry, 0.0) + moves / len(members)
+        return Scores(
+            values=np.stack([member.values for member in scores], axis=-1).mean(-1),
+            influence=influence,
+            n=sum(samples.values()),
+            smallest=min(member.smallest for member in scores),
+            unit=known.unit,
+            higher_is_better=known.higher_is_better,
+        )
 
 
 def _members(average: Evaluation) -> list[tuple[str, str, str]]:

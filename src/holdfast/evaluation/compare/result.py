@@ -139,8 +139,6 @@ def compare_sides(sides: Sequence[Side], rules: Sequence[Rule], settings: Compar
     notes: list[str] = []
     for side in sides:
         notes += side.notes
-    for aim in aims:
-        notes += aim.notes
     return Result(
         sides=list(sides),
         settings=settings,

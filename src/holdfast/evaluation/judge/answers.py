@@ -8,19 +8,19 @@ AlpacaEval's own form, {"instruction", "output", "generator"}, is one of these.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
+from holdfast.data.layouts import Row
+from holdfast.data.sources import load_rows
 from holdfast.errors import DataError
-
-T = TypeVar("T")
 
 PROMPT_COLUMNS = ("instruction", "prompt", "question", "turns", "text")
 ANSWER_COLUMNS = ("output", "answer", "response", "completion", "generation")
 
 
-def prompt_of(row: Mapping[str, Any]) -> str | None:
+def prompt_of(row: Row) -> str | None:
     """The prompt of a row; None where it has none."""
     for column in PROMPT_COLUMNS:
         text = _turn(row.get(column), role="user")
@@ -33,7 +33,7 @@ def prompt_of(row: Mapping[str, Any]) -> str | None:
     return None
 
 
-def answer_of(row: Mapping[str, Any]) -> str | None:
+def answer_of(row: Row) -> str | None:
     """The answer of a row, which may be empty text; None where it has none."""
     for column in ANSWER_COLUMNS:
         text = _turn(row.get(column), role="assistant")
@@ -53,7 +53,9 @@ def read_prompts(path: str | Path, *, limit: int | None = None) -> list[str]:
         DataError: no such file, no rows, or rows without a prompt.
     """
     expected = f"a prompt in every row, in one of the columns {', '.join(PROMPT_COLUMNS)}"
-    return list(dict.fromkeys(_found_in(path, prompt_of, expected)))[:limit]
+    rows = [(prompt_of(row),) for row in load_rows(path, documents="line")]
+    _check_rows(path, rows, expected)
+    return list(dict.fromkeys(str(prompt) for (prompt,) in rows))[:limit]
 
 
 def read_answers(path: str | Path) -> dict[str, str]:
@@ -63,39 +65,22 @@ def read_answers(path: str | Path) -> dict[str, str]:
     Raises:
         DataError: no such file, no rows, or rows without a prompt or an answer.
     """
-
-    def both(row: Mapping[str, Any]) -> tuple[str, str] | None:
-        prompt, answer = prompt_of(row), answer_of(row)
-        return None if prompt is None or answer is None else (prompt, answer)
-
     expected = f"a prompt ({', '.join(PROMPT_COLUMNS)}) and an answer ({', '.join(ANSWER_COLUMNS)}) in every row"
+    rows = [(prompt_of(row), answer_of(row)) for row in load_rows(path, documents="line")]
+    _check_rows(path, rows, expected)
     answers: dict[str, str] = {}
-    for prompt, answer in _found_in(path, both, expected):
-        answers.setdefault(prompt, answer)
+    for prompt, answer in rows:
+        answers.setdefault(str(prompt), str(answer))
     return answers
 
 
-def _found_in(path: str | Path, find: Callable[[Mapping[str, Any]], T | None], expected: str) -> list[T]:
-    """What is found in each row of a file.
-
-    Raises:
-        DataError: no such file, or rows in which nothing is found.
-    """
-    from holdfast.data.sources import load_rows
-
-    values, bad = [], []
-    for number, row in enumerate(load_rows(path, documents="line"), 1):
-        value = find(row)
-        if value is None:
-            bad.append(number)
-        else:
-            values.append(value)
+def _check_rows(path: str | Path, rows: Sequence[tuple[str | None, ...]], expected: str) -> None:
+    bad = [number for number, row in enumerate(rows, 1) if None in row]
     if bad:
         raise DataError(
             f"{path}: expected {expected}; {len(bad)} rows lack one (the first is row {bad[0]}). Rename the column, or "
             "take these rows out."
         )
-    return values
 
 
 def answers_to(prompts: Sequence[str], answers: Mapping[str, str], name: str) -> list[str]:

@@ -14,6 +14,7 @@ and does not stop this one. How an endpoint is asked, and what it may refuse, is
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -40,27 +41,11 @@ class AnswerPair:
     candidate: str
     reference: str
 
-    @property
-    def doc(self) -> str:
-        """Hash of the instruction."""
-        return fingerprint(self.instruction, length=32)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Question:
-    """One order of one pair, as it is asked."""
-
-    key: str
-    doc: str
-    message: str
-
 
 @dataclass(frozen=True, kw_only=True)
 class PairResult:
     """One prompt with the judgements of both orders."""
 
-    doc: str
-    """Hash of the prompt, the key that comparisons join on."""
     status: str
     """"judged", "identical" (equal answers: a tie, not asked), "refused" or "failed" (in at least one order)."""
     length_candidate: int
@@ -99,12 +84,11 @@ class Judged:
     notes: list[str]
 
 
-def question(instruction: str, first: str, second: str, settings: JudgeSettings) -> Question:
-    """One request and its key."""
+def question(instruction: str, first: str, second: str, settings: JudgeSettings) -> tuple[str, str]:
+    """The key and the message of one request."""
+    parts = {"instruction": instruction, "first": first, "second": second}
     decides = {
-        "instruction": instruction,
-        "first": first,
-        "second": second,
+        **parts,
         "judge_model": settings.model,
         "template": TEMPLATE,
         "settings": {
@@ -114,36 +98,9 @@ def question(instruction: str, first: str, second: str, settings: JudgeSettings)
         },
         "rules": _RULES,
     }
-    parts = {"instruction": instruction, "first": first, "second": second}
     # in one pass, so that braces in an answer stay what they are
     message = re.sub(r"\{(instruction|first|second)\}", lambda match: parts[match.group(1)], TEMPLATE)
-    return Question(key=fingerprint(decides), doc=fingerprint(instruction, length=32), message=message)
-
-
-def questions_of(pairs: Sequence[AnswerPair], settings: JudgeSettings) -> list[tuple[Question, Question] | None]:
-    """For each pair the question with the candidate first and the one with the reference first; None where the answers
-    are equal."""
-    questions: list[tuple[Question, Question] | None] = []
-    for pair in pairs:
-        if pair.candidate == pair.reference:
-            questions.append(None)
-            continue
-        candidate_first = question(pair.instruction, pair.candidate, pair.reference, settings)
-        reference_first = question(pair.instruction, pair.reference, pair.candidate, settings)
-        questions.append((candidate_first, reference_first))
-    return questions
-
-
-def missing_questions(
-    questions: Sequence[tuple[Question, Question] | None], kept: Mapping[str, Mapping[str, Any]]
-) -> list[Question]:
-    """What has no verdict yet, each question once: failed ones are asked again."""
-    missing: dict[str, Question] = {}
-    for both in questions:
-        for order in both or ():
-            if not _is_sound(kept.get(order.key, {})):
-                missing[order.key] = order
-    return list(missing.values())
+    return fingerprint(decides), message
 
 
 def _is_sound(row: Mapping[str, Any]) -> bool:
@@ -174,22 +131,51 @@ def judge_pairs(
         HoldfastError: nobody answers there, or the account has no credit left.
         RunFolderError, StorageError: the folder cannot be written. What was judged before is kept in all cases.
     """
-    questions = questions_of(pairs, settings)
+    keys: list[list[str]] = []  # of both orders of every pair; none where the answers are equal
+    messages: dict[str, str] = {}
+    for pair in pairs:
+        keys.append([])
+        if pair.candidate == pair.reference:
+            continue
+        for first, second in ((pair.candidate, pair.reference), (pair.reference, pair.candidate)):
+            key, messages[key] = question(pair.instruction, first, second, settings)
+            keys[-1].append(key)
     notes: list[str] = []
     with Ledger(Path(folder) / JUDGEMENTS) as ledger:
-        missing = missing_questions(questions, ledger.rows)
+        missing = {}
+        for key, message in messages.items():
+            if not _is_sound(ledger.rows.get(key, {})):  # failed ones are asked again
+                missing[key] = message
         if missing:
             notes += run(_ask_all(missing, settings, endpoint, ledger, progress or (lambda done, total: None)))
-        rows_by_question = dict(ledger.rows)
-    results, rows_by_key = [], {}
-    for pair, questions_of_pair in zip(pairs, questions, strict=True):
-        rows = [rows_by_question.get(question.key) for question in questions_of_pair or ()]
-        for row in rows:
-            if row is not None:
-                rows_by_key[row["key"]] = row
-        candidate_first, reference_first = rows or (None, None)
+        rows = {key: ledger.rows[key] for key in messages}
+    results = []
+    for pair, of_pair in zip(pairs, keys, strict=True):
+        candidate_first, reference_first = [rows[key] for key in of_pair] or (None, None)
         results.append(pair_result(pair, candidate_first=candidate_first, reference_first=reference_first))
-    return _summary(results, list(rows_by_key.values()), questions, asked=len(missing), notes=notes)
+    outcomes = [row["outcome"] for row in rows.values()]
+    judged = outcomes.count("judged")
+    by_letter = judged - sum(row.get("source") == "logprobs" for row in rows.values())
+    if by_letter > 0:
+        notes.append(
+            f"{by_letter} of {judged} verdicts came without log-probabilities and count as 0 or 1 (a tie as 0.5), "
+            "which is coarser: the win rate needs more prompts for the same interval."
+        )
+    cut = sum(row["outcome"] == "refused" and row.get("finish_reason") == "length" for row in rows.values())
+    if cut:
+        notes.append(
+            f"{cut} replies were cut at max_tokens before a verdict; if the judge reasons first, raise max_tokens "
+            f"(cut ones count as refused)."
+        )
+    return Judged(
+        pairs=results,
+        questions=len(messages),
+        asked=len(missing),
+        judged=judged,
+        refused=outcomes.count("refused"),
+        failed=outcomes.count("failed"),
+        notes=notes,
+    )
 
 
 def pair_result(
@@ -210,7 +196,6 @@ def pair_result(
         status = "failed" if "failed" in outcomes else "refused" if "refused" in outcomes else "judged"
         first, second = (judgement.get("p_first") for judgement in judgements)
     return PairResult(
-        doc=pair.doc,
         status=status,
         length_candidate=len(pair.candidate),
         length_reference=len(pair.reference),
@@ -219,53 +204,17 @@ def pair_result(
     )
 
 
-def _summary(
-    results: list[PairResult],
-    rows: Sequence[Mapping[str, Any]],
-    questions: Sequence[tuple[Question, Question] | None],
-    *,
-    asked: int,
-    notes: list[str],
-) -> Judged:
-    outcomes = [row["outcome"] for row in rows]
-    judged = outcomes.count("judged")
-    by_letter = judged - sum(row.get("source") == "logprobs" for row in rows)
-    if by_letter > 0:
-        notes.append(
-            f"{by_letter} of {judged} verdicts came without log-probabilities and count as 0 or 1 (a tie as 0.5), "
-            "which is coarser: the win rate needs more prompts for the same interval."
-        )
-    cut = sum(row["outcome"] == "refused" and row.get("finish_reason") == "length" for row in rows)
-    if cut:
-        notes.append(
-            f"{cut} replies were cut at max_tokens before a verdict; if the judge reasons first, raise max_tokens "
-            f"(cut ones count as refused)."
-        )
-    keys: set[str] = set()
-    for both in questions:
-        keys.update(question.key for question in both or ())
-    return Judged(
-        pairs=results,
-        questions=len(keys),
-        asked=asked,
-        judged=judged,
-        refused=outcomes.count("refused"),
-        failed=outcomes.count("failed"),
-        notes=notes,
-    )
-
-
 # ------------------------------------------------------------------------------------------------------------- asking
 
 
 async def _ask_all(
-    questions: Sequence[Question],
+    messages: Mapping[str, str],
     settings: JudgeSettings,
     endpoint: Endpoint,
     ledger: Ledger,
     progress: Callable[[int, int], None],
 ) -> list[str]:
-    """Asks all, adds every answer to the ledger the moment it is there, and returns the client's notes."""
+    """Asks all messages, adds every answer to the ledger the moment it is there, and returns the client's notes."""
     parameters = {
         "max_tokens": settings.max_tokens,
         "temperature": TEMPERATURE,
@@ -273,18 +222,17 @@ async def _ask_all(
         "top_logprobs": settings.top_logprobs,
     }
     done = 0
-    progress(done, len(questions))
+    progress(done, len(messages))
     async with Client(endpoint, model=settings.model, parameters=parameters, options=OPTIONS) as client:
 
-        async def work(asked: Question) -> None:
+        async def work(key: str) -> None:
             nonlocal done
-            answer = await client.ask(asked.message, read_verdict)
-            identity = {"key": asked.key, "doc": asked.doc, "judge_model": settings.model}
-            ledger.add([{**identity, **_row(answer, client)}])
+            answer = await client.ask(messages[key], read_verdict)
+            ledger.add([{"key": key, "judge_model": settings.model, **_row(answer, client)}])
             done += 1
-            progress(done, len(questions))
+            progress(done, len(messages))
 
-        await work_through(questions, work, workers=min(endpoint.workers, len(questions)))
+        await work_through(list(messages), work, workers=min(endpoint.workers, len(messages)))
     return client.notes
 
 
@@ -294,13 +242,8 @@ def _row(answer: Answer[Verdict], client: Client) -> dict[str, Any]:
     if verdict is None:
         return {"outcome": "failed", "error": answer.error, "attempts": answer.attempts}
     return {
-        "outcome": verdict.outcome,
-        "p_first": verdict.p_first,
-        "letter": verdict.letter,
-        "source": verdict.source,
-        "mass": verdict.mass,
+        **dataclasses.asdict(verdict),
         "reply": client.clean(verdict.reply, 500),
-        "finish_reason": verdict.finish_reason,
         "prompt_tokens": answer.prompt_tokens,
         "completion_tokens": answer.completion_tokens,
         "attempts": answer.attempts,

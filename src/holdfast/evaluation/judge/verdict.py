@@ -119,35 +119,35 @@ def _masses(logprobs: Any, letter: str) -> tuple[float, float] | None:
             letters have more than all of the probability.
     """
     tokens = logprobs.get("content") if isinstance(logprobs, Mapping) else None
-    if not isinstance(tokens, list):
-        return None
-    for token in reversed(tokens):  # from the end: reasoning may come before the verdict and name letters too
-        if not isinstance(token, Mapping) or _bare(token.get("token")) != letter:
-            continue
-        alternatives = token.get("top_logprobs")
-        if not isinstance(alternatives, list) or not alternatives:
-            return None
-        entries = []
-        for entry in (token, *alternatives):
-            if isinstance(entry, Mapping) and isinstance(entry.get("token"), str):
-                entries.append(entry)
-        of_letters: dict[str, Any] = {}
-        for entry in entries:
-            text, logprob = entry["token"], entry.get("logprob")
-            if logprob is not None and not _is_log_probability(logprob):
-                raise MalformedReply(f"expected log-probabilities of at most 0, got {text[:20]!r}: {logprob!r:.40}")
-            if _bare(text) in (FIRST, SECOND):
-                of_letters[text] = logprob
-        if None in of_letters.values():
-            return None
-        sums = {FIRST: 0.0, SECOND: 0.0}
-        for text, logprob in of_letters.items():
-            sums[_bare(text)] += math.exp(logprob)
-        both = sums[FIRST] + sums[SECOND]
-        if both > 1 + 2 * len(entries) * LARGEST:
-            raise MalformedReply(f"expected probabilities of both letters of at most 1 together, got {both:.3g}")
-        return (sums[FIRST], sums[SECOND]) if both > 0 else None
+    # from the end: reasoning may come before the verdict and name letters too
+    for token in reversed(tokens) if isinstance(tokens, list) else ():
+        if isinstance(token, Mapping) and _bare(token.get("token")) == letter:
+            return _masses_at(token)
     return None
+
+
+def _masses_at(token: Mapping[str, Any]) -> tuple[float, float] | None:
+    alternatives = token.get("top_logprobs")
+    if not isinstance(alternatives, list) or not alternatives:
+        return None
+    of_letters: dict[str, Any] = {}
+    for entry in (token, *alternatives):
+        if not isinstance(entry, Mapping) or not isinstance(entry.get("token"), str):
+            continue
+        text, logprob = entry["token"], entry.get("logprob")
+        if logprob is not None and not _is_log_probability(logprob):
+            raise MalformedReply(f"expected log-probabilities of at most 0, got {text[:20]!r}: {logprob!r:.40}")
+        if _bare(text) in (FIRST, SECOND):
+            of_letters[text] = logprob
+    if None in of_letters.values():
+        return None
+    sums = {FIRST: 0.0, SECOND: 0.0}
+    for text, logprob in of_letters.items():
+        sums[_bare(text)] += math.exp(logprob)
+    both = sums[FIRST] + sums[SECOND]
+    if both > 1 + 2 * (1 + len(alternatives)) * LARGEST:
+        raise MalformedReply(f"expected probabilities of both letters of at most 1 together, got {both:.3g}")
+    return (sums[FIRST], sums[SECOND]) if both > 0 else None
 
 
 def _is_log_probability(value: Any) -> bool:

@@ -10,16 +10,16 @@ over texts. Source: the in-domain measure of the overtraining study (Overtrained
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 from holdfast.config.declare import Meta
+from holdfast.data.layouts import Row
 from holdfast.errors import DataError
 from holdfast.evaluation.entries import DataEntry, Options, Template, Word, are_options
 from holdfast.evaluation.measures import Outcome, Subject
 from holdfast.evaluation.text.documents import border_ids
-from holdfast.evaluation.text.question_files import fill_template, question_rows, refuse_images
+from holdfast.evaluation.text.question_files import RowMistakes, fill_template, question_rows, refuse_images, shown
 from holdfast.support.files import fingerprint
 
 
@@ -97,37 +97,28 @@ def read_classes(entry: ClassificationEntry) -> list[Labelled]:
             f"with `label`."
         )
     refuse_images(entry, rows, [entry.prompt])
-    texts, unknown = [], []
+    mistakes = RowMistakes(entry.data)
+    texts = []
     for number, row in enumerate(rows):
-        options = list(entry.options) if column is None else _options_of_row(row[column], entry, number)
+        options = list(entry.options) if column is None else row[column]
+        if not are_options(options):
+            mistakes.add(f"at least two different texts in the column '{column}'", row=number, got=shown(options))
+            continue
         classes = entry.labels or tuple(map(str, range(len(options))))
-        prompt = fill_template(entry, entry.prompt, row, number)
         label = _label(row, entry.label, classes)
         if label in classes:
+            prompt = fill_template(entry, entry.prompt, row, number)
             texts.append(Labelled(prompt=prompt, options=options, gold=classes.index(label)))
         else:
-            unknown.append((number, label, classes))
-    if unknown:
-        number, label, classes = unknown[0]
-        raise DataError(
-            f"{len(unknown)} of {len(rows)} rows of {entry.data} have a label that is no class (row {number}: "
-            f"{label!r}; expected {', '.join(classes)}). Write `options` as a mapping from label to text."
-        )
+            expected = f"a label that is a class ({', '.join(classes)}; `options` may be a mapping from label to text)"
+            mistakes.add(expected, row=number, got=repr(label))
+    mistakes.check()
     return texts
 
 
-def _label(row: Mapping[str, Any], column: str, classes: tuple[str, ...]) -> str:
+def _label(row: Row, column: str, classes: tuple[str, ...]) -> str:
     """A row's label as text; whole numbers and truth values as the number that they are."""
     label = row[column]
     if isinstance(label, (bool, float)) and str(label) not in classes and float(label).is_integer():
         label = int(label)
     return str(label)
-
-
-def _options_of_row(value: Any, entry: ClassificationEntry, number: int) -> list[str]:
-    if isinstance(value, list) and are_options(value):
-        return value
-    raise DataError(
-        f"{entry.data}, row {number}: expected at least two different texts in the column '{entry.options}', got "
-        f"{value!r}."
-    )

@@ -28,6 +28,7 @@ from typing import Any
 from holdfast.errors import ConfigError, DataError
 from holdfast.evaluation.kinds.task import CODE_FAMILIES, TaskEntry
 from holdfast.evaluation.measures import Outcome, Subject
+from holdfast.evaluation.text.documents import chat_prompt
 from holdfast.support.files import fingerprint
 
 Problem = Mapping[str, Any]
@@ -101,8 +102,8 @@ class CodeEntry(TaskEntry):
         """Finds out without a model whether the entry can run.
 
         Raises:
-            ConfigError: this machine cannot run programs safely, or there is no chat template. DataError: as
-                `read_problems`.
+            ConfigError: this machine cannot run programs safely. DataError: as `read_problems`. ModelError: there is no
+                chat template.
         """
         from holdfast.evaluation.code.sandbox import require_sandbox
 
@@ -205,11 +206,6 @@ class CodeEntry(TaskEntry):
         self, tokenizer: Any, problems: Sequence[Problem], examples: Sequence[Problem], *, seed: int
     ) -> list[str]:
         if self.is_instruct:
-            if self.apply_chat_template and not getattr(tokenizer, "chat_template", None):
-                raise ConfigError(
-                    f"'{self.name}' asks for the chat template, but the tokenizer has none. Set `apply_chat_template: "
-                    f"false`."
-                )
             return [self._request(tokenizer, problem) for problem in problems]
         if self.task == "mbpp":
             solved = [f"{_mbpp_text(example)}{example['code']}\n[DONE]\n\n" for example in examples]
@@ -244,8 +240,7 @@ class CodeEntry(TaskEntry):
             )
             begun = "Here is the solution:\n```python\n"
         if self.apply_chat_template:
-            messages = [{"role": "user", "content": request}]
-            request = str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
+            request = chat_prompt([{"role": "user", "content": request}], tokenizer)
         return request + begun
 
 
@@ -300,7 +295,7 @@ def _question(problem: Problem) -> str:
     return str(problem.get("text") or problem["prompt"])
 
 
-def _mbpp_text(problem: Mapping[str, Any]) -> str:
+def _mbpp_text(problem: Problem) -> str:
     tests = "\n".join(problem["test_list"][:3])
     return (
         f"You are an expert Python programmer, and here is your task: {problem['text']} Your code should pass "

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 from holdfast.config.declare import Meta
+from holdfast.data.layouts import Row
 from holdfast.errors import DataError
 from holdfast.evaluation.entries import DataEntry
 from holdfast.evaluation.measures import Outcome, Subject
@@ -159,7 +160,7 @@ def read_instructions(entry: InstructionsEntry, tokenizer: Any) -> list[Prompt]:
     return prompts
 
 
-def _messages(row: Mapping[str, Any], number: int, mistakes: RowMistakes) -> list[dict[str, Any]] | None:
+def _messages(row: Row, number: int, mistakes: RowMistakes) -> list[dict[str, Any]] | None:
     prompt, messages = row.get("prompt"), row.get("messages")
     if isinstance(prompt, str) and prompt.strip():
         return [{"role": "user", "content": prompt}]
@@ -178,7 +179,7 @@ def _is_message(value: Any) -> bool:
     return isinstance(value, Mapping) and bool(value.get("role")) and bool(value.get("content"))
 
 
-def _arguments(row: Mapping[str, Any], number: int, mistakes: RowMistakes) -> list[dict[str, Any]] | None:
+def _arguments(row: Row, number: int, mistakes: RowMistakes) -> list[dict[str, Any]] | None:
     """Of every instruction of a row, without those that are null; None where something is wrong."""
     ids, kwargs = row["instruction_id_list"], row["kwargs"]
     if not isinstance(ids, list) or not ids or not all(isinstance(id_, str) for id_ in ids):

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.evaluation.entries import Processor
+from holdfast.evaluation.images import ImageQuestion
 from holdfast.evaluation.measures import Outcome, Subject
 from holdfast.evaluation.text.documents import border_ids
 from holdfast.evaluation.text.questions import QuestionsEntry, by_cluster, groups_of, read_questions
@@ -44,14 +45,14 @@ class MultipleChoiceEntry(QuestionsEntry):
 
     def measure(self, on: Subject) -> Outcome:
         """See `Entry.measure`."""
-        from holdfast.evaluation.text.options import ACCURACY, ImageOptions, score_options
+        from holdfast.evaluation.text.options import ACCURACY, score_options
         from holdfast.statistics.estimates import TEXT_FIGURES
 
         questions = read_questions(self, on.tokenizer, on.processor)
         requests: list[Any] = []
         for question in questions:
             if question.images is not None:
-                requests.append(ImageOptions.of(question.images, question.options, on))
+                requests.append(ImageQuestion.of(question.images, question.options, on))
                 continue
             texts = [border_ids(question.prompt, text, on.tokenizer, chat=question.chat) for text in question.options]
             requests.append(texts)

@@ -16,12 +16,12 @@ What is not done: few-shot examples (they can stand in the template or the promp
 from __future__ import annotations
 
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from holdfast.data.layouts import Row
 from holdfast.evaluation.entries import DataEntry, Processor, Template, template_fields
-from holdfast.evaluation.eval_mode import evaluation_mode
 from holdfast.evaluation.measures import Outcome, Subject
 from holdfast.evaluation.text.documents import prompt_ids
 from holdfast.evaluation.text.question_files import fill_template
@@ -55,7 +55,7 @@ class LettersEntry(QuestionsEntry):
             "Without them nothing says what the letters mean."
         ]
 
-    def text_of(self, row: Mapping[str, Any], number: int) -> str:
+    def text_of(self, row: Row, number: int) -> str:
         """The question with its options and their letters."""
         return fill_template(self, self.prompt, lettered_row(row), number)
 
@@ -75,8 +75,7 @@ class LettersEntry(QuestionsEntry):
         for question in questions:
             contexts.append(question.images or prompt_ids(question.prompt, on.tokenizer, chat=question.chat))
         length, _ = resolve_window(on.model)
-        with evaluation_mode(on.model):
-            answers = distributions(on, contexts, options, length=length)
+        answers = distributions(on, contexts, options, length=length)
         rows = []
         for question, answer in zip(questions, answers, strict=True):
             columns = answered(answer, question.gold)
@@ -89,7 +88,7 @@ class LettersEntry(QuestionsEntry):
         return Outcome(rows=rows, figures=figures, settings={"subtasks": groups_of(questions)})
 
 
-def lettered_row(row: Mapping[str, Any]) -> dict[str, Any]:
+def lettered_row(row: Row) -> dict[str, Any]:
     """A row whose options (texts, at most 26) are lines with letters."""
     lines = []
     for letter, option in zip(LETTERS, row["options"], strict=False):
@@ -97,7 +96,7 @@ def lettered_row(row: Mapping[str, Any]) -> dict[str, Any]:
     return {**row, "options": "\n".join(lines)}
 
 
-def lettered_prompt(row: Mapping[str, Any], template: str = LETTERED_PROMPT) -> str:
+def lettered_prompt(row: Row, template: str = LETTERED_PROMPT) -> str:
     """The question of a row as it is asked.
 
     Args:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from holdfast.config.declare import Meta, settings_of
+from holdfast.config.declare import Meta
 from holdfast.errors import ConfigError, DataError, HoldfastError
 from holdfast.evaluation.entries import DataEntry, Word, WordOrNone
 from holdfast.evaluation.judge.answers import answers_to, read_answers, read_prompts
@@ -188,8 +188,7 @@ class WinRateEntry(DataEntry, ReplySettings):
         if all(pair.candidate == pair.reference for pair in pairs):
             return _unjudged(pairs), []
         assert on.verdicts is not None, "who measures the entry keeps its verdicts"
-        how_to_reply = {setting.name: getattr(self, setting.name) for setting in settings_of(ReplySettings)}
-        settings = JudgeSettings(model=self.judge_model, **how_to_reply)
+        settings = JudgeSettings(model=self.judge_model, max_tokens=self.max_tokens, top_logprobs=self.top_logprobs)
         variable, key, _ = find_key(self.base_url, self.api_key_env)
         endpoint = Endpoint(base_url=self.base_url, api_key=key, key_variable=variable)
         with wait_for_lock(on.verdicts):  # of runs side by side one asks, and the others find what they have in common

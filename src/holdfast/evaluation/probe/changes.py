@@ -21,7 +21,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -65,32 +65,6 @@ class Material:
     """Standard deviations by parameter, for noise."""
     others: Mapping[str, Any] | None = None
     """Weights that steps go towards, by label: a folder or an open source."""
-
-
-class Change(Protocol):
-    """One change."""
-
-    kind: ClassVar[str]
-    """One of `records.probe.KINDS`."""
-
-    @property
-    def size(self) -> float:
-        """Gamma, bits, pruned share, or share of the way."""
-
-    @property
-    def label(self) -> str:
-        """What it is called without its size and seed: "int4", the model that a step goes towards."""
-
-    @property
-    def seed(self) -> int | None:
-        """Of noise."""
-
-    @property
-    def name(self) -> str:
-        """A folder's name, one of its own for each change of a probe."""
-
-    def on(self, model: nn.Module, material: Material) -> contextlib.AbstractContextManager[Any]:
-        """The model changed inside the `with` block, its weights bit for bit as before after it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,6 +144,12 @@ class Toward:
             lerp_(model, material.others[self.label], self.size)
             with overflow_shown(model, self.size):
                 yield
+
+
+Change = Noise | Quantize | Prune | Toward
+"""One change: its kind (of `records.probe.KINDS`), size (gamma, bits, pruned share or share of the way), label without
+size and seed, seed of noise, and `name`, that of a folder. `on` gives a block in which the model is changed; after it
+its weights are bit for bit as before."""
 
 
 # ------------------------------------------------------------------------------------------------------------- in place

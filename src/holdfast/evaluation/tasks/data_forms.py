@@ -17,13 +17,15 @@ hub's own form stay as they are.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from holdfast.data.layouts import Row
 from holdfast.errors import DataError
 
-Row = Mapping[str, Any]
+Questions = list[dict[str, Any]]
+"""Rows as the harness reads them."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,7 @@ class Form:
     name: str
     tasks: str
     """Regular expression that task names match whole."""
-    convert: Callable[[Row], list[dict[str, Any]]]
+    convert: Callable[[Row], Questions]
     """One row as the rows that the harness reads; raises ValueError with the reason where it cannot."""
     has: tuple[str, ...]
     """Columns that are there."""
@@ -60,7 +62,7 @@ def convert(rows: Any, task: str, place: str) -> tuple[Any, str | None]:
     form = forms[0]
     import datasets
 
-    converted: list[dict[str, Any]] = []
+    converted: Questions = []
     for number, row in enumerate(rows):
         try:
             converted += form.convert(row)
@@ -101,7 +103,7 @@ def _fits(form: Form, columns: Sequence[str]) -> bool:
     return all(name in columns for name in form.has) and not any(name in columns for name in form.lacks)
 
 
-def _boolq(row: Row) -> list[dict[str, Any]]:
+def _boolq(row: Row) -> Questions:
     answer = row["answer"]
     if isinstance(answer, str):
         answer = {"true": True, "false": False, "yes": True, "no": False}.get(answer.strip().lower())
@@ -110,7 +112,7 @@ def _boolq(row: Row) -> list[dict[str, Any]]:
     return [{**row, "label": int(answer)}]
 
 
-def _truthfulqa(row: Row) -> list[dict[str, Any]]:
+def _truthfulqa(row: Row) -> Questions:
     """The multiple-choice targets as the release's own evaluation forms them: MC1 the best answer against all wrong
     ones, MC2 all against all."""
     right, wrong = (_split_answers(row[name]) for name in ("Correct Answers", "Incorrect Answers"))
@@ -131,12 +133,12 @@ def _sentence(text: str) -> str:
     return text if text.endswith(".") else f"{text}."
 
 
-def _math(row: Row) -> list[dict[str, Any]]:
+def _math(row: Row) -> Questions:
     """The seven data sets of the hub are the release's types: "Counting & Probability" is counting_and_probability."""
     return [{**row, "subject": str(row["type"]).lower().replace("&", "and").replace(" ", "_")}]
 
 
-def _quality(row: Row) -> list[dict[str, Any]]:
+def _quality(row: Row) -> Questions:
     """Questions of one article; the release counts options from 1. Questions without a published answer are left
     out."""
     questions = []
@@ -154,11 +156,11 @@ def _quality(row: Row) -> list[dict[str, Any]]:
     return questions
 
 
-def _mmlu(row: Row) -> list[dict[str, Any]]:
+def _mmlu(row: Row) -> Questions:
     return [{**row, "subject": row["subject_dir"]}]
 
 
-def _mbpp(row: Row) -> list[dict[str, Any]]:
+def _mbpp(row: Row) -> Questions:
     return [{**row, "text": row["prompt"]}]
 
 

@@ -41,6 +41,11 @@ from holdfast.support.files import fingerprint, read_object, write_json
 if TYPE_CHECKING:
     from holdfast.evaluation.kinds.task import TaskEntry
 
+Config = dict[str, Any]
+"""Of a task, as the harness reads it."""
+Tasks = dict[str, Any]
+"""The harness's task objects by name."""
+
 _TEMPLATES = ("doc_to_text", "doc_to_target", "doc_to_choice")
 
 
@@ -82,7 +87,7 @@ def check_name(entry: TaskEntry) -> None:
         _in_the_harness(entry.task)
 
 
-def _find_configs(entry: TaskEntry) -> list[dict[str, Any]]:
+def _find_configs(entry: TaskEntry) -> list[Config]:
     """The harness configurations behind an entry: one for a task, one a subtask for a group or tag."""
     from lm_eval.tasks._yaml_loader import load_yaml
 
@@ -116,7 +121,7 @@ def own_benchmarks() -> dict[str, str]:
     return {path.stem: str(path) for path in sorted((Path(__file__).parent / "benchmarks").glob("*.yaml"))}
 
 
-def _loaded(name: str, file: str) -> dict[str, Any]:
+def _loaded(name: str, file: str) -> Config:
     from lm_eval.tasks._yaml_loader import load_yaml
 
     try:
@@ -129,7 +134,7 @@ def _loaded(name: str, file: str) -> dict[str, Any]:
         ) from error
 
 
-def _registered(name: str, overrides: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _registered(name: str, overrides: Config) -> Iterator[Config]:
     file = _in_the_harness(name)
     if isinstance(file, list):
         for child in file:
@@ -155,7 +160,7 @@ def _in_the_harness(name: str) -> str | list[str]:
     return known[name]
 
 
-def _members(config: Mapping[str, Any], overrides: Mapping[str, Any], *, name: str) -> Iterator[dict[str, Any]]:
+def _members(config: Config, overrides: Config, *, name: str) -> Iterator[Config]:
     """Subtasks of a group, with the group's defaults and then the caller's on top, as the harness merges them."""
     from lm_eval.tasks._factory import GROUP_FIELD_NAMES
 
@@ -175,7 +180,7 @@ def _members(config: Mapping[str, Any], overrides: Mapping[str, Any], *, name: s
                 yield {**merged, **member, "task": f"{name}::{child}"}
 
 
-def _with_local_paths(config: dict[str, Any], folder: Path) -> dict[str, Any]:
+def _with_local_paths(config: Config, folder: Path) -> Config:
     """A local YAML's data paths are meant from the YAML's own folder; the harness would take them from the working
     directory."""
 
@@ -240,7 +245,7 @@ def names_hub_data(entry: TaskEntry) -> bool:
 # ----------------------------------------------------------------------------------------------------------- building
 
 
-def load_tasks(entry: TaskEntry) -> dict[str, Any]:
+def load_tasks(entry: TaskEntry) -> Tasks:
     """Task objects of an entry by name: one, or the subtasks of a group.
 
     Raises:
@@ -248,7 +253,7 @@ def load_tasks(entry: TaskEntry) -> dict[str, Any]:
         DataError: the data cannot be loaded or lacks columns.
     """
     configs = _find_configs(entry)
-    tasks: dict[str, Any] = {}
+    tasks: Tasks = {}
     rows_of_tasks = _divided(entry, configs, entry.data)
     examples_of_tasks = _divided(entry, configs, entry.fewshot_data)
     for config, rows, examples in zip(configs, rows_of_tasks, examples_of_tasks, strict=True):
@@ -266,7 +271,7 @@ def load_tasks(entry: TaskEntry) -> dict[str, Any]:
     return tasks
 
 
-def _divided(entry: TaskEntry, configs: list[dict[str, Any]], file: str | None) -> list[Any]:
+def _divided(entry: TaskEntry, configs: list[Config], file: str | None) -> list[Any]:
     """The rows of one file for each task; None for each where there is no file."""
     from holdfast.data.sources import load_rows
 
@@ -280,7 +285,7 @@ _SUBSET_COLUMNS = ("subject", "subset", "config", "task", "category", "dataset_n
 """Columns by which one file holds several of a benchmark's data sets."""
 
 
-def _rows_of_task(config: Mapping[str, Any], rows: Any) -> Any:
+def _rows_of_task(config: Config, rows: Any) -> Any:
     """The rows of one task's data set, where the file holds others beside it (one subject out of MMLU's file)."""
     name = config.get("dataset_name")
     for column in _SUBSET_COLUMNS if isinstance(name, str) else ():
@@ -291,7 +296,7 @@ def _rows_of_task(config: Mapping[str, Any], rows: Any) -> Any:
     return rows
 
 
-def _divide(entry: TaskEntry, configs: list[dict[str, Any]], rows: Any) -> list[Any]:
+def _divide(entry: TaskEntry, configs: list[Config], rows: Any) -> list[Any]:
     """One file's rows by subtask, along the column whose values are the subtasks' data set names."""
     names = [str(config.get("dataset_name")) for config in configs]
     if len(set(names)) == 1 and all(config.get("process_docs") is not None for config in configs):
@@ -312,7 +317,7 @@ def _divide(entry: TaskEntry, configs: list[dict[str, Any]], rows: Any) -> list[
     )
 
 
-def _redirect(config: Mapping[str, Any], rows: Any, examples: Any, entry: TaskEntry) -> dict[str, Any]:
+def _redirect(config: Config, rows: Any, examples: Any, entry: TaskEntry) -> Config:
     """The configuration with `rows` as its data set and the rest of it untouched."""
     _require_columns(config, list(rows.column_names), entry)
     splits = {"test": rows}
@@ -342,7 +347,7 @@ def _redirect(config: Mapping[str, Any], rows: Any, examples: Any, entry: TaskEn
     }
 
 
-def _build(config: dict[str, Any], entry: TaskEntry) -> Any:
+def _build(config: Config, entry: TaskEntry) -> Any:
     from lm_eval.api.task import ConfigurableTask
 
     config = {key: value for key, value in config.items() if key not in ("tag", "group", "task_list")}
@@ -375,7 +380,7 @@ def _build(config: dict[str, Any], entry: TaskEntry) -> Any:
     return task
 
 
-def _reading_problem(error: Exception, config: Mapping[str, Any], entry: TaskEntry) -> str | None:
+def _reading_problem(error: Exception, config: Config, entry: TaskEntry) -> str | None:
     """What an error of the harness says of a task's data; None where it says nothing of it."""
     name, data = config["task"], _data_of(config)
     reason = str(error).strip().split("\n")[0] or type(error).__name__
@@ -394,7 +399,7 @@ def _reading_problem(error: Exception, config: Mapping[str, Any], entry: TaskEnt
     return None
 
 
-def _data_of(config: Mapping[str, Any]) -> str:
+def _data_of(config: Config) -> str:
     """What a task's data set is called."""
     names = [str(config[key]) for key in ("dataset_path", "dataset_name") if config.get(key)]
     return " ".join(names) or "its own"
@@ -403,7 +408,7 @@ def _data_of(config: Mapping[str, Any]) -> str:
 # ----------------------------------------------------------------------------------------------------------- checking
 
 
-def _require_columns(config: Mapping[str, Any], columns: list[str], entry: TaskEntry) -> None:
+def _require_columns(config: Config, columns: list[str], entry: TaskEntry) -> None:
     """Names the columns that the templates read and the file lacks. Python functions cannot be looked into; they fail
     when the task is built."""
     if config.get("process_docs") is not None:  # it may make the columns

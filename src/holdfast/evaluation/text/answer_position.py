@@ -19,17 +19,15 @@ Source: the format and knowledge alignment of the stages of forgetting (Pattern 
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from holdfast.errors import DataError, ModelError
 from holdfast.evaluation.entries import Entry
-from holdfast.evaluation.images import ImagePrompt, answers_with_images
+from holdfast.evaluation.images import ImagePrompt, ImageQuestion
 from holdfast.evaluation.measures import Subject
-from holdfast.evaluation.remarks import remarks_on_cut
-from holdfast.evaluation.text.options import ACCURACY
+from holdfast.evaluation.text.options import ACCURACY, Question, ask
 from holdfast.statistics.estimates import Ratio
 
 FIGURES = {
@@ -101,7 +99,7 @@ def distributions(
     """What the model says behind every context.
 
     Args:
-        on: the model, in evaluation mode.
+        on: the model.
         contexts: token ids, none empty, or prompts with images; ids of more than `length` lose their beginning.
         options: of every context and option the ids that say it.
         length: the most tokens that the model takes.
@@ -112,27 +110,17 @@ def distributions(
     import torch
 
     from holdfast.evaluation.text.perplexity import entropies
-    from holdfast.evaluation.text.shared_prefix import PackedRow, Path, Scorer, scorer_for
+    from holdfast.evaluation.text.shared_prefix import PackedRow, Scorer
     from holdfast.ops.heads import project
 
-    texts: dict[int, list[int]] = {}
-    prompts: dict[int, ImagePrompt] = {}
-    for number, context in enumerate(contexts):
+    questions: list[Question] = []
+    for context in contexts:  # a path's last state predicts its target, whichever token that is
         if isinstance(context, ImagePrompt):
-            prompts[number] = context
+            questions.append(ImageQuestion(prompt=context, continuations=((0, (0,)),)))
         else:
-            texts[number] = context
-    cut = sum(len(ids) > length for ids in texts.values())
-    on.notes.extend(remarks_on_cut(cut, len(contexts), length))
-    # a path's last state predicts its target, whichever token that is
-    paths = []
-    for index, ids in enumerate(texts.values()):
-        paths.append(Path(index=index, ids=tuple(ids[-length:]), targets=(0,)))
-    scorer = scorer_for(on.model, paths)
-    assert isinstance(scorer, Scorer), "served models are refused before"
+            questions.append([(context, (0,))])
 
-    def find(row: PackedRow, numbers: Sequence[int]) -> Iterator[dict[str, Any]]:
-        """`numbers`: of the contexts by the paths' `index`."""
+    def find(scorer: Scorer, numbers: Sequence[int], row: PackedRow) -> Iterator[dict[str, Any]]:
         states = scorer.states(row)[torch.as_tensor([int(places[-1]) for places in row.where])]
         slices = states.to(scorer.head.weight_VH.device).split(64)
         logp_NV = torch.cat([project(slice_NH, scorer.head).log_softmax(-1) for slice_NH in slices])
@@ -144,27 +132,7 @@ def distributions(
                 nats.append(-float(logs.logsumexp(-1)))  # a share is 0 where float64 cannot say how little it is
             yield {"entropy": entropy, "shares": shares, "nats": nats}
 
-    of_texts = scorer.answers(
-        paths,
-        name="answer",
-        find=functools.partial(find, numbers=list(texts)),
-        partial=on.partial,
-        report=lambda done, _: on.report(done, len(contexts)),
-    )
-    of_images = answers_with_images(
-        on,
-        scorer,
-        list(prompts.values()),
-        [[(0, (0,))]] * len(prompts),
-        name="answer to an image",
-        length=length,
-        find=functools.partial(find, numbers=list(prompts)),
-        report=lambda done, _: on.report(len(texts) + done, len(contexts)),
-    )
-    answers = dict(zip(texts, of_texts, strict=True))
-    for number, [answer] in zip(prompts, of_images, strict=True):
-        answers[number] = answer
-    return [answers[number] for number in range(len(contexts))]
+    return [answer for [answer] in ask(on, questions, name="answer", length=length, find=find)]
 
 
 def answered(distribution: dict[str, Any], gold: int | list[int]) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast.data.layouts import TEMPLATE_COLUMNS
+from holdfast.data.layouts import TEMPLATE_COLUMNS, Row
 from holdfast.errors import DataError, ModelError
 from holdfast.support.files import fingerprint
 
@@ -81,7 +81,7 @@ class EncodedDocument:
         return sum(end - start for start, end in self.spans)
 
 
-def documents_from(dataset: Iterable[Mapping[str, Any]], *, limit: int | None = None) -> list[Document]:
+def documents_from(dataset: Iterable[Row], *, limit: int | None = None) -> list[Document]:
     """Documents of a data set in one of the layouts of `holdfast.data.formats.standardise`: text, messages, or prompt
     and completion.
 
@@ -113,7 +113,7 @@ def documents_from(dataset: Iterable[Mapping[str, Any]], *, limit: int | None = 
     return documents
 
 
-def _with_variables(document: Any, row: Mapping[str, Any]) -> Document:
+def _with_variables(document: Any, row: Row) -> Document:
     columns = {name: row[name] for name in TEMPLATE_COLUMNS if row.get(name)}
     if not columns or _is_text(document):
         return document

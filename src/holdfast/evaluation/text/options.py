@@ -5,24 +5,19 @@ score(o) = log p(o | x) / |o|  (or the sum)      p(o) = softmax_o score(o)      
 
 from __future__ import annotations
 
-import itertools
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from holdfast.errors import DataError
 from holdfast.evaluation.eval_mode import evaluation_mode
-from holdfast.evaluation.images import Continuation, ImagePrompt, answers_with_images, continuation
+from holdfast.evaluation.images import ImageQuestion, answers_with_images
 from holdfast.evaluation.measures import Subject
 from holdfast.evaluation.remarks import remarks_on_cut
 from holdfast.evaluation.text.perplexity import resolve_window
-from holdfast.evaluation.text.shared_prefix import Request, Scorer, paths_of, scorer_for
+from holdfast.evaluation.text.shared_prefix import PackedRow, Request, Scorer, paths_of, scorer_for
 from holdfast.statistics.estimates import Ratio
-
-if TYPE_CHECKING:
-    from holdfast.evaluation.served import ServedScorer
-
 
 ACCURACY = Ratio(numerator="acc", unit="accuracy", higher_is_better=True)
 
@@ -46,99 +41,91 @@ class Scored:
         return self.scores.index(max(self.scores))
 
 
-@dataclass(frozen=True, kw_only=True)
-class ImageOptions:
-    """The options of one question with images."""
-
-    prompt: ImagePrompt
-    options: tuple[Continuation, ...]
-
-    @classmethod
-    def of(cls, prompt: ImagePrompt, options: Sequence[str], on: Subject) -> ImageOptions:
-        """Options by their texts.
-
-        Raises:
-            DataError: an option that adds no token.
-        """
-        assert on.processor is not None, "rows with images are refused where there is none"
-        tokenizer = on.processor().tokenizer
-        continuations = []
-        for option in options:
-            taken, ids = continuation(prompt, option, tokenizer)
-            if not ids:
-                raise DataError(f"{prompt.place}: the option {option!r} adds no token to the prompt. Write it out.")
-            continuations.append((taken, ids))
-        return cls(prompt=prompt, options=tuple(continuations))
+Question = Sequence[Request] | ImageQuestion
+"""What is scored behind one prompt: (context, continuation) token ids, or continuations of a prompt with images."""
+Find = Callable[[Any, Sequence[int], PackedRow], Iterable[Any]]
+"""The answers to a row's paths in order; takes the scorer, and by the `index` of a path the number of its question."""
 
 
 def score_options(
-    on: Subject,
-    questions: Sequence[Sequence[Request] | ImageOptions],
-    *,
-    name: str,
-    length_normalised: bool = True,
+    on: Subject, questions: Sequence[Question], *, name: str, length_normalised: bool = True
 ) -> list[Scored]:
-    """Scores every question's options; what an interrupted call had scored is not scored again.
+    """Scores every question's options.
 
     Args:
         on: the model.
-        questions: of each question the options as (context, continuation) token ids, or with images.
+        questions: with their options as continuations.
         name: what an option is called where finished ones are kept.
         length_normalised: divides by the tokens of an option; False takes the sum.
 
     Raises:
-        DataError: an option that adds no token, or more tokens than the model takes; images that the model or its
-            processor refuses.
+        DataError: as `ask`.
     """
     length, _ = resolve_window(on.model)
-    texts = [question for question in questions if not isinstance(question, ImageOptions)]
-    with_images = [question for question in questions if isinstance(question, ImageOptions)]
-    paths = paths_of(list(itertools.chain(*texts)), length=length)
-    total = len(paths) + sum(len(question.options) for question in with_images)
-    cut = 0
-    for requests in texts:
-        cut += max(len(context) + len(ids) for context, ids in requests) > length + 1
-    on.notes.extend(remarks_on_cut(cut, len(questions), length))
-
-    def report(done: int, _: int) -> None:
-        on.report(done, total)
-
-    with evaluation_mode(on.model):
-        scorer = scorer_for(on.model, paths)
-        of_texts = iter(scorer.answers(paths, name=name, partial=on.partial, report=report))
-        of_images = iter(_with_images(on, scorer, with_images, name=name, length=length, done=len(paths), total=total))
     scored = []
-    for question in questions:
-        if isinstance(question, ImageOptions):
-            answers, tokens = next(of_images), [len(ids) for _, ids in question.options]
-        else:
-            answers, tokens = list(itertools.islice(of_texts, len(question))), [len(ids) for _, ids in question]
+    for question, answers in zip(questions, ask(on, questions, name=name, length=length), strict=True):
+        options = question.continuations if isinstance(question, ImageQuestion) else question
+        tokens = [len(ids) for _, ids in options]
         scored.append(_scored([float(answer[0]) for answer in answers], tokens, length_normalised))
     return scored
 
 
-def _with_images(
-    on: Subject,
-    scorer: Scorer | ServedScorer,
-    questions: Sequence[ImageOptions],
-    *,
-    name: str,
-    length: int,
-    done: int,
-    total: int,
+def ask(
+    on: Subject, questions: Sequence[Question], *, name: str, length: int, find: Find | None = None
 ) -> list[list[Any]]:
-    if not questions:
-        return []
-    assert isinstance(scorer, Scorer), "served models take no images"
-    return answers_with_images(
-        on,
-        scorer,
-        [question.prompt for question in questions],
-        [question.options for question in questions],
-        name=f"{name} of an image",
-        length=length,
-        report=lambda more, _: on.report(done + more, total),
-    )
+    """What `find` gives for every continuation of every question; what an interrupted call had is not asked again.
+
+    Args:
+        on: the model.
+        questions: of text, or with images.
+        name: what an answer is called where finished ones are kept.
+        length: the most tokens that the model takes; longer contexts lose their beginning.
+        find: None: the log-likelihood, and whether every token was the most likely one.
+
+    Raises:
+        DataError: a continuation without a token, or of more than the model takes; images that the model or its
+            processor refuses.
+    """
+    requests: list[Request] = []
+    of_texts: list[int] = []  # the question of each request
+    with_images: list[ImageQuestion] = []
+    of_images: list[int] = []
+    cut = 0
+    for number, question in enumerate(questions):
+        if isinstance(question, ImageQuestion):
+            with_images.append(question)
+            of_images += [number] * len(question.continuations)
+            continue
+        requests += question
+        of_texts += [number] * len(question)
+        cut += max(len(context) + len(ids) for context, ids in question) > length + 1
+    on.notes.extend(remarks_on_cut(cut, len(questions), length))
+    paths = paths_of(requests, length=length)
+    total = len(paths) + len(of_images)
+    with evaluation_mode(on.model):
+        scorer = scorer_for(on.model, paths)
+        answers = scorer.answers(
+            paths,
+            name=name,
+            find=find and functools.partial(find, scorer, of_texts),
+            partial=on.partial,
+            report=lambda done, _: on.report(done, total),
+        )
+        if with_images:
+            assert isinstance(scorer, Scorer), "served models take no images"
+            answers += answers_with_images(
+                on,
+                scorer,
+                with_images,
+                name=f"{name} of an image",
+                length=length,
+                find=find and functools.partial(find, scorer, of_images),
+                report=lambda done, _: on.report(len(paths) + done, total),
+            )
+    by_question: list[list[Any]] = [[] for _ in questions]
+    for number, answer in zip([*of_texts, *of_images], answers, strict=True):
+        by_question[number].append(answer)
+    return by_question
 
 
 def _scored(logs: list[float], tokens: list[int], length_normalised: bool) -> Scored:

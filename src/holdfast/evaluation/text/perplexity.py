@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
+import functools
 import inspect
 import itertools
 import logging
@@ -163,6 +164,8 @@ def score_documents(
     """
     import numpy as np
 
+    from holdfast.ops.heads import describe_head
+
     encoded = [encode_document(document, tokenizer) for document in documents]
     if not any(document.spans for document in encoded):
         raise DataError(
@@ -180,13 +183,23 @@ def score_documents(
     window, stride = resolve_window(model, window, stride)
     pieces = cut(encoded, window=window, stride=stride)
     partial = partial or Partial(None)
-    if isinstance(model, ServedModel):
-        rows, sums_of_rows = _served_sums(model, pieces, partial, progress)
-    else:
-        rows, sums_of_rows = _computed_sums(
-            model, pieces, batch_tokens=batch_tokens, memorisation=memorisation, partial=partial, progress=progress,
-            notes=notes,
-        )  # fmt: skip
+    with evaluation_mode(model):
+        if isinstance(model, ServedModel):
+            rows = [[piece] for piece in pieces]
+            batches, sums_of = in_groups(range(len(rows)), model.at_once), functools.partial(_served_sums, model, rows)
+        else:
+            head = float_head(describe_head(model))
+            rows = _rows(model, head, pieces, batch_tokens, notes)
+            batches = [[number] for number in range(len(rows))]
+            sums_of = functools.partial(_computed_sums, model, head, rows, memorisation)
+        done = list(itertools.accumulate(sum(len(piece.ids) for piece in row) for row in rows))
+        sums_of_rows = partial.resumed(
+            "row",
+            ((numbers, numbers) for numbers in batches),
+            sums_of,
+            total=len(rows),
+            report=lambda finished, total: progress(done[finished - 1], done[-1]),
+        )
     sums = np.zeros((len(encoded), 3 if memorisation else 1))
     for row, values in zip(rows, sums_of_rows, strict=True):
         np.add.at(sums, [piece.document for piece in row], np.array(values))
@@ -200,81 +213,50 @@ def score_documents(
 
 
 def _served_sums(
-    model: ServedModel, pieces: Sequence[Piece], partial: Partial, progress: Report
-) -> tuple[list[list[Piece]], list[list[list[float]]]]:
-    """Rows of one piece each, and their sums, of a served model."""
+    model: ServedModel, rows: Sequence[Sequence[Piece]], numbers: Sequence[int]
+) -> list[list[list[float]]]:
+    """Of some of the rows, one piece each, the sums `[pieces, columns]`."""
+    pieces = [rows[number][0] for number in numbers]
+    sums = []
+    for piece, scores in zip(pieces, model.scores([piece.ids for piece in pieces]), strict=True):
+        sums.append([[-sum(scores[target - 1][0] for target in piece.targets)]])
+    return sums
 
-    def sums_of(numbers: Sequence[int]) -> list[list[list[float]]]:
-        batch = [pieces[number] for number in numbers]
-        sums = []
-        for piece, scores in zip(batch, model.scores([piece.ids for piece in batch]), strict=True):
-            sums.append([[-sum(scores[target - 1][0] for target in piece.targets)]])
-        return sums
 
-    done = list(itertools.accumulate(len(piece.ids) for piece in pieces))
-    sums = partial.resumed(
-        "row",
-        ((numbers, numbers) for numbers in in_groups(range(len(pieces)), model.at_once)),
-        sums_of,
-        total=len(pieces),
-        report=lambda finished, total: progress(done[finished - 1], done[-1]),
+def _rows(
+    model: Any, head: Head, pieces: Sequence[Piece], batch_tokens: int | None, notes: list[str] | None
+) -> list[list[Piece]]:
+    """Pieces in rows that they may share."""
+    batch_tokens = batch_tokens or (512 if model.get_input_embeddings().weight.device.type == "cpu" else 8192)
+    rows = pack(pieces, batch_tokens=batch_tokens)
+    shared = [row for row in rows if len(row) > 1]
+    if not shared or documents_stay_apart(model, head, *shared[0][:2]):
+        return rows
+    _note(
+        f"{type(model).__name__} does not keep documents apart that share a row, so they were scored one by one.", notes
     )
-    return [[piece] for piece in pieces], sums
+    return [[piece] for piece in pieces]
 
 
 def _computed_sums(
-    model: Any,
-    pieces: Sequence[Piece],
-    *,
-    batch_tokens: int | None,
-    memorisation: bool,
-    partial: Partial,
-    progress: Report,
-    notes: list[str] | None,
-) -> tuple[list[list[Piece]], list[list[list[float]]]]:
-    """Rows of pieces, and of every row the sums `[pieces, columns]`."""
+    model: Any, head: Head, rows: Sequence[Sequence[Piece]], memorisation: bool, numbers: Sequence[int]
+) -> list[list[list[float]]]:
+    """Of some of the rows the sums `[pieces, columns]`."""
     import numpy as np
 
-    from holdfast.ops.heads import describe_head
-
-    batch_tokens = batch_tokens or (512 if model.get_input_embeddings().weight.device.type == "cpu" else 8192)
-    columns = 3 if memorisation else 1
-    with evaluation_mode(model):
-        head = float_head(describe_head(model))
-        rows = pack(pieces, batch_tokens=batch_tokens)
-        shared = [row for row in rows if len(row) > 1]
-        if shared and not documents_stay_apart(model, head, *shared[0][:2]):
-            _note(
-                f"{type(model).__name__} does not keep documents apart that share a row, so they were scored one by "
-                f"one.",
-                notes,
-            )
-            rows = [[piece] for piece in pieces]
-
-        def sums_of(row: Sequence[Piece]) -> Iterable[list[list[float]]]:
-            """`[pieces of the row, columns]`."""
-            of_piece = np.repeat(np.arange(len(row)), [len(piece.targets) for piece in row])
-            values = np.zeros((len(row), columns))
-            scores = score_row(model, head, row, memorisation=memorisation).double().cpu().numpy()
-            np.add.at(values, of_piece, scores)
-            if len(row) > 1 and not np.isfinite(values).all():
-                # 0 times NaN is NaN: one document spoils all of its row, whatever the mask says
-                sums = []
-                for piece in row:
-                    [of_piece_alone] = sums_of([piece])
-                    sums += of_piece_alone
-                return [sums]
-            return [values.tolist()]
-
-        done = list(itertools.accumulate(sum(len(piece.ids) for piece in row) for row in rows))
-        sums_of_rows = partial.resumed(
-            "row",
-            (([number], row) for number, row in enumerate(rows)),
-            sums_of,
-            total=len(rows),
-            report=lambda finished, total: progress(done[finished - 1], done[-1]),
-        )
-    return rows, sums_of_rows
+    sums = []
+    for row in [rows[number] for number in numbers]:
+        of_piece = np.repeat(np.arange(len(row)), [len(piece.targets) for piece in row])
+        values = np.zeros((len(row), 3 if memorisation else 1))
+        scores = score_row(model, head, row, memorisation=memorisation).double().cpu().numpy()
+        np.add.at(values, of_piece, scores)
+        if len(row) > 1 and not np.isfinite(values).all():
+            # 0 times NaN is NaN: one document spoils all of its row, whatever the mask says
+            alone = _computed_sums(model, head, [[piece] for piece in row], memorisation, range(len(row)))
+            sums.append(list(itertools.chain(*alone)))
+        else:
+            sums.append(values.tolist())
+    return sums
 
 
 def documents_stay_apart(model: Any, head: Head, first: Piece, second: Piece, *, tokens: int = 32) -> bool:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
+from holdfast.data.layouts import Row
 from holdfast.errors import DataError, did_you_mean
 from holdfast.evaluation.entries import DataEntry
 
@@ -65,7 +66,7 @@ def refuse_images(entry: DataEntry, rows: Any, prompts: Sequence[str] | None = N
             )
 
 
-def fill_template(entry: DataEntry, template: str, row: Mapping[str, Any], number: int) -> str:
+def fill_template(entry: DataEntry, template: str, row: Row, number: int) -> str:
     """The prompt of a row by a `str.format` template.
 
     Raises:

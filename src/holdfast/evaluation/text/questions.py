@@ -5,13 +5,13 @@ Rows have a prompt, options and the index of the right one, and image or images 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 from holdfast.config.declare import Meta
-from holdfast.data.layouts import BadRow
+from holdfast.data.layouts import BadRow, Row
 from holdfast.data.vision import MARKER, undecoded
 from holdfast.evaluation.entries import DataEntry, Processor, WordOrNone, are_options
 from holdfast.evaluation.images import ImagePrompt, RowImages, image_files
@@ -51,7 +51,7 @@ class QuestionsEntry(DataEntry):
             del settings["cluster"]
         return settings
 
-    def text_of(self, row: Mapping[str, Any], number: int) -> str:
+    def text_of(self, row: Row, number: int) -> str:
         """How the question of a sound row is asked; rows count from 0."""
         return str(row["prompt"])
 
@@ -150,7 +150,7 @@ def read_questions(entry: QuestionsEntry, tokenizer: Any, processor: Processor |
     return questions
 
 
-def _is_sound(row: Mapping[str, Any], number: int, mistakes: RowMistakes, most: int | None) -> bool:
+def _is_sound(row: Row, number: int, mistakes: RowMistakes, most: int | None) -> bool:
     prompt, options, answer = row["prompt"], row["options"], row["answer"]
     if not isinstance(prompt, str) or not prompt:
         return mistakes.add("a prompt that is a text and not empty", row=number, got=shown(prompt))
@@ -170,9 +170,7 @@ def groups_of(questions: Sequence[Question]) -> list[str]:
     return sorted({question.group for question in questions if question.group is not None})
 
 
-def by_cluster(
-    rows: Sequence[Mapping[str, Any]], questions: Sequence[Question], *, means: Sequence[str]
-) -> list[dict[str, Any]]:
+def by_cluster(rows: Sequence[Row], questions: Sequence[Question], *, means: Sequence[str]) -> list[dict[str, Any]]:
     """One sample for all questions of a cluster, in the order in which clusters first come: the means of some columns,
     and the nats and tokens of all.
 
@@ -181,7 +179,7 @@ def by_cluster(
         questions: in the same order.
         means: columns of which the mean is taken.
     """
-    clusters: dict[str, list[Mapping[str, Any]]] = {}
+    clusters: dict[str, list[Row]] = {}
     for row, question in zip(rows, questions, strict=True):
         clusters.setdefault(str(question.cluster), []).append(row)
     samples = []

@@ -305,7 +305,7 @@ def _joint(folders: Sequence[EvaluationFolder], task: TaskAbout) -> tuple[np.nda
     if joint.failed(key) is not None:
         return None
     scores, sign = joint.scores(key, task.metric), 1.0 if task.higher_is_better else -1.0
-    return sign * scores.values, sign * scores.draws, scores.n
+    return sign * scores.values, sign * joint.draws(key, task.metric), scores.n
 
 
 def _above_chance(base: EvaluationFolder, task: TaskAbout) -> bool:
