@@ -300,7 +300,7 @@ WORDS: list[tuple[list[str], list[str]]] = [
     (["sweep", "worker"], ["storage"]),
     (["report", "nowhere"], ["nowhere"]),
     (["reproduce", "label-anealing"], ["label-annealing"]),
-    (["reproduce", "residual", "--full", "--recipes", "math"], ["recipes", "full"]),
+    (["reproduce", "residual", "--recipes", "math"], ["recipes"]),
     (["reproduce", "residual", "--theory"], ["theory"]),
     (["study", "rnu"], ["rnu", "run"]),
     (["merge", "math", "--method", "wise_ft", "--output_dir", "asked"], ["base"]),

@@ -152,7 +152,6 @@ def test_two_workers_and_a_failure_in_the_middle(asked, tmp_path):
 
 
 def test_the_papers_claims_on_a_base_of_seconds(tmp_path, monkeypatch):
-    from holdfast.errors import ConfigError
     from holdfast.papers.sfa.reproduction import reproduce
     from holdfast.support.files import read_json
 
@@ -165,5 +164,3 @@ def test_the_papers_claims_on_a_base_of_seconds(tmp_path, monkeypatch):
     again = reproduce(size="quick", workers=1, output_dir=tmp_path / "out", console=(console := quiet()))
     assert [c.verdict for c in again] == [c.verdict for c in claims]
     assert "is finished; nothing is run again" in console.file.getvalue()
-    with pytest.raises(ConfigError, match="size: expected one of quick, small, medium"):
-        reproduce(size="full", output_dir=tmp_path / "full")

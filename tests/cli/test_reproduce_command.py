@@ -52,7 +52,7 @@ def test_options_are_handed_on(asked, tmp_path):
 
 def test_all_mistakes_at_once(asked):
     with pytest.raises(ConfigError) as caught:
-        command.run(["label-anealing", "--recipes", "maths", "--workers", "0", "--full", "--quick", "--outputdir", "x"])
+        command.run(["label-anealing", "--recipes", "maths", "--workers", "0", "--medium", "--quick", "--outputdir", "x"])
     text = str(caught.value)
     for expected in (
         "paper: expected one of label-annealing, overtraining, residual, sfa, stages, got 'label-anealing' (text). Did "
@@ -61,7 +61,7 @@ def test_all_mistakes_at_once(asked):
         "digits, world-0, world-1, world-2, world-3, world-4, world-5, narrow-0, narrow-1, narrow-2, "
         "got 'maths' (text).",
         "at least 1, got '0'",
-        "--quick: expected one size, got --quick and --full",
+        "--quick: expected one size, got --quick and --medium",
         "--outputdir",
     ):
         assert expected in text

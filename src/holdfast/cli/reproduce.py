@@ -77,8 +77,6 @@ class ReproduceRequest:
     """Check the claims on a study in this folder and run none (several: in the order of --recipes)."""
     medium: bool = False
     """The small twins in whole, with all seeds, arms and steps, in place of a look at them."""
-    full: bool = False
-    """The paper's own size; its model and data have to be there, what is missing is listed first."""
     quick: bool = False
     """A check of a minute or two; its verdicts mean nothing."""
     theory: bool = False
@@ -117,12 +115,10 @@ class ReproduceRequest:
                 if recipe not in known:
                     hint = did_you_mean(recipe, known)
                     problems.append(f"recipes: expected some of {', '.join(known)}, got {show(recipe)}.{hint}")
-        if self.full and paper is not None and paper.full is not None:
-            problems.append(f"full: {paper.full}")
         if self.theory:
             if paper is not None and paper.name not in THEORIES:
                 problems.append(f"theory: {paper.name} has no theory; {', '.join(THEORIES)} have one.")
-            for name in ("recipes", "medium", "full", "workers"):
+            for name in ("recipes", "medium", "workers"):
                 if getattr(self, name):
                     problems.append(f"{name}: --theory runs no study; leave it out.")
             if self.output_dir is not None and self.output_dir.is_file():

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import re
 
-import pytest
-
 from claim_studies import paper_like
-from holdfast.errors import DataError
 from holdfast.papers.claims.claim import claims_json
-from holdfast.papers.claims.page import claims_page, figure_line, shares_chart, verdict_sentence
+from holdfast.papers.claims.page import claims_page, figure_line, verdict_sentence
 from holdfast.papers.label_annealing.claims import RECIPES, check_claims
 from holdfast.papers.label_annealing.paper import PAPER
-from holdfast.reports.charts import plotly_figure
 from holdfast.reports.html import write_page
 from holdfast.support.files import to_jsonable
 
@@ -77,8 +73,8 @@ def test_verdicts_are_counted():
 
 def test_a_quick_check_says_that_it_means_nothing(tmp_path):
     assert "Its verdicts mean nothing." in written(tmp_path, found({"code": paper_like()}, size="quick"))
-    full = written(tmp_path, found({"code": paper_like()}, size="full"))
-    assert "mean nothing" not in full and "million parameters" not in full
+    own = written(tmp_path, found({"code": paper_like()}, size="study"))
+    assert "mean nothing" not in own and "million parameters" not in own
     small, medium = (written(tmp_path, found({"code": paper_like()}, size=size)) for size in ("small", "medium"))
     assert "This is the small size" in small and "This is the small size" not in medium
 
@@ -95,29 +91,3 @@ def test_figures_in_words():
     assert figure_line({**figure, "interval": None}).endswith("0.30 (no interval)")
     assert figure_line({**figure, "value": float("nan")}).endswith("cannot be had")
     assert figure_line({**figure, "unit": "nats/token"}) == "L2 0.1: source loss avoided: +0.301 [+0.280, +0.320]"
-
-
-def test_the_chart_has_every_share_once():
-    record = found(dict.fromkeys(RECIPES, paper_like()))
-    chart = shares_chart(record["claims"], record["studies"])
-    assert chart is not None
-    names = [row[0] for row in chart.table.rows]
-    traces = plotly_figure(chart)["data"]
-    shares = sum(r.get(k) is not None for r in chart.rows for k in ("target gain kept", "source loss avoided"))
-    assert len(names) == len(set(names)) and shares == sum(len(trace["x"]) for trace in traces) > len(names)
-    assert all(trace["error_x"]["array"][0] > 0 < trace["error_x"]["arrayminus"][0] for trace in traces)
-    assert shares_chart(found({"code": None})["claims"], {}) is None
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {},
-        {"claims": 3, "studies": {}, "paper": "x"},
-        {"paper": "x", "size": "full", "created": "", "studies": {}, "claims": [{}]},
-    ],
-)
-def test_another_record_is_refused(tmp_path, wrong):
-    with pytest.raises(DataError, match="Expected the record of 'holdfast reproduce'"):
-        write_page(claims_page(wrong), tmp_path / "claims.html")
-    assert not (tmp_path / "claims.html").exists()

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import types
 from pathlib import Path
 
 import pytest
@@ -14,16 +15,21 @@ from holdfast.errors import ConfigError, HoldfastError, Interrupted
 from holdfast.papers.claims import reproduction
 from holdfast.papers.claims.claim import Claim
 from holdfast.papers.claims.rules import UNKNOWN, ClaimFigure
-from holdfast.papers.label_annealing import reproduction as module
 from holdfast.papers.label_annealing.claims import RECIPES, STATEMENTS
-from holdfast.papers.label_annealing.reproduction import missing, recipe_file, reproduce
+from holdfast.papers.label_annealing.reproduction import TWINS
 from holdfast.records.study import StudyRecord, read_study
 from holdfast.studies.engine.toy import name_of
-from holdfast.studies.sweep import session
 from holdfast.studies.sweep.study import load_study
 from holdfast.support.files import read_json, record_from, to_jsonable
 
-ROOT = Path(__file__).parents[3]
+SESSION = types.SimpleNamespace(run_study=None)
+"""What runs a study."""
+RECIPE_FILES = Path(reproduction.__file__).parents[1] / "recipes"
+
+
+def reproduce(**options):
+    run = dataclasses.replace(TWINS, run=lambda config, **how: SESSION.run_study(config, **how))
+    return run.reproduce(**options)
 
 
 @pytest.fixture
@@ -39,7 +45,7 @@ def ran(monkeypatch):
         (config.output_dir / "report.html").write_text("page")
         return record
 
-    monkeypatch.setattr(session, "run_study", run_study)
+    monkeypatch.setattr(SESSION, "run_study", run_study)
     return names
 
 
@@ -54,9 +60,6 @@ def quiet():
 
 def shown(console):
     return console.file.getvalue()
-
-
-# ---------------------------------------------------------------------------------------------------------- the recipes
 
 
 # ---------------------------------------------------------------------------------------------------------------- runs
@@ -88,10 +91,10 @@ def test_all_studies_and_their_claims(ran, tmp_path, quiet):
 
 def test_a_look_is_smaller_than_the_whole_and_says_that_it_is_one(tmp_path, quiet, ran, monkeypatch):
     given = []
-    whole = session.run_study
-    monkeypatch.setattr(session, "run_study", lambda config, **how: given.append(config) or whole(config, **how))
+    whole = SESSION.run_study
+    monkeypatch.setattr(SESSION, "run_study", lambda config, **how: given.append(config) or whole(config, **how))
     reproduce(output_dir=tmp_path / "small", console=quiet)
-    begun, medium = given, [load_study(recipe_file(recipe)) for recipe in RECIPES]
+    begun, medium = given, [load_study(RECIPE_FILES / f"{recipe}-tiny.yaml") for recipe in RECIPES]
     assert [c.name for c in begun] == [c.name for c in medium]
     for small, large in zip(begun, medium, strict=True):
         assert len(small.request.seeds) < len(large.request.seeds) and len(small.trials()) <= len(large.trials())
@@ -125,7 +128,7 @@ def test_the_claims_page_says_by_what_was_chosen(tmp_path, quiet, monkeypatch):
     assert record_from(StudyRecord, plain) == paper_like()
     held_out = dataclasses.replace(paper_like().learn, side="validation", label="held out")
     record = dataclasses.replace(paper_like(), validation=held_out)
-    monkeypatch.setattr(session, "run_study", lambda config, **how: record)
+    monkeypatch.setattr(SESSION, "run_study", lambda config, **how: record)
     reproduce(recipes=["code"], output_dir=tmp_path, console=quiet)
     sentence = "direct fine-tuning's rate and the trials are chosen by held out"
     assert read_json(tmp_path / "claims.json")["studies"]["code"]["learn"].endswith(sentence)
@@ -152,7 +155,7 @@ def test_studies_that_are_unfinished_or_have_other_settings_are_run(ran, tmp_pat
 @pytest.fixture
 def whole_but(ran, monkeypatch):
     """Makes one study raise an error in place of running."""
-    whole = session.run_study
+    whole = SESSION.run_study
 
     def breaks(name: str, error: Exception) -> None:
         def run_study(config, **words):
@@ -160,7 +163,7 @@ def whole_but(ran, monkeypatch):
                 raise error
             return whole(config, **words)
 
-        monkeypatch.setattr(session, "run_study", run_study)
+        monkeypatch.setattr(SESSION, "run_study", run_study)
 
     return breaks
 
@@ -186,16 +189,11 @@ def test_ctrl_c_keeps_what_can_be_told(whole_but, ran, tmp_path, quiet):
 
 
 def test_wrong_requests(tmp_path, ran):
-    with pytest.raises(ConfigError) as caught:
-        reproduce(recipes=["maths", "codes"], size="full", output_dir=tmp_path / "out")
-    assert len(caught.value.problems) == 2
-    with pytest.raises(ConfigError, match=r"size: expected one of quick, small, medium, full, got 'mediun'"):
-        reproduce(size="mediun", output_dir=tmp_path / "out")
-    with pytest.raises(ConfigError, match="at least one of math"):
-        reproduce(recipes=[], output_dir=tmp_path / "out")
-    assert not (tmp_path / "out").exists() and not ran
     with pytest.raises(ConfigError, match=r"got 'maths'\. Did you mean 'math'\?"):
-        recipe_file("maths")
+        reproduce(recipes=["maths", "code"], output_dir=tmp_path / "out")
+    with pytest.raises(ConfigError, match=r"size: expected one of quick, small, medium, got 'mediun'"):
+        reproduce(size="mediun", output_dir=tmp_path / "out")
+    assert not (tmp_path / "out").exists() and not ran
 
 
 def test_an_unreadable_record_is_made_anew(ran, tmp_path, quiet):
@@ -203,53 +201,6 @@ def test_an_unreadable_record_is_made_anew(ran, tmp_path, quiet):
     (tmp_path / "out" / "code" / "study.json").write_text('{"half": ')
     reproduce(recipes=["code"], output_dir=tmp_path / "out", console=quiet)
     assert ran == ["code-tiny"]
-
-
-# ------------------------------------------------------------------------------------------------- the paper's own size
-
-FULL = """\
-# Code, in full.
-#   python examples/paper_rows.py code raw.jsonl \\
-#       --output data/code/train.jsonl
-name: code
-train:
-  model_name_or_path: nobody/has-this-model
-  dataset_name: data/code/train.jsonl
-  evaluation: {learn: [humaneval, held/out.jsonl], keep: [{task: mmlu, data: bench/mmlu.jsonl}, gsm8k]}
-arms: [{replay: {data: data/old.jsonl, fraction: 0.1}}]
-"""
-
-
-def test_what_a_full_recipe_lacks_is_said_all_at_once(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    path = tmp_path / "code.yaml"
-    path.write_text(FULL)
-    found = missing(path)
-    assert len(found) == 5
-    assert (
-        "nobody/has-this-model is neither a folder nor in the hub's cache. Get it with 'hf download "
-        "nobody/has-this-model'" in found[0]
-    )
-    made = "python examples/paper_rows.py code raw.jsonl --output data/code/train.jsonl"
-    assert f"data/code/train.jsonl is missing. Make it with '{made}'." in found[1]
-    assert all(
-        f"{file} is missing. The head of code.yaml says" in text
-        for file, text in zip(("held/out.jsonl", "bench/mmlu.jsonl", "data/old.jsonl"), found[2:], strict=True)
-    )
-    for file in ("data/code/train.jsonl", "held/out.jsonl", "bench/mmlu.jsonl", "data/old.jsonl"):
-        Path(file).parent.mkdir(parents=True, exist_ok=True)
-        Path(file).write_text("{}")
-    (tmp_path / "nobody" / "has-this-model").mkdir(parents=True)
-    assert missing(path) == []
-
-
-def test_nothing_is_begun_where_something_is_missing(tmp_path, monkeypatch, ran):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "code.yaml").write_text(FULL)
-    monkeypatch.setattr(module, "recipe_file", lambda recipe, *, full=False: tmp_path / "code.yaml")
-    with pytest.raises(ConfigError, match="is missing"):
-        reproduce(recipes=["code"], size="full", output_dir="out")
-    assert not Path("out").exists() and not ran
 
 
 # ----------------------------------------------------------------------------------------------------------- in earnest
@@ -263,7 +214,7 @@ def test_figures_that_are_no_numbers_are_written_and_shown(tmp_path):
     claim = Claim(
         number="1", text="It gains.", recipe="x", paper="", verdict=UNKNOWN, figures=[figure], reason="No gain."
     )
-    claims = dataclasses.replace(module.CLAIMS, check=lambda records: [claim])
+    claims = dataclasses.replace(TWINS, check=lambda records: [claim])
     claims.run_and_judge([], size="quick", output_dir=tmp_path, workers=1, console=None)
     [found] = read_json(tmp_path / "claims.json")["claims"][0]["figures"]
     assert math.isnan(found["value"]) and "weight 1: share: cannot be had" in (tmp_path / "claims.html").read_text()

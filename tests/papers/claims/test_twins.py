@@ -30,7 +30,6 @@ def twins(**sizes: dict[str, dict[str, Any]]) -> Twins:
         recipes=titles,
         durations={},
         function="m:f",
-        full="the paper's own takes a file",
     )
     return Twins(
         paper=paper,
@@ -60,8 +59,7 @@ def test_a_size_changes_what_the_file_says(asked: list[Any], tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("request_", "said"),
     [
-        ({"size": "full"}, "expected one of small, medium, got 'full': the paper's own takes a file"),
-        ({"size": "huge"}, "expected one of quick, small, medium, full, got 'huge'"),
+        ({"size": "mediun"}, "expected one of small, medium, got 'mediun'. Did you mean 'medium'?"),
         ({"recipes": ["tow"]}, "expected some of one, two, got 'tow'. Did you mean 'two'?"),
         ({"recipes": ["two"]}, "a size of small has one. Choose another size."),
     ],

@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from holdfast.errors import DataError
 from holdfast.records.measure import interval_text, number
 from holdfast.reports.blocks import (
     Banner,
@@ -31,11 +30,9 @@ from holdfast.reports.blocks import (
     columns,
     sub,
 )
-from holdfast.reports.charts import Axis, Chart, Col, Mark, Rule, Value
 from holdfast.reports.format import hardware_text, join_and
 
 TONES = {"holds": "good", "does not hold": "bad", "cannot tell": "warn"}
-KEPT, AVOIDED = "target gain kept", "source loss avoided"
 SHARES = ("share of direct's gain", "share of direct's loss")
 READING = (
     "A gain is a measure's change against the start, signed so that more is better.",
@@ -57,7 +54,6 @@ READING = (
 
 
 SIZES = {
-    "full": "the paper's own size",
     "quick": "a quick check: its verdicts mean nothing",
     "small": "twins of the paper's recipes, with fewer seeds, arms and steps",
     "medium": "twins of the paper's recipes",
@@ -75,21 +71,7 @@ TOY_SCALE = (
 
 
 def claims_page(found: Mapping[str, Any]) -> Page:
-    """The page as blocks.
-
-    Raises:
-        DataError: `found` is no such record.
-    """
-    try:
-        return _page(found)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise DataError(
-            f"Expected the record of 'holdfast reproduce' (claims.json), got something else ({type(error).__name__}: "
-            f"{error})."
-        ) from error
-
-
-def _page(found: Mapping[str, Any]) -> Page:
+    """The page as blocks, of claims.json."""
     claims, studies = list(found["claims"]), dict(found["studies"])
     size = SIZES.get(found["size"], SIZES["medium"])
     written = f"{str(found['created'])[:16].replace('T', ' ')} UTC"
@@ -99,9 +81,6 @@ def _page(found: Mapping[str, Any]) -> Page:
         blocks.append(Banner(str(found["family"])))
     if claims:
         blocks.append(Section("Claims", [_claims(claims, studies)]))
-    chart = shares_chart(claims, studies)
-    if chart is not None:
-        blocks.append(Section("Shares of what direct fine-tuning did", [chart]))
     reading = [str(line) for line in found.get("reading") or READING]
     blocks += [_studies(studies), Section("How to read this", [Panel([Bullets(reading)], "card")])]
     blocks.append(Section("Software and hardware", _made_with(found, written)))
@@ -150,7 +129,7 @@ def _banners(found: Mapping[str, Any], studies: Mapping[str, Any]) -> list[Block
     banners: list[Block] = []
     if found["size"] == "quick":
         banners.append(Banner(QUICK, "warn"))
-    elif found["size"] not in ("full", "study"):
+    elif found["size"] != "study":
         if found["size"] == "small":
             banners.append(Banner(SMALL, "warn"))
         banners.append(Banner(TOY_SCALE))
@@ -218,48 +197,6 @@ def figure_line(figure: Mapping[str, Any]) -> str:
     text = f"{figure['what']}: {number(value, digits, sign=sign)}"
     ends = interval_text(interval, digits, sign=sign)
     return f"{text} {ends}" if ends.startswith("[") else f"{text} ({ends})"
-
-
-def shares_chart(claims: Sequence[Mapping[str, Any]], studies: Mapping[str, Any]) -> Chart | None:
-    """Every share that a claim speaks of, with its interval, by recipe; None where there is none."""
-    shares: dict[tuple[str, str], dict[str, Value]] = {}
-    for claim in claims:
-        for figure in claim["figures"]:
-            trial, _, what = figure["what"].rpartition(": ")
-            is_share = figure["unit"] in SHARES and what in (KEPT, AVOIDED)
-            if is_share and figure["interval"] is not None and math.isfinite(figure["value"]):
-                shares.setdefault((claim["recipe"], trial), {}).setdefault(what, _share(figure))
-    if not shares:
-        return None
-    names = [f"{_title(recipe, studies)}: {trial}" for recipe, trial in shares]
-    rows = []
-    for line, (name, values) in enumerate(zip(names, shares.values(), strict=True)):
-        rows.append({"name": name, "kept place": line - 0.14, "avoided place": line + 0.14, **values})
-    return Chart(
-        title="Shares of what direct fine-tuning did",
-        heading=False,
-        rows=rows,
-        columns=[Col("trial", "name", numeric=False), Col(KEPT, KEPT), Col(AVOIDED, AVOIDED)],
-        marks=[
-            Mark(x=KEPT, y="kept place", name=KEPT, colour="second", symbol="diamond"),
-            Mark(x=AVOIDED, y="avoided place", name=AVOIDED),
-        ],
-        x=Axis(title="share; 1 is all of it"),
-        y=Axis(names=names, length=56),
-        rules=[Rule(x=0), Rule(x=1)],
-        caption=(
-            "Points with intervals over seeds and samples. Both far to the right: learnt as direct fine-tuning does, "
-            "and forgot nothing."
-        ),
-        height=120 + 34 * len(names),
-        legend=True,
-    )
-
-
-def _share(figure: Mapping[str, Any]) -> Value:
-    low, high = figure["interval"]
-    text, interval = number(figure["value"], 2), interval_text((low, high), 2)
-    return Value(value=figure["value"], low=low, high=high, text=text, interval=interval)
 
 
 def _studies(studies: Mapping[str, Any]) -> Section:

@@ -14,7 +14,6 @@ SIZES: dict[str, str] = {
     "quick": "a check of a minute or two that everything works; its verdicts mean nothing",
     "small": "the small twins with fewer seeds, arms and steps: what is likely, soon",
     "medium": "the small twins in whole, as their study files say",
-    "full": "the paper's own size; its model and data have to be there, what is missing is listed first",
 }
 """How much of a paper is run, smallest first. "small" is what a reproduction does where it is not told."""
 SMALL = "small"
@@ -34,13 +33,11 @@ class Paper:
     recipes: Mapping[str, str]
     """Its studies: name to title."""
     durations: Mapping[str, str]
-    """By size, how long the small twins take on two idle cores: of each of `SIZES` but "full"."""
+    """By size, how long the small twins take on two idle cores: of each of `SIZES`."""
     function: str
     """`module:function` that reproduces it."""
     rules: int = 0
     """Grows with every change of a rule of this paper alone; see `claims.RULES`."""
-    full: str | None = None
-    """Why `--full` does not exist; None: it does."""
 
     def load(self) -> Callable[..., Any]:
         """The function that reproduces it."""

@@ -7,8 +7,8 @@ own, which `changed` lays over it:
 settings = study_config(changed(yaml.safe_load(file), size_changes()[study][size]))
 ```
 
-A paper declares how its claims are held against its studies as `PaperClaims`; one whose studies are small twins as
-`Twins`, with a file and its changes for each.
+A paper declares its small studies, with a file and its changes for each, and how its claims are held against them,
+as `Twins`.
 
 output_dir/
   <recipe>/       the studies, each with its report.html
@@ -28,7 +28,7 @@ from typing import Any, Protocol
 
 from holdfast.errors import ConfigError, DataError, HoldfastError, Interrupted, did_you_mean, first_line
 from holdfast.papers.claims.claim import RULES, Claim, claims_json, family_line
-from holdfast.papers.claims.registry import SIZES, SMALL, Paper
+from holdfast.papers.claims.registry import SMALL, Paper
 from holdfast.printable import lines
 from holdfast.studies.engine.study import PAGE as STUDY_PAGE
 from holdfast.studies.engine.study import Settings
@@ -69,10 +69,40 @@ class Recipe:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PaperClaims:
-    """How a paper's claims are held against studies."""
+class Twin:
+    """A small study that stands in for one of a paper's."""
+
+    file: str
+    """Its YAML below `papers/recipes`."""
+    sizes: Mapping[str, Mapping[str, Any]]
+    """By size: what differs from the file. A study that a size does not have is not run there."""
+    own: Mapping[str, Any] = field(default_factory=dict)
+    """What differs from the file in every size, where several studies have one file."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Script:
+    """A small study that a script of its own runs; its record is of the paper's kind."""
+
+    settings: Callable[..., Comparable]
+    """`settings(name=..., output_dir=..., **changes)`."""
+    run: Callable[..., Any]
+    """See `Recipe`."""
+    sizes: Mapping[str, Mapping[str, Any]]
+    """By size: what differs from the script's settings."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Twins:
+    """The small studies of a paper, and how its claims are held against studies."""
 
     paper: Paper
+    studies: Mapping[str, Twin | Script]
+    """By name, as `Paper.recipes` has them."""
+    config: Callable[..., Settings]
+    """`config(values, source=...)`: the settings of a study."""
+    run: Callable[..., Any]
+    """See `Recipe`."""
     read: Callable[[Path], Any]
     """The record in a study's folder; a `DataError` where it cannot be read."""
     summary: Callable[[Any], Mapping[str, Any]]
@@ -81,6 +111,63 @@ class PaperClaims:
     """The claims about records by name of recipe; None where a study was not run."""
     reading: Sequence[str] = ()
     """How figures and verdicts are to be read, for the page; empty: the page's own words."""
+
+    def reproduce(
+        self,
+        *,
+        recipes: Sequence[str] = (),
+        size: str = SMALL,
+        workers: int | None = None,
+        output_dir: str | os.PathLike[str] | None = None,
+        console: Any = None,
+    ) -> list[Claim]:
+        """Runs the small studies, or continues them, and checks the claims about them.
+
+        Args:
+            recipes: some of the studies; empty: all. Claims about others cannot be told.
+            size: one of `registry.SIZES`.
+            workers, console: see `run_and_judge`.
+            output_dir: gets the studies, claims.json and claims.html; None: reproduce-PAPER.
+
+        Returns:
+            The claims, as in claims.json.
+
+        Raises:
+            ConfigError: no such study or size here, or the folder holds another study (what differs).
+            Interrupted, HoldfastError: see `run_and_judge`.
+        """
+        if unknown := [name for name in recipes if name not in self.studies]:
+            hint = did_you_mean(unknown[0], self.studies)
+            raise ConfigError(f"recipes: expected some of {', '.join(self.studies)}, got {unknown[0]!r}.{hint}")
+        available = [name for name, study in self.studies.items() if size in study.sizes]
+        if not available:
+            known = dict.fromkeys(size for study in self.studies.values() for size in study.sizes)
+            raise ConfigError(f"size: expected one of {', '.join(known)}, got {size!r}.{did_you_mean(size, known)}")
+        chosen = [name for name in dict.fromkeys(recipes or available) if name in available]
+        if not chosen:
+            raise ConfigError(f"recipes: of these, a size of {size} has {', '.join(available)}. Choose another size.")
+        out = Path(output_dir or f"reproduce-{self.paper.name}")
+        studies = [self._recipe(name, size, out / name, console) for name in chosen]
+        return self.run_and_judge(studies, size=size, output_dir=out, workers=workers, console=console)
+
+    def _recipe(self, name: str, size: str, folder: Path, console: Any) -> Recipe:
+        import yaml
+
+        from holdfast.papers.worlds.toy_settings import SETTINGS, make_setting
+        from holdfast.studies.engine.toy import fill
+
+        twin = self.studies[name]
+        if isinstance(twin, Script):
+            settings = twin.settings(name=name, output_dir=folder, **twin.sizes[size])
+            return Recipe(name=name, settings=settings, run=twin.run)
+        path = Path(__file__).resolve().parents[1] / "recipes" / twin.file
+        values = changed({**yaml.safe_load(path.read_text(encoding="utf-8")), "name": name}, twin.own)
+        values = changed(values, twin.sizes[size])
+        if size == "quick" and values.get("toy") in SETTINGS:  # with a base of seconds; a world has its own
+            toy, seed = values.pop("toy"), int(values.get("seed", 0))
+            values = fill(values, make_setting(toy, folder / "data", seed=seed, quick=True, console=console))
+        config = self.config({**values, "output_dir": str(folder)}, source=path.name)
+        return Recipe(name=name, settings=config, run=self.run)
 
     def run_and_judge(
         self,
@@ -95,7 +182,7 @@ class PaperClaims:
 
         Args:
             recipes: the studies, in order.
-            size: one of `papers.SIZES`; the page says which.
+            size: one of `registry.SIZES`; the page says which.
             output_dir: gets a folder a study, claims.json and claims.html.
             workers: jobs at a time; None: as the study or the machine says.
             console: a `rich.console.Console`; None: a new one on standard output.
@@ -104,13 +191,12 @@ class PaperClaims:
             The claims, as in claims.json.
 
         Raises:
-            ConfigError, DataError: no such size, settings, or a folder with another study.
+            ConfigError, DataError: settings, or a folder with another study.
             Interrupted: Ctrl-C; the same call continues. The claims are written as far as they can be told.
             HoldfastError: a study failed, after the others ended and the claims were written.
         """
         from rich.console import Console
 
-        known_size(size)
         console, out = console or Console(), Path(output_dir)
         folders = {recipe.name: out / recipe.name for recipe in recipes}
         records = self._read_all(folders)
@@ -185,7 +271,7 @@ class PaperClaims:
         Args:
             records: by recipe; None: not run.
             folders: of the records.
-            size: one of `papers.SIZES`, or `OWN_STUDY`.
+            size: one of `registry.SIZES`, or `OWN_STUDY`.
             out: where to write.
             console: a `rich.console.Console`.
         """
@@ -217,99 +303,6 @@ class PaperClaims:
             return self.read(folder) if folder.is_dir() else None
         except (DataError, KeyError, TypeError, ValueError):
             return None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Twin:
-    """A small study that stands in for one of a paper's."""
-
-    file: str
-    """Its YAML below `papers/recipes`."""
-    sizes: Mapping[str, Mapping[str, Any]]
-    """By size: what differs from the file. A study that a size does not have is not run there."""
-    own: Mapping[str, Any] = field(default_factory=dict)
-    """What differs from the file in every size, where several studies have one file."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Script:
-    """A small study that a script of its own runs; its record is of the paper's kind."""
-
-    settings: Callable[..., Comparable]
-    """`settings(name=..., output_dir=..., **changes)`."""
-    run: Callable[..., Any]
-    """See `Recipe`."""
-    sizes: Mapping[str, Mapping[str, Any]]
-    """By size: what differs from the script's settings."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Twins(PaperClaims):
-    """The small studies of a paper."""
-
-    studies: Mapping[str, Twin | Script]
-    """By name, as `Paper.recipes` has them."""
-    config: Callable[..., Settings]
-    """`config(values, source=...)`: the settings of a study."""
-    run: Callable[..., Any]
-    """See `Recipe`."""
-
-    def reproduce(
-        self,
-        *,
-        recipes: Sequence[str] = (),
-        size: str = SMALL,
-        workers: int | None = None,
-        output_dir: str | os.PathLike[str] | None = None,
-        console: Any = None,
-    ) -> list[Claim]:
-        """Runs the small studies, or continues them, and checks the claims about them.
-
-        Args:
-            recipes: some of the studies; empty: all. Claims about others cannot be told.
-            size: one of `papers.SIZES` but "full".
-            workers, console: see `run_and_judge`.
-            output_dir: gets the studies, claims.json and claims.html; None: reproduce-PAPER.
-
-        Returns:
-            The claims, as in claims.json.
-
-        Raises:
-            ConfigError: no such study or size here, or the folder holds another study (what differs).
-            Interrupted, HoldfastError: see `run_and_judge`.
-        """
-        if unknown := [name for name in recipes if name not in self.studies]:
-            hint = did_you_mean(unknown[0], self.studies)
-            raise ConfigError(f"recipes: expected some of {', '.join(self.studies)}, got {unknown[0]!r}.{hint}")
-        available = [name for name, study in self.studies.items() if known_size(size) in study.sizes]
-        if not available:
-            known = dict.fromkeys(size for study in self.studies.values() for size in study.sizes)
-            raise ConfigError(f"size: expected one of {', '.join(known)}, got {size!r}: {self.paper.full}.")
-        chosen = [name for name in dict.fromkeys(recipes or available) if name in available]
-        if not chosen:
-            raise ConfigError(f"recipes: of these, a size of {size} has {', '.join(available)}. Choose another size.")
-        out = Path(output_dir or f"reproduce-{self.paper.name}")
-        studies = [self._recipe(name, size, out / name, console) for name in chosen]
-        return self.run_and_judge(studies, size=size, output_dir=out, workers=workers, console=console)
-
-    def _recipe(self, name: str, size: str, folder: Path, console: Any) -> Recipe:
-        import yaml
-
-        from holdfast.papers.worlds.toy_settings import SETTINGS, make_setting
-        from holdfast.studies.engine.toy import fill
-
-        twin = self.studies[name]
-        if isinstance(twin, Script):
-            settings = twin.settings(name=name, output_dir=folder, **twin.sizes[size])
-            return Recipe(name=name, settings=settings, run=twin.run)
-        path = Path(__file__).resolve().parents[1] / "recipes" / twin.file
-        values = changed(yaml.safe_load(path.read_text(encoding="utf-8")), twin.own)
-        values = changed(values, twin.sizes[size])
-        if size == "quick" and values.get("toy") in SETTINGS:  # with a base of seconds; a world has its own
-            toy, seed = values.pop("toy"), int(values.get("seed", 0))
-            values = fill(values, make_setting(toy, folder / "data", seed=seed, quick=True, console=console))
-        config = self.config({**values, "name": name, "output_dir": str(folder)}, source=path.name)
-        return Recipe(name=name, settings=config, run=self.run)
 
 
 def study_facts(seeds: list[int], jobs: Iterable[Any], *, learn: str, keep: str) -> dict[str, Any]:
@@ -344,23 +337,12 @@ def size_changes() -> dict[str, dict[str, Any]]:
     return changes
 
 
-def known_size(size: str) -> str:
-    """The size.
-
-    Raises:
-        ConfigError: there is none of that name.
-    """
-    if size not in SIZES:
-        raise ConfigError(f"size: expected one of {', '.join(SIZES)}, got {size!r}.{did_you_mean(size, SIZES)}")
-    return size
-
-
 def claims_record(paper: Paper, size: str, claims: Sequence[Claim], **about: Any) -> dict[str, Any]:
     """claims.json: claims, the rules that they were judged by, and what holds at once.
 
     Args:
         paper: whose they are.
-        size: of the evidence, for people; one of `papers.SIZES` from `reproduce`.
+        size: of the evidence, for people; one of `registry.SIZES` from `reproduce`.
         claims: as `check` gave them.
         about: what else is kept, as plain JSON: studies, versions, hardware.
     """

@@ -18,6 +18,4 @@ PAPER = Paper(
     },
     rules=1,  # turning points at any level
     function="holdfast.papers.overtraining.reproduction:reproduce",
-    full="the paper's own ladders take study files: 'holdfast study run configs/ladder/paper.yaml' and "
-    "'holdfast study run configs/overtraining/olmo-1b.yaml'",
 )

@@ -14,5 +14,4 @@ PAPER = Paper(
         "medium": "a quarter of an hour and, the first time, an hour and a half for its models",
     },
     function="holdfast.papers.residual.reproduction:reproduce",
-    full="the paper's own sizes are study files, as in 'holdfast study run configs/residual/llama3-budgets.yaml'",
 )

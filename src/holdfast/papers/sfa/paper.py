@@ -14,5 +14,4 @@ PAPER = Paper(
         "medium": "half an hour by estimate and, the first time, 20 minutes for its base",
     },
     function="holdfast.papers.sfa.reproduction:reproduce",
-    full="the paper's own models take a study file of yours: 'holdfast sequence --config FILE' (docs/sequence.md)",
 )

@@ -25,5 +25,4 @@ PAPER = Paper(
         "medium": "40 minutes by estimate and, the first time, an hour and three quarters for its bases",
     },
     function="holdfast.papers.stages.reproduction:reproduce",
-    full="the paper's own models take a study file: 'holdfast diagnose --config configs/stages/llama2-alpaca.yaml'",
 )
