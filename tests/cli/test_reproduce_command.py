@@ -52,7 +52,9 @@ def test_options_are_handed_on(asked, tmp_path):
 
 def test_all_mistakes_at_once(asked):
     with pytest.raises(ConfigError) as caught:
-        command.run(["label-anealing", "--recipes", "maths", "--workers", "0", "--medium", "--quick", "--outputdir", "x"])
+        command.run(
+            ["label-anealing", "--recipes", "maths", "--workers", "0", "--medium", "--quick", "--outputdir", "x"]
+        )
     text = str(caught.value)
     for expected in (
         "paper: expected one of label-annealing, overtraining, residual, sfa, stages, got 'label-anealing' (text). Did "

@@ -10,7 +10,6 @@ from typing import Any
 from holdfast.papers.overtraining.record import (
     Arm,
     Checkpoint,
-    DistanceTrend,
     Growth,
     OvertrainingRecord,
     RateTrend,
@@ -158,7 +157,6 @@ def overtraining(*, task: str = "reviews", entry: str = "web", **changes: Any) -
                 growth=Figure(value=-0.8, over_samples=(-1.0, -0.6)),
             )
         ],
-        "distances": [DistanceTrend(task=task, arm="direct", checkpoint="1B", exponent=1.0, rates=RATES)],
         "notes": ["a note"],
         "hardware": {"processor": "made up"},
     }  # fmt: skip

@@ -35,8 +35,6 @@ class Span:
     """An address relative to the page's folder."""
     value: float | None = None
     """The number behind the text, for sorting."""
-    picture: str = ""
-    """A PNG in base64 that the page shows in place of the text."""
 
 
 def sub(*content: Text, tone: Tone = "") -> Span:

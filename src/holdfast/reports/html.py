@@ -94,8 +94,6 @@ def tag(name: str, /, *children: Any, **attributes: Any) -> Html:
 
 
 def _span(span: b.Span) -> Html:
-    if span.picture:
-        return tag("img", src=f"data:image/png;base64,{span.picture}", alt=b.plain_text(span.content), cls="picture")
     inner = join(span.content)
     if span.value is not None:
         exact = f"{span.value:.9g}" if math.isfinite(span.value) else "NaN" if math.isnan(span.value) else "Infinity"

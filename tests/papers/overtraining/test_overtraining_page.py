@@ -15,22 +15,16 @@ from holdfast.errors import DataError
 from holdfast.papers.overtraining.page import (
     _rates_chart,
     _tuned_chart,
-    example_table,
     overtraining_page,
     print_overtraining,
-    seen_table,
     summary,
 )
 from holdfast.papers.overtraining.record import (
     OvertrainingRecord,
-    SeenExample,
-    SeenGroup,
     read_overtraining,
 )
 from holdfast.records.figure import Figure
-from holdfast.reports.blocks import plain_text
-from holdfast.reports.html import render, write_page
-from holdfast.reports.markdown import document as as_markdown
+from holdfast.reports.html import write_page
 
 
 def test_the_lead_names_the_turning_point_and_what_retention_does() -> None:
@@ -94,30 +88,12 @@ def test_a_record_of_before_is_not_read_as_one_without_figures(tmp_path: Path) -
         read_overtraining(tmp_path)
 
 
-def test_what_models_see_stands_with_its_pictures_and_with_guessing() -> None:
+def test_scores_stand_beside_guessing() -> None:
     plain = overtraining()
-    assert "what the models see" not in render(overtraining_page(plain))
     target = dataclasses.replace(plain.scored["reviews"][1], chance=0.4)
-    groups = [
-        SeenGroup(task="reviews", arm="direct", checkpoint=c, group=g, value=v, chance=0.25, n=8)
-        for c, v in (("1B", 0.5), ("4B", 0.875)) for g in ("count", "reading")
-    ]  # fmt: skip
-    example = SeenExample(
-        task="reviews", group="count", picture="UE5H", question="<image>\nHow many <b>?", options=[" one", " two"],
-        right=1, answers={"1B": 0, "4B": 1},
-    )  # fmt: skip
     scored = {"reviews": [plain.scored["reviews"][0], target, plain.scored["reviews"][2]]}
-    record = dataclasses.replace(plain, scored=scored, groups=groups, examples=[example])
+    record = dataclasses.replace(plain, scored=scored)
     chart = _tuned_chart(record, "reviews", target, "The task")
     assert chart is not None and [rule.y for rule in chart.rules] == [0.4] and "guessing, 0.4." in chart.caption
     held = _rates_chart(record, "reviews", record.arms[0], target, cost=True)
     assert held is not None and not held.rules, "what fine-tuning costs is not held against guessing"
-    rows = [[plain_text(cell) for cell in row] for row in seen_table(record, groups).rows]
-    assert rows == [["direct", "1 B", "0.500", "0.500"], ["direct", "4 B", "0.875", "0.875"]]
-    (row,) = example_table(record, [example]).rows
-    assert [plain_text(cell) for cell in row] == ["a picture", "How many <b>?\ncount", "two", "one", "two"]
-    page = render(overtraining_page(record))
-    assert (
-        '<img src="data:image/png;base64,UE5H" alt="a picture" class="picture">' in page and "How many <b>" not in page
-    )
-    assert "UE5H" not in as_markdown(overtraining_page(record)), "a text names the picture and leaves it out"

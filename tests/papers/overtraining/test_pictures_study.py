@@ -3,12 +3,10 @@ seconds, figures computed anew."""
 
 from __future__ import annotations
 
-import base64
 import io
 import json
 import math
 import shutil
-import statistics
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +20,6 @@ from holdfast.papers.overtraining.plan import overtraining_config
 from holdfast.papers.overtraining.record import OvertrainingRecord, read_overtraining
 from holdfast.papers.overtraining.study import run_overtraining
 from holdfast.papers.worlds.pictures.build import PicturesRecipe, build_pictures
-from holdfast.papers.worlds.pictures.scenes import FAMILIES
 from holdfast.papers.worlds.pictures.tower import TowerRecipe
 from holdfast.records.run import RunFolder
 from tiny import build_model
@@ -245,19 +242,8 @@ def test_a_whole_study_of_models_that_see(asked: dict[str, Any], world: dict[str
             a, b = right[place] - right[place].mean(), right[other] - right[other].mean()
             size = math.sqrt((a @ a) * (b @ b))
             assert value == pytest.approx(a @ b / size if size else 0.0, abs=1e-6)
-    # families and examples are those of the samples
-    assert len(record.groups) == len(record.models) * len(FAMILIES)
-    for g in record.groups:
-        run = RunFolder(config.run_folder(g.checkpoint, names[g.arm], 0))
-        rows = [r for r in run.evaluated("result").samples("learn", "vision") if r["task"] == g.group]
-        assert (g.n, g.chance) == (4, pytest.approx(1 / FAMILIES[g.group][1]))
-        assert g.value == pytest.approx(statistics.fmean(r["acc"] for r in rows))
-    assert [e.group for e in record.examples] == list(FAMILIES)
-    for e in record.examples:
-        assert set(e.answers) == set(BUDGETS) and base64.b64decode(e.picture).startswith(b"\x89PNG")
     page = Path("out/report.html").read_text()
-    assert page.count("data:image/png;base64,") == len(FAMILIES) and "Dotted: guessing, 0.4." in page
-    assert "MME, GQA, AI2D, POPE, TextVQA" in page
+    assert "Dotted: guessing, 0.4." in page
     assert not list(Path("out/aligned").rglob("*-start")), "the model with an untrained projector is gone"
 
 

@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.checkpoints.methods.fisher import fisher as merged_checkpoints
-from holdfast.errors import ConfigError
 from holdfast.papers.theory.averaging import (
     averaged_path,
     averaging_of,
@@ -50,8 +49,6 @@ def test_both_parametrisations_are_one(rate, share) -> None:
     assert beta == pytest.approx(rate * (share / rate), rel=1e-15)
     assert alpha == pytest.approx(rate / (1 - share), rel=1e-12)
     assert penalty_of(alpha, beta) == pytest.approx((rate, share / rate), rel=1e-12)
-    with pytest.raises(ConfigError, match=r"eta lambda.: expected below 1"):
-        averaging_of(rate, 1.001 / rate)
 
 
 @FAST
@@ -132,8 +129,6 @@ def elastic_case():
 def test_ewc_is_exactly_a_merge() -> None:
     gradient, start, old, fisher, rate = elastic_case()
     exact = penalised_path(gradient, start, old, rate=rate, coefficient=fisher, steps=100)
-    split = penalised_path(gradient, start, old, rate=rate, coefficient=fisher, steps=100, split=True)
-    np.testing.assert_allclose(split, exact, rtol=0, atol=1e-13)
     alpha, beta = averaging_of(rate, fisher)
     merged = averaged_path(gradient, start, old, alpha=alpha, beta=beta, steps=100)
     np.testing.assert_allclose(merged, exact, rtol=0, atol=1e-13)

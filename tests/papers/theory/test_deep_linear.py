@@ -12,13 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.integrate import solve_ivp
 
-from holdfast.errors import ConfigError, DataError
 from holdfast.papers.theory.deep_linear import (
     LinearTasks,
-    checkpoint_times,
     descent_factors,
     flow_values,
-    half_times,
     harmful_in_finetuning,
     harmful_in_noise,
     inflection_point,
@@ -130,21 +127,3 @@ def test_descent_is_the_gradients_step() -> None:
         (first, second), moved, slopes(first, second, target, 0.3, first @ second), strict=True
     ):
         np.testing.assert_allclose(after, before - 0.01 * slope, atol=1e-14)
-
-
-# ------------------------------------------------------------------------------------------------------------ bad input
-
-
-# ------------------------------------------------------------------------------------------------------------ the study
-
-
-@pytest.mark.parametrize("pretraining", [[1.0, 1.0], [0.5, 1.0], [1.0, 0.0], [1.0, math.nan]])
-def test_tasks_that_cannot_be(pretraining) -> None:
-    with pytest.raises(DataError, match="falling strictly"):
-        tasks_of(pretraining, [1.0, 2.0])
-
-
-def test_a_start_that_is_too_large() -> None:
-    for times in (half_times, checkpoint_times):
-        with pytest.raises(ConfigError, match=r"tau: expected e\^\(-2 tau\) below half of the smallest"):
-            times(np.array([1.0, 0.5]), 0.3)

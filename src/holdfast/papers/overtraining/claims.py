@@ -56,7 +56,7 @@ from holdfast.papers.claims.rules import (
 from holdfast.papers.overtraining.costs import change_cost, tuned_score, tuning_cost
 from holdfast.papers.overtraining.record import OvertrainingRecord, Shift, TunedModel, TunedRate, TunedTurn, alike
 from holdfast.records.figure import CONFIDENCE, Figure, NotMeasured
-from holdfast.records.probe import AS_IT_IS, NOISE, Inflection, TurningPoint
+from holdfast.records.probe import AS_IT_IS, NOISE, TurningPoint
 from holdfast.statistics.equal_target import Point, source_at
 from holdfast.statistics.inflection import FALLS, TURNS, places_at, verdict_of
 
@@ -289,18 +289,12 @@ def places_of(turn: TurningPoint, level: float) -> tuple[int, int]:
     return places_at(turn.chances, level)
 
 
-def budgets_of(turn: TurningPoint, level: float) -> tuple[float, float]:
-    """The same in tokens."""
-    low, high = places_of(turn, level)
-    return turn.budgets[low], turn.budgets[high]
-
-
-def tokens_text(interval: tuple[float, float]) -> str:
+def tokens_text(budgets: Sequence[float]) -> str:
     """Budgets for people."""
     from holdfast.support.token_counts import shown_tokens
 
     texts = []
-    for value in interval:
+    for value in budgets:
         texts.append(shown_tokens(round(float(f"{value:.2g}"))))  # whole steps, near round numbers
     return " to ".join(dict.fromkeys(texts))
 
@@ -323,23 +317,34 @@ def turned(what: str, turn: TurningPoint, level: float) -> Part:
 def earlier(one: TurningPoint, other: TurningPoint, name: str, than: str, level: float) -> list[Part]:
     """Whether all budgets that may be best lie before all of another's; each has half of the error."""
     each = widened(level, 2)
-    low, high = budgets_of(one, each)
-    other_low, other_high = budgets_of(other, each)
-    reason = (
-        f"with {name} the model is best at {tokens_text((low, high))} tokens, with {than} at "
-        f"{tokens_text((other_low, other_high))}"
-    )
-    if high < other_low:
+    best, other_best = ([turn.budgets[place] for place in places_of(turn, each)] for turn in (one, other))
+    reason = f"with {name} the model is best at {tokens_text(best)} tokens, with {than} at {tokens_text(other_best)}"
+    if best[1] < other_best[0]:
         return [Part(verdict=HOLDS, reason=reason)]
-    return [Part(verdict=FAILS, reason=reason) if low > other_high else unknown(reason)]
+    return [Part(verdict=FAILS, reason=reason) if best[0] > other_best[1] else unknown(reason)]
 
 
-def noise_turns_of(record: OvertrainingRecord, kind: str = NOISE) -> list[Inflection]:
-    """Where the model turns under each size of noise, the smallest first."""
-    turns = sorted(alike(record.inflections, kind=kind, entry=kept_entry(record)), key=lambda turn: turn.size)
+Curve = tuple[str, TurningPoint]
+"""What a model went through, for people, and where it turns along the budgets."""
+
+
+def noisy(record: OvertrainingRecord, place: int) -> Curve:
+    """Under one of the sizes of noise, the smallest first."""
+    turns = sorted(alike(record.inflections, kind=NOISE, entry=kept_entry(record)), key=lambda turn: turn.size)
     if not turns:
-        raise NotMeasured(f"{'noise' if kind == NOISE else 'the checkpoint as it is'} at three budgets")
-    return turns
+        raise NotMeasured("noise at three budgets")
+    return f"noise {turns[place].size:g}", turns[place]
+
+
+def at_rate(record: OvertrainingRecord, place: int) -> Curve:
+    """What should be kept, fine-tuned directly at one of the rates, the smallest first."""
+    rate = rates_of(record)[place]
+    return f"learning rate {rate:g}", turn_of(record, rate, kept_entry(record))
+
+
+def tuned(record: OvertrainingRecord, suite: str = "keep") -> Curve:
+    """The same at tuned rates, or the task itself."""
+    return "tuned rates", turn_of(record, None, kept_entry(record) if suite == "keep" else leading_key(record, suite))
 
 
 def turn_of(record: OvertrainingRecord, rate: float | None, entry: str, arm: str = "") -> TunedTurn:
@@ -353,58 +358,36 @@ def turn_of(record: OvertrainingRecord, rate: float | None, entry: str, arm: str
 
 def base_improves(record: OvertrainingRecord, level: float) -> list[Part]:
     """The opposite of turning."""
-    turns = turned("the checkpoint as it is", noise_turns_of(record, AS_IT_IS)[0], level)
-    opposite = {HOLDS: FAILS, FAILS: HOLDS}.get(turns.verdict, turns.verdict)
-    return [dataclasses.replace(turns, verdict=opposite)]
+    turns = alike(record.inflections, kind=AS_IT_IS, entry=kept_entry(record))
+    if not turns:
+        raise NotMeasured("the checkpoint as it is at three budgets")
+    part = turned("the checkpoint as it is", turns[0], level)
+    opposite = {HOLDS: FAILS, FAILS: HOLDS}.get(part.verdict, part.verdict)
+    return [dataclasses.replace(part, verdict=opposite)]
 
 
-def noise_turns(record: OvertrainingRecord, level: float) -> list[Part]:
-    """Under the largest noise the model turns."""
-    turn = noise_turns_of(record)[-1]
-    return [turned(f"the model under noise {turn.size:g}", turn, level)]
+def turns(says: str, what: str, curve: Callable[[OvertrainingRecord], Curve]) -> Rule[OvertrainingRecord]:
+    """A curve turns; `{}` in `what` stands for what the model went through."""
+
+    def judge(record: OvertrainingRecord, level: float) -> list[Part]:
+        name, turn = curve(record)
+        return [turned(what.format(name), turn, level)]
+
+    return Rule(says, judge)
 
 
-def stronger_noise_turns_earlier(record: OvertrainingRecord, level: float) -> list[Part]:
-    """Under the largest noise than under the smallest."""
-    turns = noise_turns_of(record)
-    if len(turns) < 2:
-        raise NotMeasured("a second size of noise")
-    weak, strong = turns[0], turns[-1]
-    return earlier(strong, weak, f"noise {strong.size:g}", f"noise {weak.size:g}", level)
+def turns_earlier(
+    says: str, one: Callable[[OvertrainingRecord], Curve], other: Callable[[OvertrainingRecord], Curve], second: str
+) -> Rule[OvertrainingRecord]:
+    """A curve turns earlier than another; `second` says what is missing where both are the same."""
 
+    def judge(record: OvertrainingRecord, level: float) -> list[Part]:
+        (than, later), (name, sooner) = other(record), one(record)
+        if name == than:
+            raise NotMeasured(second)
+        return earlier(sooner, later, name, than, level)
 
-def tuning_turns(record: OvertrainingRecord, level: float) -> list[Part]:
-    """What should be kept, at the largest rate."""
-    rate = rates_of(record)[-1]
-    turn = turn_of(record, rate, kept_entry(record))
-    return [turned(f"what should be kept at learning rate {rate:g}", turn, level)]
-
-
-def higher_rates_turn_earlier(record: OvertrainingRecord, level: float) -> list[Part]:
-    """At the largest rate than at the smallest."""
-    low, high = rates_of(record)[0], rates_of(record)[-1]
-    if low == high:
-        raise NotMeasured("a second rate at which no model diverged")
-    entry = kept_entry(record)
-    at_high, at_low = turn_of(record, high, entry), turn_of(record, low, entry)
-    return earlier(at_high, at_low, f"learning rate {high:g}", f"learning rate {low:g}", level)
-
-
-def kept_turns_when_tuned(record: OvertrainingRecord, level: float) -> list[Part]:
-    """What should be kept, at tuned rates."""
-    return [turned("what should be kept at tuned rates", turn_of(record, None, kept_entry(record)), level)]
-
-
-def task_turns_when_tuned(record: OvertrainingRecord, level: float) -> list[Part]:
-    """The task itself, at tuned rates."""
-    return [turned("the task at tuned rates", turn_of(record, None, leading_key(record, "learn")), level)]
-
-
-def lower_rates_turn_later(record: OvertrainingRecord, level: float) -> list[Part]:
-    """At the tuned rates earlier than at the smallest."""
-    rate = rates_of(record)[0]
-    tuned, low = turn_of(record, None, kept_entry(record)), turn_of(record, rate, kept_entry(record))
-    return earlier(tuned, low, "tuned rates", f"learning rate {rate:g}", level)
+    return Rule(says, judge)
 
 
 def shift_of(record: OvertrainingRecord, kind: str) -> Shift:
@@ -421,8 +404,8 @@ def moves(kind: str) -> Rule[OvertrainingRecord]:
 
     def judge(record: OvertrainingRecord, level: float) -> list[Part]:
         shift = shift_of(record, kind)
-        tuned, direct = turn_of(record, None, shift.entry, shift.arm), turn_of(record, None, shift.entry)
-        return earlier(direct, tuned, "direct fine-tuning", shift.arm, level)
+        own, direct = turn_of(record, None, shift.entry, shift.arm), turn_of(record, None, shift.entry)
+        return earlier(direct, own, "direct fine-tuning", shift.arm, level)
 
     return Rule("Each at its tuned rates, what should be kept turns later than with direct fine-tuning.", judge)
 
@@ -742,51 +725,61 @@ STATEMENTS = (
         "4a",
         "Under noise the loss is U-shaped: beyond some budget longer pre-training makes it worse.",
         "an inflection point at each gamma that is large enough (section 3.3, figure 3)",
-        Rule(
+        turns(
             "Under the largest noise the best budget is not the largest, which is shown to be worse.",
-            noise_turns,
+            "the model under {}",
+            lambda record: noisy(record, -1),
         ),
     ),
     _claim(
         "4b",
         "Larger noise moves the inflection point to smaller budgets.",
         '"leading to an inflection point at a lower token budget" (section 3.3)',
-        Rule(
+        turns_earlier(
             "All budgets that may be best under the largest noise lie before all of those under the smallest.",
-            stronger_noise_turns_earlier,
+            lambda record: noisy(record, -1),
+            lambda record: noisy(record, 0),
+            "a second size of noise",
         ),
     ),
     _claim(
         "4c",
         "Fine-tuned at a fixed learning rate, the loss on pre-training text is U-shaped in the budget.",
         "U-shaped for larger rates (section 3.4.1, figure 5)",
-        Rule(
+        turns(
             "Fine-tuned directly at the largest rate that no model diverged at, what should be kept is at its best "
             "before the largest budget, which is shown to be worse.",
-            tuning_turns,
+            "what should be kept at {}",
+            lambda record: at_rate(record, -1),
         ),
     ),
     _claim(
         "4d",
         "A larger learning rate moves the inflection point to smaller budgets.",
         "larger rates degrade at smaller budgets (section 3.4.1, figure 5)",
-        Rule(
+        turns_earlier(
             "Fine-tuned directly at the largest rate, what should be kept turns earlier than at the smallest.",
-            higher_rates_turn_earlier,
+            lambda record: at_rate(record, -1),
+            lambda record: at_rate(record, 0),
+            "a second rate at which no model diverged",
         ),
     ),
     _claim(
         "5a",
         "With the learning rate tuned for the task, what should be kept still degrades at large budgets.",
         "C4 perplexity degrades (section 3.4.2, figure 6)",
-        Rule("With each budget at its tuned rate, what should be kept turns.", kept_turns_when_tuned),
+        turns("With each budget at its tuned rate, what should be kept turns.", "what should be kept at {}", tuned),
         TUNED,
     ),
     _claim(
         "5b",
         "With the learning rate tuned for the task, the task itself degrades at large budgets.",
         "in some cases the in-domain perplexity degrades, too (section 3.4.2, figure 6)",
-        Rule("With each budget at its tuned rate, the task itself turns.", task_turns_when_tuned),
+        turns(
+            "With each budget at its tuned rate, the task itself turns.",
+            "the task at {}",
+            lambda record: tuned(record, "learn"),
+        ),
         TUNED,
     ),
     _claim(
@@ -814,9 +807,11 @@ STATEMENTS = (
         "8",
         "A learning rate below the tuned one delays the inflection point.",
         "a rate that is not optimal can delay it, at the task's expense (section 3.4.2, figure 7)",
-        Rule(
+        turns_earlier(
             "At the smallest rate that was tried, what should be kept turns later than at the tuned rates.",
-            lower_rates_turn_later,
+            tuned,
+            lambda record: at_rate(record, 0),
+            "a rate",
         ),
         TUNED,
     ),

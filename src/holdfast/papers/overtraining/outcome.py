@@ -28,7 +28,6 @@ from holdfast.evaluation.probe.outcome import (
 from holdfast.papers.overtraining.plan import CHECKPOINT, KIND, LEARN, MODEL, TUNE, OvertrainingConfig, Tuning
 from holdfast.papers.overtraining.record import Arm, Checkpoint, OvertrainingRecord, Scored, TunedModel, alike
 from holdfast.papers.overtraining.verdicts import LEAST_BUDGETS, add_verdicts
-from holdfast.papers.overtraining.vision_scores import seen_examples, seen_groups
 from holdfast.records.evaluation import Evaluation, EvaluationFolder
 from holdfast.records.figure import CONFIDENCE, Figure, rescaled
 from holdfast.records.probe import ProbedModel, Sensitivity, Sharpness
@@ -163,9 +162,7 @@ def add_figures(record: OvertrainingRecord, config: OvertrainingConfig) -> Overt
     record = dataclasses.replace(record, models=models, correlations=costs, score_correlations=scores)
     if config.request.max_perplexity is not None:
         record = _without_high_rates(record, config.request.max_perplexity)
-    record = add_verdicts(record, config, evaluations.columns)
-    groups = seen_groups(record, config, evaluations.folder)
-    return dataclasses.replace(record, groups=groups, examples=seen_examples(record, config, evaluations.folder))
+    return add_verdicts(record, config, evaluations.columns)
 
 
 def _with_probed(record: OvertrainingRecord, config: OvertrainingConfig) -> OvertrainingRecord:

@@ -27,8 +27,6 @@ from holdfast.papers.overtraining.record import (
     OvertrainingRecord,
     RateTrend,
     Scored,
-    SeenExample,
-    SeenGroup,
     Shift,
     TunedModel,
     TunedRate,
@@ -39,12 +37,11 @@ from holdfast.records.figure import Figure
 from holdfast.records.measure import Measure, between, decimals_for, number
 from holdfast.records.probe import ProbeRecord
 from holdfast.reports import blocks as b
-from holdfast.reports.blocks import Block, Fold, Page, Section, Span, Table, Text, Tile, Tiles, chip
+from holdfast.reports.blocks import Block, Fold, Page, Section, Table, Text, Tile, Tiles, chip
 from holdfast.reports.charts import (
     Axis,
     Chart,
     Col,
-    Mark,
     Row,
     Rule,
     Value,
@@ -69,7 +66,7 @@ from holdfast.reports.probe_report import (
     trend_table,
     turn_tables,
 )
-from holdfast.reports.study_page import grid, lines, print_study, section, state_chip, study_page
+from holdfast.reports.study_page import lines, print_study, section, state_chip, study_page
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -245,7 +242,7 @@ def _tiles(record: OvertrainingRecord) -> list[Tile]:
 
 
 def _task_sections(record: OvertrainingRecord, task: str) -> Iterator[Section | None]:
-    """At tuned rates, what models see, what retention does, and at fixed rates."""
+    """At tuned rates, what retention does, and at fixed rates."""
     target, source = record.leading(task, "learn"), record.leading(task, "keep")
     target_chart = _tuned_chart(record, task, target, "The task")
     source_chart = _tuned_chart(record, task, source, "What should be kept")
@@ -259,18 +256,9 @@ def _task_sections(record: OvertrainingRecord, task: str) -> Iterator[Section | 
         rates,
         intro="The learning rate is chosen by the validation data, anew at each budget (figures 6 and 7 of the paper).",
     )
-    groups, examples = alike(record.groups, task=task), alike(record.examples, task=task)
-    yield section(
-        f"{task}: what the models see",
-        seen_table(record, groups) if groups else None,
-        example_table(record, examples) if examples else None,
-        intro="The score is the mean over all questions. The paper's VLM score (MME, GQA, AI2D, POPE, TextVQA) is "
-        "another: figures are not comparable with its.",
-    )
     if alike(record.shifts, task=task):
         yield section(
             f"{task}: what retention does to it",
-            _growth_chart(record, task, source),
             _shift_table(record, _leading_shifts(record, task, "keep", "learn")),
             intro="The paper expects that regularised fine-tuning delays the inflection point (section 3.4.2), and did "
             "not try it.",
@@ -301,55 +289,6 @@ def _leading_shifts(record: OvertrainingRecord, task: str, *suites: str) -> list
     leading = [record.leading(task, suite) for suite in suites]
     entries = [scored.key for scored in leading if scored is not None]
     return [shift for shift in alike(record.shifts, task=task) if shift.entry in entries]
-
-
-def seen_table(record: OvertrainingRecord, groups: Sequence[SeenGroup]) -> Table:
-    """Right answers by family of questions, a line a way and budget, with what guessing gives.
-
-    Args:
-        record: of the study.
-        groups: of one task.
-    """
-    by_model: dict[tuple[str, str], dict[str, SeenGroup]] = {}
-    for group in groups:
-        by_model.setdefault((group.arm, group.checkpoint), {})[group.group] = group
-    tokens = {c.label: c.tokens for c in record.checkpoints}
-    rows = []
-    for (arm, checkpoint), families in by_model.items():
-        row: dict[str, Any] = {"arm": arm, "tokens": _tokens_cell(tokens[checkpoint])}
-        for name, group in families.items():
-            row[f"family {name}"] = number(group.value, 3)
-        rows.append(row)
-    columns = [_words("Way", "arm"), Col("Tokens", "tokens")]
-    for name, group in next(iter(by_model.values())).items():
-        columns.append(Col((name, b.sub(f"{group.n} questions; guessing {number(group.chance, 2)}")), f"family {name}"))
-    return tabulate(rows, columns, kind="dense", title="Right answers by family, at tuned rates")
-
-
-def example_table(record: OvertrainingRecord, examples: Sequence[SeenExample]) -> Table:
-    """Questions with their pictures, and what each checkpoint answers.
-
-    Args:
-        record: of the study.
-        examples: of one task.
-    """
-    labels = set().union(*(example.answers for example in examples))
-    answered = [checkpoint for checkpoint in record.checkpoints if checkpoint.label in labels]
-    rows = []
-    for example in examples:
-        question = " ".join(example.question.replace("<image>", " ").split())
-        row: dict[str, Any] = {"Right": example.options[example.right].strip()}
-        row["Picture"] = Span("a picture", picture=example.picture) if example.picture else ""
-        row["Question"] = (question, b.sub(example.group) if example.group else None)
-        for checkpoint in answered:
-            choice = example.answers.get(checkpoint.label)
-            if choice is not None:
-                tone = "good" if choice == example.right else "bad"
-                row[f"{count(checkpoint.tokens)} tokens"] = chip(example.options[choice].strip(), tone)
-        rows.append(row)
-    titles = ["Picture", "Question", "Right", *(f"{count(c.tokens)} tokens" for c in answered)]
-    title = f"The first question of each family: answers after {record.direct} at the tuned rate, first seed"
-    return grid(rows, {name: name for name in titles}, words=len(titles), kind="dense", title=title)
 
 
 # --------------------------------------------------------------------------------------------------------------- charts
@@ -493,28 +432,6 @@ def _rates_chart(record: OvertrainingRecord, task: str, arm: Arm, scored: Scored
     return _budget_chart(record, title, rows, axis, scored.unit, "Learning rate", **options)
 
 
-def _growth_chart(record: OvertrainingRecord, task: str, scored: Scored | None) -> Chart | None:
-    """How the cost grows along the ladder, a way a line, at tuned rates."""
-    rows: list[Row] = []
-    for growth in alike(record.growth, task=task, rate=None, entry="" if scored is None else scored.key):
-        if math.isfinite(growth.difference.value):
-            rows.append({"arm": growth.arm, "y": len(rows), "x": Value.of(growth.difference, SCORE, sign=True)})
-    if not rows or scored is None:
-        return None
-    arms = [row["arm"] for row in rows]
-    columns = [_words("Way", "arm"), Col(scored.unit, "x")]
-    return Chart(
-        title=f"How much more it costs after the longest pre-training: {scored.name}",
-        rows=rows,
-        columns=columns,
-        marks=[Mark()],
-        x=Axis(title=f"growth of the cost, {scored.unit}", zero=True),
-        y=Axis(names=arms, length=34),
-        caption="Each at its tuned rates.",
-        height=max(200, 70 + 34 * len(rows)),
-    )
-
-
 def _distance_section(record: OvertrainingRecord, task: str, arm: Arm) -> Section | None:
     """How far the weights went, against the rate: figure 8."""
     rows: list[Row] = []
@@ -537,11 +454,8 @@ def _distance_section(record: OvertrainingRecord, task: str, arm: Arm) -> Sectio
         styles=styles,
         height=340,
     )
-    cells: dict[Text, Any] = {"Checkpoint": "checkpoint", "Exponent": lambda trend: number(trend.exponent, 2)}
-    cells["Rates"] = lambda trend: f"{trend.rates[0]:g} to {trend.rates[1]:g}"
-    table = grid(alike(record.distances, task=task, arm=arm.label), cells, kind="dense")
     intro = "In the paper the distance is in proportion to the rate (an exponent of 1) and the same at all budgets."
-    return section(f"{task}: how far the weights go", chart, table, intro=intro)
+    return section(f"{task}: how far the weights go", chart, intro=intro)
 
 
 # --------------------------------------------------------------------------------------------------------------- tables

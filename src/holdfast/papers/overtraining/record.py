@@ -198,53 +198,6 @@ class Shift:
     """How much more the cost grows along the ladder than that of direct fine-tuning; below 0 it grows less."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class DistanceTrend:
-    """How the distance moves with the learning rate at one budget (Overtrained Language Models, figure 8: in
-    proportion)."""
-
-    task: str
-    arm: str
-    checkpoint: str
-    exponent: float
-    """Slope of log distance against log rate: 1 is in proportion."""
-    rates: tuple[float, float]
-    """Smallest and largest that it is fitted on."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class SeenGroup:
-    """One family of questions about pictures, asked of models at the tuned rate of their budget."""
-
-    task: str
-    arm: str
-    checkpoint: str
-    group: str
-    value: float
-    """Share of right answers, mean over the seeds."""
-    chance: float
-    """What guessing gives."""
-    n: int
-    """Questions."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class SeenExample:
-    """A question about a picture, and what every checkpoint answers after direct fine-tuning at its tuned rate."""
-
-    task: str
-    group: str
-    """Its family, "" where there are none."""
-    picture: str
-    """PNG in base64; "" of a question without."""
-    question: str
-    options: list[str]
-    right: int
-    """Index of the right option."""
-    answers: dict[str, int]
-    """By checkpoint, the index of the option that it chose, with the first seed."""
-
-
 T = TypeVar("T")
 
 
@@ -280,10 +233,6 @@ class OvertrainingRecord(BaseRecord):
     turns: list[TunedTurn] = field(default_factory=list)
     growth: list[Growth] = field(default_factory=list)
     shifts: list[Shift] = field(default_factory=list)
-    distances: list[DistanceTrend] = field(default_factory=list)
-    groups: list[SeenGroup] = field(default_factory=list)
-    examples: list[SeenExample] = field(default_factory=list)
-    """The last two: of tasks whose checkpoints have a vision tower."""
     left_out: list[float] = field(default_factory=list)
     """Rates that are not drawn: `max_perplexity`."""
     correlations: list[SampleCorrelation] = field(default_factory=list)

@@ -22,7 +22,6 @@ from holdfast.papers.overtraining.record import (
     RISES,
     SLOW,
     Arm,
-    DistanceTrend,
     Growth,
     OvertrainingRecord,
     RateTrend,
@@ -48,7 +47,7 @@ Curve = tuple[str, str, float | None, str]
 
 
 def add_verdicts(record: OvertrainingRecord, config: OvertrainingConfig, columns: ColumnsOf) -> OvertrainingRecord:
-    """The record with rates, turning points, growth, shifts and distances.
+    """The record with rates, turning points, growth and shifts.
 
     Args:
         record: with the scores of its models.
@@ -62,8 +61,6 @@ def add_verdicts(record: OvertrainingRecord, config: OvertrainingConfig, columns
             for rate in (None, *arm.rates):
                 builder.follow_budgets(task, arm.label, rate)
             builder.follow_rates(task, arm)
-            for checkpoint in record.checkpoints:
-                builder.follow_distances(task, arm, checkpoint.label)
     return dataclasses.replace(
         record,
         rates=builder.rates,
@@ -71,7 +68,6 @@ def add_verdicts(record: OvertrainingRecord, config: OvertrainingConfig, columns
         turns=builder.turns,
         growth=builder.growth,
         shifts=builder.shifts(),
-        distances=builder.distances,
         notes=builder.notes,
     )
 
@@ -89,7 +85,6 @@ class _Verdicts:
         """By task and arm, the rates that each seed would have chosen, a rate a budget."""
         self.turns: list[TunedTurn] = []
         self.turned: dict[Curve, Turn] = {}
-        self.distances: list[DistanceTrend] = []
         self.growth: list[Growth] = []
         self.grown: dict[Curve, Figure] = {}
         """Growth where no end diverged."""
@@ -232,18 +227,6 @@ class _Verdicts:
         if first > last_direct:
             return LATER
         return EARLIER if last < first_direct else CANNOT_TELL
-
-    def follow_distances(self, task: str, arm: Arm, checkpoint: str) -> None:
-        """How the distance moves with the rate at one budget; nothing of fewer than three rates."""
-        rates, distances = [], []
-        for model in self._at_rates(task, arm, checkpoint):
-            if model.distance and not model.diverged:
-                rates.append(model.rate)
-                distances.append(model.distance)
-        if len(rates) >= LEAST_BUDGETS:
-            about: dict[str, Any] = {"task": task, "arm": arm.label, "checkpoint": checkpoint}
-            slope, ends = exponent(rates, distances), (rates[0], rates[-1])
-            self.distances.append(DistanceTrend(**about, exponent=slope, rates=ends))
 
 
 def rate_verdict(

@@ -11,7 +11,6 @@ would be the same estimator.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import itertools
 import math
@@ -21,9 +20,10 @@ from typing import Any
 import numpy as np
 from numpy.linalg import norm
 
-from holdfast.papers.theory.descent import PRETRAINING, gradient_descent
+from holdfast.papers.theory.descent import gradient_descent
 from holdfast.papers.theory.regression import (
     METHODS,
+    PRETRAINING,
     Problem,
     along_segment,
     closed_form,
@@ -172,21 +172,6 @@ def checks(problem: Problem, apart: Problem) -> list[Check]:
     along, off = along_segment(problem, forms["label_annealing"])
     segment = "label annealing lies at 1/(1 + lambda) between P theta0 and m"
     add("straight segment", segment, (1 / (1 + annealing), along, 1), (0, off, 1))
-
-    limits = []
-    for method, small, large in (("l2", squares[-1], squares[0]), ("label_annealing", 1, 1)):
-        for weight, end in ((1e-12 * small, forms["direct"][0]), (1e12 * large, theta0)):
-            limits.append((0, norm(closed_form(problem, method, weight) - end), size))
-    add("limits", "lambda to 0 gives direct fine-tuning, lambda to infinity gives theta0", *limits)
-
-    learnt = (printed["l2"] - theta0) @ factors.right.T * factors.values
-    shrunk = squares / (squares + ridge[:, None]) * problem.residual
-    largest = np.abs(problem.residual).max()
-    add("L2's shrinkage", "L2 learns s^2/(s^2 + lambda) of every singular direction", (shrunk, learnt, largest))
-
-    flat = dataclasses.replace(problem, finetuning_inputs=factors.left @ factors.right)
-    alike = closed_form(flat, "label_annealing", WEIGHTS), closed_form(flat, "l2", WEIGHTS), size
-    add("flat spectrum", "with all singular values 1, L2 and label annealing are the same estimator (ours)", alike)
 
     least = "at equal error L2 moves theta least, label annealing X theta: the excess (ours)"
     add("least movement", least, (0, excess_movement(problem), 1))

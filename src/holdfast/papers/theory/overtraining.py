@@ -46,10 +46,6 @@ FINETUNE_TIME = 8.0
 long, and what was not learnt is learnt from the new task."""
 RATE = 0.05
 """Learning rate of pre-training by gradient descent, over the first singular value."""
-DRAWS = 1000
-"""Of noise, in the Monte Carlo."""
-ERRORS = 5.0
-"""Standard errors that a Monte Carlo mean may lie off."""
 
 EQUATIONS = """\
                  loss on the pre-training task afterwards                 learning feature n raises it where
@@ -239,7 +235,7 @@ def order_checks(model: Trained) -> list[Check]:
 
 
 def noise_checks(problems: Sequence[LinearTasks]) -> list[Check]:
-    """Losses under noise: enumerated, drawn, and where they turn."""
+    """Losses under noise: enumerated, by feature, and where they turn."""
     tasks, gammas = problems[0], np.array(GAMMAS)
     s = tasks.pretraining
     rng = np.random.default_rng(0)
@@ -256,6 +252,14 @@ def noise_checks(problems: Sequence[LinearTasks]) -> list[Check]:
     )
     ideal = perturbed_losses(tasks, gammas)
     rise = (2 * tasks.dimension * gammas[:, None] ** 2 - s) * s
+    matrices = []
+    for values in tasks.ideal_values():
+        matrices.append(perturbed_loss(*tasks.factors(values), tasks.matrix(s), gammas))
+    ideal_check = check(
+        "noise after n features",
+        "the loss of the ideal model in its singular values, against the formula on its matrices (lemma A.4)",
+        (ideal, np.array(matrices).T, ideal.max()),
+    )
     feature_check = check(
         "noise, one more feature",
         "learning feature n changes it by (2 D gamma^2 - s_n) s_n: equal, where (2) and (14) print at least",
@@ -270,38 +274,13 @@ def noise_checks(problems: Sequence[LinearTasks]) -> list[Check]:
         *turn_comparisons(losses, rules),
         allowed=0.0,
     )
-    return [signs_check, drawn_check(tasks, ideal, rng), feature_check, turn_check]
+    return [signs_check, ideal_check, feature_check, turn_check]
 
 
 def turn_comparisons(losses: Sequence[Array], rules: Sequence[Array], sign: int = 1) -> tuple[Comparison, Comparison]:
     """Inflection points of losses against those of a rule, and how far they rise (sign 1) or fall along strengths."""
     turns = inflection_point(np.diff(losses) > 0)
     return (inflection_point(np.array(rules)), turns, 1), (0, np.maximum(sign * np.diff(turns), 0), 1)
-
-
-def drawn_check(tasks: LinearTasks, ideal: Array, rng: np.random.Generator) -> Check:
-    """Monte Carlo of the loss under noise, `ideal` `[gammas, D + 1]` being its closed form: the furthest in standard
-    errors."""
-    draws = rng.standard_normal((2, DRAWS, tasks.dimension, tasks.dimension))
-    target = tasks.matrix(tasks.pretraining)
-    ratios, allowed = [], []
-    for n, values in enumerate(tasks.ideal_values()):
-        first, second = tasks.factors(values)
-        for gamma, closed in zip(GAMMAS, ideal[:, n], strict=True):
-            products = (first + gamma * draws[0]) @ (second + gamma * draws[1]) - target
-            losses = (products**2).sum((1, 2))
-            ratios.append(losses.mean() / closed)
-            allowed.append(float(ERRORS * losses.std(ddof=1) / math.sqrt(DRAWS) / closed))
-    furthest = np.argmax(np.abs(np.array(ratios) - 1) / allowed)
-    return check(
-        "noise, drawn",
-        (
-            "Monte Carlo of 1000 draws over the formula at every n and gamma, the furthest; 5 standard errors are "
-            "allowed"
-        ),
-        (1, ratios[furthest], 1),
-        allowed=allowed[furthest],
-    )
 
 
 def tuning_checks(problems: Sequence[LinearTasks]) -> list[Check]:

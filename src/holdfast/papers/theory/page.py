@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 from holdfast.papers.claims.page import TONES
 from holdfast.papers.theory.results import Check, Finding, Theory
 from holdfast.records.measure import interval_text, number
-from holdfast.reports.blocks import Code, Page, Paragraph, Section, Table, chip, columns, sub
-from holdfast.reports.charts import Axis, Chart, Col, Mark, Rule, Value
+from holdfast.reports.blocks import Code, Page, Paragraph, Section, Table, Text, chip, columns, figure, sub
 from holdfast.reports.terminal import Printer
 
 if TYPE_CHECKING:
@@ -30,11 +29,10 @@ FINDINGS = (
 
 def theory_page(theory: Theory) -> Page:
     """The page as blocks."""
-    ratios = ratios_chart(theory.findings)
     sections = [
         Section("Formulas", [Code(theory.equations)]),
         Section("Checks", [checks_table(theory.checks)], intro=CHECKS, anchor="checks"),
-        Section("Statements", [ratios.table, ratios], intro=FINDINGS, anchor="statements"),
+        Section("Statements", [statements_table(theory.findings)], intro=FINDINGS, anchor="statements"),
     ]
     return Page(
         tab=f"{theory.title} (holdfast)",
@@ -51,7 +49,7 @@ def theory_page(theory: Theory) -> Page:
 def print_theory(theory: Theory, console: Console | None = None) -> None:
     """The same in a terminal, without the formulas."""
     tables = []
-    for table in (checks_table(theory.checks), ratios_chart(theory.findings).table):
+    for table in (checks_table(theory.checks), statements_table(theory.findings)):
         rows = [[head[0], *cells] for head, *cells in table.rows]
         tables.append(dataclasses.replace(table, rows=rows))
     Printer(console).show([Paragraph(summary(theory)), *tables, Paragraph("")])
@@ -80,24 +78,11 @@ def checks_table(checks: Sequence[Check]) -> Table:
     return Table(columns=heads, rows=rows, kind="dense")
 
 
-def ratios_chart(findings: Sequence[Finding]) -> Chart:
-    """Ratios with their intervals; the chart's table has the verdicts."""
-    rows = []
-    for row, finding in enumerate(findings):
-        low, high = finding.low, finding.high
-        interval = interval_text((low, high), 3)
-        value = Value(value=finding.ratio, low=low, high=high, text=number(finding.ratio, 3), interval=interval)
-        name = (finding.name, sub(finding.formula))
+def statements_table(findings: Sequence[Finding]) -> Table:
+    """A statement a row, with its ratio."""
+    rows: list[list[Text]] = []
+    for finding in findings:
         verdict = chip(finding.verdict, TONES[finding.verdict])
-        rows.append({"name": name, "ratio": value, "row": row, "verdict": verdict})
-    heads = [Col("Statement", "name", numeric=False), Col("Verdict", "verdict", numeric=False), Col("Ratio", "ratio")]
-    return Chart(
-        title="Ratios",
-        rows=rows,
-        columns=heads,
-        marks=[Mark(x="ratio", y="row")],
-        x=Axis(title="ratio; below 1 the statement holds", log=True),
-        y=Axis(names=[finding.name for finding in findings], length=56),
-        rules=[Rule(x=1)],
-        height=120 + 24 * len(rows),
-    )
+        interval = interval_text((finding.low, finding.high), 3)
+        rows.append([(finding.name, sub(finding.formula)), verdict, figure(number(finding.ratio, 3), interval)])
+    return Table(columns=columns("Statement", "Verdict", "Ratio", right=(2,)), rows=rows, kind="dense")

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from holdfast.errors import ConfigError
 from holdfast.records.figure import t_half_width
 
 Array = np.ndarray
@@ -106,15 +105,3 @@ def finding(name: str, formula: str, ratios: Any) -> Finding:
     elif low > 1 + EXACT:
         verdict = "does not hold"
     return Finding(name=name, formula=formula, ratio=math.exp(mean), low=low, high=high, verdict=verdict)
-
-
-def expect(name: str, value: Any, sound: Any, what: str) -> None:
-    """Refuses numbers that are not finite or not `sound` (of the value's shape).
-
-    Raises:
-        ConfigError: names the first of them and what was expected.
-    """
-    numbers = np.asarray(value, np.float64)
-    wrong = np.atleast_1d(~(np.isfinite(numbers) & sound))
-    if wrong.any():
-        raise ConfigError(f"{name}: expected {what}, got {np.atleast_1d(numbers)[wrong][0]:g}")

@@ -15,12 +15,10 @@ import random
 import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
-from holdfast.config.declare import Seed
 from holdfast.papers.digits.data import Images, read_digits
 from holdfast.papers.worlds.pictures.scenes import CELL, ROWS, SIZE, Digits, scene
-from holdfast.papers.worlds.pretrain import Count, Rate
 from holdfast.papers.worlds.tuned import deciding_libraries, exclusive_lock, tuning_cache
 from holdfast.support.environment import quiet_libraries
 from holdfast.support.files import fingerprint, write_json
@@ -39,21 +37,19 @@ MEAN, STD = 0.5, 0.5
 class TowerRecipe:
     """What decides a tower's weights, beside its digits."""
 
-    settings_group: ClassVar[str] = "the vision tower"
-
-    width: Count = 64
+    width: int = 64
     """Hidden size, a multiple of the heads."""
-    layers: Count = 2
+    layers: int = 2
     """Layers."""
-    heads: Count = 4
+    heads: int = 4
     """Attention heads."""
-    steps: Count = 400
+    steps: int = 400
     """Steps of training, of `batch_size` pictures."""
-    batch_size: Count = 64
+    batch_size: int = 64
     """Pictures a step."""
-    learning_rate: Rate = 2e-3
+    learning_rate: float = 2e-3
     """AdamW's, falling to zero."""
-    seed: Seed = 0
+    seed: int = 0
     """Of weights and pictures, and of which digits are held out."""
 
 
