@@ -3,7 +3,7 @@
     python examples/quickstart_base.py                 # a few minutes on two cores, into the package's folder
     python examples/quickstart_base.py --output DIR    # elsewhere, to compare
 
-It is pre-trained on `base_texts` of the corpus inside this Python, with `base_recipe` and seed 0, and
+It is pre-trained on `base_texts` of the corpus inside this Python, with `BaseRecipe` and seed 0, and
 stored in bfloat16. Another Python has other texts, another processor rounds otherwise: then the digests differ, and
 the losses, which are printed for the new weights and for those of the package, are close. Trained for longer it knows
 its texts by heart, and held-out prose improves when it learns code.
@@ -23,9 +23,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from holdfast.papers.worlds.embedded import EmbeddedCorpus, embedded_corpus
 from holdfast.papers.worlds.gguf import file_sha256
-from holdfast.papers.worlds.pretrain import pack_rows, pretrain
+from holdfast.papers.worlds.pretrain import BaseRecipe, pack_rows, pretrain
 from holdfast.papers.worlds.quickstart_base import FOLDER
-from holdfast.papers.worlds.toy_settings import base_recipe, base_texts
+from holdfast.papers.worlds.toy_settings import base_texts
 from holdfast.papers.worlds.tuned import deciding_libraries
 from holdfast.support.files import write_json
 
@@ -44,7 +44,7 @@ def main() -> int:
 
 def make(folder: Path, corpus: EmbeddedCorpus) -> None:
     """Pre-trains the base and writes weights, tokenizer and `base.json` to `folder`."""
-    recipe = base_recipe()
+    recipe = BaseRecipe()
     texts = base_texts(corpus)
     with tempfile.TemporaryDirectory() as work:
         pretrain(texts, recipe, Path(work), console=Console())

@@ -65,7 +65,7 @@ def load(
 
     Args:
         name: a folder (of a model, or of a PEFT adapter, whose base is loaded as its configuration names it), a name
-            that `holdfast models list` shows, or a hub id, optionally with `@revision`.
+            that `holdfast models get` made, or a hub id, optionally with `@revision`.
         dtype: one of `DTYPES`; "auto" is what the checkpoint was saved in.
         device: for example "cuda:0"; None: the first accelerator, else the CPU.
         device_map: spreads the model over several devices in place of one, as transformers and accelerate take it:

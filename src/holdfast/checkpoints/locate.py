@@ -25,7 +25,7 @@ def open_source(name: str | os.PathLike[str], *, base: str | os.PathLike[str] | 
     """Opens a checkpoint: headers are read and checked, no tensor yet.
 
     Args:
-        name: a folder, a name of `holdfast models list`, or a hub id (`owner/name`, optionally `@revision`), which is
+        name: a folder, a name of `holdfast models get`, or a hub id (`owner/name`, optionally `@revision`), which is
             downloaded where the cache does not have it. `BASE+ADAPTER` is an adapter on that base.
         base: for adapters, the model they belong to; None: the one that the adapter names.
 

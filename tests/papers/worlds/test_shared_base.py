@@ -10,10 +10,10 @@ import pytest
 from holdfast.config.decode import mistakes_in
 from holdfast.papers.worlds.embedded import embedded_corpus
 from holdfast.papers.worlds.people.chat import vocabulary
-from holdfast.papers.worlds.shared_base import quick_shared_world, shared_base, shared_world
+from holdfast.papers.worlds.shared_base import quick_shared_world, shared_world
 from holdfast.papers.worlds.word_problems import known_articles
 from holdfast.papers.worlds.world import build_world
-from holdfast.papers.worlds.world_models import pretraining_texts
+from holdfast.papers.worlds.world_models import make_base, pretraining_texts
 
 
 def test_it_reads_four_kinds_of_text_in_the_shares_that_the_recipe_says():
@@ -45,6 +45,6 @@ def test_a_vocabulary_beside_source_has_names_and_values_whole_and_no_common_wor
 @pytest.mark.slow
 def test_it_is_the_base_of_its_world(tmp_path):
     recipe = quick_shared_world(seed=3)
-    base = shared_base(**{f: getattr(recipe, f) for f in vars(recipe)})
+    base = make_base(recipe)
     assert Path(build_world(recipe, tmp_path / "world")["base"]) == base
     assert json.loads((base / "base.json").read_text())["recipe"]["seed"] == 3

@@ -12,7 +12,7 @@ from holdfast.papers.ladder.record import LadderRecord, PretrainedRung
 from holdfast.records.measure import Measure, number
 from holdfast.reports import blocks as b
 from holdfast.reports.charts import Axis, Chart, Value, log_ticks
-from holdfast.reports.format import count, duration, join_and, plural
+from holdfast.reports.format import count, plural
 from holdfast.reports.study_page import cell, grid, lines, print_study, scatter, section, state_chip, study_page
 
 if TYPE_CHECKING:
@@ -35,7 +35,6 @@ def ladder_page(record: LadderRecord) -> b.Page:
     charts = [figure_chart(record, name) for name in names]
     curves = [_loss_chart(record, size) for size in record.sizes]
     sections = [
-        _tiles(record),
         section("What longer pre-training brings", *charts, rung_table(record, names)),
         section("Along training", *curves),
     ]
@@ -106,26 +105,11 @@ def _unit(record: LadderRecord, name: str) -> str:
 def _sizes(record: LadderRecord) -> list[str]:
     texts = []
     for name, size in record.sizes.items():
-        text = f"{name}: {plural(size.layers, 'layer')}, width {size.width}"
+        text = f"{name}: {plural(size.layers, 'layer')}, width {size.width}, {size.heads} heads, MLP {size.mlp}"
         if size.parameters:
             text += f", {count(size.parameters)} parameters ({count(size.without_tables)} without tables)"
         texts.append(text)
     return texts
-
-
-def _tiles(record: LadderRecord) -> b.Tiles | None:
-    complete = [rung for rung in record.rungs if rung.state == "complete"]
-    if not complete:
-        return None
-    tokens = sum(rung.tokens for rung in complete)
-    seconds = sum(rung.seconds for rung in complete)
-    longest = max(complete, key=lambda rung: rung.tokens)
-    text = f"text of {count(record.text.get('tokens'))}"
-    tiles = [b.Tile("Rungs", f"{len(complete)} of {len(record.rungs)}", join_and(list(record.sizes)))]
-    tiles += [b.Tile("Tokens read", count(tokens), text), b.Tile("Time", duration(seconds), "of training, added up")]
-    if longest.seconds:
-        tiles.append(b.Tile(f"{longest.size}: tokens a second", _speed(longest)))
-    return b.Tiles(tiles)
 
 
 def _speed(rung: PretrainedRung) -> str:
@@ -199,8 +183,6 @@ def _loss_chart(record: LadderRecord, size: str) -> Chart | None:
 def _facts(record: LadderRecord) -> list[tuple[str, b.Text]]:
     config, text = record.config, record.text
     facts: list[tuple[str, b.Text]] = [("Architecture", str(config.get("architecture", "")))]
-    for name, size in record.sizes.items():
-        facts.append((name, f"{size.layers} layers, width {size.width}, {size.heads} heads, MLP {size.mlp}"))
     if text:
         facts.append(("Text", f"{count(text['tokens'])} tokens of {count(text['documents'])} documents"))
         facts.append(("Vocabulary", count(text.get("vocabulary"))))

@@ -37,7 +37,7 @@ from holdfast.records.figure import Figure
 from holdfast.records.measure import Measure, between, decimals_for, number
 from holdfast.records.probe import ProbeRecord
 from holdfast.reports import blocks as b
-from holdfast.reports.blocks import Block, Fold, Page, Section, Table, Text, Tile, Tiles, chip
+from holdfast.reports.blocks import Block, Fold, Page, Section, Table, Text, chip
 from holdfast.reports.charts import (
     Axis,
     Chart,
@@ -100,7 +100,7 @@ READING = (
 def overtraining_page(record: OvertrainingRecord) -> Page:
     """The page on what is there."""
     probed = _as_probed(record)
-    sections: list[Block | None] = [Tiles(_tiles(record))]
+    sections: list[Block | None] = []
     for task in record.tasks:
         if task in record.scored:
             sections += _task_sections(record, task)
@@ -222,20 +222,6 @@ def _gain_of_task(record: OvertrainingRecord, task: str, arm: str) -> float | No
 def _is_clear(figure: Figure) -> bool:
     """Whether a difference is shown not to be 0."""
     return figure.interval is not None and not figure.interval[0] <= 0 <= figure.interval[1]
-
-
-def _tiles(record: OvertrainingRecord) -> list[Tile]:
-    """How much was fine-tuned."""
-    complete = sum(model.state == "complete" for model in record.models)
-    runs = sum(len(model.seeds) for model in record.models)
-    arms = [arm.label for arm in record.arms]
-    seconds = sum(model.seconds for model in record.models)
-    figures = [Tile("Fine-tunings", str(runs), f"{complete} of {len(record.models)} cells")]
-    figures.append(Tile("Ways to fine-tune", str(len(arms)), join_and(arms) if arms else ""))
-    figures.append(Tile("Time", duration(seconds), "of training and measuring, added up"))
-    if diverged := sum(len(model.diverged) for model in record.models):
-        figures.append(Tile("Diverged", str(diverged), "fine-tunings, counted as infinitely bad"))
-    return figures
 
 
 # --------------------------------------------------------------------------------------------------------------- a task

@@ -1,5 +1,5 @@
 """The page of a study of the instruction residual: the paper's tables 2, 3 and 4 with its printed figures beside ours,
-scores against new tokens, and whether residuals carry over.
+and scores against new tokens.
 
 A column of a table is a model; models that differ in their seed alone are one, with the mean over seeds and
 
@@ -284,7 +284,7 @@ def study_page(record: ResidualRecord, folder: Path) -> b.Page:
     r = StudyResults(folder, record)
     done = sum(model.state == "complete" for model in r.models)
     tiles = [Tile("Models", f"{done} of {len(r.models)}", "complete"), *token_tile(r)]
-    return whole_page(r, "residual study", summary(r), tiles, [_figures(r), *_charts(r), _pairs(r)])
+    return whole_page(r, "residual study", summary(r), tiles, [_figures(r), _tokens_section(r), _pairs(r)])
 
 
 def print_study(record: ResidualRecord, folder: str | Path, console: Console | None = None) -> None:
@@ -405,29 +405,24 @@ def cell_text(metric: Metric, *, paper: bool) -> tuple[str, str]:
 # --------------------------------------------------------------------------------------------------------------- charts
 
 
-def _charts(r: StudyResults) -> list[Section]:
-    sections = []
-    if charts := token_charts(r):
-        text = "What more new text does to base and instruct model, and to the base with the residual put back."
-        sections.append(Section("Scores against new tokens", b.side_by_side(charts), intro=text, anchor="tokens"))
-    if charts := carried_charts(r):
-        text = "Bases with a sibling's residual, and derived models with residuals, beside what they were made from."
-        sections.append(Section("Do residuals carry over?", b.side_by_side(charts), intro=text, anchor="carried"))
-    return sections
+def _tokens_section(r: StudyResults) -> Section | None:
+    charts = token_charts(r)
+    text = "What more new text does to base and instruct model, and to the base with the residual put back."
+    return Section("Scores against new tokens", b.side_by_side(charts), intro=text, anchor="tokens") if charts else None
 
 
 def _chart(
-    score: ResultRow, columns: Sequence[Column], lines: Sequence[str], positions: Sequence[float], **more: Any
+    score: ResultRow, columns: Sequence[Column], lines: Sequence[str], positions: Sequence[float], x: Axis
 ) -> Chart:
-    """A score of each column at its position.
+    """A score of each column at its position across.
 
     Args:
         score: what is drawn.
         columns: those that have it.
-        lines: the name of the line, or of the kind, that each belongs to.
-        positions: across, or upright where `more` has an axis `y`.
+        lines: the name of the line that each belongs to.
+        positions: across.
+        x: their axis.
     """
-    across = "y" in more
     measure = Measure(unit=score.unit, share=score.share, bounded=False)
     rows, kinds = [], {}
     for column, line, position in zip(columns, lines, positions, strict=True):
@@ -443,11 +438,8 @@ def _chart(
     for number_, (line, kind) in enumerate(kinds.items()):
         colour, symbol = STYLES[kind]
         style: dict[str, Any] = {"colour": colour, "symbol": symbol, "dash": DASHES[number_ // 3 % 4]}
-        style["kind"] = "points" if across else "line"
-        marks.append(Mark(where={"line": line}, name=line, x="place", y="score", **style))
+        marks.append(Mark(where={"line": line}, name=line, x="place", y="score", kind="line", **style))
     marks.append(Mark(name="paper", x="place", y="paper", colour="ink", symbol="circle-open", size=11))
-    if across:
-        marks = [dataclasses.replace(mark, x=mark.y, y=mark.x) for mark in marks]
     cells = [Col("Model", "line", numeric=False), Col("", "header", numeric=False), Col("Score", "score")]
     cells.append(Col("Paper", "paper"))
     return Chart(
@@ -455,9 +447,11 @@ def _chart(
         rows=rows,
         columns=cells,
         marks=marks,
+        x=x,
+        y=Axis(title=score.unit + lower(score)),
         caption="Bars: intervals as in the tables. Hollow: as the paper prints it.",
         legend=True,
-        **{"x" if across else "y": Axis(title=score.unit + lower(score))} | more,
+        height=320,
     )
 
 
@@ -487,25 +481,7 @@ def token_charts(r: StudyResults) -> list[Chart]:
             names.append(f"{column.family}: {column.block.lower()}" if several else column.block)
             xs.append(places[column.tokens])
         if len(set(xs)) > 1:
-            charts.append(_chart(score, drawn, names, xs, x=Axis(title="new tokens", ticks=ticks), height=320))
-    return charts
-
-
-def carried_charts(r: StudyResults) -> list[Chart]:
-    """Whether residuals carry over: every model of the tables of siblings and derived models as a point with its
-    interval."""
-    columns = r.columns(3, 4)
-    charts = []
-    for score in r.drawn_scores:
-        drawn = _measured(columns, score)
-        names, kinds = [], []
-        for column in drawn:
-            names.append(f"{column.block}: {column.header}")
-            kinds.append(column.model.restored or column.model.start)
-        if len(drawn) > 1:
-            axis = Axis(names=names, length=34)
-            height = 96 + 30 * len(drawn)
-            charts.append(_chart(score, drawn, kinds, range(len(drawn)), y=axis, height=height))
+            charts.append(_chart(score, drawn, names, xs, Axis(title="new tokens", ticks=ticks)))
     return charts
 
 

@@ -9,36 +9,18 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import shutil
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, files, version
 from pathlib import Path
 from typing import Any
 
 from holdfast.checkpoints import manifest
-from holdfast.checkpoints.named import PACKAGED, Packaged, made_folder, models_folder, origin
+from holdfast.checkpoints.named import PACKAGED, Packaged, made_folder, models_folder
 from holdfast.checkpoints.provenance import FILE
 from holdfast.errors import ConfigError, DataError, ModelError, did_you_mean
 from holdfast.papers.worlds.gguf import file_sha256, import_gguf
 from holdfast.papers.worlds.tuned import exclusive_lock
 from holdfast.support.environment import say
 from holdfast.support.files import read_object
-
-
-@dataclass(frozen=True, kw_only=True)
-class ListedModel:
-    """A model that can be got, or is there."""
-
-    name: str
-    title: str
-    folder: Path | None
-    """None: not made yet."""
-    nbytes: int | None
-    """Of all its files."""
-    parameters: int | None
-    weights: str
-    """Where they come from, such as "dequantised from 4 bits (Q4_1), in bfloat16"."""
-    license: str
 
 
 def get_model(name: str, *, dtype: str | None = None, console: Any = None) -> Path:
@@ -90,56 +72,13 @@ def _make(name: str, file: Path, folder: Path, *, dtype: str, console: Any) -> N
     _say(console, f"Made {folder}: {record['parameters']:,} parameters, {record['origin']['note']}.")
 
 
-def remove_model(name: str) -> Path:
-    """Deletes a model's folder from the cache, and gives its path.
-
-    Raises:
-        ConfigError: no such model in the cache.
-    """
-    folder = made_folder(name)
-    if folder is None:
-        names = [known for known in PACKAGED if made_folder(known) is not None]
-        raise ConfigError(
-            f"expected the name of a model in the cache ({', '.join(names) or 'none is there'}), got '{name}'."
-            f"{did_you_mean(name, names)}"
-        )
-    with exclusive_lock(folder):
-        (folder / FILE).unlink()  # first: without it the folder is no model, should the rest be interrupted
-        shutil.rmtree(folder)
-    return folder
-
-
-def listed_models() -> list[ListedModel]:
-    """What can be got and what is there, by name."""
-    models = []
-    for name, known in sorted(PACKAGED.items()):
-        folder, size, parameters, weights = made_folder(name), None, None, ""
-        if folder is not None:
-            record = read_object(folder / FILE)
-            dtype = (record.get("method") or {}).get("dtype")
-            size = sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
-            parameters, weights = record.get("parameters"), f"{origin(folder).get('note')}, in {dtype}"
-        models.append(
-            ListedModel(
-                name=name,
-                title=known.title,
-                folder=folder,
-                nbytes=size,
-                parameters=parameters,
-                weights=weights,
-                license=known.license,
-            )
-        )
-    return models
-
-
 def _check_made(folder: Path, *, dtype: str | None) -> None:
     """Whether a folder of the cache is as it was written, and in the dtype that is wanted.
 
     Raises:
         ModelError: it is not.
     """
-    again = f"Remove it and make it again: holdfast models remove {folder.name}"
+    again = f"Delete {folder} and make it again: holdfast models get {folder.name}"
     try:
         listed = manifest.read_manifest(folder)
     except DataError as error:

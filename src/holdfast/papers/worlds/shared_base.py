@@ -8,20 +8,18 @@ was never told of these people, held-out source and prose, and the solutions of 
 It is the base of a world (`worlds.world`): the world's instruct model, articles and questions belong to it.
 
 ```python
-shared_base()                                   # the checkpoint's folder, made once and cached
+make_base(shared_world())                       # the checkpoint's folder, made once and cached
 build_world(shared_world(), "runs/world")       # the same base, with the world's models and files
 ```
 
-`holdfast quickstart` has a smaller one of a minute (`holdfast.papers.worlds.toy_settings.base_recipe`).
+`holdfast quickstart` has a smaller one, which the package carries.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from holdfast.papers.worlds.world import SHARED, WorldRecipe, quick_recipe
-from holdfast.papers.worlds.world_models import make_base
 
 
 def shared_world(**changes: Any) -> WorldRecipe:
@@ -34,16 +32,3 @@ def quick_shared_world(**changes: Any) -> WorldRecipe:
     """The same of seconds, which shows that everything works and knows next to nothing."""
     shares = {name: value for name, value in SHARED.items() if name.endswith("_share")}
     return quick_recipe(**{**shares, "new_people": 6, "context": 96, "tellings": 3, **changes})
-
-
-def shared_base(*, console: Any = None, **changes: Any) -> Path:
-    """The folder of the base, from the cache or pre-trained now; an interrupted pre-training continues.
-
-    Args:
-        console: a `rich.console.Console` for progress.
-        changes: of the world's recipe, such as `seed` or, for another size, `width` and `steps`.
-
-    Raises:
-        Interrupted: Ctrl-C; the same call goes on.
-    """
-    return make_base(shared_world(**changes), console=console)

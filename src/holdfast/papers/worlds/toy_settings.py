@@ -30,7 +30,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from holdfast.errors import ConfigError, did_you_mean
 from holdfast.papers.worlds.drawing import beginnings
-from holdfast.papers.worlds.pretrain import BaseRecipe
 from holdfast.papers.worlds.shared_base import quick_shared_world, shared_world
 from holdfast.papers.worlds.tuned import deciding_libraries, made_once, write_files
 from holdfast.papers.worlds.word_problems import Problem, stated, word_problems
@@ -153,11 +152,6 @@ def setting_version(name: str) -> str:
         name: a key of `SETTINGS`.
     """
     return fingerprint([name, shared_world(**SETTINGS[name].base).record(), _VERSION, WORLD_VERSION], length=8)
-
-
-def base_recipe(*, seed: int = 0) -> BaseRecipe:
-    """The recipe of the quickstart's base: a million parameters."""
-    return BaseRecipe(seed=seed)
 
 
 def base_texts(corpus: EmbeddedCorpus) -> list[str]:
