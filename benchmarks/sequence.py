@@ -6,7 +6,7 @@
     python benchmarks/sequence.py --save FILE
 
 memory     the largest resident size of a process that fine-tunes a model of 60 million parameters: plainly, with SFA
-           whose old model is the folder that it began with (`previous: FOLDER`), and with SFA that keeps a copy; above
+           whose old model is the folder that it began with (`reference: FOLDER`), and with SFA that keeps a copy; above
            plain fine-tuning's, as a share. Bar for the folder: 2 %
 engine     two tasks of a study through the engine, 1,500 steps each: seconds of a model's job beyond those of its run,
            as a share of them; mean over the jobs. A run's seconds are its stages' (loading, measuring, training,
@@ -117,8 +117,8 @@ def memory(place: Path, *, quick: bool, rounds: int) -> dict[str, Any]:
     base, data = make_base(place / "base", quick=quick), write_texts(place / "rows.jsonl", about="river")
     arms = {
         "plain": [],
-        "folder": [{"sfa": {"p": 0.5, "previous": str(base)}}],
-        "copy": [{"sfa": {"p": 0.5, "keep": "device"}}],
+        "folder": [{"sfa": {"p": 0.5, "reference": str(base)}}],
+        "copy": [{"sfa": {"p": 0.5, "reference_device": "device"}}],
     }
     peaks: dict[str, list[int]] = {name: [] for name in arms}
     for number in range(rounds):

@@ -72,7 +72,7 @@ def own_text(folder: Path, name: str, **settings: Any) -> Any:
     """A trainer of `OWN_TEXT`, in a folder with `write_models`."""
     host, methods = OWN_TEXT[name]
     if host is on_policy:
-        teacher = {"teacher": "online", "teacher_model": str(folder / "old")}
+        teacher = {"teacher": "online", "reference": str(folder / "old")}
         methods = [{n: {**v, **(teacher if n == "label_annealing" else {})} for n, v in m.items()} for m in methods]
     return host(folder, retention(methods), **LIKELIEST, **settings)
 

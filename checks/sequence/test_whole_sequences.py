@@ -94,7 +94,7 @@ def test_three_tasks_in_a_chain(asked):
 
     arms = [{"ewc": {"coefficient": 1.0, "samples": 4}}, {"replay": {"fraction": 0.4}}]
     arms += [
-        {"label_annealing": {"weight": 1.0, "teacher": "online", "teacher_model": model}} for model in ("start", "base")
+        {"label_annealing": {"weight": 1.0, "teacher": "online", "reference": model}} for model in ("start", "base")
     ]
     config = sequence_config(asked(names=("rivers", "letters", "music"), arms=arms, keep_weights="final", curve=0))
     record = run_sequence(config, console=quiet(), workers=1)

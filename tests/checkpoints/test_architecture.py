@@ -95,9 +95,9 @@ def test_merging_and_residuals_stop_with_the_keys_and_go_on_when_asked_to(tmp_pa
 def test_an_anchor_of_another_meaning_is_refused(tmp_path: Path) -> None:
     one, other = folders(tmp_path, {}, {"rms_norm_eps": 1e-6})
     assert anchor_differences(one, LLAMA | {"use_cache": False, "tie_word_embeddings": True}) == ""
-    assert meaning_problems([L2(coefficient=1.0, anchor=str(one)), WiseFT()], LLAMA) == []
-    [problem] = meaning_problems([WiseFT(anchor=str(other))], LLAMA)
-    assert "wise_ft.anchor" in problem and "rms_norm_eps: 1e-06 (there), 1e-05 (here)" in problem
+    assert meaning_problems([L2(coefficient=1.0, reference=str(one)), WiseFT()], LLAMA) == []
+    [problem] = meaning_problems([WiseFT(reference=str(other))], LLAMA)
+    assert "wise_ft.reference" in problem and "rms_norm_eps: 1e-06 (there), 1e-05 (here)" in problem
 
 
 def test_a_model_that_also_sees_is_an_anchor_by_its_text_part(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ REFUSED: dict[str, str] = {
     "train, a key": f"{TRAIN} --learning_rate many --output_dir {OUT}",
     "train, the data": f"{TRAIN.replace('rows', 'bad')} --output_dir {OUT}",
     "train, the model": f"{TRAIN.replace('base', 'damaged')} --output_dir {OUT}",
-    "train, a method": f"{TRAIN} --retention l2:anchor=wide --output_dir {OUT}",
+    "train, a method": f"{TRAIN} --retention l2:reference=wide --output_dir {OUT}",
     "train, held-out text": f"{TRAIN} --keep numbers.jsonl --output_dir {OUT}",
     "evaluate, the data": f"evaluate base --keep numbers.jsonl --output_dir {OUT}",
     "evaluate, the model": f"evaluate damaged --keep rows.jsonl --output_dir {OUT}",

@@ -39,7 +39,10 @@ CASES: dict[str, dict[str, dict[str, Any]]] = {
         "dft, blended": {"kind": "dft", "coefficient": 0.6},
         "talr": {"kind": "talr"},
     },
-    "l2": {"default": {"coefficient": 0.5}, "decoupled, disk": {"coefficient": 5.0, "decoupled": True, "keep": "disk"}},
+    "l2": {
+        "default": {"coefficient": 0.5},
+        "decoupled, disk": {"coefficient": 5.0, "decoupled": True, "reference_device": "disk"},
+    },
     "ewc": {
         "data": {"coefficient": 3.0, "data": REPLAY},
         "sampled, decoupled, disk": {
@@ -47,7 +50,7 @@ CASES: dict[str, dict[str, dict[str, Any]]] = {
             "data": REPLAY,
             "estimator": "sampled",
             "decoupled": True,
-            "keep": "disk",
+            "reference_device": "disk",
         },
     },
     "sfa": {"p=0.4": {"p": 0.4, "beta": 0.3}, "every 2, reset": {"every": 2, "reset_optimizer": True}},

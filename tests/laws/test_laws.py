@@ -446,7 +446,7 @@ def test_a_float32_anchor_is_not_rounded_to_a_bf16_run(tmp_path):
     start = build_model()
     start.save_pretrained(tmp_path / "start")
     named = dict(build_model().to(torch.bfloat16).named_parameters())
-    l2 = L2(coefficient=1.0, anchor=str(tmp_path / "start")).start(Anchors(named))
+    l2 = L2(coefficient=1.0, reference=str(tmp_path / "start")).start(Anchors(named))
     for p in named.values():
         p.grad = torch.zeros_like(p)
     l2.gradient(named, StepInfo(step=1, total_steps=2))

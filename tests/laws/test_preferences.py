@@ -133,7 +133,7 @@ def old(tmp_path):
 
 def from_old(methods, tmp_path):
     """The methods, with label annealing's teacher the model of before."""
-    teacher = {"teacher": "online", "teacher_model": str(tmp_path / "old")}
+    teacher = {"teacher": "online", "reference": str(tmp_path / "old")}
     return retention([{n: {**v, **(teacher if n == "label_annealing" else {})} for n, v in m.items()} for m in methods])
 
 

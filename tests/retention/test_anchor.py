@@ -31,7 +31,7 @@ def parameters(*names: str) -> dict[str, torch.nn.Parameter]:
 def test_names_that_the_check_takes_are_taken_wherever_the_anchor_is_kept(stored, live, where, tmp_path):
     save_file({stored.format(name): tensor for name, tensor in HELD.items()}, str(tmp_path / "model.safetensors"))
     named = parameters(*(live.format(name) for name in HELD))
-    assert anchor_problems("l2.anchor", str(tmp_path), named) == []
+    assert anchor_problems("l2.reference", str(tmp_path), named) == []
     found = Anchors(named).keep(str(tmp_path), where)
     tensors = list(found.values()) if isinstance(found, dict) else [found.tensor(k) for k in found.names()]
     for tensor, expected in zip(tensors, HELD.values(), strict=True):
@@ -54,10 +54,10 @@ def test_names_that_the_check_takes_are_taken_wherever_the_anchor_is_kept(stored
 def test_what_the_check_refuses_is_refused_wherever_the_anchor_is_kept(held, said, where, tmp_path):
     save_file(held, str(tmp_path / "model.safetensors"))
     named = parameters("a.weight", "b.weight")
-    [problem] = anchor_problems("l2.anchor", str(tmp_path), named)
+    [problem] = anchor_problems("l2.reference", str(tmp_path), named)
     with pytest.raises(ModelError, match=said) as caught:
         Anchors(named).keep(str(tmp_path), where)
-    assert problem == f"l2.anchor: {caught.value}"
+    assert problem == f"l2.reference: {caught.value}"
 
 
 def test_tied_parameters_share_one_tensor_of_the_file(tmp_path):
@@ -76,7 +76,7 @@ def test_adapters_run_folders_and_homes(tmp_path, monkeypatch):
         (tmp_path / file / "run.json").write_text("{}")
         assert anchor_folder(f"~/{file}") == tmp_path / file
         assert len(Anchors(parameters("a.weight", "b.weight")).get(f"~/{file}")) == 2
-    assert anchor_problems("l2.anchor", START) == []
+    assert anchor_problems("l2.reference", START) == []
 
 
 def test_what_is_no_anchor_says_what_is_near(tmp_path, monkeypatch):
@@ -92,6 +92,6 @@ def test_what_is_no_anchor_says_what_is_near(tmp_path, monkeypatch):
         ("run", "Its folder checkpoint-10 has weights: use run/checkpoint-10."),
         ("pickled", "holds only pickled weights"),
     ):
-        [problem] = anchor_problems("sfa.previous", name)
-        assert problem.startswith("sfa.previous: ")
+        [problem] = anchor_problems("sfa.reference", name)
+        assert problem.startswith("sfa.reference: ")
         assert said in problem

@@ -41,7 +41,7 @@ def test_averages_are_computed_from_the_files_own_digits(held, stored, keep, tmp
     named = {"w": parameter}
     compute = torch.float64 if stored == torch.float64 else torch.float32
     wanted = torch.lerp(draw(0, held).to(compute), draw(1, stored).to(compute), 0.3).to(held)
-    active = SequentialAveraging(p=1.0, beta=0.3, previous=str(tmp_path), keep=keep).start(Anchors(named))
+    active = SequentialAveraging(p=1.0, beta=0.3, reference=str(tmp_path), reference_device=keep).start(Anchors(named))
     assert isinstance(active.anchor, dict) == (keep in ("device", "cpu"))
     shutil.rmtree(tmp_path)  # the previous run's checkpoint may be cleaned away
     active.weights(named, STEP)
@@ -56,7 +56,7 @@ def test_the_start_on_disk_leaves_no_file_behind(tmp_path, monkeypatch):
             "a.weight": torch.nn.Parameter(draw(0, torch.bfloat16)),
             "b": torch.nn.Parameter(draw(1, torch.float32)),
         }
-        active = SequentialAveraging(p=1.0, beta=0.3, keep=keep).start(Anchors(named))
+        active = SequentialAveraging(p=1.0, beta=0.3, reference_device=keep).start(Anchors(named))
         assert not list(tmp_path.iterdir())
         with torch.no_grad():
             for number, parameter in enumerate(named.values()):
@@ -123,7 +123,7 @@ def test_under_lora_the_merged_weights_are_averaged(tmp_path):
     """One average after the last step: the product is 0.7 of direct fine-tuning's, not 0.7 of one factor times a
     mixture of the other."""
     found = []
-    for retention in ({}, {"sfa": {"p": 1.0, "beta": 0.3, "keep": "disk"}}):
+    for retention in ({}, {"sfa": {"p": 1.0, "beta": 0.3, "reference_device": "disk"}}):
         trainer = make_trainer(tmp_path, retention, peft=True)
         trainer.train()  # at once: dropout goes on where making the trainer left the generator
         found.append(products(trainer))

@@ -225,13 +225,13 @@ def test_online_adds_the_newest_task_to_the_earlier_ones(tmp_path, old):
 def test_all_mistakes_show_at_once(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").mkdir()
-    asked = {"coefficient": -1, "anchor": "nowhere", "fisher": "empty", "data": "old.jsonl"}
+    asked = {"coefficient": -1, "reference": "nowhere", "fisher": "empty", "data": "old.jsonl"}
     text = "\n".join(m.sentence() for m in parse_retention({"ewc": asked})[1])
     for words in (
         "ewc.coefficient: expected a number of at least 0",
         "found no fisher.safetensors and no fisher.json",
         "ewc.data: no such file",
-        "ewc.anchor: no such folder",
+        "ewc.reference: no such folder",
     ):
         assert words in text, words
     assert EWC().problems() == [
@@ -249,7 +249,7 @@ def test_a_fisher_of_another_model_is_refused_and_of_the_anchor_taken(tmp_path):
     with pytest.raises(ModelError, match=r"is of another model \(m\): the values of \d+ of \d+ parameters differ"):
         EWC(fisher=folder).start(Anchors(named))
     for keep in ("device", "cpu", "disk"):
-        EWC(fisher=folder, anchor=str(tmp_path / "earlier"), keep=keep).start(Anchors(named))
+        EWC(fisher=folder, reference=str(tmp_path / "earlier"), reference_device=keep).start(Anchors(named))
     EWC(fisher=folder, data="name/of-hub").start(Anchors(named))  # of an earlier task, by intent
 
 

@@ -120,7 +120,7 @@ def test_a_method_that_is_off_changes_nothing_and_an_average_something(network: 
         (Replay(data="old.jsonl"), "replay: expected a method that acts on gradients or weights alone"),
         (MoFO(), "mofo: expected a method that acts on gradients or weights alone"),
         (SequentialAveraging(every=9), "sfa.every: expected at most the run's 4 steps"),
-        (L2(anchor="nowhere"), "l2.anchor: no such folder: nowhere"),
+        (L2(reference="nowhere"), "l2.reference: no such folder: nowhere"),
         (EWC(), "ewc: expected fisher"),
         (EWC(data=__file__), "Give ewc its Fisher information (fisher: FOLDER) in place of data"),
     ],

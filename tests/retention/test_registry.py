@@ -44,7 +44,7 @@ def test_direct_fine_tuning_is_no_method(value) -> None:
             [{"replay": {"data": "old.jsonl"}}, {"replay": {"data": "owner/name"}}],
             [Replay(data="old.jsonl"), Replay(data="owner/name")],
         ),
-        ({"l2": {"anchor": "task1"}}, [L2(anchor="task1")]),
+        ({"l2": {"reference": "task1"}}, [L2(reference="task1")]),
         ({"label_annealing": {"teacher_dtype": None}}, [LabelAnnealing()]),
     ],
 )
@@ -73,7 +73,7 @@ def test_spellings(value, expected) -> None:
             {"l2": {"coefficient": -1}},
             "retention.l2.coefficient: expected a number of at least 0, got -1 (whole number).",
         ),
-        ({"l2": {"anchor": "task2"}}, "retention.l2.anchor: no such folder: task2. Did you mean 'task1'?"),
+        ({"l2": {"reference": "task2"}}, "retention.l2.reference: no such folder: task2. Did you mean 'task1'?"),
         ({"sfa": {"p": 0.5, "every": 3}}, "retention.sfa: expected one of p and every, got p=0.5 and every=3"),
         (
             {"replay": {"data": ""}},
@@ -99,6 +99,23 @@ def test_a_preset_stands_for_its_methods(entry):
     weight = 0.05 if entry == {"asft": {"weight": 0.05}} else 0.1
     assert found[:2] == [TokenWeighting(kind="dft"), LabelAnnealing(weight=weight)]
     assert found[0].identity() == retention({"token_weighting": {"kind": "dft"}})[0].identity()
+
+
+@pytest.mark.parametrize(
+    ("method", "before"),
+    [
+        (L2(reference="task1", reference_device="disk"), {"l2": {"anchor": "task1", "keep": "disk"}}),
+        (SequentialAveraging(reference="task1"), {"sfa": {"previous": "task1"}}),
+        (
+            LabelAnnealing(teacher="online", reference="task1"),
+            {"label_annealing": {"teacher": "online", "teacher_model": "task1"}},
+        ),
+    ],
+)
+def test_the_reference_is_read_under_its_former_names_and_is_the_same_run(method, before):
+    assert retention(before) == [method]
+    key = next(key for values in before.values() for key in values if key not in ("teacher", "keep"))
+    assert method.identity()[key] == "task1" and "reference" not in method.identity()
 
 
 def test_auto_is_what_was_found_without_old_data():

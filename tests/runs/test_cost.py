@@ -123,7 +123,7 @@ def test_what_stays_in_memory(cost: Callable[..., Any]) -> None:
     assert more(optim="adamw_bnb_8bit") == pytest.approx(-6)
     assert more(gradient_accumulation_steps=2) == pytest.approx(4), "gradients while the loss is computed"
     assert more(retention=[{"ema": {}}]) == more(retention=[{"sfa": {}}, {"l2": {}}]) == pytest.approx(4)
-    assert more(retention=[{"l2": {"keep": "cpu"}}]) == 0
+    assert more(retention=[{"l2": {"reference_device": "cpu"}}]) == 0
     assert more(retention=[{"label_annealing": {}}]) > 4
 
 

@@ -37,7 +37,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "model_name_or_path: new\n"
         "dataset_name: prompts.jsonl\n"
         "on_policy: {max_completion_length: 8}\n"
-        "retention: [{label_annealing: {direction: reverse, teacher: online, teacher_model: old}}]\n"
+        "retention: [{label_annealing: {direction: reverse, teacher: online, reference: old}}]\n"
         "evaluation: {keep: [prose.jsonl]}\n"
         "max_steps: 6\nsave_steps: 2\nlogging_steps: 1\nper_device_train_batch_size: 4\nlearning_rate: 1.0e-2\n"
         "use_cpu: true\n"

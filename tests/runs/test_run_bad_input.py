@@ -159,8 +159,8 @@ INPUTS = {
     "tiny/tokenizer.json": (),
     "train.jsonl": (),
     "old.jsonl": ("--retention", "replay:data=old.jsonl,fraction=0.3"),
-    "anchor/model.safetensors": ("--retention", "l2:coefficient=0.1,anchor=anchor"),
-    "teacher/config.json": ("--retention", "label_annealing:teacher=online,teacher_model=teacher"),
+    "anchor/model.safetensors": ("--retention", "l2:coefficient=0.1,reference=anchor"),
+    "teacher/config.json": ("--retention", "label_annealing:teacher=online,reference=teacher"),
     "chat.jinja": ("--chat_template_path", "chat.jinja"),
 }
 """What a run is made of: file by file, with the options that make it one of its inputs."""
@@ -235,12 +235,12 @@ def test_files_of_other_models_are_all_named_before_the_start_is_evaluated(
     build_tokenizer().save_pretrained(place / "other")
     assert main(["fisher", "other", "--data", "train.jsonl", "--samples", "2", "--output_dir", "fisher"]) == 0
     monkeypatch.setattr(run._Run, "evaluate", lambda *_: pytest.fail("evaluated"))
-    methods = "--retention l2:anchor=words --retention sfa:previous=short --retention ewc:fisher=fisher"
+    methods = "--retention l2:reference=words --retention sfa:reference=short --retention ewc:fisher=fisher"
     code, err = say(*methods.split(), "--keep", "train.jsonl")
     said = " ".join(err.split())
     assert code == 2
-    assert "l2.anchor: The anchor words does not fit the model being trained" in said
-    assert "sfa.previous: The anchor short does not fit the model being trained" in said
+    assert "l2.reference: The anchor words does not fit the model being trained" in said
+    assert "sfa.reference: The anchor short does not fit the model being trained" in said
     assert "ewc.fisher: The Fisher information fisher is of another model" in said
     assert not list(Path("out").glob("checkpoint-*"))
 

@@ -53,7 +53,7 @@ SETTINGS: list[tuple[Any, dict[str, list[str]]]] = [
     ),
     ({"corpus": ["corpus"]}, {"corpus": ["a.jsonl", "deep/b.jsonl"]}),
     ({"retention": ["replay:data=rows.jsonl,fraction=0.5"]}, {"rows.jsonl": [""]}),
-    ({"retention": [{"l2": {"anchor": "corpus"}}]}, {"corpus": ["a.jsonl", "deep/b.jsonl"]}),
+    ({"retention": [{"l2": {"reference": "corpus"}}]}, {"corpus": ["a.jsonl", "deep/b.jsonl"]}),
     ({"retention": ["own.py:Own"]}, {"own.py": [""]}),
     ({"datasets": [{"path": "json", "data_files": "rows.jsonl"}]}, {"rows.jsonl": [""]}),
     ({"data_files": "corpus/**/*.jsonl"}, {"corpus/a.jsonl": [""], "corpus/deep/b.jsonl": [""]}),

@@ -102,7 +102,7 @@ def test_a_continued_dora_run_is_the_same(tmp_path: Path) -> None:
 def test_an_anchor_of_another_scaling_is_refused(changes: dict[str, Any], keep: str, tmp_path: Path) -> None:
     """Its factors would fit, and mean other weights."""
     trainer_of(tmp_path, {}).model.save_pretrained(tmp_path / "anchor")
-    spec = {"l2": {"coefficient": 1.0, "anchor": str(tmp_path / "anchor"), "keep": keep}}
+    spec = {"l2": {"coefficient": 1.0, "reference": str(tmp_path / "anchor"), "reference_device": keep}}
     trainer_of(tmp_path, spec)
     other = config()
     for key, value in changes.items():

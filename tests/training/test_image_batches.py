@@ -69,7 +69,7 @@ def test_a_checkpoint_that_lacks_a_tensor_is_not_continued(tmp_path):
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_an_anchor_in_a_folder_is_found_by_its_names(architecture, tmp_path):
     build_vision_model(architecture, seed=11).save_pretrained(tmp_path / "previous")
-    method = {"sfa": {"p": 1.0, "beta": 1.0, "previous": str(tmp_path / "previous")}}
+    method = {"sfa": {"p": 1.0, "beta": 1.0, "reference": str(tmp_path / "previous")}}
     trainer = make_trainer(tmp_path, method, images=architecture)
     trainer.train()
     wanted = dict(build_vision_model(architecture, seed=11).named_parameters())

@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
 START = "start"
 """The name of the start model as an anchor."""
-Keep = Annotated[Literal["device", "cpu", "disk"], Meta(decides=False)]
+Keep = Annotated[Literal["device", "cpu", "disk"], Meta(decides=False, former=("keep",))]
 """Where an anchor may be kept between steps: beside the parameters, in host memory, or in a file that is streamed."""
-KeepAuto = Annotated[Literal["auto", "device", "cpu", "disk"], Meta(decides=False)]
+KeepAuto = Annotated[Literal["auto", "device", "cpu", "disk"], Meta(decides=False, former=("keep",))]
 """The same, or "auto": on the disk for a folder, which lies there anyway, and on the device for the start."""
 
 
@@ -195,7 +195,7 @@ def anchor_problems(key: str, name: str, named: Mapping[str, torch.Tensor] | Non
     """A sentence where an anchor is not there or does not fit; "start" always does.
 
     Args:
-        key: the parameter, for example "l2.anchor".
+        key: the parameter, for example "l2.reference".
         name: its value.
         named: parameters by name, once there is a model; None: only whether there is such a folder.
     """
@@ -216,21 +216,19 @@ def meaning_problems(methods: Sequence[RetentionMethod], config: Mapping[str, An
     that is trained: their average is neither's.
 
     Args:
-        methods: their parameters `anchor`, `previous` and `teacher_model` name folders of weights, where they have
-            them.
+        methods: their parameter `reference` names a folder of weights, where they have it.
         config: of the model that is trained.
     """
     from holdfast.checkpoints.architecture import anchor_differences
 
     found = []
     for method in methods:
-        for key in ("anchor", "previous", "teacher_model"):
-            name = getattr(method, key, "") or START
-            if name != START and (differences := anchor_differences(anchor_folder(name), config)):
-                found.append(
-                    f"{method.name}.{key}: the configuration of {name} differs from that of the model being trained in "
-                    f"what the weights mean: {differences}. Name a checkpoint of this model."
-                )
+        name = getattr(method, "reference", START)
+        if name != START and (differences := anchor_differences(anchor_folder(name), config)):
+            found.append(
+                f"{method.name}.reference: the configuration of {name} differs from that of the model being trained in "
+                f"what the weights mean: {differences}. Name a checkpoint of this model."
+            )
     return found
 
 

@@ -333,8 +333,10 @@ class RetentionMethod:
 
     def identity(self) -> dict[str, Any]:
         """`describe()` without the parameters that leave the trained weights alone (`Meta(decides=False)`, a cache's
-        folder for example), and with those of `FORMERLY`."""
-        return {"method": self.name, **FORMERLY.get(self.name, {}), **deciding(self), **self._origin()}
+        folder for example), with those of `FORMERLY`, and under the names that parameters had first."""
+        first_names = {s.name: s.meta.former[0] for s in settings_of(type(self)) if s.meta.former}
+        parameters = {first_names.get(name, name): value for name, value in deciding(self).items()}
+        return {"method": self.name, **FORMERLY.get(self.name, {}), **parameters, **self._origin()}
 
     def label(self) -> str:
         """A short name for tables, with the parameters that were changed and decide the weights:

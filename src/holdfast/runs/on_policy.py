@@ -5,7 +5,7 @@ model_name_or_path: runs/continued        # what training on new text has made
 dataset_name: prompts.jsonl               # prompts; answers that stand beside them are left out
 on_policy: {max_completion_length: 256}
 retention:
-  - label_annealing: {direction: reverse, teacher: online, teacher_model: ORIGINAL}
+  - label_annealing: {direction: reverse, teacher: online, reference: ORIGINAL}
 ```
 
 The model answers the prompts, and label annealing's divergence from its teacher at the sampled tokens is the whole loss
@@ -95,7 +95,7 @@ def problems(methods: Sequence[RetentionMethod], values: Mapping[str, Any], give
     if not terms and not alone:
         yield (
             f"{_KEY}: expected label_annealing with a weight above 0 under retention, whose divergence from the "
-            f"teacher is what is trained on. Add it, with the model of before as its teacher_model."
+            f"teacher is what is trained on. Add it, with the model of before as its reference."
         )
     if any(term.teacher.kind == "cached" for term in terms):
         yield (

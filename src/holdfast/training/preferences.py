@@ -213,7 +213,7 @@ class OnPolicyTrainer(OnSamples, DistillationTrainer):
         model: the loaded model that is trained.
         args: `trl.DistillationConfig`: sampling, lengths, the usual. Its `beta` and teacher keys have no effect: the
             divergence and whose it is are label annealing's.
-        retain: with `label_annealing` of a weight above 0, whose `teacher_model` is the model of before (or "start",
+        retain: with `label_annealing` of a weight above 0, whose `reference` is the model of before (or "start",
             which holds on to the model as it is); methods of the gradient and of the weights beside it.
         train_dataset: rows with `prompt`, text or messages.
         **kwargs: `DistillationTrainer`'s own, and `RetentionMixin`'s.

@@ -106,7 +106,7 @@ def train(method, *, rate: float, steps: int) -> list[np.ndarray]:
 def test_the_projects_own_sfa_and_l2_take_the_same_steps() -> None:
     steps, rate, coefficient = 60, 0.2, 1.5
     alpha, beta = averaging_of(rate, coefficient)
-    averaging = SequentialAveraging(p=1 / steps, beta=float(beta), keep="device")
+    averaging = SequentialAveraging(p=1 / steps, beta=float(beta), reference_device="device")
     assert averaging.period(steps) == 1
     averaged = train(averaging, rate=float(alpha), steps=steps)
     penalised = train(L2(coefficient=coefficient), rate=rate, steps=steps)

@@ -216,7 +216,7 @@ STEPS: list[list[str]] = [
      "--use_peft"],
     ["evaluate", f"it={NAME}", "lora", "--perplexity", "text.jsonl", "--output_dir", "measured", "--device", "cpu"],
     ["train", "--model_name_or_path", NAME, "--dataset_name", "text.jsonl", "--output_dir", "run", *TRAIN,
-     "--retention", f"l2:coefficient=0.1,anchor={NAME}", "--learn", "text.jsonl"],
+     "--retention", f"l2:coefficient=0.1,reference={NAME}", "--learn", "text.jsonl"],
 ]  # fmt: skip
 """One command of each kind that takes a model."""
 

@@ -69,8 +69,8 @@ def test_who_reads_old_data():
 
 def test_what_methods_take_from_earlier_tasks():
     earlier = Earlier(data=("a", "b"), base="models/base", fisher="runs/f")
-    assert completed([{"label_annealing": {"weight": 1.0, "teacher": "online", "teacher_model": "base"}}], earlier) == [
-        {"label_annealing": {"weight": 1.0, "teacher": "online", "teacher_model": "models/base"}}
+    assert completed([{"label_annealing": {"weight": 1.0, "teacher": "online", "reference": "base"}}], earlier) == [
+        {"label_annealing": {"weight": 1.0, "teacher": "online", "reference": "models/base"}}
     ]
     assert completed([{"replay": {"fraction": 0.2}}, {"sfa": {"p": 0.5}}], earlier) == [
         {"replay": {"fraction": 0.1, "data": "a"}},

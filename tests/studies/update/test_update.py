@@ -113,7 +113,7 @@ def test_the_second_stage_holds_the_continued_instruct_model_to_the_one_before(f
     assert config["max_steps"] == 12 and config["on_policy"]["max_completion_length"] == 8
     assert config["model_name_or_path"].endswith("runs/instruct-600")
     [method] = config["retention"]
-    assert method["label_annealing"]["teacher_model"] == str(pair[1])
+    assert method["label_annealing"]["reference"] == str(pair[1])
     assert method["label_annealing"]["direction"] == "reverse"
     before, after = (load_file(out / "runs" / n / "model.safetensors") for n in ("instruct-600", model.name))
     moved = sum(float((after[n] - before[n]).norm()) for n in before)

@@ -20,8 +20,8 @@ The added gradient, its decoupled form, and where anchor and F may lie are those
 SGD step followed by an elementwise average with theta_o of weight eta * coefficient * F_i: sequential averaging with a
 weight for each parameter.
 
-Cost: a copy of the trainable parameters and one of F (none on the device with `keep: cpu` or `disk`), one element-wise
-pass over them a step; computing F costs a forward and a backward pass a sample, one sample at a time.
+Cost: a copy of the trainable parameters and one of F (none on the device with `reference_device: cpu` or `disk`), one
+element-wise pass over them a step; computing F costs a forward and a backward pass a sample, one sample at a time.
 
 Under LoRA F is of the adapter's parameters. Where B starts at 0 the gradient of A is 0, so F is 0 on A: A is not held
 at all, and B is held by what its elements matter under the A of the start. F says nothing about the weights below the
@@ -103,14 +103,14 @@ class EWC(RetentionMethod):
     """Whose labels gradients are taken for: empirical: the data's; sampled: drawn from the start model."""
     seed: int = 0
     """Which samples are taken, and the drawn labels."""
-    anchor: str = START
+    reference: Annotated[str, Meta(former=("anchor",))] = START
     """Theta_o: 'start', or the folder of the checkpoint that fisher is of."""
     decoupled: bool = False
     """Move the weights by learning rate * lambda * F after the optimiser (as AdamW's decay) instead of adding a
     gradient."""
     decay: Annotated[float, Meta(ge=0, le=1)] = 1.0
     """With fisher and data: share of the earlier tasks' Fisher information that is kept."""
-    keep: Keep = "device"
+    reference_device: Keep = "device"
     """Where the old weights are kept: device (a copy beside the weights), cpu (host memory), disk (a file that is
     read when needed); the Fisher information lies there too."""
 
@@ -144,28 +144,30 @@ class EWC(RetentionMethod):
             found += [f"ewc.fisher: {problem}" for problem in fisher_folder_problems(self.fisher)]
         if self.decay != 1 and not (self.fisher and self.data):
             found.append("ewc.decay: says something only with fisher (of earlier tasks) and data (of the newest)")
-        if self.data and self.anchor != START:
+        if self.data and self.reference != START:
             found.append(
-                f"ewc.anchor: expected start, on which data's Fisher information is computed, got {self.anchor}; give "
-                f"its fisher instead"
+                f"ewc.reference: expected start, on which data's Fisher information is computed, got {self.reference}; "
+                f"give its fisher instead"
             )
-        return found + data_problems("ewc.data", self.data) + anchor_problems("ewc.anchor", self.anchor)
+        return found + data_problems("ewc.data", self.data) + anchor_problems("ewc.reference", self.reference)
 
     def check_weights(self, named: NamedParams) -> list[str]:
-        found = anchor_problems("ewc.anchor", self.anchor, named)
+        found = anchor_problems("ewc.reference", self.reference, named)
         if self.fisher:
             try:
                 saved = SavedFisher(self.fisher)
                 saved.fit(named)
                 if not self.data and not found:
-                    of_anchor = fingerprints(named, None if self.anchor == START else open_anchor(self.anchor, named))
+                    of_anchor = fingerprints(
+                        named, None if self.reference == START else open_anchor(self.reference, named)
+                    )
                     found += [f"ewc.fisher: {problem}" for problem in saved.other_model(of_anchor)]
             except ModelError as error:
                 found.append(f"ewc.fisher: {error}")
         return found
 
     def copies(self) -> tuple[WeightCopy, ...]:
-        anchor = kept_anchor(self.anchor, self.keep)
+        anchor = kept_anchor(self.reference, self.reference_device)
         return (anchor, WeightCopy(what="Fisher information", place=anchor.place, dtype="float32"))
 
     def start(self, anchors: Anchors) -> ActiveMethod:
@@ -179,7 +181,7 @@ class EWC(RetentionMethod):
         if problems:
             raise ModelError(*problems)
         saved = SavedFisher(self.fisher) if self.fisher else None
-        return _Elastic(self, anchors.named, anchors.keep(self.anchor, self.keep), saved)
+        return _Elastic(self, anchors.named, anchors.keep(self.reference, self.reference_device), saved)
 
 
 class _Elastic(Pull):
@@ -191,7 +193,7 @@ class _Elastic(Pull):
         self.origin = ""
         """A hash of what F was made of."""
         if saved is not None and not method.data:
-            self._take(saved.kept(named, method.keep), saved.identity)
+            self._take(saved.kept(named, method.reference_device), saved.identity)
 
     def prepare(self, services: Services) -> None:
         """Finds the run's Fisher information, or computes and saves it.
@@ -222,7 +224,7 @@ class _Elastic(Pull):
         found = self._in_run(folder, origin)
         if all_ranks(services, self._named, found is not None) and found is not None:
             services.say(f"ewc: the Fisher information on {method.data} is in {folder} already")
-            self._take(found.kept(self._named, method.keep), origin)
+            self._take(found.kept(self._named, method.reference_device), origin)
             return
         services.say(f"ewc: computing the Fisher information on {len(rows)} samples of {method.data}")
         diagonal = diagonal_fisher(
@@ -248,11 +250,11 @@ class _Elastic(Pull):
     def _placed(self, diagonal: Diagonal, found: SavedFisher | None) -> Kept:
         from holdfast.retention.anchor import unnamed_file
 
-        if self._method.keep == "disk":
+        if self._method.reference_device == "disk":
             return unnamed_file(diagonal.values) if found is None else found.kept(self._named, "disk")
         return (
             {name: values.cpu() for name, values in diagonal.values.items()}
-            if self._method.keep == "cpu"
+            if self._method.reference_device == "cpu"
             else diagonal.values
         )
 

@@ -10,8 +10,8 @@ optimiser, as AdamW's weight decay does towards zero:
 
     theta <- theta - learning rate * coefficient * (theta - theta_o)
 
-Cost: one copy of the trainable parameters (none on the device with `keep: cpu` or `disk`), one element-wise pass over
-them a step (see `pull`).
+Cost: one copy of the trainable parameters (none on the device with `reference_device: cpu` or `disk`), one element-wise
+pass over them a step (see `pull`).
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ class L2(RetentionMethod):
 
     coefficient: Annotated[float, Meta(ge=0)] = 0.01
     """Lambda of lambda/2 * ||theta - theta_o||^2; 0 is direct fine-tuning."""
-    anchor: str = START
+    reference: Annotated[str, Meta(former=("anchor",))] = START
     """Theta_o: 'start', or the folder of an earlier checkpoint."""
     decoupled: bool = False
     """Move the weights by learning rate * lambda after the optimiser (as AdamW's decay) instead of adding a
     gradient."""
-    keep: Keep = "device"
+    reference_device: Keep = "device"
     """Where the old weights are kept: device (a copy beside the weights), cpu (host memory), disk (a file that is
     read when needed)."""
 
@@ -56,15 +56,18 @@ class L2(RetentionMethod):
         return self.coefficient == 0
 
     def problems(self) -> list[str]:
-        return anchor_problems("l2.anchor", self.anchor)
+        return anchor_problems("l2.reference", self.reference)
 
     def check_weights(self, named: NamedParams) -> list[str]:
-        return anchor_problems("l2.anchor", self.anchor, named)
+        return anchor_problems("l2.reference", self.reference, named)
 
     def copies(self) -> tuple[WeightCopy, ...]:
-        return (kept_anchor(self.anchor, self.keep),)
+        return (kept_anchor(self.reference, self.reference_device),)
 
     def start(self, anchors: Anchors) -> ActiveMethod:
         return Pull(
-            anchors.keep(self.anchor, self.keep), strength=self.coefficient, decoupled=self.decoupled, prefix="l2"
+            anchors.keep(self.reference, self.reference_device),
+            strength=self.coefficient,
+            decoupled=self.decoupled,
+            prefix="l2",
         )

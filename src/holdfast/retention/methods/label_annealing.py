@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 Dtype = Literal["float32", "bfloat16", "float16"]
 _BELONGS = {
-    "teacher_model": ("online",),
+    "reference": ("online",),
     "teacher_dtype": ("auto", "online"),
     "teacher_sharded": ("online",),
     "cache_dir": ("cached",),
@@ -91,7 +91,7 @@ class LabelAnnealing(RetentionMethod):
     teacher: Literal["auto", "online", "adapter_off", "cached"] = "auto"
     """What the teacher is: online: a frozen second copy; adapter_off: LoRA's base with adapters off; cached: its
     states, computed once and kept on disk; auto: adapter_off under LoRA, else online."""
-    teacher_model: str = START
+    reference: Annotated[str, Meta(former=("teacher_model",))] = START
     """Which model an online teacher is: 'start', or the folder of an earlier checkpoint of the same architecture, such
     as the base of a sequence of tasks; the KL then does not begin at 0."""
     teacher_dtype: Dtype | None = None
@@ -136,18 +136,18 @@ class LabelAnnealing(RetentionMethod):
                     f"label_annealing.{key}: says something with teacher: {teachers[-1]} only, got teacher "
                     f"{self.teacher!r}"
                 )
-        return found + anchor_problems("label_annealing.teacher_model", self.teacher_model)
+        return found + anchor_problems("label_annealing.reference", self.reference)
 
     @classmethod
     def after_tasks(cls, parameters: Mapping[str, Any], earlier: Earlier) -> list[dict[str, Any]]:
-        """`teacher_model: base` is the base of the sequence."""
-        base = {"teacher_model": earlier.base} if parameters.get("teacher_model") == "base" else {}
+        """`reference: base` is the base of the sequence."""
+        base = {name: earlier.base for name in ("reference", "teacher_model") if parameters.get(name) == "base"}
         return [{**parameters, **base}]
 
     def check_weights(self, named: NamedParams) -> list[str]:
         if any(name.startswith("base_model.model.") for name in named):
             return []  # an adapter's parameters; the teacher is compared with the whole model when it is copied
-        return anchor_problems("label_annealing.teacher_model", self.teacher_model, named)
+        return anchor_problems("label_annealing.reference", self.reference, named)
 
     def start(self, anchors: Anchors) -> ActiveMethod:
         return _Weight(self._scale)
@@ -162,7 +162,7 @@ class LabelAnnealing(RetentionMethod):
             tokens=self.tokens,
             teacher=TeacherSettings(
                 kind=self.teacher,
-                model=self.teacher_model,
+                model=self.reference,
                 dtype=self.teacher_dtype,
                 sharded=self.teacher_sharded,
                 cache_dir=self.cache_dir,

@@ -48,11 +48,11 @@ class SequentialAveraging(RetentionMethod):
     """Optimiser steps between averages, instead of p."""
     beta: Annotated[float, Meta(ge=0, le=1)] = 0.5
     """Weight on the OLD model in each average; 0 is direct fine-tuning."""
-    previous: str = START
+    reference: Annotated[str, Meta(former=("previous",))] = START
     """The old model: 'start', or the folder of the previous task's checkpoint."""
     reset_optimizer: bool = False
     """Clear the optimiser's moments after each average."""
-    keep: KeepAuto = "auto"
+    reference_device: KeepAuto = "auto"
     """Where the old weights are kept: device (a copy beside the weights), cpu (host memory), disk (a file that is
     read when needed); auto: disk for a folder, device for the start."""
 
@@ -64,7 +64,7 @@ class SequentialAveraging(RetentionMethod):
         found = []
         if self.p is not None and self.every is not None:
             found.append(f"sfa: expected one of p and every, got p={self.p} and every={self.every}")
-        return found + anchor_problems("sfa.previous", self.previous)
+        return found + anchor_problems("sfa.reference", self.reference)
 
     def check_run(self, *, total_steps: int | None) -> list[str]:
         if self.every is not None and total_steps is not None and self.every > total_steps:
@@ -82,12 +82,15 @@ class SequentialAveraging(RetentionMethod):
         return step % self.period(total_steps) == 0 or step == total_steps
 
     def check_weights(self, named: NamedParams) -> list[str]:
-        return factored_problems("sfa", named) + anchor_problems("sfa.previous", self.previous, named)
+        return factored_problems("sfa", named) + anchor_problems("sfa.reference", self.reference, named)
 
     def copies(self) -> tuple[WeightCopy, ...]:
-        return (kept_anchor(self.previous, self.keep),)
+        return (kept_anchor(self.reference, self.reference_device),)
 
     def start(self, anchors: Anchors) -> ActiveMethod:
         return Average(
-            anchors.keep(self.previous, self.keep), self.beta, self.averages_at, reset_optimizer=self.reset_optimizer
+            anchors.keep(self.reference, self.reference_device),
+            self.beta,
+            self.averages_at,
+            reset_optimizer=self.reset_optimizer,
         )

@@ -35,9 +35,9 @@ class WiseFT(RetentionMethod):
 
     alpha: Annotated[float, Meta(ge=0, le=1)] = 0.5
     """Weight on the fine-tuned weights; 1 is direct fine-tuning, 0 the start."""
-    anchor: str = START
+    reference: Annotated[str, Meta(former=("anchor",))] = START
     """What to interpolate with: 'start', or the folder of an earlier checkpoint."""
-    keep: KeepAuto = "auto"
+    reference_device: KeepAuto = "auto"
     """Where the old weights are kept: device (a copy beside the weights), cpu (host memory), disk (a file that is
     read when needed); auto: disk for a folder, device for the start."""
 
@@ -46,14 +46,14 @@ class WiseFT(RetentionMethod):
         return self.alpha == 1
 
     def problems(self) -> list[str]:
-        return anchor_problems("wise_ft.anchor", self.anchor)
+        return anchor_problems("wise_ft.reference", self.reference)
 
     def check_weights(self, named: NamedParams) -> list[str]:
-        return factored_problems("wise_ft", named) + anchor_problems("wise_ft.anchor", self.anchor, named)
+        return factored_problems("wise_ft", named) + anchor_problems("wise_ft.reference", self.reference, named)
 
     def copies(self) -> tuple[WeightCopy, ...]:
-        return (kept_anchor(self.anchor, self.keep),)
+        return (kept_anchor(self.reference, self.reference_device),)
 
     def start(self, anchors: Anchors) -> ActiveMethod:
-        anchor = anchors.keep(self.anchor, self.keep)
+        anchor = anchors.keep(self.reference, self.reference_device)
         return Average(anchor, 1 - self.alpha, lambda step, total: step == total, figure="wise_ft_averages")

@@ -47,7 +47,7 @@ KEEP = "keep"
 """Suite of what should be kept."""
 SAMPLES = "samples"
 """Of a merge by Fisher information: samples of each task's data that it is computed on; no parameter of the method."""
-_FILES = ("data", "fisher", "anchor", "previous", "cache_dir", "sha256")
+_FILES = ("data", "fisher", "reference", "anchor", "previous", "cache_dir", "sha256")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -280,7 +280,7 @@ def _label(retention: Sequence[Mapping[str, Any]], train: Mapping[str, Any]) -> 
         titles.append(title(name))
         prefix = f"{title(name)} " if len(retention) > 1 else ""
         for key, value in parameters.items():
-            if key not in _FILES:
+            if key not in _FILES or value == "base":  # which is the study's own, and no file
                 words.append(f"{prefix}{key.replace('_', ' ')} {_value_text(value)}")
     for key, value in train.items():
         words.append(f"{key.replace('_', ' ')} {_value_text(value)}")

@@ -330,7 +330,7 @@ class UpdateConfig(StudyConfigBase[Any]):
         if teacher is None:
             sampling["self_distillation"] = restore.direction
         else:
-            annealing = {"direction": restore.direction, "teacher": "online", "teacher_model": teacher}
+            annealing = {"direction": restore.direction, "teacher": "online", "reference": teacher}
             retention.append({"label_annealing": annealing})
         return {
             **train,
