@@ -50,16 +50,16 @@ class Evaluation:
       "<metric>#" where a question has several parts, of which "<metric>" were right. Multiple choice:
       `"choices": [str]`, `"loglikelihoods": [float]` a choice, `"gold": int or [int]`, `"answer": int`. Generation:
       `"gold": str`, `"output": str`.
-    - "answers": `{"doc", "prompt", "question", "mass", "entropy", "option_entropy", "probabilities": [float], "gold",
+    - "answer_distribution": `{"doc", "prompt", "question", "mass", "entropy", "option_entropy", "probabilities": [float], "gold",
       "answer", "acc": 0 or 1}`, the probabilities over the options alone, so that their sum is 1.
-    - "classes": `{"doc", "nats": -log p(gold), "acc": 0 or 1, "probabilities": [float], "gold": int, "answer": int}`.
-    - "choices": `{"doc", "prompt": hash, "question", "choices": [str], "loglikelihoods": [float] a choice,
+    - "classification": `{"doc", "nats": -log p(gold), "acc": 0 or 1, "probabilities": [float], "gold": int, "answer": int}`.
+    - "multiple_choice": `{"doc", "prompt": hash, "question", "choices": [str], "loglikelihoods": [float] a choice,
       "probabilities": [float], "gold": int, "answer": int, "acc": 0 or 1, "nats": -log p(gold), "tokens": int}`, nats
       and tokens of the right option as a text, probabilities over the options alone, "task" where questions are
       grouped. Where several questions are one sample: `{"doc", "prompt", "question": what they are about, "questions":
       int, "acc": their mean, "nats", "tokens": sums}`.
-    - "lettered": as "answers", with "choices", "task" and units as of "choices", `"nats": -log p(gold's letter)` and
-      `"tokens": 1`.
+    - "multiple_choice_letters": as "answer_distribution", with "choices", "task" and units as of "multiple_choice",
+      `"nats": -log p(gold's letter)` and `"tokens": 1`.
     - "instructions": `{"doc", "prompt": hash, "question", "gold": the instructions as text, "output": str,
       "instructions": [id], "followed_strict": [bool], "prompt_level_strict_acc": 0 or 1, "inst_level_strict_acc":
       instructions followed, "inst_level_strict_acc#": their number, ...}`, and the same with "loose" for "strict".
@@ -75,8 +75,7 @@ class Evaluation:
     """"keep" (what must be kept) or "learn" (what is learnt), or a name of the user's."""
     name: str
     kind: str
-    """"perplexity", "memorisation", "task", "answers", "classes", "choices", "lettered", "instructions", "win_rate",
-    "code" or "average"."""
+    """A kind of `evaluation.kinds`, or "average"."""
     primary: str
     """The metric that comparisons and plots lead with; a key of `metrics`."""
     metrics: dict[str, Metric]

@@ -54,6 +54,15 @@ def test_every_checkpoint_is_restored_and_the_base_too(files: dict[str, Any]) ->
     assert settings["per_device_train_batch_size"] * settings["gradient_accumulation_steps"] == 256
 
 
+def test_texts_and_distributions_are_drawn_and_not_judged(files: dict[str, Any]) -> None:
+    files["keep"] += [
+        {"answer_distribution": "arc_easy", "name": "letters"},
+        {"perplexity": "probing.jsonl", "name": "prose"},
+        {"memorisation": "probing.jsonl", "name": "learnt"},
+    ]
+    assert stages_config(files).judged == [("keep", "facts")]
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [

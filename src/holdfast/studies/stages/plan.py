@@ -41,7 +41,7 @@ OF_SELECTION = {"model": "`base`", "input": "`corpus`", "output": "`output_dir`"
 """What the study sets of `Selection` itself, and by which of its own settings."""
 JUDGED = "knowledge"
 """Suite of the entries that the study itself lists."""
-NOT_JUDGED = ("perplexity", "memorisation", "answers")
+NOT_JUDGED = ("perplexity", "memorisation", "answer_distribution")
 """Kinds of entries that are drawn, and are no question that can be right or wrong."""
 
 
