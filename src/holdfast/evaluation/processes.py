@@ -191,12 +191,11 @@ def device_of_process(device: str | None) -> str | None:
 
 
 @contextlib.contextmanager
-def launch(count: int, module: str) -> Iterator[ProcessGroup]:
+def launch(count: int) -> Iterator[ProcessGroup]:
     """Several processes, of which this one is the main process; it waits for the others at the end.
 
     Args:
-        count: of processes, at least 2.
-        module: what the others run; it calls `join_launched`.
+        count: of processes, at least 2; the others run `evaluation.worker`.
 
     Raises:
         LostProcess: one of them ended with an error; its last lines are in the message.
@@ -215,11 +214,8 @@ def launch(count: int, module: str) -> Iterator[ProcessGroup]:
         for rank in range(1, count):
             log = stack.enter_context(tempfile.TemporaryFile())
             environment = {**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}
-            others.append(
-                subprocess.Popen(
-                    [sys.executable, "-m", module], env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
-                )
-            )
+            command = [sys.executable, "-m", "holdfast.evaluation.worker"]
+            others.append(subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log))
             logs.append(log)
         stack.callback(_end, others)
         try:

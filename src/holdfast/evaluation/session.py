@@ -176,7 +176,7 @@ def evaluate_models(
             "models": list(models), "plan": plan, "output_dir": output_dir, "suites": suites, "cache": cache,
             "dtype": dtype, "device": device, "trust_remote_code": trust_remote_code, "server": server,
         }  # fmt: skip
-        with launch(count, "holdfast.evaluation.worker") as processes:
+        with launch(count) as processes:
             _send(request, processes)
             return evaluate_models(**request, processes=processes, console=console, say=say)
     from holdfast.support.dates import dates_of

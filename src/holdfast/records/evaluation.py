@@ -50,9 +50,10 @@ class Evaluation:
       "<metric>#" where a question has several parts, of which "<metric>" were right. Multiple choice:
       `"choices": [str]`, `"loglikelihoods": [float]` a choice, `"gold": int or [int]`, `"answer": int`. Generation:
       `"gold": str`, `"output": str`.
-    - "answer_distribution": `{"doc", "prompt", "question", "mass", "entropy", "option_entropy", "probabilities": [float], "gold",
-      "answer", "acc": 0 or 1}`, the probabilities over the options alone, so that their sum is 1.
-    - "classification": `{"doc", "nats": -log p(gold), "acc": 0 or 1, "probabilities": [float], "gold": int, "answer": int}`.
+    - "answer_distribution": `{"doc", "prompt", "question", "mass", "entropy", "option_entropy", "probabilities":
+      [float], "gold", "answer", "acc": 0 or 1}`, the probabilities over the options alone, so that their sum is 1.
+    - "classification": `{"doc", "nats": -log p(gold), "acc": 0 or 1, "probabilities": [float], "gold": int,
+      "answer": int}`.
     - "multiple_choice": `{"doc", "prompt": hash, "question", "choices": [str], "loglikelihoods": [float] a choice,
       "probabilities": [float], "gold": int, "answer": int, "acc": 0 or 1, "nats": -log p(gold), "tokens": int}`, nats
       and tokens of the right option as a text, probabilities over the options alone, "task" where questions are

@@ -60,7 +60,7 @@ def test_texts_and_distributions_are_drawn_and_not_judged(files: dict[str, Any])
         {"perplexity": "probing.jsonl", "name": "prose"},
         {"memorisation": "probing.jsonl", "name": "learnt"},
     ]
-    assert stages_config(files).judged == [("keep", "facts")]
+    assert stages_config(files).judged == [("knowledge", "facts")]
 
 
 @pytest.mark.parametrize(

@@ -96,14 +96,9 @@ def lettered_row(row: Row) -> dict[str, Any]:
     return {**row, "options": "\n".join(lines)}
 
 
-def lettered_prompt(row: Row, template: str = LETTERED_PROMPT) -> str:
-    """The question of a row as it is asked.
-
-    Args:
-        row: with the options (texts, at most 26) and the columns that the template names.
-        template: see `LettersEntry.prompt`.
-    """
-    return template.format(**lettered_row(row))
+def lettered_prompt(row: Row) -> str:
+    """The question of a row with a prompt and options (texts, at most 26), as it is asked by default."""
+    return LETTERED_PROMPT.format(**lettered_row(row))
 
 
 def letter_tokens(entry: DataEntry, questions: Sequence[Question], tokenizer: Any) -> list[list[list[int]]]:

@@ -81,22 +81,19 @@ class EncodedDocument:
         return sum(end - start for start, end in self.spans)
 
 
-def documents_from(dataset: Iterable[Row], *, limit: int | None = None) -> list[Document]:
+def documents_from(dataset: Iterable[Row]) -> list[Document]:
     """Documents of a data set in one of the layouts of `holdfast.data.formats.standardise`: text, messages, or prompt
     and completion.
 
     Args:
         dataset: rows with the columns {"text"}, {"messages"} or {"prompt", "completion"}; beside messages, tools and
             chat_template_kwargs.
-        limit: only the first so many.
 
     Raises:
         DataError: other columns, or no rows.
     """
     documents: list[Document] = []
     for row in dataset:
-        if limit is not None and len(documents) >= limit:
-            break
         if "prompt" in row and "completion" in row:
             documents.append(_with_variables((row["prompt"], row["completion"]), row))
         elif "messages" in row:
