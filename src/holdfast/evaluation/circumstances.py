@@ -58,7 +58,10 @@ def remarks_on_circumstances(pairs: Sequence[tuple[Evaluation, Evaluation]]) -> 
     """
     differences: dict[str, tuple[Any, Any]] = {}
     is_known = False
+    same_weights = bool(pairs)
     for before, after in pairs:
+        weights = before.model.get("hash")
+        same_weights = same_weights and weights is not None and weights == after.model.get("hash")
         for key in KEYS:
             values = before.model.get(key), after.model.get(key)
             if None in values:
@@ -72,8 +75,7 @@ def remarks_on_circumstances(pairs: Sequence[tuple[Evaluation, Evaluation]]) -> 
         if key in differences:
             before_value, after_value = differences[key]
             notes.append(text.format(before=before_value, after=after_value))
-    hashes = [(before.model.get("hash"), after.model.get("hash")) for before, after in pairs]
-    if not hashes or any(before is None or before != after for before, after in hashes):
+    if not same_weights:
         return notes
     others = [_NAMES.get(key, key) for key in KEYS if key in differences]
     if others:

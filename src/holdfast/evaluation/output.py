@@ -27,7 +27,9 @@ class Output:
     def __init__(self, path: Path) -> None:
         self.path, self.record = path, read_record(path)
         self.page = path / PAGE
-        self.folders = {model["label"]: EvaluationFolder(path / model["label"]) for model in self.record.models}
+        self.folders: dict[str, EvaluationFolder] = {}
+        for model in self.record.models:
+            self.folders[model["label"]] = EvaluationFolder(path / model["label"])
         self.labels = [label for label, folder in self.folders.items() if folder.files()]
         """Models of which something was measured."""
         self._compared: dict[tuple[str, str], list[Comparison]] = {}

@@ -101,7 +101,10 @@ class PlanRequest(HowSettings, WhatSettings):
 
 def plan_of(request: PlanRequest) -> tuple[EvaluationPlan, list[Mistake]]:
     """The plan that was asked for, and everything that is wrong with it, by option."""
-    settings = {key: getattr(request, key) for key in _SETTINGS if getattr(request, key) is not None}
+    settings = {}
+    for key in _SETTINGS:
+        if (value := getattr(request, key)) is not None:
+            settings[key] = value
     # what the options replace, and what only training runs read
     mapping, problems = read_suites(request.suite, decided=["before", *settings])
     mistakes = [Mistake(path=("suite",), text=text) for text in problems]

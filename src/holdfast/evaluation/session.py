@@ -106,8 +106,11 @@ def _free_label(name: str, taken: Container[str]) -> str:
     if is_address(name):
         address = urlsplit(name)
         name = address.fragment or address.netloc
-    folders = [folder for folder in re.split(r"[/\\]", name.rstrip("/\\")) if folder not in ("", ".", "..")]
-    folders = [re.sub(r"[^\w.-]", "-", folder) for folder in folders or [real(name).name]]
+    folders = []
+    for folder in re.split(r"[/\\]", name.rstrip("/\\")):
+        if folder not in ("", ".", ".."):
+            folders.append(re.sub(r"[^\w.-]", "-", folder))
+    folders = folders or [re.sub(r"[^\w.-]", "-", real(name).name)]
     last = label = folders[-1]
     if label in taken and len(folders) > 1:
         label = "-".join(folders[-2:])

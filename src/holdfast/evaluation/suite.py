@@ -321,7 +321,9 @@ def _entry(suite: str, value: Any) -> tuple[Entry | None, list[Mistake]]:
     kind, known = KINDS[key], settings_of_kind(key)
     fields, mistakes = coerce_all(known, value)
     if not mistakes:
-        mistakes += [missing(setting) for setting in known.values() if setting.required and setting.name not in fields]
+        for setting in known.values():
+            if setting.required and setting.name not in fields:
+                mistakes.append(missing(setting))
     source = fields.pop(key, None)
     if source is None:
         return None, mistakes

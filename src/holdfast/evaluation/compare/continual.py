@@ -121,7 +121,10 @@ def stage_matrix(
         for entry in matching.unmatched:
             if (entry.suite, entry.name) in tasks and entry.why != "only after":
                 problems.append(f"{entry.suite}/{entry.name}, {stages[number]} against {stages[0]}: {entry.reason}")
-    complete = {key: evaluations for key, evaluations in entries.items() if len(evaluations) == len(folders)}
+    complete = {}
+    for key, evaluations in entries.items():
+        if len(evaluations) == len(folders):
+            complete[key] = evaluations
     joint = JointScores(folders, complete, resamples=resamples, seed=seed)
     scores_of_tasks: list[Scores] = []
     draws_of_tasks: list[np.ndarray] = []

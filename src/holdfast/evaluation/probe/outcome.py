@@ -315,7 +315,9 @@ def turn_of(columns: Sequence[Sequence[Columns | None]], *, confidence: float) -
         return None
     if any(of_model.documents != known[0].documents for of_model in known):
         raise DataError("Expected the same samples of all models, but they differ.")
-    sums = [[None if of_model is None else of_model.sums for of_model in models] for models in columns]
+    sums = []
+    for models in columns:
+        sums.append([None if of_model is None else of_model.sums for of_model in models])
     return turn(known[0].figure, sums, confidence=confidence)
 
 

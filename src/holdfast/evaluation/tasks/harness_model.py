@@ -26,6 +26,7 @@ from transformers import LogitsProcessorList
 from holdfast.evaluation.measures import Report, no_report
 from holdfast.evaluation.remarks import remarks_on_cut
 from holdfast.evaluation.resume import Partial
+from holdfast.evaluation.served import in_groups
 from holdfast.evaluation.text.replies import unmark_broken
 from holdfast.evaluation.text.shared_prefix import paths_of, scorer_for
 from holdfast.evaluation.text.thoughts import open_thought, reply_text, without_thought
@@ -181,13 +182,17 @@ class SharedPrefixLM(HFLM):
 
         order = sorted(range(len(requests)), key=longest_first)
         size = _GROUP * int(self.batch_size)
-        groups = (order[start : start + size] for start in range(0, len(order), size))
+        groups = list(in_groups(order, size))
 
         def of_group(group: list[int]) -> list[Any]:
             return super(SharedPrefixLM, self)._loglikelihood_tokens([requests[i] for i in group], disable_tqdm=True)
 
         return self.partial.resumed(
-            self._name("loglikelihood"), ((g, g) for g in groups), of_group, total=len(order), report=self.progress
+            self._name("loglikelihood"),
+            zip(groups, groups, strict=True),
+            of_group,
+            total=len(order),
+            report=self.progress,
         )
 
     def generate_until(self, requests: Any, disable_tqdm: bool = False) -> list[str]:
