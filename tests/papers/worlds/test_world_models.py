@@ -134,7 +134,8 @@ def test_the_suite_is_measured(made, tmp_path):
     assert set(found["metrics"]) == {"exact_match,strict-match", "exact_match,flexible-extract"}
     assert found["primary"] == "exact_match,flexible-extract"
     found = json.loads((tmp_path / "measured" / "base" / "keep.old_lettered.json").read_text())
-    assert found["kind"] == "lettered" and found["settings"]["subtasks"] == ["city", "job", "pet", "year"]
+    assert found["kind"] == "multiple_choice_letters"
+    assert found["settings"]["subtasks"] == ["city", "job", "pet", "year"]
 
 
 def test_worked_problems_stand_among_the_conversations_and_others_are_asked(made):
