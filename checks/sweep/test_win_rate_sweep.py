@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from evaluation.fake_endpoint import FakeEndpoint, completion
-from holdfast.reports import markdown
+from holdfast.reports.html import render
 from holdfast.reports.sweep_report import sweep_page
 from holdfast.statistics.selection import select_all
 from holdfast.studies.engine.storage import Storage
@@ -60,5 +60,5 @@ def test_the_target_is_what_a_judge_prefers_to_the_start(asked, tmp_path):
     assert sum(json.loads(p.read_text())["model"]["name"].endswith("base") for p in starts) == 2  # prose, prompts
     selections = select_all(record)
     assert all(s.candidates == [0, 1] for s in selections)
-    page = markdown.document(sweep_page(record, Path(), selections=selections))
-    assert "learn prompts (win\\_rate, higher is better" in page
+    page = render(sweep_page(record, Path(), selections=selections))
+    assert "learn prompts (win_rate, higher is better" in page

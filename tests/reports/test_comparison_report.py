@@ -22,7 +22,7 @@ from synthetic_evaluations import (
 from synthetic_runs import SOURCE_LOST, SOURCE_NOISE, comparison
 
 from holdfast.records.evaluation import EvaluationFolder
-from holdfast.reports.blocks import Tiles, plain_text
+from holdfast.reports.blocks import plain_text
 from holdfast.reports.charts import Chart, plotly_figure
 from holdfast.reports.compared import ComparisonRow, entry_title, gain_forest, gains, ordered
 from holdfast.reports.comparison_report import comparison_page, comparison_verdict
@@ -295,25 +295,6 @@ def test_the_verdict_stands_beside_the_name_and_statistics_are_folded_away(tmp_p
     assert heads[1] == ["Measure", "p", "n", "Flips", "Test"]
     assert "<summary>Numbers</summary>" in numbers
     assert "a_<wbr>long_<wbr>name/<wbr>of.<wbr>two" in table, "a name breaks behind its joints"
-
-
-@pytest.mark.parametrize(
-    ("outcomes", "shown"),
-    [
-        (["failed", "passed"], "failed: knowledge/mmlu, acc"),
-        (["failed", "failed"], "failed: knowledge/mmlu, acc; 1 other rule too"),
-        (["passed", "undecided"], None),
-    ],
-)
-def test_the_largest_figure_is_what_failed(tmp_path, outcomes, shown) -> None:
-    found = Pair(tmp_path, ("a", "b")).add("keep", "quiz", "task", multiple_choice("x", 60, 0.8, 0.1), ACCURACY)
-    gates = [dataclasses.replace(GATES[0], outcome=o, rule=f"rule {i}") for i, o in enumerate(outcomes)]
-    page = comparison_page(found.result(gates=gates))
-    (tiles,) = [block for block in page.blocks if isinstance(block, Tiles)]
-    main = [tile for tile in tiles.items if tile.main]
-    assert [(t.figure, t.below, t.tone) for t in main] == ([("+1.8 pt", shown, "bad")] if shown else [])
-    if main:
-        assert tiles.items[0] is main[0] and 'class="tile main"' in render(page)
 
 
 def test_no_label_of_a_forest_lies_where_its_bars_are() -> None:

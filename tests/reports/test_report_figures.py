@@ -16,7 +16,7 @@ from holdfast.records import measure
 from holdfast.records.figure import Figure
 from holdfast.records.run import RunFolder
 from holdfast.reports import format as figures
-from holdfast.reports.charts import Axis, Value, heat_map, plotly_figure
+from holdfast.reports.charts import Value
 from holdfast.reports.compared import ComparisonRow
 from holdfast.reports.methods import method_name, method_text
 from holdfast.reports.run_figures import read_run, training_figures, verdict_sentence
@@ -97,14 +97,6 @@ def test_a_share_is_drawn_in_percent_and_ends_where_its_text_does() -> None:
     assert (change.text, change.low, change.high) == ("+1.0 pt", -1.0, 3.0)
     alone = Value.of(Figure(value=2.5))
     assert (alone.low, alone.high, alone.reach(), alone.interval) == (None, None, (0.0, 0.0), "no interval")
-
-
-def test_a_heat_map_has_the_cells_of_its_table() -> None:
-    rows = [{"name": name, "z": [1.0, math.nan], "cells": ["1", ""], "texts": ["one", ""]} for name in "ab"]
-    chart = heat_map("t", rows, ["x", "y"], name="Row", x=Axis(title="column"), length=8)
-    assert chart.table.rows == [["a", "1", ""], ["b", "1", ""]]
-    [trace] = plotly_figure(chart)["data"]
-    assert trace["z"] == [[1.0, None]] * 2 and trace["text"][0] == ["one", ""]
 
 
 def test_a_row_turns_the_sign_where_lower_is_better() -> None:

@@ -29,14 +29,6 @@ def charts(record: SequenceRecord) -> dict[str, Chart]:
     return {c.title: c for s in sections for c in s.blocks if isinstance(c, Chart)}
 
 
-def test_an_arm_that_diverged_does_not_hide_the_others():
-    record = two_tasks()
-    assert not charts(record)["Distance and memory"].x.log
-    distance = dataclasses.replace(record.arms[0].distance, value=6e23)
-    far = dataclasses.replace(record.arms[0], distance=distance)
-    assert charts(dataclasses.replace(record, arms=[far, *record.arms[1:]]))["Distance and memory"].x.log
-
-
 def test_losses_run_downwards():
     record = two_tasks()
     tasks = {name: dataclasses.replace(task, higher_is_better=True) for name, task in record.tasks.items()}

@@ -25,7 +25,6 @@ from holdfast.reports.study_page import (
     state_chip,
     steps_axis,
     study_page,
-    too_far_apart,
 )
 
 SHARE = Measure(name="answers", share=True)
@@ -97,11 +96,6 @@ def test_a_row_may_be_a_whole_curve() -> None:
     assert not chart.legend, "twenty names are no legend"
     assert [plain_text(row[1]) for row in chart.table.rows[:2]] == ["2", "3"]
     assert len({(m.colour, m.dash) for m in chart.marks}) == 20
-
-
-def test_what_diverged_needs_a_logarithmic_axis() -> None:
-    assert too_far_apart([1.0, 2000.0]) and not too_far_apart([1.0, 10.0])
-    assert not too_far_apart([]) and not too_far_apart([0.0, 2000.0])
 
 
 def test_a_section_places_charts_that_follow_each_other_side_by_side() -> None:

@@ -1,5 +1,5 @@
-"""A page is a list of blocks: plain values that say what is shown, not how. Three renderers read the same list: `html`
-(one self-contained page), `terminal` (rich) and `markdown`.
+"""A page is a list of blocks: plain values that say what is shown, not how. Two renderers read the same list: `html`
+(one self-contained page) and `terminal` (rich); `markdown` reads text and tables.
 
 Text is a string, a `Span`, or a sequence of both; it is never markup, each renderer escapes for itself.
 """
@@ -123,8 +123,6 @@ class Tile:
     figure: str
     below: str = ""
     tone: Tone = ""
-    main: bool = False
-    """What the page is about before all else: its figure is the largest."""
 
     @property
     def text(self) -> str:
@@ -228,13 +226,6 @@ class Page:
     status: tuple[str, Tone] | None = None
     details: Text = ""
     footer: str = ""
-
-
-def document(page: Page) -> list[Block]:
-    """The whole page as blocks, its head and foot too: for renderers that know no frame around it."""
-    status = f" ({page.status[0]})" if page.status else ""
-    details, footer = (Paragraph(text, "note") if text else None for text in (page.details, page.footer))
-    return [Heading(f"{page.title}{status}", 1), Paragraph(page.lead), details, *page.blocks, footer]
 
 
 # ------------------------------------------------------------------------------------------------------ small patterns

@@ -8,7 +8,6 @@ their last component, and `base_model` and `datasets` are filled in only with hu
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,6 @@ from holdfast.reports.blocks import (
 )
 from holdfast.reports.format import flatten, hardware_text
 from holdfast.reports.markdown import render
-from holdfast.reports.methods import method_name
 from holdfast.reports.run_figures import RunFigures, read_run
 from holdfast.reports.run_report import change_tables
 from holdfast.support.files import write_bytes_atomic
@@ -90,24 +88,7 @@ def _metadata(run: RunFigures, folder: RunFolder) -> dict[str, Any]:
     metadata["tags"] = list(dict.fromkeys(["holdfast", "forgetting", *(methods or ["direct-fine-tuning"])]))
     if is_hub_id(record.data.get("name")):
         metadata["datasets"] = [record.data["name"]]
-    results = _results(run)
-    if results:
-        metadata["model-index"] = [{"name": _title(run), "results": results}]
     return metadata
-
-
-def _results(run: RunFigures) -> list[dict[str, Any]]:
-    """Figures of the result, one entry a data set, as the hub's model index wants them."""
-    results: dict[tuple[str, str], dict[str, Any]] = {}
-    for row in run.rows:
-        if row.raw.failed is None:
-            name = public(row.name)
-            dataset = {"name": f"{name} ({row.raw.suite})", "type": name}
-            empty = {"task": {"type": "text-generation"}, "dataset": dataset, "metrics": []}
-            result = results.setdefault((row.raw.suite, row.name), empty)
-            figure = {"type": row.raw.metric, "name": f"{row.raw.metric} ({row.unit})", "value": row.raw.after}
-            result["metrics"].append(figure)
-    return list(results.values())
 
 
 def _body(run: RunFigures, folder: RunFolder) -> list[Block]:
@@ -154,7 +135,6 @@ def _training(run: RunFigures) -> Section:
             name, dot, rest = text.partition(" · ")
             text = (name if is_hub_id(name) else Path(name).name) + dot + rest
         items.append(f"{label}: {text}")
-    items += map(_parameters, record.retention)
     blocks: list[Block] = [Bullets(items)]
     settings = [[Span(key, "code"), _without_folder(value)] for key, value in flatten(record.config)]
     if settings:
@@ -166,15 +146,6 @@ def _training(run: RunFigures) -> Section:
     if record.notes:
         blocks += [Paragraph("Notes of the run:"), Bullets(record.notes)]
     return Section("How it was trained", blocks)
-
-
-def _parameters(method: Mapping[str, Any]) -> Text:
-    """The settings of a method of retention."""
-    parts: list[Text] = []
-    for key, value in method.items():
-        if key != "method":
-            parts += [", ", Span(key, "code"), " = ", Span(str(value), "code")]
-    return (f"Parameters of {method_name(method)}: ", *(parts[1:] or ["no parameters"]))
 
 
 def _without_folder(value: str) -> str:

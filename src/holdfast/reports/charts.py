@@ -9,7 +9,6 @@ sheet decides the colours of text and plots, light and dark. No plotly import is
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -146,8 +145,8 @@ class Mark:
     """What is drawn of some of the rows. Rows without the x or the y are passed over; a `Value` brings its bars."""
 
     kind: str = "points"
-    """"points"; "line" through them; "curves", a row each with lists; "bars" across, "columns" upright; "spans" from a
-    `base`; "band" between the ends of y; "heat", a row of cells each."""
+    """"points"; "line" through them; "curves", a row each with lists; "bars" across, "columns" upright; "band" between
+    the ends of y; "heat", a row of cells each."""
     x: str = "x"
     y: str = "y"
     where: Row = dataclasses.field(default_factory=dict)
@@ -167,13 +166,9 @@ class Mark:
     opacity: float = 1.0
     markers: bool = True
     """Points on lines."""
-    text: str = ""
-    """Key of the words beside a point."""
-    side: str = "@side"
     legend: bool = True
     bars: float = 1.4
     """Thickness of the interval bars; 0 draws none."""
-    base: str = "base"
     more: Row = dataclasses.field(default_factory=dict)
 
 
@@ -282,31 +277,6 @@ def log_ticks(low: float, high: float, steps: Sequence[float] = (1, 2, 5), most:
 
 def ticks_at(values: Sequence[float]) -> list[tuple[float, str]]:
     return [(value, significant(value)) for value in values]
-
-
-def heat_map(title: str, rows: Rows, columns: Sequence[str], *, name: str, x: Axis, **options: Any) -> Chart:
-    """A grid of cells, the stronger the colour, the larger.
-
-    Args:
-        title: of the chart.
-        rows: from the top, each with its `name`, and by column `z` (numbers, NaN for a gap), `cells` (what the table
-            says) and `texts` (the words at the mouse).
-        columns: their titles in the table.
-        name: what a row is.
-        x: the axis across.
-        options: of `Chart`; "length" are the characters of a row's name, "more" is for plotly.
-    """
-    titles = heads({name: "name"})
-    for number, column in enumerate(columns):
-        titles.append(Col(column, functools.partial(_heat_cell, number)))
-    down = {"range": [len(rows) - 0.5, -0.5], "showgrid": False}
-    y = Axis(names=[row["name"] for row in rows], length=options.pop("length"), more=down)
-    marks = [Mark(kind="heat", y="z", text="texts", more=options.pop("more", {}))]
-    return Chart(title=title, rows=rows, columns=titles, marks=marks, x=x, y=y, **options)
-
-
-def _heat_cell(number: int, row: Row) -> str:
-    return row["cells"][number]
 
 
 def thin(
@@ -511,8 +481,8 @@ def _error(values: Sequence[Any], colour: Any, thickness: float) -> Plotly | Non
 
 def _cartesian(mark: Mark, chart: Chart, rows: Rows) -> Traces:
     colour = _colour(mark, rows)
-    bars = mark.kind in ("bars", "columns", "spans")
-    trace = _bars(mark, rows, colour) if bars else _points(mark, rows, colour)
+    bars = mark.kind in ("bars", "columns")
+    trace = _bars(mark, colour) if bars else _points(mark, rows, colour)
     for axis, key in (("x", mark.x), ("y", mark.y)):
         values = [row[key] for row in rows]
         trace[axis] = list(map(_plotted, values))
@@ -522,26 +492,20 @@ def _cartesian(mark: Mark, chart: Chart, rows: Rows) -> Traces:
     return [trace | _hover(mark, chart, rows)]
 
 
-def _bars(mark: Mark, rows: Rows, colour: Any) -> Plotly:
+def _bars(mark: Mark, colour: Any) -> Plotly:
     trace: Plotly = {"type": "bar", "marker": {"color": colour, "cornerradius": 3}}
     if mark.kind != "columns":
         trace["orientation"] = "h"
-    if mark.kind == "spans":
-        trace["base"] = [row[mark.base] for row in rows]
     return trace
 
 
 def _points(mark: Mark, rows: Rows, colour: Any) -> Plotly:
     lines = "lines" if mark.kind == "line" else ""
-    modes = [lines, "markers" if mark.markers or not lines else "", "text" if mark.text else ""]
+    modes = [lines, "markers" if mark.markers or not lines else ""]
     trace: Plotly = {"type": "scatter", "mode": "+".join(filter(None, modes))}
     trace["line"] = {"color": colour, "width": mark.width, "dash": mark.dash}
     trace["marker"] = {"size": mark.size, "symbol": _each(mark.symbol, rows), "line": {"color": colour, "width": 2}}
     trace["marker"]["color"] = "var(--surface)" if mark.hollow else colour
-    if mark.text:
-        trace["text"] = [plain(str(row.get(mark.text) or "")) for row in rows]
-        trace |= {"cliponaxis": False, "textposition": _each(mark.side, rows), "textfont": _font("muted", 11)}
-        trace |= {"meta": "named in legend"} if mark.name else {}
     return trace
 
 
@@ -589,7 +553,7 @@ def _band(mark: Mark, chart: Chart, rows: Rows) -> Traces:
 
 
 def _heat(mark: Mark, chart: Chart, rows: Rows) -> Traces:
-    """A row of cells each: lists of shades under `y`, of words under `mark.text`."""
+    """A row of cells each: lists of shades under `y`, of words under "texts"."""
     places = {"x": list(range(len(rows[0][mark.y]))), "y": list(range(len(rows)))}
     shades = [list(map(_plotted, row[mark.y])) for row in rows]
-    return [HEAT | places | {"z": shades, "text": [list(map(plain, row[mark.text])) for row in rows]}]
+    return [HEAT | places | {"z": shades, "text": [list(map(plain, row["texts"])) for row in rows]}]

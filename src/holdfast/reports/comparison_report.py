@@ -25,7 +25,6 @@ from holdfast.reports.blocks import (
     Paragraph,
     Section,
     Text,
-    Tile,
     Tiles,
     chip,
     figure,
@@ -54,7 +53,7 @@ from holdfast.reports.compared import (
 )
 from holdfast.reports.flips import Flips, documents_panel, flips_of, flips_table, has_documents, paired
 from holdfast.reports.format import joined, last_part, p_value, plural, shorten, tally
-from holdfast.reports.measured import Measured, not_finite_tile, settings_of, subject_names
+from holdfast.reports.measured import Measured, settings_of, subject_names
 
 if TYPE_CHECKING:
     from holdfast.evaluation.compare.result import Result
@@ -75,8 +74,7 @@ def comparison_page(result: Result) -> Page:
     outcome = NOT_FINITE if result.not_finite else _worst([gate.outcome for gate in gates])
     samples = {(row.raw.suite, row.raw.name): row.raw.n for row in without_means(primary)}
     counted = f"{sum(samples.values()):,} paired samples" if primary else ""
-    suites = [suite_tile(members) for members in by_suite(primary).values()]
-    tiles = [*_failed_tile(result), *suites[: 4 if flips else 5], *_flips_tile(flips)]
+    tiles = [suite_tile(members) for members in by_suite(primary).values()]
     return Page(
         tab=f"{labels[0]} → {labels[1]}: holdfast comparison",
         eyebrow="holdfast comparison",
@@ -161,36 +159,9 @@ def comparison_verdict(comparisons: Sequence[Comparison], gates: Sequence[GateOu
     return f"{rules}{headline(comparisons)}"
 
 
-def _failed_tile(result: Result) -> list[Tile]:
-    """What the comparison failed by, the worst first; nothing where it did not."""
-    if result.not_finite:
-        return [not_finite_tile(result.not_finite)]
-    fails = {*OUTCOMES} - ({"passed"} if result.settings.strict else {"passed", "undecided"})
-    failed = [gate for gate in _worst_first(result.gates) if gate.outcome in fails]
-    if not failed:
-        return []
-    worst = failed[0]
-    change = f"{number(worst.value, 1, sign=True)} {worst.unit}" if math.isfinite(worst.value) else worst.outcome
-    more = f"; {plural(len(failed) - 1, 'other rule')} too" if len(failed) > 1 else ""
-    below = f"{worst.outcome}: {worst.suite}/{worst.name}, {worst.metric}{more}"
-    return [Tile(worst.rule, change, below, "bad", main=True)]
-
-
 def _worst_first(gates: Sequence[GateOutcome]) -> list[GateOutcome]:
     order = list(OUTCOMES)
     return sorted(gates, key=lambda gate: order.index(gate.outcome) if gate.outcome in order else 0)
-
-
-def _flips_tile(flips: Sequence[Flips]) -> list[Tile]:
-    """How many answers changed; nothing where none did."""
-    lost, gained = _lost_and_gained(flips)
-    below = f"{lost:,} right before and wrong after, {gained:,} the reverse"
-    return [Tile("Answers that flipped", f"{lost + gained:,}", below)] if flips else []
-
-
-def _lost_and_gained(flips: Sequence[Flips]) -> tuple[int, int]:
-    lost = sum(entry.lost for entry in flips)
-    return lost, sum(len(entry.questions) for entry in flips) - lost
 
 
 # ------------------------------------------------------------------------------------------------------------ sections
@@ -279,7 +250,8 @@ def _of_metric(e: Evaluation, metric: str) -> Evaluation:
 
 
 def _flips(flips: Sequence[Flips]) -> Section | None:
-    lost, gained = _lost_and_gained(flips)
+    lost = sum(entry.lost for entry in flips)
+    gained = sum(len(entry.questions) for entry in flips) - lost
     intro = f"{plural(lost, 'question')} right before and wrong after, {gained:,} the reverse."
     return Section("Questions whose answers flipped", flips_table(flips), intro=intro) if flips else None
 

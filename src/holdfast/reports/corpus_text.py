@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from holdfast.data.prepare.inputs import counts_in_words
-from holdfast.data.prepare.run import Preparation, Prepared
-from holdfast.data.select.run import Selected
+if TYPE_CHECKING:
+    from holdfast.data.prepare.run import Preparation, Prepared
+    from holdfast.data.select.run import Selected
 
 Rows = list[tuple[int, str]]
 """Numbers and what they count."""
-LISTED_MONTHS = 24
-"""Months that are listed; with more, years are."""
 
 
 def prepared_rows(request: Preparation, prepared: Prepared) -> Rows:
-    """Of a prepared corpus: its rows, what was left out, files, characters, dates, and documents a month (a year where
-    there are many)."""
+    """Of a prepared corpus: its rows, what was left out, files, characters and dates."""
+    from holdfast.data.prepare.inputs import counts_in_words
+
     counts = prepared.record["counts"]
     rows = [(counts["records"], "records read"), (counts["train"], f"rows in {request.output}")]
     if request.heldout_path is not None:
@@ -37,10 +35,7 @@ def prepared_rows(request: Preparation, prepared: Prepared) -> Rows:
         (dated, f"rows dated {counts['first_date']} to {counts['last_date']}"),
     ]
     rows += [fact for fact in facts if fact[0]]
-    documents: Counter[str] = Counter()
-    for month, count in counts["months"].items():
-        documents[month if len(counts["months"]) <= LISTED_MONTHS else month[:4]] += count
-    return rows + [(count, f"  {period}") for period, count in documents.items()]
+    return rows
 
 
 def selected_rows(selected: Selected) -> Rows:

@@ -9,6 +9,7 @@ What it does not do: say whether a move is large. That is a question of evaluati
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import re
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.reports.blocks import Block, Page, Paragraph, Section, Table, notes
-from holdfast.reports.charts import Axis, Chart, heads, heat_map, tabulate
+from holdfast.reports.charts import Axis, Chart, Col, Mark, heads, tabulate
 from holdfast.reports.format import duration, moved, plural
 from holdfast.reports.html import write_page
 from holdfast.reports.training_charts import distance_texts
@@ -120,16 +121,24 @@ def _heat_map(tensors: Sequence[TensorDistance]) -> Chart | None:
             cells.append("" if math.isnan(shades[-1]) else moved(shades[-1]))
             texts.append(f"{module}, layer {layer}\n{cells[-1]}" if cells[-1] else "")
         rows.append({"name": module, "z": shades, "cells": cells, "texts": texts})
-    return heat_map(
-        "Relative norm by layer and module",
-        rows,
-        list(map(str, range(last + 1))),
-        name="Module",
-        x=Axis(title="layer", more={"showgrid": False}),
-        length=28,
+    columns = heads({"Module": "name"})
+    for layer in range(last + 1):
+        columns.append(Col(str(layer), functools.partial(_cell, layer)))
+    across = {"showgrid": False}
+    return Chart(
+        title="Relative norm by layer and module",
+        rows=rows,
+        columns=columns,
+        marks=[Mark(kind="heat", y="z")],
+        x=Axis(title="layer", more=across),
+        y=Axis(names=list(modules), length=28, more=across | {"range": [len(rows) - 0.5, -0.5]}),
         caption="The stronger the colour, the further from the start, as a share of the tensor's norm.",
         height=92 + 21 * len(rows),
     )
+
+
+def _cell(layer: int, row: dict[str, Any]) -> str:
+    return row["cells"][layer]
 
 
 def _module(tensor: TensorDistance) -> str:

@@ -29,8 +29,6 @@ from holdfast.reports.blocks import (
     Span,
     Table,
     Text,
-    Tile,
-    Tiles,
     chip,
     columns,
     figure,
@@ -61,7 +59,7 @@ from holdfast.reports.format import (
     metric_texts,
     plural,
 )
-from holdfast.reports.measured import Key, Measured, averages_of, not_finite_tile, settings_of
+from holdfast.reports.measured import Key, Measured, settings_of
 from holdfast.reports.study_page import TONES
 
 BANNERS = {
@@ -136,11 +134,10 @@ class Scores:
             label = str(model.get("label") or model.get("name") or folder.path.name)
             self.models.append(Measured(folder, label))
             keys += self.models[-1].evaluations
-        self.averages = averages_of(self.models)
         order = list(dict.fromkeys(keys))
         suites = sorted(dict.fromkeys(suite for suite, _ in order), key=lambda suite: group_rank(suite)[0])
-        self.entries = sorted(order, key=lambda key: (suites.index(key[0]), key in self.averages))
-        """In the plan's order, what no plan names after it, averages last in their suite."""
+        self.entries = sorted(order, key=lambda key: suites.index(key[0]))
+        """By suite, in the plan's order, what no plan names after it."""
 
     @property
     def measured(self) -> list[tuple[Measured, Evaluation]]:
@@ -212,19 +209,8 @@ def _overview(record: EvaluationRecord, scores: Scores) -> list[Block]:
     """By what it failed, and what was not measured; nothing where nothing was."""
     if not scores.measured:
         return []
-    failed = _failed_tile(record, scores)
-    blocks: list[Block] = [Tiles(failed)] if failed else []
     missing = scores.missing
-    return [*blocks, Fold(f"Not measured ({len(missing):,})", [Bullets(missing)])] if missing else blocks
-
-
-def _failed_tile(record: EvaluationRecord, scores: Scores) -> list[Tile]:
-    """By what the evaluation failed; nothing where it did not."""
-    if scores.broken:
-        return [not_finite_tile(scores.broken)]
-    if record.status == "failed":
-        return [Tile("Not measured", f"{len(scores.missing):,}", "entries; the evaluation failed", "bad", main=True)]
-    return []
+    return [Fold(f"Not measured ({len(missing):,})", [Bullets(missing)])] if missing else []
 
 
 def _scores(record: EvaluationRecord, scores: Scores) -> Section:

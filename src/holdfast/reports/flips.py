@@ -216,9 +216,9 @@ def documents_panel(before: Rows, after: Rows, *, most: int = MOST_DOCUMENTS) ->
     rows = []
     for move, index in (*worse, *better):
         rows.append(_document(move, index, before[index], after[index]))
-    lost = f"The {len(worse)} that lost most" if worse else "No document lost"
-    gained = f"the {len(better)} that gained most" if better else "none gained"
-    note = f"{lost} and {gained}, of {plural(len(before), 'document')}. Row: the line in the first model's file."
+    note = (
+        f"The {len(worse)} that lost most and the {len(better)} that gained most, of {plural(len(before), 'document')}."
+    )
     return tabulate(rows, DOCUMENTS, kind="dense documents", note=note)
 
 

@@ -247,7 +247,7 @@ def _tile(tile: b.Tile) -> Html:
     label = tag("p", _breakable(tile.label), cls="label")
     figure = tag("p", _breakable(tile.figure), cls=f"figure {tile.tone}".strip())
     below = tag("p", _breakable(tile.below), cls="below")
-    return tag("div", label, figure, below, cls="tile main" if tile.main else "tile")
+    return tag("div", label, figure, below, cls="tile")
 
 
 def _chart(chart: Chart, figures: Traces) -> Html:

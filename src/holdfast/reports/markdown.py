@@ -1,4 +1,5 @@
-"""Blocks as Markdown that GitHub and the Hugging Face hub show alike: user text stays text, tables stay tables."""
+"""Text and tables as Markdown that GitHub and the Hugging Face hub show alike: user text stays text, tables stay
+tables. Charts are for pages."""
 
 from __future__ import annotations
 
@@ -8,7 +9,6 @@ from typing import Any
 
 from holdfast.printable import printable
 from holdfast.reports import blocks as b
-from holdfast.reports.charts import Chart
 
 MOST_ROWS = 100
 """Longer tables end with a sentence on how many more rows there are."""
@@ -28,13 +28,8 @@ def code(text: str) -> str:
 
 def render(blocks: Iterable[Any], *, clean: Callable[[str], str] = str) -> str:
     """The blocks, one below the other; `clean` sees every text of the user's before it is escaped."""
-    texts = [_block(x, clean) for x in blocks]
+    texts = [_block(x, clean) for x in b.present(blocks)]
     return "\n\n".join(filter(None, texts)).rstrip() + "\n"
-
-
-def document(page: b.Page) -> str:
-    """A whole page; of a chart the table of its numbers."""
-    return render(b.document(page))
 
 
 def _text(content: Any, clean: Callable[[str], str]) -> str:
@@ -60,29 +55,18 @@ def _block(x: Any, clean: Callable[[str], str]) -> str:
             return f"{'#' * x.level} {_text(x.text, clean)}"
         case b.Bullets():
             return "\n".join(f"- {_text(item, clean)}" for item in x.items)
-        case b.Facts():
-            return _block(b.Bullets([(label, ": ", text) for label, text in x.items]), clean)
         case b.Code():
             fence = "`" * max(3, 1 + max(map(len, re.findall("`+", x.text)), default=0))
             return f"{fence}{x.language}\n{printable(x.text, breaks=True)}\n{fence}"
-        case b.Banner():
-            return "\n".join(f"> {_text(line, clean)}" for line in (x.content, *x.items))
-        case b.Tiles():
-            items = [(b.Span(t.label, "strong"), t.text.removeprefix(t.label)) for t in x.items]
-            return _block(b.Bullets(items), clean)
-        case Chart():
-            return render((b.Heading(x.title), x.table, b.Paragraph(x.caption)), clean=clean).rstrip()
-        case b.Panel():
-            return render(x.blocks, clean=clean).rstrip()
         case b.Table():
             numbers = None if x.numbers is None else b.Fold("Numbers", [x.numbers])
-            return "\n\n".join(filter(None, (_table(x, clean), _block(numbers, clean))))
+            return "\n\n".join(filter(None, (_table(x, clean), "" if numbers is None else _block(numbers, clean))))
         case b.Fold():
             summary = _text(x.title, clean)
             return f"<details>\n<summary>{summary}</summary>\n\n{render(x.blocks, clean=clean)}\n</details>"
         case b.Section():
             return render((b.Heading(x.title, 2), b.Paragraph(x.intro), *x.blocks), clean=clean).rstrip()
-    return ""
+    raise AssertionError(f"no block that Markdown has: {x!r}")
 
 
 def _table(x: b.Table, clean: Callable[[str], str]) -> str:

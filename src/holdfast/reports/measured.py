@@ -10,7 +10,6 @@ from typing import Any
 
 from holdfast.errors import DataError
 from holdfast.records.evaluation import Evaluation, EvaluationFolder, why_not_finite
-from holdfast.reports.blocks import Tile
 from holdfast.reports.format import last_part, setting, shorten
 from holdfast.support.files import read_as
 
@@ -69,14 +68,6 @@ class Measured:
         return rows
 
 
-def averages_of(models: Iterable[Measured]) -> set[Key]:
-    """Entries that are the mean of others."""
-    averages = set()
-    for model in models:
-        averages |= {key for key, evaluation in model.evaluations.items() if evaluation.kind == "average"}
-    return averages
-
-
 def settings_of(evaluations: Iterable[Evaluation]) -> list[tuple[str, str]]:
     """The settings of every entry once, by the first that has it."""
     settings: dict[str, str] = {}
@@ -100,20 +91,10 @@ def subject_names(tasks: Sequence[str]) -> list[str]:
 
 
 def settings_text(settings: Mapping[str, Any]) -> str:
-    """An entry's settings in one line; files by their last part, long lists by their length."""
+    """An entry's settings in one line; files by their last part."""
     parts = []
     for key, value in settings.items():
-        if value in (None, "", [], {}):
-            continue
-        if isinstance(value, (list, tuple)) and len(value) > 6:
-            text = f"{len(value)} of them"
-        else:
-            text = shorten(setting(last_part(value) if isinstance(value, str) else value), 120)
-        parts.append(f"{key.replace('_', ' ')}: {text}")
+        if value not in (None, "", [], {}):
+            text = setting(last_part(value) if isinstance(value, str) else value)
+            parts.append(f"{key.replace('_', ' ')}: {shorten(text, 120)}")
     return "; ".join(parts) or "none"
-
-
-def not_finite_tile(entries: Sequence[str]) -> Tile:
-    """How many entries are NaN or infinite, as what a page is about before all else."""
-    below = f"entries hold NaN or infinity: {shorten(', '.join(entries), 90)}"
-    return Tile("Not finite", f"{len(entries)}", below, "bad", main=True)

@@ -47,8 +47,6 @@
       if (printing) figure.layout.width = onPaper[[...box.parentElement.classList].find((name) => name in onPaper)] ?? 640;
       // A finger that scrolls the page must not zoom the plot.
       if (touch) figure.layout.dragmode = false;
-      // Names beside points run into each other on a phone; the legend has them too.
-      if (box.clientWidth < 480) for (const trace of figure.data) if (trace.meta === "named in legend") trace.mode = trace.mode.replace("+text", "");
       if (box.clientWidth < 480 && figure.layout.meta?.narrow) figure.layout.yaxis.ticktext = figure.layout.meta.narrow;
       Plotly.react(box, figure.data, figure.layout, config);
     }

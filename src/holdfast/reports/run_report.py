@@ -37,7 +37,6 @@ from holdfast.reports.charts import SMALL, SMOOTHED_FROM, Chart, heads, tabulate
 from holdfast.reports.compared import (
     GROUPS,
     PURPOSE,
-    ComparisonRow,
     brief_tables,
     decision_note,
     difference_words,
@@ -56,7 +55,6 @@ from holdfast.reports.format import (
     joined,
     percent,
     plural,
-    shorten,
     significant,
 )
 from holdfast.reports.html import write_page
@@ -98,7 +96,7 @@ def run_page(run: RunFigures) -> Page:
         details=joined(record.model.get("name"), record.model.get("origin"), run.method, length),
         blocks=[
             *_state_banners(run),
-            Tiles([*_failed_tile(run), *_run_tiles(run)]),
+            Tiles(_run_tiles(run)),
             _changes(run),
             Section("What was trained", [Panel([Facts(run.facts)], "card")]),
             _training_section(run),
@@ -127,43 +125,20 @@ def _state_banners(run: RunFigures) -> list[Block]:
         text = f"The run had not ended when this page was written; its last stage was “{record.stage}”."
         banners.append(Banner(text))
     broken: dict[str, None] = {}
-    for row in _broken(run):
-        broken[f"{row.raw.suite}/{row.name}: {row.raw.failed}"] = None
+    for row in run.rows:
+        if row.raw.failed is not None:
+            broken[f"{row.raw.suite}/{row.name}: {row.raw.failed}"] = None
     banners += problems("NaN or infinity: nothing follows from these comparisons.", list(broken), "bad")
     return banners + problems("Some files could not be read.", run.problems)
 
 
-def _broken(run: RunFigures) -> list[ComparisonRow]:
-    return [row for row in run.rows if row.raw.failed is not None]
-
-
-def _failed_tile(run: RunFigures) -> list[Tile]:
-    """By what the run failed; nothing where it did not."""
-    record, broken = run.record, _broken(run)
-    if broken:
-        names = dict.fromkeys(f"{row.raw.suite}/{row.name}" for row in broken)
-        below = f"measures: {shorten(', '.join(names), 90)}"
-        return [Tile("Not finite", f"{len(broken)} of {len(run.rows)}", below, "bad", main=True)]
-    if record.status == "failed":
-        reason = shorten((record.error or "no reason was recorded").partition("\n")[0], 110)
-        return [Tile("The run failed in stage", record.stage or NOT_RECORDED, reason, "bad", main=True)]
-    return []
-
-
 def _run_tiles(run: RunFigures) -> list[Tile]:
-    """What changed, how far the weights moved, what it took."""
+    """What became of what was to be learnt, and of what was to be kept."""
     tiles = []
     for suite in GROUPS:
         primary = [row for row in run.rows if row.raw.suite == suite and row.raw.primary]
         tiles.append(suite_tile(primary) if primary else Tile(group_title(suite), "not compared", PURPOSE[suite]))
-    move, trained = run.largest_move, run.trained
-    far, where = NOT_RECORDED, "relative L2 distance"
-    if move is not None:
-        far, where = percent(100 * move.relative, sign=False), f"of its norm, in {_layer(move)}"
-    tokens = NOT_RECORDED if trained["tokens"] is None else count(trained["tokens"])
-    time = NOT_RECORDED if trained["seconds"] is None else duration(trained["seconds"])
-    below = f"tokens {tokens}" if tokens == NOT_RECORDED else f"{tokens} tokens"
-    return [*tiles, Tile("Largest move of a layer", far, where), Tile("Training time", time, below)]
+    return tiles
 
 
 def _layer(move: LayerDistance) -> str:

@@ -3,11 +3,9 @@ earlier tasks and learns of the last one. Axes of losses run downwards, so that 
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
-import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,11 +22,9 @@ from holdfast.reports.study_page import (
     lines,
     measure_axis,
     print_study,
-    scatter,
     section,
     steps_axis,
     study_page,
-    too_far_apart,
 )
 
 if TYPE_CHECKING:
@@ -42,8 +38,6 @@ MEASURES = {
 }
 MOST_TASKS = 4
 """That a page draws one by one."""
-MOST_CURVES = 12
-"""That a plot of losses along training shows; of more arms the best of each kind."""
 MOST_LOST = 0.25
 """Of what sequential fine-tuning learns of the last task, that an arm of the headline may learn less."""
 READING = (
@@ -64,8 +58,7 @@ def sequence_page(record: SequenceRecord) -> b.Page:
     details = [orders, plural(len(arms), "arm"), plural(len(record.seeds), "seed")]
     more: dict[b.Text, Any] = {"Seed": lambda model: str(model.seed)}
     more["Distance"] = lambda model: "" if model.distance is None else significant(model.distance)
-    sections: list[b.Block | None] = [_tiles(record)]
-    sections += [_order_section(record, order) for order in record.orders]
+    sections: list[b.Block | None] = [_order_section(record, order) for order in record.orders]
     sections.append(jobs_section("Models", record.models, more))
     return study_page(
         record, "sequence report", summary(record), sections, reading=READING, jobs=record.models, details=details
@@ -199,18 +192,6 @@ def _keep_sentence(record: SequenceRecord, sequential: ArmResult, rivals: Sequen
     return f"{text}; {of} {measure.text(ends[best])}."
 
 
-def _tiles(record: SequenceRecord) -> b.Tiles | None:
-    order = record.orders[0]
-    sequential = _first_of(_scored_arms(record, order), SEQUENTIAL)
-    if sequential is None:
-        return None
-    tiles = []
-    for task in _shown_tasks(order):
-        text, interval = _measure(record, task).texts(sequential.scores[task])
-        tiles.append(b.Tile(f"{task} after all tasks, sequential", text, interval))
-    return b.Tiles(tiles)
-
-
 # ------------------------------------------------------------------------------------------------------------- an order
 
 
@@ -219,17 +200,15 @@ def _order_section(record: SequenceRecord, order: list[str]) -> b.Section | None
     if not arms:
         return None
     earlier = _shown_tasks(order)[:-1]
-    best = _best_of_each_kind(record, arms, order)
     blocks: list[b.Block | None] = []
     for task in earlier:
         blocks.append(_plane(record, arms, task, order[-1]))
     blocks += [_score_table(record, arms, order), *_not_shown(order)]
     for name in record.keep:
-        blocks.append(_keep_chart(record, best, name))
-    blocks += _chains(record, best, order)
+        blocks.append(_keep_chart(record, arms, name))
     for task in earlier:
-        blocks.append(_loss_chart(record, best, order, task))
-    blocks += [_distances(record, arms, order[-2]), _measure_table(arms)]
+        blocks.append(_loss_chart(record, arms, order, task))
+    blocks.append(_measure_table(arms))
     blocks += [_matrix(arm) for arm in arms if arm.matrix]
     return section(" → ".join(order), *blocks, anchor="order-" + "-".join(order))
 
@@ -308,78 +287,22 @@ def _score_table(record: SequenceRecord, arms: Sequence[ArmResult], order: list[
 
 def _keep_chart(record: SequenceRecord, arms: Sequence[ArmResult], name: str) -> Chart | None:
     """What the base knows, after each task."""
-    before = record.keep[name].before
-    curves = {}
+    measure = _measure(record, name)
+    rows = []
     for arm in arms:
         after = [figure.value for figure in arm.keep.get(name, []) if figure is not None]
         if len(after) == len(arm.order) and arm.kind != SINGLE:
-            curves[arm.arm] = [before, *after]
-    return _stages_chart(f"{name} along the tasks", curves, arms[0].order, _measure(record, name))
-
-
-def _chains(record: SequenceRecord, arms: Sequence[ArmResult], order: list[str]) -> list[Chart | None]:
-    """What is learnt of each task when it comes, and what is left of all before it."""
-    if len(order) <= 2:
-        return []
-    measure = _measure(record, order[0])
-    sign = 1.0 if measure.higher_is_better else -1.0
-    learnt: dict[str, list[float]] = {}
-    left: dict[str, list[float]] = {}
-    for arm in arms:
-        for stage, scores in enumerate(arm.matrix):
-            if stage > 0:
-                learnt.setdefault(arm.arm, []).append(sign * scores[stage - 1])
-            if stage > 1:
-                left.setdefault(arm.arm, []).append(sign * statistics.fmean(scores[: stage - 1]))
-    score = dataclasses.replace(measure, name="score of the task")
-    mean = dataclasses.replace(measure, name="mean of earlier tasks")
-    return [
-        _stages_chart("Each task when it was trained", learnt, order, score, first=1),
-        _stages_chart("All tasks before", left, order, mean, first=2),
-    ]
-
-
-def _stages_chart(
-    title: str, curves: Mapping[str, Sequence[float]], order: Sequence[str], measure: Measure, *, first: int = 0
-) -> Chart | None:
-    """Arms along the stages of a chain; stage 0 is the base."""
-    rows = []
-    for arm, values in curves.items():
-        stages = list(range(first, first + len(values)))
-        rows.append({"line": arm, "x": stages, "y": [measure.factor * value for value in values]})
-    stages_axis = steps_axis("after the task", ["base", *order][first:], first)
+            values = [record.keep[name].before, *after]
+            stages = list(range(len(values)))
+            rows.append({"line": arm.arm, "x": stages, "y": [measure.factor * value for value in values]})
     return lines(
-        title,
+        f"{name} along the tasks",
         rows,
-        stages_axis,
+        steps_axis("after the task", ["base", *arms[0].order]),
         measure_axis(measure),
         columns={"line": "Arm", "end": "At the end"},
         caption="Mean over the seeds.",
-        legend=True,
-        height=max(360, 260 + 21 * len(rows)),
     )
-
-
-def _best_of_each_kind(record: SequenceRecord, arms: Sequence[ArmResult], order: Sequence[str]) -> Sequence[ArmResult]:
-    """All arms, or where they are too many for a plot of each kind the one with the largest part of what training each
-    task alone gains, all tasks together."""
-    single = _first_of(arms, SINGLE)
-    if len(arms) <= MOST_CURVES or single is None:
-        return arms
-
-    def gained(arm: ArmResult) -> float:
-        total = 0.0
-        for task in order:
-            if task not in arm.scores or task not in single.scores:
-                return -math.inf
-            before, learnt = record.tasks[task].before, single.scores[task].value
-            total += (arm.scores[task].value - before) / (learnt - before) if learnt != before else 0.0
-        return total
-
-    kinds: dict[Any, list[ArmResult]] = {}
-    for arm in arms:
-        kinds.setdefault((arm.kind, arm.merge.get("method")), []).append(arm)
-    return [max(members, key=gained) for members in kinds.values()]
 
 
 def _loss_chart(record: SequenceRecord, arms: Sequence[ArmResult], order: list[str], task: str) -> Chart | None:
@@ -399,47 +322,19 @@ def _loss_chart(record: SequenceRecord, arms: Sequence[ArmResult], order: list[s
                 losses.append(statistics.fmean(loss for _, loss in points))
         if len(steps) > 1:
             rows.append({"line": name, "x": steps, "y": losses})
-    caption = "Mean over the seeds."
-    if len(arms) < len(_scored_arms(record, order)):
-        caption += " Of each method the arm that ends with most of all tasks."
     return lines(
         f"{task} while later tasks are trained",
         rows,
         Axis(title=f"tasks after {task}"),
         Axis(title="held-out loss, nats per token"),
         columns={"line": "Arm", "end": "Loss at the end"},
-        caption=caption,
-        legend=True,
+        caption="Mean over the seeds.",
     )
 
 
 def _loss_curves(models: Sequence[SequenceModel], name: str, task: str) -> list[list[tuple[float, float]]]:
     """A task's held-out loss while a model was trained, a curve a seed."""
     return [model.curves[task] for model in models if model.name == name and model.curves.get(task)]
-
-
-def _distances(record: SequenceRecord, arms: Sequence[ArmResult], old: str) -> Chart | None:
-    """The distance to the model before the last task against what is kept of that: the paper's figure 5."""
-    score = _measure(record, old)
-    rows: list[dict[str, Any]] = []
-    for arm in arms:
-        if arm.distance is not None and old in arm.scores:
-            x = dataclasses.replace(Value.of(arm.distance), text=significant(arm.distance.value), interval="")
-            rows.append({"line": _curve_name(arm), "arm": arm.arm, "x": x, "y": Value.of(arm.scores[old], score)})
-    if len(rows) < 2:
-        return None
-    log = too_far_apart([row["x"].value for row in rows])
-    moved = Axis(title=f"L2 distance to the model after {old}", log=log)
-    return scatter(
-        "Distance and memory",
-        rows,
-        moved,
-        measure_axis(score, f"kept: {old}, {score.axis}"),
-        columns={"arm": "Arm", "x": "Distance", "y": old},
-        styles=_curve_styles(arms),
-        caption="The less the weights move, the more is kept? Bars: 95 % intervals.",
-        legend=True,
-    )
 
 
 def _measure_table(arms: Sequence[ArmResult]) -> b.Table | None:

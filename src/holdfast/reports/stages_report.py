@@ -33,6 +33,7 @@ from holdfast.records.stages import (
 from holdfast.reports import blocks as b
 from holdfast.reports.along import along_charts
 from holdfast.reports.charts import Axis, Chart, Rule, Shade, Value
+from holdfast.reports.corpus_text import overlap_sentence
 from holdfast.reports.format import join_and, plural
 from holdfast.reports.study_page import (
     cell,
@@ -98,7 +99,7 @@ def stages_page(record: StagesRecord) -> b.Page:
         texts.append(_plain_text(record, arm))
     jobs = _restored_models(record)
     sections.append(section("Scores by checkpoint", *scores, anchor="scores"))
-    sections.append(section("The text pattern", *texts, _restoring(record), intro=PATTERN, anchor="pattern"))
+    sections.append(section("The text pattern", *texts, intro=PATTERN, anchor="pattern"))
     sections.append(section("Characteristics", *_characteristics(record), anchor="characteristics"))
     sections += [_along(record, arm) for arm in record.along]
     sections.append(jobs_section("Restored models", jobs, {}) if jobs else None)
@@ -307,23 +308,6 @@ def _plain_text(record: StagesRecord, arm: str) -> Chart | None:
     return _by_checkpoint(record, arm, entry, TEXT, "Plain text", caption=caption)
 
 
-def _restoring(record: StagesRecord) -> Chart | None:
-    """Probing text along restoring, a line a checkpoint."""
-    rows = []
-    for model in _restored_models(record):
-        if model.curve:
-            shares, losses = zip(*model.curve, strict=True)
-            rows.append({"line": model.label, "x": [100 * share for share in shares], "y": list(losses)})
-    return lines(
-        "Plain text along restoring",
-        rows,
-        Axis(title="restoring, % of its steps"),
-        Axis(title=TEXT.axis),
-        columns={"line": "Model", "end": "At the end"},
-        caption="Probing passages, which are not trained on.",
-    )
-
-
 def _characteristics(record: StagesRecord) -> list[Chart | None]:
     """What the models say at the answer position, and how much of the outputs they know by heart."""
     base = record.model(BASE)
@@ -376,12 +360,6 @@ def _facts(record: StagesRecord) -> list[tuple[str, b.Text]]:
         if key in counts:
             passages = plural(counts[key]["passages"], "passage")
             facts.append((title, f"{passages}, {counts[key]['nats_per_token']:.3f} nats per token"))
-    questions = record.texts.get("questions")
-    if counts and questions:
-        overlap = f"{plural(counts['overlapping'], 'passage')} with 13 words of one of {questions['count']:,} questions"
-        if counts["overlapping"]:
-            dropped = record.texts["options"]["overlap"] == "drop"
-            overlap += " (left out)" if dropped else " (kept: select: {overlap: drop} leaves them out)"
-        short = f"; {questions['short']:,} are too short to be looked for" if questions["short"] else ""
-        facts.append(("Questions in it", overlap + short))
+    if counts and record.texts.get("questions"):
+        facts.append(("Questions in it", overlap_sentence(record.texts)))
     return facts

@@ -33,8 +33,6 @@ TONES: dict[str, Tone] = {
 """Of the states of a study and of its jobs; "waiting" has none."""
 MOST_NAMES = 14
 """Lines that a chart's legend names; with more of them the table and the words at the mouse do."""
-READABLE = 1000.0
-"""Times the smallest of some positive values, beyond which they need a logarithmic axis."""
 
 Cells = Mapping[Text, str | Callable[[Any], Any]]
 """Columns of a table by title: a key or an attribute of its items, or what makes the cell of one."""
@@ -136,11 +134,6 @@ def scatter(
     for row in rows:
         points[row["line"]] = {**(styles or {}).get(row["line"], {}), "kind": "points"}
     return lines(title, rows, x, y, styles=points, **options)
-
-
-def too_far_apart(values: Sequence[float]) -> bool:
-    """Whether positive values need a logarithmic axis: one of them has diverged."""
-    return bool(values) and min(values) > 0 and max(values) > READABLE * min(values)
 
 
 # ---------------------------------------------------------------------------------------------------- sections, tables

@@ -2,8 +2,8 @@
 
 A frontier plot has keep across and learn up, both the metric itself in its unit; an arrow says where better lies. Bars
 are the intervals of the paired change (seeds and samples), drawn around the trial's value. A *curve* joins trials of
-one method that differ in its strength only, such as label annealing at temperature 2 with growing weight. Names stand
-beside points while these are few; of more the legend, the hover text and the table say what each is.
+one method that differ in its strength only, such as label annealing at temperature 2 with growing weight. The
+legend, the hover text and the table say what each point is.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from holdfast.records.measure import decimals_for, number
 from holdfast.records.study import Objective, StudyRecord, TrialRecord
 from holdfast.reports.blocks import finite_or_none
 from holdfast.reports.charts import COLOURS, SYMBOLS, Axis, Chart, Mark, Note, Value
-from holdfast.reports.format import direction, setting, shorten
+from holdfast.reports.format import direction, shorten
 from holdfast.reports.methods import kind_title
 from holdfast.reports.study_page import lines
 from holdfast.reports.sweep_figures import GAIN, TrialFigures, parameters_text, varied_params
@@ -30,8 +30,6 @@ Gains = dict[int, tuple[Gain, Gain]]
 Range = tuple[float, float]
 MANY = 60
 """With more points than this, bars are faint."""
-FEW = 16
-"""So many points have names beside them."""
 BARS = (
     "Bars: 95 % intervals of the change from the start. Broad line: not exceeded on both sides by any other trial. "
     "Curves join trials of one method in the order of its strength."
@@ -88,8 +86,7 @@ def _outside_text(trials: Iterable[int]) -> str:
     numbers = [str(trial) for trial in sorted(trials)]
     if not numbers:
         return ""
-    more = "…" if len(numbers) > 8 else ""
-    return f" Outside the plot: {'trial' if len(numbers) == 1 else 'trials'} {', '.join(numbers[:8])}{more}."
+    return f" Outside the plot: {'trial' if len(numbers) == 1 else 'trials'} {', '.join(numbers)}."
 
 
 # -------------------------------------------------------------------------------------------------------------- curves
@@ -104,15 +101,6 @@ class TrialCurve:
     members: list[TrialFigures]
     strength: str | None = None
     """Key of the parameter that orders them; None where no line goes through them."""
-
-    def point_name(self, trial: TrialRecord) -> str:
-        """What stands beside a point: the strength where a legend names the rest, else what tells the trial from others
-        of its method."""
-        if self.strength is None:
-            label = trial.label.removeprefix("direct fine-tuning, ").replace("direct fine-tuning", "direct")
-            return shorten(label, 24)
-        strength = finite_or_none(trial.params.get(self.strength))
-        return "" if strength is None else setting(strength)
 
 
 def trial_curves(trials: Sequence[TrialFigures]) -> list[TrialCurve]:
@@ -207,8 +195,6 @@ def frontier_chart(
         styles[curve.name] = dict(kinds[curve.members[0].trial.kind])
         if curve.strength is None:
             styles[curve.name]["kind"] = "points"
-        if wide and len(gains) <= FEW:
-            styles[curve.name]["text"] = "name"
         for t in curve.members:
             rows.append(_row(curve, t.trial, gains))
     start = _start_row(*next(iter(gains.values())))
@@ -243,7 +229,7 @@ def _row(curve: TrialCurve, trial: TrialRecord, gains: Gains) -> dict[str, Any]:
     """A trial: the metrics themselves, each with the interval of its change, and the changes."""
     keep, learn = gains[trial.number]
     row = {"line": curve.name, "number": trial.number, "label": trial.label, "trial": str(trial.number)}
-    row |= {"settings": parameters_text(varied_params(trial)), "name": curve.point_name(trial), "side": "top right"}
+    row |= {"settings": parameters_text(varied_params(trial))}
     row |= {"x": _after(keep), "keep": Value.of(keep, GAIN, sign=True)}
     return row | {"y": _after(learn), "learn": Value.of(learn, GAIN, sign=True)}
 

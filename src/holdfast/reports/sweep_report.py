@@ -89,7 +89,7 @@ def sweep_page(
     trials = read_trials(record)
     first = selections[0] if selections else None
     rules = rule_panels(record, selections) if any(selection.candidates for selection in selections) else []
-    sections: list[Block | None] = [b.Tiles(sweep_tiles(record, trials, first)), _frontier(record, trials, first)]
+    sections: list[Block | None] = [b.Tiles(sweep_tiles(first)), _frontier(record, trials, first)]
     sections.append(section("The rules side by side", *rules, anchor="rules"))
     sections.append(_training(first, command, config_yaml))
     sections.append(trials_section(record, trials, selections, here))
@@ -101,26 +101,15 @@ def sweep_page(
     return study_page(record, "sweep", text, sections, reading=reading, details=details, facts=_facts(record))
 
 
-def sweep_tiles(record: StudyRecord, trials: Sequence[TrialFigures], first: Selection | None) -> list[Tile]:
-    """How many trials count, what direct fine-tuning did, and what the chosen trial keeps of it."""
-    counting = sum(t.counts for t in trials)
-    seconds = math.fsum(worker_seconds(trial) for trial in record.trials)
-    tiles = [Tile("Trials that count", f"{counting} of {len(trials)}", f"{duration(seconds)} of the workers' time")]
-    for t in trials:
-        if t.trial is not record.direct or not t.counts:
-            continue
-        for side, gain in (("learn", t.learn), ("keep", t.keep)):
-            if gain is not None:
-                text, interval = gain_texts(gain)
-                tiles.append(Tile(f"Direct fine-tuning, {side} gain", text, f"{gain.unit} {interval}", _tone(gain)))
+def sweep_tiles(first: Selection | None) -> list[Tile]:
+    """What the chosen trial keeps of what direct fine-tuning did."""
     if first is None or first.chosen is None:
-        return tiles
+        return []
+    tiles = []
     for title, share in (("Gain kept", first.kept), ("Loss avoided", first.avoided)):
         if share is not None and share.value is not None:
             text, below = share_texts(share)
-            if share.interval:
-                below = f"of direct's, 95 % interval {below}"
-            tiles.append(Tile(f"{title}, trial {first.chosen}", text, below))
+            tiles.append(Tile(f"{title}, trial {first.chosen}", text, f"of direct fine-tuning's {below}"))
     return tiles
 
 
@@ -218,8 +207,6 @@ def trials_section(
     trials: Sequence[TrialFigures],
     selections: Sequence[Selection],
     here: Path,
-    *,
-    narrow: bool = False,
 ) -> Section:
     """Every trial as a row.
 
@@ -228,7 +215,6 @@ def trials_section(
         trials: its figures.
         selections: whose choices are marked.
         here: the page's folder, which links to runs start from.
-        narrow: fits into eighty characters: shares without intervals, state and time below the label.
     """
     if not trials:
         return Section("All trials", [Paragraph("No trial was begun yet.", "note")], anchor="trials")
@@ -238,25 +224,19 @@ def trials_section(
 
     def label(t: TrialFigures) -> Text:
         by = rules.get(t.trial.number)
-        return (t.trial.label, (" ", chip(f"chosen: {by}", "good")) if by else None, *_details(t, narrow=narrow))
+        return (t.trial.label, (" ", chip(f"chosen: {by}", "good")) if by else None, *_details(t))
 
-    cells: dict[Text, Any] = {"Trial": label}
-    if not narrow:
-        cells["State"] = lambda t: _state(t, record)
+    cells: dict[Text, Any] = {"Trial": label, "State": lambda t: _state(t, record)}
     cells["Learn gain"] = lambda t: _gain_cell(t.learn, t)
     cells["Keep gain"] = lambda t: _gain_cell(t.keep, t)
-    if narrow:
-        cells["Kept"] = lambda t: "" if t.kept.value is None else share_texts(t.kept)[0]
-        cells["Avoided"] = lambda t: "" if t.avoided.value is None else share_texts(t.avoided)[0]
-    else:
-        cells["Gain kept"] = lambda t: _share_cell(t.kept, t)
-        cells["Loss avoided"] = lambda t: _share_cell(t.avoided, t)
-        cells["Time"] = _time
-        cells["Seeds"] = lambda t: _seeds(t, here)
+    cells["Gain kept"] = lambda t: _share_cell(t.kept, t)
+    cells["Loss avoided"] = lambda t: _share_cell(t.avoided, t)
+    cells["Time"] = _time
+    cells["Seeds"] = lambda t: _seeds(t, here)
     tones = []
     for t in trials:
         tones.append("taken" if t.trial.number in rules else "" if t.counts else "minor")
-    table = grid(trials, cells, words=1 if narrow else 2, kind="dense trials", tones=tones, find="trial")
+    table = grid(trials, cells, words=2, kind="dense trials", tones=tones, find="trial")
     return Section("All trials", [table, Paragraph(_legend(record, trials), "note")], anchor="trials")
 
 
@@ -275,9 +255,8 @@ def _legend(record: StudyRecord, trials: Sequence[TrialFigures]) -> str:
     return f"{text} {SHARES_OF_DIRECT}{samples}"
 
 
-def _details(t: TrialFigures, *, narrow: bool) -> list[Text]:
-    """What stands under a trial's label: its number and settings, and why it does not count; where the table has no
-    columns for them its state and time too."""
+def _details(t: TrialFigures) -> list[Text]:
+    """What stands under a trial's label: its number and settings, and why it does not count."""
     trial, kind = t.trial, kind_title(t.trial)
     settings = [parameters_text({key: value}) for key, value in varied_params(trial).items()]
     texts = [f"trial {trial.number}", "" if kind in trial.label else kind]
@@ -285,10 +264,6 @@ def _details(t: TrialFigures, *, narrow: bool) -> list[Text]:
     details: list[Text] = [sub(" · ".join(filter(None, texts)))]
     if t.trouble and trial.state not in ("running", "waiting"):
         details.append(sub(with_minus_signs(t.trouble), tone="bad" if trial.state == "failed" else ""))
-    if narrow and trial.state in ("running", "waiting", "lost"):  # of the others the trouble says it
-        details.append(sub(trial.state))
-    if narrow and trial.runs:
-        details.append(sub(_time(t)))
     return details
 
 

@@ -56,7 +56,7 @@ def print_sweep(record: StudyRecord, selections: Sequence[Selection], console: C
         Paragraph(f"{record.name} ({record.status})", "strong"),
         Paragraph(summary(record, selections)),
     ]
-    blocks += trials_section(record, trials, selections, Path(), narrow=out.console.is_terminal).blocks
+    blocks += trials_section(record, trials, selections, Path()).blocks
     for panel in rule_panels(record, selections):
         blocks.append(Panel([block for block in panel.blocks if not isinstance(block, Fold)]))
     blocks.append(Paragraph(""))
