@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 from pathlib import Path
@@ -19,7 +20,7 @@ from holdfast.reports import format as figures
 from holdfast.reports.charts import Value
 from holdfast.reports.compared import ComparisonRow
 from holdfast.reports.methods import method_name, method_text
-from holdfast.reports.run_figures import read_run, training_figures, verdict_sentence
+from holdfast.reports.run_figures import read_run, verdict_sentence
 
 
 @pytest.mark.parametrize(
@@ -175,7 +176,7 @@ def test_the_log_stands_in_for_what_an_unfinished_run_did_not_write(make_run) ->
     assert facts["Steps"] == str(last["step"])
     assert facts["Tokens trained on"] == figures.count(last["tokens"])
     assert facts["Finished"] == "no (interrupted)"
-    assert training_figures(run.record, lines)["seconds"] == last["seconds"]
+    assert dataclasses.replace(run, metrics=lines).trained["seconds"] == last["seconds"]
 
 
 def test_paths_are_shown_by_their_last_part():

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from holdfast.errors import DataError
@@ -71,7 +71,9 @@ def comparison_page(result: Result) -> Page:
     primary = primary_of(rows)
     pairs = list(_pairs(sides, primary))
     flips = list(_flips_of(pairs))
-    outcome = NOT_FINITE if result.not_finite else _worst([gate.outcome for gate in gates])
+    outcome = NOT_FINITE if result.not_finite else ""
+    if gates and not outcome:
+        outcome = _worst_first(gates)[0].outcome
     samples = {(row.raw.suite, row.raw.name): row.raw.n for row in without_means(primary)}
     counted = f"{sum(samples.values()):,} paired samples" if primary else ""
     tiles = [suite_tile(members) for members in by_suite(primary).values()]
@@ -79,7 +81,7 @@ def comparison_page(result: Result) -> Page:
         tab=f"{labels[0]} → {labels[1]}: holdfast comparison",
         eyebrow="holdfast comparison",
         title=f"{labels[0]} → {labels[1]}",
-        status=(outcome, OUTCOMES[outcome]) if outcome else None,
+        status=(outcome, OUTCOMES.get(outcome, "flat")) if outcome else None,
         lead=comparison_verdict(result.comparisons, gates),
         details=joined(counted, f"{len(unmatched):,} not compared" if unmatched else ""),
         blocks=[
@@ -96,11 +98,6 @@ def comparison_page(result: Result) -> Page:
         ],
         footer="Written by holdfast from the files of the two evaluations.",
     )
-
-
-def _worst(outcomes: Collection[str]) -> str:
-    """The worst outcome of rules; empty without any."""
-    return next((outcome for outcome in OUTCOMES if outcome in outcomes), "")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,7 +158,7 @@ def comparison_verdict(comparisons: Sequence[Comparison], gates: Sequence[GateOu
 
 def _worst_first(gates: Sequence[GateOutcome]) -> list[GateOutcome]:
     order = list(OUTCOMES)
-    return sorted(gates, key=lambda gate: order.index(gate.outcome) if gate.outcome in order else 0)
+    return sorted(gates, key=lambda gate: order.index(gate.outcome) if gate.outcome in order else len(order))
 
 
 # ------------------------------------------------------------------------------------------------------------ sections

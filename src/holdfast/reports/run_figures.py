@@ -56,7 +56,15 @@ class RunFigures:
 
     @property
     def trained(self) -> dict[str, Any]:
-        return training_figures(self.record, self.metrics)
+        """`{"steps", "tokens", "seconds", "tokens_per_second"}` from run.json, or from the log where the run did not
+        get to write them."""
+        figures: dict[str, Any] = {}
+        for key, logged in (("steps", "step"), ("tokens", "tokens"), ("seconds", "seconds"), ("tokens_per_second", "")):
+            values = [self.record.training.get(key), *(row.get(logged) for row in reversed(self.metrics))]
+            figures[key] = next((value for value in values if value is not None), None)
+        if figures["tokens_per_second"] is None and figures["tokens"] and figures["seconds"]:
+            figures["tokens_per_second"] = figures["tokens"] / figures["seconds"]
+        return figures
 
     @property
     def largest_move(self) -> LayerDistance | None:
@@ -213,15 +221,3 @@ def verdict_sentence(record: RunRecord, rows: Rows) -> str:
     return (
         "Training finished, but start and result were not compared, so what was learnt and what was lost is not known."
     )
-
-
-def training_figures(record: RunRecord, metrics: Log) -> dict[str, Any]:
-    """`{"steps", "tokens", "seconds", "tokens_per_second"}` from run.json, or from the log where the run did not get to
-    write them."""
-    figures: dict[str, Any] = {}
-    for key, logged in (("steps", "step"), ("tokens", "tokens"), ("seconds", "seconds"), ("tokens_per_second", "")):
-        values = [record.training.get(key), *(row.get(logged) for row in reversed(metrics))]
-        figures[key] = next((value for value in values if value is not None), None)
-    if figures["tokens_per_second"] is None and figures["tokens"] and figures["seconds"]:
-        figures["tokens_per_second"] = figures["tokens"] / figures["seconds"]
-    return figures

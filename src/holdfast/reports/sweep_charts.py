@@ -28,8 +28,6 @@ from holdfast.statistics.selection import Selection
 Gains = dict[int, tuple[Gain, Gain]]
 """Trial -> (keep gain, learn gain)."""
 Range = tuple[float, float]
-MANY = 60
-"""With more points than this, bars are faint."""
 BARS = (
     "Bars: 95 % intervals of the change from the start. Broad line: not exceeded on both sides by any other trial. "
     "Curves join trials of one method in the order of its strength."
@@ -44,9 +42,9 @@ FRONT: dict[str, Any] = {"kind": "line", "opacity": 0.22, "width": 7.0, "markers
 RING: dict[str, Any] = {"symbol": "circle-open", "colour": "ink", "size": 22.0}
 
 
-def kind_styles(trials: Sequence[TrialFigures], points: int) -> dict[str, dict[str, Any]]:
-    """How each kind of trial is drawn among so many points: its colour and symbol are the same on every plot."""
-    size = {"size": 8, "bars": 0.6} if points > MANY else {"size": 10, "bars": 1.2}
+def kind_styles(trials: Sequence[TrialFigures]) -> dict[str, dict[str, Any]]:
+    """How each kind of trial is drawn: its colour and symbol are the same on every plot."""
+    size = {"size": 10, "bars": 1.2}
     styles: dict[str, dict[str, Any]] = {"direct": size | {"colour": "bad", "symbol": "x"}}
     for t in trials:
         if t.trial.kind not in styles:
@@ -188,7 +186,7 @@ def frontier_chart(
     if not gains:
         return None
     curves = trial_curves([t for t in trials if t.trial.number in gains])
-    kinds = kind_styles(trials, len(gains))
+    kinds = kind_styles(trials)
     rows = []
     styles = {"start": START}
     for curve in curves:
