@@ -95,8 +95,10 @@ def outcome(prepared: Prepared, built: Built) -> list[str]:
 
 def outcome_record(prepared: Prepared, built: Built) -> dict[str, Any]:
     """What came of it, for programs: the provenance record without its list of tensors, and the timing."""
+    record = dict(built.record)
+    record.pop("tensors", None)
     return {
-        **{key: value for key, value in built.record.items() if key != "tensors"},
+        **record,
         "folder": built.folder,
         "seconds": built.seconds,
         "gigabytes_per_second": _rate(prepared, built),
@@ -194,12 +196,14 @@ def _contents(plan: Plan) -> str:
 def _counts(source: Source) -> dict[str, Any]:
     """Counts of one input as the engine sees it."""
     entries = source.entries.values()
+    dtypes = {entry.dtype.name for entry in entries}
+    files = {entry.file for entry in entries}
     return {
         "tensors": len(entries),
         "parameters": sum(entry.size for entry in entries),
         "bytes": sum(entry.nbytes for entry in entries),
-        "dtypes": sorted({entry.dtype.name for entry in entries}),
-        "files": len({entry.file for entry in entries}),
+        "dtypes": sorted(dtypes),
+        "files": len(files),
     }
 
 

@@ -70,7 +70,10 @@ def comparison_page(result: Result) -> Page:
     rows = ordered(result.comparisons)
     primary = primary_of(rows)
     pairs = list(_pairs(sides, primary))
-    flips = list(_flips_of(pairs))
+    flips = []
+    for pair in pairs:
+        if pair.row.flips:
+            flips.append(flips_of(pair.name, pair.file, pair.row.raw.metric, *pair.samples))
     outcome = NOT_FINITE if result.not_finite else ""
     if gates and not outcome:
         outcome = _worst_first(gates)[0].outcome
@@ -135,15 +138,6 @@ def _pairs(sides: Sequence[Measured], primary: Rows) -> Iterator[_Pair]:
         yield _Pair(name, row, (before, after), samples, " / ".join(files))
 
 
-def _flips_of(pairs: Sequence[_Pair]) -> Iterator[Flips]:
-    """The questions that changed, of the entries that have some."""
-    for pair in pairs:
-        if pair.row.raw.flips_lost is not None:
-            flips = flips_of(pair.name, pair.file, pair.row.raw.metric, *pair.samples)
-            if flips.questions:
-                yield flips
-
-
 # ---------------------------------------------------------------------------------------------------------------- head
 
 
@@ -158,7 +152,7 @@ def comparison_verdict(comparisons: Sequence[Comparison], gates: Sequence[GateOu
 
 def _worst_first(gates: Sequence[GateOutcome]) -> list[GateOutcome]:
     order = list(OUTCOMES)
-    return sorted(gates, key=lambda gate: order.index(gate.outcome) if gate.outcome in order else len(order))
+    return sorted(gates, key=lambda gate: order.index(gate.outcome) if gate.outcome in order else 0)
 
 
 # ------------------------------------------------------------------------------------------------------------ sections
@@ -250,7 +244,7 @@ def _flips(flips: Sequence[Flips]) -> Section | None:
     lost = sum(entry.lost for entry in flips)
     gained = sum(len(entry.questions) for entry in flips) - lost
     intro = f"{plural(lost, 'question')} right before and wrong after, {gained:,} the reverse."
-    return Section("Questions whose answers flipped", flips_table(flips), intro=intro) if flips else None
+    return Section("Questions whose answers flipped", flips_table(flips), intro=intro) if lost + gained else None
 
 
 def _documents(pairs: Sequence[_Pair]) -> Section | None:

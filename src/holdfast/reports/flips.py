@@ -149,8 +149,8 @@ def _gold(row: Row) -> str:
 def _answer(row: Row, metric: str) -> str:
     """What a model answered: an option, a text, or a program with why it failed."""
     if _has_options(row):
-        place = answer_of(row, metric)
-        return "" if place is None else _option(row, place)
+        option = answer_of(row, metric)
+        return "" if option is None else _option(row, option)
     output, reason = (next(iter(row.get(key) or ()), "") for key in ("outputs", "reasons"))
     text = str(row.get("output", output))
     return f"{text}\n({reason})" if reason else text

@@ -121,7 +121,10 @@ def ellipsize_middle(text: str, length: int) -> str:
     if len(text) <= length:
         return text
     tail = (length - 1) * 2 // 5
-    return f"{text[: length - 1 - tail].rstrip()}…{text[-tail:].lstrip()}" if tail else text[:length]
+    if not tail:
+        return text[:length]
+    head = text[: length - 1 - tail].rstrip()
+    return f"{head}…{text[-tail:].lstrip()}"
 
 
 def last_part(name: Any) -> str:

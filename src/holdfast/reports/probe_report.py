@@ -309,9 +309,10 @@ def noise_chart(record: ProbeRecord) -> Chart | None:
     if len(sizes) < 2:
         return None
     ticks = ticks_at(sizes) if len(sizes) < 7 else log_ticks(sizes[0], sizes[-1])
+    rows = [{"line": s.model, "x": s.size, "y": _value(s)} for s in costs if not s.failed]
     return lines(
         "Noise: cost against size",
-        [{"line": s.model, "x": s.size, "y": _value(s)} for s in costs if not s.failed],
+        rows,
         Axis(title="noise, γ", log=True, ticks=ticks),
         _cost_axis(costs),
         columns={"line": "Model", "x": "γ", "y": f"Cost, {costs[0].unit}"},

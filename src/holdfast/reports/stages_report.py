@@ -354,7 +354,8 @@ def _restored_models(record: StagesRecord) -> list[MeasuredModel]:
 
 def _facts(record: StagesRecord) -> list[tuple[str, b.Text]]:
     """The margin, and the text that was chosen to restore on."""
-    facts: list[tuple[str, b.Text]] = [("Margin", join_and([str(m) for m in record.config.get("margin") or ["none"]]))]
+    margins = record.config.get("margin") or ["none"]
+    facts: list[tuple[str, b.Text]] = [("Margin", join_and(list(map(str, margins))))]
     counts = record.texts.get("counts", {})
     for key, title in {"restoring": "To restore on", "probing": "To probe with", "all": "Corpus"}.items():
         if key in counts:
