@@ -100,8 +100,8 @@ class Evaluation:
 
     def __post_init__(self) -> None:
         if self.primary not in self.metrics:
-            there = ", ".join(self.metrics) or "none"
-            raise DataError(f"expected a metric named {self.primary!r} at 'metrics', got {there}.")
+            names = ", ".join(self.metrics) or "none"
+            raise DataError(f"expected a metric named {self.primary!r} at 'metrics', got {names}.")
         if self.failed is None:
             object.__setattr__(self, "failed", why_not_finite(self.metrics))
 
@@ -161,11 +161,12 @@ def why_not_finite(metrics: Mapping[str, Metric], rows: Sequence[Mapping[str, An
     broken = [number for number, row in enumerate(rows, 1) if not all_finite(row)]
     if broken:
         return f"{len(broken)} of {len(rows)} samples hold NaN or infinity (the first is row {broken[0]})."
-    figures = [
-        f"{name} is {m.value:g}" if not math.isfinite(m.value) else f"the interval of {name} is infinite"
-        for name, m in metrics.items()
-        if not math.isfinite(m.value) or any(map(math.isinf, m.interval or ()))
-    ]
+    figures = []
+    for name, metric in metrics.items():
+        if not math.isfinite(metric.value):
+            figures.append(f"{name} is {metric.value:g}")
+        elif any(map(math.isinf, metric.interval or ())):
+            figures.append(f"the interval of {name} is infinite")
     return f"{', '.join(figures)}." if figures else None
 
 
@@ -175,12 +176,12 @@ def all_finite(value: Any) -> bool:
         return math.isfinite(value)
     if not isinstance(value, (dict, list, tuple, Mapping)):
         return True
-    parts = value.values() if isinstance(value, (dict, Mapping)) else value
+    items = value.values() if isinstance(value, (dict, Mapping)) else value
     # rows are many: a call for every word and number in them takes longer than to read them
-    kinds = set(map(type, parts))
+    kinds = set(map(type, items))
     if kinds == {float}:
-        return all(map(math.isfinite, parts))
-    return kinds <= _NEVER_INFINITE or all(all_finite(part) for part in parts if type(part) not in _NEVER_INFINITE)
+        return all(map(math.isfinite, items))
+    return kinds <= _NEVER_INFINITE or all(all_finite(item) for item in items if type(item) not in _NEVER_INFINITE)
 
 
 _NEVER_INFINITE = {str, int, bool, type(None)}
@@ -203,13 +204,13 @@ def read_samples(file: Path, rows: Path) -> list[dict[str, Any]]:
             f"the per-sample rows {rows.name} are missing in {rows.parent}. Delete the evaluation there to have it "
             f"made again."
         )
-    found = list(read_jsonl(rows))
+    samples = list(read_jsonl(rows))
     written = read_object(file).get(_ROWS) if file.is_file() else None
     if written is not None and written != _digest(rows):
         raise DataError(
             f"{rows} does not hold the rows that {file.name} was written with. Delete both to have them made again."
         )
-    return found
+    return samples
 
 
 _ROWS = "samples_sha256"
@@ -259,8 +260,8 @@ class EvaluationFolder:
         Raises:
             DataError: the evaluation is not there, or cannot be read.
         """
-        found = read_object(self._stem(suite, name, ".json")).get(_ROWS)
-        return found if isinstance(found, str) else None
+        digest = read_object(self._stem(suite, name, ".json")).get(_ROWS)
+        return digest if isinstance(digest, str) else None
 
     def files(self) -> list[Path]:
         """The evaluation files by name; empty for a folder that is not there."""

@@ -46,7 +46,7 @@ def parse_margins(words: Iterable[str]) -> Margins:
     Raises:
         ValueError: what is none of these.
     """
-    found = Margins()
+    margins = Margins()
     for word in words:
         match = _WORD.fullmatch(word)
         number = float(match[1]) if match else math.nan
@@ -54,11 +54,11 @@ def parse_margins(words: Iterable[str]) -> Margins:
         if not math.isfinite(number) or (not unit and number != 0.0):
             raise ValueError(f"{EXPECTED}; got {word!r}")
         if not unit:
-            found = Margins(share=0.0, units={}, relative=0.0)
+            margins = Margins(share=0.0, units={}, relative=0.0)
         elif unit.lower() in ("pt", "pts", "point", "points"):
-            found = replace(found, share=number / 100)
+            margins = replace(margins, share=number / 100)
         elif unit == "%":
-            found = replace(found, relative=number / 100, units={})
+            margins = replace(margins, relative=number / 100, units={})
         else:
-            found = replace(found, units={**found.units, unit: number})
-    return found
+            margins = replace(margins, units={**margins.units, unit: number})
+    return margins

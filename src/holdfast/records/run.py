@@ -154,12 +154,12 @@ class RunFolder(Displayed):
         Raises:
             DataError: `run.json` is not there, or cannot be read.
         """
-        steps = [
-            (int(place.name.removeprefix("step-")), EvaluationFolder(place)) for place in self.along.glob("step-*")
-        ]
+        points = {0: self.evaluated("start")}
+        for folder in self.along.glob("step-*"):
+            points[int(folder.name.removeprefix("step-"))] = EvaluationFolder(folder)
         training = self.read().training
         end = int(training.get("result_step") or training.get("steps") or 0)
-        points, result = {0: self.evaluated("start"), **dict(steps)}, self.evaluated("result")
+        result = self.evaluated("result")
         if end and (end not in points or result.files()):
             points[end] = result
         return sorted(points.items(), key=lambda point: point[0])

@@ -163,16 +163,21 @@ class StudyRecord(Displayed, BaseRecord):
         """Direct fine-tuning, the reference: of its trials (it may have several rates) the one that learns best by
         `chooses_by`, of those that have all seeds and measures; None where none ended yet."""
         ended = [t for t in self.trials if t.kind == "direct" and t.state == FINISHED]
-        gains = {t.number: g for t in ended if (g := self._learnt(t)) is not None}
-        return max(
-            (t for t in ended if t.number in gains), key=lambda t: gains[t.number], default=next(iter(ended), None)
-        )
+        best, most = next(iter(ended), None), -math.inf
+        for trial in ended:
+            gain = self._learnt(trial)
+            if gain is not None and gain > most:
+                best, most = trial, gain
+        return best
 
     def _learnt(self, trial: TrialRecord) -> float | None:
         """A trial's mean gain by `chooses_by`; None where a seed or a measure is missing, or is not finite."""
-        runs = {run.seed: {(c.suite, c.name, c.metric): c.gain for c in run.comparisons} for run in trial.runs}
-        found = [runs.get(seed, {}).get(entry, math.nan) for seed in self.seeds for entry in self.chooses_by.entries]
-        return sum(found) / len(found) if found and all(map(math.isfinite, found)) else None
+        gains = {}
+        for run in trial.runs:
+            for c in run.comparisons:
+                gains[run.seed, (c.suite, c.name, c.metric)] = c.gain
+        chosen_by = [gains.get((seed, entry), math.nan) for seed in self.seeds for entry in self.chooses_by.entries]
+        return sum(chosen_by) / len(chosen_by) if chosen_by and all(map(math.isfinite, chosen_by)) else None
 
     @property
     def references(self) -> dict[str, dict[str, float]]:
