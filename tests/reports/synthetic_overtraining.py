@@ -12,7 +12,6 @@ from holdfast.papers.overtraining.record import (
     Checkpoint,
     Growth,
     OvertrainingRecord,
-    RateTrend,
     Scored,
     Shift,
     TunedModel,
@@ -124,9 +123,6 @@ def overtraining(*, task: str = "reviews", entry: str = "web", **changes: Any) -
             for arm in ("direct", "held")
             for label, tokens in BUDGETS.items()
             for lost in [arm == "held" and label == "4B"]
-        ],
-        "rate_trends": [
-            RateTrend(task=task, arm="direct", exponent=Figure(value=0.0), verdict="cannot tell", why="one seed")
         ],
         "turns": [
             TunedTurn(**about, arm="direct", rate=rate, tokens=2e9, interval=(1e9, 2e9), after=0.4, verdict="turns")

@@ -269,7 +269,7 @@ def in_overtraining(folder: Path, text: str) -> Page:
 
 
 def nothing_in_overtraining(folder: Path, text: str) -> Page:
-    found = ("models", "rates", "rate_trends", "turns", "growth", "shifts", "sensitivities", "trends")
+    found = ("models", "rates", "turns", "growth", "shifts", "sensitivities", "trends")
     nothing: dict[str, Any] = {key: [] for key in found}
     return overtraining_page(overtraining(**nothing, name=text, status="running", scored={}))
 

@@ -17,10 +17,10 @@ from holdfast.papers.claims.claim import Claim
 from holdfast.papers.claims.rules import UNKNOWN, ClaimFigure
 from holdfast.papers.label_annealing.claims import RECIPES, STATEMENTS
 from holdfast.papers.label_annealing.reproduction import TWINS
-from holdfast.records.study import StudyRecord, read_study
+from holdfast.records.study import read_study
 from holdfast.studies.engine.toy import name_of
 from holdfast.studies.sweep.study import load_study
-from holdfast.support.files import read_json, record_from, to_jsonable
+from holdfast.support.files import read_json
 
 SESSION = types.SimpleNamespace(run_study=None)
 """What runs a study."""
@@ -76,10 +76,8 @@ def test_all_studies_and_their_claims(ran, tmp_path, quiet):
         "title": "mathematics",
         "status": "finished",
         "report": "math/report.html",
-        "seeds": [0, 1, 2],
+        "seeds": [0, 1, 2, 3, 4],
         "trials": 22,
-        "learn": "learn text (nats/token)",
-        "keep": "keep text (nats/token)",
     }
     page = (tmp_path / "out" / "claims.html").read_text()
     assert 'href="math/report.html"' in page
@@ -119,20 +117,6 @@ def test_finished_studies_are_not_run_again(ran, tmp_path, quiet):
     assert ran == ["code-tiny", "math-tiny"]
     assert "1 of 2: code is finished; nothing is run again." in shown(quiet)
     assert {c["recipe"] for c in read_json(tmp_path / "out" / "claims.json")["claims"]} == {"code", "math"}
-
-
-def test_the_claims_page_says_by_what_was_chosen(tmp_path, quiet, monkeypatch):
-    """Beside the target; a study as it was written before there was a validation reads as one without."""
-    plain = to_jsonable(paper_like())
-    del plain["validation"]
-    assert record_from(StudyRecord, plain) == paper_like()
-    held_out = dataclasses.replace(paper_like().learn, side="validation", label="held out")
-    record = dataclasses.replace(paper_like(), validation=held_out)
-    monkeypatch.setattr(SESSION, "run_study", lambda config, **how: record)
-    reproduce(recipes=["code"], output_dir=tmp_path, console=quiet)
-    sentence = "direct fine-tuning's rate and the trials are chosen by held out"
-    assert read_json(tmp_path / "claims.json")["studies"]["code"]["learn"].endswith(sentence)
-    assert "the trials are chosen by held out" in (tmp_path / "claims.html").read_text()
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,6 @@ def twins(**sizes: dict[str, dict[str, Any]]) -> Twins:
         config=lambda values, source: values,
         run=lambda *_, **__: None,
         read=lambda folder: None,
-        summary=lambda record: {},
         check=lambda records: [],
     )
 

@@ -213,9 +213,6 @@ def test_a_whole_study(asked: dict[str, Any]) -> None:
     for r in record.rates:
         assert r.rate == min((1e-3, 1e-2), key=lambda rate: mean(r.arm, rate, r.checkpoint, "validation/valid"))
         assert r.edge in ("smallest", "largest")
-    assert {t.verdict for t in record.rate_trends} == {"cannot tell"} and all(
-        "end of what" in t.why for t in record.rate_trends
-    )
     # the turn is the budget with the least loss
     for t in record.turns:
         rates = {r.checkpoint: r.rate for r in record.rates if r.arm == t.arm}

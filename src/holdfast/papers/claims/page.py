@@ -145,6 +145,15 @@ def _tile(verdict: str, claims: Sequence[Mapping[str, Any]]) -> Tile:
     return Tile(verdict, str(len(numbers)), ", ".join(numbers) or "none", tone if tone != "warn" else "flat")
 
 
+def verdict_table(claims: Sequence[Mapping[str, Any]]) -> Table:
+    """A claim a row, for a terminal: its leading figure, or why there is none, and the verdict."""
+    rows: list[list[Text]] = []
+    for claim in claims:
+        here = figure_line(claim["figures"][0]) if claim["figures"] else str(claim["reason"])
+        rows.append([f"{claim['number']}. {claim['text']}", chip(claim["verdict"], TONES[claim["verdict"]]), here])
+    return Table(columns=columns("Claim", "Verdict", "Here", right=()), rows=rows)
+
+
 def _claims(claims: Sequence[Mapping[str, Any]], studies: Mapping[str, Any]) -> Table:
     rows = []
     for claim in claims:
@@ -204,6 +213,6 @@ def _studies(studies: Mapping[str, Any]) -> Section:
     for recipe, study in studies.items():
         title = Span(_title(recipe, studies), link=study["report"] or "")
         counts = str(study["trials"]), str(len(study["seeds"]))
-        rows.append([title, study["status"], *counts, study["learn"] or "none", study["keep"] or "none"])
-    heads = columns("study", "status", "trials", "seeds", "learn", "keep", right=(2, 3), wide=(4, 5))
+        rows.append([title, study["status"], *counts])
+    heads = columns("study", "status", "trials", "seeds", right=(2, 3))
     return Section("Studies", [Table(columns=heads, rows=rows)])

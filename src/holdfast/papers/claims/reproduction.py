@@ -21,8 +21,8 @@ from __future__ import annotations
 import copy
 import functools
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -30,6 +30,7 @@ from holdfast.errors import ConfigError, DataError, HoldfastError, Interrupted, 
 from holdfast.papers.claims.claim import RULES, Claim, claims_json, family_line
 from holdfast.papers.claims.registry import SMALL, Paper
 from holdfast.printable import lines
+from holdfast.records.study import StudyRecord
 from holdfast.studies.engine.study import PAGE as STUDY_PAGE
 from holdfast.studies.engine.study import Settings
 from holdfast.support.environment import hardware, now, say, versions
@@ -105,8 +106,6 @@ class Twins:
     """See `Recipe`."""
     read: Callable[[Path], Any]
     """The record in a study's folder; a `DataError` where it cannot be read."""
-    summary: Callable[[Any], Mapping[str, Any]]
-    """Seeds, trials, target and source of a record, for the page; gets None where there is none."""
     check: Callable[[Mapping[str, Any]], list[Claim]]
     """The claims about records by name of recipe; None where a study was not run."""
     reading: Sequence[str] = ()
@@ -275,22 +274,23 @@ class Twins:
             out: where to write.
             console: a `rich.console.Console`.
         """
-        from holdfast.papers.claims.page import claims_page
+        from holdfast.papers.claims.page import claims_page, verdict_table
+        from holdfast.reports.blocks import Paragraph
         from holdfast.reports.html import write_page
+        from holdfast.reports.terminal import Printer
 
         claims, studies = self.check(records), {}
         for name, record in records.items():
             page = folders[name] / STUDY_PAGE
             link = Path(os.path.relpath(page, out)).as_posix() if page.is_file() else None
-            status = "not run" if record is None else record.status
-            title = self.paper.recipes[name]
-            studies[name] = {"title": title, "status": status, "report": link, **self.summary(record)}
+            studies[name] = {"title": self.paper.recipes[name], "report": link, **study_facts(record)}
         about: dict[str, Any] = {"reading": list(self.reading)} if self.reading else {}
         about |= {"created": now(), "studies": studies, "versions": versions(), "hardware": hardware()}
         write_json(out / CLAIMS_FILE, claims_record(self.paper, size, claims, **about))
-        write_page(claims_page(read_json(out / CLAIMS_FILE)), out / PAGE)
+        written = read_json(out / CLAIMS_FILE)
+        write_page(claims_page(written), out / PAGE)
         if console is not None:
-            print_claims(claims, console)
+            Printer(console).show([verdict_table(written["claims"]), Paragraph(written["family"])])
             say(console, lines("", f"Page: {out / PAGE}"))
         return claims
 
@@ -305,10 +305,13 @@ class Twins:
             return None
 
 
-def study_facts(seeds: list[int], jobs: Iterable[Any], *, learn: str, keep: str) -> dict[str, Any]:
-    """What a paper's page says of a study: its seeds, how many jobs are complete, what is learnt and what is kept."""
-    trials = sum(job.state == "complete" for job in jobs)
-    return {"seeds": seeds, "trials": trials, "learn": learn, "keep": keep}
+def study_facts(record: Any) -> dict[str, Any]:
+    """What a paper's page says of a study: how far it is, its seeds, how many of its jobs are complete."""
+    if record is None:
+        return {"status": "not run", "seeds": [], "trials": 0}
+    jobs = record.trials if isinstance(record, StudyRecord) else record.models
+    complete = sum(job.state == "complete" for job in jobs)
+    return {"status": record.status, "seeds": record.config.get("seeds") or [0], "trials": complete}
 
 
 def changed(values: Any, changes: Any) -> Any:
@@ -348,24 +351,3 @@ def claims_record(paper: Paper, size: str, claims: Sequence[Claim], **about: Any
     """
     judged = {"rules": RULES + paper.rules, "claims": claims_json(claims), "family": family_line(claims)}
     return {"paper": paper.title, "size": size, **judged, **about}
-
-
-def print_claims(claims: Sequence[Claim], console: Any) -> None:
-    """A table of claims: the paper's figure beside ours, and the verdict."""
-    from rich.table import Table
-    from rich.text import Text
-
-    from holdfast.papers.claims.page import figure_line
-
-    table = Table(box=None, pad_edge=False, padding=(0, 2), header_style="bold")
-    for title in ("", "claim", "paper", "here", "verdict"):
-        table.add_column(title, overflow="fold", no_wrap=title in ("", "verdict"))
-    colours = {"holds": "green", "does not hold": "red", "cannot tell": "yellow"}
-    for claim in claims:
-        here = "\n".join(figure_line(asdict(figure)) for figure in claim.figures[:2])
-        if any(not p.met for p in claim.preconditions):
-            here = "\n".join(filter(None, [here, claim.reason]))
-        cells = [Text(cell) for cell in (f"{claim.text} ({claim.recipe})", claim.paper, here or claim.reason)]
-        table.add_row(claim.number, *cells, Text(claim.verdict, style=colours[claim.verdict]))
-    console.print(table)
-    console.print(Text(family_line(claims)))

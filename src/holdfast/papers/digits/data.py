@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from holdfast.errors import DataError
-
 if TYPE_CHECKING:
     import numpy as np
 
@@ -30,16 +28,9 @@ class Images:
     test_labels: np.ndarray
 
     def of_classes(self, classes: Sequence[int]) -> Images:
-        """Those of some classes.
-
-        Raises:
-            DataError: a class of which there is none.
-        """
+        """Those of some classes."""
         import numpy as np
 
-        absent = sorted(set(classes) - set(np.unique(self.train_labels).tolist()))
-        if absent:
-            raise DataError(f"classes: there is no image of {absent}.")
         train, test = np.isin(self.train_labels, classes), np.isin(self.test_labels, classes)
         return Images(
             train=self.train[train],

@@ -3,12 +3,10 @@ what came out."""
 
 from __future__ import annotations
 
-from typing import Any
-
-from holdfast.papers.claims.reproduction import Twin, Twins, size_changes, study_facts
+from holdfast.papers.claims.reproduction import Twin, Twins, size_changes
 from holdfast.papers.label_annealing.claims import RECIPES, check_claims
 from holdfast.papers.label_annealing.paper import PAPER
-from holdfast.records.study import StudyRecord, read_study
+from holdfast.records.study import read_study
 from holdfast.studies.sweep.session import run_study
 from holdfast.studies.sweep.study import study_config
 
@@ -18,23 +16,12 @@ def _twin(recipe: str) -> Twin:
     return Twin(file=f"{name}.yaml", own={"name": name}, sizes=size_changes()[recipe])
 
 
-def _summary(record: StudyRecord | None) -> dict[str, Any]:
-    if record is None:
-        return study_facts([], [], learn="", keep="")
-    learn = f"{record.learn.label} ({record.learn.unit})"
-    if record.validation is not None:
-        learn += f"; direct fine-tuning's rate and the trials are chosen by {record.validation.label}"
-    keep = f"{record.keep.label} ({record.keep.unit})"
-    return study_facts(record.seeds, record.trials, learn=learn, keep=keep)
-
-
 TWINS = Twins(
     paper=PAPER,
     studies={recipe: _twin(recipe) for recipe in RECIPES},
     config=study_config,
     run=run_study,
     read=read_study,
-    summary=_summary,
     check=check_claims,
 )
 reproduce, judge = TWINS.reproduce, TWINS.judge

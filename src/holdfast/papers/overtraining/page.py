@@ -16,16 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.papers.overtraining.record import (
     CANNOT_TELL,
-    CONSTANT,
     EARLIER,
-    FALLS,
     LATER,
-    QUICK,
-    RISES,
-    SLOW,
     Arm,
     OvertrainingRecord,
-    RateTrend,
     Scored,
     Shift,
     TunedModel,
@@ -72,7 +66,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 SHIFT_TONES = {LATER: "good", EARLIER: "bad", CANNOT_TELL: "flat"}
-CLASS_TONES = {QUICK: "good", SLOW: "bad", CONSTANT: "flat", FALLS: "flat", RISES: "flat", CANNOT_TELL: "flat"}
 SUITES = {"validation": "Validation", "learn": "Test", "keep": "Kept"}
 SCORE = Measure()
 """Figures of an entry, whose unit stands at the axis or at the head of the column."""
@@ -90,8 +83,6 @@ READING = (
     "nothing of other pre-trainings.",
     "Growth: what fine-tuning costs at the largest budget over what it costs at the smallest. Later, earlier: all "
     "budgets that may be best lie beyond, or before, all those of direct fine-tuning.",
-    "Constant, slow and quick (figure 7): a tuned rate that falls with the budget is slow where what should be kept "
-    "turns nevertheless, and quick where it does not.",
     "Public ladders are confounded by learning rates that were not annealed. In the paper OLMo-1B degrades beyond 2.5T "
     "tokens, and OLMo-2-7B does not up to 3T.",
 )
@@ -232,14 +223,12 @@ def _task_sections(record: OvertrainingRecord, task: str) -> Iterator[Section | 
     target, source = record.leading(task, "learn"), record.leading(task, "keep")
     target_chart = _tuned_chart(record, task, target, "The task")
     source_chart = _tuned_chart(record, task, source, "What should be kept")
-    rates = _rate_table(alike(record.rate_trends, task=task))
     yield section(
         f"{task}: every budget at its tuned rate",
         target_chart,
         source_chart,
         _rate_chart(record, task),
         _tuned_table(record, task),
-        rates,
         intro="The learning rate is chosen by the validation data, anew at each budget (figures 6 and 7 of the paper).",
     )
     if alike(record.shifts, task=task):
@@ -481,20 +470,6 @@ def _tuned_table(record: OvertrainingRecord, task: str) -> Table:
         if scored is not None and suite == "keep":
             columns.append(column(f"Cost in {scored.name}", scored, cost=True))
     return tabulate(alike(record.rates, task=task), columns, kind="dense", title=f"{task} at tuned rates")
-
-
-def _rate_table(trends: Sequence[RateTrend]) -> Table | None:
-    """How the tuned rate moves, a way a line."""
-
-    def exponent(trend: RateTrend) -> Text:
-        interval = trend.exponent.interval
-        ends = "" if interval is None else between(*(number(end, 2) for end in interval))
-        return b.figure(number(trend.exponent.value, 2), ends, value=trend.exponent.value)
-
-    columns = [_words("Way", "arm"), _verdicts("The tuned rate", CLASS_TONES)]
-    columns += [Col("Exponent", exponent), _words("", "why")]
-    title = "The tuned rate against the budget: rate ~ tokens to the exponent"
-    return tabulate(trends, columns, kind="dense", title=title) if trends else None
 
 
 def _shift_table(record: OvertrainingRecord, shifts: Sequence[Shift]) -> Table:

@@ -26,14 +26,6 @@ RECORD_FILE = "overtraining.json"
 TUNED = "tuned"
 """In place of a learning rate: at each budget the one that the validation data chose."""
 LATER, EARLIER, CANNOT_TELL = "later", "earlier", "cannot tell"
-CONSTANT, SLOW, QUICK, FALLS, RISES = (
-    "constant",
-    "falls slowly",
-    "falls quickly",
-    "falls",
-    "rises",
-)
-"""Classes of the tuned learning rate against the budget (Overtrained Language Models, figure 7)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,21 +137,6 @@ class TunedRate:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RateTrend:
-    """How the tuned rate moves with the budget."""
-
-    task: str
-    arm: str
-    exponent: Figure
-    """Slope of log rate against log tokens: -0.5 halves the rate when the budget grows four times. Its interval is over
-    the seeds, each with the rates that it would have chosen itself."""
-    verdict: str
-    """`CONSTANT`, `SLOW`, `QUICK`, `FALLS`, `RISES` or `CANNOT_TELL`."""
-    why: str = ""
-    """Why it cannot be told."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class TunedTurn(TurningPoint):
     """At which budget a fine-tuned model is at its best."""
 
@@ -229,7 +206,6 @@ class OvertrainingRecord(BaseRecord):
     sharpness: list[Sharpness] = field(default_factory=list)
     models: list[TunedModel] = field(default_factory=list)
     rates: list[TunedRate] = field(default_factory=list)
-    rate_trends: list[RateTrend] = field(default_factory=list)
     turns: list[TunedTurn] = field(default_factory=list)
     growth: list[Growth] = field(default_factory=list)
     shifts: list[Shift] = field(default_factory=list)

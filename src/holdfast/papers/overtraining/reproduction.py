@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.errors import ConfigError
-from holdfast.papers.claims.reproduction import Twin, Twins, changed, size_changes, study_facts
+from holdfast.papers.claims.reproduction import Twin, Twins, changed, size_changes
 from holdfast.papers.ladder.plan import LadderConfig, ladder_config
 from holdfast.papers.ladder.study import run_ladder
 from holdfast.papers.overtraining.claims import LANGUAGE, PICTURES, READING, check_claims
@@ -74,14 +74,6 @@ def run_twin(config: TwinConfig, *, console: Any = None, workers: int | None = N
     return run_overtraining(config, console=console, workers=workers)
 
 
-def _summary(record: OvertrainingRecord | None) -> dict[str, Any]:
-    text = "the text that it was pre-trained on"
-    if record is None:
-        return study_facts([], [], learn="word problems", keep=text)
-    seeds = list(map(int, record.config["seeds"]))
-    return study_facts(seeds, record.models, learn=", ".join(record.tasks), keep=text)
-
-
 def _twin(name: str, file: str) -> Twin:
     sizes = {}
     for size, changes in size_changes()[name].items():
@@ -96,7 +88,6 @@ TWINS = Twins(
     config=twin_config,
     run=run_twin,
     read=read_overtraining,
-    summary=_summary,
     check=check_claims,
     reading=READING,
 )

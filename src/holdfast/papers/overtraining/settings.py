@@ -220,21 +220,7 @@ class _What:
         Meta(
             parse=read_tasks,
             expected="tasks by name, each with train, validation and learn",
-            json_schema=lambda: {
-                "type": "object",
-                "additionalProperties": {
-                    "type": "object",
-                    "properties": {
-                        "train": {"type": "object"},
-                        "validation": {"type": "array", "minItems": 1},
-                        "learn": {"type": "array", "minItems": 1},
-                        "held_out": {"type": "string"},
-                        "align": {"type": "object"},
-                    },
-                    "required": ["train", "validation", "learn"],
-                    "additionalProperties": False,
-                },
-            },
+            json_schema=lambda: {"type": "object", "additionalProperties": {"type": "object"}},
         ),
     ] = field(default_factory=dict)
     """What is learnt, by name: `train` (its data at least), `validation`, whose first entry chooses the learning rate,

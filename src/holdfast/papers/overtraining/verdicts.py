@@ -4,27 +4,20 @@ pre-training turns from help to harm, how the cost grows along the ladder, and w
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from holdfast.evaluation.probe.outcome import Columns, turn_of, turning_point
 from holdfast.papers.overtraining.costs import tuning_cost
-from holdfast.papers.overtraining.plan import KEEP, VALIDATION, OvertrainingConfig
+from holdfast.papers.overtraining.plan import VALIDATION, OvertrainingConfig
 from holdfast.papers.overtraining.record import (
     CANNOT_TELL,
-    CONSTANT,
     EARLIER,
-    FALLS,
     LATER,
-    QUICK,
-    RISES,
-    SLOW,
     Arm,
     Growth,
     OvertrainingRecord,
-    RateTrend,
     Scored,
     Shift,
     TunedModel,
@@ -33,9 +26,7 @@ from holdfast.papers.overtraining.record import (
     alike,
 )
 from holdfast.records.figure import Figure
-from holdfast.statistics.inflection import FALLS as NEVER_TURNS
-from holdfast.statistics.inflection import TURNS, Turn, places_at
-from holdfast.statistics.power_law import exponent, exponent_over_seeds
+from holdfast.statistics.inflection import Turn, places_at
 from holdfast.studies.engine.states import COMPLETE
 
 LEAST_BUDGETS = 3
@@ -60,11 +51,9 @@ def add_verdicts(record: OvertrainingRecord, config: OvertrainingConfig, columns
             builder.choose_rates(task, arm)
             for rate in (None, *arm.rates):
                 builder.follow_budgets(task, arm.label, rate)
-            builder.follow_rates(task, arm)
     return dataclasses.replace(
         record,
         rates=builder.rates,
-        rate_trends=builder.rate_trends,
         turns=builder.turns,
         growth=builder.growth,
         shifts=builder.shifts(),
@@ -80,9 +69,6 @@ class _Verdicts:
         self.tokens = [c.tokens for c in record.checkpoints]
         self.models = {(m.task, m.arm, m.rate, m.checkpoint): m for m in record.models if m.state == COMPLETE}
         self.rates: list[TunedRate] = []
-        self.rate_trends: list[RateTrend] = []
-        self.rates_by_seed: dict[tuple[str, str], dict[int, list[float]]] = {}
-        """By task and arm, the rates that each seed would have chosen, a rate a budget."""
         self.turns: list[TunedTurn] = []
         self.turned: dict[Curve, Turn] = {}
         self.growth: list[Growth] = []
@@ -96,11 +82,10 @@ class _Verdicts:
     # -------------------------------------------------------------------------------------------------- the tuned rate
 
     def choose_rates(self, task: str, arm: Arm) -> None:
-        """At each budget the rate whose validation figure is the best, and what each seed alone would have chosen."""
+        """At each budget the rate whose validation figure is the best."""
         lead = self.record.leading(task, VALIDATION)
         if lead is None:
             return
-        by_seed: dict[int, list[float]] = {}
         edges: set[str] = set()
         for checkpoint in self.record.checkpoints:
             models = self._at_rates(task, arm, checkpoint.label)
@@ -125,10 +110,6 @@ class _Verdicts:
                     edge=edge,
                 )
             )
-            for seed in self.config.request.seeds:
-                costs = [model.costs[lead.key].by_seed.get(seed, math.inf) for model in models]
-                by_seed.setdefault(seed, []).append(arm.rates[costs.index(min(costs))])
-        self.rates_by_seed[task, arm.label] = by_seed
         if ends := sorted(edges - {""}):
             self.notes.append(
                 f"{task}, {arm.label}: the tuned rate is the {' and the '.join(ends)} that was tried at some budget, "
@@ -149,20 +130,6 @@ class _Verdicts:
             return turn.place, *turn.interval
         costs = [model.costs[lead.key].value for model in models]  # the figure is no ratio of sums
         return costs.index(min(costs)), 0, len(models) - 1
-
-    def follow_rates(self, task: str, arm: Arm) -> None:
-        """How the tuned rate moves with the budget; nothing of fewer than two budgets or rates."""
-        rates = alike(self.rates, task=task, arm=arm.label)
-        if len(rates) < 2 or len(arm.rates) < 2:
-            return
-        tokens = [rate.tokens for rate in rates]
-        by_seed = list(self.rates_by_seed.get((task, arm.label), {}).values())
-        interval = exponent_over_seeds(tokens, by_seed)[1] if by_seed else None
-        slope = Figure(value=exponent(tokens, [rate.rate for rate in rates]), over_samples=interval)
-        lead = self.record.leading(task, KEEP)
-        turn = self.turned.get((task, arm.label, None, lead.key)) if lead is not None else None
-        verdict, why = rate_verdict(arm, rates, interval, None if turn is None else turn.verdict)
-        self.rate_trends.append(RateTrend(task=task, arm=arm.label, exponent=slope, verdict=verdict, why=why))
 
     # --------------------------------------------------------------------------------------------------- along budgets
 
@@ -227,36 +194,3 @@ class _Verdicts:
         if first > last_direct:
             return LATER
         return EARLIER if last < first_direct else CANNOT_TELL
-
-
-def rate_verdict(
-    arm: Arm, rates: Sequence[TunedRate], interval: tuple[float, float] | None, kept: str | None
-) -> tuple[str, str]:
-    """The class of figure 7 that a tuned rate belongs to, and why it cannot be told. Slow and quick are told apart by
-    what they bring: whether what should be kept turns nevertheless.
-
-    Args:
-        arm: with the rates that were tried.
-        rates: the tuned one of each budget.
-        interval: of their exponent.
-        kept: whether what should be kept turns at them; None where that is not known.
-    """
-    if len(rates) < LEAST_BUDGETS:
-        return CANNOT_TELL, f"{len(rates)} budgets"
-    if any(rate.edge for rate in rates):
-        return CANNOT_TELL, "a tuned rate is at an end of what was tried"
-    if interval is None:
-        return CANNOT_TELL, "one seed"
-    low, high = interval
-    if low * high > 0 and max(rate.interval[0] for rate in rates) <= min(rate.interval[1] for rate in rates):
-        # seeds that all choose one place of a coarse grid have an interval of no width
-        return CANNOT_TELL, "one rate lies in the interval of every budget"
-    if low > 0:
-        return RISES, ""
-    if high < 0:
-        return {TURNS: SLOW, NEVER_TURNS: QUICK}.get(kept or "", FALLS), ""
-    step = min(larger / smaller for smaller, larger in itertools.pairwise(arm.rates))
-    span = rates[-1].tokens / rates[0].tokens
-    if max(abs(low), abs(high)) * math.log(span) < math.log(step):
-        return CONSTANT, ""
-    return CANNOT_TELL, "seeds disagree"

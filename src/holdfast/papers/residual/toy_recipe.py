@@ -23,19 +23,12 @@ def recipe_of(settings: Mapping[str, Any]) -> WorldRecipe:
     Raises:
         Refused: keys or values do not fit, each of them named.
     """
-    size, mistakes = decode(_Size, {k: v for k, v in settings.items() if k == "quick"})
-    keys = {k: v for k, v in settings.items() if k != "quick"}
-    start = quick_recipe() if size and size.quick else None
-    recipe, others = decode(WorldRecipe, keys, defaults=start, also=("quick",))
-    if recipe is None or mistakes:
-        raise Refused(*mistakes, *others)
+    keys = dict(settings)
+    start = quick_recipe() if keys.pop("quick", False) else None
+    recipe, mistakes = decode(WorldRecipe, keys, defaults=start, also=("quick",))
+    if recipe is None:
+        raise Refused(*mistakes)
     return recipe
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _Size:
-    quick: bool = False
-    """Sizes of seconds."""
 
 
 def read_world(value: Any) -> dict[str, Any]:

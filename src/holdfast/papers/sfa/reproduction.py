@@ -3,21 +3,13 @@ against what came out."""
 
 from __future__ import annotations
 
-from typing import Any
-
-from holdfast.papers.claims.reproduction import Script, Twin, Twins, size_changes, study_facts
+from holdfast.papers.claims.reproduction import Script, Twin, Twins, size_changes
 from holdfast.papers.digits.study import DigitsSettings, run_digits
 from holdfast.papers.sfa.claims import DIGITS, READING, RECIPE, check_claims
 from holdfast.papers.sfa.paper import PAPER
-from holdfast.records.sequence import SequenceRecord, read_sequence
+from holdfast.records.sequence import read_sequence
 from holdfast.studies.sequence.plan import sequence_config
 from holdfast.studies.sequence.study import run_sequence
-
-
-def _summary(record: SequenceRecord | None) -> dict[str, Any]:
-    seeds, models = ([], []) if record is None else (record.seeds, record.models)
-    return study_facts(seeds, models, learn="the last task", keep="the tasks before")
-
 
 TWINS = Twins(
     paper=PAPER,
@@ -28,7 +20,6 @@ TWINS = Twins(
     config=sequence_config,
     run=run_sequence,
     read=read_sequence,
-    summary=_summary,
     check=check_claims,
     reading=READING,
 )

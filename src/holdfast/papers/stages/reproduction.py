@@ -3,12 +3,10 @@ its claims held against what came out."""
 
 from __future__ import annotations
 
-from typing import Any
-
-from holdfast.papers.claims.reproduction import Twin, Twins, size_changes, study_facts
+from holdfast.papers.claims.reproduction import Twin, Twins, size_changes
 from holdfast.papers.stages.claims import NARROW, READING, WIDE, check_claims
 from holdfast.papers.stages.paper import PAPER
-from holdfast.records.stages import StagesRecord, read_stages
+from holdfast.records.stages import read_stages
 from holdfast.studies.stages.plan import stages_config
 from holdfast.studies.stages.study import run_stages
 
@@ -22,18 +20,12 @@ def _twin(name: str) -> Twin:
     return Twin(file="stages/tiny.yaml", own=own, sizes=size_changes().get(name, {"medium": {}}))
 
 
-def _summary(record: StagesRecord | None) -> dict[str, Any]:
-    seeds, models = ([], []) if record is None else ([int(record.config["seed"])], record.models)
-    return study_facts(seeds, models, learn="new people, letters", keep="people whom the base knew")
-
-
 TWINS = Twins(
     paper=PAPER,
     studies={name: _twin(name) for name in PAPER.recipes},
     config=stages_config,
     run=run_stages,
     read=read_stages,
-    summary=_summary,
     check=check_claims,
     reading=READING,
 )

@@ -12,6 +12,7 @@ import io
 import os
 import re
 import shutil
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,22 +42,15 @@ class GgufFile:
     path: Path
     metadata: Mapping[str, Any]
     """Lists of words are their length."""
-    stored: list[dict[str, Any]]
-    """Of each type of tensor, as ggml names it, such as "Q4_1": `type`, number of `tensors` and of `parameters`; most
-    parameters first."""
-
-    @property
-    def parameters(self) -> int:
-        """Numbers in all tensors."""
-        return sum(row["parameters"] for row in self.stored)
+    types: Mapping[str, int]
+    """Numbers in tensors of each type, as ggml names it, such as "Q4_1"; the most frequent first."""
 
     @property
     def note(self) -> str:
         """What is to be said wherever a figure of this model stands."""
-        types = [row["type"] for row in self.stored]
-        blocks = next((name for name in types if name not in FLOATS), None)
+        blocks = next((name for name in self.types if name not in FLOATS), None)
         if blocks is None:
-            return f"converted from GGUF ({types[0]})"
+            return f"converted from GGUF ({next(iter(self.types))})"
         digits = re.search(r"\d+", blocks)
         bits = f"{digits[0]} bits" if digits else "blocks"
         return f"dequantised from {bits} ({blocks})"
@@ -75,14 +69,10 @@ def read_gguf(path: Path) -> GgufFile:
     from transformers.integrations.gguf import read_gguf_metadata
 
     metadata, _ = read_gguf_metadata(os.fspath(path))
-    stored: dict[str, dict[str, Any]] = {}
+    types: Counter[str] = Counter()
     for tensor in GGUFReader(path).tensors:
-        name = tensor.tensor_type.name
-        row = stored.setdefault(name, {"type": name, "tensors": 0, "parameters": 0})
-        row["tensors"] += 1
-        row["parameters"] += int(tensor.n_elements)
-    rows = sorted(stored.values(), key=lambda row: -row["parameters"])
-    return GgufFile(path=path, metadata=metadata, stored=rows)
+        types[tensor.tensor_type.name] += int(tensor.n_elements)
+    return GgufFile(path=path, metadata=metadata, types=dict(types.most_common()))
 
 
 def import_gguf(
@@ -163,9 +153,10 @@ def _save(file: GgufFile, folder: Path, work: Path, *, name: str, dtype: str) ->
             pieces = pre_tokenizers.ByteLevel(add_prefix_space=False)
             tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence([digits, pieces])
         count = sum(parameter.numel() for parameter in model.parameters())
-        if count != file.parameters:
+        stored = sum(file.types.values())
+        if count != stored:
             raise ModelError(
-                f"{file.path} holds {file.parameters:,} numbers, and the model that this version of transformers makes "
+                f"{file.path} holds {stored:,} numbers, and the model that this version of transformers makes "
                 f"of it has {count:,}: it would be another model."
             )
         # the weights are plain ones by now: what says otherwise would keep the model from being saved and loaded
@@ -196,7 +187,7 @@ def _provenance(file: GgufFile, folder: Path, *, name: str, dtype: str) -> dict[
         "method": {"method": "dequantise", "dtype": dtype},
         "request": {"name": name, "dtype": dtype},
         "parents": [{"role": "GGUF file", "name": file.path.name, "fingerprint": None}],
-        "stored": file.stored,
+        "stored": file.types,
         "parameters": sum(sizes.values()),
         "created": now(),
         "versions": versions() | {package: version(package) for package in ("gguf", "transformers", "torch")},

@@ -22,7 +22,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.errors import ConfigError
 from holdfast.papers.worlds.drawing import phrases, words
 from holdfast.papers.worlds.people.chat import WORDS, conversation
 from holdfast.papers.worlds.people.facts import VALUES, World
@@ -107,22 +106,13 @@ def tasks(world: World, *, count: int, held_out: bool, seed: int = 0, plain: boo
 
     Args:
         world: whose half A is asked about.
-        count: how many, at least 1.
+        count: how many, at least 1 and at most `MOST_PROMPTS` (of plain ones `MOST_PLAIN`).
         held_out: False: to train on, some of them without an instruction. True: to test on, all of them with one or two
             instructions.
         seed: of what is drawn. Which pairs of content and instructions belong to the test does not depend on it.
         plain: only prompts without an instruction, for an assistant that answers and was never told how; not with
             `held_out`.
-
-    Raises:
-        ConfigError: fewer than 1, more than `MOST_PROMPTS` (of plain ones `MOST_PLAIN`), or plain prompts to test
-            instructions on.
     """
-    most = MOST_PLAIN if plain else MOST_PROMPTS
-    if not 1 <= count <= most:
-        raise ConfigError(f"count: expected between 1 and {most} prompts, got {count}.")
-    if plain and held_out:
-        raise ConfigError("plain: prompts without an instruction do not test instruction following.")
     rng = random.Random(f"instructions {world.seed} {seed} {held_out}" + (" plain" if plain else ""))
     by_prompt: dict[str, Task] = {}
     while len(by_prompt) < count:
