@@ -35,6 +35,7 @@ MEMORY, OVERHEAD = 0.02, 0.01
 PEAK = """
 import io, json, resource, sys
 from rich.console import Console
+from holdfast.studies.engine.session import execute_study
 from holdfast.runs.config import train_config
 from holdfast.runs.run import train
 train(train_config(json.load(open(sys.argv[1]))), console=Console(file=io.StringIO()))
@@ -146,9 +147,10 @@ def engine(place: Path, *, quick: bool) -> dict[str, Any]:
     from holdfast.checkpoints import native as of_checkpoints
     from holdfast.ops import native as of_ops
     from holdfast.records.run import RunFolder
+    from holdfast.studies.engine.session import execute_study
     from holdfast.studies.engine.storage import OVERHEAD, Storage
-    from holdfast.studies.sequence.plan import MODEL, SEED, sequence_config
-    from holdfast.studies.sequence.study import SequenceStudy, run_sequence
+    from holdfast.studies.sequence.plan import MODEL, SEED, SequenceConfig
+    from holdfast.studies.sequence.study import SequenceStudy
 
     of_checkpoints.load(), of_ops.load()
     base = make_base(place / "small", quick=True)
@@ -160,8 +162,8 @@ def engine(place: Path, *, quick: bool) -> dict[str, Any]:
     train = settings(base, place / "unused", steps=10 if quick else 1500)
     del train["dataset_name"]
     asked = {"name": "cost", "train": train, "tasks": tasks, "arms": ["single", {"sfa": {"p": [1, 0.25]}}], "curve": 4}
-    config = sequence_config({**asked, "output_dir": str(place / "study"), "keep_weights": "none"})
-    run_sequence(config, console=Console(file=io.StringIO()), workers=1)
+    config = SequenceConfig.read({**asked, "output_dir": str(place / "study"), "keep_weights": "none"})
+    execute_study(SequenceStudy(config), console=Console(file=io.StringIO()), workers=1)
     storage = Storage(config.storage)
     jobs = sorted(storage.state(storage.load(config.name)).latest, key=lambda job: job.started)
     single = next(job for job in jobs if not config.models[job.attributes[MODEL]].start)

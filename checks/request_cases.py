@@ -104,7 +104,7 @@ SOUND: dict[str, list[dict[str, Any]]] = {
     ],
     "update": [
         {},
-        {"tokens": "1k", "scales": DELETED, "scale": 0.5, "seed": 3, "epochs": 2, "keep_weights": "result"},
+        {"tokens": "1k", "scale": 0.5, "seed": 3, "epochs": 2, "keep_weights": "result"},
         {
             "after": "2024-02-01",
             "before": "2024-11-30",
@@ -115,7 +115,6 @@ SOUND: dict[str, list[dict[str, Any]]] = {
         {
             "text_column": "text",
             "date_column": "date",
-            "choose_by": ["old"],
             "continued_instruct": False,
         },
     ],

@@ -284,14 +284,14 @@ def test_the_version_is_in_the_changes():
 
 def test_the_quickstart_table_has_the_quickstarts_arms(tmp_path):
     from holdfast.cli.quickstart import sweep_of
-    from holdfast.studies.sweep.study import study_config
+    from holdfast.studies.sweep.study import StudyConfig
 
     names = {
         name: f"{tmp_path}/{name}.jsonl" for name in ("code_train", "prose_train", "code_heldout", "prose_heldout")
     }
     for file in names.values():
         Path(file).touch()
-    config = study_config(sweep_of({"base": "base", **names}), prepared=True)
+    config = StudyConfig.read(sweep_of({"base": "base", **names}), check=False)
     table = (
         text_of("docs/tour.md").split("<!-- quickstart figures -->")[1].split("<!-- end of quickstart figures -->")[0]
     )
@@ -371,22 +371,22 @@ def test_a_yaml_is_a_sound_configuration(content, place):
     if "\ncorpus:" in content:
         import yaml
 
-        from holdfast.studies.update.plan import update_config
+        from holdfast.studies.update.plan import UpdateConfig
 
         config = yaml.safe_load(content)
         for name in config["corpus"]:
             (Path(name).mkdir if name.endswith("/") else Path(name).touch)()
-        assert update_config({**config, "base": "owner/base", "instruct": "owner/instruct"}).models()
+        assert UpdateConfig.read({**config, "base": "owner/base", "instruct": "owner/instruct"}).models()
         return
     if "\ntasks:" in content:
         import yaml
 
-        from holdfast.studies.sequence.plan import sequence_config
+        from holdfast.studies.sequence.plan import SequenceConfig
 
         values = yaml.safe_load(content)
         if "toy" not in values:  # whose base is made
             values["train"]["model_name_or_path"] = "YOUR_MODEL"
-        assert sequence_config(values, source="example.yaml").models
+        assert SequenceConfig.read(values, source="example.yaml").models
         return
     config = load_train_config(["--config", "example.yaml"])
     assert config.retention or config.evaluation.entries

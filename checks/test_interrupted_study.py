@@ -11,7 +11,7 @@ import time
 
 from holdfast.papers.claims.rules import HOLDS
 from holdfast.studies.engine.session import execute_study, open_existing
-from studies.test_engine_session import WAIT, ToyStudy, quiet, toy
+from studies.test_engine_session import WAIT, quiet, toy
 
 
 def test_two_workers_do_it_interrupted_and_continued(tmp_path):
@@ -30,7 +30,7 @@ def test_two_workers_do_it_interrupted_and_continued(tmp_path):
     assert b"The same command continues" in process.communicate(timeout=60)[1]
     made = {p: p.stat().st_mtime_ns for p in out.glob("throws/*.json")}
     assert 2 <= len(made) < 8
-    with open_existing(ToyStudy, out) as opened:
+    with open_existing(out) as opened:
         assert opened.record()["status"] == "interrupted"
         assert not any(j.state == "running" for j in opened.state().jobs)
     record = execute_study(toy(out), console=(console := quiet()))

@@ -21,7 +21,7 @@ import yaml
 from declared_commands import command_of
 from holdfast.cli.main import main
 from holdfast.errors import ConfigError
-from holdfast.papers.residual.plan import study_config
+from holdfast.papers.residual.plan import StudyConfig
 from holdfast.runs.config import load_train_config, train_config
 from stand_ins import put_data, put_model
 
@@ -343,7 +343,7 @@ def test_a_residual_study_is_sound(name: str) -> None:
     for file in re.findall(r"^corpus: \[(.*)\]", text, re.MULTILINE):
         Path(file).parent.mkdir(parents=True, exist_ok=True)
         Path(file).touch()
-    config = study_config(yaml.safe_load(text), source=name)
+    config = StudyConfig.read(yaml.safe_load(text), source=name)
     assert len(config.models()) == RESIDUAL[name]
     assert config.name == name and config.output_dir == Path("runs/residual") / name
     assert text.startswith("# ") and f"configs/residual/{name}.yaml" in text
@@ -361,7 +361,7 @@ def test_table_2_has_the_papers_budgets_and_window() -> None:
 
 @pytest.mark.parametrize("name", SEQUENCE)
 def test_a_sequence_study_is_sound(name: str) -> None:
-    from holdfast.studies.sequence.plan import sequence_config
+    from holdfast.studies.sequence.plan import SequenceConfig
 
     text = text_of(f"sequence/{name}")
     row = {"prompt": "a", "completion": " b", "options": [" b", " c"], "answer": 0}
@@ -372,7 +372,7 @@ def test_a_sequence_study_is_sound(name: str) -> None:
     values["train"] |= {"use_cpu": True}
     if name == "smollm2":
         put_model(values["train"]["model_name_or_path"])
-    config = sequence_config(values, source=name)
+    config = SequenceConfig.read(values, source=name)
     assert (len(config.models), len(config.chains)) == SEQUENCE[name]
     assert config.name == name and config.output_dir == Path("runs/sequence") / name
     assert text.startswith("# ") and f"configs/sequence/{name}.yaml" in text
@@ -383,7 +383,7 @@ def test_a_sequence_study_is_sound(name: str) -> None:
 
 @pytest.mark.parametrize("name", STAGES)
 def test_a_stages_study_is_sound(name: str) -> None:
-    from holdfast.studies.stages.plan import stages_config
+    from holdfast.studies.stages.plan import StagesConfig
 
     text = text_of(f"stages/{name}")
     row = {"prompt": "a", "completion": " b", "text": "a", "options": [" b", " c"], "answer": 0}
@@ -401,7 +401,7 @@ def test_a_stages_study_is_sound(name: str) -> None:
         values["train"]["chat_template_path"] = str(ROOT / values["train"]["chat_template_path"])
     if name == "smollm2":
         put_model(values["base"])
-    config = stages_config(values, source=name)
+    config = StagesConfig.read(values, source=name)
     epochs = STAGES[name]
     assert len(config.steps) == epochs + 4, "the base, the text, the fine-tuning, the control and a step an epoch"
     assert config.name == name and config.output_dir == Path("runs/stages") / name
@@ -413,7 +413,7 @@ def test_a_stages_study_is_sound(name: str) -> None:
 
 @pytest.mark.parametrize("name", LADDER)
 def test_a_ladder_is_sound(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from holdfast.papers.ladder.plan import ladder_config
+    from holdfast.papers.ladder.plan import LadderConfig
 
     text = text_of(f"ladder/{name}")
     values = yaml.safe_load(text)
@@ -422,7 +422,7 @@ def test_a_ladder_is_sound(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         Path("c4/en").mkdir(parents=True)
         for file in ("c4/en/a.jsonl", "c4/held_out.jsonl"):
             Path(file).write_text('{"text": "a"}\n')
-    config = ladder_config(values, source=name)
+    config = LadderConfig.read(values, source=name)
     assert (len(config.rungs), max(rung.budget for rung in config.rungs.values())) == LADDER[name]
     assert config.name == f"ladder-{name}" and config.output_dir == Path("runs") / f"ladder-{name}"
     assert text.startswith("# ") and f"configs/ladder/{name}.yaml" in text
@@ -430,7 +430,7 @@ def test_a_ladder_is_sound(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("name", OVERTRAINING)
 def test_an_overtraining_study_is_sound(name: str, model_folder: Path) -> None:
-    from holdfast.papers.overtraining.plan import overtraining_config
+    from holdfast.papers.overtraining.plan import OvertrainingConfig
 
     text = text_of(f"overtraining/{name}")
     values = yaml.safe_load(text)
@@ -461,7 +461,7 @@ def test_an_overtraining_study_is_sound(name: str, model_folder: Path) -> None:
         for file in set(re.findall(r"runs/[\w./-]+\.jsonl\b", text)):
             Path(file).parent.mkdir(parents=True, exist_ok=True)
             Path(file).write_text('{"text": "a"}\n')
-    config = overtraining_config(values, source=name)
+    config = OvertrainingConfig.read(values, source=name)
     assert (len(config.rungs), len(config.tunings)) == OVERTRAINING[name]
     assert config.name == f"overtraining-{name}" and config.output_dir == Path("runs") / f"overtraining-{name}"
     assert text.startswith("# ") and f"configs/overtraining/{name}.yaml" in text
@@ -471,9 +471,9 @@ def test_an_overtraining_study_is_sound(name: str, model_folder: Path) -> None:
     ("name", "part"), [("overtraining/world", "train"), ("ladder/tiny", "train"), ("stages/tiny", "restore")]
 )
 def test_what_is_wrong_with_a_run_is_named_before_its_small_setting_is_made(name: str, part: str) -> None:
-    from holdfast.papers.ladder.plan import ladder_config
-    from holdfast.papers.overtraining.plan import overtraining_config
-    from holdfast.studies.stages.plan import stages_config
+    from holdfast.papers.ladder.plan import LadderConfig
+    from holdfast.papers.overtraining.plan import OvertrainingConfig
+    from holdfast.studies.stages.plan import StagesConfig
 
     values = yaml.safe_load(text_of(name))
     if isinstance(values.get("ladder"), str):
@@ -482,7 +482,7 @@ def test_what_is_wrong_with_a_run_is_named_before_its_small_setting_is_made(name
         for rung in rungs:
             put_model(str(rung["model"]))
         Path(values["ladder"]).write_text(yaml.safe_dump({"ladder": rungs}))
-    read = {"overtraining": overtraining_config, "ladder": ladder_config, "stages": stages_config}[name.split("/")[0]]
+    read = {"overtraining": OvertrainingConfig, "ladder": LadderConfig, "stages": StagesConfig}[name.split("/")[0]].read
     read(values)
     values[part] |= {"optim": "adamww"}
     with pytest.raises(ConfigError, match=r"'adamww'") as caught:
@@ -502,10 +502,10 @@ def put_tower(folder: str) -> None:
 
 def test_llavas_two_stages_have_the_papers_settings() -> None:
     """Table 2: batches of 256, cosine, AdamW without weight decay; 1e-3 after 50 steps, five rates after 40."""
-    from holdfast.papers.overtraining.plan import overtraining_config
+    from holdfast.papers.overtraining.plan import OvertrainingConfig
 
     values = read("overtraining/olmo-1b-llava")
-    config = overtraining_config(values, check=False)
+    config = OvertrainingConfig.read(values, check=False)
     (way,) = config.ways_to_see
     direct = [t for t in config.tunings.values() if t.kind == "direct"]
     assert [t.rate for t in direct] == [8e-6, 1e-5, 2e-5, 4e-5, 1e-4]

@@ -10,7 +10,8 @@ import yaml
 
 from holdfast.errors import ConfigError
 from holdfast.records.stages import CONTROL, RESTORED, TUNED, VERDICTS, read_stages
-from holdfast.studies.stages.plan import stages_config
+from holdfast.studies.engine.session import execute_study
+from holdfast.studies.stages.plan import StagesConfig
 
 
 def quick_values(place: Path, **changes: Any) -> dict[str, Any]:
@@ -30,12 +31,12 @@ def quick_values(place: Path, **changes: Any) -> dict[str, Any]:
 
 def test_a_whole_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fine-tuned, restored, judged; a second call does nothing."""
-    from holdfast.studies.stages.study import run_stages
+    from holdfast.studies.stages.study import StagesStudy
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOLDFAST_CACHE", str(tmp_path / "cache"))
-    config = stages_config(quick_values(tmp_path, with_retention="label_annealing"))
-    record = run_stages(config, workers=1)
+    config = StagesConfig.read(quick_values(tmp_path, with_retention="label_annealing"))
+    record = execute_study(StagesStudy(config), workers=1)
     assert record.status == "finished" and record == read_stages("study")
     assert [v.arm for v in record.verdicts] == ["direct", "direct", "remedy", "remedy"], "facts and letters of each"
     assert all(v.verdict in VERDICTS and v.reason for v in record.verdicts)
@@ -59,7 +60,7 @@ def test_a_whole_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "Plain text along restoring" in page and record.verdicts[0].verdict in page
     assert "Along fine-tuning: direct" in page
     before = {p: p.stat().st_mtime_ns for p in Path("study/runs").rglob("*") if p.is_file()}
-    assert run_stages(config, workers=1).verdicts == record.verdicts
+    assert execute_study(StagesStudy(config), workers=1).verdicts == record.verdicts
     assert {p: p.stat().st_mtime_ns for p in Path("study/runs").rglob("*") if p.is_file()} == before
 
 
@@ -70,13 +71,13 @@ def test_a_restoring_that_is_killed_ends_with_the_same_bits(tmp_path: Path, monk
     import sys
     import time
 
-    from holdfast.studies.stages.study import run_stages
+    from holdfast.studies.stages.study import StagesStudy
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOLDFAST_CACHE", str(tmp_path / "cache"))
     values = quick_values(tmp_path, keep_weights="all", curve=0, along={})
     values["restore"] |= {"save_strategy": "steps", "save_steps": 2, "per_device_train_batch_size": 2}
-    run_stages(stages_config({**values, "output_dir": "whole"}), workers=1)
+    execute_study(StagesStudy(StagesConfig.read({**values, "output_dir": "whole"})), workers=1)
 
     Path("killed.yaml").write_text(yaml.safe_dump({**values, "output_dir": "killed"}))
     command = [sys.executable, "-m", "holdfast", "diagnose", "--config", "killed.yaml", "--workers", "1"]
@@ -87,7 +88,7 @@ def test_a_restoring_that_is_killed_ends_with_the_same_bits(tmp_path: Path, monk
     os.killpg(started.pid, signal.SIGKILL)
     started.wait()
     assert not (run / "model.safetensors").is_file(), "killed in the middle"
-    run_stages(stages_config({**values, "output_dir": "killed"}), workers=1, grace=0.5)
+    execute_study(StagesStudy(StagesConfig.read({**values, "output_dir": "killed"})), workers=1, grace=0.5)
     for name in ("base-restored", "direct-1-restored"):
         whole, killed = (Path(study, "runs", name, "model.safetensors").read_bytes() for study in ("whole", "killed"))
         assert whole == killed, name

@@ -18,7 +18,7 @@ from typing import Any
 from holdfast.papers.residual import printed_figures
 from holdfast.records.comparison import Comparison
 from holdfast.records.evaluation import Evaluation, Metric
-from holdfast.records.residual import ModelPair, ResidualRecord, ScaleChoice, StudiedModel
+from holdfast.records.residual import ModelPair, ResidualRecord, StudiedModel
 from holdfast.records.run import LayerDistance
 from holdfast.support.files import to_jsonable
 
@@ -169,7 +169,7 @@ def layers(relative: float = 0.03) -> list[dict[str, Any]]:
 
 
 def update(folder: Path, **changes: Any) -> ResidualRecord:
-    """A finished update of the embedded world's models, with the optional arm and a choice of scale."""
+    """A finished update of the embedded world's models, with the optional arm."""
     spent = {"base-new": 2.4e13, "instruct-new": 2.4e13, "result": 2.4e13}
     labels = {
         "base": "base",
@@ -221,20 +221,6 @@ def update(folder: Path, **changes: Any) -> ResidualRecord:
             comparisons=world_comparisons(WORLD["base"], WORLD["base-new"]),
         ),
     ]
-    scale = ScaleChoice(
-        candidates=[
-            {
-                "scale": s,
-                "score": v,
-                "interval": [v - 0.03, v + 0.03],
-                "against_one": {"gain": v - 0.61, "interval": [v - 0.64, v - 0.58]},
-            }
-            for s, v in ((0.6, 0.41), (0.8, 0.57), (1.0, 0.61), (1.2, 0.60))
-        ],
-        chosen=1.0,
-        entries=["keep/instructions"],
-        reason="no candidate is better than 1 beyond noise, and 1 is the paper's",
-    )
     fields: dict[str, Any] = {
         "name": "news-of-march",
         "kind": "update",
@@ -251,7 +237,6 @@ def update(folder: Path, **changes: Any) -> ResidualRecord:
         "result": "result",
         "models": models,
         "pairs": pairs,
-        "scale": scale,
         "corpus": {
             "documents": 3120,
             "tokens": 2_028_000,

@@ -64,7 +64,7 @@ def study_data(kind: str, path: Path) -> dict[str, Any]:
     if kind in UNCHECKED:
         config = with_small_files(read(values, source=path.name, check=False))
     elif kind in SWEEPS:
-        config = read(values, source=path.name, prepared=True)
+        config = read(values, source=path.name, check=False)
     else:
         config = read(values, source=path.name)
     planned = [job_data(kind, config, job) for job in config.jobs()]

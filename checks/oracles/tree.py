@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import pkgutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -42,13 +42,13 @@ PAPERS = "claims_page:known_papers"
 CLAIMS_MARKDOWN = "claims_page:claims_page"
 
 STUDIES = {
-    "ladder": "holdfast.papers.ladder.plan:ladder_config",
-    "overtraining": "holdfast.papers.overtraining.plan:overtraining_config",
-    "sequence": "holdfast.studies.sequence.plan:sequence_config",
-    "stages": "holdfast.studies.stages.plan:stages_config",
-    "residual": "holdfast.papers.residual.plan:study_config",
-    "label_annealing": "holdfast.studies.sweep.study:study_config",
-    "without_old_data": "holdfast.studies.sweep.study:study_config",
+    "ladder": "holdfast.papers.ladder.plan:LadderConfig.read",
+    "overtraining": "holdfast.papers.overtraining.plan:OvertrainingConfig.read",
+    "sequence": "holdfast.studies.sequence.plan:SequenceConfig.read",
+    "stages": "holdfast.studies.stages.plan:StagesConfig.read",
+    "residual": "holdfast.papers.residual.plan:StudyConfig.read",
+    "label_annealing": "holdfast.studies.sweep.study:StudyConfig.read",
+    "without_old_data": "holdfast.studies.sweep.study:StudyConfig.read",
 }
 """Folder below `configs`: what reads its studies."""
 SMALL_FILES = "holdfast.studies.engine.toy:placeholder_paths"
@@ -60,6 +60,4 @@ CHARTS = "holdfast.reports.charts"
 
 def load(place: str) -> Any:
     """What stands at `module:name`, or the module."""
-    module, _, name = place.partition(":")
-    loaded = importlib.import_module(module)
-    return getattr(loaded, name) if name else loaded
+    return pkgutil.resolve_name(place)

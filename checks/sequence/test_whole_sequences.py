@@ -10,8 +10,9 @@ from rich.console import Console
 
 from holdfast.errors import HoldfastError
 from holdfast.records.sequence import read_sequence
-from holdfast.studies.sequence.plan import sequence_config
-from holdfast.studies.sequence.study import run_sequence
+from holdfast.studies.engine.session import execute_study
+from holdfast.studies.sequence.plan import SequenceConfig
+from holdfast.studies.sequence.study import SequenceStudy
 
 
 def quiet():
@@ -35,8 +36,8 @@ ARMS = [
 
 
 def test_every_arm_in_every_figure(asked, tmp_path):
-    config = sequence_config(asked(arms=ARMS, keep_weights="all", seeds=[0, 1]))
-    record = run_sequence(config, console=(console := quiet()), workers=1)
+    config = SequenceConfig.read(asked(arms=ARMS, keep_weights="all", seeds=[0, 1]))
+    record = execute_study(SequenceStudy(config), console=(console := quiet()), workers=1)
     assert f"two: {len(config.jobs())} models, 1 worker" in console.file.getvalue(), "seeds are among the models"
     assert record.status == "finished" and [m.state for m in record.models] == ["complete"] * len(config.jobs())
     assert read_sequence(config.output_dir) == record
@@ -96,8 +97,8 @@ def test_three_tasks_in_a_chain(asked):
     arms += [
         {"label_annealing": {"weight": 1.0, "teacher": "online", "reference": model}} for model in ("start", "base")
     ]
-    config = sequence_config(asked(names=("rivers", "letters", "music"), arms=arms, keep_weights="final", curve=0))
-    record = run_sequence(config, console=quiet(), workers=1)
+    config = SequenceConfig.read(asked(names=("rivers", "letters", "music"), arms=arms, keep_weights="final", curve=0))
+    record = execute_study(SequenceStudy(config), console=quiet(), workers=1)
     by_arm = {a.arm: [config.folder(n, 0) for n in a.models] for a in record.arms}
     ewc = RunFolder(by_arm["EWC, coefficient 1, samples 4"][2]).read().retention[0]
     assert ewc["fisher"] == str(by_arm["EWC, coefficient 1, samples 4"][1] / "fisher") and ewc["data"].endswith(
@@ -123,8 +124,8 @@ def test_ewc_has_all_fisher_information_where_it_goes_on_from_another_arm(asked)
 
     arms = [{"ewc": {"coefficient": 1.0, "samples": 4}}, {"sfa": {"p": 0.5}}]
     names = ("rivers", "letters", "music")
-    config = sequence_config(asked(names=names, arms=arms, continue_from="SFA, p 0.5", curve=0))
-    record = run_sequence(config, console=quiet(), workers=1)
+    config = SequenceConfig.read(asked(names=names, arms=arms, continue_from="SFA, p 0.5", curve=0))
+    record = execute_study(SequenceStudy(config), console=quiet(), workers=1)
     ewc, sfa = (next(a for a in record.arms if a.kind == kind) for kind in ("ewc", "sfa"))
     third = RunFolder(config.folder(ewc.models[2], 0)).read()
     assert config.models[ewc.models[2]].start == sfa.models[1]
@@ -136,18 +137,18 @@ def test_two_workers_and_a_failure_in_the_middle(asked, tmp_path):
     extra = tmp_path / "extra.jsonl"
     extra.write_text('{"text": "An old text of some words."}\n' * 9)
     arms = [{"replay": {"data": str(extra), "fraction": 0.3}}]
-    config = sequence_config(asked(names=("rivers", "letters", "music"), arms=arms, curve=0))
+    config = SequenceConfig.read(asked(names=("rivers", "letters", "music"), arms=arms, curve=0))
     broken = config.models[config.chains[1].models[1]]
     rows = extra.read_text()
     extra.unlink()
     with pytest.raises(HoldfastError, match="2 of 5 models failed") as error:
-        run_sequence(config, console=quiet(), workers=1)
+        execute_study(SequenceStudy(config), console=quiet(), workers=1)
     assert "extra.jsonl" in str(error.value) and f"depends on {broken.label}, which was not made" in str(error.value)
     found = read_sequence(config.output_dir)
     assert found.arms[0].scores and not found.arms[1].scores
     assert "2 jobs failed." in (config.output_dir / "report.html").read_text()
     extra.write_text(rows)
-    again = run_sequence(config, console=quiet(), workers=2)
+    again = execute_study(SequenceStudy(config), console=quiet(), workers=2)
     assert again.status == "finished" and all(a.scores for a in again.arms)
 
 

@@ -8,12 +8,12 @@ from wsgiref.util import setup_testing_defaults
 import pytest
 
 from holdfast.studies.engine.storage import Storage
-from holdfast.studies.sweep.study import study_config
+from holdfast.studies.sweep.study import StudyConfig
 
 
 def test_the_study_opens_in_optunas_dashboard(asked):
     dashboard = pytest.importorskip("optuna_dashboard")
-    config = study_config(asked, prepared=True)
+    config = StudyConfig.read(asked, check=False)
     storage = Storage(config.storage)
     study = storage.open_study(config)
     storage.finish(study, storage.take(study, "x|1:1:1"), values=[0.5, -0.1])

@@ -28,7 +28,7 @@ from holdfast.studies.engine.storage import Storage
 from holdfast.studies.engine.worker import work
 from holdfast.studies.sweep.record import study_record
 from holdfast.studies.sweep.session import SweepStudy, run_study
-from holdfast.studies.sweep.study import study_config
+from holdfast.studies.sweep.study import StudyConfig
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 
@@ -45,7 +45,7 @@ def start_worker(config, out: Path, log) -> subprocess.Popen:
 @contextlib.contextmanager
 def ran(asked):
     """A study worked to its end in this process: its configuration, record, storage's study, and what was printed."""
-    config = study_config(asked)
+    config = StudyConfig.read(asked)
     storage = Storage(config.storage)
     study = storage.open_study(config)
     text = io.StringIO()
@@ -66,7 +66,7 @@ def test_two_workers_on_postgresql_one_is_killed(asked, postgres, tmp_path, shar
     """The killed worker's trial is taken over (from its checkpoint, on a shared disk), none is lost, none is finished
     twice."""
     asked["train"] |= {"max_steps": 60, "save_steps": 3}
-    config = study_config({**asked, "name": f"killed-{shared_disk}", "storage": postgres, "seeds": [0, 1]})
+    config = StudyConfig.read({**asked, "name": f"killed-{shared_disk}", "storage": postgres, "seeds": [0, 1]})
     storage = Storage(postgres)
     study = storage.open_study(config)
     places = [tmp_path / "a", tmp_path / ("a" if shared_disk else "b")]
@@ -190,11 +190,11 @@ def test_what_a_stopped_worker_left_of_a_checkpoint_goes_at_the_next_opening(mat
     """A session ends its workers with the last job, which may be while one of them deletes a checkpoint."""
     asked["arms"] = ["l2"]
     out = Path(asked["output_dir"])
-    run_study(study_config(asked), console=Console(file=io.StringIO()), workers=1)
+    run_study(StudyConfig.read(asked), console=Console(file=io.StringIO()), workers=1)
     folder = next(out.glob("runs/*/seed-0"))
     shutil.copytree(Path(material["model_name_or_path"]), folder / ".deleting-checkpoint-4")
     shutil.copytree(Path(material["model_name_or_path"]), folder / "checkpoint-2")
-    record = run_study(study_config(asked), console=Console(file=io.StringIO()), workers=1)
+    record = run_study(StudyConfig.read(asked), console=Console(file=io.StringIO()), workers=1)
     assert record.status == "finished"
     assert not list(folder.glob(".deleting-*")) + list(folder.glob("checkpoint-*"))
     assert (folder / "model.safetensors").is_file()
@@ -223,7 +223,7 @@ def test_workers_end_with_the_command_that_started_them(asked):
     wait_for(lambda: list(out.glob("runs/*/*/checkpoint-*")))
     process.kill()
     process.wait()
-    with open_existing(SweepStudy, out) as opened:
+    with open_existing(out) as opened:
         wait_for(lambda: opened.record().status == "interrupted", 60)
         wait_for(lambda: re.search("error|stopped", (out / "logs" / "worker-0.log").read_text()), 60)
         assert opened.queue.get_trials()[0].state.name == "WAITING"

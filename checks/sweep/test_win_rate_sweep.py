@@ -17,7 +17,7 @@ from holdfast.studies.engine.storage import Storage
 from holdfast.studies.engine.worker import work
 from holdfast.studies.sweep.record import study_record
 from holdfast.studies.sweep.session import SweepStudy
-from holdfast.studies.sweep.study import study_config
+from holdfast.studies.sweep.study import StudyConfig
 from tiny import SENTENCES
 
 pytest.importorskip("openai", reason="judging needs the extra 'judge'")
@@ -38,7 +38,7 @@ def test_the_target_is_what_a_judge_prefers_to_the_start(asked, tmp_path):
         asked["train"]["evaluation"] = {**asked["train"]["evaluation"], "learn": [entry]}
         asked |= {"arms": [{"label_annealing": {"weight": [0.5]}}], "objectives": {"learn": "prompts"}}
         asked["train"] |= {"max_steps": 4, "save_strategy": "no"}
-        config = study_config(asked)
+        config = StudyConfig.read(asked)
         storage = Storage(config.storage)
         queue = storage.open_study(config)
         work(storage, queue, SweepStudy(config), console=Console(file=io.StringIO()))

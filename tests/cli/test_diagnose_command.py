@@ -25,10 +25,11 @@ ASKED = ["diagnose", "--base", "base", "--corpus", "text.jsonl", "--keep", "{mul
 ON_CPU = ["--restore", "{use_cpu: true}"]
 
 
-@pytest.mark.parametrize("train", ["chats.jsonl", "{dataset_name: chats.jsonl, learning_rate: 1e-4}"])
+@pytest.mark.parametrize("more", ["", ", packing: true"])
 @pytest.mark.parametrize("remedy", ["label_annealing", "{label_annealing: {weight: 3}}"])
-def test_raw_data_in_one_command(train: str, remedy: str, capsys: pytest.CaptureFixture[str]) -> None:
-    request = [*ASKED, *ON_CPU, "--train", train, "--epochs", "2", "--with_retention", remedy, "--dry_run"]
+def test_raw_data_in_one_command(more: str, remedy: str, capsys: pytest.CaptureFixture[str]) -> None:
+    train = f"{{dataset_name: chats.jsonl, num_train_epochs: 2{more}}}"
+    request = [*ASKED, *ON_CPU, "--train", train, "--with_retention", remedy, "--dry_run"]
     assert main(request) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.partition(". ")[2] for line in lines[:-1]] == [

@@ -15,7 +15,7 @@ from holdfast.errors import ModelError
 from holdfast.papers.worlds.embedded import embedded_corpus
 from holdfast.papers.worlds.quickstart_base import quickstart_base
 from holdfast.papers.worlds.quickstart_data import code_and_prose
-from holdfast.studies.sweep.study import study_config
+from holdfast.studies.sweep.study import StudyConfig
 
 
 def test_the_four_ways(tmp_path: Path, model_folder: Path) -> None:
@@ -24,7 +24,7 @@ def test_the_four_ways(tmp_path: Path, model_folder: Path) -> None:
         files[name] = str(tmp_path / f"{name}.jsonl")
         Path(files[name]).write_text('{"text": "a b c"}\n')
     values = quickstart.sweep_of({**files, "base": str(model_folder)}, real=False)
-    config = study_config({**values, "output_dir": str(tmp_path / "out")})
+    config = StudyConfig.read({**values, "output_dir": str(tmp_path / "out")})
     labels = [config.space.label(params) for params in config.trials()]
     assert labels == ["direct fine-tuning (at 3e-4)", "label annealing", "replay (10 % prose)"]
 

@@ -44,7 +44,7 @@ def test_a_dry_run_lists_the_jobs(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (["run"], "FILE is missing"),
         (["statsu", "."], "Did you mean 'status'"),
-        (["status", "nowhere"], "expected the folder of a study"),
+        (["status", "nowhere"], "expected a study in nowhere"),
         (["run", "nowhere.yaml"], "no such file"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
@@ -54,23 +54,10 @@ def test_mistakes_are_named(words: list[str], message: str, capsys: pytest.Captu
     assert message in capsys.readouterr().err
 
 
-def test_a_worker_asks_the_storage_which_study_it_is(tmp_path: Path) -> None:
-    import optuna
-
-    address = f"sqlite:///{tmp_path}/study.db"
-    study = optuna.create_study(storage=address, study_name="mine")
-    study.set_user_attr("kind", command.STUDIES["overtraining"].kind)
-    assert command.kind_of_words(["--storage", address]) == "overtraining"
-    study.set_user_attr("kind", "own.py:Study")
-    with pytest.raises(ConfigError, match=r"got own\.py:Study"):
-        command.kind_of_words(["--storage", address, "--study", "mine"])
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["config", "execute", "show", "kind"])
-def test_what_a_study_names_is_there(name: str) -> None:
+def test_what_a_study_names_is_there() -> None:
     for study in (sweep.STUDY, sequence.STUDY, diagnose.STUDY, *command.STUDIES.values()):
-        assert callable(pkgutil.resolve_name(getattr(study, name)))
+        assert pkgutil.resolve_name(study.kind).config_class
 
 
 def test_a_switch_with_another_value_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

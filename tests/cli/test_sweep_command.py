@@ -9,7 +9,9 @@ import pytest
 import yaml
 
 from holdfast.cli.main import main
-from holdfast.studies.engine.storage import Storage
+from holdfast.studies.engine.session import kind_name
+from holdfast.studies.engine.storage import KIND, Storage
+from holdfast.studies.sweep.session import SweepStudy
 from holdfast.studies.sweep.study import load_study
 from tiny import SENTENCES, build_model, build_tokenizer
 
@@ -55,9 +57,9 @@ def study(place, tmp_path, monkeypatch) -> Path:
         ),
         (
             ["status", "--storage", "sqlite:///nowhere.db", "--study", "x"],
-            "found no nowhere.db. 'holdfast sweep --config study.yaml' begins one.",
+            "found no nowhere.db.",
         ),
-        (["status", "--grace", "0", "x"], "--grace: expected a number above 0, got '0'"),
+        (["worker", "--grace", "0"], "--grace: expected a number above 0, got '0'"),
     ],
 )
 def test_mistakes(words, printed, study, capsys):
@@ -72,7 +74,7 @@ def test_a_dry_run_lists_the_trials(study, capsys):
     assert main(["sweep", "--config", "study.yaml", "--dry_run"]) == 0
     printed = capsys.readouterr().out
     for words in (
-        "study (grid, 2 trials and direct fine-tuning, seeds 0, 1)",
+        "learn: code",
         "L2, coefficient 0.01",
         "6 fine-tuning runs in all",
         "runs/study",
@@ -84,7 +86,7 @@ def test_a_dry_run_lists_the_trials(study, capsys):
 def test_status_of_a_study_that_waits(study, capsys):
     config = load_study(study)
     storage = Storage(config.storage)
-    storage.open_study(config)
+    storage.open_study(config).set_user_attr(KIND, kind_name(SweepStudy))
     assert main(["sweep", "status", "runs/study"]) == 0
     assert "3 waiting" in capsys.readouterr().out
     assert main(["sweep", "status", "runs/study", "--json"]) == 0

@@ -310,7 +310,7 @@ OUTLETS = {
     "cli/train_dry_run.py": "examples in colour, whose pieces are printable",
     "cli/quickstart.py": "a text of ours with markup",
     "papers/worlds/tuned.py": "a text of ours",
-    "studies/engine/study.py": "the status table, whose cells are printable",
+    "cli/study_commands.py": "the status table, whose cells are printable",
     "evaluation/worker.py": "a file, whose end the main process shows",
 }
 """Who may print: each shows text of others through `holdfast.printable`."""

@@ -73,9 +73,6 @@ def test_the_page_says_how_models_were_made_and_what_of(tmp_path, updated) -> No
         "2024-01-03",
         "skipped: before the first date 118",
         "over all weights the difference has",
-        "Scale 1 was chosen",
-        "1 (chosen) +0.610 [+0.580, +0.640]",
-        "−0.200 [−0.230, −0.170]",
     ):
         assert said in text, said
     html = (tmp_path / "report.html").read_text()
@@ -109,11 +106,8 @@ def test_failed_and_waiting_models_are_named(tmp_path, updated) -> None:
 
 
 def test_what_is_no_measure_or_cannot_be_read_is_left_out(tmp_path, updated) -> None:
-    average = make.evaluation("average", "scale_choice", {"average": make.share(0.5, 10, "share")}, kind="average")
-    make.write_evaluation(tmp_path / "evaluations" / "result", average)
     (tmp_path / "evaluations" / "base" / "keep.prose.json").write_text("{")
     text = page_text(tmp_path, updated)
-    assert "scale_choice" not in text
     assert "keep.prose.json could not be read" in text and "What was measured" in text
 
 
@@ -130,7 +124,7 @@ def test_the_terminal_has_the_answer_the_pairs_and_the_page(tmp_path, updated) -
     write_update_report(tmp_path, updated)
     text = terminal_text(updated, tmp_path)
     assert all(len(line) <= 80 or str(tmp_path) in line for line in text.splitlines())
-    for said in ("Against instruct: ", "instructions", "Scale     1:", "New text  3,120 documents"):
+    for said in ("Against instruct: ", "instructions", "New text  3,120 documents"):
         assert said in text, said
     assert "report.html" in text.replace("\n", "")
     assert "[-0.050, +0.030]" in terminal_text(updated, tmp_path, encoding="ascii")

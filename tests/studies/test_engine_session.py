@@ -1,4 +1,4 @@
-"""The engine on a whole study in a few lines: two jobs, two seeds, two worlds, one claim, a page."""
+"""The engine on a whole study in a few lines: two jobs, two seeds, one claim, a page."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import pytest
 from rich.console import Console
 
 from holdfast.cli.main import main
-from holdfast.errors import DataError, HoldfastError, Interrupted, RunFolderError
+from holdfast.errors import DataError, HoldfastError, RunFolderError
 from holdfast.papers.claims.claim import Evidence, Statement, judge_claims
 from holdfast.papers.claims.rules import ClaimFigure, Rule, above
-from holdfast.studies.engine.session import execute_study, kind_name, open_existing
-from holdfast.studies.engine.storage import Storage
-from holdfast.studies.engine.study import Job, Study
+from holdfast.studies.engine.progress import time_left
+from holdfast.studies.engine.session import execute_study
+from holdfast.studies.engine.study import Job, JobState, Study, StudyState
 from holdfast.support.environment import lock_folder
 from holdfast.support.files import read_json, write_json
 
@@ -47,7 +47,7 @@ class Toy:
 
 
 class ToyStudy(Study):
-    seeds, worlds = (0, 1), ("earth", "moon")
+    seeds = (0, 1)
 
     @classmethod
     def load(cls, resolved, *, storage, output_dir):
@@ -55,10 +55,10 @@ class ToyStudy(Study):
 
     def make(self, task):
         speed = task.attributes["speed"]
-        file = self.settings.output_dir / "throws" / f"{speed:g}-{task.world}-{task.seed}.json"
+        file = self.settings.output_dir / "throws" / f"{speed:g}-{task.seed}.json"
         if not file.is_file():
             time.sleep(float(os.environ.get(WAIT, "0")))
-            write_json(file, {"distance": speed**2 / {"earth": 9.8, "moon": 1.6}[task.world] + 0.01 * task.seed})
+            write_json(file, {"distance": speed**2 / 9.8 + 0.01 * task.seed})
         return read_json(file)
 
     def values(self, task):
@@ -79,7 +79,7 @@ class ToyStudy(Study):
 
 
 def _farther(throws, level):
-    slow, *_, fast = ([r["distance"] for r in runs if r["world"] == "earth"] for runs in throws.values())
+    slow, *_, fast = ([r["distance"] for r in runs] for runs in throws.values())
     gain = [b - a for a, b in zip(slow, fast, strict=True)]
     figure = ClaimFigure(
         what="fast - slow", value=sum(gain) / 2, interval=(min(gain), max(gain)), n="2 seeds", unit="m"
@@ -88,7 +88,7 @@ def _farther(throws, level):
 
 
 def _all_thrown(throws):
-    return None if all(len(runs) == 4 for runs in throws.values()) else "throws are missing"
+    return None if all(len(runs) == 2 for runs in throws.values()) else "throws are missing"
 
 
 CLAIM = "The faster ball flies farther."
@@ -114,7 +114,7 @@ class Chained(Toy):
 
 
 class ChainedStudy(ToyStudy):
-    seeds, worlds = (0,), ("earth",)
+    seeds = (0,)
 
     @classmethod
     def load(cls, resolved, *, storage, output_dir):
@@ -124,7 +124,7 @@ class ChainedStudy(ToyStudy):
         speed = task.attributes["speed"]
         needed = self.settings.speeds[self.settings.speeds.index(speed) + 1 :][:1]
         folder = self.settings.output_dir / "throws"
-        if needed and not (folder / f"{needed[0]:g}-earth-0.json").is_file():
+        if needed and not (folder / f"{needed[0]:g}-0.json").is_file():
             raise DataError(f"there is no throw at {needed[0]:g}")
         if speed == float(os.environ.get("HOLDFAST_TOY_FAILS", "0")):
             raise DataError("the ball is gone")
@@ -146,7 +146,7 @@ def test_a_job_begins_when_those_before_it_have_ended(tmp_path, monkeypatch, wor
     monkeypatch.delenv("HOLDFAST_TOY_FAILS")
     record = execute_study(ChainedStudy(settings), console=quiet(), workers=workers)
     assert [len(throws) for throws in record["throws"].values()] == [1, 1, 1]
-    times = [(tmp_path / "toy" / "throws" / f"{v}-earth-0.json").stat().st_mtime_ns for v in (6, 3, 9)]
+    times = [(tmp_path / "toy" / "throws" / f"{v}-0.json").stat().st_mtime_ns for v in (6, 3, 9)]
     assert times == sorted(times)
 
 
@@ -167,53 +167,28 @@ def test_where_all_jobs_fail_alike_the_exit_code_is_theirs(tmp_path, monkeypatch
 def test_its_status_from_the_command_line(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(ToyStudy, "one_in_process", True)
     execute_study(toy(tmp_path / "toy"), console=quiet(), workers=1)
-    kind = kind_name(ToyStudy)
-    assert main(["sweep", "status", str(tmp_path / "toy"), "--kind", kind]) == 0
+    assert main(["sweep", "status", str(tmp_path / "toy")]) == 0
     shown = capsys.readouterr().out
     assert "toy: finished; 2 complete of 2 jobs" in shown and "speed 3" in shown
     with pytest.raises(RunFolderError):
         execute_study(toy(Path(__file__).parent), console=quiet())
 
 
-class Growing(ToyStudy):
-    """Throws faster as long as the fastest ball does not fly 20 m on earth."""
+def test_the_time_left_is_what_complete_jobs_took_over_the_workers():
+    def job(number: int, state: str, **more) -> JobState:
+        times = {"started": "2026-01-01T00:00:00+00:00", "finished": None} | more
+        return JobState(
+            number=number, slot=number, state=state, attributes={}, params={}, values=None, worker=f"w{number}",
+            continued_by=None, **times,
+        )  # fmt: skip
 
-    def more(self, state):
-        fastest = max(state.latest, key=lambda j: j.attributes["speed"])
-        if self.results(fastest.attributes)[0]["distance"] > 20:
-            return []
-        speed = 2 * fastest.attributes["speed"]
-        return [(Job(attributes={"label": f"speed {speed:g}", "speed": speed}), f"speed {speed:g} was added")]
-
-
-def test_a_study_asks_for_more_once_its_jobs_have_ended(tmp_path):
-    """By workers of their own; the second call finds it finished, at once."""
-    study = Growing(Toy(output_dir=tmp_path, storage=f"sqlite:///{tmp_path}/study.db", speeds=(2.0, 4.0)))
-    record = execute_study(study, console=quiet(), workers=2)
-    assert [*record["throws"]] == ["speed 2", "speed 4", "speed 8", "speed 16"]
-    assert record["status"] == "finished"
-    assert [len(runs) for runs in record["throws"].values()] == [4, 4, 4, 4]
-    with open_existing(Growing, tmp_path) as opened:
-        assert opened.state().attributes["notes"] == ["speed 8 was added.", "speed 16 was added."]
-    assert execute_study(study, console=(console := quiet()), workers=1)["throws"] == record["throws"]
-    assert "worker" not in console.file.getvalue()
-
-
-def test_a_study_that_was_stopped_before_it_grew_is_not_finished(tmp_path, monkeypatch):
-    """Its jobs have all ended, and nobody has asked them for more yet: the same call goes on with it."""
-    monkeypatch.setattr(Growing, "one_in_process", True)
-    out = tmp_path / "toy"
-    study = Growing(Toy(output_dir=out, storage=f"sqlite:///{out}/study.db", speeds=(2.0, 4.0)))
-    with monkeypatch.context() as stopped:
-        stopped.setattr(Storage, "extend", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-        with pytest.raises(Interrupted, match="The same command continues"):
-            execute_study(study, console=quiet(), workers=1)
-    record = read_json(out / "study.json")
-    assert (record["status"], [*record["throws"]]) == ("interrupted", ["speed 2", "speed 4"])
-    with open_existing(Growing, out) as opened:
-        assert all(j.state == "complete" for j in opened.state().jobs) and opened.state().finished is None
-    record = execute_study(study, console=quiet(), workers=1)
-    assert (record["status"], [*record["throws"]][2:]) == ("finished", ["speed 8", "speed 16"])
+    study = toy(Path("nowhere"))
+    done = job(0, "complete", finished="2026-01-01T00:10:00+00:00")
+    jobs = [done, job(1, "running"), job(2, "running"), job(3, "waiting")]
+    state = StudyState(name="toy", status="running", created="", jobs=jobs, storage="", attributes={})
+    assert time_left(study, state) == "; about 15 min left with 2 workers"
+    assert time_left(study, dataclasses.replace(state, jobs=jobs[1:])) == "", "nothing says how long a job takes"
+    assert time_left(study, dataclasses.replace(state, jobs=[done])) == ""
 
 
 def test_a_preparation_that_failed_leaves_the_folder_free(tmp_path, monkeypatch):

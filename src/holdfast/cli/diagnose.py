@@ -47,7 +47,7 @@ examples
   holdfast diagnose --base meta-llama/Llama-2-7b-hf \\
       --tuned run/checkpoint-100 run/checkpoint-200 --corpus web.jsonl.gz \\
       --tokens 5000000 --suite forgetting_stages
-  holdfast diagnose --base Qwen/Qwen2.5-0.5B --train chats.jsonl --epochs 10 \\
+  holdfast diagnose --base Qwen/Qwen2.5-0.5B --train chats.jsonl \\
       --corpus web/ --suite forgetting_stages
 """
 
@@ -69,9 +69,6 @@ WORKER, STATUS, REPORT = study_commands.step_commands(PROG)
 STUDY = study_commands.StudyCommand(
     command=COMMAND,
     steps=(WORKER, STATUS, REPORT),
-    config="holdfast.studies.stages.plan:stages_config",
-    execute="holdfast.studies.stages.study:run_stages",
-    show="holdfast.reports.stages_report:print_stages",
     kind="holdfast.studies.stages.study:StagesStudy",
 )
 run = STUDY.run

@@ -17,7 +17,7 @@ from holdfast.config.command_line import Command, find_option
 from holdfast.config.declare import Meta, Setting, part_of, settings_of
 from holdfast.config.decode import Given, as_mistake, decode
 from holdfast.config.help import Section
-from holdfast.config.schema import json_schema, object_schema, setting_schema
+from holdfast.config.schema import json_schema, setting_schema
 from holdfast.config.values import Mistake
 from holdfast.config.yaml_file import read_yaml
 from holdfast.errors import ConfigError
@@ -35,10 +35,8 @@ MERGE_YAML = """\
 merge.yaml
   method: ties
   base: base
-  models:
-    # or plain names, and weights: [0.6, 0.4] beside them
-    - {model: math, weight: 0.6}
-    - {model: code, weight: 0.4}
+  models: [math, code]
+  weights: [0.6, 0.4]
   density: 0.3
   dtype: bfloat16
   output_dir: both
@@ -79,22 +77,6 @@ example
 """
 
 
-@dataclass(frozen=True, kw_only=True)
-class ModelEntry:
-    """One entry of `models` in a YAML that has its weight beside it."""
-
-    model: str
-    """Folder, adapter or hub id."""
-    weight: float | None = None
-    """Its weight (1 where others have one)."""
-
-
-def models_schema() -> dict[str, Any]:
-    """JSON Schema of `models`: names, or names with weights."""
-    entry = {"anyOf": [{"type": "string"}, object_schema(settings_of(ModelEntry))]}
-    return {"anyOf": [{"type": "array", "items": entry, "minItems": 1}, {"type": "string"}]}
-
-
 def method_schema() -> dict[str, Any]:
     """JSON Schema of `method`: the names here, and references to own code."""
     return {"anyOf": [{"enum": [*METHODS, *ALIASES]}, {"type": "string"}]}
@@ -102,7 +84,7 @@ def method_schema() -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class _Merge:
-    models: Annotated[tuple[str, ...], Meta(positional=True, least=1, metavar="MODEL ...", json_schema=models_schema)]
+    models: Annotated[tuple[str, ...], Meta(positional=True, least=1, metavar="MODEL ...")]
     """Checkpoint folders, adapters (or BASE+ADAPTER) or hub ids, in the order of the weights."""
     method: Annotated[str, Meta(json_schema=method_schema)] = "linear"
     """One of the methods, or a class of your own, as my_method.py:Name."""
@@ -258,27 +240,10 @@ def _parameter_names(cls: type[MergeMethod]) -> list[str]:
 
 
 def _adapt(file: Given, *, notes: list[str]) -> None:
-    """A request written for mergekit becomes one of holdfast's; weights beside the models become `weights`."""
+    """A request written for mergekit becomes one of holdfast's."""
     if is_mergekit(file.values):
         file.values, mistakes = translate(file.values, notes)
         file.mistakes += mistakes
-        return
-    entries = file.values.get("models")
-    if not isinstance(entries, list) or not any(isinstance(entry, Mapping) for entry in entries):
-        return
-    models: list[ModelEntry] = []
-    for number, entry in enumerate(entries):
-        model, mistakes = decode(ModelEntry, entry if isinstance(entry, Mapping) else {"model": entry})
-        file.mistakes += [dataclasses.replace(m, path=("models", number, *m.path)) for m in mistakes]
-        if model is not None:
-            models.append(model)
-    file.values["models"] = [model.model for model in models]
-    if all(model.weight is None for model in models):
-        return
-    if "weights" in file.values:
-        text = "given beside the models and with them; keep one of the two."
-        file.mistakes.append(Mistake(path=("weights",), text=text))
-    file.values["weights"] = [1.0 if model.weight is None else model.weight for model in models]
 
 
 def merge_schema() -> dict[str, Any]:

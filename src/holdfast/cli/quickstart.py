@@ -78,10 +78,9 @@ def run(argv: list[str]) -> int:
     """Runs the command; see `holdfast quickstart --help`."""
     request: QuickstartRequest = COMMAND.read(argv)
 
-    from holdfast.cli.sweep import print_outcome
     from holdfast.studies.engine.study import refuse_foreign
     from holdfast.studies.sweep.session import SweepStudy, run_study
-    from holdfast.studies.sweep.study import study_config
+    from holdfast.studies.sweep.study import StudyConfig
     from holdfast.support.leftovers import NewFolder
 
     began = time.monotonic()
@@ -92,14 +91,14 @@ def run(argv: list[str]) -> int:
         names = prepare(folder / "data", real=request.real, console=console)
         values = sweep_of(names, real=request.real, quick=request.quick)
         workers = request.workers or (1 if request.real else min(2, cores()))
-        config = study_config({**values, "seeds": [request.seed], "output_dir": str(folder), "workers": workers})
+        config = StudyConfig.read({**values, "seeds": [request.seed], "output_dir": str(folder), "workers": workers})
     subject = "Python source."
     if request.real:
         time_needed = f"Up to {REAL_MINUTES} minutes on two cores; Ctrl-C and the same command continue it."
         subject = f"answers about Python. {time_needed}"
     say(console, f"2. It is fine-tuned on {subject}")
     record = run_study(config, console=console)
-    print_outcome(record, folder, console, all_rules=False)
+    SweepStudy(config).show(record, console)
     seconds = time.monotonic() - began
     say(console, lines("", f"Done in {seconds:.0f} s."))
     console.print(f"\n[bold]On your own model[/bold]\n{NEXT_STEPS}", highlight=False, soft_wrap=not console.is_terminal)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
+from holdfast.cli import study_commands
 from holdfast.cli.console import stdout_console
 from holdfast.config.command_line import Command
 from holdfast.config.declare import Meta
@@ -50,29 +51,21 @@ COMMAND = Command(
 )
 
 
-RECORDS = {
-    "evaluate.json": "evaluate",
-    "probe.json": "probe",
-    "study.json": "sweep",
-    "sequence.json": "sequence",
-    "stages.json": "diagnose",
-    "ladder.json": "study",
-    "overtraining.json": "study",
-    "update.json": "update",
-}
-"""The record in a folder, and the command that shows it."""
+STUDY_RECORDS = ("study.json", "sequence.json", "stages.json", "ladder.json", "overtraining.json")
+"""The record in a study's folder."""
+RECORDS = {"evaluate.json": "evaluate", "probe.json": "probe", "update.json": "update"}
+"""The record in another folder, and the command whose `report` shows it."""
 
 
 def run(argv: list[str]) -> int:
     """Runs the command; see `holdfast report --help`."""
     path = COMMAND.read(argv).folder
+    if any((path / record).is_file() for record in STUDY_RECORDS):
+        study_commands.report(study_commands.ExistingStudy(folder=path))
+        return 0
     for record, name in RECORDS.items():
         if (path / record).is_file():
-            command = importlib.import_module(f"holdfast.cli.{name}")
-            if hasattr(command, "report"):
-                command.report(path)
-            else:
-                command.run(["report", str(path)])
+            importlib.import_module(f"holdfast.cli.{name}").report(path)
             return 0
     folder = find_run(path)
 

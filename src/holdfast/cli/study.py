@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
 from holdfast.cli import study_commands
-from holdfast.config.command_line import Command, read_step
+from holdfast.config.command_line import Command, find_option, read_step
 from holdfast.config.help import Section, help_topic
 from holdfast.errors import ConfigError
 from holdfast.papers.ladder.settings import LadderSettings
@@ -132,11 +131,12 @@ study.yaml
 
 
 WORKER, STATUS, REPORT = study_commands.step_commands(PROG)
+STEPS = (WORKER, STATUS, REPORT)
 
 
-def study_command(request: type[Any], description: str, file: str, **names: Any) -> study_commands.StudyCommand:
-    """One kind of study: its settings, the text of `holdfast study run FILE --help`, an example of its file, and what
-    `StudyCommand` names."""
+def study_command(request: type[Any], description: str, file: str, kind: str) -> study_commands.StudyCommand:
+    """One kind of study: its settings, the text of `holdfast study run FILE --help`, an example of its file, and its
+    class."""
     command = Command(
         name=f"{PROG} run",
         request=request,
@@ -145,7 +145,7 @@ def study_command(request: type[Any], description: str, file: str, **names: Any)
         usage="FILE [options]",
         more=(study_commands.dry_run("jobs"),),
     )
-    return study_commands.StudyCommand(command=command, steps=(WORKER, STATUS, REPORT), file_needed=True, **names)
+    return study_commands.StudyCommand(command=command, steps=STEPS, kind=kind, file_needed=True)
 
 
 STUDIES: dict[str, study_commands.StudyCommand] = {
@@ -153,63 +153,38 @@ STUDIES: dict[str, study_commands.StudyCommand] = {
         LadderSettings,
         LADDER_TEXT,
         LADDER_FILE,
-        config="holdfast.papers.ladder.plan:ladder_config",
-        execute="holdfast.papers.ladder.study:run_ladder",
-        show="holdfast.papers.ladder.page:print_ladder",
-        kind="holdfast.papers.ladder.study:LadderStudy",
+        "holdfast.papers.ladder.study:LadderStudy",
     ),
     "overtraining": study_command(
         OvertrainingSettings,
         OVERTRAINING_TEXT,
         OVERTRAINING_FILE,
-        config="holdfast.papers.overtraining.plan:overtraining_config",
-        execute="holdfast.papers.overtraining.study:run_overtraining",
-        show="holdfast.papers.overtraining.page:print_overtraining",
-        kind="holdfast.papers.overtraining.study:OvertrainingStudy",
+        "holdfast.papers.overtraining.study:OvertrainingStudy",
     ),
     "residual": study_command(
         StudySettings,
         RESIDUAL_TEXT,
         RESIDUAL_FILE,
-        config="holdfast.papers.residual.plan:study_config",
-        execute="holdfast.papers.residual.study:run_residual_study",
-        show="holdfast.papers.residual.page:print_study",
-        kind="holdfast.papers.residual.study:ResidualStudy",
+        "holdfast.papers.residual.study:ResidualStudy",
     ),
 }
 MARKS: dict[str, str] = {"sizes": "ladder", "ladder": "overtraining", "families": "residual", "starts": "residual"}
 """A key of a file: the study that it is of. A study of the residual in a small world names no families."""
-RECORDS: dict[str, str] = {"ladder.json": "ladder", "overtraining.json": "overtraining", "update.json": "residual"}
-"""The record in a study's folder: the study that wrote it."""
 
 
 def run(argv: list[str]) -> int:
     """Runs the command; see `holdfast study --help`."""
     step, words = read_step(argv, ("run", *study_commands.STEPS), command=PROG, text=HELP)
-    rest: list[str] = []
-    for word in words:
-        rest += split_option(word)
     if step != "run":
-        return STUDIES[kind_of_words(rest)].run_step(step, rest)
-    if rest and not rest[0].startswith("-"):
-        rest = ["--config", *rest]
-    file = option_value(rest, "--config")
-    if file is None and help_topic(rest) is not None:
+        return study_commands.run_step(STEPS, step, words)
+    if words and not words[0].startswith("-"):
+        words = ["--config", *words]
+    file = find_option(words, "config")
+    if file is None and help_topic(words) is not None:
         read_step(["--help"], (), command=PROG, text=HELP)
     if file is None:
         raise ConfigError(f"FILE is missing: expected a study, as in '{PROG} run study.yaml'.")
-    return STUDIES[kind_of_file(Path(file))].run(rest)
-
-
-def split_option(word: str) -> list[str]:
-    """`--option=value` as two words, any other word as it is."""
-    name, equals, value = word.partition("=")
-    return [name, value] if equals and name.startswith("--") else [word]
-
-
-def option_value(words: list[str], name: str) -> str | None:
-    """The word behind an option; None where there is none."""
-    return words[words.index(name) + 1] if name in words[:-1] else None
+    return STUDIES[kind_of_file(Path(file))].run(words)
 
 
 def kind_of_file(path: Path) -> str:
@@ -231,29 +206,3 @@ def kind_of_file(path: Path) -> str:
         "diagnose.",
         source=str(path),
     )
-
-
-def kind_of_words(words: list[str]) -> str:
-    """Which study `worker`, `status` and `report` are about: that of the folder among their words, else the one that
-    the storage names.
-
-    Raises:
-        ConfigError: neither says it.
-    """
-    for word in words:
-        for record, kind in RECORDS.items():
-            if (Path(word) / record).is_file():
-                return kind
-    if "--help" in words or "-h" in words:
-        return "ladder"  # all have the same options
-    storage = option_value(words, "--storage") or os.environ.get("HOLDFAST_STORAGE")
-    if storage is None:
-        folder = next((word for word in words if not word.startswith("-")), "")
-        raise ConfigError(f"expected the folder of a study, with one of {', '.join(RECORDS)} in it, got '{folder}'.")
-    from holdfast.studies.engine.session import recorded_kind
-
-    recorded = recorded_kind(storage, option_value(words, "--study"))
-    for kind, study in STUDIES.items():
-        if study.kind == recorded:
-            return kind
-    raise ConfigError(f"expected a study of {', '.join(STUDIES)} in the storage, got {recorded}.")

@@ -16,6 +16,7 @@ from holdfast.cli.console import print_json, stdout_console, write
 from holdfast.config.command_line import Command
 from holdfast.config.declare import Meta, Setting
 from holdfast.config.values import Mistake
+from holdfast.errors import ConfigError, did_you_mean
 from holdfast.support.environment import without_compiler
 
 if TYPE_CHECKING:
@@ -26,32 +27,14 @@ STEPS = ("worker", "status", "report")
 
 
 @dataclass(frozen=True, kw_only=True)
-class StorageOptions:
-    """Where the state of a study is kept."""
-
+class _StorageOption:
     storage: Annotated[str | None, Meta(metavar="URL")] = None
     """Database of the study: sqlite:///FILE, postgresql://user@host/database ($HOLDFAST_STORAGE)."""
-    grace: Annotated[float, Meta(gt=0, finite=False, metavar="SECONDS")] = 60.0
-    """Time without a sign of life after which a worker counts as dead."""
 
     @property
     def address(self) -> str | None:
         """The storage's address from the option, or from the environment."""
         return self.storage or os.environ.get("HOLDFAST_STORAGE")
-
-
-@dataclass(frozen=True, kw_only=True)
-class KindOption:
-    """For studies that are not the command's own."""
-
-    kind: Annotated[str | None, Meta(metavar="FILE.py:CLASS")] = None
-    """Class of a study of your own."""
-
-    def study_class(self, default: str) -> Any:
-        """The class that `--kind` names, else the command's (`module:Class`)."""
-        from holdfast.studies.engine.session import kind_named
-
-        return kind_named(self.kind) if self.kind else pkgutil.resolve_name(default)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +46,7 @@ class _StudyName:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExistingStudy(StorageOptions, _StudyName):
+class ExistingStudy(_StorageOption, _StudyName):
     """`PROG report`, and what every command on an existing study takes."""
 
     def problems(self) -> list[str]:
@@ -74,22 +57,22 @@ class ExistingStudy(StorageOptions, _StudyName):
             "expected the folder of a study, as in 'holdfast sweep status runs/my-study', or --storage and --study."
         ]
 
-    def opened(self, kind: Any) -> contextlib.AbstractContextManager[Opened]:
-        """The study that the options name, a study of the class `kind`.
+    def opened(self) -> contextlib.AbstractContextManager[Opened]:
+        """The study that the options name.
 
         Raises:
             ConfigError, RunFolderError: it is not there.
         """
         from holdfast.studies.engine.session import open_existing
 
-        return open_existing(kind, self.folder, storage=self.storage, name=self.study)
+        return open_existing(self.folder, storage=self.storage, name=self.study)
 
     def adjust(self, opened: Opened) -> None:
         """Changes what `PROG report` shows of a study, where options say so."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class StatusRequest(KindOption, ExistingStudy):
+class StatusRequest(ExistingStudy):
     """`PROG status`."""
 
     watch: bool = False
@@ -107,8 +90,11 @@ class _WorkerPlace:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WorkerRequest(StorageOptions, KindOption, _WorkerPlace):
+class WorkerRequest(_StorageOption, _WorkerPlace):
     """`PROG worker`."""
+
+    grace: Annotated[float, Meta(gt=0, finite=False, metavar="SECONDS")] = 60.0
+    """Time without a sign of life after which another worker counts as dead."""
 
     def problems(self) -> list[str]:
         """No storage, or a folder that is to hold one and is not there."""
@@ -179,20 +165,13 @@ def dry_run(jobs: str) -> Setting:
 
 @dataclass(frozen=True, kw_only=True)
 class StudyCommand:
-    """A study at the command line: from options and a file, or an existing one. What it needs is named as
-    `module:name` and imported once it is used."""
+    """A study at the command line: from options and a file, or an existing one."""
 
     command: Command[Any]
     """With a switch `dry_run`."""
     steps: Steps
-    config: str
-    """`config(given)`: the study's settings."""
-    execute: str
-    """`execute(config, console=..., workers=...)`: its record."""
-    show: str
-    """`show(record, folder, console)`."""
     kind: str
-    """Class of the study."""
+    """Class of the study, as `module:name`; imported once it is used."""
     file_needed: bool = False
     """Whether options alone cannot say what is asked."""
     only_queues: bool = False
@@ -200,62 +179,60 @@ class StudyCommand:
 
     def run(self, argv: list[str]) -> int:
         """Runs the command, or one of `STEPS`."""
-        if argv[:1] and argv[0] in STEPS:
-            return self.run_step(argv[0], argv[1:])
+        name = self.command.name
+        if argv and not argv[0].startswith("-"):
+            if argv[0] in STEPS:
+                return run_step(self.steps, argv[0], argv[1:])
+            hint = did_you_mean(argv[0], STEPS) or f" For a study's file write '--config {argv[0]}'."
+            raise ConfigError(f"unknown '{name} {argv[0]}'.{hint}")
         request = self.command.given(argv)
         if request.file is None and self.file_needed:
-            text = f"--config is missing: expected a study, as in '{self.command.name} --config study.yaml'."
+            text = f"--config is missing: expected a study, as in '{name} --config study.yaml'."
             request.check([Mistake(path=(), text=text)])
         dry = self.command.take_switch(request, "dry_run")
-        if request.file is not None:
-            request.values = {"name": Path(request.file).stem, **request.values}
+        implied = {"name": Path(request.file or "").stem, "storage": os.environ.get("HOLDFAST_STORAGE")}
+        for setting in self.command.settings:
+            if implied.get(setting.name):
+                request.values.setdefault(setting.name, implied[setting.name])
+        study_class = pkgutil.resolve_name(self.kind)
         with without_compiler() if dry or self.only_queues else contextlib.nullcontext():
-            config = pkgutil.resolve_name(self.config)(request)
+            study = study_class(study_class.config_class.read(request))
         if dry:
-            list_jobs(config)
+            print_plan(study)
             return 0
+        from holdfast.studies.engine.session import execute_study
+
         console = stdout_console()
-        record = pkgutil.resolve_name(self.execute)(config, console=console, workers=config.workers)
-        pkgutil.resolve_name(self.show)(record, config.output_dir, console)
+        study.show(execute_study(study, console=console), console)
         return 0
 
-    def run_step(self, step: str, argv: list[str]) -> int:
-        """Runs one of `STEPS` with the words that follow it."""
-        worker, status, report = self.steps
-        if step == "worker":
-            work(worker.read(argv), self.kind)
-        elif step == "status":
-            print_status(status.read(argv), self.kind)
-        else:
-            self.report(report.read(argv))
-        return 0
 
-    def report(self, request: ExistingStudy) -> None:
-        """Writes record and page of a study anew, and prints them."""
-        from holdfast.studies.engine.session import finish
-
-        with request.opened(pkgutil.resolve_name(self.kind)) as opened:
-            request.adjust(opened)
-            folder = Path(opened.study.settings.output_dir)
-            pkgutil.resolve_name(self.show)(finish(opened), folder, stdout_console())
-
-
-def list_jobs(config: Any) -> None:
+def print_plan(study: Any) -> None:
     """What `--dry_run` prints of a study whose settings are sound."""
+    config = study.settings
     base = getattr(config, "base", None)
     if base is not None and not config.resolved.get("toy"):
         check_on_hub(base)
-    for number, job in enumerate(config.jobs(), 1):
-        write(f"{number:>3}. {job.attributes['label']}")
-    write(f"Folder: {config.output_dir}")
+    write(*study.dry_run(), f"Folder: {config.output_dir}")
 
 
-def work(request: WorkerRequest, kind: str) -> None:
-    """Joins a study until no job is left; `kind` is the study's class, where `--kind` names no other."""
+def run_step(steps: Steps, step: str, argv: list[str]) -> int:
+    """Runs one of `STEPS` on an existing study, whose class its storage names, with the words that follow it."""
+    worker, status, again = steps
+    if step == "worker":
+        work(worker.read(argv))
+    elif step == "status":
+        print_status(status.read(argv))
+    else:
+        report(again.read(argv))
+    return 0
+
+
+def work(request: WorkerRequest) -> None:
+    """Joins a study until no job is left."""
     from holdfast.studies.engine.session import run_worker
 
     run_worker(
-        request.study_class(kind),
         storage=request.address,
         name=request.study,
         output_dir=request.output_dir,
@@ -264,26 +241,40 @@ def work(request: WorkerRequest, kind: str) -> None:
     )
 
 
-def print_status(request: StatusRequest, kind: str) -> None:
+def report(request: ExistingStudy) -> None:
+    """Writes record and page of a study anew, and prints them."""
+    from holdfast.studies.engine.session import finish
+
+    with request.opened() as opened:
+        request.adjust(opened)
+        record = finish(opened)
+        opened.study.show(record, stdout_console())
+
+
+def print_status(request: StatusRequest) -> None:
     """Prints how far a study is; with `--watch`, until it has ended."""
-    with request.opened(request.study_class(kind)) as opened:
+    from holdfast.studies.engine.progress import status_table
+
+    with request.opened() as opened:
         console = stdout_console()
         if request.json:
             print_json(opened.record())
         elif request.watch and console.is_terminal:
             watch(opened, console)
         else:
-            opened.study.print_status(opened.state(), console)
+            console.print(status_table(opened.study, opened.state()))
 
 
 def watch(opened: Opened, console: Any) -> None:
     """Shows a study until it has ended."""
     from rich.live import Live
 
+    from holdfast.studies.engine.progress import status_table
+
     with Live(console=console, refresh_per_second=1, screen=False) as live:
         while True:
             state = opened.state()
-            live.update(opened.study.status(state))
+            live.update(status_table(opened.study, state))
             if state.status in ("finished", "failed"):
                 return
             time.sleep(WATCH_SECONDS)

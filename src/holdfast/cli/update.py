@@ -4,17 +4,12 @@ measure, report."""
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from holdfast.cli.console import stdout_console, write
+from holdfast.cli import study_commands
+from holdfast.cli.console import stdout_console
 from holdfast.config.command_line import Command
-from holdfast.config.declare import Meta, Setting
-from holdfast.config.decode import Given
 from holdfast.config.help import Section
 from holdfast.studies.update.settings import UpdateSettings
-
-if TYPE_CHECKING:
-    from holdfast.studies.update.plan import UpdateConfig
 
 DESCRIPTION = """\
 Keeps an instruct model current without instruction data. To train it on new text ruins how it follows instructions; so
@@ -43,8 +38,7 @@ update.yaml (every key is an option too)
   continued_instruct: true
   # and bring it back by on-policy distillation, as the residual's rival
   restore: {prompts: prompts.jsonl}
-  # try several; 1 is kept unless another is better with its whole interval
-  scales: [0.5, 0.75, 1, 1.25]
+  scale: 1                              # of the residual
   output_dir: runs/update
 """
 OUTPUT = """\
@@ -59,19 +53,12 @@ examples
   holdfast update --base BASE --instruct INSTRUCT --corpus news/ --dry_run
   holdfast update --base BASE --instruct INSTRUCT --corpus news/ \\
       --after 2024-01-01 --tokens 100M \\
-      --train learning_rate=1e-5 use_peft=true \\
+      --train '{learning_rate: 1e-5, use_peft: true}' \\
       --evaluation instruction_residual
   holdfast update --config update.yaml
 """
 
 
-DRY_RUN = Setting(
-    name="dry_run",
-    types=(bool,),
-    default=False,
-    help="Checks models, corpus files and tasks, and prints what would be done.",
-    meta=Meta(yaml=False),
-)
 COMMAND = Command(
     name="holdfast update",
     request=UpdateSettings,
@@ -82,46 +69,13 @@ COMMAND = Command(
         Section(name="yaml", summary="update.yaml, by an example", text=UPDATE),
     ),
     usage="--base MODEL --instruct MODEL --corpus PATH... [options]",
-    more=(DRY_RUN,),
+    more=(study_commands.dry_run("models"),),
 )
-
-
-def run(argv: list[str]) -> int:
-    """Runs the command; see `holdfast update --help`."""
-    request = COMMAND.given(argv)
-    dry_run = COMMAND.take_switch(request, "dry_run")
-    config = read_config(request)
-    if dry_run:
-        from holdfast.studies.update.plan_text import plan_text
-
-        write(*plan_text(config))
-        return 0
-    from holdfast.reports.update_report import print_update
-    from holdfast.studies.update.study import update
-
-    console = stdout_console()
-    print_update(update(config, console=console), config.output_dir, console)
-    return 0
-
-
-def read_config(given: Given) -> UpdateConfig:
-    """The configuration of a request.
-
-    Raises:
-        ConfigError: with every mistake at once.
-    """
-    from holdfast.studies.update.plan import update_config
-
-    words = given.values.get("train")
-    if "train" in given.from_line and words:
-        merged: dict[str, Any] = {}
-        for word in words:
-            if isinstance(word, dict):
-                merged |= word
-        given.values["train"] = merged if all(isinstance(word, dict) for word in words) else words[0]
-    if "evaluation" in given.from_line:
-        given.values["evaluation"] = {"suites": given.values["evaluation"]}
-    return update_config(given)
+WORKER, STATUS, REPORT = study_commands.step_commands("holdfast update")
+STUDY = study_commands.StudyCommand(
+    command=COMMAND, steps=(WORKER, STATUS, REPORT), kind="holdfast.studies.update.study:UpdateStudy"
+)
+run = STUDY.run
 
 
 def report(folder: Path) -> None:
@@ -132,9 +86,7 @@ def report(folder: Path) -> None:
 
     record = read_update(folder)
     if record.kind == "study":
-        from holdfast.cli import study
-
-        study.run(["report", str(folder)])
+        study_commands.report(study_commands.ExistingStudy(folder=folder))
     else:
         write_update_report(folder, record)
         print_update(record, folder, stdout_console())

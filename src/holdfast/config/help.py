@@ -227,7 +227,9 @@ def explained(setting: Setting, *, short: bool = False) -> str:
 
 def shows_default(setting: Setting) -> bool:
     """Whether the default says something: not for what has none, for switches, or for what is empty."""
-    return not setting.required and setting.types != (bool,) and setting.default not in (None, "", (), [], {})
+    if setting.required or setting.types == (bool,) or dataclasses.is_dataclass(setting.default):
+        return False
+    return setting.default not in (None, "", (), [], {})
 
 
 def default_text(default: Any) -> str:

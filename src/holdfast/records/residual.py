@@ -55,8 +55,6 @@ class StudiedModel:
     """Whether it was tuned on the instruct model's conversations after it was continued (the paper's setting S2)."""
     distilled: bool = False
     """Whether it was held to the instruct model on its own answers after it was continued."""
-    self_distilled: bool = False
-    """Whether it was held to itself with the conversations' answers in the prompt after it was continued (SDFT)."""
     seed: int = 0
     """Of training; of a small world's models that of the world, which decides people, texts and weights."""
     width: int = 0
@@ -85,11 +83,9 @@ class StudiedModel:
 
     @property
     def restored(self) -> str:
-        """What brought instruction following back: "residual", "tuning", "distillation", "self-distillation" or ""."""
+        """What brought instruction following back: "residual", "tuning", "distillation" or ""."""
         if self.residual is not None:
             return "residual"
-        if self.self_distilled:
-            return "self-distillation"
         return "tuning" if self.tuned else "distillation" if self.distilled else ""
 
     @property
@@ -130,19 +126,6 @@ class ModelPair:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ScaleChoice:
-    """How the scale of the residual was chosen, where that was asked for."""
-
-    candidates: list[dict[str, Any]]
-    """`{"scale", "score", "interval", "against_one"}` a candidate: the mean gain over the base on the choosing entries,
-    and its difference to scale 1 with its interval."""
-    chosen: float
-    entries: list[str]
-    """What was looked at, as "suite/name"."""
-    reason: str
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class ResidualRecord(BaseRecord):
     """update.json."""
 
@@ -156,7 +139,6 @@ class ResidualRecord(BaseRecord):
     models: list[StudiedModel] = dataclasses.field(default_factory=list)
     """In the order of the report."""
     pairs: list[ModelPair] = dataclasses.field(default_factory=list)
-    scale: ScaleChoice | None = None
     corpus: dict[str, Any] = dataclasses.field(default_factory=dict)
     """`{"documents", "tokens", "held_out", "first_date", "last_date", "skipped": {reason: count}, "windows", "wasted":
     share of them, ...}`."""

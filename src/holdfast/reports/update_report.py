@@ -17,12 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from holdfast.records.comparison import (
-    Comparison,
-)
 from holdfast.records.evaluation import Evaluation, EvaluationFolder, Metric
-from holdfast.records.figure import Figure
-from holdfast.records.measure import Measure, number
+from holdfast.records.measure import number
 from holdfast.records.metrics import called, is_share, readings
 from holdfast.records.residual import BASE, INSTRUCT, ModelPair, ResidualRecord, StudiedModel
 from holdfast.records.run import LayerDistance
@@ -53,11 +49,10 @@ from holdfast.reports.format import (
     metric_texts,
     moved,
     plural,
-    significant,
 )
 from holdfast.reports.html import write_page
 from holdfast.reports.measured import Measured, names_of
-from holdfast.reports.study_page import grid, state_chip, study_page
+from holdfast.reports.study_page import state_chip, study_page
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -66,8 +61,6 @@ REPORT_FILE = "report.html"
 MOST_PAIRS = 2
 """With the result, in a terminal: against the instruct model and, if it was made, against the continued one. All are on
 the page."""
-CHOICE = ("average", "scale_choice")
-"""The average that scales are chosen by: it is shown with the choice."""
 
 
 # ------------------------------------------------------------------------------------------------------------- measures
@@ -136,8 +129,7 @@ class Results:
         entries: dict[tuple[str, str], list[Evaluation]] = {}
         for measured in self.measured.values():
             for key, evaluation in measured.evaluations.items():
-                if key != CHOICE:
-                    entries.setdefault(key, []).append(evaluation)
+                entries.setdefault(key, []).append(evaluation)
         keys = sorted(entries, key=lambda key: (entries[key][0].kind == "average", group_rank(key[0])))
         rows = []
         for key, title in zip(keys, names_of(keys), strict=True):
@@ -185,11 +177,6 @@ class Results:
         return [pair for pair in self.record.pairs if pair.after == self.record.result and pair.comparisons]
 
 
-def comparisons_of(pair: ModelPair) -> list[Comparison]:
-    """Without the average that scales are chosen by."""
-    return [c for c in pair.comparisons if (c.suite, c.name) != CHOICE]
-
-
 def lower(of: Metric | ResultRow) -> str:
     """What is put behind a unit where less is better."""
     return "" if of.higher_is_better else ", lower is better"
@@ -225,10 +212,10 @@ def write_update_report(folder: str | os.PathLike[str], record: ResidualRecord) 
 def update_page(record: ResidualRecord, folder: Path) -> b.Page:
     """The page; see `write_update_report`."""
     r = Results(folder, record)
-    sections = [_pairs(r), Section("What was measured", _measures(r), anchor="measured"), _scale(r)]
+    sections = [_pairs(r), Section("What was measured", _measures(r), anchor="measured")]
     tiles = token_tile(r)
     for pair in r.of_result()[:1]:
-        suites = by_suite(primary_of(ordered(comparisons_of(pair))))
+        suites = by_suite(primary_of(ordered(pair.comparisons)))
         tiles = [*map(suite_tile, suites.values()), *tiles]
     return whole_page(r, "update", summary(r), tiles, sections)
 
@@ -279,10 +266,8 @@ def print_results(r: Results, answer: str, console: Console | None = None) -> No
             blocks.append(Paragraph(f"{r.label(model.name)}: {state}", "bad"))
     for pair in r.of_result()[:MOST_PAIRS]:
         blocks += [Paragraph(pair.question, "strong"), Paragraph(f"  {pair_title(pair, r)}", "note")]
-        blocks += brief_tables(primary_of(ordered(comparisons_of(pair))))
+        blocks += brief_tables(primary_of(ordered(pair.comparisons)))
     facts = [("New text", corpus_text(r))] if record.corpus else []
-    if record.scale is not None:
-        facts.append(("Scale", f"{record.scale.chosen:g}: {record.scale.reason}"))
     for model in r.models:
         if model.name == record.result and model.state == "complete":
             facts.append(("Result", str(r.folder / model.path)))
@@ -298,7 +283,7 @@ def summary(r: Results) -> str:
     """The answer in a few sentences: what was gained and what was kept."""
     sentences = []
     for pair in r.of_result()[:MOST_PAIRS]:
-        sentences.append(f"Against {r.label(pair.before)}: {headline(comparisons_of(pair))}")
+        sentences.append(f"Against {r.label(pair.before)}: {headline(pair.comparisons)}")
     return " ".join(sentences) or no_answer(r, "update")
 
 
@@ -348,8 +333,8 @@ def _pairs(r: Results) -> Section | None:
     for pair in r.record.pairs:
         if not pair.comparisons:
             continue
-        rows = ordered(comparisons_of(pair))
-        blocks += [b.Heading(pair.question or pair_title(pair, r)), Paragraph(headline(comparisons_of(pair)))]
+        rows = ordered(pair.comparisons)
+        blocks += [b.Heading(pair.question or pair_title(pair, r)), Paragraph(headline(pair.comparisons))]
         blocks += [*b.side_by_side(gains(primary_of(rows))), Fold(f"Figures ({len(rows):,})", [measures(rows)])]
         compared += rows
     return Section("Compared pairs", [*blocks, difference_note(compared)], anchor="pairs") if blocks else None
@@ -386,31 +371,6 @@ def _measures(r: Results) -> list[b.Block]:
 def unfinished_chip(state: str) -> Text:
     """What keeps a model's figures from being there."""
     return state_chip(state) if state != "complete" else None
-
-
-def _scale(r: Results) -> Section | None:
-    """The gain over the base by scale of the residual, and what was chosen."""
-    choice = r.record.scale
-    if choice is None:
-        return None
-    rows = []
-    for candidate in sorted(choice.candidates, key=lambda candidate: float(candidate["scale"])):
-        if candidate["score"] is None:
-            continue
-        scale, against = candidate["scale"], candidate["against_one"]
-        row = {"Scale": f"{significant(scale)} (chosen)" if scale == choice.chosen else significant(scale)}
-        row["Mean gain"] = b.figure(*_gain_texts(candidate["score"], candidate["interval"]))
-        row["Against scale 1"] = " ".join(_gain_texts(against["gain"], against["interval"])) if against else ""
-        rows.append(row)
-    entries = ", ".join(choice.entries) or "not recorded"
-    text = f"Chosen by: {entries}. The chosen scale looks a little better on these than it is, because they chose it."
-    intro = f"Scale {significant(float(choice.chosen))} was chosen: {choice.reason.removesuffix('.')}."
-    table = grid(rows, {title: title for title in ("Scale", "Mean gain", "Against scale 1")})
-    return Section("Scale of the residual", [table, Paragraph(text, "note")], intro=intro, anchor="scale")
-
-
-def _gain_texts(gain: float, interval: tuple[float, float] | None) -> tuple[str, str]:
-    return Measure().texts(Figure(value=gain, over_samples=interval), sign=True)
 
 
 # --------------------------------------------------------------------------------------------------------------- models

@@ -24,9 +24,7 @@ from claim_studies import (
 )
 from holdfast.papers.claims.rules import FAILS, HOLDS, UNKNOWN
 from holdfast.papers.label_annealing.claims import RECIPES, STATEMENTS, check_claims
-from holdfast.records.study import Objective
-from holdfast.statistics.shares import shares
-from holdfast.studies.sweep.curves import (
+from holdfast.papers.label_annealing.curves import (
     ANNEALING,
     FLEXIBLE,
     STRICT,
@@ -36,6 +34,8 @@ from holdfast.studies.sweep.curves import (
     paper_choice,
     share_of_direct,
 )
+from holdfast.records.study import Objective
+from holdfast.statistics.shares import shares
 
 NUMBERS = {
     recipe: [s.number for s in STATEMENTS if s.recipe == recipe]

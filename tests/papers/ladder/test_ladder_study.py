@@ -14,10 +14,11 @@ from rich.console import Console
 from safetensors.torch import load_file
 
 from holdfast.errors import ConfigError, HoldfastError
-from holdfast.papers.ladder.plan import ladder_config
+from holdfast.papers.ladder.plan import LadderConfig
 from holdfast.papers.ladder.record import read_ladder
-from holdfast.papers.ladder.study import run_ladder
+from holdfast.papers.ladder.study import LadderStudy
 from holdfast.records.run import RunFolder
+from holdfast.studies.engine.session import execute_study
 
 WORDS = "the model reads one window after the other and learns what comes next in each of them"
 
@@ -50,7 +51,7 @@ def quiet() -> Console:
 
 
 def test_every_budget_is_a_run_and_the_shortest_is_begun_first(asked: dict[str, Any]) -> None:
-    config = ladder_config(asked)
+    config = LadderConfig.read(asked)
     assert [job.attributes["label"] for job in config.jobs()] == [
         "tokenising the text",
         "small, 640 tokens",
@@ -71,10 +72,10 @@ def test_every_budget_is_a_run_and_the_shortest_is_begun_first(asked: dict[str, 
 
 
 def test_windows_of_a_step_are_shared_out(asked: dict[str, Any]) -> None:
-    config = ladder_config({**asked, "per_device": 2})
+    config = LadderConfig.read({**asked, "per_device": 2})
     assert config.batches(config.request.sizes["small"]) == (2, 2)
     with pytest.raises(ConfigError, match="batch_size: expected a multiple of 3 windows a device"):
-        ladder_config({**asked, "per_device": 3})
+        LadderConfig.read({**asked, "per_device": 3})
 
 
 @pytest.mark.parametrize(
@@ -97,7 +98,7 @@ def test_windows_of_a_step_are_shared_out(asked: dict[str, Any]) -> None:
 )
 def test_what_is_wrong_is_said_before_anything_runs(asked: dict[str, Any], change: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        ladder_config({**asked, **change})
+        LadderConfig.read({**asked, **change})
     assert not Path("ladder").exists()
 
 
@@ -107,19 +108,19 @@ def test_text_that_holds_what_is_measured_is_refused(asked: dict[str, Any]) -> N
     Path("held.jsonl").write_text("\n".join([*Path("held.jsonl").read_text().splitlines(), rows[7]]) + "\n")
     asked["sizes"].pop("wide")
     with pytest.raises(HoldfastError, match=r"1 of 5 documents of keep/held \(held\.jsonl\) stand in the text"):
-        run_ladder(ladder_config(asked), console=quiet(), workers=1)
+        execute_study(LadderStudy(LadderConfig.read(asked)), console=quiet(), workers=1)
     assert not list(Path("ladder").glob("small-*")), "nothing was pre-trained"
-    record = run_ladder(ladder_config({**asked, "overlap": "keep"}), console=quiet(), workers=1)
+    record = execute_study(LadderStudy(LadderConfig.read({**asked, "overlap": "keep"})), console=quiet(), workers=1)
     assert record.status == "finished" and any("1 of 5 documents of keep/held" in n for n in record.notes)
     assert "1 of 5 documents" in Path("ladder/report.html").read_text()
     with pytest.raises(ConfigError, match="overlap: was 'keep', is 'refuse'"):
-        run_ladder(ladder_config(asked), console=quiet(), workers=1)
+        execute_study(LadderStudy(LadderConfig.read(asked)), console=quiet(), workers=1)
 
 
 @pytest.mark.slow
 def test_a_whole_ladder(asked: dict[str, Any]) -> None:
-    config = ladder_config({**asked, "base_width": 16})
-    record = run_ladder(config, console=quiet(), workers=1)
+    config = LadderConfig.read({**asked, "base_width": 16})
+    record = execute_study(LadderStudy(config), console=quiet(), workers=1)
     assert record.status == "finished" and {r.state for r in record.rungs} == {"complete"}
     assert read_ladder("ladder") == record and Path("ladder/report.html").is_file()
     assert [(r.size, r.tokens, r.steps) for r in record.rungs] == [
@@ -148,7 +149,7 @@ def test_a_whole_ladder(asked: dict[str, Any]) -> None:
     assert [rung.budget for rung in rungs] == [640.0, 1280.0] and not unlike([rung.model for rung in rungs])
     # nothing is done twice
     before = {p: p.stat().st_mtime_ns for p in Path("ladder").rglob("model.safetensors")}
-    again = run_ladder(ladder_config({**asked, "base_width": 16}), console=quiet(), workers=1)
+    again = execute_study(LadderStudy(LadderConfig.read({**asked, "base_width": 16})), console=quiet(), workers=1)
     assert again.rungs == record.rungs
     assert before == {p: p.stat().st_mtime_ns for p in Path("ladder").rglob("model.safetensors")}
 
@@ -168,7 +169,7 @@ def test_a_shorter_budget_reads_the_beginning_of_a_longer_one(
 
     monkeypatch.setattr(SFTRetentionTrainer, "training_step", watched)
     sizes = {"small": asked["sizes"]["small"]}
-    run_ladder(ladder_config({**asked, "sizes": sizes}), console=quiet(), workers=1)
+    execute_study(LadderStudy(LadderConfig.read({**asked, "sizes": sizes})), console=quiet(), workers=1)
     assert len(seen) == 30
     short, long = seen[:10], seen[10:]
     assert short == long[:10] and len({tuple(batch) for batch in long}) == 20
@@ -177,7 +178,7 @@ def test_a_shorter_budget_reads_the_beginning_of_a_longer_one(
 def test_a_budget_that_would_repeat_the_text_is_refused(asked: dict[str, Any]) -> None:
     few = {**asked, "budgets": [640, 64_000]}
     with pytest.raises(HoldfastError, match=r"budgets: expected at most .* 1 pass over the text .* max_passes: "):
-        run_ladder(ladder_config(few), console=quiet(), workers=1)
+        execute_study(LadderStudy(LadderConfig.read(few)), console=quiet(), workers=1)
     assert not list(Path("ladder").glob("*-tokens*")), "no run was begun"
 
 
@@ -190,7 +191,7 @@ def test_a_run_that_was_killed_ends_with_the_same_weights(
 
     sizes, budgets = {"small": asked["sizes"]["small"]}, [1280]
     given = {**asked, "sizes": sizes, "budgets": budgets, "train": {"use_cpu": True, "save_steps": 5}}
-    run_ladder(ladder_config(given), console=quiet(), workers=1)
+    execute_study(LadderStudy(LadderConfig.read(given)), console=quiet(), workers=1)
     step, done = SFTRetentionTrainer.training_step, [0]
 
     def killed(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -202,8 +203,8 @@ def test_a_run_that_was_killed_ends_with_the_same_weights(
     monkeypatch.setattr(SFTRetentionTrainer, "training_step", killed)
     other = {**given, "output_dir": "other"}
     with pytest.raises(Interrupted):
-        run_ladder(ladder_config(other), console=quiet(), workers=1)
-    record = run_ladder(ladder_config(other), console=quiet(), workers=1)
+        execute_study(LadderStudy(LadderConfig.read(other)), console=quiet(), workers=1)
+    record = execute_study(LadderStudy(LadderConfig.read(other)), console=quiet(), workers=1)
     assert record.status == "finished" and done[0] > 13
     whole, resumed = (load_file(f"{f}/small-tokens1.28k/model.safetensors") for f in ("ladder", "other"))
     assert all(torch.equal(whole[name], resumed[name]) for name in whole)
@@ -212,7 +213,9 @@ def test_a_run_that_was_killed_ends_with_the_same_weights(
 @pytest.mark.slow
 def test_seeds_have_runs_and_ladders_of_their_own(asked: dict[str, Any]) -> None:
     sizes = {"small": asked["sizes"]["small"]}
-    record = run_ladder(ladder_config({**asked, "sizes": sizes, "seeds": [0, 3]}), console=quiet(), workers=1)
+    record = execute_study(
+        LadderStudy(LadderConfig.read({**asked, "sizes": sizes, "seeds": [0, 3]})), console=quiet(), workers=1
+    )
     assert {(r.seed, r.folder) for r in record.rungs} == {
         (seed, f"small-tokens{n}-seed{seed}") for seed in (0, 3) for n in ("640", "1.28k")
     }
@@ -229,7 +232,7 @@ def test_budgets_and_sizes_may_come_later(asked: dict[str, Any]) -> None:
     """What was trained stays as it is; a size of another shape, or a budget less, is another ladder."""
     small, wide = asked["sizes"]["small"], asked["sizes"]["wide"]
     first = {**asked, "sizes": {"small": small}, "budgets": [640]}
-    run_ladder(ladder_config(first), console=quiet(), workers=1)
+    execute_study(LadderStudy(LadderConfig.read(first)), console=quiet(), workers=1)
     files = {p: (p.stat().st_mtime_ns, p.read_bytes()) for p in Path("ladder").glob("small-*/model.safetensors")}
     for other, said in (
         ({"sizes": {"small": {**small, "width": 32}}}, "sizes: was .*'width': 16.*, is .*'width': 32"),
@@ -237,11 +240,11 @@ def test_budgets_and_sizes_may_come_later(asked: dict[str, Any]) -> None:
         ({"learning_rate": 1e-3, "budgets": [640, 1280]}, "learning_rate: was 0.01, is 0.001"),
     ):
         with pytest.raises(ConfigError, match=said):
-            run_ladder(ladder_config({**first, **other}), console=quiet(), workers=1)
+            execute_study(LadderStudy(LadderConfig.read({**first, **other})), console=quiet(), workers=1)
     with pytest.raises(HoldfastError, match=r"budgets: expected at most .* 1 pass over the text .* max_passes: "):
-        run_ladder(ladder_config({**first, "budgets": [640, 64_000]}), console=quiet(), workers=1)
+        execute_study(LadderStudy(LadderConfig.read({**first, "budgets": [640, 64_000]})), console=quiet(), workers=1)
     more = {**first, "sizes": {"small": {**small, "budgets": [640, 1280]}, "wide": wide}}
-    record = run_ladder(ladder_config(more), console=quiet(), workers=1)
+    record = execute_study(LadderStudy(LadderConfig.read(more)), console=quiet(), workers=1)
     assert {(r.size, r.budget, r.state) for r in record.rungs} == {
         (size, budget, "complete") for size, budget in (("small", 640), ("small", 1280), ("wide", 640))
     }

@@ -15,10 +15,11 @@ import torch
 from rich.console import Console
 
 from holdfast.errors import ConfigError, HoldfastError, Interrupted
-from holdfast.papers.overtraining.plan import overtraining_config
+from holdfast.papers.overtraining.plan import OvertrainingConfig
 from holdfast.papers.overtraining.record import OvertrainingRecord, read_overtraining
-from holdfast.papers.overtraining.study import run_overtraining
+from holdfast.papers.overtraining.study import OvertrainingStudy
 from holdfast.records.run import RunFolder
+from holdfast.studies.engine.session import execute_study
 from tiny import build_model
 
 pytestmark = pytest.mark.slow  # whole studies and models: some seconds each
@@ -75,7 +76,7 @@ def asked(tmp_path: Path, tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> di
 
 def run_of(asked: dict[str, Any], **changes: Any) -> OvertrainingRecord:
     console = Console(file=io.StringIO(), width=160)
-    return run_overtraining(overtraining_config({**asked, **changes}), console=console, workers=1)
+    return execute_study(OvertrainingStudy(OvertrainingConfig.read({**asked, **changes})), console=console, workers=1)
 
 
 def with_validation(asked: dict[str, Any], **keys: Any) -> dict[str, Any]:
@@ -87,7 +88,7 @@ DIRECT, HELD = "direct fine-tuning", "label annealing"
 
 
 def test_every_checkpoint_is_probed_and_fine_tuned_alike(asked: dict[str, Any]) -> None:
-    config = overtraining_config(asked)
+    config = OvertrainingConfig.read(asked)
     labels = [job.attributes["label"] for job in config.jobs()]
     assert labels[:4] == [
         "looking for what is measured in what is trained on",
@@ -99,19 +100,19 @@ def test_every_checkpoint_is_probed_and_fine_tuned_alike(asked: dict[str, Any]) 
     assert {s["weight_decay"] for s in settings} == {0.0} and {s["num_train_epochs"] for s in settings} == {2}
     assert all(s["eval_dataset_name"].endswith("valid.jsonl") for s in settings)
     assert [s["retention"] for s in settings] == ["none"] * 2 + [[{"label_annealing": {"weight": 3}}]] * 2
-    first = overtraining_config(with_validation(asked, max_documents=3))
+    first = OvertrainingConfig.read(with_validation(asked, max_documents=3))
     assert first.training("m", next(iter(first.tunings)), 0)["eval_dataset_split"] == "train[:3]"
     with pytest.raises(ConfigError, match=r"tasks\.new\.held_out: is missing: valid is the first 3 documents of train"):
-        overtraining_config(with_validation(asked, max_documents=3, split="train[:4]"), check=False).held_out("new")
+        OvertrainingConfig.read(with_validation(asked, max_documents=3, split="train[:4]"), check=False).held_out("new")
     with pytest.raises(ConfigError, match=r"tasks\.new\.held_out: is missing: valid is the configuration one of"):
-        overtraining_config(with_validation(asked, config="one"), check=False).held_out("new")
+        OvertrainingConfig.read(with_validation(asked, config="one"), check=False).held_out("new")
     assert len({s["output_dir"] for s in settings}) == 4 and {s["model_name_or_path"] for s in settings} == {"m"}
 
 
 def test_ways_are_all_that_varies_beside_the_rate(asked: dict[str, Any]) -> None:
     ways = ["direct", [{"train": {"use_peft": True, "learning_rate": [1e-2, 3e-2]}}, {"label": "LoRA"}]]
     vary = {"learning_rate": [1e-3, 1e-2], "per_device_train_batch_size": [2, 4]}
-    config = overtraining_config({**asked, "arms": ways, "vary": vary})
+    config = OvertrainingConfig.read({**asked, "arms": ways, "vary": vary})
     arms = {arm: [t.rate for t in tunings] for arm, tunings in config.arms("new").items()}
     assert arms == {
         "direct fine-tuning, per device train batch size 2": [1e-3, 1e-2],
@@ -158,14 +159,14 @@ def test_ways_are_all_that_varies_beside_the_rate(asked: dict[str, Any]) -> None
 )
 def test_what_is_wrong_is_said_before_anything_runs(asked: dict[str, Any], change: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        overtraining_config({**asked, **change})
+        OvertrainingConfig.read({**asked, **change})
     assert not Path("out").exists()
 
 
 def test_checkpoints_have_to_be_one_model(asked: dict[str, Any], tokenizer: Any) -> None:
     build_model(width=16).save_pretrained("l")
     with pytest.raises(ConfigError, match=r"ladder: expected checkpoints of one architecture, but s and l differ"):
-        overtraining_config(asked)
+        OvertrainingConfig.read(asked)
 
 
 def lost_by_document(run: RunFolder, entry: str) -> np.ndarray:
@@ -183,7 +184,7 @@ def test_a_whole_study(asked: dict[str, Any]) -> None:
     assert record.status == "finished" and read_overtraining("out") == record and Path("out/report.html").is_file()
     assert [m.state for m in record.models] == ["complete"] * 12 and all(m.seeds == [0, 1] for m in record.models)
     assert not list(Path("out/runs").rglob("*.safetensors")), "weights are not kept unless asked for"
-    config = overtraining_config(asked)
+    config = OvertrainingConfig.read(asked)
     names = {(t.arm, t.rate): name for name, t in config.tunings.items()}
 
     def measured(arm: str, rate: float, label: str, seed: int, which: str, key: str) -> float:
@@ -315,7 +316,7 @@ def test_training_text_that_holds_what_is_measured_is_refused(asked: dict[str, A
     write("others.jsonl", [*NEW[:12], *OLD[7:10]])
     arm = {"arms": ["direct", [{"train": {"dataset_name": "others.jsonl"}}, {"label": "other text"}]], "vary": rate}
     mixed = {"datasets": [{"path": "json", "name": None, "split": "train"}]}
-    config = overtraining_config({**asked, "train": mixed, "vary": rate}, check=False)
+    config = OvertrainingConfig.read({**asked, "train": mixed, "vary": rate}, check=False)
     assert ("json", "train", None) in config.trained_on("new"), "a mixture's"
     other_data = {"vary": {**rate, "dataset_name": ["train.jsonl", "others.jsonl"]}}
     for number, more in enumerate([arm, other_data]):
@@ -351,31 +352,31 @@ def test_a_study_that_was_stopped_goes_on(asked: dict[str, Any], monkeypatch: py
 
 def test_rates_and_ways_may_come_later(asked: dict[str, Any]) -> None:
     arms, vary = asked["arms"], asked["vary"]
-    old = overtraining_config(asked).resolved
+    old = OvertrainingConfig.read(asked).resolved
     for more in (
         {"arms": ["direct", {"l2": {"coefficient": 1}}, *arms[1:]]},
         {"vary": {**vary, "learning_rate": [1e-4, *vary["learning_rate"]]}},
     ):
-        assert overtraining_config({**asked, **more}).differences(old) == []
+        assert OvertrainingConfig.read({**asked, **more}).differences(old) == []
     for other in (
         {"arms": ["direct"]},
         {"vary": {**vary, "learning_rate": [1e-4, 1e-2]}},
         {"vary": {**vary, "warmup_steps": [1]}},
         {"arms": [*arms, {"replay": {"data": "old.jsonl", "fraction": 0.1}}]},
     ):
-        found = overtraining_config({**asked, **other}).differences(old)
+        found = OvertrainingConfig.read({**asked, **other}).differences(old)
         assert [d.split(":")[0] for d in found] == list(other), (
             "other text would not be looked through for what is measured"
         )
     rungs = asked["ladder"]
-    begun = overtraining_config({**asked, "ladder": rungs[1:]}).resolved
-    assert overtraining_config(asked).differences(begun) == [], "checkpoints may come later"
+    begun = OvertrainingConfig.read({**asked, "ladder": rungs[1:]}).resolved
+    assert OvertrainingConfig.read(asked).differences(begun) == [], "checkpoints may come later"
     for ladder in (rungs[:2], [{**rungs[0], "tokens": 1.0}, *rungs[1:]]):
-        assert [d.split(":")[0] for d in overtraining_config({**asked, "ladder": ladder}).differences(old)] == [
+        assert [d.split(":")[0] for d in OvertrainingConfig.read({**asked, "ladder": ladder}).differences(old)] == [
             "ladder"
         ]
     wider = {**asked, "vary": {**vary, "learning_rate": [1e-4, *vary["learning_rate"]]}, "seeds": [0]}
-    assert [d.split(":")[0] for d in overtraining_config(wider).differences(old)] == ["seeds"]
+    assert [d.split(":")[0] for d in OvertrainingConfig.read(wider).differences(old)] == ["seeds"]
 
 
 def test_a_checkpoint_that_is_not_finite_itself_is_no_fine_tuning_that_diverged(asked: dict[str, Any]) -> None:

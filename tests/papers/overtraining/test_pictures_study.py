@@ -16,12 +16,13 @@ import torch
 from rich.console import Console
 
 from holdfast.errors import ConfigError, HoldfastError
-from holdfast.papers.overtraining.plan import overtraining_config
+from holdfast.papers.overtraining.plan import OvertrainingConfig
 from holdfast.papers.overtraining.record import OvertrainingRecord, read_overtraining
-from holdfast.papers.overtraining.study import run_overtraining
+from holdfast.papers.overtraining.study import OvertrainingStudy
 from holdfast.papers.worlds.pictures.build import PicturesRecipe, build_pictures
 from holdfast.papers.worlds.pictures.tower import TowerRecipe
 from holdfast.records.run import RunFolder
+from holdfast.studies.engine.session import execute_study
 from tiny import build_model
 
 pytestmark = pytest.mark.slow  # whole studies and models: some seconds each
@@ -86,7 +87,7 @@ def asked(world: dict[str, Path], tmp_path: Path, tokenizer: Any, monkeypatch: p
 
 def run_of(asked: dict[str, Any], **changes: Any) -> OvertrainingRecord:
     console = Console(file=io.StringIO(), width=160)
-    return run_overtraining(overtraining_config({**asked, **changes}), console=console, workers=1)
+    return execute_study(OvertrainingStudy(OvertrainingConfig.read({**asked, **changes})), console=console, workers=1)
 
 
 def with_align(asked: dict[str, Any], **changes: Any) -> dict[str, Any]:
@@ -97,7 +98,7 @@ def with_align(asked: dict[str, Any], **changes: Any) -> dict[str, Any]:
 def test_stage_1_comes_before_what_begins_with_it(asked: dict[str, Any]) -> None:
     text = {k: v for k, v in asked["tasks"]["look"].items() if k != "align"} | {"train": {"dataset_name": "old.jsonl"}}
     twice = {"look": asked["tasks"]["look"], "again": asked["tasks"]["look"], "text": text}
-    config = overtraining_config({**asked, "tasks": twice}, check=False)
+    config = OvertrainingConfig.read({**asked, "tasks": twice}, check=False)
     jobs = config.jobs()
     kinds = [job.attributes["kind"] for job in jobs]
     assert kinds == ["texts", *["align"] * 2, *["tune"] * 12], "one stage 1 for tasks that see alike"
@@ -150,16 +151,16 @@ def test_what_is_wrong_with_a_tower_is_said_before_anything_runs(
     asked: dict[str, Any], change: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(ConfigError, match=said):
-        overtraining_config(with_align(asked, **change))
+        OvertrainingConfig.read(with_align(asked, **change))
     assert not Path("out").exists()
 
 
 def test_an_adapter_leaves_the_tower_alone(asked: dict[str, Any]) -> None:
     wide: list[Any] = [{"train": {"use_peft": True, "lora_target_modules": ["all-linear"]}}, {"label": "LoRA"}]
     with pytest.raises(ConfigError, match="all-linear would train the tower, too"):
-        overtraining_config({**asked, "arms": ["direct", wide], "vary": {"learning_rate": [1e-2]}})
+        OvertrainingConfig.read({**asked, "arms": ["direct", wide], "vary": {"learning_rate": [1e-2]}})
     part: list[Any] = [{"train": {"train_only": ["multi_modal_projector"]}}, {"label": "projector alone"}]
-    config = overtraining_config({**asked, "arms": ["direct", part], "vary": {"learning_rate": [1e-2]}})
+    config = OvertrainingConfig.read({**asked, "arms": ["direct", part], "vary": {"learning_rate": [1e-2]}})
     patterns = [config.training("s", name, 0)["train_only"] for name in config.tunings]
     assert patterns == [["^(?!.*vision_tower)"], ["multi_modal_projector"]], "what the file says holds"
 
@@ -194,7 +195,7 @@ def test_a_whole_study_of_models_that_see(asked: dict[str, Any], world: dict[str
     assert record.status == "finished" and read_overtraining("out") == record
     assert [(m.arm, m.state) for m in record.models] == [(a, "complete") for a in (DIRECT, LORA) for _ in BUDGETS]
     assert [(a.label, a.kind) for a in record.arms] == [(DIRECT, "direct"), (LORA, "LoRA")]
-    config = overtraining_config(asked)
+    config = OvertrainingConfig.read(asked)
     names = {t.arm: name for name, t in config.tunings.items()}
     (way,) = config.ways_to_see
     tower = load_file(world["tower"] / "model.safetensors")

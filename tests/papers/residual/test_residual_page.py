@@ -52,9 +52,9 @@ def test_a_study_leads_with_its_pairs(tmp_path, studied) -> None:
     bring, instruct = "What does a sibling's residual bring to the base?", "Is it as good as the instruct model?"
     gained, lost = (make.compared("ifeval", 0.3, after, suite="learn") for after in (0.5, 0.1))
     besides = dataclasses.replace(lost, metric="inst_level_loose_acc", primary=False)
-    mean, choice = (dataclasses.replace(gained, suite="average", name=name) for name in ("average", "scale_choice"))
+    mean = dataclasses.replace(gained, suite="average", name="average")
     pairs = [
-        ModelPair(before="l3-base", after="l3-base-31", question=bring, comparisons=[gained, besides, mean, choice]),
+        ModelPair(before="l3-base", after="l3-base-31", question=bring, comparisons=[gained, besides, mean]),
         ModelPair(before="l31-base", after="l31-base-3", question=bring, comparisons=[gained, lost]),
         ModelPair(before="l3-instruct", after="l3-base-31", question=instruct, comparisons=[lost]),
     ]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import ConfigError
-from holdfast.papers.residual.plan import study_config
+from holdfast.papers.residual.plan import StudyConfig
 from holdfast.papers.residual.study import ResidualStudy
 from holdfast.papers.worlds.world import quick_recipe
 
@@ -20,7 +20,7 @@ def study(pair, news, **changes):
         "budgets": [100, 200],
         "output_dir": "never",
     }
-    return study_config({**given, **changes})
+    return StudyConfig.read({**given, **changes})
 
 
 def test_table_2_budgets_times_base_instruct_and_residual(pair, news):
@@ -40,7 +40,7 @@ def test_table_2_budgets_times_base_instruct_and_residual(pair, news):
 def test_tables_3_and_4_siblings_and_derived_models_without_training(pair, news):
     base, instruct = map(str, pair)
     families = {"a": {"base": base, "instruct": instruct}, "b": {"base": base, "instruct": instruct}}
-    config = study_config({"families": families, "derived": {"docs": instruct}, "output_dir": "never"})
+    config = StudyConfig.read({"families": families, "derived": {"docs": instruct}, "output_dir": "never"})
     assert [m.name for m in config.models()] == [
         "a-base",
         "a-instruct",
@@ -67,7 +67,7 @@ WORLD = {"toy": "world", "world": {"quick": True}, "budgets": [300, 600], "outpu
 def test_each_seed_is_a_world_and_other_widths_have_the_first_worlds_pair_alone():
     world = {"quick": True, "sibling": True, "derived": True, "seed": 5}
     grid = {"seeds": [0, 1], "widths": [32, 16], "scales": [0.5, 1], "retuned": True}
-    config = study_config({**WORLD, **grid, "world": world})
+    config = StudyConfig.read({**WORLD, **grid, "world": world})
     parts = {(p.request.widths[0], p.request.seeds[0]): p for p in config.parts()}
     assert list(parts) == [(32, 0), (32, 1), (16, 0)]
     assert [p.request.world["seed"] for p in parts.values()] == [5, 6, 5]
@@ -94,33 +94,22 @@ def test_each_seed_is_a_world_and_other_widths_have_the_first_worlds_pair_alone(
 
 
 def test_what_is_restored_stands_behind_the_continued_instruct_model():
-    models = study_config({**WORLD, "restore": {}, "widths": [32, 16]}).models()
+    models = StudyConfig.read({**WORLD, "restore": {}, "widths": [32, 16]}).models()
     made = [m for m in models if m.distilled]
     assert [m.label for m in made] == [f"first instruct + {budget} tokens + distillation" for budget in (300, 600)]
     assert {m.restored for m in made} == {"distillation"}
 
 
-def test_each_teacher_makes_a_model():
-    restore = {"by": ["distillation", "self_distillation"]}
-    models = study_config({**WORLD, "budgets": [600], "restore": restore, "widths": [32, 16]}).models()
-    made = {m.name.rpartition("world0")[2]: m for m in models if m.restored.endswith("distillation") and m.seed == 0}
-    assert {name: m.restored for name, m in made.items()} == {
-        "-distilled": "distillation",
-        "-self-distilled": "self-distillation",
-    }
-    assert made["-self-distilled"].label == "first instruct + 600 tokens + self-distillation"
-
-
 def test_a_small_world_is_kept_in_full():
     """A study of a world that another version made by other defaults is another study."""
-    begun = study_config(WORLD).resolved
-    assert begun["world"]["people"] == quick_recipe().people and study_config(begun).differences(begun) == []
+    begun = StudyConfig.read(WORLD).resolved
+    assert begun["world"]["people"] == quick_recipe().people and StudyConfig.read(begun).differences(begun) == []
     older = {**begun, "world": {**begun["world"], "conversations": 59}}
-    assert [d.split(":")[0] for d in study_config(WORLD).differences(older)] == ["world"]
+    assert [d.split(":")[0] for d in StudyConfig.read(WORLD).differences(older)] == ["world"]
 
 
 def test_one_small_world_needs_no_words_for_it():
-    models = study_config(WORLD).models()
+    models = StudyConfig.read(WORLD).models()
     assert [m.label for m in models][:3] == ["first base", "first instruct", "first base + 300 tokens"]
     assert {m.place for m in models} == {(32, 0)}
 
@@ -148,8 +137,6 @@ def test_one_small_world_needs_no_words_for_it():
         ({"restore": {"prompts": "none.jsonl"}}, "restore.prompts: no such file or folder: none.jsonl"),
         ({"restore": {"prompts": "o/prompts", "train": {"packing": True}}}, "restore: packing: has no effect"),
         ({"restore": {"stesp": 3}}, "restore: unknown key 'stesp'. Did you mean 'steps'"),
-        ({"restore": {"prompts": "o/prompts", "by": []}}, "restore.by: expected"),
-        ({"restore": {"prompts": "o/prompts", "by": ["sdft"]}}, "restore.by[0]: expected"),
         ({"toy": "world", "restore": {}, "starts": ["base"]}, "restore: begins with the continued instruct model"),
         ({"toy": "world", "restore": {}, "train": {"use_peft": True}}, "restore: expected whole weights"),
         ({"toy": "world", "world": ["sibling"]}, "world: expected a mapping, got ['sibling'] (list)"),
@@ -166,13 +153,13 @@ def test_mistakes_in_a_study(pair, news, changes, said):
         "output_dir": "never",
     }
     with pytest.raises(ConfigError) as caught:
-        study_config({k: v for k, v in {**given, **changes}.items() if v is not None})
+        StudyConfig.read({k: v for k, v in {**given, **changes}.items() if v is not None})
     assert said in str(caught.value)
 
 
 def test_a_study_that_was_begun_under_former_names_goes_on(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    config = study_config(WORLD)
+    config = StudyConfig.read(WORLD)
     names = {"toy": "small", "keep_weights": "keep"}
     old = {names.get(key, key): value for key, value in config.resolved.items()}
     assert config.differences(old) == []
@@ -182,9 +169,9 @@ def test_a_study_that_was_begun_under_former_names_goes_on(monkeypatch, tmp_path
 def test_a_config_with_former_names_is_the_study_in_every_process(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     former = {**{key: value for key, value in WORLD.items() if key != "toy"}, "small": "world"}
-    config = study_config(former)
+    config = StudyConfig.read(former)
     loaded = ResidualStudy.load(config.resolved, storage="sqlite:///r.db", output_dir=Path("out"))
     assert loaded.settings.request == config.request
     assert config.request.toy == "world"
     with pytest.raises(ConfigError, match="small"):
-        study_config({**WORLD, "small": "world"})
+        StudyConfig.read({**WORLD, "small": "world"})

@@ -8,9 +8,10 @@ import pytest
 from rich.console import Console
 
 from holdfast.errors import HoldfastError, Interrupted, RunFolderError
-from holdfast.papers.residual.plan import study_config
-from holdfast.papers.residual.study import run_residual_study
+from holdfast.papers.residual.plan import StudyConfig
+from holdfast.papers.residual.study import ResidualStudy
 from holdfast.records.residual import read_update
+from holdfast.studies.engine.session import execute_study
 from holdfast.studies.update.model_builder import ModelBuilder
 from holdfast.studies.update.outcome import SIBLINGS
 
@@ -22,7 +23,7 @@ def study(request_of, pair, tmp_path):
         for name in ("base", "instruct"):
             keys.pop(name)
         families = {"a": {"base": str(pair[0]), "instruct": str(pair[1])}}
-        return study_config({**keys, "name": "grid", "families": families, "budgets": [300], **changes})
+        return StudyConfig.read({**keys, "name": "grid", "families": families, "budgets": [300], **changes})
 
     return make
 
@@ -41,7 +42,7 @@ def test_every_model_is_made_measured_and_compared_once(study, tmp_path, monkeyp
         return real(self, model, task)
 
     monkeypatch.setattr(ModelBuilder, "continued", counted)
-    record = run_residual_study(study(), console=quiet(), workers=1)
+    record = execute_study(ResidualStudy(study()), console=quiet(), workers=1)
     assert record.status == "finished" and record.kind == "study"
     assert [m.state for m in record.models] == ["complete"] * 5
     assert {(p.before, p.after) for p in record.pairs} >= {
@@ -53,7 +54,7 @@ def test_every_model_is_made_measured_and_compared_once(study, tmp_path, monkeyp
     assert not list((tmp_path / "out" / "runs").rglob("*.safetensors")), "keep_weights: none"
     assert (tmp_path / "out" / "report.html").is_file()
     fitted.clear()
-    again = run_residual_study(study(), console=quiet(), workers=1)
+    again = execute_study(ResidualStudy(study()), console=quiet(), workers=1)
     assert fitted == [] and again.models == record.models
 
 
@@ -68,13 +69,13 @@ def test_a_model_that_fails_does_not_stop_the_others_and_is_tried_again(study, t
 
     monkeypatch.setattr(ModelBuilder, "measure", broken)
     with pytest.raises(HoldfastError, match=r"1 of 5 models failed[^$]*no memory for this one"):
-        run_residual_study(study(keep_weights="all"), console=quiet(), workers=1)
+        execute_study(ResidualStudy(study(keep_weights="all")), console=quiet(), workers=1)
     states = {m.name: m.state for m in read_update(tmp_path / "out").models}
     assert states["a-instruct-300"] == "failed" and list(states.values()).count("complete") == 4
     monkeypatch.setattr(ModelBuilder, "measure", real)
-    assert [m.state for m in run_residual_study(study(keep_weights="all"), console=quiet(), workers=1).models] == [
-        "complete"
-    ] * 5
+    assert [
+        m.state for m in execute_study(ResidualStudy(study(keep_weights="all")), console=quiet(), workers=1).models
+    ] == ["complete"] * 5
 
 
 @pytest.mark.slow
@@ -89,10 +90,10 @@ def test_what_is_made_of_a_model_that_failed_is_not_tried(study, tmp_path, monke
 
     monkeypatch.setattr(ModelBuilder, "continued", diverging)
     with pytest.raises(HoldfastError, match=r"depends on a base \+ 300 tokens, which was not made"):
-        run_residual_study(study(), console=quiet(), workers=1)
+        execute_study(ResidualStudy(study()), console=quiet(), workers=1)
     assert attempts == ["a-base-300", "a-instruct-300"]
     monkeypatch.setattr(ModelBuilder, "continued", real)
-    assert run_residual_study(study(), console=quiet(), workers=1).status == "finished"
+    assert execute_study(ResidualStudy(study()), console=quiet(), workers=1).status == "finished"
 
 
 @pytest.mark.slow
@@ -106,23 +107,23 @@ def test_an_interrupted_study_goes_on(study, tmp_path, monkeypatch):
 
     monkeypatch.setattr(ModelBuilder, "make", stopped)
     with pytest.raises(Interrupted, match="The same command continues"):
-        run_residual_study(study(), console=quiet(), workers=1)
+        execute_study(ResidualStudy(study()), console=quiet(), workers=1)
     assert read_update(tmp_path / "out").status == "interrupted"
     monkeypatch.setattr(ModelBuilder, "make", real)
     monkeypatch.setattr("holdfast.runs.run._Run.fit", lambda self: pytest.fail("trained again"))
-    assert run_residual_study(study(), console=quiet(), workers=1).status == "finished"
+    assert execute_study(ResidualStudy(study()), console=quiet(), workers=1).status == "finished"
 
 
 @pytest.mark.slow
 def test_another_grid_in_the_folder_is_refused(study):
-    run_residual_study(study(budgets=[], siblings=False), console=quiet(), workers=1)
+    execute_study(ResidualStudy(study(budgets=[], siblings=False)), console=quiet(), workers=1)
     with pytest.raises(RunFolderError, match="budgets: was"):
-        run_residual_study(study(budgets=[500]), console=quiet(), workers=1)
+        execute_study(ResidualStudy(study(budgets=[500])), console=quiet(), workers=1)
 
 
 @pytest.mark.slow
 def test_two_workers_share_a_study(study, tmp_path):
-    record = run_residual_study(study(), console=quiet(), workers=2)
+    record = execute_study(ResidualStudy(study()), console=quiet(), workers=2)
     assert [m.state for m in record.models] == ["complete"] * 5
     assert len(list((tmp_path / "out" / "logs").glob("worker-*.log"))) == 2
 

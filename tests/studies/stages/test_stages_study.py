@@ -9,14 +9,9 @@ from typing import Any
 import pytest
 
 from holdfast.errors import ConfigError
-from holdfast.studies.stages.plan import stages_config
+from holdfast.studies.stages.plan import StagesConfig
 
 QUESTIONS = {"prompt": "a", "options": [" b", " c"], "answer": 0}
-
-
-def corpus_of(*names: str, **more: Any) -> dict[str, Any]:
-    """A study's text in place of what was chosen already."""
-    return {"restoring": None, "probing": None, "corpus": list(names), **more}
 
 
 @pytest.fixture
@@ -24,8 +19,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """A study of two checkpoints, by the names of files that are there."""
     monkeypatch.chdir(tmp_path)
     Path("questions.jsonl").write_text(json.dumps(QUESTIONS) + "\n")
-    for name in ("restoring", "probing"):
-        Path(f"{name}.jsonl").write_text('{"text": "a"}\n')
+    Path("text.jsonl").write_text('{"text": "a"}\n')
     for name in ("base", "one", "two"):
         Path(name).mkdir()
         Path(name, "config.json").write_text("{}")
@@ -33,15 +27,15 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return {
         "base": "base",
         "tuned": ["one", "two"],
-        "restoring": "restoring.jsonl",
-        "probing": "probing.jsonl",
+        "corpus": ["text.jsonl"],
+        "tokens": 9,
         "keep": [{"multiple_choice": "questions.jsonl", "name": "facts"}],
         "restore": {"use_cpu": True},
     }
 
 
 def test_every_checkpoint_is_restored_and_the_base_too(files: dict[str, Any]) -> None:
-    config = stages_config(files)
+    config = StagesConfig.read(files)
     assert [job.attributes["label"] for job in config.jobs()] == [
         "measuring the base",
         "choosing the text to restore on",
@@ -57,10 +51,10 @@ def test_every_checkpoint_is_restored_and_the_base_too(files: dict[str, Any]) ->
 def test_texts_and_distributions_are_drawn_and_not_judged(files: dict[str, Any]) -> None:
     files["keep"] += [
         {"answer_distribution": "arc_easy", "name": "letters"},
-        {"perplexity": "probing.jsonl", "name": "prose"},
-        {"memorisation": "probing.jsonl", "name": "learnt"},
+        {"perplexity": "text.jsonl", "name": "prose"},
+        {"memorisation": "text.jsonl", "name": "learnt"},
     ]
-    assert stages_config(files).judged == [("knowledge", "facts")]
+    assert StagesConfig.read(files).judged == [("knowledge", "facts")]
 
 
 @pytest.mark.parametrize(
@@ -73,21 +67,21 @@ def test_texts_and_distributions_are_drawn_and_not_judged(files: dict[str, Any])
             {"tuned": ["./base"]},
             "tuned: expected checkpoints that were fine-tuned from the base, got the base itself: base.",
         ),
-        ({"restoring": None, "probing": None, "corpus": ["x.txt"]}, "tokens: is missing"),
-        (corpus_of("questions.jsonl", tokens=9, select={"minimum_token": 3}), "select: unknown key 'minimum_token'"),
+        ({"tokens": None}, "tokens: is missing"),
+        ({"select": {"minimum_token": 3}}, "select: unknown key 'minimum_token'"),
         (
-            corpus_of("questions.jsonl", tokens=9, select={"minimum_tokens": 600}),
+            {"select": {"minimum_tokens": 600}},
             "select.minimum_tokens: expected at most max_length (512), got 600",
         ),
-        ({"probing": None}, "probing: goes together with `restoring`"),
-        ({"keep": [{"perplexity": "probing.jsonl"}]}, "expected at least one entry whose questions are right or"),
+        ({"corpus": []}, "corpus: is missing"),
+        ({"keep": [{"perplexity": "text.jsonl"}]}, "expected at least one entry whose questions are right or"),
         ({"with_retention": "label_annealing"}, "with_retention: fine-tunes once more, so it needs `train`"),
         ({"restore": {"seed": 1}}, "restore.seed: is set by the study"),
     ],
 )
 def test_mistakes_are_named_before_anything_runs(files: dict[str, Any], change: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError) as error:
-        stages_config({k: v for k, v in {**files, **change}.items() if v is not None})
+        StagesConfig.read({k: v for k, v in {**files, **change}.items() if v is not None})
     assert said in str(error.value)
 
 
@@ -121,7 +115,7 @@ def test_an_adapter_is_restored_merged_into_the_base_that_is_named(
     (tmp_path / "adapter" / "adapter_config.json").write_text(json.dumps(named))
 
     given = {**files, "base": str(model_folder), "tuned": ["adapter"], "output_dir": "study"}
-    study = StagesStudy(stages_config(given))
+    study = StagesStudy(StagesConfig.read(given))
     whole = Path(study.whole_model("tuned-1-restored", "adapter"))
     assert whole == Path("study/merged/tuned-1-restored")
     assert study.whole_model("x", str(model_folder)) == str(model_folder)
@@ -134,33 +128,34 @@ def test_an_adapter_is_restored_merged_into_the_base_that_is_named(
         _check_same_architecture(str(model_folder), ["adapter", "one"])
 
 
-@pytest.mark.parametrize("given", ["chats.jsonl", {"dataset_name": "chats.jsonl"}])
-def test_raw_data_and_epochs_are_enough(files: dict[str, Any], given: Any) -> None:
+@pytest.mark.parametrize(
+    ("given", "epochs"), [("chats.jsonl", 10), ({"dataset_name": "chats.jsonl", "num_train_epochs": 3}, 3)]
+)
+def test_raw_data_is_enough(files: dict[str, Any], given: Any, epochs: int) -> None:
     Path("chats.jsonl").write_text(json.dumps({"prompt": "a", "completion": "b"}) + "\n")
     del files["tuned"]
-    config = stages_config({**files, "train": given, "epochs": 3, "restore": {"use_cpu": True}})
-    assert config.arms == {"direct": 3} and len(config.steps) == 7
-    assert config.tuning("direct")["num_train_epochs"] == 3 and config.tuning("direct")["save_strategy"] == "epoch"
-    with pytest.raises(ConfigError, match="epochs: stands in `train`"):
-        stages_config({**files, "train": {"dataset_name": "chats.jsonl", "num_train_epochs": 2}, "epochs": 3})
+    config = StagesConfig.read({**files, "train": given, "restore": {"use_cpu": True}})
+    assert config.arms == {"direct": epochs} and len(config.steps) == epochs + 4
+    tuning = config.tuning("direct")
+    assert tuning["num_train_epochs"] == epochs and tuning["save_strategy"] == "epoch"
 
 
 def test_a_remedy_may_be_added_to_a_study_and_not_be_changed(files: dict[str, Any]) -> None:
     Path("chats.jsonl").write_text(json.dumps({"prompt": "a", "completion": "b"}) + "\n")
     del files["tuned"]
-    without = stages_config({**files, "train": "chats.jsonl", "epochs": 2})
-    later = stages_config({**files, "train": "chats.jsonl", "epochs": 2, "with_retention": "label_annealing"})
+    tuned = {**files, "train": {"dataset_name": "chats.jsonl", "num_train_epochs": 2}}
+    without = StagesConfig.read(tuned)
+    later = StagesConfig.read({**tuned, "with_retention": "label_annealing"})
     assert later.differences(without.resolved) == []
-    budget = {**corpus_of("questions.jsonl"), "tokens": 9}
-    given = {k: v for k, v in {**files, "train": "chats.jsonl", "epochs": 2, **budget}.items() if v is not None}
-    assert list(stages_config(given).steps)[:2] == ["base-measured", "texts"], (
-        "what may fail comes before hours of fine-tuning"
-    )
+    assert list(without.steps)[:2] == ["base-measured", "texts"], "what may fail comes before hours of fine-tuning"
     steps = list(later.steps)
     assert steps[: len(without.steps)] == list(without.steps), "what was done keeps its place"
     assert [job.after for job in later.jobs()][: len(without.steps)] == [job.after for job in without.jobs()]
     assert steps[len(without.steps) :] == ["tune-remedy", "remedy-1-restored", "remedy-2-restored"]
-    for other in (without, stages_config({**files, "train": "chats.jsonl", "epochs": 2, "with_retention": "l2"})):
+    for other in (
+        without,
+        StagesConfig.read({**tuned, "with_retention": "l2"}),
+    ):
         (difference,) = other.differences(later.resolved)
         assert difference.startswith("with_retention: was {'label_annealing'")
 
@@ -168,24 +163,22 @@ def test_a_remedy_may_be_added_to_a_study_and_not_be_changed(files: dict[str, An
 def test_a_fine_tuning_is_measured_on_the_way_where_that_is_asked(files: dict[str, Any]) -> None:
     Path("chats.jsonl").write_text(json.dumps({"prompt": "a", "completion": "b"}) + "\n")
     del files["tuned"]
-    asked = {**files, "train": "chats.jsonl", "epochs": 1}
-    assert "evaluation" not in stages_config(asked).tuning("direct")
-    found = stages_config({**asked, "along": {"steps": [1, 2]}}).tuning("direct")["evaluation"]
+    asked = {**files, "train": {"dataset_name": "chats.jsonl", "num_train_epochs": 1}}
+    assert "evaluation" not in StagesConfig.read(asked).tuning("direct")
+    found = StagesConfig.read({**asked, "along": {"steps": [1, 2]}}).tuning("direct")["evaluation"]
     assert found["along"] == {"steps": [1, 2]} and "probing" not in found
     with pytest.raises(ConfigError, match=r"train: .*along"):
-        stages_config({**asked, "along": {"step": [1]}})
+        StagesConfig.read({**asked, "along": {"step": [1]}})
     with pytest.raises(ConfigError, match="along: is of a fine-tuning"):
-        stages_config({**files, "tuned": ["one"], "along": {"steps": [1]}})
+        StagesConfig.read({**files, "tuned": ["one"], "along": {"steps": [1]}})
 
 
 def test_what_could_not_be_looked_for_in_the_corpus_is_named(files: dict[str, Any]) -> None:
     from holdfast.studies.engine.study import StudyState
     from holdfast.studies.stages.outcome import stages_record
 
-    Path("text.jsonl").write_text('{"text": "a"}\n')
-    corpus = {"restoring": None, "probing": None, "corpus": ["text.jsonl"], "tokens": 9, "output_dir": "study"}
-    asked = {**files, **corpus, "keep": [*files["keep"], {"task": "arc_easy"}]}
-    config = stages_config({k: v for k, v in asked.items() if v is not None})
+    asked = {**files, "output_dir": "study", "keep": [*files["keep"], {"task": "arc_easy"}]}
+    config = StagesConfig.read(asked)
     assert config.question_files == [Path("questions.jsonl").resolve()]
     Path("study/texts").mkdir(parents=True)
     state = StudyState(name="a", status="running", created="", jobs=[], storage="", attributes={})
@@ -211,7 +204,7 @@ def test_a_base_that_knows_nothing_is_seen_before_anything_is_restored(
     notes: list[str] = []
     restore = SimpleNamespace(attributes={"step": "base-restored"}, console=None, note=notes.append)
     task = SimpleNamespace(attributes={"step": "base-measured"}, console=None, note=notes.append)
-    study = StagesStudy(stages_config({**files, "base": str(model_folder), "output_dir": "none"}))
+    study = StagesStudy(StagesConfig.read({**files, "base": str(model_folder), "output_dir": "none"}))
     with pytest.raises(HoldfastError, match=r"better than chance on knowledge/facts, so that there is nothing to forg"):
         study.make(task)
     with pytest.raises(HoldfastError, match="depends on a base that does better than chance"):
@@ -219,7 +212,7 @@ def test_a_base_that_knows_nothing_is_seen_before_anything_is_restored(
     assert not Path("none/runs").exists() and notes == []
 
     both = [{"multiple_choice": f"{name}.jsonl", "name": name} for name in ("zeros", "ones")]
-    study = StagesStudy(stages_config({**files, "base": str(model_folder), "keep": both, "output_dir": "some"}))
+    study = StagesStudy(StagesConfig.read({**files, "base": str(model_folder), "keep": both, "output_dir": "some"}))
     assert study.make(task).folder == "base-measured"
     (note,) = notes
     found = {e.name: outcome.is_above_chance(e) for e in outcome.EvaluationFolder("some/base-measured/model").all()}

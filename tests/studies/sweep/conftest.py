@@ -9,7 +9,7 @@ import pytest
 import postgresql
 from holdfast.studies.engine.storage import Storage
 from holdfast.studies.sweep import trial as trials
-from holdfast.studies.sweep.study import study_config
+from holdfast.studies.sweep.study import StudyConfig
 from studies.sweep.stand_in_runs import Ran
 from tiny import SENTENCES, build_model, build_tokenizer
 
@@ -73,7 +73,7 @@ def study_of(asked, monkeypatch):
             return run(settings, seed)
 
         monkeypatch.setattr(trials, "run_seed", run_seed)
-        config = study_config({**asked, **changes}, prepared=True)
+        config = StudyConfig.read({**asked, **changes}, check=False)
         storage = Storage(config.storage)
         opened.append(storage)
         return Ran(storage, storage.open_study(config), config, calls)

@@ -14,9 +14,8 @@ from holdfast.errors import ConfigError, DataError, RunFolderError, StorageError
 from holdfast.studies.engine import storage as stored
 from holdfast.studies.engine.session import kind_name, open_existing
 from holdfast.studies.engine.storage import Storage
-from holdfast.studies.sequence.study import SequenceStudy
 from holdfast.studies.sweep.session import SweepStudy
-from holdfast.studies.sweep.study import study_config
+from holdfast.studies.sweep.study import StudyConfig
 from holdfast.support.files import write_json
 
 
@@ -57,7 +56,7 @@ def named(where, asked, request) -> dict:
 @pytest.fixture
 def begun(named, opened, clock):
     """A storage, its study of five trials, and the configuration."""
-    config = study_config(named, prepared=True)
+    config = StudyConfig.read(named, check=False)
     storage = opened(config.storage, grace=60.0, interval=0.05, clock=lambda: float(clock[0]))
     return storage, storage.open_study(config), config
 
@@ -78,7 +77,7 @@ def test_a_study_begins_with_its_trials_waiting(begun, named):
     assert trials[0].user_attrs["direct"]
     assert trials[3].user_attrs["label"] == "L2, coefficient 0.01"
     assert len(storage.open_study(config).get_trials()) == 5
-    changed = study_config({**named, "seeds": [0, 1]}, prepared=True)
+    changed = StudyConfig.read({**named, "seeds": [0, 1]}, check=False)
     with pytest.raises(ConfigError, match=r"begun with another configuration:\n  - seeds: \[0\] there, \[0, 1\] now"):
         storage.open_study(changed)
     assert len(study.get_trials()) == 5
@@ -167,7 +166,7 @@ def test_a_trial_given_back_waits_with_what_was_drawn(named, opened):
         "arms": [{"label_annealing": {"weight": {"log": [0.1, 10]}}}],
         "search": {"sampler": "tpe", "trials": 2, "seed": 5},
     }
-    config = study_config(draws, prepared=True)
+    config = StudyConfig.read(draws, check=False)
     storage = opened(config.storage)
     study = storage.open_study(config)
     storage.take(study, "far|1:1:1")
@@ -183,8 +182,8 @@ def test_a_trial_given_back_waits_with_what_was_drawn(named, opened):
 def test_draws_do_not_depend_on_who_runs_them(named, opened):
     def weights(order, name) -> dict[int, float]:
         search = {"sampler": "random", "trials": 3, "seed": 1}
-        config = study_config(
-            {**named, "name": name, "vary": {"learning_rate": {"log": [1e-5, 1e-3]}}, "search": search}, prepared=True
+        config = StudyConfig.read(
+            {**named, "name": name, "vary": {"learning_rate": {"log": [1e-5, 1e-3]}}, "search": search}, check=False
         )
         storage = opened(config.storage)
         study = storage.open_study(config)
@@ -200,11 +199,11 @@ def test_draws_do_not_depend_on_who_runs_them(named, opened):
 def test_failed_trials_wait_again_and_more_can_be_asked_for(named, opened):
     values = {**named, "search": {"sampler": "random", "trials": 2}}
     storage = opened(named["storage"])
-    config = study_config(values, prepared=True)
+    config = StudyConfig.read(values, check=False)
     study = storage.open_study(config)
     lease = storage.take(study, "x|1:1:1")
     assert storage.finish(study, lease)
-    more = study_config({**values, "search": {"sampler": "random", "trials": 4}}, prepared=True)
+    more = StudyConfig.read({**values, "search": {"sampler": "random", "trials": 4}}, check=False)
     trials = storage.open_study(more).get_trials()
     assert [(t.user_attrs["slot"], t.state.name) for t in trials] == [
         (0, "FAIL"),
@@ -283,7 +282,7 @@ def test_an_earlier_record_names_it_from_where_the_study_was_started(tmp_path, m
 
 def test_a_study_is_opened_from_any_directory_and_after_it_was_moved(asked, opened, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    config = study_config({**asked, "output_dir": "runs/mine", "storage": None}, prepared=True)
+    config = StudyConfig.read({**asked, "output_dir": "runs/mine", "storage": None}, check=False)
     storage = opened(config.storage)
     storage.open_study(config).set_user_attr(stored.KIND, kind_name(SweepStudy))
     storage.close()
@@ -291,29 +290,21 @@ def test_a_study_is_opened_from_any_directory_and_after_it_was_moved(asked, open
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     for folder in (Path("../runs/mine"), tmp_path / "runs" / "mine"):
-        with open_existing(SweepStudy, folder) as found:
+        with open_existing(folder) as found:
             assert found.study.settings.output_dir == folder
-    with open_existing(SweepStudy, None, storage=f"sqlite:///{tmp_path}/runs/mine/study.db") as found:
+    with open_existing(None, storage=f"sqlite:///{tmp_path}/runs/mine/study.db") as found:
         assert found.study.settings.output_dir == tmp_path / "runs" / "mine"
     (tmp_path / "runs" / "mine").rename(tmp_path / "moved")
-    with open_existing(SweepStudy, tmp_path / "moved") as found:
+    with open_existing(tmp_path / "moved") as found:
         assert found.queue.study_name == config.name
-    with (
-        pytest.raises(ConfigError, match=r"a study of another kind .SweepStudy.. 'holdfast sweep status'"),
-        open_existing(SequenceStudy, tmp_path / "moved"),
-    ):
-        pass
-    with (
-        pytest.raises(RunFolderError, match=r"study.db. 'holdfast sequence --config study.yaml' begins one"),
-        open_existing(SequenceStudy, tmp_path / "nowhere"),
-    ):
+    with pytest.raises(RunFolderError, match=r"found no study\.db"), open_existing(tmp_path / "nowhere"):
         pass
 
 
 @pytest.mark.parametrize("damage", ["cut", "zeros in the middle", "another schema"])
 def test_a_damaged_file_is_an_error_with_its_name(damage, asked, opened, tmp_path):
     file = tmp_path / "study.db"
-    config = study_config({**asked, "storage": f"sqlite:///{file}"}, prepared=True)
+    config = StudyConfig.read({**asked, "storage": f"sqlite:///{file}"}, check=False)
     storage = opened(config.storage)
     storage.open_study(config)
     storage.close()
@@ -342,21 +333,20 @@ def test_a_plan_may_get_more_in_any_place():
     """A job keeps its slot by its coordinates, one whose coordinates got more by its place; labels do not count."""
     from holdfast.studies.engine.study import LABEL, Job
 
-    def slots(names, there, later=()):
+    def slots(names, there):
         planned = [Job(attributes={"model": n, LABEL: f"{n}, now"}) for n in names]
         begun = {slot: {"model": n, LABEL: n, "slot": slot, "runs": [1]} for slot, n in there.items()}
-        return stored._slots(planned, begun, later)
+        return stored._slots(planned, begun)
 
     assert slots("abc", {}) == [0, 1, 2]
     assert slots("abc", {0: "a", 1: "b", 2: "c"}) == [0, 1, 2]
     assert slots("xaybz", {0: "a", 1: "b"}) == [2, 0, 3, 1, 4]
-    assert slots("xab", {0: "a", 1: "grown", 2: "b"}, later=[1]) == [3, 0, 2]
     assert slots("aaa", {0: "a", 1: "a"}) == [0, 1, 2], "what is drawn later is known by its place"
     assert slots("AB", {0: "a", 1: "b"}) == [0, 1], "as another version wrote them"
 
 
 def test_a_file_that_is_gone_is_not_waited_for(asked, opened, tmp_path):
-    config = study_config({**asked, "storage": f"sqlite:///{tmp_path}/study.db"}, prepared=True)
+    config = StudyConfig.read({**asked, "storage": f"sqlite:///{tmp_path}/study.db"}, check=False)
     storage = opened(config.storage)
     storage.open_study(config)
     storage.close()

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from holdfast.studies.engine.session import open_existing
 from holdfast.studies.sweep.session import SweepStudy, run_study
-from holdfast.studies.sweep.study import study_config
+from holdfast.studies.sweep.study import StudyConfig
 
 
 def test_a_small_study_builds_what_it_needs(tmp_path, monkeypatch):
@@ -32,16 +32,16 @@ def test_a_small_study_builds_what_it_needs(tmp_path, monkeypatch):
         "arms": ["l2"],
         "output_dir": str(tmp_path / "out"),
     }
-    config = study_config(values)
+    config = StudyConfig.read(values)
     assert config.learn.entries == (("learn", "b", None),)
     monkeypatch.setattr(toy_settings, "make_setting", lambda name, folder, **how: {n: str(tmp_path) for n in names})
     with pytest.raises(ConfigError, match=r"model_name_or_path: expected a model folder with config.json"):
         SweepStudy(config).prepare(None)
     with pytest.raises(ConfigError, match="learning_rate"):
-        study_config({**values, "train": {**values["train"], "learning_rate": -1}})
+        StudyConfig.read({**values, "train": {**values["train"], "learning_rate": -1}})
     values["train"]["evaluation"] = {"keep": ["${nothing}"], "learn": []}
     with pytest.raises(ConfigError, match=r"\$\{nothing\}: no such name"):
-        study_config(values)
+        StudyConfig.read(values)
 
 
 def test_a_folder_with_other_files_is_not_touched(asked):
@@ -51,7 +51,7 @@ def test_a_folder_with_other_files_is_not_touched(asked):
     out.mkdir()
     (out / "thesis.tex").write_text("years of work")
     with pytest.raises(RunFolderError, match="is not empty and holds no study"):
-        run_study(study_config(asked), console=Console(file=io.StringIO()))
-    with pytest.raises(RunFolderError, match=r"found no study\.db"), open_existing(SweepStudy, out):
+        run_study(StudyConfig.read(asked), console=Console(file=io.StringIO()))
+    with pytest.raises(RunFolderError, match=r"found no study\.db"), open_existing(out):
         pytest.fail("opened")
     assert [p.name for p in out.iterdir()] == ["thesis.tex"]

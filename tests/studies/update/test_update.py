@@ -17,17 +17,17 @@ from holdfast.errors import ConfigError, DataError, Interrupted, ModelError, Run
 from holdfast.records.evaluation import EvaluationFolder
 from holdfast.records.residual import read_update
 from holdfast.records.run import RunFolder
-from holdfast.studies.engine.session import open_existing
+from holdfast.studies.engine.session import execute_study, open_existing
 from holdfast.studies.update import study
-from holdfast.studies.update.plan import update_config
+from holdfast.studies.update.plan import UpdateConfig
 from holdfast.support.files import read_jsonl
 
 SAID = (("user", "Say"), ("assistant", "I say"))
-WAYS = ("distillation", "self_distillation")
 
 
 def run(keys, console=None):
-    return study.update(update_config(keys), console=console or Console(file=io.StringIO(), width=120))
+    console = console or Console(file=io.StringIO(), width=120)
+    return execute_study(study.UpdateStudy(UpdateConfig.read(keys)), console=console)
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def finished(request, tmp_path_factory):
         "tokens": 600,
         "epochs": 3,
         "continued_instruct": True,
-        "restore": {"prompts": str(prompts), "steps": 12, "max_completion_length": 8, "by": list(WAYS)},
+        "restore": {"prompts": str(prompts), "steps": 12, "max_completion_length": 8},
         "output_dir": str(out),
         "train": request.getfixturevalue("training"),
     }
@@ -79,7 +79,7 @@ def test_all_models_are_measured_and_compared(finished):
     _, out, record = finished
     assert record.status == "finished" and record.result == "base-600-residual"
     names = {"base", "instruct", "base-600", "instruct-600", "base-600-residual"}
-    names |= {"instruct-600-distilled", "instruct-600-self-distilled"}
+    names |= {"instruct-600-distilled"}
     assert {m.name for m in record.models} == names and len(record.models) == len(names)
     for model in record.models:
         entry = EvaluationFolder(out / model.evaluations).find("new_text", "held_out")
@@ -94,10 +94,6 @@ def test_all_models_are_measured_and_compared(finished):
         ("instruct", "instruct-600-distilled"),
         ("instruct-600", "instruct-600-distilled"),
         ("base-600-residual", "instruct-600-distilled"),
-        ("instruct", "instruct-600-self-distilled"),
-        ("instruct-600", "instruct-600-self-distilled"),
-        ("base-600-residual", "instruct-600-self-distilled"),
-        ("instruct-600-distilled", "instruct-600-self-distilled"),
         ("base-600", "base-600-residual"),
         ("base", "base-600-residual"),
     }
@@ -121,18 +117,6 @@ def test_the_second_stage_holds_the_continued_instruct_model_to_the_one_before(f
     assert model.seconds > record.model("instruct-600").seconds
     kl = [row["kl"] for row in run.metrics() if "kl" in row]
     assert kl and all(value > 0 for value in kl)
-
-
-@pytest.mark.slow
-def test_or_to_itself_with_the_answers_in_the_prompt(finished):
-    _, out, record = finished
-    model = record.model("instruct-600-self-distilled")
-    run = RunFolder(out / model.path)
-    config = run.read().config
-    assert config["on_policy"]["self_distillation"] == "reverse" and config["retention"] == []
-    before, after = (load_file(out / "runs" / n / "model.safetensors") for n in ("instruct-600", model.name))
-    assert sum(float((after[n] - before[n]).norm()) for n in before) > 0
-    assert "instruct + 600 tokens + self-distillation" in (out / "report.html").read_text()
 
 
 def test_budget_and_epochs_are_kept(finished):
@@ -175,7 +159,7 @@ def test_the_same_command_does_nothing_twice(finished, monkeypatch):
 
 def test_another_process_reads_the_same_record_from_the_storage(finished):
     _, out, record = finished
-    with open_existing(study.UpdateStudy, out) as opened:
+    with open_existing(out) as opened:
         read = opened.record()
     assert (read.models, read.corpus, read.ancestry) == (record.models, record.corpus, record.ancestry)
 
@@ -233,22 +217,6 @@ def test_an_interruption_while_the_text_is_read_is_continued(request_of, monkeyp
 
 
 @pytest.mark.slow
-def test_a_scale_is_chosen_where_several_are_given(request_of, tmp_path):
-    record = run(request_of(scales=[0.0, 1.0], choose_by=["old"]))
-    found = record.scale
-    assert found.entries == ["keep/old"] and {c["scale"] for c in found.candidates} == {0.0, 1.0}
-    sure = [c for c in found.candidates if c["against_one"] and c["against_one"]["interval"][0] > 0]
-    assert found.chosen == (0.0 if sure else 1.0)
-    assert record.model(record.result).scale == found.chosen
-    kept = {
-        m.scale
-        for m in record.models
-        if m.residual is not None and list((tmp_path / "out" / m.path).glob("*.safetensors"))
-    }
-    assert kept == {found.chosen}
-
-
-@pytest.mark.slow
 def test_an_adapter_is_continued_and_merged(request_of, pair, tmp_path):
     keys = request_of()
     keys["train"] = {**keys["train"], "use_peft": True, "lora_r": 4, "lora_target_modules": "all-linear"}
@@ -274,7 +242,7 @@ def test_retention_methods_keep_the_continued_base_near(request_of, tmp_path):
 
 def test_all_mistakes_at_once(request_of, tmp_path):
     with pytest.raises(ConfigError) as caught:
-        update_config(
+        UpdateConfig.read(
             request_of(
                 instrct="x",
                 corpus=str(tmp_path / "nwes.jsonl"),
@@ -282,7 +250,7 @@ def test_all_mistakes_at_once(request_of, tmp_path):
                 epochs=0,
                 keep_weights="everything",
                 train={"learning_rat": 1e-3, "seed": 3},
-                scales=[1, "x"],
+                scale="x",
                 held_out=1.5,
             )
         )
@@ -294,20 +262,20 @@ def test_all_mistakes_at_once(request_of, tmp_path):
         "epochs: expected a number above 0",
         "keep_weights: expected one of",
         "train.seed: is set here by 'seed'",
-        "scales[1]: expected a number",
+        "scale: expected a number",
         "held_out: expected",
     ):
         assert said in text, said
     with pytest.raises(ConfigError) as caught:
-        update_config(request_of(base=None, scale=1, scales=[1, 2], choose_by=["x"], corpus=None))
+        UpdateConfig.read(request_of(base=None, corpus=None))
     text = str(caught.value)
-    for said in ("base: is missing", "corpus: is missing", "scale: give scale or scales, not both"):
+    for said in ("base: is missing", "corpus: is missing"):
         assert said in text, said
 
 
 def test_a_typo_of_the_training_keys_is_named(request_of):
     with pytest.raises(ConfigError, match="train: unknown key 'learning_rat'"):
-        update_config(request_of(train={"learning_rat": 1e-3}))
+        UpdateConfig.read(request_of(train={"learning_rat": 1e-3}))
 
 
 def test_a_corpus_smaller_than_the_budget(request_of):
@@ -398,6 +366,6 @@ def test_a_corpus_too_small_for_the_share_that_is_held_out(request_of, news, tmp
 def test_a_folder_of_others_is_not_touched(request_of, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "thesis.txt").write_text("mine")
-    with pytest.raises(RunFolderError, match="holds no update"):
+    with pytest.raises(RunFolderError, match="holds no study"):
         run(request_of())
     shutil.rmtree(tmp_path / "out")

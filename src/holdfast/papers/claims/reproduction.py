@@ -4,7 +4,7 @@ A study file is the medium size. What a smaller size changes of it stands in `si
 own, which `changed` lays over it:
 
 ```python
-settings = study_config(changed(yaml.safe_load(file), size_changes()[study][size]))
+settings = StudyConfig.read(changed(yaml.safe_load(file), size_changes()[study][size]))
 ```
 
 A paper declares its small studies, with a file and its changes for each, and how its claims are held against them,

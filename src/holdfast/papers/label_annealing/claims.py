@@ -35,6 +35,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from holdfast.papers.claims.claim import Claim, Evidence, Statement, judge_records
 from holdfast.papers.claims.requirements import Precondition
 from holdfast.papers.claims.rules import MARGIN, Rule
+from holdfast.papers.label_annealing.curves import ANNEALING, BOTH, L2, REPLAY, Method, why_no_trial
 from holdfast.papers.label_annealing.paper import PAPER
 from holdfast.papers.label_annealing.preconditions import (
     above_chance,
@@ -63,7 +64,6 @@ from holdfast.papers.label_annealing.verdicts import (
 )
 from holdfast.records.study import StudyRecord
 from holdfast.statistics.gains import incomplete
-from holdfast.studies.sweep.curves import ANNEALING, BOTH, L2, REPLAY, Method, why_no_trial
 
 RECIPES = tuple(PAPER.recipes)
 NICHE_KEPT = 0.8

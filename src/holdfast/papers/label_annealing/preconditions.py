@@ -19,11 +19,7 @@ from collections.abc import Callable, Sequence
 
 from holdfast.papers.claims.requirements import Precondition, at_least, at_most
 from holdfast.papers.claims.rules import MARGIN
-from holdfast.records.evaluation import CHANCE, UNIGRAM
-from holdfast.records.figure import CONFIDENCE
-from holdfast.records.metrics import is_share
-from holdfast.records.study import Objective, StudyRecord, TrialRecord
-from holdfast.studies.sweep.curves import (
+from holdfast.papers.label_annealing.curves import (
     LEAST,
     NAMES,
     Method,
@@ -37,6 +33,10 @@ from holdfast.studies.sweep.curves import (
     related_skill,
     share_of_direct,
 )
+from holdfast.records.evaluation import CHANCE, UNIGRAM
+from holdfast.records.figure import CONFIDENCE
+from holdfast.records.metrics import is_share
+from holdfast.records.study import Objective, StudyRecord, TrialRecord
 
 MODERATE = 0.25
 """Of unigram - start, what direct fine-tuning may lose."""

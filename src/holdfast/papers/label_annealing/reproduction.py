@@ -8,7 +8,7 @@ from holdfast.papers.label_annealing.claims import RECIPES, check_claims
 from holdfast.papers.label_annealing.paper import PAPER
 from holdfast.records.study import read_study
 from holdfast.studies.sweep.session import run_study
-from holdfast.studies.sweep.study import study_config
+from holdfast.studies.sweep.study import StudyConfig
 
 
 def _twin(recipe: str) -> Twin:
@@ -19,7 +19,7 @@ def _twin(recipe: str) -> Twin:
 TWINS = Twins(
     paper=PAPER,
     studies={recipe: _twin(recipe) for recipe in RECIPES},
-    config=study_config,
+    config=StudyConfig.read,
     run=run_study,
     read=read_study,
     check=check_claims,

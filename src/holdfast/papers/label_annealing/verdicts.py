@@ -25,11 +25,7 @@ from holdfast.papers.claims.rules import (
     widened,
     within,
 )
-from holdfast.records.figure import Figure
-from holdfast.records.metrics import is_share
-from holdfast.records.study import Objective, StudyRecord, TrialRecord
-from holdfast.statistics.shares import Share, kept_share
-from holdfast.studies.sweep.curves import (
+from holdfast.papers.label_annealing.curves import (
     ANNEALING,
     BOTH,
     DIRECT,
@@ -51,6 +47,10 @@ from holdfast.studies.sweep.curves import (
     related_skill,
     share_of_direct,
 )
+from holdfast.records.figure import Figure
+from holdfast.records.metrics import is_share
+from holdfast.records.study import Objective, StudyRecord, TrialRecord
+from holdfast.statistics.shares import Share, kept_share
 
 NO_LOSS = 0.9
 """Of direct's target gain: learnt with "no loss"; also the target at which methods are compared."""

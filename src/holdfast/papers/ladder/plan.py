@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from holdfast.config.decode import Given
 from holdfast.errors import ConfigError
 from holdfast.papers.ladder.settings import OWN, TRAIN, LadderSettings, SizeSettings
 from holdfast.studies.engine.base import StudyConfigBase
@@ -55,7 +54,7 @@ class Rung:
 
 @dataclass(frozen=True, kw_only=True)
 class LadderConfig(StudyConfigBase[LadderSettings]):
-    """A ladder as `ladder_config` gives it."""
+    """A ladder."""
 
     settings_class: ClassVar[type[Any]] = LadderSettings
 
@@ -215,15 +214,6 @@ class LadderConfig(StudyConfigBase[LadderSettings]):
             "evaluation": self.evaluation,
             "output_dir": str(self.run_folder(rung, seed)),
         }
-
-
-def ladder_config(values: Mapping[str, Any] | Given, *, source: str | None = None, check: bool = True) -> LadderConfig:
-    """A ladder from keys as in the YAML; see `StudyConfigBase.read`.
-
-    Raises:
-        ConfigError: with every mistake at once.
-    """
-    return LadderConfig.read(values, source=source, check=check)
 
 
 def _of_models(config: LadderConfig) -> list[str]:

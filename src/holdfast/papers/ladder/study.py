@@ -14,12 +14,10 @@ from holdfast.papers.ladder.plan import RUNG, TEXT, LadderConfig, Rung, refuse_l
 from holdfast.papers.ladder.record import RECORD_FILE, LadderRecord, PretrainedRung, SizeAbout
 from holdfast.records.evaluation import Metric
 from holdfast.records.run import RunFolder
-from holdfast.studies.engine import session as engine
 from holdfast.studies.engine import storage as stored
 from holdfast.studies.engine.base import ConfiguredStudy
 from holdfast.studies.engine.models import train_model
 from holdfast.studies.engine.states import COMPLETE
-from holdfast.studies.engine.storage import GRACE_SECONDS
 from holdfast.studies.engine.study import CannotJudge, JobState, StudyState, Writer
 from holdfast.support.files import read_object, write_bytes_atomic
 
@@ -42,43 +40,17 @@ class RungResult:
     """On the text."""
 
 
-def run_ladder(
-    config: LadderConfig, *, console: Any = None, workers: int | None = None, grace: float = GRACE_SECONDS
-) -> LadderRecord:
-    """Pre-trains a ladder, or goes on with it.
-
-    Args:
-        config: see `plan.ladder_config`.
-        console: a `rich.console.Console` for progress; None: a new one on standard output.
-        workers: runs at a time on this machine; None: as the ladder says, else one a GPU, or two on two and more cores.
-            0 starts none and waits for those started elsewhere.
-        grace: seconds without a sign of life after which another machine's run is taken over.
-
-    Returns:
-        The record as in ladder.json.
-
-    Raises:
-        ConfigError: the configuration, too little text for a budget, or the storage holds another study of this name.
-        DataError: the text cannot be read.
-        Interrupted: Ctrl-C; the same command continues.
-        HoldfastError: runs failed (which), after the others were made and the page was written.
-    """
-    record: LadderRecord = engine.execute_study(LadderStudy(config), console=console, workers=workers, grace=grace)
-    return record
-
-
 class LadderStudy(ConfiguredStudy[LadderConfig]):
     """Pre-training of a ladder."""
 
     config_class: ClassVar[type[LadderConfig]] = LadderConfig
     noun: ClassVar[str] = "run"
-    begins: ClassVar[str] = "holdfast study run study.yaml"
     markers: ClassVar[tuple[str, ...]] = (RECORD_FILE, "study.db", "logs", "data", "tokens", "tokenizer")
     one_in_process: ClassVar[bool] = True  # a single run then shows how far it is itself
 
-    def cells(self, attributes: Mapping[str, Any]) -> list[tuple[str, int]]:
+    def seeds_of(self, attributes: Mapping[str, Any]) -> Sequence[int]:
         """The text is tokenised once."""
-        return [("", self.seeds[0])] if attributes.get(RUNG) == TEXT else super().cells(attributes)
+        return self.seeds[:1] if attributes.get(RUNG) == TEXT else self.seeds
 
     # ------------------------------------------------------------------------------------------------------------ runs
 
@@ -262,6 +234,12 @@ class LadderStudy(ConfiguredStudy[LadderConfig]):
                     text = yaml.safe_dump({"ladder": rows}, sort_keys=False)
                     write_bytes_atomic(config.output_dir / f"{size}{more}.yaml", text.encode())
         return record
+
+    def show(self, record: Any, console: Any) -> None:
+        """See `Study.show`."""
+        from holdfast.papers.ladder.page import print_ladder
+
+        print_ladder(record, self.settings.output_dir, console)
 
     def page(self, record: LadderRecord) -> Writer:
         """The page on what is there."""

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from holdfast.config.declare import settings_of
-from holdfast.config.decode import Given
 from holdfast.config.synonyms import did_you_mean_key
 from holdfast.errors import ConfigError, UserError
 from holdfast.evaluation.entries import DataEntry
@@ -107,7 +106,7 @@ def _data_of_methods(settings: Mapping[str, Any]) -> list[Part]:
 
 @dataclass(frozen=True, kw_only=True)
 class OvertrainingConfig(StudyConfigBase[OvertrainingSettings]):
-    """A study as `overtraining_config` gives it."""
+    """An overtraining study."""
 
     settings_class: ClassVar[type[Any]] = OvertrainingSettings
 
@@ -488,23 +487,6 @@ def _tunings(config: OvertrainingConfig, name: str, task: TaskSettings) -> list[
     for of_arm in arms.values():
         tunings += sorted(of_arm, key=lambda tuning: tuning.rate)
     return tunings
-
-
-def overtraining_config(
-    values: Mapping[str, Any] | Given, *, source: str | None = None, check: bool = True
-) -> OvertrainingConfig:
-    """A study from keys as in the YAML, everything checked that can be before anything runs.
-
-    Args:
-        values: keys of `OvertrainingSettings`.
-        source: where they came from, for the message.
-        check: whether configurations are read by the code that will use them; not by workers, who get a study that was
-            checked.
-
-    Raises:
-        ConfigError: with every mistake at once.
-    """
-    return OvertrainingConfig.read(values, source=source, check=check)
 
 
 def _measuring_problems(request: OvertrainingSettings) -> list[str]:

@@ -11,13 +11,14 @@ from typing import Any
 
 from holdfast.errors import ConfigError
 from holdfast.papers.claims.reproduction import Twin, Twins, changed, size_changes
-from holdfast.papers.ladder.plan import LadderConfig, ladder_config
-from holdfast.papers.ladder.study import run_ladder
+from holdfast.papers.ladder.plan import LadderConfig
+from holdfast.papers.ladder.study import LadderStudy
 from holdfast.papers.overtraining.claims import LANGUAGE, PICTURES, READING, check_claims
 from holdfast.papers.overtraining.paper import PAPER
-from holdfast.papers.overtraining.plan import OvertrainingConfig, overtraining_config
+from holdfast.papers.overtraining.plan import OvertrainingConfig
 from holdfast.papers.overtraining.record import OvertrainingRecord, read_overtraining
-from holdfast.papers.overtraining.study import run_overtraining
+from holdfast.papers.overtraining.study import OvertrainingStudy
+from holdfast.studies.engine.session import execute_study
 
 PRETRAINING = "pretraining"
 """Key of a twin: which ladder (a file below `papers/recipes`), which of its sizes, and what differs from the file."""
@@ -36,7 +37,7 @@ def twin_config(values: Mapping[str, Any], *, source: str | None = None) -> Twin
     """The study of a ladder that is pre-trained first, beside its folder.
 
     Args:
-        values: as of `plan.overtraining_config`, with `PRETRAINING` in place of the ladder.
+        values: as of `OvertrainingConfig.read`, with `PRETRAINING` in place of the ladder.
         source: where they came from, for the message.
 
     Raises:
@@ -51,13 +52,13 @@ def twin_config(values: Mapping[str, Any], *, source: str | None = None) -> Twin
     size = str(pretraining["size"])
     recipe["sizes"] = {size: recipe["sizes"][size]}
     folder = Path(settings["output_dir"]).with_name(LADDER)
-    ladder = ladder_config({**recipe, "name": LADDER, "output_dir": str(folder)}, source=file.name)
+    ladder = LadderConfig.read({**recipe, "name": LADDER, "output_dir": str(folder)}, source=file.name)
     settings["ladder"] = []
     for rung in ladder.rungs.values():
         model = str(ladder.run_folder(rung, ladder.request.seeds[0]))
         settings["ladder"].append({"model": model, "tokens": rung.tokens, "label": rung.name})
     # the checkpoints are not there yet; they are looked at when the study begins
-    config = overtraining_config(settings, source=source, check=False)
+    config = OvertrainingConfig.read(settings, source=source, check=False)
     if problems := config.key_problems(config.request):
         raise ConfigError(problems, source=source)
     fields = {f.name: getattr(config, f.name) for f in dataclasses.fields(config)}
@@ -65,13 +66,13 @@ def twin_config(values: Mapping[str, Any], *, source: str | None = None) -> Twin
 
 
 def run_twin(config: TwinConfig, *, console: Any = None, workers: int | None = None) -> OvertrainingRecord:
-    """Pre-trains the ladder, or finds it, and runs the study; the arguments of `study.run_overtraining`.
+    """Pre-trains the ladder, or finds it, and runs the study; the arguments of `session.execute_study`.
 
     Raises:
-        HoldfastError: see `run_ladder` and `run_overtraining`.
+        HoldfastError: see `session.execute_study`.
     """
-    run_ladder(config.ladder, console=console, workers=workers)
-    return run_overtraining(config, console=console, workers=workers)
+    execute_study(LadderStudy(config.ladder), console=console, workers=workers)
+    return execute_study(OvertrainingStudy(config), console=console, workers=workers)
 
 
 def _twin(name: str, file: str) -> Twin:

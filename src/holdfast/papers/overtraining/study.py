@@ -25,11 +25,9 @@ from holdfast.papers.overtraining.plan import (
 from holdfast.papers.overtraining.record import RECORD_FILE, OvertrainingRecord
 from holdfast.records.probe import ProbedModel, Sharpness
 from holdfast.records.run import RunFolder
-from holdfast.studies.engine import session as engine
 from holdfast.studies.engine.base import ConfiguredStudy
 from holdfast.studies.engine.models import train_model
 from holdfast.studies.engine.states import COMPLETE
-from holdfast.studies.engine.storage import GRACE_SECONDS
 from holdfast.studies.engine.study import JobState, StudyState, Writer
 from holdfast.support.resources import release_memory
 
@@ -57,46 +55,17 @@ class JobResult:
     notes: list[str] = field(default_factory=list)
 
 
-def run_overtraining(
-    config: OvertrainingConfig, *, console: Any = None, workers: int | None = None, grace: float = GRACE_SECONDS
-) -> OvertrainingRecord:
-    """Runs a study to its end, or continues it.
-
-    Args:
-        config: see `plan.overtraining_config`.
-        console: a `rich.console.Console` for progress; None: a new one on standard output.
-        workers: models at a time on this machine; None: as the study says, else one a GPU, or two on two and more
-            cores. 0 starts none and waits for those started elsewhere.
-        grace: seconds without a sign of life after which another machine's job is taken over.
-
-    Returns:
-        The record as in overtraining.json.
-
-    Raises:
-        ConfigError: the configuration, training text that holds what is measured on, or the storage holds another study
-            of this name (what differs).
-        DataError: a file cannot be read.
-        Interrupted: Ctrl-C; the same command continues.
-        HoldfastError: fine-tunings failed (which), after the others were made and the page was written. One that
-            diverged is a result.
-    """
-    study = OvertrainingStudy(config)
-    record: OvertrainingRecord = engine.execute_study(study, console=console, workers=workers, grace=grace)
-    return record
-
-
 class OvertrainingStudy(ConfiguredStudy[OvertrainingConfig]):
     """The overtraining study."""
 
     config_class: ClassVar[type[OvertrainingConfig]] = OvertrainingConfig
     noun: ClassVar[str] = "job"
-    begins: ClassVar[str] = "holdfast study run study.yaml"
     one_in_process: ClassVar[bool] = True  # a single one then shows how far it is itself
     markers: ClassVar[tuple[str, ...]] = (RECORD_FILE, "study.db", "logs", "data", "probed", "aligned", "runs")
 
-    def cells(self, attributes: Mapping[str, Any]) -> list[tuple[str, int]]:
+    def seeds_of(self, attributes: Mapping[str, Any]) -> Sequence[int]:
         """Only trainings are repeated."""
-        return super().cells(attributes) if attributes[KIND] in (ALIGN, TUNE) else [("", self.seeds[0])]
+        return self.seeds if attributes[KIND] in (ALIGN, TUNE) else self.seeds[:1]
 
     # ------------------------------------------------------------------------------------------------------------ jobs
 
@@ -261,6 +230,12 @@ class OvertrainingStudy(ConfiguredStudy[OvertrainingConfig]):
         from holdfast.papers.overtraining.outcome import add_figures
 
         return add_figures(record, self.settings)
+
+    def show(self, record: Any, console: Any) -> None:
+        """See `Study.show`."""
+        from holdfast.papers.overtraining.page import print_overtraining
+
+        print_overtraining(record, self.settings.output_dir, console)
 
     def page(self, record: OvertrainingRecord) -> Writer:
         """The page."""

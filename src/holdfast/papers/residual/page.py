@@ -72,7 +72,6 @@ STYLES = {
     "residual": ("third", "diamond"),
     "tuning": ("flat", "star"),
     "distillation": ("good", "cross"),
-    "self-distillation": ("good", "triangle-down"),
     DERIVED: ("fourth", "triangle-up"),
 }
 """Kind of model -> colour and symbol."""

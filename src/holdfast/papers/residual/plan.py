@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from holdfast.config.decode import Given, with_floats
+from holdfast.config.decode import with_floats
 from holdfast.papers.residual.settings import StudySettings
 from holdfast.papers.residual.toy_recipe import at_width, models_of, recipe_of
 from holdfast.records.residual import BASE, INSTRUCT, StudiedModel
@@ -30,7 +30,7 @@ from holdfast.studies.update.plan import UpdateConfig, completed
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StudyConfig(UpdateConfig):
-    """A study as `study_config` gives it."""
+    """A study of the residual."""
 
     settings_class: ClassVar[type[Any]] = StudySettings
     kind: ClassVar[str] = "study"
@@ -133,12 +133,3 @@ class StudyConfig(UpdateConfig):
         [width], [seed] = self.request.widths, self.request.seeds
         name, label = f"{model.name}-{width}-world{seed}", f"{model.label}{self.where}"
         return dataclasses.replace(model, name=name, label=label, width=width, seed=seed)
-
-
-def study_config(values: Mapping[str, Any] | Given, *, source: str | None = None, check: bool = True) -> StudyConfig:
-    """A study from keys as in the YAML; see `StudyConfigBase.read`.
-
-    Raises:
-        ConfigError: with every mistake at once.
-    """
-    return StudyConfig.read(values, source=source, check=check)

@@ -12,45 +12,21 @@ from typing import Any, ClassVar
 
 from holdfast.papers.residual.plan import StudyConfig
 from holdfast.records.residual import ResidualRecord, StudiedModel
-from holdfast.studies.engine import session as engine
+from holdfast.studies.engine.base import ConfiguredStudy
 from holdfast.studies.engine.states import COMPLETE
-from holdfast.studies.engine.storage import GRACE_SECONDS
 from holdfast.studies.engine.study import Writer
 from holdfast.studies.engine.worker import Task
 from holdfast.studies.update.study import UpdateStudy, with_pairs
-
-
-def run_residual_study(
-    config: StudyConfig, *, console: Any = None, workers: int | None = None, grace: float = GRACE_SECONDS
-) -> ResidualRecord:
-    """Runs a study to its end, or continues it.
-
-    Args:
-        config: see `plan.study_config`.
-        console: a `rich.console.Console` for progress; None: a new one on standard output.
-        workers: models at a time on this machine; None: as the study says, else one a GPU, or two on two and more
-            cores.
-        grace: seconds without a sign of life after which another machine's model is taken over.
-
-    Returns:
-        The record as in update.json.
-
-    Raises:
-        ConfigError, ModelError, ShapeError, DataError: what has to change, before anything is trained.
-        RunFolderError: the folder is another's, or the study was begun with another configuration.
-        StorageError: the storage does not answer.
-        Interrupted: Ctrl-C; the same command continues.
-        HoldfastError: models failed (which), after the others were made and the page was written.
-    """
-    record: ResidualRecord = engine.execute_study(ResidualStudy(config), console=console, workers=workers, grace=grace)
-    return record
 
 
 class ResidualStudy(UpdateStudy[StudyConfig]):
     """The residual study as the engine runs it."""
 
     config_class: ClassVar[type[StudyConfig]] = StudyConfig
-    begins: ClassVar[str] = "holdfast study run study.yaml"
+
+    def dry_run(self) -> list[str]:
+        """The models; a small world's are not there to be looked at."""
+        return ConfiguredStudy.dry_run(self)
 
     def parts(self, console: Any) -> Sequence[StudyConfig]:
         """Its small worlds with their models and files; itself outside of one."""
@@ -76,6 +52,12 @@ class ResidualStudy(UpdateStudy[StudyConfig]):
     def keeps(self, model: StudiedModel, record: ResidualRecord) -> bool:
         """All weights, or none."""
         return self.settings.request.keep_weights != "none"
+
+    def show(self, record: Any, console: Any) -> None:
+        """See `Study.show`."""
+        from holdfast.papers.residual.page import print_study
+
+        print_study(record, self.settings.output_dir, console)
 
     def page(self, record: ResidualRecord) -> Writer:
         """The page with the paper's tables."""

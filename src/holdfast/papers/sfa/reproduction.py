@@ -8,8 +8,9 @@ from holdfast.papers.digits.study import DigitsSettings, run_digits
 from holdfast.papers.sfa.claims import DIGITS, READING, RECIPE, check_claims
 from holdfast.papers.sfa.paper import PAPER
 from holdfast.records.sequence import read_sequence
-from holdfast.studies.sequence.plan import sequence_config
-from holdfast.studies.sequence.study import run_sequence
+from holdfast.studies.engine.session import execute_study
+from holdfast.studies.sequence.plan import SequenceConfig
+from holdfast.studies.sequence.study import SequenceStudy
 
 TWINS = Twins(
     paper=PAPER,
@@ -17,8 +18,8 @@ TWINS = Twins(
         RECIPE: Twin(file="sequence/tasks-tiny.yaml", sizes=size_changes()[RECIPE]),
         DIGITS: Script(settings=DigitsSettings, run=run_digits, sizes=size_changes()[DIGITS]),
     },
-    config=sequence_config,
-    run=run_sequence,
+    config=SequenceConfig.read,
+    run=lambda config, **session: execute_study(SequenceStudy(config), **session),
     read=read_sequence,
     check=check_claims,
     reading=READING,

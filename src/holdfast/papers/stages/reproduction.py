@@ -7,8 +7,9 @@ from holdfast.papers.claims.reproduction import Twin, Twins, size_changes
 from holdfast.papers.stages.claims import NARROW, READING, WIDE, check_claims
 from holdfast.papers.stages.paper import PAPER
 from holdfast.records.stages import read_stages
-from holdfast.studies.stages.plan import stages_config
-from holdfast.studies.stages.study import run_stages
+from holdfast.studies.engine.session import execute_study
+from holdfast.studies.stages.plan import StagesConfig
+from holdfast.studies.stages.study import StagesStudy
 
 TOY = {WIDE: "stages", NARROW: "stages_narrow"}
 """Small settings by what a study's name begins with; the rest of the name is the world."""
@@ -23,8 +24,8 @@ def _twin(name: str) -> Twin:
 TWINS = Twins(
     paper=PAPER,
     studies={name: _twin(name) for name in PAPER.recipes},
-    config=stages_config,
-    run=run_stages,
+    config=StagesConfig.read,
+    run=lambda config, **session: execute_study(StagesStudy(config), **session),
     read=read_stages,
     check=check_claims,
     reading=READING,

@@ -19,7 +19,7 @@ from holdfast.studies.engine.keys import BaseStudySettings
 from holdfast.studies.engine.models import training_problems
 from holdfast.studies.engine.progress import share_of_run
 from holdfast.studies.engine.states import RUNNING
-from holdfast.studies.engine.study import Job, JobState, Study
+from holdfast.studies.engine.study import LABEL, Job, JobState, Study
 from holdfast.support.files import to_jsonable
 from holdfast.support.secrets import without_secrets
 
@@ -292,6 +292,10 @@ class ConfiguredStudy(Study[C]):
             raise ConfigError(problems, source=config.name)
         return type(self)(filled)
 
+    def dry_run(self) -> list[str]:
+        """What `--dry_run` looks at and prints: the jobs, one a line."""
+        return [f"{number:>3}. {job.attributes[LABEL]}" for number, job in enumerate(self.settings.jobs(), 1)]
+
     @property
     def seeds(self) -> tuple[int, ...]:
         """As the settings say."""
@@ -313,4 +317,4 @@ class ConfiguredStudy(Study[C]):
         settings = self.running(job)
         if settings is None:
             return share
-        return share + share_of_run(settings) / len(self.cells(job.attributes))
+        return share + share_of_run(settings) / len(self.seeds_of(job.attributes))

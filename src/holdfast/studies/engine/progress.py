@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import statistics
 from collections import Counter
 from collections.abc import Mapping
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import HoldfastError
 from holdfast.printable import printable
 from holdfast.records.run import RunFolder, planned_steps
 from holdfast.studies.engine.states import COMPLETE, RUNNING
-from holdfast.support.environment import say
+from holdfast.support.environment import say, shown_seconds
 from holdfast.support.progress import ProgressLines
 
 if TYPE_CHECKING:
@@ -81,8 +83,26 @@ def share_of_run(settings: Mapping[str, Any]) -> float:
         return 0.0
 
 
+def time_left(study: Any, state: StudyState) -> str:
+    """About how long the open jobs take with the workers at work, by what complete ones took; "" where none says."""
+    lasted: list[float] = []
+    workers: set[str] = set()
+    left = 0.0
+    for job in state.latest:
+        if job.state == COMPLETE and job.started and job.finished:
+            lasted.append((datetime.fromisoformat(job.finished) - datetime.fromisoformat(job.started)).total_seconds())
+        if job.state == RUNNING:
+            workers.add(job.worker)
+        if job.open:
+            left += 1.0 - study.share(job)
+    if not lasted or not workers:
+        return ""
+    seconds = statistics.fmean(lasted) * left / len(workers)
+    return f"; about {shown_seconds(seconds)} left with {len(workers)} worker{'s' if len(workers) > 1 else ''}"
+
+
 def status_table(study: Any, state: StudyState) -> Any:
-    """Jobs by state, what runs where, and what failed."""
+    """Jobs by state, how long it will take, what runs where, and what failed."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
@@ -98,4 +118,5 @@ def status_table(study: Any, state: StudyState) -> Any:
         what = str(job.attributes.get("reason") or "") if job.state == "failed" else job.worker
         share = f"{100 * study.share(job):.0f} %" if job.state == RUNNING else ""
         table.add_row(str(job.number), Text(printable(job.label)), job.state, share, Text(printable(what)))
-    return Group(Text(f"{state.name}: {state.status}; {', '.join(counts)} of {len(jobs)} {study.noun}s"), table)
+    title = f"{state.name}: {state.status}; {', '.join(counts)} of {len(jobs)} {study.noun}s{time_left(study, state)}"
+    return Group(Text(title), table)

@@ -8,7 +8,6 @@ else.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import itertools
 import os
 import sys
@@ -24,7 +23,7 @@ from holdfast.studies.engine.progress import Bar
 from holdfast.studies.engine.states import COMPLETE, FAILED, PRUNED
 from holdfast.studies.engine.storage import Storage
 from holdfast.studies.engine.study import PAGE, Study, StudyState, refuse_foreign, write_page
-from holdfast.studies.engine.worker import error_class, extend_queue, work
+from holdfast.studies.engine.worker import error_class, work
 from holdfast.support.environment import (
     hardware,
     package_version,
@@ -151,11 +150,8 @@ class Opened:
     study: Study[Any]
 
     def state(self) -> StudyState:
-        """As it is now; finished only where what ended asks for nothing more (`Study.more`)."""
-        state = self.storage.retry(lambda: self.storage.state(self.queue))
-        if state.status == "finished" and self.study.more(state):  # stopped before it could grow
-            return dataclasses.replace(state, status="interrupted")
-        return state
+        """As it is now."""
+        return self.storage.retry(lambda: self.storage.state(self.queue))
 
     def record(self) -> Any:
         """Its record at this moment."""
@@ -180,13 +176,11 @@ def _run_jobs(opened: Opened, workers: int, console: Any) -> None:
     study, state = opened.study, opened.state()
     study.write(study.outcome(state))
     latest = state.latest
-    if not any(j.open for j in latest):
-        if not extend_queue(opened.storage, opened.queue, study, console):
-            return
-        latest = opened.state().latest
     left = [j for j in latest if j.open]
+    if not left:
+        return
     before = f", {len(latest) - len(left)} ended before" if len(latest) > len(left) else ""
-    repeated = max((len(study.cells(j.attributes)) for j in left), default=1)
+    repeated = max(len(study.seeds_of(j.attributes)) for j in left)
     size = f"{_count(len(left), study.noun)}{f' x {repeated} repetitions' if repeated > 1 else ''}{before}"
     out = study.settings.output_dir
     say(console, f"{study.settings.name}: {size}, {_count(workers, 'worker')}. Folder: {out}")
@@ -202,8 +196,6 @@ def _run_jobs(opened: Opened, workers: int, console: Any) -> None:
                 study.write(study.outcome(state))
                 written = time.monotonic()
             if not any(j.open for j in state.jobs):
-                if extend_queue(opened.storage, opened.queue, study, console):
-                    continue
                 return
             processes.restart_killed(lambda text: say(console, text))
             if workers and processes.ended:
@@ -223,7 +215,6 @@ def _processes(opened: Opened, workers: int) -> Workers:
     if settings.resolved.get("toy"):
         environment["HF_HUB_OFFLINE"] = os.environ.get("HF_HUB_OFFLINE", "1")
     options = {
-        "--kind": kind_name(type(opened.study)),
         "--study": settings.name,
         "--output_dir": str(out),
         "--grace": f"{opened.storage.grace:g}",
@@ -233,7 +224,6 @@ def _processes(opened: Opened, workers: int) -> Workers:
 
 
 def run_worker(
-    kind: type[Study[Any]],
     *,
     storage: str | None,
     name: str | None,
@@ -244,7 +234,6 @@ def run_worker(
     """Joins a study that another command began, here or on another machine, until no job is left.
 
     Args:
-        kind: the study's class.
         storage: its address; None: the file in `output_dir`, or the one that the environment names.
         name: of the study; None: the folder's, or the only one of the storage.
         output_dir: where this worker writes; None: the study's own folder, as it stands in the storage.
@@ -257,30 +246,25 @@ def run_worker(
     Raises:
         Interrupted: Ctrl-C, or the command that started it is gone; the job waits for the next worker.
     """
-    with open_existing(kind, output_dir, storage=storage, name=name) as opened:
+    with open_existing(output_dir, storage=storage, name=name) as opened:
         opened.storage.grace = grace
+        noun = opened.study.noun
         try:
             with terminated_is_interrupted(), quiet_libraries():
                 opened.study = opened.study.prepare(console)
                 ended = work(opened.storage, opened.queue, opened.study, console=console, several=True)
         except KeyboardInterrupt:
-            raise Interrupted(f"Interrupted; the {kind.noun} waits for the next worker.") from None
-    say(console, f"No {kind.noun} of '{opened.study.settings.name}' is left; this worker ended {ended}.")
+            raise Interrupted(f"Interrupted; the {noun} waits for the next worker.") from None
+    say(console, f"No {noun} of '{opened.study.settings.name}' is left; this worker ended {ended}.")
     return ended
 
 
 @contextlib.contextmanager
-def open_existing(
-    kind: type[Study[Any]],
-    out: Path | None,
-    *,
-    storage: str | None = None,
-    name: str | None = None,
-) -> Iterator[Opened]:
-    """The study of a folder, or of a storage by its name, without running anything.
+def open_existing(out: Path | None, *, storage: str | None = None, name: str | None = None) -> Iterator[Opened]:
+    """The study of a folder, or of a storage by its name, without running anything. The storage says of which class it
+    is.
 
     Args:
-        kind: the study's class.
         out: the study's folder as this machine sees it; None: the one that stands in the storage.
         storage: its address; None: the file in the folder, or the one that the environment names.
         name: of the study; None: the folder's, or the only one of the storage.
@@ -300,8 +284,7 @@ def open_existing(
             raise ConfigError(
                 f"--storage is missing: {folder} is a study of {address}. Give its address, or set {STORAGE_VARIABLE}."
             )
-        begins = f" '{kind.begins}' begins one." if kind.begins else ""
-        raise RunFolderError(f"expected a study in {folder}, found no {file.name}.{begins}")
+        raise RunFolderError(f"expected a study in {folder}, found no {file.name}.")
     opened = Storage(url)
     try:
         names = opened.names()
@@ -315,7 +298,7 @@ def open_existing(
             raise ConfigError(
                 f"'{name}' in {stored.redacted_url(url)} is a study of Optuna's, not one that holdfast began."
             )
-        _check_kind(kind, str(queue.user_attrs.get(stored.KIND, "")), name)
+        kind = kind_named(str(queue.user_attrs.get(stored.KIND, "")))
         values = {"name": name, **{k: v for k, v in resolved.items() if v is not None}}
         study_folder = out if out is not None else Path(str(values.get("output_dir") or f"runs/{name}"))
         if out is None and file is not None and file.name == "study.db" and file.parent.name == study_folder.name:
@@ -323,25 +306,6 @@ def open_existing(
         yield Opened(storage=opened, queue=queue, study=kind.load(values, storage=url, output_dir=study_folder))
     finally:
         opened.close()
-
-
-def _check_kind(kind: type[Study[Any]], recorded: str, name: str) -> None:
-    """Refuses a study of another kind.
-
-    Raises:
-        ConfigError: it is one, with the command that it is of.
-    """
-    if not recorded or recorded == kind_name(kind):
-        return
-    try:
-        other = kind_named(recorded)
-    except HoldfastError:
-        return  # a class of the user's own that is not here
-    if issubclass(other, kind):
-        return
-    command = " ".join(itertools.takewhile(lambda word: word not in ("run", "--config"), other.begins.split()))
-    how = f"'{command} status' and '{command} report' are for it" if command else f"Add --kind {recorded}"
-    raise ConfigError(f"'{name}' is a study of another kind ({other.__name__}). {how}.")
 
 
 def known_study(folder: Path) -> tuple[str | None, str | None]:
@@ -355,31 +319,6 @@ def known_study(folder: Path) -> tuple[str | None, str | None]:
     name, storage = record.get("name"), record.get("storage")
     address = stored.reached_address(storage, folder) if isinstance(storage, str) and storage else None
     return name if isinstance(name, str) else None, address
-
-
-def recorded_kind(storage: str, name: str | None) -> str:
-    """The class of a study as its storage names it (`kind_name`); "" where it does not.
-
-    Args:
-        storage: its address.
-        name: of the study; None: the only one of the storage.
-
-    Raises:
-        ConfigError: no such study, or several.
-        StorageError: the storage does not answer.
-    """
-    opened = Storage(storage)
-    try:
-        names = opened.names()
-        if name is None and len(names) != 1:
-            raise ConfigError(
-                f"--study is missing: {stored.redacted_url(storage)} holds {', '.join(names) or 'no study'}."
-            )
-        queue = opened.load(name or names[0])
-        with stored.database_errors(storage):
-            return str(queue.user_attrs.get(stored.KIND, ""))
-    finally:
-        opened.close()
 
 
 def kind_name(kind: type[Study[Any]]) -> str:
@@ -398,7 +337,7 @@ def kind_named(text: str) -> type[Study[Any]]:
     """
     cls = load_class(text, base=Study, group="holdfast.studies")  # type: ignore[type-abstract]
     if cls is None:
-        raise ConfigError(f"--kind: expected FILE.py:CLASS or MODULE:CLASS of a study, got '{text}'.")
+        raise ConfigError(f"the storage names the study's class '{text}': expected FILE.py:CLASS or MODULE:CLASS.")
     return cls
 
 

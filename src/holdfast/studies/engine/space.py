@@ -2,19 +2,17 @@
 
 ```yaml
 arms:                                             # each is one way to retain what was known
-  - direct: {learning_rate: [5.0e-6, 2.0e-5]}     # direct fine-tuning, the first rival, at rates of its own
   - label_annealing: {weight: {log: [0.1, 10], points: 5}, temperature: [1, 2]}
   - l2: {coefficient: [0.001, 0.01]}
   - [{replay: {data: old.jsonl, fraction: 0.1}}, {label_annealing: {weight: [0.3, 1]}}]     # a combination
   - [{replay: {data: new.jsonl}}, {label: unseen text}]         # what tells arms of the same methods apart
-  - train: {learning_rate: [5.0e-6, 2.0e-5]}                    # settings of one arm: here of direct
+  - train: {learning_rate: [5.0e-6, 2.0e-5]}                    # settings of one arm: here of direct fine-tuning
 vary:
   learning_rate: [1.0e-5, 3.0e-5]                 # any key of a training config
-  label_annealing.temperature: [1, 2]             # of a method that `train:` names, where there are no arms
 ```
 
 A list is tried value by value. `{log: [low, high]}` and `{linear: [low, high]}` are ranges: a sampler draws from them,
-a grid needs `points: n` (or `step:` for a linear one). Parameters of a method belong to its arm, so a grid has
+a grid needs `points: n`. Parameters of a method belong to its arm, so a grid has
 no senseless combinations. No torch, no Optuna.
 """
 
@@ -102,23 +100,15 @@ class Range:
     """The two ends, the smaller first, of a linear range."""
     points: Annotated[int | None, Meta(ge=2)] = None
     """How many of its numbers a grid tries."""
-    step: Annotated[float | None, Meta(gt=0)] = None
-    """Distance of the numbers that are tried, of a linear range."""
 
     def problems(self) -> list[str]:
         """What does not go together."""
         if (self.log is None) == (self.linear is None):
             return ["expected a list of values, {log: [low, high]} or {linear: [low, high]}."]
-        problems = []
-        if not self.low < self.high:
-            kind = "log" if self.log else "linear"
-            problems.append(f"{kind}: expected two numbers, the smaller first, got {[self.low, self.high]}.")
-        elif self.step is not None and (self.log is not None or self.step > self.high - self.low):
-            text = "expected a step above 0 that fits into the range, of a linear range"
-            problems.append(f"step: {text}, got {self.step}.")
-        if self.step is not None and self.points is not None:
-            problems.append("expected points or step, one of them.")
-        return problems
+        if self.low < self.high:
+            return []
+        kind = "log" if self.log else "linear"
+        return [f"{kind}: expected two numbers, the smaller first, got {[self.low, self.high]}."]
 
     @property
     def low(self) -> float:
@@ -131,20 +121,12 @@ class Range:
         return (self.log or self.linear or (0.0, 0.0))[1]
 
     @property
-    def whole(self) -> bool:
-        """Whether its numbers are whole: both ends and the step are."""
-        return self.log is None and all(isinstance(n, int) for n in (self.low, self.high, self.step))
-
-    @property
     def varies(self) -> bool:
         """True: the ends differ."""
         return True
 
     def tried(self) -> list[Any]:
         """What a grid tries, both ends among them."""
-        if self.step is not None:
-            count = math.floor((self.high - self.low) / self.step + 1e-9) + 1
-            return [self.low + i * self.step for i in range(count)]
         count = self.points or 2
         numbers = [self.low]
         for index in range(1, count - 1):
@@ -163,8 +145,6 @@ class Range:
 
     def middle(self) -> Any:
         """The middle; on a logarithmic range the geometric one."""
-        if self.whole:
-            return (int(self.low) + int(self.high)) // 2
         return float(f"{math.sqrt(self.low * self.high) if self.log else (self.low + self.high) / 2:.6g}")
 
     def value(self, stored: Any) -> Any:
@@ -173,9 +153,7 @@ class Range:
 
     def suggest(self, trial: Any, name: str) -> Any:
         """A number of the range, as an Optuna trial draws it."""
-        if self.whole:
-            return trial.suggest_int(name, int(self.low), int(self.high), step=int(self.step or 1))
-        return trial.suggest_float(name, self.low, self.high, log=self.log is not None, step=self.step)
+        return trial.suggest_float(name, self.low, self.high, log=self.log is not None)
 
 
 Values = Choices | Range
@@ -225,21 +203,6 @@ class Space:
     def parameters(self, arm: Arm) -> dict[str, Values]:
         """The values under an arm, by parameter."""
         return {name: values for name, (_, values) in self.axes(arm).items()}
-
-    def strengths(self, arm: Arm) -> dict[str, list[float]]:
-        """The values above 0 of what is its methods' strength, by parameter, where there are at least two: an order in
-        which a grid may go on."""
-        numbers_of: dict[str, list[float]] = {}
-        for name, (path, values) in self.axes(arm).items():
-            cls = declared(str(path[2])) if len(path) == 4 and path[0] == "retention" else None
-            if cls is not None and path[-1] in cls.strength:
-                numbers = []
-                for value in values.tried():
-                    if isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0:
-                        numbers.append(float(value))
-                if len(numbers) > 1:
-                    numbers_of[name] = numbers
-        return numbers_of
 
     def _each(self) -> Iterator[tuple[dict[str, Any], dict[str, Values]]]:
         """Every arm, as the parameter that chooses it, and its parameters."""
@@ -332,7 +295,7 @@ class Space:
         methods = [_key(next(iter(m))) for m in arm.retention] or [DIRECT]
         words = [_titled(arm)]
         for name, values in self.parameters(arm).items():
-            if (values.varies or name.startswith(f"{DIRECT}.")) and name in params:
+            if values.varies and name in params:
                 value = params[name]
                 text = f"{value:g}" if isinstance(value, float) else str(value)
                 words.append(f"{_short(name, methods)} {text}")
@@ -368,7 +331,7 @@ class _Reader:
     def _range(self, value: Mapping[str, Any], where: str) -> Range | None:
         tried, mistakes = decode(Range, value)
         self._note(mistakes, where)
-        if tried is not None and self.grid and tried.points is None and tried.step is None:
+        if tried is not None and self.grid and tried.points is None:
             self.problems.append(
                 f"{where}: a grid needs to know how many points of the range to try. Add 'points: 5', or search with "
                 f"random, tpe or nsga2."
@@ -427,10 +390,6 @@ class _Reader:
         arms: list[Arm] = []
         for number, item in enumerate(section):
             where = f"arms[{number}]"
-            if (settings := _of_direct(item)) is not None:
-                same = sum(a.kind == DIRECT for a in arms)
-                arms.append(self._direct(settings, where, name=f"{DIRECT} #{same + 1}" if same else DIRECT))
-                continue
             item, train, text = self._beside(item, where)
             retention = self.methods(item, where)
             name = _name(retention)
@@ -442,38 +401,30 @@ class _Reader:
             vary: dict[str, Axis] = {}
             for index, method in enumerate(retention):
                 (method_name, parameters), *_ = method.items()
-                for keys, value in list(_leaves(parameters)):
-                    dotted = ".".join((_key(method_name), *keys))
-                    values = self.values(value, f"{where}.{dotted}")
-                    inner = _inside(parameters, keys)
-                    if values is None or not values.varies:
-                        inner[keys[-1]] = values.middle() if values is not None else None
-                    else:
-                        del inner[keys[-1]]
-                        vary[f"{prefix}{dotted}"] = (("retention", index, method_name, *keys), values)
-            for key, value in list(train.items()):
-                values = self.values(value, f"{where}.{TRAIN}.{key}") if isinstance(value, (list, Mapping)) else None
-                if values is None:
-                    continue
-                if values.varies:
-                    vary[f"{prefix}{key}"] = ((key,), values)
-                    del train[key]
-                elif isinstance(values.middle(), (int, float)):  # one of words may be the setting's own, as train_only
-                    train[key] = values.middle()
+                key = _key(method_name)
+                axes = self._varying(parameters, ("retention", index, method_name), f"{where}.{key}", f"{prefix}{key}.")
+                vary |= axes
+            vary |= self._varying(train, (), f"{where}.{TRAIN}", prefix)
             arms.append(Arm(name=unique, retention=retention, vary=vary, train=train, text=text))
         return arms
 
-    def _direct(self, settings: Mapping[str, Any], where: str, *, name: str) -> Arm:
-        """Direct fine-tuning with settings of the training configuration of its own."""
+    def _varying(
+        self, settings: dict[str, Any], place: tuple[str | int, ...], where: str, prefix: str
+    ) -> dict[str, Axis]:
+        """What varies of settings, which is taken out of them; a list of one value becomes that value."""
         vary: dict[str, Axis] = {}
-        for setting, value in settings.items():
-            key = str(setting)
-            path = f"{where}.{DIRECT}.{key}"
-            if key in FIXED or key not in self.known:
-                self.problems.append(f"{path}: {_why_not(key, self.known)}")
-            elif (values := self.values(value, path)) is not None:
-                vary[f"{name}.{key}"] = ((key,), values)
-        return Arm(name=name, retention=[], vary=vary)
+        for keys, value in list(_leaves(settings)):
+            dotted = ".".join(keys)
+            values = self.values(value, f"{where}.{dotted}")
+            inner = _inside(settings, keys)
+            if values is not None and values.varies:
+                del inner[keys[-1]]
+                vary[f"{prefix}{dotted}"] = ((*place, *keys), values)
+            elif values is None:
+                inner[keys[-1]] = None  # a problem was noted
+            elif place or isinstance(values.middle(), (int, float)):
+                inner[keys[-1]] = values.middle()  # one of words may be a training's own setting, as train_only
+        return vary
 
     def _beside(self, item: Any, where: str) -> tuple[Any, dict[str, Any], str]:
         """An arm's methods, its own settings and its label."""
@@ -505,14 +456,6 @@ def _preset_of(item: Any) -> str | None:
     return name if isinstance(name, str) and name in PRESETS else None
 
 
-def _of_direct(item: Any) -> Mapping[str, Any] | None:
-    """The settings of an arm such as `direct: {learning_rate: [...]}`; None for any other."""
-    if not isinstance(item, Mapping) or len(item) != 1:
-        return None
-    name, settings = next(iter(item.items()))
-    return settings if str(name).lower() in NONE and isinstance(settings, Mapping) else None
-
-
 def read_space(
     arms: Sequence[Any] | None,
     vary: Mapping[str, Any],
@@ -534,31 +477,20 @@ def read_space(
     """
     reader = _Reader(grid=grid, problems=problems, known=known)
     base = reader.methods(base_retention, "train.retention")
-    names = [_key(next(iter(m))) for m in base]
     read_arms = [] if arms is None else reader.arms(arms)
     shared: dict[str, Values] = {}
-    axes: dict[str, Axis] = {}
     for setting, value in vary.items():
         key = str(setting)
-        method, dot, parameter = key.partition(".")
-        where, problem = f"vary.{key}", None
-        if dot and (method in METHODS or method in names):
-            if read_arms:
-                problem = f"there are arms, so write the values into the arm: '{method}: {{{parameter}: ...}}'"
-            elif method not in names:
-                problem = f"train.retention does not name {method}. Add it there, or write it as an arm under `arms`."
-            elif (values := reader.values(value, where)) is not None:
-                index = names.index(method)
-                (name, parameters), *_ = base[index].items()
-                parameters.pop(parameter, None)
-                axes[key] = (("retention", index, name, parameter), values)
+        where = f"vary.{key}"
+        if key.partition(".")[0] in METHODS:
+            problems.append(
+                f"{where}: parameters of a method vary in its arm, as in 'l2: {{coefficient: [0.01, 0.1]}}'"
+            )
         elif key in FIXED or key not in known:
-            problem = _why_not(key, [*known, *METHODS])
+            problems.append(f"{where}: {_why_not(key, known)}")
         elif (values := reader.values(value, where)) is not None:
             shared[key] = values
-        if problem is not None:
-            problems.append(f"{where}: {problem}")
-    return Space(arms=read_arms or [Arm(name=_name(base), retention=base, vary=axes)], shared=shared)
+    return Space(arms=read_arms or [Arm(name=_name(base), retention=base)], shared=shared)
 
 
 FIXED: dict[str, str] = {
@@ -592,18 +524,11 @@ def arms_schema() -> dict[str, Any]:
         properties = {key: schema}
         extras.append({"type": "object", "properties": properties, "required": [key], "additionalProperties": False})
     beside = {"anyOf": [*method["anyOf"], *extras]}
-    direct = {
-        "description": "Direct fine-tuning with settings of its own, such as rates.",
-        "type": "object",
-        "properties": {DIRECT: own_settings},
-        "required": [DIRECT],
-        "additionalProperties": False,
-    }
     return {
         "description": "Alternatives; a list in place of a value varies, an inner list is a combination of methods.",
         "type": "array",
         "minItems": 1,
-        "items": {"anyOf": [*method["anyOf"], direct, extras[0], {"type": "array", "items": beside}]},
+        "items": {"anyOf": [*method["anyOf"], extras[0], {"type": "array", "items": beside}]},
     }
 
 
@@ -616,7 +541,6 @@ def vary_schema(known: Iterable[str]) -> dict[str, Any]:
     return {
         "type": "object",
         "properties": {name: {"$ref": f"#/$defs/tried/properties/{name}"} for name in known},
-        "patternProperties": {rf"^({'|'.join(METHODS)})\.": {}},
         "additionalProperties": False,
     }
 

@@ -25,7 +25,7 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -35,7 +35,7 @@ from urllib.parse import urlsplit
 from holdfast.errors import ConfigError, DataError, FolderBusy, RunFolderError, StorageError, did_you_mean
 from holdfast.printable import lines
 from holdfast.studies.engine.states import COMPLETE, FAILED, PRUNED, RUNNING, WAITING
-from holdfast.studies.engine.study import Job, JobState, Settings, Study, StudyState
+from holdfast.studies.engine.study import Job, JobState, Settings, StudyState
 from holdfast.support.environment import lock_folder
 from holdfast.support.files import to_jsonable
 
@@ -46,9 +46,9 @@ HEARTBEAT_SECONDS = 5.0
 GRACE_SECONDS = 60.0
 CONFIG, VERSION, CREATED, KIND = "holdfast", "holdfast_version", "created", "kind"
 """Attributes of a study: its settings as resolved, who wrote them and when, and its class (`session.kind_name`)."""
-SLOT, REASON, WORKER, OVERHEAD, ADDED, AFTER = "slot", "reason", "worker", "overhead", "added", "after"
-"""Attributes of a trial that the engine writes. They are plain JSON, so that a dashboard shows them. `ADDED` holds the
-attributes that a job began with which is not in the plan, `AFTER` is `Job.after`."""
+SLOT, REASON, WORKER, OVERHEAD, AFTER = "slot", "reason", "worker", "overhead", "after"
+"""Attributes of a trial that the engine writes. They are plain JSON, so that a dashboard shows them. `AFTER` is
+`Job.after`."""
 REFUSED = "refused"
 """Attribute of a trial that failed: whether the request has to change before it can end well."""
 T = TypeVar("T")
@@ -129,18 +129,15 @@ class Searching(Protocol):
         """`sampler`, `trials`, `seed`."""
 
 
-def _slots(planned: Sequence[Job], begun: Mapping[int, Mapping[str, Any]], later: Collection[int]) -> list[int]:
+def _slots(planned: Sequence[Job], begun: Mapping[int, Mapping[str, Any]]) -> list[int]:
     """The slot of every job of a plan: of the stored jobs the first with its coordinates, for a plan may have got more
     in any place; of what is left the one in its place, for coordinates may have got more, too; else one that is free.
 
     Args:
         planned: the jobs.
         begun: attributes of what is stored, by slot.
-        later: slots that were added to an earlier plan.
     """
     left = dict(sorted(begun.items()))
-    for slot in later:
-        left.pop(slot, None)
     slots: dict[int, int] = {}
     for index, job in enumerate(planned):
         coordinates = to_jsonable(job.coordinates)
@@ -149,11 +146,10 @@ def _slots(planned: Sequence[Job], begun: Mapping[int, Mapping[str, Any]], later
                 slots[index] = slot
                 del left[slot]
                 break
-    in_order = itertools.filterfalse(later.__contains__, itertools.count())
     free = itertools.filterfalse(begun.__contains__, itertools.count())
-    for index, slot in zip(range(len(planned)), in_order, strict=False):
+    for index in range(len(planned)):
         if index not in slots:
-            slots[index] = next(free) if left.pop(slot, None) is None else slot
+            slots[index] = next(free) if left.pop(index, None) is None else index
     return [slots[index] for index in range(len(planned))]
 
 
@@ -278,24 +274,16 @@ class Storage:
         for trial in study.get_trials(deepcopy=False):
             if SLOT in trial.user_attrs:
                 by_slot[trial.user_attrs[SLOT]] = trial
-        begun, later = dict[int, Any](), dict[int, Any]()
-        for slot, trial in by_slot.items():
-            begun[slot] = trial.user_attrs
-            if ADDED in trial.user_attrs:
-                later[slot] = trial.user_attrs[ADDED]
         planned = config.jobs()
-        slots = _slots(planned, begun, later)
-        jobs = dict(zip(slots, planned, strict=True))
-        for slot, attributes in later.items():
-            jobs[slot] = Job(attributes={**attributes, ADDED: attributes})
-        for slot, job in jobs.items():
+        slots = _slots(planned, {slot: trial.user_attrs for slot, trial in by_slot.items()})
+        for slot, job in zip(slots, planned, strict=True):
             stored = by_slot.get(slot)
             if stored is not None and stored.state != TrialState.FAIL:
                 continue
             attributes = {SLOT: slot, **job.attributes}
             if job.after:
                 attributes[AFTER] = [slots[index] for index in job.after]
-            fixed = dict(job.params)
+            fixed: dict[str, Any] = {}
             if stored is not None:  # failed: the same combination once more
                 fixed = stored.system_attrs.get("fixed_params") or stored.params
             study.add_trial(
@@ -306,31 +294,9 @@ class Storage:
                 )
             )
 
-    def extend(self, study: optuna.Study, plan: Study[Any]) -> tuple[bool, list[str]]:
-        """Puts into the queue what the jobs that ended ask for (`Study.more`); a note of the study says why.
-
-        Returns:
-            Whether there is anything left to do, and the reasons of what was added just now.
-        """
-        from optuna.trial import TrialState, create_trial
-
-        with self._exclusive(plan.settings):
-            state = self.state(study)
-            if not state.ended:
-                return any(j.open for j in state.latest), []
-            jobs = plan.more(state)
-            reasons = [why for _, why in jobs]
-            if jobs:  # the reasons first: a job without its reason would never get one
-                notes = [*study.user_attrs.get("notes", []), *(f"{why}." for why in reasons)]
-                study.set_user_attr("notes", list(dict.fromkeys(notes)))
-            for slot, (job, _) in enumerate(jobs, len(state.latest)):
-                attributes = {SLOT: slot, **job.attributes, ADDED: dict(job.attributes)}
-                study.add_trial(create_trial(state=TrialState.WAITING, user_attrs=attributes))
-            return bool(jobs), reasons
-
     @contextlib.contextmanager
     def _exclusive(self, config: Settings) -> Iterator[None]:
-        """One process at a time makes or extends a study."""
+        """One process at a time makes a study."""
         from sqlalchemy import text
 
         if self.backend.engine.dialect.name == "postgresql":

@@ -1,17 +1,16 @@
 """What a study is to the engine: settings, jobs, what is made of each, an outcome, claims and a page.
 
 The engine (`session`, `worker`, `storage`) does the rest: it queues the jobs, shares them among workers on one machine
-or many, repeats each over the study's seeds and worlds, keeps what was made, continues after interruptions, shows what
+or many, repeats each over the study's seeds, keeps what was made, continues after interruptions, shows what
 is going on and writes record and page. A study of one's own is a subclass of `Study`; see
 `tests/studies/test_toy_study` for a whole one.
 
 A job is one entry of the queue (a trial of the storage). Its coordinates are its own attributes and, repeated by the
-engine, world and seed: `make` is called once for each (world, seed), and what it returned is stored before the next.
+engine, the seed: `make` is called once for each seed, and what it returned is stored before the next.
 """
 
 from __future__ import annotations
 
-import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,15 +18,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 from holdfast.errors import ConfigError, Interrupted, RunFolderError
-from holdfast.studies.engine.progress import status_table
 from holdfast.studies.engine.states import COMPLETE, PRUNED, RUNNING, WAITING
+from holdfast.support.environment import say
 from holdfast.support.files import from_jsonable
 
 if TYPE_CHECKING:
     from holdfast.studies.engine.worker import Task
 
 RUNS = "runs"
-"""Attribute of a job: what was made so far, a mapping for each world and seed."""
+"""Attribute of a job: what was made so far, a mapping for each seed."""
 LABEL = "label"
 """Attribute of a job: what it is called in front of people."""
 PAGE = "report.html"
@@ -45,8 +44,6 @@ class CannotJudge(ConfigError):
 class Job:
     """One entry of the queue, before anybody works on it."""
 
-    params: dict[str, Any] = field(default_factory=dict)
-    """Values that are fixed beforehand; others are drawn when the job begins."""
     attributes: dict[str, Any] = field(default_factory=dict)
     """Its coordinates, as plain JSON."""
     after: tuple[int, ...] = ()
@@ -131,8 +128,7 @@ class StudyState:
 
     name: str
     status: str
-    """"running", "interrupted", "failed" (nothing is left but jobs that failed) or "finished" (no job is left; whether
-    more are asked for is seen by `session.Opened.state`)."""
+    """"running", "interrupted", "failed" (nothing is left but jobs that failed) or "finished" (no job is left)."""
     created: str
     jobs: list[JobState]
     """By number, those that were tried again among them."""
@@ -191,8 +187,6 @@ class Study(ABC, Generic[S]):
 
     noun: ClassVar[str] = "job"
     """What a job is called in front of people."""
-    begins: ClassVar[str] = ""
-    """The command that begins one; "": it is not one of holdfast's own."""
     markers: ClassVar[tuple[str, ...]] = ("study.json", "study.db", "data", "logs")
     """Files by which a folder is known to be a study's."""
     one_in_process: ClassVar[bool] = False
@@ -208,14 +202,9 @@ class Study(ABC, Generic[S]):
         """Every job is repeated with each."""
         return (0,)
 
-    @property
-    def worlds(self) -> tuple[str, ...]:
-        """Every job is repeated in each; "" where there is only one."""
-        return ("",)
-
-    def cells(self, attributes: Mapping[str, Any]) -> list[tuple[str, int]]:
-        """The (world, seed) that a job with these attributes consists of."""
-        return list(itertools.product(self.worlds, self.seeds))
+    def seeds_of(self, attributes: Mapping[str, Any]) -> Sequence[int]:
+        """The seeds that a job with these attributes is repeated with."""
+        return self.seeds
 
     # ------------------------------------------------------------------------------------------------------------ jobs
 
@@ -251,7 +240,7 @@ class Study(ABC, Generic[S]):
 
     @abstractmethod
     def make(self, task: Task) -> Any:
-        """Does one (world, seed) of a job, or what is left of it.
+        """Does one seed of a job, or what is left of it.
 
         What is slow is kept in the folder under a name that what decides it gives (a fingerprint), so that a second
         call finds it. Call `task.check()` from time to time.
@@ -283,13 +272,7 @@ class Study(ABC, Generic[S]):
 
     def share(self, job: JobState) -> float:
         """How much of a running job is done, 0 to 1."""
-        return len(self.results(job.attributes)) / max(1, len(self.cells(job.attributes)))
-
-    def more(self, state: StudyState) -> Sequence[tuple[Job, str]]:
-        """Called when every job has ended: jobs that what was found asks for, each with the reason, for people. A
-        function of the jobs that ended and of nothing else, for several workers may ask, and ask again. A job has to be
-        known by its attributes, because nothing is drawn for it. As long as there are any the study is not finished."""
-        return ()
+        return len(self.results(job.attributes)) / max(1, len(self.seeds_of(job.attributes)))
 
     def clean(self, state: StudyState) -> None:
         """Called when a job ended: deletes what is not kept."""
@@ -312,13 +295,9 @@ class Study(ABC, Generic[S]):
     def page(self, record: Any) -> Writer:
         """The page on a record, finished or not: what writes it to a path."""
 
-    def status(self, state: StudyState) -> Any:
-        """How far the study is, as something that rich prints."""
-        return status_table(self, state)
-
-    def print_status(self, state: StudyState, console: Any) -> None:
-        """Prints `status` once."""
-        console.print(self.status(state))
+    def show(self, record: Any, console: Any) -> None:
+        """Prints what came of it, and where the page is."""
+        say(console, f"Report    {Path(self.settings.output_dir) / PAGE}")
 
 
 def write_page(study: Study[Any], record: Any) -> Path:

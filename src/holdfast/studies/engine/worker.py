@@ -53,10 +53,9 @@ class Task:
     attributes: dict[str, Any]
     """Of the job: its coordinates, and what was stored since."""
     lost: threading.Event
-    world: str = ""
     seed: int = 0
     results: list[dict[str, Any]] = field(default_factory=list)
-    """What was made, a mapping for each (world, seed) that is finished."""
+    """What was made, a mapping for each seed that is finished."""
     seconds: float = 0.0
     """Spent in `Study.make`."""
 
@@ -145,9 +144,7 @@ def work(
                 lambda: queue.get_trials(deepcopy=False, states=(TrialState.WAITING, TrialState.RUNNING))
             )
             if not any(stored.SLOT in t.user_attrs for t in left):
-                if not extend_queue(storage, queue, study, console):
-                    return done
-                continue
+                return done
             time.sleep(POLL_SECONDS)
             continue
         with dates_of(created):
@@ -155,15 +152,6 @@ def work(
         if after_job is not None:
             after_job()
         _stop_where_all_fail(storage, queue, study)
-
-
-def extend_queue(storage: Storage, queue: optuna.Study, study: Study[Any], console: Any) -> bool:
-    """Whether anything is left to do once the jobs that ended were asked for more (`Study.more`); says what they asked
-    for."""
-    left, reasons = storage.retry(lambda: storage.extend(queue, study))
-    for why in reasons:
-        say(console, f"The study grows: {why}.")
-    return left
 
 
 def _one(storage: Storage, queue: optuna.Study, study: Study[Any], lease: Lease, *, console: Any, several: bool) -> int:
@@ -220,23 +208,22 @@ def _one(storage: Storage, queue: optuna.Study, study: Study[Any], lease: Lease,
 
 
 def _make(study: Study[Any], task: Task, name: str) -> Any:
-    """Every (world, seed) of a job that is not there yet, then its values."""
+    """Every seed of a job that is not there yet, then its values."""
     label = study.begin(task)
     task.set(**{stored.WORKER: stored.worker_name(task.lease.owner)})
     say(task.console, f"{name}: {label}{' (taken over)' if task.lease.after_death else ''}")
-    done = [(result.get("world", ""), result.get("seed", 0)) for result in task.results]
-    for world, seed in study.cells(task.attributes):
-        if (world, seed) in done:
+    done = [result.get("seed", 0) for result in task.results]
+    for seed in study.seeds_of(task.attributes):
+        if seed in done:
             continue
-        task.world, task.seed = world, seed
+        task.seed = seed
         task.check()
         began = time.monotonic()
         try:
             result = to_jsonable(study.make(task))
         finally:
             task.seconds += time.monotonic() - began
-        where = {"seed": seed, **({"world": world} if world else {})}
-        task.results.append({**result, **where})
+        task.results.append({**result, "seed": seed})
         task.check()
         task.set(**study.stored(task.results))
         task.results = study.results(task.attributes)

@@ -138,7 +138,7 @@ class _Figures:
         """What was measured of the base: every model that was trained from it was held against it."""
         for name, seed in self.folders:
             model = self.config.models[name]
-            if not model.merge and not model.start and not model.origin:
+            if not model.merge and not model.start:
                 return RunFolder(self.config.folder(name, seed)).evaluated("start")
         return None
 

@@ -14,13 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from holdfast.config.decode import Given
 from holdfast.errors import did_you_mean
-from holdfast.records.sequence import MULTITASK, RESIDUAL, SEQUENTIAL, SINGLE
+from holdfast.records.sequence import MULTITASK, SEQUENTIAL, SINGLE
 from holdfast.retention.protocol import Earlier
 from holdfast.studies.engine.base import StudyConfigBase
 from holdfast.studies.engine.models import folder_name
-from holdfast.studies.engine.recipes import Merged, Recipe, Residual, Trained
+from holdfast.studies.engine.recipes import Merged, Trained
 from holdfast.studies.sequence.settings import KEEP, PLAIN, SAMPLES, Arm, SequenceSettings, read_arms
 
 if TYPE_CHECKING:
@@ -50,14 +49,12 @@ class Model:
     """The tasks behind it, the oldest first."""
     start: str = ""
     """The model that training begins with; "" the base."""
-    origin: str = ""
-    """Another base that training begins with, a folder or hub id."""
     before: str = ""
     """The arm's own model after the task before, which it may not start from (`continue_from`)."""
     settings: dict[str, Any] = dataclasses.field(default_factory=dict)
     """Of training, without model, seed, folder and measuring; empty for a merge."""
     merge: dict[str, Any] = dataclasses.field(default_factory=dict)
-    """Method and parameters of a merge, or of what is added."""
+    """Method and parameters of a merge."""
     parts: tuple[str, ...] = ()
     """The models that are merged."""
     reference: str = ""
@@ -83,15 +80,10 @@ class ArmTrajectory:
 
 @dataclass(frozen=True, kw_only=True)
 class SequenceConfig(StudyConfigBase[SequenceSettings]):
-    """A study as `sequence_config` gives it."""
+    """A sequence study."""
 
     settings_class: ClassVar[type[Any]] = SequenceSettings
     later: ClassVar[tuple[str, ...]] = ()
-
-    @property
-    def measures(self) -> tuple[str, ...]:
-        """What a finished model reports to the storage."""
-        return ("mean_score",)
 
     @functools.cached_property
     def arms(self) -> list[Arm]:
@@ -207,11 +199,10 @@ class SequenceConfig(StudyConfigBase[SequenceSettings]):
         }
         return dict(self.with_paths(settings))
 
-    def recipe(self, model: Model, seed: int) -> Recipe:
+    def recipe(self, model: Model, seed: int) -> Merged | Trained:
         """How a model is made of those that it needs."""
         if not model.merge:
-            origin = str(self.with_paths(model.origin)) or self.base
-            start = str(self.folder(model.start, seed)) if model.start else origin
+            start = str(self.folder(model.start, seed)) if model.start else self.base
             fisher = self.folder(model.before, seed) / FISHER if model.before else None
             known = str(fisher) if fisher is not None and fisher.is_dir() else ""
             settings = self.training(model, seed, start=start, fisher=known)
@@ -222,9 +213,6 @@ class SequenceConfig(StudyConfigBase[SequenceSettings]):
         parameters, folder = dict(model.merge), self.folder(model.name, seed)
         parts = tuple(self.folder(name, seed) for name in model.parts)
         method = str(parameters.pop("method"))
-        if method == RESIDUAL:
-            base, scale = str(self.with_paths(parameters["base"])), parameters["scale"]
-            return Residual(instruct=self.base, base=base, onto=str(parts[0]), scale=scale, folder=folder)
         if find_method(method).needs_base:
             parameters["base"] = self.base
         if find_method(method).extras is None:
@@ -291,7 +279,7 @@ class SequenceConfig(StudyConfigBase[SequenceSettings]):
         """Every model's; the base stands in for models that are not there yet."""
         for model in self.models.values():
             if not model.merge:
-                settings = self.training(model, self.request.seeds[0], start=self.with_paths(model.origin) or self.base)
+                settings = self.training(model, self.request.seeds[0], start=self.base)
                 yield model.label, {**settings, "output_dir": str(self.output_dir / "runs" / "checked")}
 
     def run_problems(self, known: Sequence[str] = (), *, without: Collection[str] = ()) -> list[str]:
@@ -313,17 +301,6 @@ def completed(retention: Sequence[Mapping[str, Any]], earlier: Earlier) -> list[
         for entry in method_class(name).after_tasks(parameters or {}, earlier):
             methods.append({name: entry})
     return methods
-
-
-def sequence_config(
-    values: Mapping[str, Any] | Given, *, source: str | None = None, check: bool = True
-) -> SequenceConfig:
-    """A study from keys as in the YAML; see `StudyConfigBase.read`.
-
-    Raises:
-        ConfigError: with every mistake at once.
-    """
-    return SequenceConfig.read(values, source=source, check=check)
 
 
 def _continuing_problems(request: SequenceSettings, arms: Sequence[Arm]) -> list[str]:
@@ -348,7 +325,7 @@ def _merge_problems(model: Model) -> list[str]:
     parameters = dict(model.merge)
     method = parameters.pop("method")
     parameters.pop(SAMPLES, None)
-    return [] if method == RESIDUAL else merge_method(method, **parameters).problems(len(model.parts))
+    return merge_method(method, **parameters).problems(len(model.parts))
 
 
 # ----------------------------------------------------------------------------------------------------------------- plan
@@ -371,12 +348,11 @@ class _Plan:
         arm: Arm,
         *,
         start: str = "",
-        origin: str = "",
         before: str = "",
         reference: str | None = None,
         label: str,
     ) -> str:
-        """A training on the last task of `order`, from a model of the plan, from another base, or from the base."""
+        """A training on the last task of `order`, from a model of the plan, or from the base."""
         config, task = self.config, self.config.tasks[order[-1]]
         is_first = len(order) == 1
         retention = arm.retention
@@ -389,15 +365,12 @@ class _Plan:
         if differs and (arm.kind != SEQUENTIAL or is_first):
             words.append(arm.label)
         deciding = [start, before, list(order), settings, config.train["model_name_or_path"]]
-        if origin:
-            deciding.append(origin)
         return self.add(
             Model(
                 name=folder_name(words, deciding),
                 label=label,
                 trained=tuple(order),
                 start=start,
-                origin=origin,
                 before=before,
                 settings=settings,
                 reference=start if reference is None else reference,
@@ -405,7 +378,7 @@ class _Plan:
         )
 
     def merged(self, order: Sequence[str], arm: Arm, parts: Sequence[str], reference: str) -> str:
-        """A merge of models, or something added to one."""
+        """A merge of models."""
         return self.add(
             Model(
                 name=folder_name([*order, arm.label], [list(parts), arm.merge]),
@@ -429,16 +402,6 @@ class _Plan:
             alike = not (self.config.from_first_task and (arm.first or arm.train))
             label = PLAIN[SINGLE] if count == 1 and alike else arm.label
             models.append(self.trained(done, arm, start=start, before=before, label=f"{label}: {', '.join(done)}"))
-        return tuple(models)
-
-    def residual(self, order: Sequence[str], arm: Arm) -> tuple[str, ...]:
-        """After each task another base, continued on all tasks so far, plus what the start has over it."""
-        base, models, continued = str(arm.merge["base"]), list[str](), ""
-        for count in range(1, len(order) + 1):
-            done = order[:count]
-            origin, label = "" if continued else base, f"continued base: {', '.join(done)}"
-            continued = self.trained(done, self.plain, start=continued, origin=origin, label=label)
-            models.append(self.merged(done, arm, [continued], models[-1] if models else ""))
         return tuple(models)
 
     def single(self, task: str) -> str:
@@ -469,8 +432,6 @@ def _plan(config: SequenceConfig) -> tuple[dict[str, Model], list[ArmTrajectory]
                 models = start_from or plan.through(order, arm)
             elif arm.chained:
                 models = plan.through(order, arm, start_from)
-            elif arm.kind == RESIDUAL:
-                models = plan.residual(order, arm)
             elif arm.kind == SINGLE:
                 models = tuple(plan.single(task) for task in order)
             elif arm.kind == MULTITASK:

@@ -14,7 +14,6 @@ arms:
   - sfa: {p: [1, 0.5, 0.25]}                        # any retention method; a list is tried value by value
   - [{l2: {coefficient: 0.01}}, {train: {learning_rate: 2.0e-5}}]
   - merge: {method: task_arithmetic, weights: [[0.25, 0.75], [0.5, 0.5]]}     # of the single-task models
-  - residual: {base: BASE}                          # continue another base, and add what the start has over it
 ```
 """
 
@@ -32,7 +31,7 @@ from holdfast.config.decode import decode_named
 from holdfast.config.synonyms import did_you_mean_key
 from holdfast.config.values import Mistake, Refused
 from holdfast.errors import ConfigError, did_you_mean
-from holdfast.records.sequence import MERGE, MULTITASK, RESIDUAL, SEQUENTIAL, SINGLE
+from holdfast.records.sequence import MERGE, MULTITASK, SEQUENTIAL, SINGLE
 from holdfast.studies.engine.keys import ALLOWED, NAME, BaseStudySettings, SeedSettings, ToySettings
 from holdfast.studies.engine.space import DIRECT, read_space
 
@@ -182,7 +181,7 @@ class Arm:
     train: dict[str, Any] = field(default_factory=dict)
     """Settings of every task but the first that hold in this arm alone."""
     merge: dict[str, Any] = field(default_factory=dict)
-    """Of a merge: its method, its weights and other parameters; of a residual: the other base and the scale."""
+    """Of a merge: its method, its weights and other parameters."""
     strength: float | None = None
     """See `ArmResult.strength`."""
 
@@ -203,7 +202,7 @@ class Arm:
     @property
     def chained(self) -> bool:
         """Whether a task begins with what the one before it left."""
-        return self.kind not in (SINGLE, MULTITASK, MERGE, RESIDUAL)
+        return self.kind not in (SINGLE, MULTITASK, MERGE)
 
 
 def _reads_data(method: type[Any]) -> bool:
@@ -239,8 +238,6 @@ def read_arms(value: Sequence[Any], known: Sequence[str], problems: list[str]) -
             arms.append(Arm(kind=item, label=PLAIN[item]))
         elif keys == {MERGE}:
             arms += _merges(item[MERGE], f"{where}.{MERGE}", problems)
-        elif keys == {RESIDUAL}:
-            arms += _residuals(item[RESIDUAL], f"{where}.{RESIDUAL}", problems)
         elif item != SEQUENTIAL:
             arms += _methods(item, where, known, problems)
     for label, count in Counter(arm.label for arm in arms).items():
@@ -336,29 +333,6 @@ def _merges(value: Any, where: str, problems: list[str]) -> list[Arm]:
         strength = float(weights[-1]) if isinstance(weights, list) and weights else None
         merge = {"method": method, **parameters}
         arms.append(Arm(kind=MERGE, label=", ".join(label), merge=merge, strength=strength))
-    return arms
-
-
-def _residuals(value: Any, where: str, problems: list[str]) -> list[Arm]:
-    """A base that is continued through the tasks, plus `scale` of what the start has over it; each scale is an arm."""
-    keys = dict(value) if isinstance(value, Mapping) else {}
-    base, scales = keys.pop("base", None), keys.pop("scale", 1.0)
-    scales = scales if isinstance(scales, list) else [scales]
-    is_sound = isinstance(base, str) and base and not keys and scales
-    for scale in scales:
-        is_number = isinstance(scale, (int, float)) and not isinstance(scale, bool)
-        is_sound = is_sound and is_number and 0 < scale <= 2
-    if not is_sound:
-        problems.append(
-            f"{where}: expected the base that the start was tuned from, and a scale above 0 (at most 2), as in "
-            f"{{base: FOLDER, scale: 1}}, got {value!r}"
-        )
-        return []
-    arms = []
-    for scale in scales:
-        label = "instruction residual" + (f", scale {scale:g}" if len(scales) > 1 or scale != 1 else "")
-        merge = {"method": RESIDUAL, "base": base, "scale": float(scale)}
-        arms.append(Arm(kind=RESIDUAL, label=label, merge=merge, strength=float(scale)))
     return arms
 
 

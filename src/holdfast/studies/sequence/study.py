@@ -9,14 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from holdfast.errors import HoldfastError
-from holdfast.records.evaluation import EvaluationFolder
 from holdfast.records.sequence import RECORD_FILE, SequenceRecord
-from holdfast.studies.engine import session as engine
 from holdfast.studies.engine.base import ConfiguredStudy
 from holdfast.studies.engine.models import MadeModel, check_local_model, measuring_processes
 from holdfast.studies.engine.recipes import has_weights, make
 from holdfast.studies.engine.states import COMPLETE
-from holdfast.studies.engine.storage import GRACE_SECONDS
 from holdfast.studies.engine.study import JobState, StudyState, Writer
 from holdfast.studies.sequence.plan import MODEL, SEED, Model, SequenceConfig
 from holdfast.support.environment import say, wait_for_lock
@@ -38,34 +35,6 @@ class ModelResult:
     tokens: int = 0
     distance: float | None = None
     curves: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
-    score: float = 0.0
-    """Mean over the tasks of the figure that leads each, signed so that more is better."""
-
-
-def run_sequence(
-    config: SequenceConfig, *, console: Any = None, workers: int | None = None, grace: float = GRACE_SECONDS
-) -> SequenceRecord:
-    """Runs a study to its end, or continues it.
-
-    Args:
-        config: see `plan.sequence_config`.
-        console: a `rich.console.Console` for progress; None: a new one on standard output.
-        workers: models at a time on this machine; None: as the study says, else one a GPU, or two on two and more
-            cores. 0 starts none and waits for those started elsewhere.
-        grace: seconds without a sign of life after which another machine's model is taken over.
-
-    Returns:
-        The record as in sequence.json.
-
-    Raises:
-        ConfigError: the configuration, or the storage holds another study of this name (what differs).
-        StorageError: the storage does not answer.
-        RunFolderError: the folder is another's.
-        Interrupted: Ctrl-C; the same command continues.
-        HoldfastError: models failed (which), after the others were made and the page was written.
-    """
-    record: SequenceRecord = engine.execute_study(SequenceStudy(config), console=console, workers=workers, grace=grace)
-    return record
 
 
 class SequenceStudy(ConfiguredStudy[SequenceConfig]):
@@ -73,7 +42,6 @@ class SequenceStudy(ConfiguredStudy[SequenceConfig]):
 
     config_class: ClassVar[type[SequenceConfig]] = SequenceConfig
     noun: ClassVar[str] = "model"
-    begins: ClassVar[str] = "holdfast sequence --config study.yaml"
     markers: ClassVar[tuple[str, ...]] = (RECORD_FILE, "study.db", "logs", "data")
 
     def open_folder(self, console: Any) -> None:
@@ -85,9 +53,9 @@ class SequenceStudy(ConfiguredStudy[SequenceConfig]):
         if not (self.settings.output_dir / RECORD_FILE).is_file():
             check_local_model(self.settings.base, self.settings.request.train)
 
-    def cells(self, attributes: Mapping[str, Any]) -> list[tuple[str, int]]:
+    def seeds_of(self, attributes: Mapping[str, Any]) -> Sequence[int]:
         """A job has one seed."""
-        return [("", int(attributes[SEED]))]
+        return [int(attributes[SEED])]
 
     # ---------------------------------------------------------------------------------------------------------- models
 
@@ -118,7 +86,6 @@ class SequenceStudy(ConfiguredStudy[SequenceConfig]):
             tokens=result.tokens,
             distance=distance(reference, folder).total.l2,
             curves=result.curves,
-            score=_mean_score(result.measured, config.leading),
         )
 
     def _make_model(self, model: Model, task: Task) -> MadeModel:
@@ -147,10 +114,6 @@ class SequenceStudy(ConfiguredStudy[SequenceConfig]):
             if attributes.get(MODEL) == name and attributes.get(SEED) == task.seed and self.results(attributes):
                 return True
         return False
-
-    def values(self, task: Task) -> Sequence[float]:
-        """The mean score."""
-        return [float(task.results[0]["score"])]
 
     def running(self, job: JobState) -> Mapping[str, Any] | None:
         """See `ConfiguredStudy`."""
@@ -194,21 +157,15 @@ class SequenceStudy(ConfiguredStudy[SequenceConfig]):
 
         return add_figures(record, self.settings)
 
+    def show(self, record: Any, console: Any) -> None:
+        """See `Study.show`."""
+        from holdfast.reports.sequence_report import print_sequence
+
+        print_sequence(record, self.settings.output_dir, console)
+
     def page(self, record: SequenceRecord) -> Writer:
         """The page on what is there."""
         from holdfast.reports.html import write_page
         from holdfast.reports.sequence_report import sequence_page
 
         return lambda path: write_page(sequence_page(record), path)
-
-
-def _mean_score(measured: EvaluationFolder, leading: Mapping[str, tuple[str, str]]) -> float:
-    """Mean over the tasks of the figure that leads each, signed so that more is better."""
-    scores = []
-    for suite, name in leading.values():
-        evaluation = measured.find(suite, name)
-        if evaluation is None:
-            raise HoldfastError(f"{suite}/{name} was not measured")
-        metric = evaluation.leading
-        scores.append(metric.value if metric.higher_is_better else -metric.value)
-    return sum(scores) / len(scores)

@@ -92,7 +92,7 @@ def stages_record(
 def _texts(config: StagesConfig) -> dict[str, Any]:
     """What is known of the text that is restored on."""
     file = config.texts[0].parent / "selection.json"
-    return read_object(file) if config.request.corpus and file.is_file() else {}
+    return read_object(file) if file.is_file() else {}
 
 
 def add_verdicts(record: StagesRecord, config: StagesConfig) -> StagesRecord:

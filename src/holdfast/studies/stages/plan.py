@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from holdfast.config.decode import Given, decode
+from holdfast.config.decode import decode
 from holdfast.config.values import dotted
 from holdfast.errors import ConfigError
 from holdfast.records.stages import PROBING
@@ -72,7 +72,7 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True)
 class StagesConfig(StudyConfigBase[StagesSettings]):
-    """A study as `stages_config` gives it."""
+    """A stages study."""
 
     settings_class: ClassVar[type[Any]] = StagesSettings
 
@@ -91,7 +91,7 @@ class StagesConfig(StudyConfigBase[StagesSettings]):
         with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as stand_in:
             stand_in.write('{"text": "a"}\n')
             stand_in.flush()
-            yield {str(path): stand_in.name for path in self.texts if not self.request.restoring}
+            yield {str(path): stand_in.name for path in self.texts}
 
     def runs(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """A restoring of the base, and the fine-tunings."""
@@ -122,7 +122,7 @@ class StagesConfig(StudyConfigBase[StagesSettings]):
     @property
     def epochs(self) -> int:
         """Of the fine-tuning."""
-        return self.request.epochs or int(self.request.train.get("num_train_epochs", 10))
+        return int(self.request.train.get("num_train_epochs", 10))
 
     @property
     def arms(self) -> dict[str, int]:
@@ -140,7 +140,7 @@ class StagesConfig(StudyConfigBase[StagesSettings]):
             steps.setdefault(name, Step(name=name, kind=kind, arm=arm, place=place, needs=needs))
 
         add(BASE_MEASURED, MEASURE)
-        if not request.corpus or request.tokens is not None:  # too small a corpus is seen before hours of fine-tuning
+        if request.tokens is not None:  # too small a corpus is seen before hours of fine-tuning
             add(TEXTS, TEXTS, BASE_MEASURED)
         for arm, count in self.arms.items():
             tuning = f"{TUNE}-{arm}"
@@ -169,8 +169,6 @@ class StagesConfig(StudyConfigBase[StagesSettings]):
     @property
     def texts(self) -> tuple[Path, Path]:
         """Files of the text to restore on and to probe with."""
-        if self.request.restoring:
-            return Path(self.with_paths(self.request.restoring)), Path(self.with_paths(self.request.probing))
         return self.output_dir / "texts" / "restoring.jsonl", self.output_dir / "texts" / "probing.jsonl"
 
     @property
@@ -316,15 +314,6 @@ class StagesConfig(StudyConfigBase[StagesSettings]):
         return dict(self.with_paths(settings))
 
 
-def stages_config(values: Mapping[str, Any] | Given, *, source: str | None = None, check: bool = True) -> StagesConfig:
-    """A study from keys as in the YAML; see `StudyConfigBase.read`.
-
-    Raises:
-        ConfigError: with every mistake at once.
-    """
-    return StagesConfig.read(values, source=source, check=check)
-
-
 def check_parts(config: StagesConfig) -> list[str]:
     """What is wrong with what is measured, or else with the files, the checkpoints, the fine-tuning and the restoring.
 
@@ -356,13 +345,7 @@ def _of_files(config: StagesConfig) -> list[str]:
     for name in config.request.tuned:
         if not os.path.isdir(located(config.with_paths(name))):
             problems.append(f"tuned: expected the folder of a checkpoint at {name}, found none.")
-    if config.request.corpus:
-        problems += config.selection(config.request.tokens or 1)[1]
-    if config.request.restoring:
-        for key, path in zip(("restoring", "probing"), config.texts, strict=True):
-            if not path.is_file():
-                problems.append(f"{key}: expected a file of text at {path}, found none.")
-    return problems
+    return [*problems, *config.selection(config.request.tokens or 1)[1]]
 
 
 def _replaced(value: Any, names: Mapping[str, str]) -> Any:

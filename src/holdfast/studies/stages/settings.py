@@ -118,8 +118,6 @@ class StagesSettings(ToySettings, BaseStudySettings):
     ] = field(default_factory=dict)
     """The fine-tuning: its data, or keys of 'holdfast train' (data, rate, ...). A checkpoint is kept after each
     epoch."""
-    epochs: Annotated[int | None, Meta(ge=1, section="fine_tuning")] = None
-    """Of the fine-tuning, in place of `num_train_epochs` in `train` (10)."""
     along: Annotated[dict[str, Any], Meta(json_schema=_mapping, section="fine_tuning")] = field(default_factory=dict)
     """When the fine-tuning is measured on the way, as `evaluation.along` of 'holdfast train': steps, every, shares,
     entries. Mass and entropy at the answer position change within its first steps."""
@@ -137,10 +135,6 @@ class StagesSettings(ToySettings, BaseStudySettings):
     corpus: Annotated[tuple[str, ...], Meta(repeatable=True, metavar="FILE")] = ()
     """Text like the base's pre-training: files and folders that restoring text is chosen from (`holdfast data
     select`)."""
-    restoring: Annotated[str | None, Meta(section="restoring_text")] = None
-    """A file that was chosen already, in place of `corpus`."""
-    probing: Annotated[str | None, Meta(section="restoring_text")] = None
-    """Held-out text of the same kind, with `restoring`."""
     tokens: Annotated[int | None, Meta(ge=1, section="restoring_text")] = None
     """Budget of restoring; default: one epoch of the fine-tuning data (needs `train`)."""
     probing_passages: Annotated[int, Meta(ge=8, section="restoring_text")] = 10_000
@@ -201,12 +195,9 @@ class StagesSettings(ToySettings, BaseStudySettings):
         if self.base and real(self.base) in checkpoints:
             text = f"expected checkpoints that were fine-tuned from the base, got the base itself: {self.base}."
             wrong("tuned", text=text)
-        if bool(self.corpus) == bool(self.restoring):
-            text = "expected text to choose from, or `restoring` and `probing` that were chosen already, got "
-            wrong("corpus", text=text + ("both." if self.corpus else "neither."))
-        if bool(self.restoring) != bool(self.probing):
-            wrong("probing", text="goes together with `restoring`: two files of text that share no document.")
-        if self.corpus and self.tuned and self.tokens is None:
+        if not self.corpus:
+            wrong("corpus", text="is missing: text like the base's pre-training, to choose from.")
+        if self.tuned and self.tokens is None:
             text = "is missing: how much text to restore on; the paper takes one epoch of the tuning data."
             wrong("tokens", text=text)
         if not self.suite and not self.keep:
@@ -221,18 +212,14 @@ class StagesSettings(ToySettings, BaseStudySettings):
             return problems
         if self.with_retention is not None:
             wrong("with_retention", text="fine-tunes once more, so it needs `train` with the data and its settings.")
-        for key in ("epochs", "along"):
-            if getattr(self, key):
-                wrong(key, text="is of a fine-tuning, so it needs `train` with its data.")
+        if self.along:
+            wrong("along", text="is of a fine-tuning, so it needs `train` with its data.")
         return problems
 
     def _train_problems(self) -> list[Mistake]:
         problems = []
         if not isinstance(self.train.get("dataset_name"), str):
             problems.append(Mistake(path=("train", "dataset_name"), text="is missing: the data of the fine-tuning."))
-        if self.epochs is not None and "num_train_epochs" in self.train:
-            text = "stands in `train` as num_train_epochs, too; say it once."
-            problems.append(Mistake(path=("epochs",), text=text))
         epochs = self.train.get("num_train_epochs", 10)
         is_number = isinstance(epochs, (int, float)) and not isinstance(epochs, bool)
         if not is_number or epochs != int(epochs) or epochs < 1:

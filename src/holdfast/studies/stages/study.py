@@ -16,12 +16,10 @@ from holdfast.errors import ConfigError, HoldfastError, ModelError, UserError
 from holdfast.records.evaluation import EvaluationFolder
 from holdfast.records.run import RunFolder
 from holdfast.records.stages import PROBING, RECORD_FILE, StagesRecord
-from holdfast.studies.engine import session as engine
 from holdfast.studies.engine.base import ConfiguredStudy
 from holdfast.studies.engine.models import MEASURED, check_local_model, measuring_processes
 from holdfast.studies.engine.recipes import Given, Trained, has_weights, make
 from holdfast.studies.engine.states import COMPLETE
-from holdfast.studies.engine.storage import GRACE_SECONDS
 from holdfast.studies.engine.study import JobState, StudyState, Writer
 from holdfast.studies.stages.plan import BASE_MEASURED, MEASURE, STEP, TEXTS, TUNE, StagesConfig, Step
 from holdfast.support.files import read_object
@@ -48,38 +46,11 @@ class StepResult:
     """Along restoring: (share of the steps, probing text in nats per token)."""
 
 
-def run_stages(
-    config: StagesConfig, *, console: Any = None, workers: int | None = None, grace: float = GRACE_SECONDS
-) -> StagesRecord:
-    """Runs a study to its end, or continues it.
-
-    Args:
-        config: see `plan.stages_config`.
-        console: a `rich.console.Console` for progress; None: a new one on standard output.
-        workers: models at a time on this machine; None: as the study says, else one a GPU, or two on two and more
-            cores. 0 starts none and waits for those started elsewhere.
-        grace: seconds without a sign of life after which another machine's step is taken over.
-
-    Returns:
-        The record as in stages.json.
-
-    Raises:
-        ConfigError: the configuration, or the storage holds another study of this name (what differs).
-        ModelError: a checkpoint is not whole, or of another architecture than the base.
-        DataError: the corpus is smaller than the budget, or holds nothing to choose.
-        Interrupted: Ctrl-C; the same command continues.
-        HoldfastError: steps failed (which), after the others were made and the page was written.
-    """
-    record: StagesRecord = engine.execute_study(StagesStudy(config), console=console, workers=workers, grace=grace)
-    return record
-
-
 class StagesStudy(ConfiguredStudy[StagesConfig]):
     """The stages study."""
 
     config_class: ClassVar[type[StagesConfig]] = StagesConfig
     noun: ClassVar[str] = "step"
-    begins: ClassVar[str] = "holdfast diagnose --config study.yaml"
     markers: ClassVar[tuple[str, ...]] = (RECORD_FILE, "study.db", "logs", "data", "texts")
 
     def open_folder(self, console: Any) -> None:
@@ -203,12 +174,10 @@ class StagesStudy(ConfiguredStudy[StagesConfig]):
         return str(folder)
 
     def _choose_texts(self) -> int:
-        """Chooses the text to restore on; returns its tokens, 0 where it was given."""
+        """Chooses the text to restore on; returns its tokens."""
         from holdfast.runs.selecting import select
 
         request = self.settings.request
-        if request.restoring:
-            return 0
         selection, problems = self.settings.selection(request.tokens or self._tokens_of_an_epoch())
         if selection is None:
             raise ConfigError(problems)
@@ -263,6 +232,12 @@ class StagesStudy(ConfiguredStudy[StagesConfig]):
         from holdfast.studies.stages.outcome import add_verdicts
 
         return add_verdicts(record, self.settings)
+
+    def show(self, record: Any, console: Any) -> None:
+        """See `Study.show`."""
+        from holdfast.reports.stages_report import print_stages
+
+        print_stages(record, self.settings.output_dir, console)
 
     def page(self, record: StagesRecord) -> Writer:
         """The page on what is there."""

@@ -7,14 +7,12 @@ shared. See `holdfast.studies.engine` for how trials are shared among workers.
 from __future__ import annotations
 
 import copy
-import dataclasses
-import datetime
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from holdfast.errors import HoldfastError
-from holdfast.printable import printable
+from holdfast.printable import lines, printable
 from holdfast.records.run import RunFolder
 from holdfast.records.study import STUDY_FILE, SeedRun, StudyRecord, seed_run_from_json
 from holdfast.statistics.pareto import pareto
@@ -23,10 +21,10 @@ from holdfast.studies.engine import session as engine
 from holdfast.studies.engine import storage as stored
 from holdfast.studies.engine.base import ConfiguredStudy
 from holdfast.studies.engine.models import check_local_model, note_entries
+from holdfast.studies.engine.space import DIRECT_TITLE
 from holdfast.studies.engine.states import COMPLETE, PRUNED
-from holdfast.studies.engine.study import LABEL, Job, JobState, StudyState, Writer
+from holdfast.studies.engine.study import LABEL, PAGE, JobState, StudyState, Writer
 from holdfast.studies.sweep import trial as trials
-from holdfast.studies.sweep.grid_extension import extended_grid
 from holdfast.studies.sweep.names import run_folder_name
 from holdfast.studies.sweep.record import DIRECT, KIND, SETTINGS, gain, study_record
 from holdfast.studies.sweep.sample_pairs import with_correlations
@@ -72,7 +70,6 @@ class SweepStudy(ConfiguredStudy[StudyConfig]):
 
     config_class: ClassVar[type[StudyConfig]] = StudyConfig
     noun: ClassVar[str] = "trial"
-    begins: ClassVar[str] = "holdfast sweep --config study.yaml"
 
     def open_folder(self, console: Any) -> None:
         """Looks at the start model's files, and prints what is worth knowing of the settings.
@@ -85,6 +82,25 @@ class SweepStudy(ConfiguredStudy[StudyConfig]):
             check_local_model(train.get("model_name_or_path"), train)
         for note in self.settings.notes:
             say(console, f"Note: {note}")
+
+    def dry_run(self) -> list[str]:
+        """What `--dry_run` looks at and prints: the model, the objectives, the trials.
+
+        Raises:
+            ModelError: the model is not there or not whole.
+        """
+        config = self.settings
+        if config.request.toy is None:
+            check_local_model(config.base, config.train)
+        text = [f"learn: {config.learn.label}", f"keep: {config.keep.label}"]
+        if config.validation is not None:
+            text.append(f"chosen by: {config.validation.label}")
+        text += [f"note: {note}" for note in config.notes]
+        jobs = config.jobs()
+        for number, job in enumerate(jobs):
+            label = DIRECT_TITLE if number == 0 else job.attributes.get(LABEL, "drawn as the study runs")
+            text.append(f"{number:>4}  {label}")
+        return [*text, f"{len(jobs) * len(config.request.seeds)} fine-tuning runs in all."]
 
     # ---------------------------------------------------------------------------------------------------------- trials
 
@@ -103,19 +119,6 @@ class SweepStudy(ConfiguredStudy[StudyConfig]):
         kind = "direct" if direct else config.space.kind(params)
         task.set(**{SETTINGS: settings, LABEL: label, KIND: kind, PARAMS: params})
         return label
-
-    def more(self, state: StudyState) -> list[tuple[Job, str]]:
-        """Values beyond the ends of a grid that may grow; see `growing`."""
-        config = self.settings
-        if not config.search.extend:
-            return []
-        # by the study's own rule: a page with another one asks for nothing
-        record = dataclasses.replace(self.outcome(state), selection=config.resolved["select"])
-        jobs = []
-        for value in extended_grid(record, config):
-            attributes = {DIRECT: False, LABEL: config.space.label(value.params), PARAMS: value.params}
-            jobs.append((Job(attributes=attributes), value.why))
-        return jobs
 
     def make(self, task: Task) -> SeedRun:
         """One fine-tuning; see `trial.run_seed`."""
@@ -207,17 +210,16 @@ class SweepStudy(ConfiguredStudy[StudyConfig]):
 
         return write
 
-    def status(self, state: StudyState) -> Any:
-        """The trials by state, what each worker does, when it ends, the best so far by each rule."""
-        from holdfast.reports.sweep_text import status_view
+    def show(self, record: StudyRecord, console: Any) -> None:
+        """Prints the trials, what the study's rule chooses, the command that trains it, and where the page is."""
+        from holdfast.reports.sweep_text import print_sweep
 
-        return status_view(self.outcome(state))
-
-    def print_status(self, state: StudyState, console: Any) -> None:
-        """Prints the same; outside of a terminal one line a fact."""
-        from holdfast.reports.sweep_text import print_status
-
-        print_status(self.outcome(state), datetime.datetime.now(datetime.UTC), console)
+        out, selections = self.settings.output_dir, select_all(record)[:1]
+        print_sweep(record, selections, console)
+        if selections[0].chosen is not None:
+            say(console, lines("", f"Train it again, or on more data:  holdfast train --config {out / CHOSEN}"))
+        say(console, f"What another rule chooses:  holdfast sweep report {out} --rule NAME")
+        say(console, f"Report    {out / PAGE}")
 
 
 def chosen_command(record: StudyRecord, selection: Selection, out: Path) -> tuple[str, str]:

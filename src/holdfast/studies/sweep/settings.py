@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, TypeVar, get_args
+from typing import Annotated, Any, Literal
 
 from holdfast.config.declare import Meta, Seed, settings_of
 from holdfast.config.decode import decode
 from holdfast.config.schema import json_schema, object_schema
 from holdfast.config.values import Mistake, Refused
-from holdfast.statistics.rules import DEFAULT_RULE, RULES, Rule
 from holdfast.studies.engine.keys import BaseStudySettings, SeedSettings, ToySettings
 from holdfast.studies.engine.space import Range, arms_schema, tried_schema, vary_schema
 
@@ -23,18 +22,15 @@ class Search:
     """How combinations are chosen."""
 
     sampler: Sampler = "grid"
+    """What draws them: every one of a grid, or a sampler."""
     trials: Annotated[int | None, Meta(ge=1)] = None
     """Beside direct fine-tuning; None for a grid, whose size is its own."""
     seed: Seed = 0
-    extend: Annotated[int, Meta(ge=0)] = 0
-    """Values by which a grid may grow at each end of a method's strength, where it does not reach far enough."""
+    """Of the sampler."""
 
     def problems(self) -> list[Mistake]:
         """A grid counts its trials itself, the other samplers need a number."""
         is_grid = self.sampler == "grid"
-        if self.extend and not is_grid:
-            text = f"only a grid has ends to grow at, got {self.extend} with {self.sampler}. Leave it out."
-            return [Mistake(path=("extend",), text=text)]
         if is_grid == (self.trials is None):
             return []
         text = f"expected how many combinations {self.sampler} tries, a whole number of at least 1, got nothing."
@@ -47,12 +43,28 @@ class Search:
 
 
 def _entries_schema() -> dict[str, Any]:
-    return {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1}]}
+    return {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
+
+
+def read_entries(value: Any) -> tuple[Any, ...]:
+    """Names of entries, one alone too.
+
+    Raises:
+        ValueError: something else.
+    """
+    entries = [value] if isinstance(value, str) else value
+    if not isinstance(entries, (list, tuple)):
+        raise ValueError
+    return tuple(entries)
 
 
 Entries = Annotated[
     tuple[Any, ...],
-    Meta(least=1, expected="names of evaluation entries, such as [gsm8k, mmlu/acc]", json_schema=_entries_schema),
+    Meta(
+        parse=read_entries,
+        expected="names of evaluation entries, such as [gsm8k, mmlu/acc]",
+        json_schema=_entries_schema,
+    ),
 ]
 
 
@@ -78,46 +90,27 @@ class Objectives:
         return all(isinstance(entry, (list, tuple)) and len(entry) == 3 for entry in entries)
 
 
-T = TypeVar("T")
-
-
-def _section(cls: type[T], value: Mapping[str, Any]) -> T:
-    section, mistakes = decode(cls, value)
-    if section is None:
-        raise Refused(*mistakes)
-    return section
-
-
-def read_search(value: Any) -> Search:
-    """A sampler's name, or a mapping.
-
-    Raises:
-        ValueError: it is neither.
-        Refused: keys or values of the mapping do not fit, each of them named.
-    """
-    value = {"sampler": value} if isinstance(value, str) else value
-    if not isinstance(value, Mapping):
-        raise ValueError
-    return _section(Search, {"sampler": "random" if value.get("trials") else "grid", **value})
-
-
 def read_rule(value: Any) -> dict[str, Any]:
-    """A rule's name, or a mapping; as the record keeps it.
+    """A rule as the record keeps it.
 
     Raises:
-        ValueError: it is neither.
+        ValueError: no mapping.
         Refused: keys or values of the mapping do not fit, each of them named.
     """
-    value = {"rule": value} if isinstance(value, str) else value
+    from holdfast.statistics.rules import DEFAULT_RULE, Rule
+
     if not isinstance(value, Mapping):
         raise ValueError
-    _section(Rule, value)
+    _, mistakes = decode(Rule, value)
+    if mistakes:
+        raise Refused(*mistakes)
     return {"rule": DEFAULT_RULE, **value}
 
 
-def _or_mapping(cls: type, other: dict[str, Any]) -> Callable[[], dict[str, Any]]:
-    """The schema of a section that a plain value may stand for."""
-    return lambda: {"anyOf": [other, object_schema(settings_of(cls))]}
+def _rule_schema() -> dict[str, Any]:
+    from holdfast.statistics.rules import Rule
+
+    return object_schema(settings_of(Rule))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,40 +118,27 @@ class SweepSettings(SeedSettings, ToySettings, BaseStudySettings):
     """Keys of a study."""
 
     name: str = "study"
-    train: Annotated[
-        dict[str, Any] | str | None,
-        Meta(json_schema=lambda: {"anyOf": [{"type": "string"}, {"$ref": "#/$defs/train"}]}),
-    ] = None
+    train: dict[str, Any] | str | None = None
     """A training configuration, as a mapping or a YAML file."""
-    arms: Annotated[list[Any], Meta(json_schema=lambda: {"$ref": "#/$defs/arms"})] = field(default_factory=list)
+    arms: list[Any] = field(default_factory=list)
     """Ways to train that are compared: retention methods, combinations, direct, other settings. A list in place of a
     value is tried value by value."""
     vary: Annotated[
         dict[str, Any],
-        Meta(
-            expected="keys with what is tried, such as 'learning_rate: [1.0e-5, 3.0e-5]'",
-            json_schema=lambda: {"$ref": "#/$defs/vary"},
-        ),
+        Meta(expected="keys with what is tried, such as 'learning_rate: [1.0e-5, 3.0e-5]'"),
     ] = field(default_factory=dict)
     """What is tried: keys of the training configuration with lists or ranges of values."""
-    objectives: Objectives = Objectives()
+    objectives: Annotated[Objectives, Meta(metavar="'{...}'")] = Objectives()
     """{learn: entries, keep: entries}, default: all entries of the suite of that name; validation: entries that
     settings are chosen by in place of `learn`."""
-    search: Annotated[
-        Search,
-        Meta(
-            parse=read_search,
-            expected="a sampler, or a mapping of sampler, trials, seed, extend, until",
-            json_schema=_or_mapping(Search, {"enum": list(get_args(Sampler))}),
-        ),
-    ] = Search()
-    """{sampler, trials, seed, extend, until}: grid, which may extend; random, tpe, nsga2, with trials."""
+    search: Annotated[Search, Meta(metavar="'{...}'")] = Search()
+    """{sampler, trials, seed}: grid; random, tpe, nsga2, with trials."""
     select: Annotated[
         dict[str, Any],
         Meta(
             parse=read_rule,
-            expected="a rule, or a mapping of rule, points, strict",
-            json_schema=_or_mapping(Rule, {"enum": list(RULES)}),
+            expected="a mapping of rule, points, strict",
+            json_schema=_rule_schema,
         ),
     ] = field(default_factory=dict)
     """{rule, points, strict}: which trial is taken; default: knee, or what the study's folder has recorded."""
@@ -176,6 +156,10 @@ def sweep_schema(train: Mapping[str, Any], known: Iterable[str]) -> dict[str, An
         known: its keys that may vary.
     """
     schema = json_schema(SweepSettings, title="holdfast sweep", description="The file of 'holdfast sweep --config'.")
+    references: dict[str, dict[str, Any]] = {"arms": {"$ref": "#/$defs/arms"}, "vary": {"$ref": "#/$defs/vary"}}
+    references["train"] = {"anyOf": [{"type": "string"}, {"$ref": "#/$defs/train"}]}
+    for key, reference in references.items():
+        schema["properties"][key] = {"description": schema["properties"][key]["description"], **reference}
     run = {k: v for k, v in train.items() if k not in ("$schema", "title", "$defs")}
     ranges = object_schema(settings_of(Range))
     names = list(known)

@@ -11,7 +11,7 @@ objectives:                           # evaluation entries; several: their mean.
   keep: [gsm8k, mmlu]
   validation: mbpp                    # left out: settings are chosen by `learn` itself
 seeds: [0, 1, 2]                      # every trial is repeated with each
-search: {sampler: grid}               # grid (extend: 2 lets it grow), random, tpe, nsga2; these three with trials: 30
+search: {sampler: grid}               # grid, random, tpe, nsga2; these three with trials: 30
 select: {rule: knee}                  # knee, paper, keep_within (points: 1)
 output_dir: runs/code
 ```
@@ -25,14 +25,17 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from holdfast.config.declare import settings_of
-from holdfast.config.decode import Given, coerce_all, problems_of
+from holdfast.config.decode import Given, coerce_all
+from holdfast.config.values import Mistake
 from holdfast.config.yaml_file import read_yaml
 from holdfast.errors import ConfigError, DataError, did_you_mean
 from holdfast.records.study import STUDY_FILE
@@ -40,14 +43,14 @@ from holdfast.statistics.rules import DEFAULT_RULE
 from holdfast.studies.engine import toy as toy_settings
 from holdfast.studies.engine.base import StudyConfigBase
 from holdfast.studies.engine.space import Space, read_space
-from holdfast.studies.sweep.settings import VALIDATION, Objectives, Search, SweepSettings
+from holdfast.studies.engine.study import LABEL, Job
+from holdfast.studies.sweep.settings import VALIDATION, Search, SweepSettings
 from holdfast.support.files import fingerprint, read_object
 from holdfast.support.paths import expanded
 from holdfast.support.secrets import without_secrets
 
 if TYPE_CHECKING:
     from holdfast.evaluation.entries import EvaluationPlan
-    from holdfast.studies.engine.study import Job
 
 PARAMS = "params"
 """Attribute of a trial: its combination, fixed beforehand or drawn."""
@@ -72,23 +75,51 @@ class ObjectiveSettings:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class StudyConfig(StudyConfigBase[SweepSettings]):
-    """A study, checked. Made by `load_study` and `study_config`."""
+    """A sweep."""
 
     settings_class: ClassVar[type[Any]] = SweepSettings
     later: ClassVar[tuple[str, ...]] = ()
 
-    train: dict[str, Any]
-    """The base's training configuration, without seed and output folder. With `toy`, names such as ${base} are still
-    in it."""
-    space: Space
-    """What varies."""
-    learn: ObjectiveSettings
-    keep: ObjectiveSettings
-    validation: ObjectiveSettings | None = None
-    """What every choice goes by in place of `learn`; None: `learn` itself."""
-    select: dict[str, Any]
-    """The rule that takes a trial."""
-    notes: list[str] = field(default_factory=list)
+    @functools.cached_property
+    def train(self) -> dict[str, Any]:
+        """The base's training configuration, without seed and output folder. With `toy`, names such as ${base} are
+        still in it."""
+        return _train(self.request)
+
+    @property
+    def base(self) -> str:
+        """The model that every trial begins with."""
+        return str(self.train.get("model_name_or_path"))
+
+    @functools.cached_property
+    def space(self) -> Space:
+        """What varies."""
+        return _space(self.request, [])
+
+    @functools.cached_property
+    def objectives(self) -> dict[str, ObjectiveSettings]:
+        """By name in the YAML."""
+        return _objectives(self.request, [])
+
+    @property
+    def learn(self) -> ObjectiveSettings:
+        """What is learnt."""
+        return self.objectives["learn"]
+
+    @property
+    def keep(self) -> ObjectiveSettings:
+        """What is to be kept."""
+        return self.objectives["keep"]
+
+    @property
+    def validation(self) -> ObjectiveSettings | None:
+        """What every choice goes by in place of `learn`; None: `learn` itself."""
+        return self.objectives.get(VALIDATION)
+
+    @property
+    def select(self) -> dict[str, Any]:
+        """The rule that takes a trial."""
+        return self.request.select
 
     @property
     def search(self) -> Search:
@@ -96,10 +127,13 @@ class StudyConfig(StudyConfigBase[SweepSettings]):
         return self.request.search
 
     @property
-    def objectives(self) -> dict[str, ObjectiveSettings]:
-        """By name in the YAML."""
-        sides = {"learn": self.learn, "keep": self.keep}
-        return sides if self.validation is None else {**sides, VALIDATION: self.validation}
+    def notes(self) -> list[str]:
+        """Keys of the training configuration that have no effect."""
+        notes = []
+        for key, instead in SET_BY_STUDY.items():
+            if isinstance(self.request.train, Mapping) and key in self.request.train:
+                notes.append(f"train.{key} has no effect: {instead}.")
+        return notes
 
     @property
     def judged_by(self) -> tuple[ObjectiveSettings, ObjectiveSettings]:
@@ -130,8 +164,6 @@ class StudyConfig(StudyConfigBase[SweepSettings]):
 
     def jobs(self) -> list[Job]:
         """Direct fine-tuning, then every trial, as the storage queues them."""
-        from holdfast.studies.engine.study import LABEL, Job
-
         jobs = [Job(attributes={"direct": True})]
         for params in self.trials():
             known = {LABEL: self.space.label(params), PARAMS: dict(params)} if params else {}
@@ -181,84 +213,71 @@ class StudyConfig(StudyConfigBase[SweepSettings]):
         """What is wrong with the trainings."""
         return self.run_problems()
 
+    @staticmethod
+    def normalised(request: SweepSettings) -> SweepSettings:
+        """The rule of the study that the folder holds, where none is asked for."""
+        return dataclasses.replace(
+            request, select=request.select or _recorded_selection(request.folder) or {"rule": DEFAULT_RULE}
+        )
+
+    @staticmethod
+    def settings_problems(request: SweepSettings) -> list[str]:
+        """What is wrong with what varies, and with what is looked at."""
+        if not request.train:
+            return ["train: expected a training configuration, as keys or as a YAML file, got nothing"]
+        problems: list[str] = []
+        _space(request, problems)
+        _objectives(request, problems)
+        return problems
+
+    @staticmethod
+    def recorded(request: SweepSettings, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Settings as a record keeps them, the objectives with their suites."""
+        objectives = {}
+        for side, objective in _objectives(request, []).items():
+            objectives[side] = list(map(list, objective.entries))
+        train = without_secrets(_train(request))
+        return {**StudyConfigBase.recorded(request, given), "train": train, "objectives": objectives}
+
     @classmethod
-    def read(
-        cls,
-        values: Mapping[str, Any] | Given,
-        *,
-        source: str | None = None,
-        check: bool = True,
-        beside: Path | None = None,
-    ) -> StudyConfig:
-        """See `study_config`."""
-        request = values if isinstance(values, Given) else Given(values=dict(values))
-        request.values = cls.current_keys(request.values)
+    def read(cls, values: Mapping[str, Any] | Given, *, source: str | None = None, check: bool = True) -> StudyConfig:
+        """See `StudyConfigBase.read`; `train:` may name a file, which is looked up beside the study's first."""
+        request = values if isinstance(values, Given) else Given(values=dict(values), file=source)
+        train = request.values.get("train")
+        if isinstance(train, str):
+            path = Path(train)
+            beside = Path(request.file or "").parent / train
+            if beside.is_file():
+                path = beside
+            try:
+                file = read_yaml(path, option="train:")
+                problems = [f"{path}: {problem}" for problem in file.sentences(file.mistakes)]
+                request.values["train"] = file.values
+            except ConfigError as error:
+                problems = error.problems
+            request.mistakes += [Mistake(path=("train",), text=problem) for problem in problems]
+        try:
+            return super().read(request, source=source, check=check)
+        except ConfigError as error:
+            problems = [*error.problems, *cls._other_problems(request)]
+            raise ConfigError(list(dict.fromkeys(problems)), source=source or request.file) from None
+
+    @classmethod
+    def _other_problems(cls, request: Given) -> list[str]:
+        """What is wrong beside settings that were refused, as far as it can be seen without them."""
         known = {setting.name: setting for setting in settings_of(SweepSettings)}
         sound, mistakes = coerce_all(known, request.set_here(SweepSettings))
-        refused = {mistake.path[0] for mistake in mistakes if mistake.path}
+        refused = {str(mistake.path[0]) for mistake in (*request.mistakes, *mistakes) if mistake.path}
         settings = SweepSettings(**sound)
-        mistakes += [mistake for mistake in problems_of(settings) if mistake.path[0] not in refused]
-        refused |= {mistake.path[0] for mistake in mistakes if mistake.path}
-        problems = request.sentences([*request.mistakes, *mistakes])
-        toy = None if "toy" in refused else toy_settings.versioned_name(settings.toy)
-        notes: list[str] = []
-        train = {} if "train" in refused else _train(settings.train, beside, problems, notes)
-        space = _space(settings, train, problems, is_refused="vary" in refused)
-        keys = settings.objectives
-        if not check and keys.resolved:
-            sides = _resolved_objectives(keys)
-        else:
-            sides = _objectives(keys, train.get("evaluation"), toy, problems)
-        objectives = {}
-        for side, objective in sides.items():
-            objectives[side] = list(map(list, objective.entries))
-        select = settings.select or _recorded_selection(settings.folder) or {"rule": DEFAULT_RULE}
-        search = dataclasses.asdict(settings.search)
-        if not settings.search.extend:
-            del search["extend"]
-        resolved = {
-            "name": settings.name,
-            "toy": toy,
-            "train": without_secrets(train),
-            "arms": settings.arms,
-            "vary": settings.vary,
-            "objectives": objectives,
-            "seeds": list(settings.seeds),
-            "search": search,
-            "select": select,
-            "keep_weights": settings.keep_weights,
-            "teacher": settings.teacher,
-            "output_dir": str(settings.folder),
-        }
-        config = cls(
-            request=dataclasses.replace(settings, toy=toy),
-            output_dir=settings.folder,
-            storage=settings.database,
-            names={},
-            resolved=resolved,
-            train=train,
-            space=space,
-            learn=sides["learn"],
-            keep=sides["keep"],
-            validation=sides.get(VALIDATION),
-            select=select,
-            notes=notes,
-        )
-        if check and train and toy and not problems:
-            problems = config.validate_without_files()
-        elif check and train and not toy:
-            problems += config.trial_problems(base_only=bool(problems))
-        if problems:
-            raise ConfigError(list(dict.fromkeys(problems)), source=source)
-        return config
-
-    def trial_problems(self, *, base_only: bool) -> list[str]:
-        """What the code that trains says of the trials; of the reference alone where what varies is known to be
-        wrong."""
-        if not base_only:
-            return self.run_problems()
-        reference = dataclasses.replace(self.space, arms=[])
-        return dataclasses.replace(self, space=reference).run_problems()
+        problems = []
+        for problem in cls.settings_problems(settings):
+            if re.split(r"[.\[:]", problem)[0] not in refused:
+                problems.append(problem)
+        if settings.train and not settings.toy:
+            alone = dataclasses.replace(settings, arms=[], vary={})
+            reference = cls(request=alone, output_dir=alone.folder, storage="", names={}, resolved={})
+            problems += reference.run_problems()
+        return problems
 
 
 def deciding(resolved: Mapping[str, Any]) -> dict[str, Any]:
@@ -298,32 +317,9 @@ def load_study(path: str | os.PathLike[str], overrides: Mapping[str, Any] | None
     """
     path = expanded(path)
     request = read_yaml(path)
-    changed = {k: v for k, v in (overrides or {}).items() if v is not None}
-    request.values = {"name": path.stem, **request.values, **changed}
-    request.from_line |= set(changed)
-    return study_config(request, beside=path.parent, source=str(path))
-
-
-def study_config(
-    values: Mapping[str, Any] | Given,
-    *,
-    beside: Path | None = None,
-    source: str | None = None,
-    prepared: bool = False,
-) -> StudyConfig:
-    """A study from keys as in the YAML, everything checked that can be before anything runs.
-
-    Args:
-        values: keys of `SweepSettings`.
-        beside: folder that `train: file.yaml` is looked up in, before the working directory.
-        source: where the keys came from, for the message.
-        prepared: leaves the training configurations unchecked: their files are not there yet (`toy:`), or were
-            checked by who made the study.
-
-    Raises:
-        ConfigError: with every mistake at once.
-    """
-    return StudyConfig.read(values, source=source, check=not prepared, beside=beside)
+    request.values = {"name": path.stem, **request.values, **(overrides or {})}
+    request.from_line |= set(overrides or {})
+    return StudyConfig.read(request)
 
 
 def _recorded_selection(folder: Path) -> dict[str, Any]:
@@ -340,31 +336,6 @@ def _recorded_selection(folder: Path) -> dict[str, Any]:
 # ------------------------------------------------------------------------------------------------------------- the keys
 
 
-def _train(value: Any, beside: Path | None, problems: list[str], notes: list[str]) -> dict[str, Any]:
-    if isinstance(value, str):
-        path = Path(value)
-        if beside is not None and (beside / value).is_file():
-            path = beside / value
-        try:
-            request = read_yaml(path, option="train:")
-        except ConfigError as error:
-            problems += error.problems
-            return {}
-        problems += [f"{path}: {problem}" for problem in request.sentences(request.mistakes)]
-        value = request.values
-    if not isinstance(value, Mapping):
-        problems.append(
-            f"train: expected a training configuration, as keys or as a YAML file, got "
-            f"{'nothing' if value is None else repr(value)}"
-        )
-        return {}
-    train = {str(key): item for key, item in value.items()}
-    for key, instead in SET_BY_STUDY.items():
-        if train.pop(key, None) is not None:
-            notes.append(f"train.{key} has no effect: {instead}.")
-    return train
-
-
 SET_BY_STUDY = {
     "output_dir": "every trial has a folder of its own",
     "seed": "'seeds:' of the study repeats every trial",
@@ -372,53 +343,44 @@ SET_BY_STUDY = {
 """Keys of a training configuration, and what the study does instead."""
 
 
-def _space(request: SweepSettings, train: Mapping[str, Any], problems: list[str], *, is_refused: bool) -> Space:
+def _train(request: SweepSettings) -> dict[str, Any]:
+    if not isinstance(request.train, Mapping):
+        return {}
+    return {str(key): value for key, value in request.train.items() if key not in SET_BY_STUDY}
+
+
+def _space(request: SweepSettings, problems: list[str]) -> Space:
     """What varies; nothing where that cannot be searched."""
     from holdfast.runs.settings import known_keys
 
-    search, retention = request.search, train.get("retention")
+    is_grid = request.search.sampler == "grid"
+    retention = _train(request).get("retention")
     space = read_space(
-        request.arms or None,
-        request.vary,
-        retention,
-        grid=search.sampler == "grid",
-        known=known_keys(),
-        problems=problems,
+        request.arms or None, request.vary, retention, grid=is_grid, known=known_keys(), problems=problems
     )
-    if not request.vary and not request.arms and not is_refused:
+    if not request.vary and not request.arms:
         problems.append(
             "arms: is missing; expected ways to train, such as '[{label_annealing: {weight: [0.3, 1, 3]}}]', or vary"
         )
-    if problems:
-        return space
-    varies = len(space.arms) > 1 or any(space.parameters(a) for a in space.arms)
-    if search.sampler != "grid" and not varies:
-        problems.append(f"vary: nothing varies, so there is nothing for {search.sampler} to search")
-    elif search.extend and not any(space.strengths(a) for a in space.arms):
-        problems.append(
-            "search.extend: expected at least two values above 0 of a method's strength to go on with, such as "
-            "'label_annealing: {weight: [0.3, 1]}', got none"
-        )
+    varies = len(space.arms) > 1 or any(space.parameters(arm) for arm in space.arms)
+    if not problems and not is_grid and not varies:
+        problems.append(f"vary: nothing varies, so there is nothing for {request.search.sampler} to search")
     return space
 
 
-def _resolved_objectives(request: Objectives) -> dict[str, ObjectiveSettings]:
-    """Of a study that was read before."""
-    sides: dict[str, ObjectiveSettings] = {}
-    for side in ("learn", "keep", VALIDATION):
-        entries = tuple(map(tuple, getattr(request, side)))
-        if entries:
-            sides[side] = ObjectiveSettings(entries=entries)
-    return sides
-
-
-def _objectives(
-    request: Objectives, evaluation: Any, toy: str | None, problems: list[str]
-) -> dict[str, ObjectiveSettings]:
-    """The objectives, their entries looked up in the evaluation section."""
+def _objectives(request: SweepSettings, problems: list[str]) -> dict[str, ObjectiveSettings]:
+    """The objectives, their entries looked up in the evaluation section; those of a study that was read before as they
+    are."""
     from holdfast.evaluation.averages import SUITE
 
-    plan = _evaluation_plan(evaluation, toy, problems)
+    keys = request.objectives
+    if keys.resolved:
+        resolved: dict[str, ObjectiveSettings] = {}
+        for side in ("learn", "keep", VALIDATION):
+            if getattr(keys, side):
+                resolved[side] = ObjectiveSettings(entries=tuple(map(tuple, getattr(keys, side))))
+        return resolved
+    plan = _evaluation_plan(_train(request).get("evaluation"), request.toy, problems)
     if plan is None:
         return dict.fromkeys(("learn", "keep"), ObjectiveSettings(entries=()))
     kinds = {(entry.suite, entry.name): entry.kind for entry in plan.entries}
@@ -428,8 +390,8 @@ def _objectives(
             "train.evaluation.before: false leaves the start unmeasured, which every trial is compared with. Leave it "
             "out."
         )
-    validation = _wanted(VALIDATION, request.validation, kinds, problems) if request.validation else None
-    learn_entries: Sequence[Any] = request.learn
+    validation = _wanted(VALIDATION, keys.validation, kinds, problems) if keys.validation else None
+    learn_entries: Sequence[Any] = keys.learn
     if validation is not None and not learn_entries:  # all of the suite but for what chooses
         chosen = _measured(validation, {})
         learn_entries = []
@@ -437,7 +399,7 @@ def _objectives(
             if suite == "learn" and (suite, name) not in chosen:
                 learn_entries.append((suite, name, None))
     learn = _wanted("learn", learn_entries, kinds, problems)
-    keep = _wanted("keep", request.keep, kinds, problems)
+    keep = _wanted("keep", keys.keep, kinds, problems)
     both = _measured(learn, {}) & _measured(keep, {})
     if both:
         names = ", ".join(name for _, name in sorted(both))

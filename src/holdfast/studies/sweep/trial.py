@@ -8,6 +8,7 @@ study, and label annealing's teacher is computed once.
 from __future__ import annotations
 
 import contextlib
+import copy
 import os
 import socket
 import time
@@ -113,12 +114,6 @@ class _Check(CheckEveryStep):
 # ---------------------------------------------------------------------------------------------------------- one teacher
 
 
-BYTES_A_TOKEN = 3.0
-"""Of text, on the low side, so that the states' size is not guessed too small."""
-SHARE_OF_DISK = 0.2
-"""Of what is free, that cached states may take without being asked for."""
-
-
 def with_shared_teacher(settings: Mapping[str, Any], teacher: str) -> tuple[dict[str, Any], str | None]:
     """The settings with label annealing's teacher read from the cache that all trials share, where that is possible and
     the user left it open.
@@ -141,8 +136,6 @@ def with_shared_teacher(settings: Mapping[str, Any], teacher: str) -> tuple[dict
             f"Label annealing's teacher runs in every trial: {reason}. 'teacher: cached' in the study computes it "
             f"once all the same.",
         )
-    import copy
-
     completed = copy.deepcopy(dict(settings))
     for method in completed["retention"]:
         if "label_annealing" in method:
@@ -151,14 +144,8 @@ def with_shared_teacher(settings: Mapping[str, Any], teacher: str) -> tuple[dict
 
 
 def _no_cache(settings: Mapping[str, Any]) -> str | None:
-    """Why the teacher's states are not stored unasked; None where they are."""
-    import shutil
-
-    from holdfast.models import model_folder
-    from holdfast.support.cache import cache_folder
-    from holdfast.support.environment import shown_bytes
-    from holdfast.support.files import read_object
-
+    """Why the teacher's states are not stored unasked; None where they are. The cache itself refuses what the disk has
+    no room for."""
     data = settings.get("dataset_name")
     if settings.get("streaming"):
         return "the data is streamed"
@@ -166,21 +153,4 @@ def _no_cache(settings: Mapping[str, Any]) -> str | None:
         return "training goes over several processes"
     if not isinstance(data, str) or not os.path.exists(data):
         return "how much data there is is not known before it is read"
-    folder = model_folder(str(settings.get("model_name_or_path")), str(settings.get("model_revision", "main")))
-    if folder is None or not (folder / "config.json").is_file():
-        return "how large its states are is not known before the model is there"
-    about = read_object(folder / "config.json")
-    width = (about.get("text_config") or about).get("hidden_size") or about.get("n_embd")
-    if not isinstance(width, int):
-        return "how large its states are is not known for this model"
-    path = Path(data)
-    size = sum(f.stat().st_size for f in path.rglob("*") if f.is_file()) if path.is_dir() else path.stat().st_size
-    size *= 4 if path.suffix in (".gz", ".zst", ".parquet", ".bz2", ".xz") else 1
-    needed = size / BYTES_A_TOKEN * width * 4
-    cached = cache_folder()
-    while not cached.exists():
-        cached = cached.parent
-    free = shutil.disk_usage(cached).free
-    if needed > SHARE_OF_DISK * free:
-        return f"its states would take about {shown_bytes(needed)}, and {shown_bytes(free)} are free"
     return None

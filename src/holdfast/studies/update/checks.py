@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import ConfigError, HoldfastError, ModelError, ShapeError
 from holdfast.records.residual import BASE, INSTRUCT
-from holdfast.studies.update.outcome import with_choice
 from holdfast.studies.update.plan import HELD_OUT_DOCUMENTS, UpdateConfig
 from holdfast.studies.update.settings import NEW_TEXT
 from holdfast.support.environment import shown_name
@@ -103,7 +102,7 @@ def check_measuring(config: UpdateConfig) -> None:
 
 
 def whole_plan(config: UpdateConfig, held_out: Path | None = None) -> EvaluationPlan:
-    """The user's plan with the held-out new text, and with the average that chooses a scale.
+    """The user's plan with the held-out new text.
 
     Raises:
         ConfigError: all mistakes in one message.
@@ -115,7 +114,6 @@ def whole_plan(config: UpdateConfig, held_out: Path | None = None) -> Evaluation
         entry = {"perplexity": str(held_out.resolve()), "name": "held_out", "max_documents": HELD_OUT_DOCUMENTS}
         suites[NEW_TEXT] = [entry]
     plan, problems = parse_evaluation(suites)
-    plan, more = with_choice(plan, config)
-    if problems + more:
-        raise ConfigError(problems + more)
+    if problems:
+        raise ConfigError(problems)
     return plan

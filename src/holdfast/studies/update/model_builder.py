@@ -55,7 +55,7 @@ class ModelBuilder:
             Interrupted: Ctrl-C; the same call goes on.
         """
         started = self.continued(model, task) if model.continued else model
-        if model.distilled or model.self_distilled:
+        if model.distilled:
             return self._distilled(model, started, task)
         return started if model.residual is None else self._with_residual(model, started, task)
 
@@ -93,10 +93,9 @@ class ModelBuilder:
         )
 
     def _distilled(self, model: StudiedModel, started: StudiedModel, task: Task) -> StudiedModel:
-        """The continued instruct model, held to the one of before on its own answers, or to itself with the
-        conversations' answers in the prompt."""
+        """The continued instruct model, held to the one of before on its own answers."""
         folder = self.out / "runs" / model.name
-        onto, teacher = str(self.out / started.path), self.config.given(model) if model.distilled else None
+        onto, teacher = str(self.out / started.path), self.config.given(model)
         settings = self.config.restoring(onto, teacher, folder, seed=model.seed)
         record = self._trained(settings, task, f"{model.label}: answering prompts")
         seconds = started.seconds + float(record.training.get("seconds") or 0.0)

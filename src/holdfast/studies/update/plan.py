@@ -23,14 +23,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 from holdfast.config.declare import settings_of
-from holdfast.config.decode import Given, with_floats
+from holdfast.config.decode import with_floats
 from holdfast.data.prepare.corpus import CorpusOptions
 from holdfast.records.residual import BASE, DERIVED, INSTRUCT, StudiedModel
 from holdfast.runs.on_policy import SamplingSettings
 from holdfast.studies.engine.base import NOT_DECIDING, StudyConfigBase
 from holdfast.studies.engine.keys import BaseStudySettings
 from holdfast.studies.update.settings import (
-    SELF_DISTILLATION,
     CommonSettings,
     FamilySettings,
     GridSettings,
@@ -78,13 +77,11 @@ class UpdateGrid(GridSettings, BaseStudySettings):
     """Tokens each; None: all of the corpus."""
     keep_weights: Literal["all", "result", "none"] = "all"
     """Whose weights stay on disk."""
-    choose_by: tuple[str, ...] = ()
-    """Entries that choose the scale."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class UpdateConfig(StudyConfigBase[Any]):
-    """An update as `update_config` gives it."""
+    """An update."""
 
     settings_class: ClassVar[type[Any]] = UpdateSettings
     kind: ClassVar[str] = "update"
@@ -95,9 +92,6 @@ class UpdateConfig(StudyConfigBase[Any]):
         """The one pair as a family, one budget, one seed."""
         request = with_floats(request)
         folder = request.output_dir or Path("runs/update")
-        scales = request.scales or (() if request.scale is None else (request.scale,))
-        if request.scales or not scales:
-            scales = (*scales, 1.0)  # it is what others are held against
         grid = UpdateGrid(
             **{field.name: getattr(request, field.name) for field in dataclasses.fields(CommonSettings)},
             name=folder.name or "update",
@@ -106,11 +100,10 @@ class UpdateConfig(StudyConfigBase[Any]):
             families={"": FamilySettings(base=request.base, instruct=request.instruct)},
             budgets=(request.tokens,),
             seeds=(request.seed,),
-            scales=scales,
+            scales=(request.scale,),
             starts=(BASE, INSTRUCT) if request.continued_instruct or request.restore else (BASE,),
             siblings=False,
             keep_weights=request.keep_weights,
-            choose_by=request.choose_by,
         )
         return completed(grid)
 
@@ -143,14 +136,8 @@ class UpdateConfig(StudyConfigBase[Any]):
         if not (request.continued and request.corpus and base):
             return
         yield "train", self.training(base, run, Path(request.corpus[0]), seed=0)
-        for way in request.restore.by if request.restore is not None else ():
-            teacher = None if way == SELF_DISTILLATION else instruct
-            yield "restore", self.restoring(instruct, teacher, run, seed=0)
-
-    @property
-    def measures(self) -> tuple[str, ...]:
-        """What a finished model reports to the storage."""
-        return ("score",)
+        if request.restore is not None:
+            yield "restore", self.restoring(instruct, instruct, run, seed=0)
 
     @property
     def corpus_options(self) -> dict[str, Any]:
@@ -161,11 +148,6 @@ class UpdateConfig(StudyConfigBase[Any]):
             if value is not None:
                 options[key] = value
         return options
-
-    @property
-    def chooses(self) -> bool:
-        """Whether one of several scales is chosen."""
-        return len(self.request.scales) > 1
 
     @property
     def folder(self) -> Path:
@@ -223,24 +205,12 @@ class UpdateConfig(StudyConfigBase[Any]):
             yield from self._tuned(models[0])
         for model in models if self.request.restore is not None else ():
             if model.start == INSTRUCT:
-                yield from self._restored(model)
+                name, label = f"{model.name}-distilled", f"{model.label} + distillation"
+                yield dataclasses.replace(model, name=name, label=label, distilled=True)
 
     def _tuned(self, continued: StudiedModel) -> Iterator[StudiedModel]:
         """The continued base tuned once more, where there are conversations to tune it on."""
         yield from ()
-
-    def _restored(self, continued: StudiedModel) -> Iterator[StudiedModel]:
-        assert self.request.restore is not None
-        for way in dict.fromkeys(self.request.restore.by):
-            by_itself = way == SELF_DISTILLATION
-            prefix = "self-" if by_itself else ""
-            yield dataclasses.replace(
-                continued,
-                name=f"{continued.name}-{prefix}distilled",
-                label=f"{continued.label} + {prefix}distillation",
-                distilled=not by_itself,
-                self_distilled=by_itself,
-            )
 
     def _model(
         self,
@@ -311,12 +281,12 @@ class UpdateConfig(StudyConfigBase[Any]):
             "seed": seed,
         }
 
-    def restoring(self, model: str, teacher: str | None, out: Path, *, seed: int) -> dict[str, Any]:
+    def restoring(self, model: str, teacher: str, out: Path, *, seed: int) -> dict[str, Any]:
         """The configuration of the second stage of one model, as `holdfast train --config` takes it.
 
         Args:
             model: the continued instruct model.
-            teacher: the instruct model of before; None: the model itself, which reads the prompts' answers.
+            teacher: the instruct model of before.
             out: the run's folder.
         """
         restore = self.request.restore
@@ -324,14 +294,8 @@ class UpdateConfig(StudyConfigBase[Any]):
         train = dict(self.request.train)
         for key in NOT_RESTORING:
             train.pop(key, None)
-
         sampling = {f.name: getattr(restore, f.name) for f in dataclasses.fields(SamplingSettings)}
-        retention = []
-        if teacher is None:
-            sampling["self_distillation"] = restore.direction
-        else:
-            annealing = {"direction": restore.direction, "teacher": "online", "reference": teacher}
-            retention.append({"label_annealing": annealing})
+        annealing = {"direction": restore.direction, "teacher": "online", "reference": teacher}
         return {
             **train,
             **restore.train,
@@ -340,7 +304,7 @@ class UpdateConfig(StudyConfigBase[Any]):
             "output_dir": str(out),
             "max_steps": restore.steps,
             "on_policy": sampling,
-            "retention": retention,
+            "retention": [{"label_annealing": annealing}],
             "seed": seed,
         }
 
@@ -357,14 +321,4 @@ def completed(request: G) -> G:
         corpus=tuple(map(home, request.corpus)),
         scales=tuple(dict.fromkeys(request.scales)),
         train={**TRAIN_DEFAULTS, **request.train},
-        evaluation=request.suites,
     )
-
-
-def update_config(values: Mapping[str, Any] | Given, *, source: str | None = None, check: bool = True) -> UpdateConfig:
-    """An update from keys as in the YAML; see `StudyConfigBase.read`.
-
-    Raises:
-        ConfigError: with every mistake at once.
-    """
-    return UpdateConfig.read(values, source=source, check=check)

@@ -5,7 +5,6 @@ Keys that name a model are looked at here too; what needs the files is checked b
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +12,6 @@ from typing import Annotated, Any, Literal
 
 from holdfast.config.declare import Meta, Seed
 from holdfast.config.values import Mistake, Refused
-from holdfast.config.yaml_file import from_yaml
 from holdfast.data.prepare.corpus import CorpusOptions
 from holdfast.data.sources import is_path
 from holdfast.errors import ConfigError, did_you_mean
@@ -33,53 +31,47 @@ _SET_HERE = {"seed": "seed", "max_length": "window", "num_train_epochs": "epochs
 _OWN = ("model_name_or_path", "dataset_name", "datasets", "output_dir", "keep", "learn", *_SET_HERE)
 
 
-def train_word(word: str) -> Any:
-    """One word of `--train`: `KEY=VALUE` as a mapping, each value read as YAML; a file's name as it is.
+def train_keys(value: Any) -> dict[str, Any]:
+    """The keys of 'holdfast train', from a mapping or a YAML file.
 
     Raises:
         ValueError: neither.
-    """
-    name, equals, value = word.partition("=")
-    if not equals and word.endswith((".yaml", ".yml")):
-        return word
-    if not name or not equals:
-        raise ValueError("expected KEY=VALUE or one YAML file")
-    read = from_yaml(value)
-    with contextlib.suppress(ValueError):
-        read = float(read) if isinstance(read, str) else read  # YAML reads 1e-5 as text
-    return {name: read}
-
-
-def train_keys(value: Any) -> dict[str, Any]:
-    """The keys of 'holdfast train', from a mapping, a YAML file or words of the command line.
-
-    Raises:
-        ConfigError: the file cannot be read.
-        Refused: keys that this job sets itself.
+        Refused: the file cannot be read, or keys that this job sets itself.
     """
     from holdfast.config.yaml_file import read_yaml
 
-    parts = value if isinstance(value, list) else [value]
-    keys: dict[str, Any] = {}
     mistakes: list[Mistake] = []
-    for item in parts:
-        if isinstance(item, (str, Path)):
-            try:
-                request = read_yaml(Path(item), option="train:")
-            except ConfigError as error:
-                raise Refused(Mistake(path=(), text=str(error))) from None
-            mistakes += [Mistake(path=(), text=sentence) for sentence in request.sentences(request.mistakes)]
-            item = request.values
-        if not isinstance(item, Mapping):
-            raise ValueError
-        keys.update({str(k): v for k, v in item.items()})
-    for key in [k for k in keys if k in _OWN]:
+    if isinstance(value, (str, Path)):
+        try:
+            file = read_yaml(Path(value), option="train:")
+        except ConfigError as error:
+            raise Refused(Mistake(path=(), text=str(error))) from None
+        mistakes += [Mistake(path=(), text=sentence) for sentence in file.sentences(file.mistakes)]
+        value = file.values
+    if not isinstance(value, Mapping):
+        raise ValueError
+    keys = {str(key): item for key, item in value.items()}
+    for key in keys.keys() & set(_OWN):
         del keys[key]
         text = f"is set here by '{_SET_HERE[key]}'." if key in _SET_HERE else "is this job's own; leave it out."
         mistakes.append(Mistake(path=(key,), text=text))
     if mistakes:
         raise Refused(*mistakes)
     return keys
+
+
+def read_suites(value: Any) -> dict[str, Any]:
+    """What is measured, from a mapping of suites, or names of shipped suites and files.
+
+    Raises:
+        ValueError: something else.
+    """
+    if isinstance(value, Mapping):
+        return dict(value)
+    names = [value] if isinstance(value, str) else value
+    if not isinstance(names, (list, tuple)):
+        raise ValueError
+    return {"suites": list(names)}
 
 
 Tokens = Annotated[int, Meta(parse=read_tokens, expected="a number of tokens such as 100M")]
@@ -101,21 +93,15 @@ DAY = Meta(
 )
 
 
-SELF_DISTILLATION = "self_distillation"
-
-
 @dataclass(frozen=True, kw_only=True)
 class RestoreSettings(SamplingSettings):
-    """On-policy distillation as a second stage: the continued instruct model answers prompts, and is held to a teacher
-    at its own tokens (see `training.preferences.OnPolicyTrainer` and `training.self_distillation`)."""
+    """On-policy distillation as a second stage: the continued instruct model answers prompts, and is held to the
+    instruct model of before at its own tokens (see `training.preferences.OnPolicyTrainer`)."""
 
     prompts: Annotated[str | None, Meta(metavar="FILE")] = None
     """Prompts, alone or with answers that are left out."""
     steps: Annotated[int, Meta(ge=1)] = 100
     """Optimiser steps."""
-    by: Annotated[tuple[Literal["distillation", "self_distillation"], ...], Meta(least=1)] = ("distillation",)
-    """Who the teacher is. distillation: the instruct model of before; self_distillation: the continued model itself,
-    which reads the prompt's answer (SDFT). Each makes a model."""
     direction: Literal["forward", "reverse", "jsd"] = "reverse"
     """Of the divergence: forward: KL(teacher || model); reverse: KL(model || teacher); jsd: between them."""
     train: Annotated[
@@ -123,6 +109,10 @@ class RestoreSettings(SamplingSettings):
         Meta(parse=train_keys, expected="keys of 'holdfast train' or a YAML file"),
     ] = field(default_factory=dict)
     """Keys of 'holdfast train' for this stage, over those of the continuation."""
+
+
+def _evaluation_schema() -> dict[str, Any]:
+    return {"type": ["object", "array", "string"]}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,15 +138,21 @@ class CommonSettings(CorpusOptions):
         dict[str, Any],
         Meta(
             parse=train_keys,
-            parse_word=train_word,
-            metavar="KEY=VALUE",
+            metavar="FILE|'{...}'",
             expected="keys of 'holdfast train' or a YAML file",
         ),
     ] = field(default_factory=dict)
     """Keys of 'holdfast train' for the continued models, or a YAML file."""
-    evaluation: Annotated[dict[str, Any] | list[Any] | str, Meta(metavar="SUITE", repeatable=True)] = field(
-        default_factory=dict
-    )
+    evaluation: Annotated[
+        dict[str, Any],
+        Meta(
+            parse=read_suites,
+            metavar="SUITE",
+            repeatable=True,
+            expected="suites",
+            json_schema=_evaluation_schema,
+        ),
+    ] = field(default_factory=dict)
     """What to measure on every model, as in 'holdfast train': shipped suites or YAML files. The held-out new text is
     always measured."""
     restore: Annotated[RestoreSettings | None, Meta(metavar="'{prompts: FILE}'", section="rivals")] = None
@@ -187,19 +183,12 @@ class CommonSettings(CorpusOptions):
 
         if not self.evaluation or "${" in str(self.evaluation):
             return []
-        plan, problems = parse_evaluation(self.suites)
+        plan, problems = parse_evaluation(self.evaluation)
         mistakes: list[Mistake | str] = [*problems]
         if NEW_TEXT in plan.suites:
             text = "is the name of the held-out new text; call your suite otherwise."
             mistakes.append(Mistake(path=("evaluation", NEW_TEXT), text=text))
         return mistakes
-
-    @property
-    def suites(self) -> dict[str, Any]:
-        """What is measured, by suite."""
-        if isinstance(self.evaluation, Mapping):
-            return dict(self.evaluation)
-        return {"suites": [self.evaluation] if isinstance(self.evaluation, str) else self.evaluation}
 
     def corpus_problems(self, *, needed: bool) -> list[Mistake]:
         """Files that are not there."""
@@ -233,12 +222,8 @@ class UpdateSettings(CommonSettings):
     """How many tokens of the new text to train on, such as 100M (all)."""
     continued_instruct: Annotated[bool, Meta(section="rivals")] = False
     """Also continues the instruct model itself, to see what that would have cost."""
-    scale: float | None = None
-    """Factor on the residual (1)."""
-    scales: Annotated[tuple[float, ...], Meta(metavar="X", repeatable=True)] = ()
-    """Try several scales and choose one by the evaluation."""
-    choose_by: Annotated[tuple[str, ...], Meta(metavar="ENTRY", repeatable=True, section="scales")] = ()
-    """Evaluation entries that choose the scale (all but the new text)."""
+    scale: float = 1.0
+    """Factor on the residual."""
     seed: Seed = 0
     """Seed of training and of all random draws."""
     keep_weights: Literal["all", "result", "none"] = "all"
@@ -254,11 +239,6 @@ class UpdateSettings(CommonSettings):
             *self.evaluation_problems(),
         ]
         problems += self.restore_problems(given=True)
-        if self.scale is not None and self.scales:
-            problems.append(Mistake(path=("scale",), text="give scale or scales, not both."))
-        if self.choose_by and len({*self.scales, 1.0}) < 2:
-            text = "says how one of several scales is chosen; give scales: [0.5, 1] too, or leave it out."
-            problems.append(Mistake(path=("choose_by",), text=text))
         return problems
 
 

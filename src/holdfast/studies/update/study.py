@@ -23,49 +23,26 @@ from typing import Any, ClassVar, TypeVar
 from holdfast.config.declare import settings_of
 from holdfast.errors import ConfigError, HoldfastError, RunFolderError
 from holdfast.records.residual import RECORD_FILE, ResidualRecord, StudiedModel, read_update
-from holdfast.studies.engine import session as engine
 from holdfast.studies.engine.base import ConfiguredStudy
 from holdfast.studies.engine.states import FAILED
 from holdfast.studies.engine.storage import REASON
-from holdfast.studies.engine.study import StudyState, Writer, refuse_foreign
+from holdfast.studies.engine.study import StudyState, Writer
 from holdfast.studies.engine.worker import Task
 from holdfast.studies.update.checks import check_measuring, check_models, whole_plan
 from holdfast.studies.update.model_builder import ModelBuilder, drop_weights
-from holdfast.studies.update.new_text import NewText, new_text
-from holdfast.studies.update.outcome import choose_scale, pairs_of
+from holdfast.studies.update.new_text import NewText, corpus_request, new_text
+from holdfast.studies.update.outcome import pairs_of
 from holdfast.studies.update.plan import MODEL, UpdateConfig
-from holdfast.studies.update.settings import NEW_TEXT
 from holdfast.support.environment import say
 from holdfast.support.files import from_jsonable
 from holdfast.support.inputs import FILE as INPUTS
+from holdfast.support.token_counts import shown_tokens
 
 MADE = "made"
 """Attribute of a job: the `StudiedModel` that came of it."""
 FOLDERS = ("runs", "models", "evaluations")
 """Those that hold what was computed from the inputs."""
 C = TypeVar("C", bound=UpdateConfig)
-
-
-def update(config: UpdateConfig, *, console: Any = None) -> ResidualRecord:
-    """Does the whole job, or continues it.
-
-    Args:
-        config: see `plan.update_config`.
-        console: a `rich.console.Console` for progress; None: a new one on standard output.
-
-    Returns:
-        The record; `record.result` names the updated model.
-
-    Raises:
-        ConfigError, ModelError, ShapeError, DataError: something in the request has to change; before anything is
-        trained.
-        RunFolderError: the folder holds something else, or an update with another configuration (what differs).
-        Interrupted: Ctrl-C or SIGTERM; the same command continues.
-        HoldfastError: models failed (which), after the others were made and the page was written.
-    """
-    refuse_foreign(config.output_dir, UpdateStudy.markers, "update")
-    record: ResidualRecord = engine.execute_study(UpdateStudy(config), console=console)
-    return record
 
 
 class UpdateStudy(ConfiguredStudy[C]):
@@ -92,6 +69,27 @@ class UpdateStudy(ConfiguredStudy[C]):
         current = cls.config_class.current_keys(resolved)
         values = {key: value for key, value in current.items() if key in keys}
         return super().load(values, storage=storage, output_dir=output_dir)
+
+    def dry_run(self) -> list[str]:
+        """What would be done, in lines, once models, corpus and tasks are seen to be sound."""
+        config = self.settings
+        notes, _ = check_models(config)
+        check_measuring(config)
+        corpus_request(config, config.output_dir / "corpus" / "all.jsonl")
+        budget = config.request.budgets[0]
+        amount = "all of it" if budget is None else f"{shown_tokens(budget)} tokens"
+        text = [f"New text: {', '.join(config.request.corpus)} ({amount})"]
+        for number, model in enumerate(config.models(), 1):
+            text.append(f"{number}. {model.label}" + ("" if model.continued else "  (as it is)"))
+        if config.request.evaluation:
+            entries = ", ".join(f"{entry.suite}/{entry.name}" for entry in whole_plan(config).entries)
+            text.append(f"Measured of each: the held-out new text, {entries}")
+        else:
+            text.append(
+                "Measured of each: the held-out new text alone. Add evaluation: to see what was kept, such as "
+                "--evaluation instruction_residual."
+            )
+        return [*text, *(f"Note: {note}" for note in notes)]
 
     def open_folder(self, console: Any) -> None:
         """Compares the request with the one that the folder was begun with.
@@ -121,9 +119,9 @@ class UpdateStudy(ConfiguredStudy[C]):
             builders[config.models()[0].place] = open_builder(config, console)
         return type(self)(self.settings, builders)
 
-    def cells(self, attributes: Mapping[str, Any]) -> list[tuple[str, int]]:
+    def seeds_of(self, attributes: Mapping[str, Any]) -> Sequence[int]:
         """A model has its own seed."""
-        return [("", self.models[attributes[MODEL]].seed)]
+        return [self.models[attributes[MODEL]].seed]
 
     # ---------------------------------------------------------------------------------------------------------- models
 
@@ -152,17 +150,6 @@ class UpdateStudy(ConfiguredStudy[C]):
     def build(self, model: StudiedModel, task: Task) -> StudiedModel:
         """One model with its weights; see `ModelBuilder.make`."""
         return self.builders[model.place].make(model, task)
-
-    def values(self, task: Task) -> Sequence[float]:
-        """One number for a dashboard: the mean of what leads every entry but the new text, signed so that more is
-        better."""
-        measured = StudiedModel(**task.results[0]).measured(self.settings.output_dir).all()
-        scores = []
-        for evaluation in measured:
-            if evaluation.suite != NEW_TEXT and evaluation.kind != "average":
-                metric = evaluation.leading
-                scores.append(metric.value if metric.higher_is_better else -metric.value)
-        return [sum(scores) / max(1, len(scores))]
 
     def stored(self, results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """See `Study.stored`."""
@@ -209,7 +196,7 @@ class UpdateStudy(ConfiguredStudy[C]):
         return record.corpus, record.ancestry, record.notes
 
     def complete(self, record: ResidualRecord) -> ResidualRecord:
-        """The record with its scale, its result and its pairs; weights that are not kept are deleted once every model
+        """The record with its result and its pairs; weights that are not kept are deleted once every model
         is there."""
         record = self.compared(record)
         for model in record.models if record.status == "finished" else ():
@@ -218,25 +205,23 @@ class UpdateStudy(ConfiguredStudy[C]):
         return record
 
     def compared(self, record: ResidualRecord) -> ResidualRecord:
-        """The record of a finished update with its scale, its result and its pairs."""
+        """The record of a finished update with its result and its pairs."""
         if record.status != "finished":
             return record
         out, confidence = self.settings.output_dir, next(iter(self.builders.values())).plan.confidence
-        results = [m for m in record.models if m.continued and m.residual is not None]
-        result, scale = results[0], None
-        if self.settings.chooses:
-            base = record.model(self.settings.run_name(results[0]))
-            scale = choose_scale(results, base, out, confidence=confidence)
-            result = next(m for m in results if m.scale == scale.chosen)
-        compared = [m for m in record.models if m not in results or m is result]
-        return dataclasses.replace(with_pairs(record, compared, out, confidence), scale=scale, result=result.name)
+        result = next(model for model in record.models if model.continued and model.residual is not None)
+        return dataclasses.replace(with_pairs(record, record.models, out, confidence), result=result.name)
 
     def keeps(self, model: StudiedModel, record: ResidualRecord) -> bool:
-        """Whether the weights of a model that was made stay on disk; those of other scales than the chosen one never
-        do."""
-        if model.name == record.result:
-            return self.settings.request.keep_weights != "none"
-        return self.settings.request.keep_weights == "all" and model.residual is None
+        """Whether the weights of a model that was made stay on disk."""
+        keep = self.settings.request.keep_weights
+        return keep == "all" or (keep == "result" and model.name == record.result)
+
+    def show(self, record: Any, console: Any) -> None:
+        """See `Study.show`."""
+        from holdfast.reports.update_report import print_update
+
+        print_update(record, self.settings.output_dir, console)
 
     def page(self, record: ResidualRecord) -> Writer:
         """The page on what is there."""

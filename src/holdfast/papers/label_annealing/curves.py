@@ -93,17 +93,6 @@ def paper_choice(study: StudyRecord, method: Method) -> TrialRecord | None:
     return choice
 
 
-def with_only(trials: Sequence[TrialRecord], study: StudyRecord) -> StudyRecord:
-    """The study reduced to these trials and to those without a method, at which lines start. Given the trials of one
-    arm, no other arm of the same methods has a part in its lines."""
-    numbers = [trial.number for trial in trials]
-    remaining = []
-    for trial in study.trials:
-        if trial.number in numbers or not trial.settings.get("retention"):
-            remaining.append(trial)
-    return dataclasses.replace(study, trials=remaining)
-
-
 def lines(study: StudyRecord, method: Method) -> list[Line]:
     """A method's grid, the longest line first; trials whose strength is not known or 0 are in none."""
     groups: dict[str, Line] = {}
