@@ -75,9 +75,9 @@ def schema_of(kind: str) -> dict[str, Any]:
     suite = suite_schema()
     if kind == "suite":
         return suite
-    from holdfast.runs.settings import OWN, known_settings
+    from holdfast.runs.settings import OWN, known_settings, settings_of_all
 
-    train = json_schema([*OWN.values(), *known_settings().values()], title="holdfast train")
+    train = json_schema([*OWN.values(), *settings_of_all()], title="holdfast train")
     section = {"anyOf": [{"$ref": "#/$defs/section"}, {"type": "null"}]}
     train["properties"]["evaluation"] = {"description": OWN["evaluation"].help, **section}
     train = {**train, "description": "The file of 'holdfast train --config'.", "$defs": suite["$defs"]}

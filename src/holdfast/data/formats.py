@@ -505,7 +505,7 @@ def _check_texts(
             advance(table.num_rows)
     if bad:
         reasons = [(row, _reason(convert, dataset[row]) or "is empty") for row in bad[:_SHOWN]]
-        raise _bad_rows(reasons, len(bad), len(dataset), layout.name, files)
+        raise bad_rows(reasons, len(bad), len(dataset), layout.name, files)
 
 
 # ---------------------------------------------------------------------------------------------------- the rest: convert
@@ -554,7 +554,7 @@ def _mapped(
                     bad.append((index, reason))
             advance(1)
     assert bad, "a row failed in map but not on its own"
-    raise _bad_rows(bad, count, len(dataset), name, files)
+    raise bad_rows(bad, count, len(dataset), name, files)
 
 
 def _convert_stream(dataset: Any, convert: Convert, dropped: Sequence[str]) -> Any:
@@ -615,7 +615,7 @@ def _reason(convert: Convert, row: Row) -> str | None:
     return None
 
 
-def _bad_rows(
+def bad_rows(
     bad: Sequence[tuple[int, str]], count: int, total: int, name: str, files: Sequence[Path] | None
 ) -> DataError:
     """The error for rows that cannot be used; `bad` holds the first of `count` with their reasons."""

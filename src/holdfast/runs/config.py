@@ -31,6 +31,7 @@ Relative paths start from the working directory, as in TRL. Nothing heavy is imp
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import warnings
@@ -47,14 +48,16 @@ from holdfast.config.yaml_file import from_yaml, read_yaml
 from holdfast.errors import ConfigError, ModelError
 from holdfast.retention.protocol import PACKED_WHOLE, packing_problem
 from holdfast.retention.registry import parse_retention
-from holdfast.runs import config_checks, launch, on_policy
+from holdfast.runs import config_checks, launch, on_policy, trainers
 from holdfast.runs.foreign.tools import marks_in, tool_of
 from holdfast.runs.foreign.trl import modern, old_settings
 from holdfast.runs.identity import deciding, explain_difference, resolve, set_fields
+from holdfast.runs.on_policy import OnPolicySettings
 from holdfast.runs.packages import check_packages, judges_need
 from holdfast.runs.packing import check_packing
-from holdfast.runs.settings import OWN, known_settings, sources
+from holdfast.runs.settings import OWN, known_of_others, known_settings, sources
 from holdfast.runs.stopping import Rules, check_rules, rules_of
+from holdfast.runs.trainers import SFT, trainer_named
 from holdfast.support.environment import has_fast_bfloat16
 from holdfast.support.files import fingerprint, to_jsonable
 from holdfast.support.paths import real
@@ -66,7 +69,6 @@ if TYPE_CHECKING:
     from holdfast.data.formats import Templates
     from holdfast.evaluation.entries import EvaluationPlan
     from holdfast.retention.protocol import RetentionMethod
-    from holdfast.runs.on_policy import OnPolicySettings
     from holdfast.training.adapters import AdapterArguments
 
 
@@ -77,7 +79,8 @@ class TrainConfig:
     script: ScriptArguments
     """TRL's data arguments: `dataset_name`, splits, streaming."""
     training: SFTConfig
-    """TRL's training arguments, a `transformers.TrainingArguments`."""
+    """TRL's training arguments, a `transformers.TrainingArguments`. Those of another trainer have the fields of
+    `SFTConfig` beside their own, at their defaults."""
     model: ModelConfig
     """TRL's model arguments: name, revision, dtype, LoRA, quantisation."""
     adapter: AdapterArguments
@@ -98,6 +101,8 @@ class TrainConfig:
     """How columns become text; None leaves it to the formats that are recognised."""
     chat_template: str | None = None
     """In place of the model's own; None: that, or the one of `chat_template_path`."""
+    trainer: str = SFT
+    """One of `runs.trainers.TRAINERS`."""
     on_policy: OnPolicySettings | None = None
     """How the model answers the prompts that it is trained on; None: rows are trained on as they are."""
     eval_dataset_name: str | None = None
@@ -167,7 +172,8 @@ def load_train_config(argv: Sequence[str], *, machine: Machine | None = None) ->
     path = find_option(argv, "config")
     file = read_file(path)  # before the slow import: a syntax error is reported at once
     _set_environment(_environment(argv, file))
-    return checked(given_words(argv).over(file), machine)
+    trainer = trainer_named({**file.values, "trainer": find_option(argv, "trainer") or file.values.get("trainer")})
+    return checked(given_words(argv, trainer).over(file), machine)
 
 
 def _environment(argv: Sequence[str], file: Given) -> Any:
@@ -179,9 +185,9 @@ def _environment(argv: Sequence[str], file: Given) -> Any:
         return None
 
 
-def given_words(argv: Sequence[str]) -> Given:
-    """What the words after `holdfast train` say, without `--config`. Imports TRL."""
-    known = known_settings()
+def given_words(argv: Sequence[str], trainer: str = SFT) -> Given:
+    """What the words after `holdfast train` say, without `--config`, of a run with that trainer. Imports TRL."""
+    known = {**known_of_others(trainer), **known_settings(trainer)}
     line = parse_words(argv, {"config": CONFIG, **OWN, **known, **old_settings(known)})
     line.values.pop("config", None)
     return line
@@ -234,6 +240,7 @@ _PLAIN = (
     "learning_rate_multipliers",
     "train_only",
     "fused_layers",
+    "trainer",
     "on_policy",
     "eval_dataset_name",
     "eval_dataset_split",
@@ -253,12 +260,19 @@ def checked(given: Given, machine: Machine | None = None) -> TrainConfig:
     Raises:
         ConfigError: with every mistake at once.
     """
-    known, machine = known_settings(), machine or this_machine()
+    trainer = trainer_named(given.values)
+    known, machine = known_settings(trainer), machine or this_machine()
     given, notes = modern(given)
     raw = dict(given.values)
     own = {name: raw.pop(name) for name in OWN if name in raw}
+    others = known_of_others(trainer)
+    of_others = [name for name in raw if name in others]
+    for name in of_others:
+        raw.pop(name)
     found, mistakes = coerce_all({name: OWN[name] for name in _PLAIN}, _only(own, *_PLAIN))
     settings = {name: OWN[name].default if found.get(name) is None else found[name] for name in _PLAIN}
+    if trainer == "on_policy" and settings["on_policy"] is None:
+        settings["on_policy"] = OnPolicySettings()
     templates, held_out = settings["data"], settings["eval_dataset_name"]
     patience, rules = settings["early_stopping_patience"], rules_of(settings["early_stopping"])
     methods, mistaken = parse_retention(own.get("retention"))
@@ -268,6 +282,9 @@ def checked(given: Given, machine: Machine | None = None) -> TrainConfig:
     def add(problems: Iterable[str]) -> None:
         mistakes.extend(as_mistake(problem, keys) for problem in problems)
 
+    for name in of_others:
+        text = f"is a key of trainer: {others[name].source}, and this run has trainer: {trainer}."
+        mistakes.append(Mistake(path=(name,), text=text))
     suites, plan = _evaluation(own, mistakes)
     values, wrong = coerce_all(known, raw, also=list(OWN))
     mistakes += wrong
@@ -307,6 +324,8 @@ def checked(given: Given, machine: Machine | None = None) -> TrainConfig:
         strategy = str(values.get("packing_strategy") or PACKED_WHOLE[0])  # TRL's default
         add(packing_problem(methods, "bfd_split" if strategy == "bfd-requeue" else strategy))
     add(check_packing(values, here=machine.here))
+    if not mistaken:
+        add(trainers.problems(trainer, methods, values, settings))
     if settings["on_policy"] is not None and not mistaken:
         add(on_policy.problems(methods, {**values, **settings}, given.values))
     add(config_checks.check_early_stopping(patience, held_out, found.get("eval_dataset_split"), values))
@@ -336,7 +355,7 @@ def checked(given: Given, machine: Machine | None = None) -> TrainConfig:
         )
     _decide_precision(sound, given=values, notes=notes, machine=machine)
     parts: dict[str, Any] = {}
-    for name, cls in sources().items():
+    for name, cls in sources(trainer).items():
         mine = {k: v for k, v in sound.items() if known[k].source == name}
         left_out = any(
             known[k].source == "training" and _INTERLOCKED.search(k) for k in raw if k in known.keys() - mine
@@ -349,6 +368,7 @@ def checked(given: Given, machine: Machine | None = None) -> TrainConfig:
     if settings["train_only"] and values.get("use_peft"):
         add(["train_only: with use_peft an adapter decides what is trained (lora_target_modules). Leave one out."])
     given.check(mistakes)
+    _add_defaults(parts["training"], sources()["training"])
     if "dataloader_pin_memory" not in raw and not machine.accelerator:
         parts["training"].dataloader_pin_memory = False  # nothing to copy to; torch warns at every loader otherwise
 
@@ -437,6 +457,14 @@ def _construct(
         ):  # both names do the same, and TRL's documentation uses the old
             notes.append(text)
     return value
+
+
+def _add_defaults(args: Any, cls: type) -> None:
+    """Gives settings of one trainer the fields of another's that they do not have, at their defaults."""
+    for setting in dataclasses.fields(cls):
+        if not hasattr(args, setting.name) and setting.init:
+            factory = setting.default_factory
+            setattr(args, setting.name, setting.default if factory is dataclasses.MISSING else factory())
 
 
 def _decide_precision(sound: dict[str, Any], *, given: Mapping[str, Any], notes: list[str], machine: Machine) -> None:

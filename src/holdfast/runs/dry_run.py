@@ -45,7 +45,7 @@ def look(config: TrainConfig) -> Look:
     """
     from holdfast.models import check_causal_lm
     from holdfast.runs.loading import check_files, data_is_here, load_processor, load_tokenizer, load_training_data
-    from holdfast.runs.on_policy import check_lengths
+    from holdfast.runs.on_policy import check_lengths, completion_length
     from holdfast.runs.packing import packing_notes
     from holdfast.runs.preview import preview
     from holdfast.runs.rows import remarks_on_held_out_rows, remarks_on_rows
@@ -59,7 +59,12 @@ def look(config: TrainConfig) -> Look:
     shape = check_causal_lm(name, trust_remote_code=config.training.trust_remote_code)
     check_fit(config)
     limit = getattr(shape.get_text_config(), "max_position_embeddings", None)
-    if limit and config.training.max_length is not None and config.training.max_length > limit:
+    if (
+        limit
+        and config.trainer != "grpo"
+        and config.training.max_length is not None
+        and config.training.max_length > limit
+    ):
         notes.append(f"max_length {config.training.max_length} is more than the model's context; {limit} is used")
     if not data_is_here(config):
         return Look(notes=tuple(notes))
@@ -71,8 +76,11 @@ def look(config: TrainConfig) -> Look:
     if config.script.dataset_streaming or config.mixture.streaming:
         notes.append("rows are streamed: the first ones were looked at, and how many tokens there are is not known")
         return Look(tokenizer=tokenizer, notes=tuple(notes))
-    if config.on_policy is not None:
-        longest, room = check_lengths(config, rows, tokenizer, limit), config.on_policy.max_completion_length
+    if config.trainer == "dpo":
+        notes.append(f"{len(rows):,} pairs; their tokens, memory and time are not counted")
+        return Look(tokenizer=tokenizer, notes=tuple(notes))
+    if config.on_policy is not None or config.trainer == "grpo":
+        longest, room = check_lengths(config, rows, tokenizer, limit), completion_length(config)
         notes.append(
             f"{len(rows):,} prompts of up to {longest} tokens; answers of up to {room} are sampled while it trains, so "
             f"neither tokens nor time are known beforehand"

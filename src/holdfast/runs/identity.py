@@ -20,6 +20,7 @@ from holdfast.config.declare import Setting
 from holdfast.retention.protocol import FORMERLY
 from holdfast.retention.registry import parse_retention
 from holdfast.runs.settings import known_settings
+from holdfast.runs.trainers import trainer_named
 from holdfast.support.files import to_jsonable
 from holdfast.support.secrets import SECRET
 
@@ -66,6 +67,8 @@ def resolve(parts: Mapping[str, Any], values: Mapping[str, Any], known: Mapping[
     """The main settings, then everything that differs from its default."""
     resolved: dict[str, Any] = {}
     for name in _ALWAYS:
+        if name not in known:  # of another trainer
+            continue
         value = _plain(getattr(parts[known[name].source], name))
         if value is not None:
             resolved[name] = value
@@ -102,7 +105,7 @@ def set_fields(value: Any) -> dict[str, Any]:
 def deciding(resolved: Mapping[str, Any]) -> dict[str, Any]:
     """The part of `resolved` that decides the trained weights, in one canonical form (3.0 is 3, `./model/` is
     `model`)."""
-    known = known_settings()
+    known = known_settings(trainer_named(resolved))
     best = bool(resolved.get("load_best_model_at_end"))
     found = {}
     for name, value in resolved.items():

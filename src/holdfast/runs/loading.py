@@ -386,10 +386,12 @@ def load_training_data(config: TrainConfig, tokenizer: Any, not_read: Counts | N
     """
     from holdfast.data.formats import standardise
     from holdfast.data.layouts import TEMPLATE_COLUMNS
+    from holdfast.data.pairs import read_pairs
     from holdfast.data.prompts import prompts_alone
     from holdfast.data.sources import data_files, is_path, left_out
     from holdfast.data.unread import columns_with_values
-    from holdfast.runs.on_policy import read_prompts
+    from holdfast.runs.on_policy import read_prompts, with_prompts
+    from holdfast.runs.rewards import reward_functions
 
     rows, files = _all_rows(config), None
     name, script = config.script.dataset_name, config.script
@@ -408,6 +410,11 @@ def load_training_data(config: TrainConfig, tokenizer: Any, not_read: Counts | N
             rows, tokenizer, templates=_templates(config), files=files, read_from=_read_from(config), not_read=not_read
         )
 
+    if config.trainer == "dpo":
+        return read_pairs(rows, files=files, not_read=not_read), "pairs"
+    if config.trainer == "grpo":
+        reward_functions(config.script)  # what is wrong with them shows before the model is loaded
+        return with_prompts(rows), "prompts"
     if config.on_policy is not None:
         if not_read is not None:
             used = ["prompt"] if prompts_alone(rows.column_names) else set(rows.column_names) - set(TEMPLATE_COLUMNS)
@@ -506,18 +513,31 @@ def load_eval_data(config: TrainConfig, tokenizer: Any, not_read: Counts | None 
     if str(getattr(config.training.eval_strategy, "value", config.training.eval_strategy)) == "no":
         return None
     from holdfast.data.formats import standardise
+    from holdfast.data.pairs import read_pairs
+    from holdfast.runs.on_policy import with_prompts
+
+    rows, files = _held_out_rows(config)
+    if config.mixture.test_split_size is not None:
+        not_read = None  # counted as training rows
+    if config.trainer == "dpo":
+        return read_pairs(rows, not_read=not_read)
+    if config.trainer == "grpo":
+        return with_prompts(rows)
+    return standardise(rows, tokenizer, templates=_templates(config), read_from=files, not_read=not_read)[0]
+
+
+def _held_out_rows(config: TrainConfig) -> tuple[Any, list[Path] | None]:
+    """The rows of `eval_strategy` as they are, and the files that they are from where that is known."""
     from holdfast.data.sources import data_files, is_path, is_saved_dataset, load_rows
     from holdfast.support.paths import expanded
 
     script = config.script
     if config.mixture.test_split_size is not None:
-        rows = _split(config, _all_rows(config))["test"]
-        return standardise(rows, tokenizer, templates=_templates(config), read_from=_read_from(config))[0]
+        return _split(config, _all_rows(config))["test"], _read_from(config)
     if config.eval_dataset_name is not None:
         name, split = config.eval_dataset_name, config.eval_dataset_split
         files = data_files(name, split=split) if is_path(name) and not is_saved_dataset(expanded(name)) else None
-        rows = load_rows(name, split=split)
-        return standardise(rows, tokenizer, templates=_templates(config), read_from=files, not_read=not_read)[0]
+        return load_rows(name, split=split), files
     try:
         rows = load_rows(script.dataset_name, split=script.dataset_test_split, config=script.dataset_config)
     except DataError as error:
@@ -525,6 +545,4 @@ def load_eval_data(config: TrainConfig, tokenizer: Any, not_read: Counts | None 
             f"eval_strategy is on, so a '{script.dataset_test_split}' split is needed: {error} "
             "Or name a file by eval_dataset_name, or turn it off and list held-out files under evaluation:."
         ) from error
-    return standardise(rows, tokenizer, templates=_templates(config), read_from=_read_from(config), not_read=not_read)[
-        0
-    ]
+    return rows, _read_from(config)

@@ -175,6 +175,31 @@ def _prompt(row: Mapping[str, Any]) -> Any:
     return before_answer(row["messages"]) if "messages" in row else row["prompt"]
 
 
+def with_prompts(rows: Any) -> Any:
+    """Rows for TRL's GRPOTrainer, whose rewards get the other columns: as they are, once each has a `prompt`.
+
+    Raises:
+        DataError: no rows, no such column, images, or a row whose prompt is empty.
+    """
+    columns = rows.column_names
+    if "prompt" not in columns or "images" in columns:
+        got = ", ".join(columns) or "no columns"
+        raise DataError(f"trainer: grpo expects prompts of text or messages in the column prompt, got {got}.")
+    if not len(rows):
+        raise DataError("trainer: grpo expects at least one prompt, got no rows.")
+    empty = [number for number, prompt in enumerate(rows["prompt"]) if not prompt]
+    if empty:
+        raise DataError(f"trainer: grpo expects a prompt in every row, got an empty one in row {empty[0] + 1}.")
+    return rows
+
+
+def completion_length(config: TrainConfig) -> int:
+    """Tokens of a sampled answer at most."""
+    if config.on_policy is not None:
+        return config.on_policy.max_completion_length
+    return int(config.training.max_completion_length)  # of GRPOConfig
+
+
 def check_lengths(config: TrainConfig, rows: Any, tokenizer: Any, context: int | None) -> int:
     """Tokens of the longest prompt.
 
@@ -187,13 +212,13 @@ def check_lengths(config: TrainConfig, rows: Any, tokenizer: Any, context: int |
     Raises:
         DataError: prompts that leave no room for an answer.
     """
-    assert config.on_policy is not None
     longest, place = max((_tokens(row, tokenizer), number) for number, row in enumerate(rows))
-    room = config.on_policy.max_completion_length
+    room = completion_length(config)
     if context is not None and longest + room > context:
+        trainer = config.trainer if config.on_policy is None else _KEY
         raise DataError(
-            f"{_KEY}: the prompt of row {place + 1} has {longest} tokens, which with answers of up to {room} are more "
-            f"than the {context} that the model reads. Lower max_completion_length, or leave long prompts out."
+            f"{trainer}: the prompt of row {place + 1} has {longest} tokens, which with answers of up to {room} are "
+            f"more than the {context} that the model reads. Lower max_completion_length, or leave long prompts out."
         )
     return longest
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.printable import lines
+from holdfast.runs.trainers import TRAINERS
 from holdfast.support.environment import shown_bytes, shown_seconds
 
 if TYPE_CHECKING:
@@ -149,6 +150,8 @@ def _data(config: TrainConfig) -> str:
     name = ", ".join(str(entry.path) for entry in entries) if entries else str(config.script.dataset_name)
     if config.on_policy is not None:
         return f"{name} (prompts; the model's own answers of up to {config.on_policy.max_completion_length} tokens)"
+    if config.trainer in ("dpo", "grpo"):
+        return f"{name} ({TRAINERS[config.trainer].rows})"
     facts = [f"{key} template" for key in ("text", "prompt", "completion") if getattr(config.templates, key, None)]
     packed = "packed to" if config.training.packing else "at most"
     facts.append(f"{packed} {config.training.max_length} tokens" if config.training.max_length else "any length")

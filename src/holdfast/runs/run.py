@@ -300,9 +300,9 @@ class _Run:
         self.record.parents = [{"role": "start", "name": self.record.model["name"], "hash": identity}]
         if not trained:
             data_hash = data_hash or str(getattr(self.rows, "_fingerprint", ""))
-            mixed = {"mixed": m} if (m := self.record.data.get("mixed")) else {}  # what a continued run is held to
+            held_to = {k: v for k, v in self.record.data.items() if k in ("mixed", "rewards")}  # if it is continued
             named = {"name": run_folder.data_name(self.config), "hash": data_hash, "format": self.layout}
-            self.record.data = {**named, **mixed, "not_read": not_read}
+            self.record.data = {**named, **held_to, "not_read": not_read}
             for remark in remarks:
                 self.note(remark)
             if images is not None:
@@ -311,7 +311,7 @@ class _Run:
                 self._check_space(self.model)
         limit = getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
         if limit and (args.max_length is None or args.max_length > limit):
-            if args.max_length is not None and self.config.on_policy is None:
+            if args.max_length is not None and self.config.trainer in ("sft", "dpo") and self.config.on_policy is None:
                 self.note(f"max_length={args.max_length} is more than the model's context; {limit} is used.")
             args.max_length = limit
         if not getattr(self.model, "is_quantized", False):
@@ -327,6 +327,20 @@ class _Run:
             if misfits:
                 raise ConfigError(misfits, source="retention")
         self.write()
+
+    def by_rewards(self, hosted: dict[str, Any]) -> OwnLoss:
+        """The trainer of a run with `trainer: grpo`."""
+        from holdfast.runs.on_policy import check_lengths
+        from holdfast.runs.rewards import refuse_changed_rewards, reward_functions
+        from holdfast.training.preferences import GRPORetentionTrainer
+
+        limit = getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
+        check_lengths(self.config, self.rows, self.tokenizer, limit)
+        rewards, about = reward_functions(self.config.script)
+        refuse_changed_rewards(self.record.data.get("rewards"), about)
+        trainer = GRPORetentionTrainer(reward_funcs=rewards, **hosted)
+        trainer.data_info["rewards"] = about
+        return trainer
 
     def on_own_text(self, hosted: dict[str, Any], settings: OnPolicySettings) -> OwnLoss:
         """The trainer of a run with `on_policy`."""
@@ -414,6 +428,7 @@ class _Run:
         from holdfast.runs.tracking import AtStart, Trackers
         from holdfast.training.adapters import adapter_config
         from holdfast.training.callbacks import MetricsFile, Progress, StopOnSignal
+        from holdfast.training.preferences import DPORetentionTrainer
         from holdfast.training.trainers import SFTRetentionTrainer
 
         config, args = self.config, self.config.training
@@ -447,11 +462,15 @@ class _Run:
                         *measures,
                     ],
                 }
-                if config.on_policy is None:
+                if config.on_policy is not None:
+                    self.trainer = self.on_own_text(hosted, config.on_policy)
+                elif config.trainer == "dpo":
+                    self.trainer = DPORetentionTrainer(**hosted)
+                elif config.trainer == "grpo":
+                    self.trainer = self.by_rewards(hosted)
+                else:
                     read = rows_by_name(self.processor or self.tokenizer)
                     self.trainer = SFTRetentionTrainer(**hosted, load_rows=read, say=announce)
-                else:
-                    self.trainer = self.on_own_text(hosted, config.on_policy)
         self.trackers = Trackers(args)
         self.trackers.hold(self.trainer)
         if self.main:

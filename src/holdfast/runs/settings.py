@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import importlib
 import json
 import math
 import re
@@ -24,6 +25,7 @@ from holdfast.data.layouts import Templates
 from holdfast.runs.key_names import launch_keys, trl_keys
 from holdfast.runs.on_policy import OnPolicySettings
 from holdfast.runs.stopping import StopRule
+from holdfast.runs.trainers import SFT, TRAINERS, TrainerName
 
 _AT_LEAST_ONE, _NOT_NEGATIVE, _SHARE, _SEED = Meta(ge=1), Meta(ge=0), Meta(ge=0, lt=1), Meta(ge=0, le=MAX_SEED)
 _BOUNDS: dict[str, Meta] = {
@@ -235,6 +237,10 @@ class OwnSettings:
     fused_layers: Annotated[bool, Meta(section="training")] = False
     """RMSNorms and gated feed-forward layers in one pass each where training is in float32 on CPUs: a small model's
     step in nine tenths of the time; results differ by rounding."""
+    trainer: Annotated[TrainerName, Meta(section="training")] = "sft"
+    """What trains: sft: TRL's supervised fine-tuning; dpo: its preference optimisation, on pairs; grpo: its
+    reinforcement learning by rewards; on_policy: the model's own answers to prompts, held to a teacher. The keys are
+    those of TRL's settings for it."""
     on_policy: Annotated[
         OnPolicySettings | None, Meta(metavar="'{max_completion_length: 256}'", section="training")
     ] = None
@@ -328,33 +334,59 @@ def _of_schema(name: str, schema: Mapping[str, Any], meta: Meta, text: str) -> S
     return Setting(name=name, types=(hint,), default=schema.get("default"), choices=choices, help=text, meta=meta)
 
 
-def sources() -> dict[str, type]:
+def sources(trainer: str = SFT) -> dict[str, type]:
     """The dataclasses that a run's settings are values of, by `Setting.source`. Imports TRL (seconds)."""
-    from trl import DatasetMixtureConfig, ModelConfig, ScriptArguments, SFTConfig
+    import trl
 
     from holdfast.training.adapters import AdapterArguments
 
+    module, _, name = TRAINERS[trainer].script.partition(":")
     return {
-        "script": ScriptArguments,
-        "training": SFTConfig,
-        "model": ModelConfig,
+        "script": getattr(importlib.import_module(module), name),
+        "training": getattr(trl, TRAINERS[trainer].settings),
+        "model": trl.ModelConfig,
         "adapter": AdapterArguments,
-        "mixture": DatasetMixtureConfig,
+        "mixture": trl.DatasetMixtureConfig,
     }
 
 
 @functools.cache
-def known_settings() -> dict[str, Setting]:
-    """All keys of `trl sft` and of `accelerate launch` by name; `Setting.source` is one of `sources()` or "launch".
-    Imports TRL (seconds); the result is kept."""
+def known_settings(trainer: str = SFT) -> dict[str, Setting]:
+    """All keys of TRL's command for a trainer, such as `trl sft`, and of `accelerate launch`, by name; `Setting.source`
+    is one of `sources()` or "launch". Imports TRL (seconds); the result is kept."""
     table: dict[str, Setting] = {}
-    for source, cls in sources().items():
+    for source, cls in sources(trainer).items():
         for setting in settings_of(cls):
             table.setdefault(setting.name, _adjusted(setting, source))
     for setting in _launch_settings():
         if setting.name not in OWN:
             table.setdefault(setting.name, setting)
     return table
+
+
+@functools.cache
+def known_of_others(trainer: str) -> dict[str, Setting]:
+    """Keys that runs with other trainers have and those with this one do not; `Setting.source` is a trainer that has
+    it."""
+    own, table = known_settings(trainer), dict[str, Setting]()
+    for other in TRAINERS:
+        for name, setting in known_settings(other).items():
+            if name not in own:
+                table.setdefault(name, dataclasses.replace(setting, source=other))
+    return table
+
+
+def settings_of_all() -> list[Setting]:
+    """The keys of every trainer, those of `trl sft` first; what only others have says so in its help."""
+    table = dict(known_settings())
+    for name, setting in known_of_others(SFT).items():
+        table[name] = dataclasses.replace(setting, help=f"With trainer: {setting.source}. {setting.help}")
+    for trainer in TRAINERS:
+        for name, setting in known_settings(trainer).items():
+            more = tuple(kind for kind in setting.types if kind not in table[name].types)
+            if more:  # one name, another kind of value
+                table[name] = dataclasses.replace(table[name], types=table[name].types + more)
+    return list(table.values())
 
 
 def training_keys() -> list[str]:

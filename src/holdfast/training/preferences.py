@@ -134,6 +134,13 @@ class DPORetentionTrainer(OwnLoss, DPOTrainer):
             # TRL would load it again from where the model came from, which need not be there, or be as it was
             ref_model = self._shared = freeze_copy(model).requires_grad_(False).eval()
         super().__init__(model=model, ref_model=ref_model, args=arguments, retain=retain, **kwargs)
+        data = kwargs.get("train_dataset")
+        self.data_info: dict[str, Any] = {"examples": len(data) if isinstance(data, Dataset) else None, "packed": False}
+        """What a run records of its data."""
+        self.data_notes: list[str] = []
+
+    def create_model_card(self, *args: Any, **kwargs: Any) -> None:
+        """Left to the run, as `SFTRetentionTrainer` does."""
 
     def _frozen_copy(self, model: nn.Module, asked: TeacherSettings, cast: torch.dtype | None) -> nn.Module:
         """The reference, where it is this very model and stays whole in this process."""
@@ -204,6 +211,13 @@ class GRPORetentionTrainer(OnSamples, GRPOTrainer):
                 f"the start model: set beta in GRPOConfig."
             )
         super().__init__(*args, retain=retain, **kwargs)
+        data = kwargs.get("train_dataset")
+        self.data_info: dict[str, Any] = {"examples": len(data) if isinstance(data, Dataset) else None, "packed": False}
+        """What a run records of its data."""
+        self.data_notes: list[str] = []
+
+    def create_model_card(self, *args: Any, **kwargs: Any) -> None:
+        """Left to the run, as `SFTRetentionTrainer` does."""
 
 
 class OnPolicyTrainer(OnSamples, DistillationTrainer):

@@ -1,0 +1,99 @@
+"""Pairs of completions for preference optimisation, in the columns that TRL's `DPOTrainer` takes.
+
+    {"prompt": "...", "chosen": "...", "rejected": "..."}                       text
+    {"prompt": [messages], "chosen": [messages], "rejected": [messages]}        conversations
+    {"chosen": [messages], "rejected": [messages]}                              conversations that hold their prompt
+
+Every row is looked at before anything is trained: TRL decides by the first one, and fails far inside tokenisation on a
+row that does not match.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from holdfast.data.formats import bad_rows
+from holdfast.data.layouts import TEMPLATE_COLUMNS, Row
+from holdfast.data.unread import Counts, columns_with_values
+from holdfast.errors import DataError, did_you_mean
+
+if TYPE_CHECKING:
+    import datasets
+
+COMPLETIONS = ("chosen", "rejected")
+_READ = ("prompt", *COMPLETIONS, *TEMPLATE_COLUMNS)
+_SHOWN = 5
+
+
+def read_pairs(
+    rows: datasets.Dataset, *, files: Sequence[Path] | None = None, not_read: Counts | None = None
+) -> datasets.Dataset:
+    """The rows with nothing but what `DPOTrainer` reads of them.
+
+    Args:
+        rows: with `chosen` and `rejected`, and `prompt` where the completions do not hold it.
+        files: the local files that all rows came from, so that messages can name file and line.
+        not_read: gets the columns that are not read, with the number of rows that have a value there.
+
+    Raises:
+        DataError: no rows, no such columns, images, rows that cannot be used (the first five and their number), or
+            completions that are the same in every row.
+    """
+    columns = rows.column_names
+    for name in COMPLETIONS:
+        if name not in columns:
+            raise DataError(
+                f"trainer: dpo expects pairs in the columns chosen and rejected (and prompt), got "
+                f"{', '.join(columns)}.{did_you_mean(name, columns)} Rows with one answer are for trainer: sft."
+            )
+    if "images" in columns or "image" in columns:
+        raise DataError("trainer: dpo expects pairs of text, got rows with images.")
+    if not len(rows):
+        raise DataError("trainer: dpo expects at least one pair, got no rows.")
+    bad: list[tuple[int, str]] = []
+    count = same = 0
+    for number, row in enumerate(rows):
+        reason = _reason(row)
+        if reason:
+            count += 1
+            if len(bad) < _SHOWN:
+                bad.append((number, reason))
+        same += row["chosen"] == row["rejected"]
+    if bad:
+        raise bad_rows(bad, count, len(rows), "pairs", files)
+    if same == len(rows):
+        raise DataError(
+            f"trainer: dpo expects completions of which one is preferred, but chosen and rejected are the same in all "
+            f"{same} rows."
+        )
+    if not_read is not None:
+        not_read.update(columns_with_values(rows, [name for name in columns if name not in _READ]))
+    return rows.select_columns([name for name in columns if name in _READ])
+
+
+def _reason(row: Row) -> str:
+    """Why a row is no pair; empty where it is one."""
+    kinds = set()
+    for name in ("prompt", *COMPLETIONS):
+        if name not in row:
+            continue
+        value = row[name]
+        if not value:
+            return f"'{name}' is empty"
+        if isinstance(value, str):
+            kinds.add("text")
+        elif isinstance(value, list) and all(_is_message(message) for message in value):
+            kinds.add("messages")
+        else:
+            return f"'{name}' is neither text nor a list of messages with role and content"
+    if len(kinds) > 1:
+        return "text and messages stand side by side"
+    if kinds == {"messages"} and any(row[name][-1]["role"] != "assistant" for name in COMPLETIONS):
+        return "'chosen' and 'rejected' have to end with a message of the assistant"
+    return ""
+
+
+def _is_message(message: Any) -> bool:
+    return isinstance(message, Mapping) and isinstance(message.get("role"), str) and message.get("content") is not None

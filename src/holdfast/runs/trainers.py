@@ -1,0 +1,104 @@
+"""Which trainer a run has: `trainer:` in a training configuration.
+
+```yaml
+model_name_or_path: Qwen/Qwen3-0.6B
+dataset_name: pairs.jsonl                 # prompt, chosen, rejected
+trainer: dpo
+beta: 0.1                                 # TRL's own keys, here of DPOConfig
+retention:
+  - label_annealing: {weight: 1.0}
+```
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from holdfast.retention.protocol import LOSS_TERM, TOKEN_WEIGHTS, RetentionMethod, changes_data
+
+TrainerName = Literal["sft", "dpo", "grpo", "on_policy"]
+SFT: TrainerName = "sft"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainerKind:
+    """One row of `TRAINERS`."""
+
+    settings: str
+    """The class of TRL's whose fields are the run's keys."""
+    script: str = "trl:ScriptArguments"
+    """Module and class of TRL's further keys: data, and what the trainer is given beside it."""
+    rows: str
+    """What a row of its data is, in a few words."""
+
+
+TRAINERS: dict[str, TrainerKind] = {
+    "sft": TrainerKind(settings="SFTConfig", rows="examples"),
+    "dpo": TrainerKind(settings="DPOConfig", rows="pairs of a chosen and a rejected completion"),
+    "grpo": TrainerKind(
+        settings="GRPOConfig",
+        script="trl.scripts.grpo:GRPOScriptArguments",
+        rows="prompts, whose answers a reward judges",
+    ),
+    "on_policy": TrainerKind(settings="SFTConfig", rows="prompts"),
+}
+
+
+COLUMNS = {"dpo": "the columns prompt, chosen and rejected", "grpo": "the column prompt, and those that rewards read"}
+"""What rows of trainers that take TRL's own columns hold."""
+
+
+def trainer_named(values: Mapping[str, Any]) -> str:
+    """The trainer that a configuration names; the default one where it names none of `TRAINERS`, which is a mistake of
+    its own."""
+    name = values.get("trainer")
+    return str(name) if isinstance(name, str) and name in TRAINERS else SFT
+
+
+def problems(
+    trainer: str, methods: Sequence[RetentionMethod], values: Mapping[str, Any], own: Mapping[str, Any]
+) -> Iterator[str]:
+    """What does not go with a trainer; a sentence each.
+
+    Args:
+        trainer: its name.
+        methods: the run's.
+        values: the run's settings of TRL.
+        own: those of holdfast.
+    """
+    if own.get("on_policy") is not None and trainer not in (SFT, "on_policy"):
+        yield f"on_policy: is a trainer of its own, and trainer is {trainer}. Leave one of them out."
+    if trainer not in COLUMNS:
+        return
+    if own.get("data") is not None:
+        yield f"data: has no effect with trainer: {trainer}, which reads {COLUMNS[trainer]}. Leave it out."
+    if values.get("dataset_streaming") or values.get("streaming"):
+        yield f"dataset_streaming: expected false with trainer: {trainer}, whose rows are looked at first, got true."
+    if trainer == "grpo" and not (values.get("reward_funcs") or values.get("reward_model_name_or_path")):
+        yield "reward_funcs: expected what judges the answers (or reward_model_name_or_path), got nothing."
+    for method in methods:
+        if method.off:
+            continue
+        term = method.token_loss()
+        if changes_data(method):
+            yield (
+                f"retention.{method.name}: mixes rows into the data, and trainer: {trainer} trains on "
+                f"{TRAINERS[trainer].rows}. Leave one out."
+            )
+        if method.needs & {TOKEN_WEIGHTS, LOSS_TERM}:
+            yield (
+                f"retention.{method.name}: acts on tokens' cross-entropies, and the loss of trainer: {trainer} is not "
+                f"made of them. Leave one out."
+            )
+        if term is not None and trainer == "grpo":
+            yield (
+                f"retention.{method.name}: is not computed on sampled answers. GRPO has a KL of its own to the initial "
+                f"model: set beta."
+            )
+        elif term is not None and term.teacher.kind == "cached":
+            yield (
+                "retention.label_annealing.teacher: expected online or adapter_off with trainer: dpo, got cached: the "
+                "reference model is the teacher anyway."
+            )

@@ -1,0 +1,234 @@
+"""`holdfast train` with `trainer:`: TRL's preference optimisation and reinforcement learning from a YAML, equal to
+TRL's own without methods, resumed, and held to their rows and keys before anything is loaded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from checkpoint_folders import read_folder
+from data_files import jsonl, text_rows
+from holdfast.cli.main import main
+from holdfast.errors import ConfigError
+from holdfast.records.run import RunFolder
+from holdfast.runs.rewards import refuse_changed_rewards
+from tiny import SENTENCES, build_model, build_tokenizer
+
+PAIRS = [
+    {"prompt": f"{n}. {s[:12]}", "chosen": s[12:], "rejected": " No, never.", "source": "x"}
+    for n in range(3)
+    for s in SENTENCES
+]
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with a model, pairs and text to measure."""
+    monkeypatch.chdir(tmp_path)
+    build_model(seed=0).save_pretrained("start")
+    build_tokenizer().save_pretrained("start")
+    jsonl("pairs.jsonl", PAIRS)
+    text_rows("prose.jsonl", [f"{s} So it is said." for s in SENTENCES])
+    Path("run.yaml").write_text(
+        "model_name_or_path: start\ndataset_name: pairs.jsonl\ntrainer: dpo\nbeta: 0.2\nmax_length: 64\n"
+        "max_steps: 6\nsave_steps: 2\nlogging_steps: 1\nper_device_train_batch_size: 4\nlearning_rate: 1.0e-2\n"
+        "use_cpu: true\n"
+    )
+    return tmp_path
+
+
+def run(*more: str) -> int:
+    return main(["train", "--config", "run.yaml", *more])
+
+
+def refused(capfd: pytest.CaptureFixture[str], *more: str) -> str:
+    assert run(*more) != 0
+    return " ".join(capfd.readouterr().err.split())
+
+
+def test_trainers_dpo_is_trls_without_methods():
+    from datasets import Dataset
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from trl import DPOConfig, DPOTrainer
+
+    assert run("--output_dir", "out") == 0
+    record = RunFolder("out").read()
+    assert record.status == "finished" and record.data["format"] == "pairs" and record.data["examples"] == len(PAIRS)
+    assert record.config["trainer"] == "dpo" and record.config["beta"] == 0.2
+    args = DPOConfig(
+        output_dir="theirs",
+        beta=0.2,
+        max_length=64,
+        max_steps=6,
+        save_strategy="no",
+        per_device_train_batch_size=4,
+        learning_rate=1e-2,
+        use_cpu=True,
+        bf16=False,
+        report_to="none",
+    )
+    model = AutoModelForCausalLM.from_pretrained("start", dtype=torch.float32)
+    rows = Dataset.from_list(PAIRS).remove_columns("source")
+    theirs = DPOTrainer(
+        model=model, args=args, train_dataset=rows, processing_class=AutoTokenizer.from_pretrained("start")
+    )
+    theirs.train()
+    ours, start = load_file("out/model.safetensors"), load_file("start/model.safetensors")
+    trained = theirs.model.state_dict()
+    assert max(float((ours[name] - trained[name]).abs().max()) for name in ours) < 1e-6
+    assert max(float((ours[name] - start[name]).abs().max()) for name in ours) > 1e-3
+
+
+def test_trainers_dpo_stopped_goes_on_to_the_same_weights(place, monkeypatch):
+    from holdfast.training.callbacks import StopOnSignal
+
+    method = ("--retention", "label_annealing:weight=0.5")
+    assert run("--output_dir", "whole", *method) == 0
+    logged = [row["kl"] for row in RunFolder("whole").metrics() if "kl" in row]
+    assert len(logged) == 6 and logged[0] == 0 and logged[-1] > 0
+
+    def stop(self, args, state, control, **kwargs):
+        if state.global_step == 3:
+            self.stopped = True
+            control.should_save = control.should_training_stop = True
+
+    with monkeypatch.context() as patched:
+        patched.setattr(StopOnSignal, "on_step_end", stop)
+        assert run("--output_dir", "cut", *method) == 130
+    assert run("--output_dir", "cut", *method) == 0
+    assert RunFolder("cut").read().training["sessions"] == 2
+    assert read_folder(place / "cut") == read_folder(place / "whole")
+
+
+def test_trainers_dpo_says_what_it_reads(capsys):
+    assert run("--dry_run") == 0
+    said = capsys.readouterr().out
+    assert "pairs.jsonl (pairs of a chosen and a rejected completion)" in said
+    assert "18 pairs" in said and "Not read: source (18 rows)." in said
+
+
+def test_trainers_dpo_measures_held_out_pairs():
+    held_out = ("--eval_strategy", "steps", "--eval_steps", "3", "--eval_dataset_name", "pairs.jsonl")
+    assert run("--output_dir", "out", *held_out) == 0
+    assert len([row for row in RunFolder("out").metrics() if "eval_loss" in row]) == 2
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--packing", "true"], "packing: is a key of trainer: sft, and this run has trainer: dpo."),
+        (["--trainer", "sft"], "line 4: beta: is a key of trainer: dpo, and this run has trainer: sft."),
+        (
+            ["--trainer", "dop"],
+            "trainer: expected one of sft, dpo, grpo, on_policy, got 'dop' (text). Did you mean 'dpo'?",
+        ),
+        (["--dataset_name", "prose.jsonl"], "expects pairs in the columns chosen and rejected (and prompt), got text."),
+        (["--retention", "token_weighting"], "token_weighting: acts on tokens' cross-entropies"),
+        (
+            ["--retention", "replay:data=prose.jsonl"],
+            "replay: mixes rows into the data, and trainer: dpo",
+        ),
+        (["--retention", "label_annealing:teacher=cached"], "expected online or adapter_off with trainer: dpo"),
+        (["--data", "{text: '{prompt}'}"], "data: has no effect with trainer: dpo"),
+        (["--on_policy", "{}"], "on_policy: is a trainer of its own, and trainer is dpo."),
+        (["--dataset_streaming", "true"], "dataset_streaming: expected false with trainer: dpo"),
+    ],
+)
+def test_trainers_dpo_what_does_not_go_with_it_is_refused_before_anything_is_loaded(more, said, capfd, monkeypatch):
+    from holdfast.runs import loading
+
+    monkeypatch.setattr(loading, "load_model", lambda *_: pytest.fail("the model was loaded"))
+    assert said in refused(capfd, "--output_dir", "out", *more)
+
+
+def test_trainers_on_policy_is_a_trainer(capfd):
+    jsonl("prompts.jsonl", [{"prompt": row["prompt"]} for row in PAIRS])
+    asked = ["--model_name_or_path", "start", "--dataset_name", "prompts.jsonl", "--trainer", "on_policy"]
+    assert main(["train", *asked, "--retention", "label_annealing", "--output_dir", "out"]) != 0
+    assert "on_policy: the prompt of row" in capfd.readouterr().err
+
+
+# --------------------------------------------------------------------------------------------------------------- GRPO
+
+
+@pytest.fixture
+def judged() -> list[str]:
+    """Prompts, and a reward that counts letters."""
+    jsonl("prompts.jsonl", [{"prompt": row["prompt"], "answer": row["chosen"]} for row in PAIRS])
+    write_reward("-float(len(text))")
+    Path("grpo.yaml").write_text(
+        "model_name_or_path: start\ndataset_name: prompts.jsonl\ntrainer: grpo\nreward_funcs: [judge.py:brevity]\n"
+        "max_completion_length: 8\nnum_generations: 4\nretention: [{l2: {coefficient: 0.1}}]\n"
+        "max_steps: 4\nsave_steps: 2\nlogging_steps: 1\nper_device_train_batch_size: 4\nlearning_rate: 1.0e-2\n"
+        "use_cpu: true\n"
+    )
+    return ["train", "--config", "grpo.yaml"]
+
+
+def write_reward(value: str) -> None:
+    lines = ["def brevity(completions, answer, **columns):", f"    return [{value} for text in completions]", ""]
+    Path("judge.py").write_text("\n".join(lines))
+
+
+def test_trainers_grpo_trains_by_the_users_reward_and_records_whose(judged):
+    assert main([*judged, "--output_dir", "out"]) == 0
+    record = RunFolder("out").read()
+    assert record.status == "finished" and record.config["trainer"] == "grpo"
+    [reward] = record.data["rewards"]
+    assert reward["name"] == "judge.py:brevity" and len(reward["sha256"]) == 64
+    logged = [row for row in RunFolder("out").metrics() if "reward" in row]
+    assert len(logged) == 4 and all(row["reward"] < 0 for row in logged)
+    start, out = load_file("start/model.safetensors"), load_file("out/model.safetensors")
+    assert max(float((start[name] - out[name]).abs().max()) for name in out) > 1e-3
+
+
+def test_trainers_grpo_does_not_go_on_with_another_reward(judged, monkeypatch, capfd):
+    from holdfast.training.callbacks import StopOnSignal
+
+    def stop(self, args, state, control, **kwargs):
+        if state.global_step == 2:
+            self.stopped = True
+            control.should_save = control.should_training_stop = True
+
+    with monkeypatch.context() as patched:
+        patched.setattr(StopOnSignal, "on_step_end", stop)
+        assert main([*judged, "--output_dir", "cut"]) == 130
+    write_reward("float(len(text))")
+    assert main([*judged, "--output_dir", "cut"]) != 0
+    assert "judge.py: another content" in capfd.readouterr().err
+    write_reward("-float(len(text))")
+    assert main([*judged, "--output_dir", "cut"]) == 0
+
+
+def test_trainers_grpo_rewards_of_a_package_are_held_to_their_code():
+    before, now = [{"name": "a.b", "sha256": "1" * 64}], [{"name": "a.b", "sha256": "2" * 64}]
+    refuse_changed_rewards(None, now)
+    refuse_changed_rewards(before, list(before))
+    with pytest.raises(ConfigError, match=r"began with, a\.b \(1{12}\), got a\.b \(2{12}\)"):
+        refuse_changed_rewards(before, now)
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--reward_funcs", "think_format_rewrd"], "Did you mean 'think_format_reward'?"),
+        (["--reward_funcs", "judge.py:brevty"], "judge.py has no 'brevty'"),
+        (["--reward_funcs", "nowhere.rewards.brevity"], "nowhere.rewards: the code cannot be loaded"),
+        (["--dataset_name", "prose.jsonl"], "expects prompts of text or messages in the column prompt, got text."),
+        (["--retention", "label_annealing"], "is not computed on sampled answers. GRPO has a KL of its own"),
+        (["--max_completion_length", "125"], "grpo: the prompt of row"),
+        (["--beta", "-"], "beta"),
+    ],
+)
+def test_trainers_grpo_what_does_not_go_with_it_is_refused(judged, more, said, capfd):
+    assert main([*judged, "--output_dir", "out", *more]) != 0
+    assert said in " ".join(capfd.readouterr().err.split())
+
+
+def test_trainers_grpo_without_a_reward_is_refused(judged, capfd):
+    Path("grpo.yaml").write_text(Path("grpo.yaml").read_text().replace("reward_funcs: [judge.py:brevity]\n", ""))
+    assert main([*judged, "--output_dir", "out"]) != 0
+    assert "reward_funcs: expected what judges the answers" in capfd.readouterr().err
