@@ -361,9 +361,9 @@ def base_improves(record: OvertrainingRecord, level: float) -> list[Part]:
     turns = alike(record.inflections, kind=AS_IT_IS, entry=kept_entry(record))
     if not turns:
         raise NotMeasured("the checkpoint as it is at three budgets")
-    part = turned("the checkpoint as it is", turns[0], level)
-    opposite = {HOLDS: FAILS, FAILS: HOLDS}.get(part.verdict, part.verdict)
-    return [dataclasses.replace(part, verdict=opposite)]
+    turning = turned("the checkpoint as it is", turns[0], level)
+    opposite = {HOLDS: FAILS, FAILS: HOLDS}.get(turning.verdict, turning.verdict)
+    return [dataclasses.replace(turning, verdict=opposite)]
 
 
 def turns(says: str, what: str, curve: Callable[[OvertrainingRecord], Curve]) -> Rule[OvertrainingRecord]:
@@ -404,8 +404,8 @@ def moves(kind: str) -> Rule[OvertrainingRecord]:
 
     def judge(record: OvertrainingRecord, level: float) -> list[Part]:
         shift = shift_of(record, kind)
-        own, direct = turn_of(record, None, shift.entry, shift.arm), turn_of(record, None, shift.entry)
-        return earlier(direct, own, "direct fine-tuning", shift.arm, level)
+        by_method, direct = turn_of(record, None, shift.entry, shift.arm), turn_of(record, None, shift.entry)
+        return earlier(direct, by_method, "direct fine-tuning", shift.arm, level)
 
     return Rule("Each at its tuned rates, what should be kept turns later than with direct fine-tuning.", judge)
 
