@@ -68,7 +68,7 @@ def test_a_process_that_dies_ends_the_others(desk: Path) -> None:
     _, said = process.communicate(timeout=120)
     assert process.returncode == 1
     assert "evaluation processes has died" in said and "the same command continues" in said
-    kept = {p.name for p in (desk / "evaluated" / "base").glob("source.*.json")}
+    kept = {p.name for p in (desk / "evaluated" / "base").glob("keep.*.json")}
     assert "keep.followed.json" in kept and "keep.own.json" not in kept
 
 
