@@ -38,9 +38,9 @@ def test_training_says_what_it_does_and_nothing_else(desk: Path, capfd) -> None:
     out, err = capfd.readouterr()
     assert err == ""
     assert not NOISE.search(out), out
-    figures = [line for line in out.splitlines() if re.match(r"train +nats/token", line)]
+    figures = [line for line in out.splitlines() if re.match(r"train +nats_per_token", line)]
     assert len(figures) == 1, out  # a figure with its interval, its test and its verdict in one line
-    assert re.search(r"p [<\d.]+, n \d+ .*\[[−+\d.]+, [−+\d.]+\]$", figures[0])
+    assert re.search(r"n \d+ .*\[[−+\d.]+, [−+\d.]+\] +[<\d.]+( [<\d.]+)?$", figures[0])
     assert "bits/byte" not in out
     assert "perplexity" not in out
     assert "teacher_sharded" not in out.replace(" ", "_")

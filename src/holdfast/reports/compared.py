@@ -357,7 +357,7 @@ def brief_tables(rows: Rows) -> list[Table]:
 def _brief(rows: Rows) -> Table:
     p = P
     if any(row.adjusted for row in rows):
-        p = Col(("p", sub("adjusted")), lambda row: (row.p, sub(row.adjusted)))
+        p = Col(("p", sub("of a loss, adjusted")), lambda row: (row.p, sub(row.adjusted)))
     words = heads({"Measure": _brief_measure, "Verdict": _brief_verdict}, words=2)
     return measure_table(rows, [*words, BEFORE, AFTER, DIFFERENCE, p], title=group_title(rows[0].raw.suite))
 
