@@ -14,16 +14,18 @@ from peft import get_peft_model
 from holdfast.errors import DataError, ModelError
 from holdfast.ops.annealing import annealed_loss
 from holdfast.ops.heads import describe_head
+from holdfast.retention.teacher import teacher_states
 from holdfast.retention.teacher.cached_teacher import CachedTeacher, document_key, find_documents
 from holdfast.retention.teacher.state_store import StateStore
 from holdfast.retention.teacher.teacher import OnlineTeacher, freeze_copy
 from holdfast.retention.teacher.teacher_states import (
     StartModel,
     plan_batches,
-    teacher_key,
+    teacher_facts,
     weights_digest,
 )
 from holdfast.retention.teacher.teacher_states import build_states as build_batches
+from holdfast.support.files import fingerprint
 from tiny import build_model
 
 CPU = torch.device("cpu")
@@ -31,7 +33,8 @@ VOCABULARY = 320
 
 
 def build_states(store: StateStore, found: dict[bytes, np.ndarray], source, *, tokens: int = 4096, **settings) -> None:
-    build_batches(store, found, plan_batches(found, tokens=tokens), source, **settings)
+    batches = plan_batches(found, tokens=tokens)
+    build_batches(store, found, batches, source, device=CPU, advance=lambda amount: None, **settings)
 
 
 def documents(*lengths: int, seed: int = 0) -> list[list[int]]:
@@ -87,10 +90,10 @@ def test_documents_are_found_wherever_they_stand(layout):
     rows = documents(5, 9, 1, 7)
     inputs = layouts()[layout]
     found = find_documents(inputs)
-    assert [d.length for d in found] == [5, 9, 1, 7]
-    for row, (key, b, start, length) in zip(rows, found, strict=True):
-        assert key == document_key(tokens(row))
-        assert inputs["input_ids"][b, start : start + length].tolist() == row
+    assert [len(d.tokens) for d in found] == [5, 9, 1, 7]
+    for row, document in zip(rows, found, strict=True):
+        assert document.key == document_key(tokens(row))
+        assert inputs["input_ids"][document.span].tolist() == document.tokens.tolist() == row
 
 
 def test_packed_rows_of_a_batch_and_shared_positions():
@@ -98,9 +101,9 @@ def test_packed_rows_of_a_batch_and_shared_positions():
     one, two = packed([a, b]), packed([c, d])
     both = {k: torch.cat([one[k], two[k]]) for k in one}
     found = find_documents(both)
-    assert [d[1:] for d in found] == [(0, 0, 3), (0, 3, 5), (1, 0, 2), (1, 2, 6)]
+    assert [d.span for d in found] == [(0, slice(0, 3)), (0, slice(3, 8)), (1, slice(0, 2)), (1, slice(2, 8))]
     shared = find_documents({"input_ids": both["input_ids"], "position_ids": one["position_ids"]})
-    assert [d.length for d in shared] == [3, 5, 3, 5]
+    assert [len(d.tokens) for d in shared] == [3, 5, 3, 5]
 
 
 @pytest.mark.parametrize(
@@ -112,6 +115,7 @@ def test_packed_rows_of_a_batch_and_shared_positions():
         ({"attention_mask": torch.ones(1, 1, 4, 4)}, r"\(1, 4\)"),
         ({"position_ids": torch.tensor([[3, 4, 5, 6]])}, "count from 0"),
         ({"position_ids": torch.tensor([[0, 1, 3, 4]])}, "count from 0"),
+        ({"attention_mask": torch.tensor([[1, 0, 1, 1]]), "position_ids": torch.tensor([[0, 0, 1, 2]])}, "gaps"),
     ],
 )
 def test_what_a_key_could_not_tell_apart_is_refused(more, words):
@@ -119,11 +123,21 @@ def test_what_a_key_could_not_tell_apart_is_refused(more, words):
         find_documents({"input_ids": torch.tensor(documents(4)), **more})
 
 
+def test_a_document_does_not_go_on_in_the_next_row():
+    rows = {"input_ids": torch.tensor([documents(3)[0]] * 2), "position_ids": torch.tensor([[0, 1, 2], [3, 4, 5]])}
+    with pytest.raises(DataError, match="count from 0"):
+        find_documents(rows)
+
+
+def test_a_batch_of_padding_has_no_documents():
+    assert find_documents({"input_ids": torch.ones(2, 3), "attention_mask": torch.zeros(2, 3)}) == []
+
+
 # -------------------------------------------------------------------------------------------------------------- key
 
 
 def key_of(model, *, stored=None, device=CPU) -> str:
-    return teacher_key(model, device=device, stored=stored, library="test 1")[0]
+    return fingerprint(teacher_facts(model, device=device, stored=stored))
 
 
 def one_bit(model):
@@ -139,7 +153,7 @@ def changed_config(**values):
     return model
 
 
-def test_the_key_changes_with_what_changes_a_state():
+def test_the_key_changes_with_what_changes_a_state(monkeypatch):
     keys = {
         "as it is": key_of(build_model()),
         "a weight": key_of(one_bit(build_model())),
@@ -150,11 +164,16 @@ def test_the_key_changes_with_what_changes_a_state():
         "the norm's epsilon": key_of(changed_config(rms_norm_eps=1e-3)),
         "attention": key_of(build_model(attn_implementation="eager")),
         "stored": key_of(build_model(), stored=torch.bfloat16),
-        "library": teacher_key(build_model(), device=CPU, stored=None, library="test 2")[0],
     }
+    with monkeypatch.context() as patch:
+        patch.setattr("transformers.__version__", "4.1.0")
+        keys["library"] = key_of(build_model())
+        patch.setattr(teacher_states, "FORMAT", "holdfast.states/1")
+        keys["format"] = key_of(build_model())
     with torch.autocast("cpu", dtype=torch.bfloat16):
         keys["autocast"] = key_of(build_model())
-    assert len(set(keys.values())) == len(keys)
+    same = {name for name, key in keys.items() if list(keys.values()).count(key) > 1}
+    assert same == set()
 
 
 def test_the_key_does_not_change_with_what_does_not():
@@ -196,9 +215,9 @@ class Counting(StartModel):
 
 def cached(folder, model, found, **settings) -> CachedTeacher:
     store = StateStore(folder, teacher="t")
-    build_states(store, keyed(found), StartModel(model), device=CPU, **settings)
+    build_states(store, keyed(found), StartModel(model), **settings)
     store.scan()
-    return CachedTeacher(store, describe_head(model).detached(), dtype=torch.float32)
+    return CachedTeacher(store, describe_head(model).detached())
 
 
 @pytest.mark.parametrize("layout", layouts())
@@ -212,29 +231,41 @@ def test_stored_states_are_the_online_teachers_but_for_rounding(layout, batch, t
     online, own = OnlineTeacher(freeze_copy(model)).hidden(inputs)
     assert torch.equal(head.weight_VH, own.weight_VH)
     kept = torch.zeros(hidden.shape[:2], dtype=torch.bool)
-    for _, b, start, length in find_documents(inputs):
-        kept[b, start : start + length] = True
+    for document in find_documents(inputs):
+        kept[document.span] = True
     torch.testing.assert_close(hidden[kept], online[kept], rtol=1e-5, atol=1e-5)
     assert float(hidden[~kept].abs().sum()) == 0.0
 
 
-def test_a_killed_build_goes_on_where_it_stopped(tmp_path):
+def missing(store: StateStore, found: list[list[int]]) -> list[bytes]:
+    return [key for key in keyed(found) if key not in store.states]
+
+
+@pytest.mark.parametrize("how", ["killed", "an error"])
+def test_a_build_that_ended_goes_on_where_it_stopped(how, tmp_path, monkeypatch):
+    """A killed process keeps the shards that it had written, one that ends with an error all that it had computed."""
     model, rows = build_model(), documents(*range(3, 23))
     whole = Counting(model)
-    build_states(StateStore(tmp_path / "whole", teacher="t"), keyed(rows), whole, device=CPU, tokens=1)
+    build_states(StateStore(tmp_path / "whole", teacher="t"), keyed(rows), whole, tokens=1)
     assert len(whole.shapes) == 20 and whole.shapes[0] == (1, 22)  # what needs most memory first
 
     store, killed, again = StateStore(tmp_path / "cut", teacher="t"), Counting(model, fail_at=12), Counting(model)
+    monkeypatch.setattr(teacher_states, "SHARD_BYTES", 50 * 32 * 4)
     with pytest.raises(RuntimeError, match="killed"):
-        build_states(store, keyed(rows), killed, device=CPU, tokens=1, shard_bytes=40 * 32 * 4)
+        build_states(store, keyed(rows), killed, tokens=1)
     store.scan()
-    left = {k: v for k, v in keyed(rows).items() if k in store.missing(keyed(rows))}
-    assert 8 <= len(left) < 12
-    build_states(store, left, again, device=CPU, tokens=1)
+    assert len(store.shards) == 4
+    if how == "killed":
+        [last] = store.shards_of([document_key(tokens(rows[8]))])  # of the twelfth longest
+        (store.folder / last).unlink()
+        store.scan()
+    left = {k: v for k, v in keyed(rows).items() if k in missing(store, rows)}
+    assert len(left) == (8 if how == "an error" else 10)
+    build_states(store, left, again, tokens=1)
     store.scan()
-    assert len(again.shapes) == len(left) and store.missing(keyed(rows)) == []
+    assert len(again.shapes) == len(left) and missing(store, rows) == []
     other = StateStore(tmp_path / "whole", teacher="t")
-    assert all(torch.equal(store.read(k), other.read(k)) for k in keyed(rows))
+    assert all(torch.equal(store.states[k], other.states[k]) for k in keyed(rows))
 
 
 def test_too_little_memory_halves_the_batch(tmp_path):
@@ -246,11 +277,11 @@ def test_too_little_memory_halves_the_batch(tmp_path):
 
     source, rows = Small(build_model()), documents(*[10] * 9)
     store = StateStore(tmp_path, teacher="t")
-    build_states(store, keyed(rows), source, device=CPU, tokens=100)
+    build_states(store, keyed(rows), source, tokens=100)
     store.scan()
-    assert store.missing(keyed(rows)) == [] and max(b for b, _ in source.shapes) == 4
+    assert missing(store, rows) == [] and max(b for b, _ in source.shapes) == 4
     with pytest.raises(torch.OutOfMemoryError):
-        build_states(store, keyed(documents(60)), source, device=CPU)
+        build_states(store, keyed(documents(60)), source)
 
 
 def test_states_that_are_not_finite_are_refused(tmp_path):
@@ -259,11 +290,11 @@ def test_states_that_are_not_finite_are_refused(tmp_path):
         model.model.norm.weight.fill_(1e6)
     store = StateStore(tmp_path, teacher="t")
     with pytest.raises(ModelError, match="cache_dtype"):
-        build_states(store, keyed(documents(5)), StartModel(model), device=CPU, stored=torch.float16)
+        build_states(store, keyed(documents(5)), StartModel(model), stored=torch.float16)
     with torch.no_grad():
         model.model.norm.weight.fill_(float("nan"))
     with pytest.raises(ModelError, match="5 tokens"):
-        build_states(store, keyed(documents(5)), StartModel(model), device=CPU)
+        build_states(store, keyed(documents(5)), StartModel(model))
 
 
 def test_changed_tokens_are_a_miss_with_advice(tmp_path):
@@ -303,7 +334,7 @@ def test_a_smaller_dtype_is_read_back_in_the_forwards(stored, tmp_path):
     teacher = cached(tmp_path, model, rows, stored=stored)
     whole = OnlineTeacher(freeze_copy(model)).hidden(padded(rows, "right"))[0]
     hidden, _ = teacher.hidden(padded(rows, "right"))
-    assert hidden.dtype == torch.float32 and teacher.store.dtype() == stored
-    assert teacher.store.forward() == "float32"
+    assert hidden.dtype == torch.float32 and {s.dtype for s in teacher.store.states.values()} == {stored}
+    assert teacher.store.forward == torch.float32
     torch.testing.assert_close(hidden[1], whole[1].to(stored).float(), rtol=2**-7, atol=1e-5)
     assert not torch.equal(hidden[1], whole[1])

@@ -53,3 +53,8 @@ class Processes:
             if text is not None:
                 raise HoldfastError(f"Process {rank} failed: {text}")
         return result
+
+    def first(self, work: Callable[[], Any]) -> Any:
+        """What the first process's work gives; the others do nothing, and an error is everybody's."""
+        result = self.together(work if self.rank == 0 else lambda: None)
+        return self.gather(result)[0]

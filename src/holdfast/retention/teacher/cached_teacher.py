@@ -22,6 +22,7 @@ from __future__ import annotations
 import hashlib
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -50,15 +51,14 @@ class Document(NamedTuple):
 
     key: bytes
     """Hash of its token ids."""
-    row: int
-    start: int
-    """First position within its row."""
-    length: int
-    """Tokens, 1 or more."""
+    span: tuple[int, slice]
+    """Its row and its positions in there."""
+    tokens: np.ndarray
+    """Its token ids, int32; 1 or more."""
 
 
 def document_key(tokens: Any) -> bytes:
-    """BLAKE2b-128 of token ids, a contiguous little-endian int32 array."""
+    """BLAKE2b-128 of token ids, a contiguous int32 array."""
     return hashlib.blake2b(tokens, digest_size=KEY_BYTES).digest()
 
 
@@ -73,52 +73,40 @@ def find_documents(inputs: dict[str, Any]) -> list[Document]:
         DataError: inputs on which a state depends beside its document's tokens (images, embeddings, a mask with gaps,
             positions that do not count from 0), so that it cannot be looked up by them.
     """
-    strange = sorted(k for k, v in inputs.items() if k not in KNOWN_INPUTS and v is not None)
-    if strange:
+    unknown = sorted(name for name, value in inputs.items() if name not in KNOWN_INPUTS and value is not None)
+    if unknown:
         raise DataError(
             "label_annealing.teacher: cached looks the teacher's states up by their tokens, and this batch has "
-            "inputs beside them: "
-            f"{', '.join(strange)}. Instead, use teacher: online."
+            f"inputs beside them: {', '.join(unknown)}. Instead, use teacher: online."
         )
-    ids_BT: Tensor = inputs["input_ids"]
-    rows, positions = ids_BT.shape
-    flat = ids_BT.detach().to("cpu", torch.int32).contiguous().view(-1)
-    begins_BT = torch.zeros(rows, positions, dtype=torch.bool)
-    begins_BT[:, :1] = True
-    position_ids, mask = inputs.get("position_ids"), inputs.get("attention_mask")
-    if position_ids is not None:
-        position_ids = position_ids.detach().cpu().expand(rows, positions)
-        begins_BT |= position_ids == 0
-    if mask is not None and mask.shape != ids_BT.shape:
+    ids_BT = inputs["input_ids"].to("cpu", torch.int32).numpy()
+    mask, positions = inputs.get("attention_mask"), inputs.get("position_ids")
+    token_BT = np.ones(ids_BT.shape, dtype=bool)
+    if mask is not None:
+        token_BT = (mask != 0).cpu().numpy()
+    if token_BT.shape != ids_BT.shape:
         raise DataError(
-            f"label_annealing.teacher: cached expects an attention_mask of the tokens' shape {tuple(ids_BT.shape)}, "
-            "got "
-            f"{tuple(mask.shape)}. Instead, use teacher: online."
+            f"label_annealing.teacher: cached expects an attention_mask of the tokens' shape {ids_BT.shape}, got "
+            f"{token_BT.shape}. Instead, use teacher: online."
         )
-    document = begins_BT.view(-1).cumsum(0)
-    kept = torch.arange(len(flat)) if mask is None else (mask.detach().cpu() != 0).reshape(-1).nonzero().squeeze(1)
-    _, lengths = document[kept].unique_consecutive(return_counts=True)
-    ends = lengths.cumsum(0)
-    first, last = kept[ends - lengths], kept[ends - 1]
-    if not torch.equal(last - first + 1, lengths):
+    position_BT = token_BT.cumsum(axis=1) - 1
+    if positions is not None:
+        position_BT = np.broadcast_to(positions.cpu().numpy(), ids_BT.shape)
+    position_BT = np.where(token_BT, position_BT, -1)
+    begins_BT = position_BT == 0
+    follows_BT = (position_BT > 0) & (np.diff(position_BT, prepend=-1) == 1)
+    if not ((begins_BT | follows_BT) == token_BT).all():
         raise DataError(
-            "label_annealing.teacher: cached expects padding at the ends of documents only, got an attention_mask "
-            "with gaps inside "
-            "one."
+            "label_annealing.teacher: cached expects padding at the ends of documents only, and position_ids that "
+            "count from 0 in every document, got gaps inside one. Instead, use teacher: online."
         )
-    if position_ids is not None:
-        counted = torch.arange(len(kept)) - (ends - lengths).repeat_interleave(lengths)
-        if not torch.equal(position_ids.reshape(-1)[kept].long(), counted):
-            raise DataError(
-                "label_annealing.teacher: cached expects position_ids that count from 0 in every document, got "
-                "others. Instead, "
-                "use teacher: online."
-            )
-    array = flat.numpy().astype("<i4", copy=False)
+    starts = np.flatnonzero(begins_BT)
+    lengths = np.add.reduceat(token_BT.ravel(), starts, dtype=np.int64)  # padding adds nothing
     documents = []
-    for start, length in zip(first.tolist(), lengths.tolist(), strict=True):
-        key = document_key(array[start : start + length])
-        documents.append(Document(key, start // positions, start % positions, length))
+    for start, length in zip(starts.tolist(), lengths.tolist(), strict=True):
+        row, first = divmod(start, ids_BT.shape[1])
+        tokens = ids_BT[row, first : first + length]
+        documents.append(Document(document_key(tokens), (row, slice(first, first + length)), tokens))
     return documents
 
 
@@ -128,47 +116,36 @@ class CachedTeacher:
     Args:
         store: holds the states of every document that will come.
         head: the start model's own, a copy where training moves the original.
-        dtype: the dtype that the teacher's forward yields; states that are stored in another (a lossy option) are
-            converted after reading.
     """
 
     name = "cached"
 
-    def __init__(self, store: StateStore, head: Head, *, dtype: torch.dtype) -> None:
-        self.store, self.dtype = store, dtype
-        self.width = int(head.weight_VH.shape[1])
-        self._head = head
-
-    def hidden(self, inputs: dict[str, Any]) -> tuple[Tensor, Head]:
-        """Stored states `[B, T, K]` and the head; raises as `of`."""
-        return self.of(inputs), self._head
+    def __init__(self, store: StateStore, head: Head) -> None:
+        self.store, self.head = store, head
 
     @torch.no_grad()
-    def of(self, inputs: dict[str, Any]) -> Tensor:
-        """`[B, T, K]` on the inputs' device, zeros at padding (NaN at that of packed rows).
+    def hidden(self, inputs: dict[str, Any]) -> tuple[Tensor, Head]:
+        """Stored states `[B, T, K]` on the inputs' device, zeros at padding (NaN at that of packed rows), and the head.
+        States that are stored in a smaller dtype than the teacher's forward yields are converted as they are read.
 
         Raises:
             DataError: a document that is not stored, or inputs that `find_documents` refuses.
         """
-        documents = find_documents(inputs)
         ids_BT: Tensor = inputs["input_ids"]
-        pinned = ids_BT.is_cuda
         # Pinned memory goes back to a pool that waits for copies under way, so a fresh buffer a batch is cheap and
         # never overwritten too early.
-        shape = (*ids_BT.shape, self.width)
-        buffer_BTK = torch.zeros(shape, dtype=self.store.dtype() or self.dtype, pin_memory=pinned)
-        for key, row, start, length in documents:
-            states_NK = buffer_BTK[row, start : start + length]
-            if key in self.store:
-                states_NK.copy_(self.store.read(key))
-            elif length == 1:
-                states_NK.fill_(float("nan"))
+        shape = (*ids_BT.shape, self.head.weight_VH.shape[1])
+        buffer_BTK = torch.zeros(shape, dtype=self.store.forward, pin_memory=ids_BT.is_cuda)
+        for key, span, tokens in find_documents(inputs):
+            if key in self.store.states:
+                buffer_BTK[span] = self.store.states[key]
+            elif len(tokens) == 1:
+                buffer_BTK[span] = float("nan")
             else:
-                tokens = ids_BT[row, start : start + min(length, 8)].tolist()
                 raise DataError(
-                    f"label_annealing.teacher: cached has nothing of a document of {length} tokens that begins with "
-                    f"{tokens}: it is not one of the prepared training or evaluation data. Where the collator changes "
-                    f"or cuts tokens as it goes, use teacher: online; data given to evaluate() later has to be given "
-                    f"as eval_dataset before training."
+                    f"label_annealing.teacher: cached has nothing of a document of {len(tokens)} tokens that begins "
+                    f"with {tokens[:8].tolist()}: it is not one of the prepared training or evaluation data. Where the "
+                    f"collator changes or cuts tokens as it goes, use teacher: online; data given to evaluate() later "
+                    f"has to be given as eval_dataset before training."
                 )
-        return buffer_BTK.to(ids_BT.device, non_blocking=pinned).to(self.dtype)
+        return buffer_BTK.to(ids_BT.device, non_blocking=ids_BT.is_cuda), self.head

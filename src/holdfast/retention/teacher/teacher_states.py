@@ -1,6 +1,6 @@
 """Filling a store with the start model's states: whose they are, how they are computed, and what a smaller dtype costs.
 
-**Whose.** `teacher_key` hashes what decides the states: the weights as they are in memory (names, shapes, dtypes,
+**Whose.** `teacher_facts` are what decides the states: the weights as they are in memory (names, shapes, dtypes,
 bytes; adapters left out, so that LoRA and full fine-tuning share), the model's configuration, its attention
 implementation, the autocast it runs under, the dtype the states are stored in and versions of format and library.
 Anything else about a run, its learning rate for example, may differ: a sweep computes the states once.
@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -35,10 +36,14 @@ from torch.nn.utils.rnn import pad_sequence
 from holdfast.errors import ModelError
 from holdfast.ops.document_attention import IMPLEMENTATION
 from holdfast.ops.heads import Head, causal_lm, describe_head, run_outside
-from holdfast.retention.teacher.state_store import FORMAT, SHARD_BYTES, ShardWriter, StateStore
+from holdfast.retention.teacher.state_store import FORMAT, StateStore
 from holdfast.retention.teacher.teacher import Teacher, without_dropout
-from holdfast.support.files import fingerprint
 
+SHARD_BYTES = 256 * 2**20
+"""States of a shard, bytes: few enough to lose little when a build is killed, enough that a large cache is hundreds of
+files, not millions."""
+SHARD_SECONDS = 300.0
+"""A slow build writes what it has after this time, however little."""
 _NO_EFFECT = {
     "_name_or_path",
     "name_or_path",
@@ -91,53 +96,43 @@ class StartModel:
 # ---------------------------------------------------------------------------------------------------------------- whose
 
 
-def teacher_key(
-    model: nn.Module, *, device: torch.device, stored: torch.dtype | None, library: str
-) -> tuple[str, dict[str, Any]]:
-    """The key of a model's states and, for people, what it was made of. Call it under the autocast that the forward
-    will run in.
+def teacher_facts(model: nn.Module, *, device: torch.device, stored: torch.dtype | None) -> dict[str, Any]:
+    """What decides a model's states, JSON-able; its `fingerprint` is the teacher's key. Call it under the autocast that
+    the forward will run in.
 
     Args:
         model: the start model, plain or with adapters that are the identity.
         device: where the forward runs; only its kind counts, for autocast.
         stored: the dtype asked for; None: the one the forward yields.
-        library: name and version of what computes the forward.
-
-    Returns:
-        32 hexadecimal characters, and a JSON-able description.
 
     Raises:
         ModelError: the weights are not whole in this process (sharded, or not loaded).
     """
-    lm = causal_lm(model)
-    text = lm.config.get_text_config() if hasattr(lm.config, "get_text_config") else lm.config
-    attention = getattr(text, "_attn_implementation", None)
-    autocast = torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else None
-    facts = {
+    import transformers
+
+    lm: Any = causal_lm(model)
+    attention = lm.config.get_text_config()._attn_implementation
+    autocast = torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else "off"
+    return {
         "format": FORMAT,
         "model": type(lm).__name__,
         "weights": weights_digest(model),
         "config": forward_configuration(lm),
-        "attention": "sdpa"
-        if attention == IMPLEMENTATION
-        else str(attention),  # documents go through it one by one, which is sdpa
-        "autocast": str(autocast) if autocast else "off",
-        "stored": str(stored) if stored else "as the forward yields",
-        "library": library,
+        # Documents go through our own attention one by one, which is sdpa.
+        "attention": "sdpa" if attention == IMPLEMENTATION else attention,
+        "autocast": str(autocast),
+        "stored": str(stored),
+        "transformers": transformers.__version__.split(".")[:2],
     }
-    return fingerprint(facts, length=32), facts
 
 
 def forward_configuration(lm: nn.Module) -> dict[str, Any]:
     """All of a causal LM's configuration but what no forward pass depends on, as plain JSON."""
-    configuration: dict[str, Any] = json.loads(json.dumps(_effective(lm.config.to_dict()), default=str, sort_keys=True))
-    return configuration
+    return dict(json.loads(json.dumps(lm.config.to_dict(), default=str), object_hook=_effective))
 
 
-def _effective(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(k): _effective(v) for k, v in value.items() if k not in _NO_EFFECT}
-    return value
+def _effective(entries: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in entries.items() if name not in _NO_EFFECT}
 
 
 def weights_digest(model: nn.Module) -> str:
@@ -148,31 +143,27 @@ def weights_digest(model: nn.Module) -> str:
         ModelError: weights that are not whole in this process.
     """
     adapters = hasattr(model, "disable_adapter")
-    prefix = getattr(getattr(model, "base_model", None), "prefix", None) if adapters else None
+    prefix = getattr(model.base_model, "prefix", None) if adapters else None
     tensors: dict[str, Tensor] = {}
     for name, value in causal_lm(model).state_dict().items():
-        parts = name.split(".")
-        if adapters and any((prefix and p.startswith(prefix)) or p in _LEARNT for p in parts):
+        path = name.split(".")
+        if adapters:
+            if any(name in _LEARNT or (prefix and name.startswith(prefix)) for name in path):
+                continue
+            path = [name for name in path if name not in _AROUND]
+        if not isinstance(value, Tensor):
             continue
-        if isinstance(value, Tensor):
-            tensors[".".join(p for p in parts if not adapters or p not in _AROUND)] = value
-    for name, value in tensors.items():
+        tensors[".".join(path)] = value
         if value.is_meta or hasattr(value, "full_tensor") or (value.numel() == 0 and hasattr(value, "ds_shape")):
             raise ModelError(f"Expected the whole start model in memory, but {name} is sharded or not loaded here.")
-    # Tied weights stand under several names and are read once.
-    unique = {(v.data_ptr(), tuple(v.shape), v.dtype): v for v in tensors.values()}
     with ThreadPoolExecutor(max_workers=4) as pool:  # hashing runs outside Python's lock
-        digests = dict(zip(unique, pool.map(_bytes_digest, unique.values()), strict=True))
-    whole = hashlib.sha256()
-    for name in sorted(tensors):
-        value = tensors[name]
-        shape = tuple(value.shape)
-        whole.update(f"{name} {shape} {value.dtype} {digests[value.data_ptr(), shape, value.dtype]}\n".encode())
-    return whole.hexdigest()
+        return hashlib.sha256(b"".join(pool.map(_weight_line, sorted(tensors.items())))).hexdigest()
 
 
-def _bytes_digest(tensor: Tensor) -> str:
-    return hashlib.sha256(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()).hexdigest()
+def _weight_line(weight: tuple[str, Tensor]) -> bytes:
+    name, value = weight
+    content = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+    return f"{name} {tuple(value.shape)} {value.dtype} {hashlib.sha256(content).hexdigest()}\n".encode()
 
 
 # ------------------------------------------------------------------------------------------------------------------ how
@@ -203,10 +194,10 @@ def build_states(
     *,
     device: torch.device,
     stored: torch.dtype | None = None,
-    shard_bytes: int = SHARD_BYTES,
-    advance: Callable[[float], None] = lambda amount: None,
+    advance: Callable[[float], None],
 ) -> None:
-    """Computes batches of documents and stores those that the store has not. Call it under the autocast of training.
+    """Computes batches of documents and stores those that the store has not, also what was computed before an error.
+    Call it under the autocast of training.
 
     Args:
         documents: key -> token ids, int32 arrays.
@@ -220,12 +211,18 @@ def build_states(
         ModelError: states that are not finite, or do not fit in `stored`.
         StorageError: the disk.
     """
-    todo = [list(batch) for batch in reversed(batches)]
-    with ShardWriter(store, shard_bytes=shard_bytes) as writer:
+    todo = [*reversed(batches)]
+    pending: dict[bytes, Tensor] = {}
+    forward = torch.float32
+    size, began = 0, time.monotonic()
+    try:
         while todo:
             batch = todo.pop()
+            rows = [torch.as_tensor(documents[key], dtype=torch.int64) for key in batch]
+            ids_BT = pad_sequence(rows, batch_first=True, padding_value=-1).to(device)
+            inputs = {"input_ids": ids_BT.clamp(min=0), "attention_mask": (ids_BT >= 0).long()}
             try:
-                hidden_BTK = _run(source, [documents[k] for k in batch], device)
+                hidden_BTK, _ = source.hidden(inputs)
             except torch.OutOfMemoryError:
                 if len(batch) == 1:
                     raise
@@ -233,21 +230,21 @@ def build_states(
                 continue
             forward = hidden_BTK.dtype
             hidden_BTK = hidden_BTK.to("cpu", stored or forward)
-            for key, states_TK in zip(batch, hidden_BTK, strict=True):
-                states_NK = states_TK[: len(documents[key])]
+            for key, row, states_TK in zip(batch, rows, hidden_BTK, strict=True):
+                states_NK = states_TK[: len(row)]
                 if not torch.isfinite(states_NK).all():
                     raise ModelError(
                         f"Expected finite numbers from the start model, got NaN or infinity in a document of "
-                        f"{len(states_NK)} tokens. If they do not fit in {states_NK.dtype}, use another cache_dtype."
+                        f"{len(row)} tokens. If they do not fit in {states_NK.dtype}, use another cache_dtype."
                     )
-                if key not in store:
-                    writer.add(key, states_NK, forward)
-            advance(float(sum(len(documents[k]) for k in batch)))
-
-
-def _run(source: Teacher, documents: Sequence[Any], device: torch.device) -> Tensor:
-    """States `[B, T, K]` of documents padded to the right."""
-    rows = [torch.as_tensor(tokens, dtype=torch.int64) for tokens in documents]
-    ids_BT = pad_sequence(rows, batch_first=True)
-    mask_BT = pad_sequence([torch.ones_like(row) for row in rows], batch_first=True)
-    return source.hidden({"input_ids": ids_BT.to(device), "attention_mask": mask_BT.to(device)})[0]
+                if key in store.states:
+                    continue
+                pending[key] = states_NK
+                size += states_NK.nbytes
+                if size >= SHARD_BYTES or time.monotonic() - began > SHARD_SECONDS:
+                    store.write(pending, forward)
+                    pending, size, began = {}, 0, time.monotonic()
+            advance(sum(map(len, rows)))
+    finally:
+        if pending:
+            store.write(pending, forward)
