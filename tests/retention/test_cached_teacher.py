@@ -166,7 +166,7 @@ def test_the_key_changes_with_what_changes_a_state(monkeypatch):
         "stored": key_of(build_model(), stored=torch.bfloat16),
     }
     with monkeypatch.context() as patch:
-        patch.setattr("transformers.__version__", "4.1.0")
+        patch.setattr(teacher_states, "package_version", lambda name: "4.1.0")
         keys["library"] = key_of(build_model())
         patch.setattr(teacher_states, "FORMAT", "holdfast.states/1")
         keys["format"] = key_of(build_model())

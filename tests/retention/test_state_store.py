@@ -118,6 +118,14 @@ def test_damage_is_found_left_out_and_built_again(damage, tmp_path):
     assert shards(tmp_path) == whole and [path.stat().st_size for path in whole] == sizes  # named by their content
 
 
+def test_a_shard_of_another_teacher_is_not_used(tmp_path):
+    fill(StateStore(tmp_path, teacher="u"), range(3))
+    fill(StateStore(tmp_path, teacher="t"), range(3, 6))
+    store = StateStore(tmp_path, teacher="t")
+    assert set(store.states) == {key(n) for n in range(3, 6)}
+    assert len(store.shards) == len(store.unreadable) == 1 and store.is_sound(*store.unreadable)
+
+
 def test_every_shard_with_a_document_is_named_so_that_all_of_them_are_checked(tmp_path):
     """Two runs on a file system without locks may both have stored a document."""
     store = StateStore(tmp_path, teacher="t")

@@ -284,8 +284,8 @@ class TeacherCache:
         """
         numbers = {max(lengths, key=lengths.__getitem__), min(lengths, key=lengths.__getitem__)}
         difference = self._processes.first(lambda: self._difference(teacher, [dataset[row] for row in numbers]))
-        mixed = self.trainer.accelerator.mixed_precision != "no" or self.stored is not None
-        tolerance = HALF_TOLERANCE if mixed or self.store.forward.itemsize < 4 else TOLERANCE
+        half = self.trainer.accelerator.mixed_precision != "no" or self.stored or self.store.forward.itemsize < 4
+        tolerance = HALF_TOLERANCE if half else TOLERANCE
         if not difference <= tolerance:
             raise ModelError(
                 "label_annealing.teacher: cached expects states that depend on their document's tokens only, but in "

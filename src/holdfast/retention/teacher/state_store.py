@@ -40,7 +40,6 @@ from holdfast.support.leftovers import NewFolder, remove_unless_held
 FORMAT = "holdfast.states/2"
 """Changes when a reader of today could not read the file; shards of another format are not used."""
 KEY_BYTES = 16
-_NAMES = "[0-9a-f]" * 16 + ".safetensors"
 
 
 class StateStore:
@@ -76,7 +75,7 @@ class StateStore:
         """dtype that the teacher's forward yielded."""
         self.unreadable: list[str] = []
         """Files that are not used although they should be shards."""
-        for path in sorted(self.folder.glob(_NAMES)):
+        for path in sorted(self.folder.glob("[0-9a-f]" * 16 + ".safetensors")):
             try:
                 self.shards[path.name], self.forward = _open_shard(path, self.teacher)
             except FileNotFoundError:  # another process has just removed it

@@ -38,6 +38,7 @@ from holdfast.ops.document_attention import IMPLEMENTATION
 from holdfast.ops.heads import Head, causal_lm, describe_head, run_outside
 from holdfast.retention.teacher.state_store import FORMAT, StateStore
 from holdfast.retention.teacher.teacher import Teacher, without_dropout
+from holdfast.support.environment import package_version
 
 SHARD_BYTES = 256 * 2**20
 """States of a shard, bytes: few enough to lose little when a build is killed, enough that a large cache is hundreds of
@@ -108,8 +109,6 @@ def teacher_facts(model: nn.Module, *, device: torch.device, stored: torch.dtype
     Raises:
         ModelError: the weights are not whole in this process (sharded, or not loaded).
     """
-    import transformers
-
     lm: Any = causal_lm(model)
     attention = lm.config.get_text_config()._attn_implementation
     autocast = torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else "off"
@@ -122,7 +121,7 @@ def teacher_facts(model: nn.Module, *, device: torch.device, stored: torch.dtype
         "attention": "sdpa" if attention == IMPLEMENTATION else attention,
         "autocast": str(autocast),
         "stored": str(stored),
-        "transformers": transformers.__version__.split(".")[:2],
+        "transformers": str(package_version("transformers")).split(".")[:2],
     }
 
 
