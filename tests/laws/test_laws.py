@@ -198,6 +198,22 @@ def test_a_method_with_a_second_forward_pass_keeps_every_law():
     assert len(check_method(f"{Path(__file__).with_name('second_pass.py')}:SecondPass")) == 8
 
 
+@pytest.mark.parametrize("accumulation", [1, 4])
+def test_a_methods_own_term_is_a_mean_over_the_steps_trained_tokens(accumulation, tmp_path):
+    """A term of 1 at every trained token adds 1 to the loss, however the step is divided, and to no other figure."""
+    losses = []
+    for own in ([], [lambda batch: (batch.labels_BT[:, 1:] != -100).sum().float()]):
+        trainer = make_trainer(
+            tmp_path, {}, max_steps=1, logging_steps=1, learning_rate=0.0,
+            per_device_train_batch_size=8 // accumulation, gradient_accumulation_steps=accumulation,
+        )  # fmt: skip
+        trainer._losses = own
+        trainer.train()
+        losses.append(next(r for r in trainer.state.log_history if "loss" in r))
+    assert losses[1]["loss"] - losses[0]["loss"] == pytest.approx(1.0, abs=1e-5)
+    assert losses[1]["ce"] == pytest.approx(losses[0]["ce"], abs=1e-6)
+
+
 # ------------------------------------------------------------------------------------------------ averaging and L2
 
 
