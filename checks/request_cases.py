@@ -214,7 +214,6 @@ REFUSED: dict[str, list[tuple[dict[str, Any], list[str]]]] = {
         ({"tokens": "some"}, ["tokens", "some"]),
         ({"held_out": 2}, ["held_out"]),
         ({"window": 1.5}, ["window"]),
-        ({"scales": []}, ["scales"]),
         ({"after": "yesterday"}, ["after", "yesterday"]),
         ({"keep": "some"}, ["keep", "some"]),
         ({"train.learning_rat": 1}, ["learning_rat"]),

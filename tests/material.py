@@ -105,7 +105,6 @@ UPDATE: dict[str, Any] = {
     "window": 64,
     "train": CONTINUED,
     "evaluation": OLD,
-    "scales": [0.5, 1],
     "continued_instruct": True,
     "output_dir": "updated",
 }

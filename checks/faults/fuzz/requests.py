@@ -166,7 +166,7 @@ QUICK: list[list[str]] = [
     ["train", "--config", "train.yaml", "--dry_run", "--lr_scheduler_kwargs", "{num_cycles: 1}", "--env", "{A: b}"],
     ["evaluate", "base", "--suite", "suite.yaml", "--dry_run", "--limit", "2", "--batch_size", "2"],
     ["sweep", "--config", "sweep.yaml", "--dry_run", "--seeds", "0", "1"],
-    ["update", "--config", "update.yaml", "--dry_run", "--train", "learning_rate=1e-3", "--scales", "1"],
+    ["update", "--config", "update.yaml", "--dry_run", "--train", "{learning_rate: 1e-3}"],
     [
         "merge",
         "math",
