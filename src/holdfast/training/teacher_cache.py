@@ -38,7 +38,7 @@ import torch
 from holdfast.errors import ConfigError, DataError, ModelError
 from holdfast.ops.heads import Head, causal_lm, describe_head
 from holdfast.retention.protocol import TeacherSettings
-from holdfast.retention.teacher.cached_teacher import CachedTeacher, find_documents
+from holdfast.retention.teacher.cached_teacher import CachedTeacher, document_key, find_documents
 from holdfast.retention.teacher.state_store import StateStore
 from holdfast.retention.teacher.teacher import AdapterOffTeacher, Teacher
 from holdfast.retention.teacher.teacher_states import StartModel, build_states, plan_batches, teacher_facts
@@ -362,19 +362,17 @@ def read_documents(trainer: Any, dataset: Any) -> tuple[Documents, dict[int, int
                 f"label_annealing.teacher: cached expects rows with input_ids, got the columns {', '.join(row)}. "
                 "Instead, use teacher: online."
             )
-        if not len(row["input_ids"]):
+        tokens = np.asarray(row["input_ids"]).astype("<i4")
+        if not len(tokens):
             continue
-        lengths[number] = len(row["input_ids"])
-        inputs = {
-            name: torch.tensor(np.asarray(row[name]))[None]
-            for name in ("input_ids", "attention_mask", "position_ids")
-            if row.get(name) is not None
-        }
-        if len(inputs) == 1 and row.get("seq_lengths") is not None:
-            positions = [torch.arange(length) for length in row["seq_lengths"]]
-            inputs["position_ids"] = torch.cat(positions)[None]
-        for document in find_documents(inputs):
-            documents.setdefault(document.key, document.tokens)
+        lengths[number] = len(tokens)
+        layout = {n: torch.tensor(row[n])[None] for n in ("attention_mask", "position_ids") if row.get(n) is not None}
+        texts = [tokens]
+        if layout:
+            texts = [text.tokens for text in find_documents({"input_ids": torch.tensor(tokens)[None], **layout})]
+        elif row.get("seq_lengths") is not None:
+            texts = np.split(tokens, np.cumsum(row["seq_lengths"])[:-1])
+        documents.update((document_key(text), text) for text in texts)
     return documents, lengths
 
 
