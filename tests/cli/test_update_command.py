@@ -40,9 +40,7 @@ def test_a_dry_run_checks_and_makes_nothing(models, tmp_path, capsys, monkeypatc
         "1k",
     ]
     assert (
-        main(
-            ["update", *words, "--continued_instruct", "--train", "{learning_rate: 1e-5, use_peft: true}", "--dry_run"]
-        )
+        main(["update", *words, "--continued_instruct", "--train", "learning_rate=1e-5", "use_peft=true", "--dry_run"])
         == 0
     )
     out = capsys.readouterr().out
@@ -75,7 +73,7 @@ def test_mistakes_of_the_command_line_come_together(models, tmp_path, capsys):
         "Did you mean",
         "nws.jsonl",
         "tokens: expected a number of tokens",
-        "oops: no such file",
+        "--train: 'oops': expected KEY=VALUE, a mapping or a YAML file",
         "unknown suite 'instruction_residul'",
         "unknown option '--kepp'",
     ):

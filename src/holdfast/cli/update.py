@@ -53,7 +53,7 @@ examples
   holdfast update --base BASE --instruct INSTRUCT --corpus news/ --dry_run
   holdfast update --base BASE --instruct INSTRUCT --corpus news/ \\
       --after 2024-01-01 --tokens 100M \\
-      --train '{learning_rate: 1e-5, use_peft: true}' \\
+      --train learning_rate=1e-5 use_peft=true \\
       --evaluation instruction_residual
   holdfast update --config update.yaml
 """

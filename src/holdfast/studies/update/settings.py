@@ -5,6 +5,7 @@ Keys that name a model are looked at here too; what needs the files is checked b
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Annotated, Any, Literal
 
 from holdfast.config.declare import Meta, Seed
 from holdfast.config.values import Mistake, Refused
+from holdfast.config.yaml_file import from_yaml
 from holdfast.data.prepare.corpus import CorpusOptions
 from holdfast.data.sources import is_path
 from holdfast.errors import ConfigError, did_you_mean
@@ -31,8 +33,25 @@ _SET_HERE = {"seed": "seed", "max_length": "window", "num_train_epochs": "epochs
 _OWN = ("model_name_or_path", "dataset_name", "datasets", "output_dir", "keep", "learn", *_SET_HERE)
 
 
+def train_word(word: str) -> Any:
+    """One word of `--train`: `KEY=VALUE` as a mapping, each value read as YAML; a file's name, or a mapping, as it is.
+
+    Raises:
+        ValueError: neither.
+    """
+    if word.endswith((".yaml", ".yml")) or word.lstrip().startswith("{"):
+        return from_yaml(word)
+    name, equals, value = word.partition("=")
+    if not name or not equals:
+        raise ValueError("expected KEY=VALUE, a mapping or a YAML file")
+    read = from_yaml(value)
+    with contextlib.suppress(ValueError):
+        read = float(read) if isinstance(read, str) else read  # YAML reads 1e-5 as text
+    return {name: read}
+
+
 def train_keys(value: Any) -> dict[str, Any]:
-    """The keys of 'holdfast train', from a mapping or a YAML file.
+    """The keys of 'holdfast train', from a mapping, a YAML file or words of the command line.
 
     Raises:
         ValueError: neither.
@@ -41,6 +60,10 @@ def train_keys(value: Any) -> dict[str, Any]:
     from holdfast.config.yaml_file import read_yaml
 
     mistakes: list[Mistake] = []
+    if isinstance(value, list):  # words of a command line
+        if len(value) > 1 and all(isinstance(word, Mapping) for word in value):
+            value = [{key: item for word in value for key, item in word.items()}]
+        value = value[0] if len(value) == 1 else None
     if isinstance(value, (str, Path)):
         try:
             file = read_yaml(Path(value), option="train:")
@@ -138,7 +161,8 @@ class CommonSettings(CorpusOptions):
         dict[str, Any],
         Meta(
             parse=train_keys,
-            metavar="FILE|'{...}'",
+            parse_word=train_word,
+            metavar="KEY=VALUE",
             expected="keys of 'holdfast train' or a YAML file",
         ),
     ] = field(default_factory=dict)
