@@ -9,7 +9,8 @@ import pytest
 from holdfast.errors import ConfigError
 from holdfast.papers.residual.plan import StudyConfig
 from holdfast.papers.residual.study import ResidualStudy
-from holdfast.papers.worlds.world import quick_recipe
+from holdfast.papers.residual.toy_recipe import recipe_of
+from holdfast.papers.worlds.world import WorldRecipe, quick_recipe
 
 
 def study(pair, news, **changes):
@@ -106,6 +107,7 @@ def test_a_small_world_is_kept_in_full():
     assert begun["world"]["people"] == quick_recipe().people and StudyConfig.read(begun).differences(begun) == []
     older = {**begun, "world": {**begun["world"], "conversations": 59}}
     assert [d.split(":")[0] for d in StudyConfig.read(WORLD).differences(older)] == ["world"]
+    assert recipe_of({"quick": "no"}) == WorldRecipe(), "text that reads as false, as for every switch"
 
 
 def test_one_small_world_needs_no_words_for_it():
@@ -128,6 +130,8 @@ def test_one_small_world_needs_no_words_for_it():
         ({"toy": "word"}, "toy: expected one of world, got 'word' (text). Did you mean 'world'?"),
         ({"toy": "world", "world": {"silbing": True}}, "world: unknown key 'silbing'. Did you mean 'sibling'"),
         ({"toy": "world", "world": {"people": "many"}}, "world.people: expected a whole number, got 'many' (text)"),
+        ({"toy": "world", "world": {"quick": 3}}, "world.quick: expected true or false, got 3"),
+        ({"toy": "world", "world": {"quick": "maybe"}}, "world.quick: expected true or false, got 'maybe' (text)"),
         ({"world": {"people": 40}}, "world: has no effect without toy: world"),
         ({"toy": "world", "world": {"people": 1}}, "people: expected at least 2"),
         ({"toy": "world", "widths": [30]}, "widths: width: expected a multiple of the heads (4), got 30"),

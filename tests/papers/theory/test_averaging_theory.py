@@ -4,6 +4,7 @@ methods too."""
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.checkpoints.methods.fisher import fisher as merged_checkpoints
+from holdfast.errors import ConfigError
 from holdfast.papers.theory.averaging import (
     averaged_path,
     averaging_of,
@@ -49,6 +51,8 @@ def test_both_parametrisations_are_one(rate, share) -> None:
     assert beta == pytest.approx(rate * (share / rate), rel=1e-15)
     assert alpha == pytest.approx(rate / (1 - share), rel=1e-12)
     assert penalty_of(alpha, beta) == pytest.approx((rate, share / rate), rel=1e-12)
+    with pytest.raises(ConfigError, match=r"eta lambda.: expected .* below 1, got 1\.001"):
+        averaging_of(rate, 1.001 / rate)
 
 
 @FAST
@@ -235,3 +239,23 @@ def test_penalties_are_at_their_minimisers(problem, weight) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------- study
+
+
+@pytest.mark.parametrize(
+    ("act", "text"),
+    [
+        (lambda: averaging_of(0.0, 1.0), r"rate \(eta\): expected a finite number above 0, got 0"),
+        (lambda: averaging_of(0.1, np.array([1.0, -2.0])), r"eta lambda\): expected .* of at least 0 .*, got -0.2"),
+        (lambda: averaging_of(0.1, math.nan), r"eta lambda\): expected .*, got nan"),
+        (lambda: penalty_of(-0.1, 0.5), "alpha: expected a finite number above 0, got -0.1"),
+        (lambda: penalty_of(0.1, 1.0), "beta: expected .* of at least 0 and below 1, got 1"),
+        (lambda: kept_share([0.5, 20.0], alpha=0.1, beta=0.5, every=1), r"alpha \* curvature: .* below 2, got 2"),
+        (lambda: kept_share(0.5, alpha=0.1, beta=1.5, every=1), "beta: expected .* at most 1, got 1.5"),
+        (lambda: kept_share(0.5, alpha=0.1, beta=0.5, every=0), "every: expected .* at least 1, got 0"),
+        (lambda: fisher_merge(*np.ones((3, 2)), np.array([1.0, -1.0])), "Fisher values: expected .*, got -1"),
+        (lambda: fisher_merge(*np.ones((4, 2)), old_weight=0.0), r"weights \(l\): expected .* above 0, got 0"),
+    ],
+)
+def test_what_is_outside_of_a_formulas_domain_is_refused(act, text) -> None:
+    with pytest.raises(ConfigError, match=text):
+        act()

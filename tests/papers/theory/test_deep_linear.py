@@ -12,10 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.integrate import solve_ivp
 
+from holdfast.errors import ConfigError, DataError
 from holdfast.papers.theory.deep_linear import (
     LinearTasks,
+    checkpoint_times,
     descent_factors,
     flow_values,
+    half_times,
     harmful_in_finetuning,
     harmful_in_noise,
     inflection_point,
@@ -127,3 +130,27 @@ def test_descent_is_the_gradients_step() -> None:
         (first, second), moved, slopes(first, second, target, 0.3, first @ second), strict=True
     ):
         np.testing.assert_allclose(after, before - 0.01 * slope, atol=1e-14)
+
+
+# ------------------------------------------------------------------------------------------------------------ bad input
+
+
+@pytest.mark.parametrize("pretraining", [[1.0, 1.0], [0.5, 1.0], [1.0, 0.0], [1.0, math.nan]])
+def test_tasks_that_cannot_be(pretraining) -> None:
+    with pytest.raises(DataError, match=r"falling strictly, got \["):
+        tasks_of(pretraining, [1.0, 2.0])
+    with pytest.raises(DataError, match="singular values above 0"):
+        tasks_of([1.0, 0.5], [1.0, 0.0])
+
+
+def test_a_start_that_is_too_large() -> None:
+    text = r"start \(e\^\(-2 tau\), below half of the smallest .* below 0.25, got 0.54"
+    for times in (half_times, checkpoint_times):
+        with pytest.raises(ConfigError, match=text):
+            times(np.array([1.0, 0.5]), 0.3)
+
+
+@pytest.mark.parametrize("weight", [-0.5, math.inf, math.nan])
+def test_a_weight_that_cannot_be(weight) -> None:
+    with pytest.raises(ConfigError, match=r"weight \(lambda\): expected a finite number of at least 0, got"):
+        minimiser(tasks_of([1.0, 0.5], [1.0, 2.0]), [0.0, weight])

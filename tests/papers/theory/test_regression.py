@@ -4,12 +4,14 @@ geometry, and who forgets less."""
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from holdfast.errors import ConfigError, DataError, ShapeError
 from holdfast.papers.theory.descent import gradient_descent, spectrum
 from holdfast.papers.theory.label_annealing import SHARES
 from holdfast.papers.theory.regression import (
@@ -175,10 +177,32 @@ def test_the_lemmas_bound_is_sufficient_and_twice_it_is_the_limit(method) -> Non
     limit = 2 / spectrum(problem, method, weight)[0]
     run = gradient_descent(problem, method, weight, step=0.95 * limit)
     assert run.distances[-1] <= 1e-10 * run.size
-    # just above the limit the iteration grows.
+    for step in (limit, 1.2 * limit):
+        with pytest.raises(ConfigError, match=r"step \(descent converges below 2 over .* above 0 and below"):
+            gradient_descent(problem, method, weight, step=step)
+    # Just above the limit the iteration grows.
     theta = problem.theta0 + problem.finetuning_factors.right[0]
     goal = closed_form(problem, method, weight)
     before = np.linalg.norm(theta - goal)
     for _ in range(400):
         theta = theta - 1.05 * limit * gradient(problem, method, weight, theta)
     assert np.linalg.norm(theta - goal) > 1e3 * before
+
+
+@pytest.mark.parametrize(
+    ("act", "kind", "text"),
+    [
+        (lambda p: closed_form(p, "label_anealing"), ConfigError, "Did you mean 'label_annealing'"),
+        (lambda p: gradient(p, "drect", 0.0, p.theta0), ConfigError, "Did you mean 'direct'"),
+        (lambda p: closed_form(p, "l2", -1.0), ConfigError, "expected a number of at least 0, got -1"),
+        (lambda p: closed_form(p, "l2", [1.0, math.nan]), ConfigError, "expected a number of at least 0, got nan"),
+        (lambda p: gradient_descent(p, "l2", math.inf), ConfigError, "a finite number of at least 0, got inf"),
+        (lambda p: weight_for(p, "direct", 0.5), ConfigError, "expected one of l2, label_annealing, got 'direct'"),
+        (lambda p: weight_for(p, "l2", 1.0), ConfigError, "share: expected a finite number above 0 and below 1"),
+        (lambda p: random_problem(dimension=4, pretrain_rows=4), ShapeError, "fewer rows than columns, got 4 rows"),
+        (lambda p: dataclasses.replace(p, finetuning_inputs=np.ones((4, 12))), DataError, "depend on each other"),
+    ],
+)
+def test_what_cannot_be(act, kind, text) -> None:
+    with pytest.raises(kind, match=text):
+        act(random_problem(**SMALL))

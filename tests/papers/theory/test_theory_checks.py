@@ -11,6 +11,7 @@ import re
 import numpy as np
 import pytest
 
+from holdfast.errors import ConfigError
 from holdfast.papers.claims.registry import papers
 from holdfast.papers.theory import QUICK_SEEDS, THEORIES, label_annealing, overtraining, sfa
 from holdfast.papers.theory.averaging import random_quadratics
@@ -66,6 +67,9 @@ def test_the_furthest_place_is_shown_and_nan_fails() -> None:
 def test_verdicts(ratios, verdict) -> None:
     found = finding("a", "b", ratios)
     assert found.verdict == verdict and found.ratio == pytest.approx(np.exp(np.mean(np.log(ratios))))
+    for wrong in (0.0, -1.0, math.nan, math.inf):
+        with pytest.raises(ConfigError, match="a: expected a finite number above 0, got"):
+            finding("a", "b", [*ratios, wrong])
 
 
 BROKEN = [

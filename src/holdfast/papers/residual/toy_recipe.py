@@ -6,7 +6,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from holdfast.config.decode import decode
+from holdfast.config.declare import Setting
+from holdfast.config.decode import coerce_all, decode
 from holdfast.config.values import Refused
 from holdfast.papers.worlds.world import WorldRecipe, quick_recipe
 from holdfast.studies.update.settings import FamilySettings
@@ -15,6 +16,7 @@ FIRST, SIBLING = "first", "sibling"
 """Names of the two pairs where there are two."""
 DERIVED_NAME = "derived"
 """Name of the base's other child."""
+_QUICK = Setting(name="quick", types=(bool,), default=False)
 
 
 def recipe_of(settings: Mapping[str, Any]) -> WorldRecipe:
@@ -24,10 +26,11 @@ def recipe_of(settings: Mapping[str, Any]) -> WorldRecipe:
         Refused: keys or values do not fit, each of them named.
     """
     keys = dict(settings)
-    start = quick_recipe() if keys.pop("quick", False) else None
-    recipe, mistakes = decode(WorldRecipe, keys, defaults=start, also=("quick",))
-    if recipe is None:
-        raise Refused(*mistakes)
+    quick, mistakes = coerce_all({"quick": _QUICK}, {"quick": keys.pop("quick", False)})
+    start = quick_recipe() if quick.get("quick") else None
+    recipe, others = decode(WorldRecipe, keys, defaults=start, also=("quick",))
+    if recipe is None or mistakes:
+        raise Refused(*mistakes, *others)
     return recipe
 
 

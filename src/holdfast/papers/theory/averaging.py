@@ -39,7 +39,8 @@ from typing import Any
 
 import numpy as np
 
-from holdfast.papers.theory.results import Array
+from holdfast.config.declare import Meta
+from holdfast.papers.theory.results import Array, expect
 
 Gradient = Callable[[Array], Array]
 """Of the new task's loss, `[D]` at `[D]`."""
@@ -59,10 +60,15 @@ def averaging_of(rate: Number, coefficient: Number) -> tuple[Any, Any]:
     Returns:
         (alpha, beta): SFA's rate and its weight on the old model, of the shape of both arguments together.
 
+    Raises:
+        ConfigError: a rate or a coefficient outside of these bounds; at eta lambda >= 1 no SFA is that descent.
+
     References: Soup to Go, section 4, below equation 7.
     """
     eta = np.asarray(rate, np.float64)
+    expect("rate (eta)", eta, Meta(gt=0))
     beta = eta * coefficient
+    expect("rate * coefficient (eta lambda)", beta, Meta(ge=0, lt=1))
     return (eta / (1 - beta))[()], beta[()]
 
 
@@ -75,7 +81,13 @@ def penalty_of(alpha: Number, beta: Number) -> tuple[Any, Any]:
 
     Returns:
         (rate, coefficient): eta and lambda.
+
+    Raises:
+        ConfigError: an alpha or a beta outside of these bounds; at beta 1 nothing is learnt, which no finite lambda
+            does.
     """
+    expect("alpha", alpha, Meta(gt=0))
+    expect("beta", beta, Meta(ge=0, lt=1))
     rate = np.asarray(alpha, np.float64) * (1 - np.asarray(beta, np.float64))
     return rate[()], (beta / rate)[()]
 
@@ -157,9 +169,14 @@ def fisher_merge(
         new_fisher: F_t `[D]`, 0 or more.
         old_weight: l_o, positive.
         new_weight: l_t, positive.
+
+    Raises:
+        ConfigError: a weight or a Fisher value outside of these bounds.
     """
     weights = np.array([[old_weight], [new_weight]])
+    expect("weights (l)", weights, Meta(gt=0))
     shares = weights * np.stack([old_fisher, new_fisher])
+    expect("Fisher values", shares, Meta(ge=0))
     shares[:, shares.sum(0) == 0] = weights
     return (shares[0] * old + shares[1] * new) / shares.sum(0)
 
@@ -185,9 +202,15 @@ def kept_share(curvature: Number, *, alpha: float, beta: Number, every: int, ste
     Returns:
         u: 1 is theta_o, 0 the new task's optimum. The distance to theta_o is (1 - u) of that between the two, the
         distance to the optimum u of it.
+
+    Raises:
+        ConfigError: a rate with which the steps do not converge, a beta outside of [0, 1], no step between averages.
     """
     weight = np.asarray(beta, np.float64)
     shrinkage = alpha * np.asarray(curvature, np.float64)
+    expect("alpha * curvature", shrinkage, Meta(ge=0, lt=2))
+    expect("beta", weight, Meta(ge=0, le=1))
+    expect("every", every, Meta(ge=1))
     factor = (1 - weight) * (1 - shrinkage) ** every
     still = factor == 1  # no average, no curvature: theta stays where it was
     limit = np.where(still, 1.0, weight / np.where(still, 1.0, 1 - factor))

@@ -41,7 +41,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from holdfast.papers.theory.results import Array
+from holdfast.config.declare import Meta
+from holdfast.errors import DataError
+from holdfast.papers.theory.results import Array, expect
 
 Number = float | Array
 GAP = 0.25
@@ -52,7 +54,11 @@ GAP = 0.25
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LinearTasks:
-    """A pre-training and a fine-tuning task with the same singular vectors."""
+    """A pre-training and a fine-tuning task with the same singular vectors.
+
+    Raises:
+        DataError: singular values that are not above 0, or those of pre-training not strictly falling.
+    """
 
     pretraining: Array
     """s `[D]`, strictly falling, above 0."""
@@ -62,6 +68,12 @@ class LinearTasks:
     """U `[D, D]`, orthogonal."""
     right: Array
     """V `[D, D]`, orthogonal."""
+
+    def __post_init__(self) -> None:
+        falling = np.diff(self.pretraining, append=0.0) < 0
+        if not (falling.all() and (self.finetuning > 0).all()):
+            got = f"{self.pretraining.tolist()} and {self.finetuning.tolist()}"
+            raise DataError(f"Expected singular values above 0, those of pre-training falling strictly, got {got}.")
 
     @property
     def dimension(self) -> int:
@@ -150,8 +162,13 @@ def perturbed_losses(tasks: LinearTasks, gamma: Number, values: Array | None = N
 
 
 def minimiser(tasks: LinearTasks, weight: Number) -> Array:
-    """Where fine-tuning takes learnt features: (f + lambda s) / (1 + lambda), `[..., D]` of lambda `[...]`."""
+    """Where fine-tuning takes learnt features: (f + lambda s) / (1 + lambda), `[..., D]` of lambda `[...]`.
+
+    Raises:
+        ConfigError: a lambda that is not finite or below 0.
+    """
     weights = np.asarray(weight, np.float64)[..., None]
+    expect("weight (lambda)", weights, Meta(ge=0))
     return (tasks.finetuning + weights * tasks.pretraining) / (1 + weights)
 
 
@@ -239,7 +256,11 @@ def half_times(singular_values: Array, tau: float, rate: float = 0.0) -> Array:
         singular_values: s `[D]`, more than twice e^-2tau.
         tau: of the start.
         rate: of gradient descent, whose steps make growth slower (steps times rate are returned); 0: gradient flow.
+
+    Raises:
+        ConfigError: the start is not below half of every singular value.
     """
+    _small_start(singular_values, tau)
     pace = 4 * singular_values if rate == 0 else 2 * np.log1p(2 * rate * singular_values) / rate
     return np.log(singular_values / start_value(tau) - 1) / pace
 
@@ -248,10 +269,19 @@ def checkpoint_times(singular_values: Array, tau: float) -> Array:
     """t_1 < ... < t_D of theorem 4.1 under gradient flow: when feature n lacks as much as feature n + 1 has.
 
     Both are then below e^(-2 tau (s_n - s_{n+1}) / (s_n + s_{n+1})) for s <= 1, so that theorem A.1's C is the least of
-    (s_n - s_{n+1}) / (s_n + s_{n+1}). The start has to be below half of every singular value.
+    (s_n - s_{n+1}) / (s_n + s_{n+1}).
+
+    Raises:
+        ConfigError: the start is not below half of every singular value.
     """
+    _small_start(singular_values, tau)
     following = np.append(singular_values[1:], 0.0)
     return (2 * tau + np.log(singular_values)) / (2 * (singular_values + following))
+
+
+def _small_start(singular_values: Array, tau: float) -> None:
+    half = float(np.min(singular_values)) / 2
+    expect("start (e^(-2 tau), below half of the smallest singular value)", start_value(tau), Meta(gt=0, lt=half))
 
 
 def step_bound(tasks: LinearTasks, weight: float = 0.0) -> float:

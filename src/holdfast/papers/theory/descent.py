@@ -9,7 +9,7 @@ x_infinity = (I - V V^T) x_0 + V Lambda^-1 V^T p          Q = V Lambda V^T, posi
 ```
 
 and is after t steps at the distance `sqrt(sum_i (1 - step * q_i)^(2t) e_i^2)` from there. The lemma asks for a step
-below 1 / q_max; the iteration converges below 2 / q_max and not from there on.
+below 1 / q_max; the iteration converges below 2 / q_max and not from there on, so that is where a step is refused.
 
 What q is: s^2 for direct fine-tuning, lambda + s^2 for L2, (1 + lambda) s^2 for label annealing, s being the singular
 values of the fine-tuning rows.
@@ -22,17 +22,24 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from holdfast.papers.theory.regression import PRETRAINING, Problem, closed_form, gradient
-from holdfast.papers.theory.results import Array
+from holdfast.config.declare import Meta
+from holdfast.papers.theory.regression import PRETRAINING, Problem, check_method, closed_form, gradient
+from holdfast.papers.theory.results import Array, expect
 
 MOST_STEPS = 50_000
 """Gradient descent stops there at the latest."""
 
 
 def spectrum(problem: Problem, method: str, weight: float = 0.0) -> Array:
-    """q: eigenvalues of the objective's Hessian within the span of its rows, largest first."""
+    """q: eigenvalues of the objective's Hessian within the span of its rows, largest first.
+
+    Raises:
+        ConfigError: an unknown method, or a weight that is not finite or below 0.
+    """
     if method == PRETRAINING:
         return problem.pretraining_factors.values**2
+    check_method(method)
+    expect("weight (lambda)", weight, Meta(ge=0))
     squares: Array = problem.finetuning_factors.values**2
     return {"direct": squares, "l2": squares + weight, "label_annealing": squares * (1 + weight)}[method]
 
@@ -60,9 +67,14 @@ def gradient_descent(
         weight: lambda, finite.
         step: below 2 / q_max; None: 0.99 of the paper's bound, 1 / q_max.
         tolerance: where to stop, relative to the norm of the closed form.
+
+    Raises:
+        ConfigError: as of `spectrum`, or a step at which the iteration does not converge.
     """
     eigenvalues = spectrum(problem, method, weight)
-    step = 0.99 / float(eigenvalues[0]) if step is None else step
+    bound = 1 / float(eigenvalues[0])
+    step = 0.99 * bound if step is None else step
+    expect("step (descent converges below 2 over the largest eigenvalue)", step, Meta(gt=0, lt=2 * bound))
     if method == PRETRAINING:
         factors, theta, goal = problem.pretraining_factors, np.zeros(problem.dimension), problem.theta0
     else:

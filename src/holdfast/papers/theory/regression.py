@@ -56,6 +56,7 @@ Shape suffixes: D dimension, M pre-training rows, N fine-tuning rows, L weights 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -63,7 +64,9 @@ import numpy as np
 from numpy.linalg import norm
 from numpy.typing import ArrayLike
 
-from holdfast.papers.theory.results import Array
+from holdfast.config.declare import Meta
+from holdfast.errors import ConfigError, DataError, ShapeError, did_you_mean
+from holdfast.papers.theory.results import Array, expect
 
 METHODS = ("direct", "l2", "label_annealing")
 """Ways to fine-tune; direct has no weight (lambda)."""
@@ -91,7 +94,12 @@ class Factors:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Problem:
-    """Two regression tasks with more unknowns than rows, none of which depends on others."""
+    """Two regression tasks with more unknowns than rows, none of which depends on others.
+
+    Raises:
+        ShapeError: there are not fewer rows than columns.
+        DataError: rows that depend on each other (no full row rank).
+    """
 
     pretraining_inputs: Array
     """X~ `[M, D]`, M < D."""
@@ -101,6 +109,14 @@ class Problem:
     """X `[N, D]`, N < D."""
     finetuning_targets: Array
     """y `[N]`."""
+
+    def __post_init__(self) -> None:
+        for side, factors in (("pretraining", self.pretraining_factors), ("finetuning", self.finetuning_factors)):
+            rows, columns = len(factors.left), factors.right.shape[1]
+            if rows >= columns:
+                raise ShapeError(f"{side}: expected fewer rows than columns, got {rows} rows and {columns} columns.")
+            if not factors.values[-1] > factors.values[0] * columns * np.finfo(np.float64).eps:
+                raise DataError(f"{side}: expected rows that do not depend on each other (full row rank).")
 
     @property
     def dimension(self) -> int:
@@ -169,6 +185,9 @@ def random_problem(
             deviation of predictions.
         noise: standard deviation of the noise in the targets.
         seed: equal arguments give equal arrays.
+
+    Raises:
+        ShapeError, DataError: rows that no `Problem` can have, such as more than the overlap leaves room for.
     """
     draw = np.random.default_rng(seed)
     variance = np.arange(1.0, dimension + 1) ** -decay
@@ -194,6 +213,12 @@ def random_problem(
 # --------------------------------------------------------------------------------------------------------- closed forms
 
 
+def check_method(method: str, known: Sequence[str] = METHODS) -> None:
+    """Raises `ConfigError` with the nearest name where a method is not `known`."""
+    if method not in known:
+        raise ConfigError(f"method: expected one of {', '.join(known)}, got '{method}'.{did_you_mean(method, known)}")
+
+
 def learnt_shares(problem: Problem, method: str, weight: ArrayLike = 0.0) -> Array:
     """f: the share of the residual that a method learns in every singular direction of the fine-tuning rows, `[...,
     N]`.
@@ -202,8 +227,13 @@ def learnt_shares(problem: Problem, method: str, weight: ArrayLike = 0.0) -> Arr
         problem: the two tasks.
         method: one of `METHODS`.
         weight: lambda, `[...]`, 0 to infinity; direct fine-tuning takes no notice of it.
+
+    Raises:
+        ConfigError: an unknown method, a negative weight or NaN.
     """
+    check_method(method)
     weights = np.asarray(weight, dtype=np.float64)[..., None]
+    expect("weight (lambda)", weights, Meta(ge=0, finite=False))
     squares_N = problem.finetuning_factors.values**2
     relative = {"direct": 0.0, "label_annealing": weights, "l2": weights / squares_N}[method]
     return 1 / (1 + relative + np.zeros(weights.shape[:-1] + squares_N.shape))
@@ -219,6 +249,9 @@ def closed_form(problem: Problem, method: str, weight: ArrayLike = 0.0) -> Array
         problem: the two tasks.
         method: one of `METHODS`.
         weight: lambda, `[...]`.
+
+    Raises:
+        ConfigError: as of `learnt_shares`.
     """
     factors = problem.finetuning_factors
     return (
@@ -228,7 +261,12 @@ def closed_form(problem: Problem, method: str, weight: ArrayLike = 0.0) -> Array
 
 def gradient(problem: Problem, method: str, weight: float, theta: Array) -> Array:
     """The gradient `[D]` of a method's objective (equations 4, 6, 7, 8) at `theta` `[D]`, straight from the
-    objective."""
+    objective.
+
+    Raises:
+        ConfigError: an unknown method.
+    """
+    check_method(method, (PRETRAINING, *METHODS))
     inputs, targets = problem.finetuning_inputs, problem.finetuning_targets
     if method == PRETRAINING:
         inputs, targets = problem.pretraining_inputs, problem.pretraining_targets
@@ -274,7 +312,12 @@ def weight_for(problem: Problem, method: str, share: float) -> float:
         problem: the two tasks.
         method: "l2" or "label_annealing".
         share: above 0 and below 1.
+
+    Raises:
+        ConfigError: a share outside of that, or a method without a weight.
     """
+    check_method(method, METHODS[1:])
+    expect("share", share, Meta(gt=0, lt=1))
     root = math.sqrt(share)
     annealing = root / (1 - root)
     if method == "label_annealing":

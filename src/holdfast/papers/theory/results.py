@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from holdfast.config.declare import Meta, bounds_in_words, in_bounds
+from holdfast.errors import ConfigError
 from holdfast.records.figure import t_half_width
 
 Array = np.ndarray
@@ -94,7 +96,12 @@ def check(name: str, formula: str, *comparisons: Comparison, allowed: float = EX
 
 
 def finding(name: str, formula: str, ratios: Any) -> Finding:
-    """The statement that one positive ratio a seed is below 1, with the t-interval of the logarithms and a verdict."""
+    """The statement that one positive ratio a seed is below 1, with the t-interval of the logarithms and a verdict.
+
+    Raises:
+        ConfigError: a ratio that is not finite and above 0.
+    """
+    expect(name, ratios, Meta(gt=0))
     logs = np.log(ratios).tolist()
     mean = float(np.mean(logs))
     half = t_half_width(logs) if len(logs) > 1 else math.nan
@@ -105,3 +112,16 @@ def finding(name: str, formula: str, ratios: Any) -> Finding:
     elif low > 1 + EXACT:
         verdict = "does not hold"
     return Finding(name=name, formula=formula, ratio=math.exp(mean), low=low, high=high, verdict=verdict)
+
+
+def expect(name: str, value: Any, bounds: Meta) -> None:
+    """Refuses numbers, of any shape, of which one is NaN or outside of the domain of a formula.
+
+    Raises:
+        ConfigError: says what was expected and what came.
+    """
+    numbers = np.asarray(value, np.float64)
+    kind = "a finite number" if bounds.finite else "a number"
+    for extreme in (numbers.min(), numbers.max()):  # NaN where there is one
+        if not in_bounds(extreme, bounds):
+            raise ConfigError(f"{name}: expected {kind}{bounds_in_words(bounds)}, got {extreme:g}")
