@@ -65,6 +65,10 @@ def run_study(
     return record
 
 
+LISTED_TRIALS = 60
+"""Of a grid, in a dry run."""
+
+
 class SweepStudy(ConfiguredStudy[StudyConfig]):
     """A sweep as the engine runs it."""
 
@@ -92,15 +96,25 @@ class SweepStudy(ConfiguredStudy[StudyConfig]):
         config = self.settings
         if config.request.toy is None:
             check_local_model(config.base, config.train)
-        text = [f"learn: {config.learn.label}", f"keep: {config.keep.label}"]
+        planned, seeds = config.trials(), config.request.seeds
+        count = f"{len(planned)} trial{'s' if len(planned) > 1 else ''} and direct fine-tuning"
+        of_seeds = f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
+        text = [f"study: {config.name} ({config.search.sampler}, {count}, {of_seeds})"]
+        text += [f"learn: {config.learn.label}", f"keep: {config.keep.label}"]
         if config.validation is not None:
-            text.append(f"chosen by: {config.validation.label}")
+            text.append(f"chosen by: {config.validation.label}, not by what is learnt")
+        if config.request.toy is not None:
+            text.append(f"toy: {str(config.request.toy).partition('@')[0]}; base and data are made when the study runs")
         text += [f"note: {note}" for note in config.notes]
-        jobs = config.jobs()
-        for number, job in enumerate(jobs):
-            label = DIRECT_TITLE if number == 0 else job.attributes.get(LABEL, "drawn as the study runs")
-            text.append(f"{number:>4}  {label}")
-        return [*text, f"{len(jobs) * len(config.request.seeds)} fine-tuning runs in all."]
+        text.append(f"   0  {DIRECT_TITLE}")
+        if config.search.sampler == "grid":
+            for number, trial in enumerate(planned[:LISTED_TRIALS], 1):
+                text.append(f"{number:>4}  {config.space.label(trial)}")
+            if len(planned) > LISTED_TRIALS:
+                text.append(f"      ... and {len(planned) - LISTED_TRIALS} more")
+        else:
+            text.append(f"      {count.partition(' and ')[0]}, drawn as the study runs")
+        return [*text, f"{(len(planned) + 1) * len(seeds)} fine-tuning runs in all."]
 
     # ---------------------------------------------------------------------------------------------------------- trials
 
