@@ -80,8 +80,6 @@ ROLES = {
 MESSAGE_EXTRAS = ("name", "tool_calls", "tool_call_id", "reasoning_content", "thinking")
 """Further keys of a message that chat templates read; kept where they are not null. Anything else in a message is
 dropped, and counted by `unread`."""
-MESSAGE_KEYS = ("role", "from", "content", "value", "function_call", *MESSAGE_EXTRAS)
-"""All that is read of a message."""
 TRAINED_KEYS = ("train", "weight", "loss")
 """Keys of a message that say whether it is to be trained: false and 0 where it is not. A `loss` that is a number is a
 figure, and says nothing."""
@@ -90,6 +88,51 @@ TEXT_PARTS = ("text", "input_text", "output_text")
 
 Row = Mapping[str, Any]
 Convert = Callable[[Row], dict[str, Any]]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ChatLayout:
+    """How rows hold a conversation: in which column, and under which keys of its messages. A new one is a value in
+    `CHAT_LAYOUTS`; nothing else knows of it."""
+
+    columns: tuple[str, ...]
+    """Names of the column, which holds a list of messages."""
+    role: str
+    """Key of who speaks."""
+    content: str
+    """Key of what is said."""
+    roles: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Names of roles beside `ROLES`, with the roles that chat templates know."""
+    certain: bool = False
+    """Whether a column of that name is a conversation whatever it holds, so that anything else there is a mistake."""
+
+
+CHAT_LAYOUTS = [
+    ChatLayout(columns=("messages",), role="role", content="content", certain=True),
+    ChatLayout(columns=("conversations", "conversation"), role="from", content="value"),
+]
+"""OpenAI's form and ShareGPT's. Messages may mix them: the first key of the list that has a value counts."""
+
+
+def message_keys() -> set[str]:
+    """All that is read of a message."""
+    keys = {key for layout in CHAT_LAYOUTS for key in (layout.role, layout.content)}
+    return {*keys, "function_call", *MESSAGE_EXTRAS}
+
+
+def role_in(message: Row) -> Any:
+    """Who speaks, as the message has it; None where it does not say."""
+    return _first_value(message, [layout.role for layout in CHAT_LAYOUTS])
+
+
+def content_key(message: Row) -> str:
+    """The key of what is said; the first known one where there is nothing."""
+    keys = [layout.content for layout in CHAT_LAYOUTS]
+    return next((key for key in keys if message.get(key) is not None), keys[0])
+
+
+def _first_value(message: Row, keys: Sequence[str]) -> Any:
+    return next((message[key] for key in keys if message.get(key) is not None), None)
 
 
 class BadRow(Exception):
@@ -233,8 +276,10 @@ def recognise(columns: Sequence[str], first_row: Row | None = None) -> Layout | 
         tokens = {"input_ids": ids} | present(object, "labels")
         return Layout(name="tokenised", columns=tokens, beside=present(object, *MASK_NAMES))
     system = present(str, system=find(*SYSTEM_NAMES))
-    if (messages := find("messages")) is not None or first_is(messages := find("conversations", "conversation"), list):
-        return Layout(name="chat", columns={"messages": str(messages)}, beside=system)
+    for chat in CHAT_LAYOUTS:
+        messages = find(*chat.columns)
+        if messages is not None and (chat.certain or first_is(messages, list)):
+            return Layout(name="chat", columns={"messages": messages}, beside=system)
     if (prompt := find("prompt")) and (completion := find(*COMPLETION_NAMES)):
         return Layout(name="prompt_completion", columns={"prompt": prompt, "completion": completion}, beside=system)
     before = system | present(list, "history")
@@ -433,15 +478,15 @@ def _says_something(message: Mapping[str, Any]) -> bool:
 def _message(message: Any, where: str) -> dict[str, Any]:
     if not isinstance(message, Mapping):
         raise BadRow(f"{where} is {_described(message)}, expected an object with role and content")
-    role = message.get("role") if message.get("role") is not None else message.get("from")
-    content = message.get("content") if message.get("content") is not None else message.get("value")
+    role, content = role_in(message), message.get(content_key(message))
+    roles = {**ROLES, **{name: known for layout in CHAT_LAYOUTS for name, known in layout.roles.items()}}
     if role is None:
         raise BadRow(f"{where} has no role (keys: {', '.join(message) or 'none'})")
-    known = ROLES.get(role.lower()) if isinstance(role, str) else None
+    known = roles.get(role.lower()) if isinstance(role, str) else None
     if known is None:
-        hint = did_you_mean(role, ROLES) if isinstance(role, str) else ""
+        hint = did_you_mean(role, roles) if isinstance(role, str) else ""
         raise BadRow(
-            f"{where} has the unknown role {role!r}; known: {', '.join(ROLES)}{hint and ';' + hint.rstrip('.').lower()}"
+            f"{where} has the unknown role {role!r}; known: {', '.join(roles)}{hint and ';' + hint.rstrip('.').lower()}"
         )
     extras = {key: message[key] for key in MESSAGE_EXTRAS if message.get(key) is not None}
     if str(role).lower() == "function_call":  # LLaMA-Factory's: the content is a call, or a list of them

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from holdfast.data.layouts import MESSAGE_KEYS, says_trained
+from holdfast.data.layouts import content_key, message_keys, role_in, says_trained
 from holdfast.printable import printable
 
 Counts = dict[str, int | None]
@@ -89,9 +89,8 @@ def keys_of_messages(dataset: Any, columns: Sequence[str], system: str | None, *
         messages = [message for column in columns for message in row[column] or () if isinstance(message, Mapping)]
         counts.update(_keys(messages, heeded=heeded))
         if system is not None and messages and row[system]:
-            own = messages[0].get("role") or messages[0].get("from")
-            content = messages[0].get("content") or messages[0].get("value")
-            counts[system] += own in ("system", "developer") and content != row[system]
+            content = messages[0].get(content_key(messages[0]))
+            counts[system] += role_in(messages[0]) in ("system", "developer") and content != row[system]
     return dict(+counts)
 
 
@@ -115,12 +114,12 @@ _NO_VALUES: tuple[Any, ...] = (None, "", [], {})
 
 def _keys(messages: Iterable[Mapping[str, Any]], *, heeded: bool = False) -> list[str]:
     """The keys that are not read, once for each message that has a value there."""
-    return [
-        f"{key} of messages"
-        for message in messages
-        for key, value in message.items()
-        if key not in MESSAGE_KEYS and value not in _NO_VALUES and not (heeded and says_trained(key, value))
-    ]
+    read, unread = message_keys(), list[str]()
+    for message in messages:
+        for key, value in message.items():
+            if key not in read and value not in _NO_VALUES and not (heeded and says_trained(key, value)):
+                unread.append(f"{key} of messages")
+    return unread
 
 
 def _known_keys(feature: Any) -> bool:
@@ -129,7 +128,7 @@ def _known_keys(feature: Any) -> bool:
 
     if not isinstance(feature, datasets.List) or not isinstance(feature.feature, dict):
         return False
-    return set(feature.feature) <= set(MESSAGE_KEYS)
+    return set(feature.feature) <= message_keys()
 
 
 def share_of_text(dataset: Any, columns: Sequence[str], others: Sequence[str]) -> float:

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast.data.layouts import TEMPLATE_COLUMNS, BadRow, Convert, Row
+from holdfast.data.layouts import TEMPLATE_COLUMNS, BadRow, Convert, Row, content_key
 from holdfast.errors import DataError, first_line
 from holdfast.support.environment import quiet_datasets
 from holdfast.support.resources import is_out_of_memory
@@ -360,7 +360,7 @@ def _marked(value: Any, own: list[Any], images: bool) -> Any:
 
 
 def _marked_message(message: Row, number: int, own: list[Any], images: bool) -> Row:
-    key = "content" if message.get("content") is not None else "value"
+    key = content_key(message)
     content = message.get(key)
     if isinstance(content, str):
         if not images or MARKER not in content:
