@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from holdfast.runs.config import TrainConfig
     from holdfast.runs.on_policy import OnPolicySettings
     from holdfast.support.leftovers import NewFolder
-    from holdfast.training.callbacks import MetricsFile
+    from holdfast.training.callbacks import MetricsFile, Progress
     from holdfast.training.preferences import OwnLoss
 
 
@@ -423,104 +423,130 @@ class _Run:
         return join_launched() if whole else SINGLE
 
     def fit(self) -> None:
-        from holdfast.data.formats import rows_by_name
-        from holdfast.ops.layers import why_not
+        """Makes the trainer, gets its teacher and methods ready, trains, and records what came of it."""
         from holdfast.runs.tracking import AtStart, Trackers
-        from holdfast.training.adapters import adapter_config
-        from holdfast.training.callbacks import MetricsFile, Progress, StopOnSignal
-        from holdfast.training.preferences import DPORetentionTrainer
-        from holdfast.training.trainers import SFTRetentionTrainer
+        from holdfast.training.callbacks import MetricsFile, Progress
 
-        config, args = self.config, self.config.training
-        metrics = MetricsFile(self.folder.metrics_file)
-        measures = self.measures_along(metrics)
-        with self.status("Tokenising the training data") as spinner:
-
-            def announce(text: str) -> None:
-                if spinner is not None:  # what follows has a bar of its own
-                    spinner.stop()
-                say(self.console, text)
-
-            active = [m.name for m in config.retention if not m.off]
-            progress = Progress(self.console, " with ".join(filter(None, ["Fine-tuning", ", ".join(active)])))
-            with quiet_datasets(len(self.rows) if hasattr(self.rows, "__len__") else 10**9):
-                hosted: dict[str, Any] = {
-                    "model": self.model,
-                    "args": args,
-                    "train_dataset": self.rows,
-                    "eval_dataset": self.eval_rows,
-                    "processing_class": self.processor or self.tokenizer,
-                    "peft_config": adapter_config(config.model, config.adapter, self.added_tokens),
-                    "retain": config.retention,
-                    "learning_rate_multipliers": config.learning_rate_multipliers,
-                    "train_only": config.train_only,
-                    "fused_layers": config.fused_layers and not args.torch_compile,  # which does so itself
-                    "callbacks": [
-                        metrics,
-                        *self.stops_early(),
-                        *self.callbacks,
-                        *measures,
-                    ],
-                }
-                if config.on_policy is not None:
-                    self.trainer = self.on_own_text(hosted, config.on_policy)
-                elif config.trainer == "dpo":
-                    self.trainer = DPORetentionTrainer(**hosted)
-                elif config.trainer == "grpo":
-                    self.trainer = self.by_rewards(hosted)
-                else:
-                    read = rows_by_name(self.processor or self.tokenizer)
-                    self.trainer = SFTRetentionTrainer(**hosted, load_rows=read, say=announce)
-        self.trackers = Trackers(args)
+        active = [method.name for method in self.config.retention if not method.off]
+        progress = Progress(self.console, " with ".join(filter(None, ["Fine-tuning", ", ".join(active)])))
+        self.trainer = self.make_trainer(MetricsFile(self.folder.metrics_file))
+        self.trackers = Trackers(self.config.training)
         self.trackers.hold(self.trainer)
         if self.main:
             self.trainer.add_callback(AtStart(self.trackers, self.folder.evaluated("start").all()))
-        args.load_best_model_at_end |= bool(config.early_stopping)  # what measures along training keeps a best one
-        world = int(os.environ.get("WORLD_SIZE") or 1)
-        if self.trainer.accelerator.num_processes != world:
-            raise HoldfastError(
-                f"Expected training over {world} processes, the trainer found "
-                f"{self.trainer.accelerator.num_processes}: every process would "
-                "train alone. On CPUs set use_cpu: true."
-            )
-        if self.trainer.is_fsdp_enabled or self.trainer.is_deepspeed_enabled:
-            whole = "a model that one process holds whole, which FSDP and DeepSpeed take apart. Leave it out"
-            if config.evaluation.along:
-                raise ConfigError(
-                    f"evaluation.along: measures {whole}, and measure checkpoints afterwards: 'holdfast evaluate "
-                    f"RUN/checkpoint-*'."
-                )
+        self.check_trainer()
         self._own_progress(progress)
-        for note in self.trainer.data_notes:
-            self.note(note)
-        if config.fused_layers and not args.torch_compile:
-            self.record.training["fused_layers"] = self.trainer.fused_layers
-            if not self.trainer.fused_layers and args.device.type == "cpu":
-                why = why_not() or "no layer in float32 is one of those that it knows"
-                self.note(f"fused_layers changed nothing: {why}.")
-        if any(p.requires_grad and str(p.dtype) == "torch.float16" for p in self.trainer.model.parameters()):
-            self.note(
-                "The trained weights are float16, which nothing scales: small gradients, those of the KL first, become "
-                "0. Train in bfloat16 (dtype: bfloat16) or float32; see docs/loss.md."
-            )
-        self.record.model["trainable"] = sum(p.numel() for p in self.trainer.model.parameters() if p.requires_grad)
-        run_folder.refuse_changed_samples(self.folder, self.record, self.trainer.data_info)
-        self.record.data = {**self.record.data, **self.trainer.data_info}
-        if hasattr(self.trainer.model, "peft_config"):
-            self._check_space(self.trainer.model)
+        self.note_trainer()
         checkpoint = self.trainer.whole_checkpoint(self.folder.path, say=self.note)
-        sessions = self.record.training.get("sessions", 0) + 1
-        self.record.training = {**self.record.training, "sessions": sessions}
+        self.record.training = {**self.record.training, "sessions": self.record.training.get("sessions", 0) + 1}
         self.write()
-        self.trainer.prepare_teacher(
-            say=lambda text: say(self.console, text)
-        )  # here, where Ctrl-C stops at once and keeps what was computed
+        # Here, where Ctrl-C stops at once and keeps what was computed.
+        self.trainer.prepare_teacher(say=lambda text: say(self.console, text))
         self.trainer.prepare_methods(say=lambda text: say(self.console, text))
         if self.trainer.teacher_info:
             self.record.training["teacher"] = self.trainer.teacher_info
             self.write()
         self.keep()
         self.trainer.on_loss_backend = self.note_loss
+        self.run_training(checkpoint, progress)
+
+    def make_trainer(self, metrics: MetricsFile) -> Any:
+        """The run's trainer, with its data tokenised; `metrics`: what writes down its figures."""
+        from holdfast.data.formats import rows_by_name
+        from holdfast.training.adapters import adapter_config
+        from holdfast.training.preferences import DPORetentionTrainer
+        from holdfast.training.trainers import SFTRetentionTrainer
+
+        config, args = self.config, self.config.training
+        measures = self.measures_along(metrics)
+        rows = len(self.rows) if hasattr(self.rows, "__len__") else 10**9
+        with self.status("Tokenising the training data") as spinner, quiet_datasets(rows):
+
+            def announce(text: str) -> None:
+                if spinner is not None:  # what follows has a bar of its own
+                    spinner.stop()
+                say(self.console, text)
+
+            hosted: dict[str, Any] = {
+                "model": self.model,
+                "args": args,
+                "train_dataset": self.rows,
+                "eval_dataset": self.eval_rows,
+                "processing_class": self.processor or self.tokenizer,
+                "peft_config": adapter_config(config.model, config.adapter, self.added_tokens),
+                "retain": config.retention,
+                "learning_rate_multipliers": config.learning_rate_multipliers,
+                "train_only": config.train_only,
+                "fused_layers": config.fused_layers and not args.torch_compile,  # which does so itself
+                "callbacks": [metrics, *self.stops_early(), *self.callbacks, *measures],
+            }
+            if config.on_policy is not None:
+                return self.on_own_text(hosted, config.on_policy)
+            if config.trainer == "dpo":
+                return DPORetentionTrainer(**hosted)
+            if config.trainer == "grpo":
+                return self.by_rewards(hosted)
+            read = rows_by_name(self.processor or self.tokenizer)
+            return SFTRetentionTrainer(**hosted, load_rows=read, say=announce)
+
+    def check_trainer(self) -> None:
+        """
+        Raises:
+            HoldfastError: the processes do not know of each other.
+            ConfigError: what measures along the way needs a whole model, and this one is taken apart.
+        """
+        config, trainer = self.config, self.trainer
+        config.training.load_best_model_at_end |= bool(config.early_stopping)  # what measures along keeps a best one
+        world, found = int(os.environ.get("WORLD_SIZE") or 1), trainer.accelerator.num_processes
+        if found != world:
+            raise HoldfastError(
+                f"Expected training over {world} processes, the trainer found {found}: every process would train "
+                f"alone. On CPUs set use_cpu: true."
+            )
+        if config.evaluation.along and (trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled):
+            raise ConfigError(
+                "evaluation.along: measures a model that one process holds whole, which FSDP and DeepSpeed take apart. "
+                "Leave it out, and measure checkpoints afterwards: 'holdfast evaluate RUN/checkpoint-*'."
+            )
+
+    def note_trainer(self) -> None:
+        """What is known of data and weights once there is a trainer, for the record and as notes.
+
+        Raises:
+            ConfigError: a run that is continued would train on other samples.
+            StorageError: its checkpoints will not fit on the disk.
+        """
+        from holdfast.ops.layers import why_not
+
+        config, trainer = self.config, self.trainer
+        for note in trainer.data_notes:
+            self.note(note)
+        if config.fused_layers and not config.training.torch_compile:
+            self.record.training["fused_layers"] = trainer.fused_layers
+            if not trainer.fused_layers and config.training.device.type == "cpu":
+                why = why_not() or "no layer in float32 is one of those that it knows"
+                self.note(f"fused_layers changed nothing: {why}.")
+        trained = [parameter for parameter in trainer.model.parameters() if parameter.requires_grad]
+        if any(str(parameter.dtype) == "torch.float16" for parameter in trained):
+            self.note(
+                "The trained weights are float16, which nothing scales: small gradients, those of the KL first, become "
+                "0. Train in bfloat16 (dtype: bfloat16) or float32; see docs/loss.md."
+            )
+        self.record.model["trainable"] = sum(parameter.numel() for parameter in trained)
+        run_folder.refuse_changed_samples(self.folder, self.record, trainer.data_info)
+        self.record.data = {**self.record.data, **trainer.data_info}
+        if hasattr(trainer.model, "peft_config"):
+            self._check_space(trainer.model)
+
+    def run_training(self, checkpoint: Path | None, progress: Progress) -> None:
+        """Trains from a checkpoint, or from the beginning, and records how far.
+
+        Raises:
+            Interrupted: it was stopped before its last step.
+        """
+        from holdfast.training.callbacks import StopOnSignal
+
+        args = self.config.training
         began = time.monotonic()
         with StopOnSignal(self.console) as stop:
             self.trainer.add_callback(stop)
@@ -529,28 +555,29 @@ class _Run:
             finally:
                 progress.close()
         self.stopped = stop.stopped
+        state = self.trainer.state
         logged = [row for row in self.folder.metrics() if "loss" in row]
-        seconds = max((float(r.get("seconds", 0.0)) for r in logged), default=time.monotonic() - began)
+        seconds = max((float(row.get("seconds", 0.0)) for row in logged), default=time.monotonic() - began)
         tokens = int(getattr(self.trainer, "tokens_seen", 0))
-        best = self.trainer.state.best_global_step if args.load_best_model_at_end else None
+        best = state.best_global_step if args.load_best_model_at_end else None
         self.record.training = {
             **self.record.training,
-            "steps": self.trainer.state.global_step,
+            "steps": state.global_step,
             **({"result_step": best} if best else {}),
-            "total_steps": self.trainer.state.max_steps,
-            "epochs": self.trainer.state.epoch,
+            "total_steps": state.max_steps,
+            "epochs": state.epoch,
             "tokens": tokens,
             "seconds": round(seconds, 2),
             "tokens_per_second": round(tokens / seconds, 1) if seconds > 0 else 0.0,
-            "final": {k: v for k, v in (logged[-1] if logged else {}).items() if k != "seconds"},
+            "final": {key: value for key, value in (logged[-1] if logged else {}).items() if key != "seconds"},
         }
-        if self.trainer.state.global_step < self.trainer.state.max_steps and stop.stopped:
+        if state.global_step < state.max_steps and stop.stopped:
             again = "continues"
             if args.save_only_model:
                 again = "begins anew: save_only_model: true leaves nothing to continue from"
             raise Interrupted(
-                f"Interrupted at step {self.trainer.state.global_step} of {self.trainer.state.max_steps}; a "
-                f"checkpoint is in {self.folder.path}. The same command {again}."
+                f"Interrupted at step {state.global_step} of {state.max_steps}; a checkpoint is in {self.folder.path}. "
+                f"The same command {again}."
             )
 
     def stops_early(self) -> list[TrainerCallback]:

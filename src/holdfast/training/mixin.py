@@ -113,6 +113,13 @@ class RetentionMixin(WholeCheckpoints):
     """Whether the host computes a loss of its own, beside which the methods act (`training.preferences`)."""
     loss_types: tuple[str, ...] = ("nll", "chunked_nll")
     """What the host takes of TRL's setting of that name; a host with a loss of its own takes any."""
+    tokens_seen: int = 0
+    """Tokens that were trained on, prompts included, over all ranks and sessions; complete as of the last log."""
+    _prepared: bool = False
+    _kl_items: Tensor | None = None
+    _named: dict[str, Tensor] | None = None
+    _last_batch: dict[str, Any] | None = None
+    _zero: ZeroParts | None = None
 
     def __init__(
         self,
@@ -133,14 +140,8 @@ class RetentionMixin(WholeCheckpoints):
         """Whether the loss weighs new, replayed and generated tokens differently, so that rows say which they are."""
         self.sums = TokenSums(self._sum_over_ranks, by_step=any(STEP_FIGURES in m.needs for m in self.retain))
         """What is logged over tokens."""
-        self.tokens_seen = 0
-        self._kl_items: Tensor | None = None
         self._heads_checked: set[bool] = set()
         self._rates: dict[str, float] = {}
-        self._prepared = False
-        self._named: dict[str, Tensor] | None = None
-        self._last_batch: dict[str, Any] | None = None
-        self._zero: ZeroParts | None = None
         self._published: list[int] = []
 
         model = kwargs.get("model", args[0] if args else None)
@@ -187,22 +188,32 @@ class RetentionMixin(WholeCheckpoints):
         """Gets `loss_backend` once, on the first process."""
         if self._token_loss is not None:
             self._make_teacher(copied, self._token_loss.teacher)
+        self.active: list[ActiveMethod] = []
+        self._weighed: WeighedTokens | None = None
+        self._losses: list[Callable[[LossBatch], Tensor | None]] = []
+        self._project_osf: Callable[[], None] | None = None
+        self._start_methods()
+        self.callback_handler.callbacks.insert(0, _AfterStep(self))
+
+    def _start_methods(self) -> None:
+        """Looks at what the methods were given, and begins them on the parameters as they are.
+
+        Raises:
+            ConfigError, ModelError: files of other models, periods longer than the run, a hook that is not declared.
+        """
         named = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
         adapters = [config.to_dict() for config in getattr(self.model, "peft_config", {}).values()]
         anchors = Anchors(named, adapters[0] if len(adapters) == 1 else None)
         factors_of(named, self.learning_rate_multipliers)
         refuse_misfits(self, named)
         self._project_osf = complete_osf(self.model, sharded=self.is_fsdp_enabled or self.is_deepspeed_enabled)
-        self.active: list[ActiveMethod] = [m.start(anchors) for m in self.retain]
-        self._weighed: WeighedTokens | None = None
-        self._losses: list[Callable[[LossBatch], Tensor | None]] = []
+        self.active = [m.start(anchors) for m in self.retain]
         for method, active in zip(self.retain, self.active, strict=True):
             check_loss_hook(method, active)
             if method.needs & {TOKEN_WEIGHTS, LOSS_TERM}:
                 self._losses.append(active.loss)
             if TOKEN_WEIGHTS in method.needs:
                 self._weighed = WeighedTokens(active, method.label())
-        self.callback_handler.callbacks.insert(0, _AfterStep(self))
 
     def _sum_over_ranks(self, row: Tensor) -> Tensor:
         summed: Tensor = self.accelerator.reduce(row, "sum")
