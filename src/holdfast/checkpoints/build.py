@@ -157,7 +157,7 @@ def build(
         Interrupted: Ctrl-C; the same request continues with the first unfinished file.
     """
     started = time.perf_counter()
-    plan, recipe, slots = prepared.plan, prepared.recipe, prepared.slots
+    plan, recipe = prepared.plan, prepared.recipe
     if workers is not None and workers < 1:
         raise ConfigError(f"workers: expected at least 1, got {workers}")
     output = check_output(plan, output, overwrite=overwrite)
@@ -190,14 +190,7 @@ def build(
             parent_record(role, root, content_fingerprint(root, known=digests, workers=workers))
             for role, root, digests in roots
         ]
-        copied: dict[str, list[str]] = {}
-        averaged: dict[str, list[str]] = {}
-        for job in plan.jobs:
-            if job.action == "copy":
-                copied.setdefault(plan.roles[job.origin], []).append(job.name)
-            elif job.action == "mean":
-                owners = ", ".join(plan.roles[slots.models[i]] for i in job.owners(slots.models))
-                averaged.setdefault(owners, []).append(job.name)
+        copied, averaged = _not_merged(prepared)
         record: dict[str, Any] = {
             "command": prepared.command,
             "method": recipe.identity(),
@@ -250,6 +243,20 @@ def build(
         raise
     seconds["total"] = time.perf_counter() - started
     return Built(folder=output, record=record, seconds=seconds, resumed=resumed)
+
+
+def _not_merged(prepared: Prepared) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
+    """Tensors that are copied, by whose they are, and those that are averaged, by the models that have them."""
+    plan, models = prepared.plan, prepared.slots.models
+    copied: dict[str, list[str]] = {}
+    averaged: dict[str, list[str]] = {}
+    for job in plan.jobs:
+        if job.action == "copy":
+            copied.setdefault(plan.roles[job.origin], []).append(job.name)
+        elif job.action == "mean":
+            owners = ", ".join(plan.roles[models[number]] for number in job.owners(models))
+            averaged.setdefault(owners, []).append(job.name)
+    return copied, averaged
 
 
 class _Work:

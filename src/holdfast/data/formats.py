@@ -104,9 +104,7 @@ def standardise(
     import datasets
 
     streamed = isinstance(dataset, datasets.IterableDataset)
-    first = next(iter(dataset), None)
-    if first is None:
-        raise DataError(f"{_named(files)}The data set holds no rows; expected at least one.")
+    first = _first_row(dataset, files)
     read_from = files if read_from is None else read_from
     if not streamed:
         dataset = vision.undecoded(dataset)
@@ -172,6 +170,13 @@ def standardise(
         features.update(dict.fromkeys(("input_ids", "labels"), datasets.List(datasets.Value("int64"))))
     decides = (layout, templates, has_template, token, form, bos, known, *kept)
     return _mapped(dataset, convert, name=name, features=features, decides=decides, files=files), name
+
+
+def _first_row(dataset: Any, files: Sequence[Path] | None) -> Any:
+    first = next(iter(dataset), None)
+    if first is None:
+        raise DataError(f"{_named(files)}The data set holds no rows; expected at least one.")
+    return first
 
 
 _INTO_MESSAGES = ("instruction", "question_answer")

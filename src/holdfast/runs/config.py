@@ -260,148 +260,205 @@ def checked(given: Given, machine: Machine | None = None) -> TrainConfig:
     Raises:
         ConfigError: with every mistake at once.
     """
-    trainer = trainer_named(given.values)
-    known, machine = known_settings(trainer), machine or this_machine()
     given, notes = modern(given)
-    raw = dict(given.values)
-    own = {name: raw.pop(name) for name in OWN if name in raw}
-    others = known_of_others(trainer)
-    of_others = [name for name in raw if name in others]
-    for name in of_others:
-        raw.pop(name)
-    found, mistakes = coerce_all({name: OWN[name] for name in _PLAIN}, _only(own, *_PLAIN))
-    settings = {name: OWN[name].default if found.get(name) is None else found[name] for name in _PLAIN}
-    if trainer == "on_policy" and settings["on_policy"] is None:
-        settings["on_policy"] = OnPolicySettings()
-    templates, held_out = settings["data"], settings["eval_dataset_name"]
-    patience, rules = settings["early_stopping_patience"], rules_of(settings["early_stopping"])
-    methods, mistaken = parse_retention(own.get("retention"))
-    mistakes = mistaken + mistakes
-    keys = {*known, *OWN}
-
-    def add(problems: Iterable[str]) -> None:
-        mistakes.extend(as_mistake(problem, keys) for problem in problems)
-
-    for name in of_others:
-        text = f"is a key of trainer: {others[name].source}, and this run has trainer: {trainer}."
-        mistakes.append(Mistake(path=(name,), text=text))
-    suites, plan = _evaluation(own, mistakes)
-    values, wrong = coerce_all(known, raw, also=list(OWN))
-    mistakes += wrong
-    if values.get("trust_remote_code"):
-        notes.append(
-            "trust_remote_code is on: Python code that ships with the model is run. Turn it off unless you have read "
-            "that code."
-        )
-    for name in ("model_name_or_path", "dataset_name"):
-        if isinstance(values.get(name), str) and values[name].startswith("~"):
-            values[name] = os.path.expanduser(values[name])
-    add(_split_revision(values))
-    launching = {k: v for k, v in values.items() if known[k].source == "launch" and v is not None}
-
-    source = Path(given.file) if given.file is not None else None
-    refused = {k for k in raw if k in known and k not in values}
-    if "model_name_or_path" not in refused:
-        add(config_checks.check_model(values.get("model_name_or_path")))
-    if not refused & {"dataset_name", "datasets"}:
-        add(config_checks.check_data(values, beside=source))
-    for method in methods:
-        problems = config_checks.check_method(method)
-        problems += config_checks.check_best(method, values, bool(rules))
-        if isinstance(values.get("max_steps"), int) and values["max_steps"] > 0 and not method.off:
-            problems += method.check_run(total_steps=values["max_steps"])
-        add(f"retention.{problem}" for problem in problems)
-    if held_out is not None:
-        add(config_checks.check_path("eval_dataset_name", held_out, beside=source))
-    if isinstance(values.get("deepspeed"), str) and not values["deepspeed"].lstrip().startswith("{"):
-        add(config_checks.check_path("deepspeed", values["deepspeed"], beside=source))
-    add(config_checks.check_chat_template(settings["chat_template"], values))
-    add(config_checks.check_split_off(values, held_out))
-    if values.get("test_split_size") and str(values.get("eval_strategy") or "no") == "no":
-        notes.append("test_split_size: nothing reads the rows that it takes out. Add eval_strategy: epoch.")
-    add(config_checks.check_streaming(values, methods, raw))
-    if values.get("packing"):
-        strategy = str(values.get("packing_strategy") or PACKED_WHOLE[0])  # TRL's default
-        add(packing_problem(methods, "bfd_split" if strategy == "bfd-requeue" else strategy))
-    add(check_packing(values, here=machine.here))
-    if not mistaken:
-        add(trainers.problems(trainer, methods, values, settings))
-    if settings["on_policy"] is not None and not mistaken:
-        add(on_policy.problems(methods, {**values, **settings}, given.values))
-    add(config_checks.check_early_stopping(patience, held_out, found.get("eval_dataset_split"), values))
-    add(check_rules(rules, plan))
-    add(config_checks.check_stopping(rules, patience, values))
-    add(config_checks.check_ranges(values))
-    add(config_checks.check_combinations(values, {plain_key(key) for key in raw}, has_accelerator=machine.accelerator))
-    packages = check_packages(values, here=machine.here)
-    if machine.here:
-        add([*packages, *judges_need(plan)])
-    else:
-        notes += packages
-    if launching.get("accelerate_config"):
-        add(config_checks.check_preset(launching["accelerate_config"]))
-    if plan.along is not None:
-        add(config_checks.check_along(launching))
-    for name in launch.ignored(launching, has_accelerator=machine.accelerator):
-        notes.append(f"{name} has no effect here: this machine has no accelerator.")
-
-    if values.get("output_dir") is None:
-        values["output_dir"] = default_output_dir(values.get("model_name_or_path"), methods)
-    wrong_keys = {m.path[0] for m in mistakes if m.path}
-    sound = {k: v for k, v in values.items() if k not in wrong_keys}
-    if int(os.environ.get("WORLD_SIZE") or 1) > 1 and not machine.accelerator and sound.get("use_cpu") is None:
-        sound["use_cpu"] = (
-            True  # without it transformers starts no process group on CPUs, and every rank would train alone
-        )
-    _decide_precision(sound, given=values, notes=notes, machine=machine)
-    parts: dict[str, Any] = {}
-    for name, cls in sources(trainer).items():
-        mine = {k: v for k, v in sound.items() if known[k].source == name}
-        left_out = any(
-            known[k].source == "training" and _INTERLOCKED.search(k) for k in raw if k in known.keys() - mine
-        )
-        there = {k: mine.pop(k) for k in _ON_A_GPU if k in mine} if not machine.here and name == "training" else {}
-        mine |= {"bf16": False} if there else {}
-        parts[name] = _construct(cls, mine, mistakes, notes, given=raw, doubtful=left_out and name == "training")
-        for key, value in there.items() if parts[name] is not None else ():
-            setattr(parts[name], key, value)
-    if settings["train_only"] and values.get("use_peft"):
-        add(["train_only: with use_peft an adapter decides what is trained (lora_target_modules). Leave one out."])
-    given.check(mistakes)
+    request = _Request(given=given, machine=machine or this_machine(), notes=notes)
+    request.read()
+    request.check_rows_and_methods()
+    request.check_trainer()
+    parts = request.build()
+    given.check(request.mistakes)
     _add_defaults(parts["training"], sources()["training"])
-    if "dataloader_pin_memory" not in raw and not machine.accelerator:
+    if "dataloader_pin_memory" not in request.raw and not request.machine.accelerator:
         parts["training"].dataloader_pin_memory = False  # nothing to copy to; torch warns at every loader otherwise
-
-    resolved = resolve(parts, sound, known)
-    if resolved.keys() & {*config_checks.OF_FOUR_BITS} and not resolved.keys() & {*config_checks.BITS}:
-        resolved["load_in_4bit"] = False  # or what is written down would be refused when it is read again
-    resolved["retention"] = [m.setting() for m in methods]
-    if suites:
-        resolved["evaluation"] = to_jsonable(suites)
-    written = {
-        **settings,
-        "data": set_fields(templates) if templates else None,
-        "env": {name: str(value) for name, value in settings["env"].items() if not is_secret(name, value)},
-        "early_stopping": [set_fields(rule) for rule in rules],
+    resolved = request.resolve(parts)
+    settings = {
+        name: value for name, value in request.settings.items() if name not in ("data", "env", "early_stopping")
     }
-    for name, value in (*written.items(), *launching.items()):
-        if value and name not in SECRET and (name not in OWN or value != OWN[name].default):
-            resolved[name] = to_jsonable(value)
-    if launch.processes(launching) != 1:
-        resolved["num_processes"] = launch.processes(launching)
     return TrainConfig(
         **parts,
-        retention=methods,
-        evaluation=plan,
-        templates=templates,
-        **{name: value for name, value in settings.items() if name not in ("data", "env", "early_stopping")},
-        early_stopping=rules,
-        launch=launching,
-        notes=notes,
-        source_file=source,
+        **settings,
+        retention=request.methods,
+        evaluation=request.plan,
+        templates=request.settings["data"],
+        early_stopping=request.rules,
+        launch=request.launching,
+        notes=request.notes,
+        source_file=request.source,
         resolved=resolved,
         key=fingerprint(deciding(resolved)),
     )
+
+
+class _Request:
+    """What a file and a command line say, while it is read and checked; `mistakes` and `notes` grow meanwhile.
+
+    Args:
+        given: what they say, in today's words.
+        machine: that it is for.
+        notes: gets what is worth knowing.
+    """
+
+    def __init__(self, *, given: Given, machine: Machine, notes: list[str]) -> None:
+        self.given, self.machine, self.notes = given, machine, notes
+        self.trainer = trainer_named(given.values)
+        self.known = known_settings(self.trainer)
+        self.source = Path(given.file) if given.file is not None else None
+        self.mistakes: list[Mistake] = []
+        self.raw = dict(given.values)
+        """TRL's and accelerate's keys as they were given."""
+        self.settings: dict[str, Any] = {}
+        """holdfast's own, but for methods and what is measured."""
+        self.stated: dict[str, Any] = {}
+        """Of those, what was given and is sound."""
+        self.values: dict[str, Any] = {}
+        """TRL's and accelerate's keys with a sound value."""
+
+    def add(self, problems: Iterable[str]) -> None:
+        """Takes sentences about settings as mistakes."""
+        keys = {*self.known, *OWN}
+        self.mistakes.extend(as_mistake(problem, keys) for problem in problems)
+
+    def read(self) -> None:
+        """Reads every value by its declaration."""
+        own = {name: self.raw.pop(name) for name in OWN if name in self.raw}
+        others = known_of_others(self.trainer)
+        of_others = [name for name in self.raw if name in others]
+        for name in of_others:
+            self.raw.pop(name)
+        self.stated, wrong = coerce_all({name: OWN[name] for name in _PLAIN}, _only(own, *_PLAIN))
+        for name in _PLAIN:
+            self.settings[name] = OWN[name].default if self.stated.get(name) is None else self.stated[name]
+        if self.trainer == "on_policy" and self.settings["on_policy"] is None:
+            self.settings["on_policy"] = OnPolicySettings()
+        self.rules = rules_of(self.settings["early_stopping"])
+        self.methods, self.wrong_methods = parse_retention(own.get("retention"))
+        self.mistakes += [*self.wrong_methods, *wrong]
+        for name in of_others:
+            text = f"is a key of trainer: {others[name].source}, and this run has trainer: {self.trainer}."
+            self.mistakes.append(Mistake(path=(name,), text=text))
+        self.suites, self.plan = _evaluation(own, self.mistakes)
+        self.values, wrong = coerce_all(self.known, self.raw, also=list(OWN))
+        self.mistakes += wrong
+        if self.values.get("trust_remote_code"):
+            self.notes.append(
+                "trust_remote_code is on: Python code that ships with the model is run. Turn it off unless you have "
+                "read that code."
+            )
+        for name in ("model_name_or_path", "dataset_name"):
+            if isinstance(self.values.get(name), str) and self.values[name].startswith("~"):
+                self.values[name] = os.path.expanduser(self.values[name])
+        self.add(_split_revision(self.values))
+        launching = {k: v for k, v in self.values.items() if self.known[k].source == "launch" and v is not None}
+        self.launching = launching
+
+    def check_rows_and_methods(self) -> None:
+        """Looks at the model's and the data's names, and at what methods and held-out rows need."""
+        values, settings = self.values, self.settings
+        held_out = settings["eval_dataset_name"]
+        refused = {key for key in self.raw if key in self.known and key not in values}
+        if "model_name_or_path" not in refused:
+            self.add(config_checks.check_model(values.get("model_name_or_path")))
+        if not refused & {"dataset_name", "datasets"}:
+            self.add(config_checks.check_data(values, beside=self.source))
+        for method in self.methods:
+            problems = config_checks.check_method(method)
+            problems += config_checks.check_best(method, values, bool(self.rules))
+            if isinstance(values.get("max_steps"), int) and values["max_steps"] > 0 and not method.off:
+                problems += method.check_run(total_steps=values["max_steps"])
+            self.add(f"retention.{problem}" for problem in problems)
+        if held_out is not None:
+            self.add(config_checks.check_path("eval_dataset_name", held_out, beside=self.source))
+        if isinstance(values.get("deepspeed"), str) and not values["deepspeed"].lstrip().startswith("{"):
+            self.add(config_checks.check_path("deepspeed", values["deepspeed"], beside=self.source))
+        self.add(config_checks.check_chat_template(settings["chat_template"], values))
+        self.add(config_checks.check_split_off(values, held_out))
+        if values.get("test_split_size") and str(values.get("eval_strategy") or "no") == "no":
+            self.notes.append("test_split_size: nothing reads the rows that it takes out. Add eval_strategy: epoch.")
+        self.add(config_checks.check_streaming(values, self.methods, self.raw))
+        if values.get("packing"):
+            strategy = str(values.get("packing_strategy") or PACKED_WHOLE[0])  # TRL's default
+            self.add(packing_problem(self.methods, "bfd_split" if strategy == "bfd-requeue" else strategy))
+        self.add(check_packing(values, here=self.machine.here))
+
+    def check_trainer(self) -> None:
+        """Looks at what does not go together, with the trainer, with the machine and with what is installed."""
+        values, settings, machine = self.values, self.settings, self.machine
+        held_out, patience = settings["eval_dataset_name"], settings["early_stopping_patience"]
+        if not self.wrong_methods:
+            self.add(trainers.problems(self.trainer, self.methods, values, settings))
+            if settings["on_policy"] is not None:
+                self.add(on_policy.problems(self.methods, {**values, **settings}, self.given.values))
+        split = self.stated.get("eval_dataset_split")
+        self.add(config_checks.check_early_stopping(patience, held_out, split, values))
+        self.add(check_rules(self.rules, self.plan))
+        self.add(config_checks.check_stopping(self.rules, patience, values))
+        self.add(config_checks.check_ranges(values))
+        keys = {plain_key(key) for key in self.raw}
+        self.add(config_checks.check_combinations(values, keys, has_accelerator=machine.accelerator))
+        packages = check_packages(values, here=machine.here)
+        if machine.here:
+            self.add([*packages, *judges_need(self.plan)])
+        else:
+            self.notes += packages
+        if self.launching.get("accelerate_config"):
+            self.add(config_checks.check_preset(self.launching["accelerate_config"]))
+        if self.plan.along is not None:
+            self.add(config_checks.check_along(self.launching))
+        for name in launch.ignored(self.launching, has_accelerator=machine.accelerator):
+            self.notes.append(f"{name} has no effect here: this machine has no accelerator.")
+
+    def build(self) -> dict[str, Any]:
+        """TRL's dataclasses of the sound values, by `Setting.source`; None for what refuses them."""
+        values, machine = self.values, self.machine
+        if values.get("output_dir") is None:
+            values["output_dir"] = default_output_dir(values.get("model_name_or_path"), self.methods)
+        wrong_keys = {mistake.path[0] for mistake in self.mistakes if mistake.path}
+        self.sound = {key: value for key, value in values.items() if key not in wrong_keys}
+        several = int(os.environ.get("WORLD_SIZE") or 1) > 1
+        if several and not machine.accelerator and self.sound.get("use_cpu") is None:
+            # without it transformers starts no process group on CPUs, and every rank would train alone
+            self.sound["use_cpu"] = True
+        _decide_precision(self.sound, given=values, notes=self.notes, machine=machine)
+        parts: dict[str, Any] = {}
+        for name, cls in sources(self.trainer).items():
+            mine = {key: value for key, value in self.sound.items() if self.known[key].source == name}
+            training = name == "training"
+            left_out = [key for key in self.raw if key in self.known and key not in mine]
+            doubtful = training and any(
+                self.known[key].source == "training" and _INTERLOCKED.search(key) for key in left_out
+            )
+            there = {k: mine.pop(k) for k in _ON_A_GPU if k in mine} if not machine.here and training else {}
+            mine |= {"bf16": False} if there else {}
+            parts[name] = _construct(cls, mine, self.mistakes, self.notes, given=self.raw, doubtful=doubtful)
+            for key, value in there.items() if parts[name] is not None else ():
+                setattr(parts[name], key, value)
+        if self.settings["train_only"] and values.get("use_peft"):
+            self.add(
+                ["train_only: with use_peft an adapter decides what is trained (lora_target_modules). Leave one out."]
+            )
+        return parts
+
+    def resolve(self, parts: Mapping[str, Any]) -> dict[str, Any]:
+        """The configuration as plain JSON, see `TrainConfig.resolved`."""
+        settings = self.settings
+        resolved = resolve(parts, self.sound, self.known)
+        if resolved.keys() & {*config_checks.OF_FOUR_BITS} and not resolved.keys() & {*config_checks.BITS}:
+            resolved["load_in_4bit"] = False  # or what is written down would be refused when it is read again
+        resolved["retention"] = [method.setting() for method in self.methods]
+        if self.suites:
+            resolved["evaluation"] = to_jsonable(self.suites)
+        written = {
+            **settings,
+            "data": set_fields(settings["data"]) if settings["data"] else None,
+            "env": {name: str(value) for name, value in settings["env"].items() if not is_secret(name, value)},
+            "early_stopping": [set_fields(rule) for rule in self.rules],
+        }
+        for name, value in (*written.items(), *self.launching.items()):
+            if value and name not in SECRET and (name not in OWN or value != OWN[name].default):
+                resolved[name] = to_jsonable(value)
+        if launch.processes(self.launching) != 1:
+            resolved["num_processes"] = launch.processes(self.launching)
+        return resolved
 
 
 def _split_revision(values: dict[str, Any]) -> Iterator[str]:
