@@ -24,7 +24,6 @@ READING = {
     "compare-two": 0,
     "compare-measured": 0,
     "compare-failed": 3,
-    "compare-stages": 0,
     "sweep-status": 0,
     "sweep-knee": 0,
     "sweep-within": 0,

@@ -57,7 +57,7 @@ def test_a_whole_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert all("mass" in e.metrics for p in record.along["direct"][1:3] for e in p.evaluations)
     assert not list(Path("study").rglob("*.safetensors")), "nothing is kept"
     page = Path("study/report.html").read_text()
-    assert "Plain text along restoring" in page and record.verdicts[0].verdict in page
+    assert record.verdicts[0].verdict in page
     assert "Along fine-tuning: direct" in page
     before = {p: p.stat().st_mtime_ns for p in Path("study/runs").rglob("*") if p.is_file()}
     assert execute_study(StagesStudy(config), workers=1).verdicts == record.verdicts
