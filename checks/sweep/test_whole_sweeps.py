@@ -23,8 +23,8 @@ from rich.console import Console
 import postgresql
 from holdfast.cli.main import main
 from holdfast.records.study import read_study
-from holdfast.studies.engine.session import STORAGE_VARIABLE, open_existing
-from holdfast.studies.engine.storage import Storage
+from holdfast.studies.engine.session import STORAGE_VARIABLE, kind_name, open_existing
+from holdfast.studies.engine.storage import KIND, Storage
 from holdfast.studies.engine.worker import work
 from holdfast.studies.sweep.record import study_record
 from holdfast.studies.sweep.session import SweepStudy, run_study
@@ -69,6 +69,7 @@ def test_two_workers_on_postgresql_one_is_killed(asked, postgres, tmp_path, shar
     config = StudyConfig.read({**asked, "name": f"killed-{shared_disk}", "storage": postgres, "seeds": [0, 1]})
     storage = Storage(postgres)
     study = storage.open_study(config)
+    study.set_user_attr(KIND, kind_name(SweepStudy))  # which the command records
     places = [tmp_path / "a", tmp_path / ("a" if shared_disk else "b")]
     with open(tmp_path / "log.txt", "wb") as log:
         first, second = (start_worker(config, place, log) for place in places)
