@@ -338,7 +338,7 @@ def test_data_without_pairs_is_refused(tmp_path):
     for data, said in {
         "answers": (Dataset.from_list([{"prompt": "a", "completion": "b"}]), "is missing"),
         "none": (Dataset.from_dict({"prompt": [], "chosen": [], "rejected": []}), "at least one pair"),
-        "empty": (Dataset.from_list([{"prompt": "a", "chosen": "b", "rejected": ""}]), "in row 0"),
+        "empty": (Dataset.from_list([{"prompt": "a", "chosen": "b", "rejected": ""}]), "row 1: 'rejected' is empty"),
         "same": (Dataset.from_list([{"prompt": "a", "chosen": "b", "rejected": "b"}] * 2), "the same"),
     }.values():
         with pytest.raises(DataError, match=said):

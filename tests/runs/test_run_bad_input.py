@@ -239,8 +239,8 @@ def test_files_of_other_models_are_all_named_before_the_start_is_evaluated(
     code, err = say(*methods.split(), "--keep", "train.jsonl")
     said = " ".join(err.split())
     assert code == 2
-    assert "l2.reference: The anchor words does not fit the model being trained" in said
-    assert "sfa.reference: The anchor short does not fit the model being trained" in said
+    assert "l2.reference: The reference words does not fit the model being trained" in said
+    assert "sfa.reference: The reference short does not fit the model being trained" in said
     assert "ewc.fisher: The Fisher information fisher is of another model" in said
     assert not list(Path("out").glob("checkpoint-*"))
 

@@ -119,13 +119,16 @@ def test_trainers_dpo_measures_held_out_pairs():
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        (["--packing", "true"], "packing: is a key of trainer: sft, and this run has trainer: dpo."),
-        (["--trainer", "sft"], "line 4: beta: is a key of trainer: dpo, and this run has trainer: sft."),
+        (["--packing", "true"], "packing: is a key of trainer: sft or on_policy; this run has trainer: dpo."),
+        (["--trainer", "sft"], "line 4: beta: is a key of trainer: dpo or grpo; this run has trainer: sft."),
         (
             ["--trainer", "dop"],
             "trainer: expected one of sft, dpo, grpo, on_policy, got 'dop' (text). Did you mean 'dpo'?",
         ),
-        (["--dataset_name", "prose.jsonl"], "expects pairs in the columns chosen and rejected (and prompt), got text."),
+        (
+            ["--dataset_name", "prose.jsonl"],
+            "expected pairs in the columns chosen and rejected (and prompt), got text; chosen and rejected is missing.",
+        ),
         (["--retention", "token_weighting"], "token_weighting: acts on tokens' cross-entropies"),
         (
             ["--retention", "replay:data=prose.jsonl"],

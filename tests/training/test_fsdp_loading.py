@@ -11,6 +11,7 @@ from holdfast import train_config
 from holdfast.errors import ConfigError
 from holdfast.runs.loading import load_model
 from holdfast.support.environment import EFFICIENT_LOADING, loads_on_one_process_only
+from holdfast.training import method_checks
 from holdfast.training.method_checks import refuse_unsupported
 from tiny import build_model, build_tokenizer
 
@@ -61,3 +62,10 @@ def test_a_trainer_whose_weights_are_on_one_process_only_is_refused(tmp_path, mo
         return
     with pytest.raises(ConfigError, match="fsdp_cpu_ram_efficient_loading: expected false"):
         refuse_unsupported(trainer)
+
+
+def test_every_method_is_asked_whether_it_needs_the_initial_weights(tmp_path):
+    """A teacher that is the model without its adapter needs no copy, and a pull beside it does, whichever is first."""
+    annealing, pull = {"label_annealing": {"teacher": "adapter_off"}}, {"l2": {"coefficient": 0.1}}
+    for spec, needs in ((annealing, False), (annealing | pull, True), (pull | annealing, True)):
+        assert method_checks._needs_initial_weights(make_trainer(tmp_path, spec, peft=True)) is needs, spec

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     import datasets
 
 COMPLETIONS = ("chosen", "rejected")
-_READ = ("prompt", *COMPLETIONS, *TEMPLATE_COLUMNS)
+_PARTS = ("prompt", *COMPLETIONS)
+_READ = (*_PARTS, *TEMPLATE_COLUMNS)
 _SHOWN = 5
 
 
@@ -42,19 +43,34 @@ def read_pairs(
             completions that are the same in every row.
     """
     columns = rows.column_names
-    for name in COMPLETIONS:
-        if name not in columns:
-            raise DataError(
-                f"trainer: dpo expects pairs in the columns chosen and rejected (and prompt), got "
-                f"{', '.join(columns)}.{did_you_mean(name, columns)} Rows with one answer are for trainer: sft."
-            )
     if "images" in columns or "image" in columns:
         raise DataError("trainer: dpo expects pairs of text, got rows with images.")
+    check_pairs(rows, files=files)
+    if not_read is not None:
+        not_read.update(columns_with_values(rows, [name for name in columns if name not in _READ]))
+    return rows.select_columns([name for name in columns if name in _READ])
+
+
+def check_pairs(rows: datasets.Dataset, *, files: Sequence[Path] | None = None) -> None:
+    """Looks at every row; arguments as of `read_pairs`.
+
+    Raises:
+        DataError: no rows, no columns of pairs, rows that cannot be used (the first five and their number), or
+            completions that are the same in every row.
+    """
+    columns = rows.column_names
+    missing = [name for name in COMPLETIONS if name not in columns]
+    if missing:
+        raise DataError(
+            f"Preference data: expected pairs in the columns chosen and rejected (and prompt), got "
+            f"{', '.join(columns) or 'no columns'}; {' and '.join(missing)} is missing."
+            f"{did_you_mean(missing[0], columns)} Data with one answer a row is for trainer: sft (SFTRetentionTrainer)."
+        )
     if not len(rows):
-        raise DataError("trainer: dpo expects at least one pair, got no rows.")
+        raise DataError("Preference data: expected at least one pair, got none.")
     bad: list[tuple[int, str]] = []
     count = same = 0
-    for number, row in enumerate(rows):
+    for number, row in enumerate(rows.select_columns([name for name in _PARTS if name in columns])):
         reason = _reason(row)
         if reason:
             count += 1
@@ -65,18 +81,15 @@ def read_pairs(
         raise bad_rows(bad, count, len(rows), "pairs", files)
     if same == len(rows):
         raise DataError(
-            f"trainer: dpo expects completions of which one is preferred, but chosen and rejected are the same in all "
-            f"{same} rows."
+            f"Preference data: expected completions of which one is preferred, but chosen and rejected are the same in "
+            f"all {same} rows."
         )
-    if not_read is not None:
-        not_read.update(columns_with_values(rows, [name for name in columns if name not in _READ]))
-    return rows.select_columns([name for name in columns if name in _READ])
 
 
 def _reason(row: Row) -> str:
     """Why a row is no pair; empty where it is one."""
     kinds = set()
-    for name in ("prompt", *COMPLETIONS):
+    for name in _PARTS:
         if name not in row:
             continue
         value = row[name]
@@ -84,7 +97,7 @@ def _reason(row: Row) -> str:
             return f"'{name}' is empty"
         if isinstance(value, str):
             kinds.add("text")
-        elif isinstance(value, list) and all(_is_message(message) for message in value):
+        elif is_conversation(value):
             kinds.add("messages")
         else:
             return f"'{name}' is neither text nor a list of messages with role and content"
@@ -93,6 +106,11 @@ def _reason(row: Row) -> str:
     if kinds == {"messages"} and any(row[name][-1]["role"] != "assistant" for name in COMPLETIONS):
         return "'chosen' and 'rejected' have to end with a message of the assistant"
     return ""
+
+
+def is_conversation(value: Any) -> bool:
+    """Whether a value is a list of messages, each with a role and content."""
+    return isinstance(value, list) and all(_is_message(message) for message in value)
 
 
 def _is_message(message: Any) -> bool:

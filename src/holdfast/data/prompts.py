@@ -13,9 +13,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from holdfast.config.values import show
 from holdfast.data.chat_templates import with_one_bos
 from holdfast.data.formats import standardise
 from holdfast.data.layouts import COMPLETION_NAMES, template_variables
+from holdfast.data.pairs import is_conversation
 from holdfast.data.sources import data_files, is_path, load_rows
 from holdfast.errors import DataError
 
@@ -23,6 +25,32 @@ DEMONSTRATION = "privileged_context"
 """TRL's name of the column with what only a teacher reads: an answer, behind the same prompt."""
 BEHIND = "{prompt}\n\n{privileged_context}"
 """How the two stand together, TRL's own."""
+
+
+def check_prompts(rows: Any) -> None:
+    """Looks at every prompt of rows for TRL's GRPOTrainer, whose rewards get the other columns as they are.
+
+    Args:
+        rows: a `datasets.Dataset`.
+
+    Raises:
+        DataError: no rows, no column `prompt`, images, or a prompt that is neither text nor messages that end with a
+            question (the first row).
+    """
+    columns = rows.column_names
+    if "prompt" not in columns or {"image", "images"} & set(columns):
+        got = ", ".join(columns) or "no columns"
+        raise DataError(f"trainer: grpo expects prompts of text or messages in the column prompt, got {got}.")
+    if not len(rows):
+        raise DataError("trainer: grpo expects at least one prompt, got no rows.")
+    for number, prompt in enumerate(rows["prompt"], 1):
+        text = isinstance(prompt, str) and bool(prompt.strip())
+        asks = bool(prompt) and is_conversation(prompt) and prompt[-1]["role"] != "assistant"
+        if not text and not asks:
+            raise DataError(
+                f"trainer: grpo expects text, or messages that end with a question, in the column prompt of every row, "
+                f"got {show(prompt)} in row {number}."
+            )
 
 
 def prompts_by_name(name: str, tokenizer: Any) -> tuple[list[list[int]], int]:

@@ -2,7 +2,7 @@
 
 The anchor of a run is by default its start model; methods may name an earlier checkpoint instead. `anchor_folder` alone
 says what a name means, before anything is loaded and when it is: a folder with safetensors, which may be a model's, a
-finished run's, or under LoRA an adapter's. Anchors are read from the disk; a model of the hub is downloaded first.
+finished run's, or under LoRA an adapter's. References are read from the disk; a model of the hub is downloaded first.
 `open_anchor` alone says whether its tensors fit, whether they are then kept in memory or streamed.
 
 Methods that share an anchor share one copy. Anchors are kept by parameter name, so full fine-tuning (all weights) and
@@ -111,7 +111,7 @@ class Anchors:
         differing = [f"{name} {theirs[name]} there, {ours[name]} here" for name in ours if theirs[name] != ours[name]]
         if differing:
             raise ModelError(
-                f"The anchor {anchor} is an adapter whose factors mean other weights than this run's: "
+                f"The reference {anchor} is an adapter whose factors mean other weights than this run's: "
                 f"{'; '.join(differing)}. Train with its lora_r, lora_alpha, use_rslora and use_dora."
             )
 
@@ -129,8 +129,8 @@ def anchor_folder(name: str) -> Path:
         parent = path.parent
         if not parent.is_dir():
             raise ModelError(
-                f"no such folder: {name}. The folder {parent} does not exist either. Anchors are read from the disk: "
-                f"download a model of the hub first and name its folder."
+                f"no such folder: {name}. The folder {parent} does not exist either. References are read from the "
+                f"disk: download a model of the hub first and name its folder."
             )
         raise ModelError(
             f"no such folder: {name}.{did_you_mean(path.name, [p.name for p in parent.iterdir() if p.is_dir()])}"
@@ -185,7 +185,7 @@ def _fitting(
     from holdfast.checkpoints.reader import CheckpointReader
 
     reader = CheckpointReader(folder)
-    pairs = counterparts(named, reader, header=f"The anchor {folder} does not fit the model being trained")
+    pairs = counterparts(named, reader, header=f"The reference {folder} does not fit the model being trained")
     for _, key in pairs:
         reader.read(key, 0, 0, np.empty(0, np.uint8))  # opens the file
     return reader, pairs

@@ -26,7 +26,14 @@ from typing import TYPE_CHECKING, Any, cast
 
 from holdfast.errors import ConfigError
 from holdfast.retention.anchor import Anchors
-from holdfast.retention.protocol import OPTIMIZER_STATE, ActiveMethod, RetentionMethod, StepInfo, in_turn
+from holdfast.retention.protocol import (
+    OPTIMIZER_STATE,
+    ActiveMethod,
+    RetentionMethod,
+    StepInfo,
+    check_declared,
+    in_turn,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -72,7 +79,8 @@ def attach_retention(
         raise ConfigError(list(dict.fromkeys(problems)))
     anchors = Anchors(named)
     started = [method.start(anchors) for method in active_methods]
-    for active in started:
+    for method, active in zip(active_methods, started, strict=True):
+        check_declared(method, active)
         active.prepare(cast("Services", _NoServices()))
     return AttachedRetention(in_turn(active_methods, started), named, optimizer, total_steps)
 

@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from holdfast.config.declare import deciding, settings_of
-from holdfast.errors import ConfigError
+from holdfast.errors import ConfigError, did_you_mean
 from holdfast.retention.services import DataServices, Draws, LossBatch, Services, StepFigures
 from holdfast.support.own_code import is_ours
 
@@ -367,8 +367,16 @@ class RetentionMethod:
         return []
 
     def training_data(self, rows: Dataset, services: DataServices) -> tuple[Dataset, dict[str, Any]]:
-        """Tokenised training data in, tokenised training data out, and what to record of it. The default returns `rows`
-        itself."""
+        """Mixes rows into the training data, once, before training; every rank calls it and has to get the same rows.
+
+        Args:
+            rows: `input_ids` and `labels` (-100 where a token is not trained), lists of int64, one a row; rows with
+                images as they are.
+            services: what the run offers.
+
+        Returns:
+            (rows of the same columns, what a run records of them). The default returns `rows` itself.
+        """
         return rows, {}
 
     def check_data(self, tokenizer: Any) -> None:
@@ -435,17 +443,36 @@ def in_turn(methods: Sequence[RetentionMethod], active: Sequence[ActiveMethod]) 
     return [a for _, a in sorted(zip(methods, active, strict=True), key=lambda pair: pair[0].hook_order)]
 
 
-def check_loss_hook(method: RetentionMethod, active: ActiveMethod) -> None:
+def check_declared(method: RetentionMethod, active: ActiveMethod) -> None:
     """
     Raises:
-        ConfigError: the method has a `loss` hook that nobody would call, because it does not say that it needs to.
+        ConfigError: `needs` holds a name that is none, or does not fit the hooks: a `loss` hook that nobody would call,
+            one that is declared and missing, or no hook at all. Such a method would do nothing without a word.
     """
-    own = getattr(type(active), "loss", Passive.loss) is not Passive.loss
-    if own and not method.needs & {LOSS_TERM, TOKEN_WEIGHTS}:
+    unknown = sorted(method.needs - NEEDS.keys())
+    if unknown:
         raise ConfigError(
-            f"{method.name}: expected LOSS_TERM or TOKEN_WEIGHTS in its needs beside a loss hook, got "
-            f"{sorted(method.needs)}. Declare which: needs = frozenset({{LOSS_TERM}})."
+            f"{method.name}: expected names of holdfast.retention.protocol.NEEDS in needs, got "
+            f"{', '.join(map(repr, unknown))}.{did_you_mean(unknown[0], NEEDS)}"
         )
+    hooks = [hook for hook in ("loss", "gradient", "weights") if _overrides(active, hook)]
+    declares_loss = bool(method.needs & {LOSS_TERM, TOKEN_WEIGHTS})
+    if ("loss" in hooks) != declares_loss:
+        raise ConfigError(
+            f"{method.name}: expected a loss hook exactly where needs holds LOSS_TERM or TOKEN_WEIGHTS, got "
+            f"{'a' if 'loss' in hooks else 'no'} loss hook and needs {sorted(method.needs)}. Write for example needs = "
+            f"frozenset({{LOSS_TERM}})."
+        )
+    if not hooks and not changes_data(method) and method.token_loss() is None:
+        raise ConfigError(
+            f"{method.name}: expected a hook (training_data, loss, gradient or weights), got none, so the method would "
+            f"change nothing. See docs/extending.md."
+        )
+
+
+def _overrides(active: ActiveMethod, hook: str) -> bool:
+    inherited = getattr(Passive, hook)
+    return getattr(type(active), hook, inherited) is not inherited
 
 
 def changes_data(method: RetentionMethod) -> bool:

@@ -31,7 +31,6 @@ Relative paths start from the working directory, as in TRL. Nothing heavy is imp
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import re
 import warnings
@@ -62,6 +61,7 @@ from holdfast.support.environment import has_fast_bfloat16
 from holdfast.support.files import fingerprint, to_jsonable
 from holdfast.support.paths import real
 from holdfast.support.secrets import SECRET, is_secret
+from holdfast.training.arguments import add_defaults
 
 if TYPE_CHECKING:
     from trl import DatasetMixtureConfig, ModelConfig, ScriptArguments, SFTConfig
@@ -267,7 +267,7 @@ def checked(given: Given, machine: Machine | None = None) -> TrainConfig:
     request.check_trainer()
     parts = request.build()
     given.check(request.mistakes)
-    _add_defaults(parts["training"], sources()["training"])
+    add_defaults(parts["training"], sources()["training"])
     if "dataloader_pin_memory" not in request.raw and not request.machine.accelerator:
         parts["training"].dataloader_pin_memory = False  # nothing to copy to; torch warns at every loader otherwise
     resolved = request.resolve(parts)
@@ -334,7 +334,7 @@ class _Request:
         self.methods, self.wrong_methods = parse_retention(own.get("retention"))
         self.mistakes += [*self.wrong_methods, *wrong]
         for name in of_others:
-            text = f"is a key of trainer: {others[name].source}, and this run has trainer: {self.trainer}."
+            text = f"is a key of trainer: {others[name].source}; this run has trainer: {self.trainer}."
             self.mistakes.append(Mistake(path=(name,), text=text))
         self.suites, self.plan = _evaluation(own, self.mistakes)
         self.values, wrong = coerce_all(self.known, self.raw, also=list(OWN))
@@ -514,14 +514,6 @@ def _construct(
         ):  # both names do the same, and TRL's documentation uses the old
             notes.append(text)
     return value
-
-
-def _add_defaults(args: Any, cls: type) -> None:
-    """Gives settings of one trainer the fields of another's that they do not have, at their defaults."""
-    for setting in dataclasses.fields(cls):
-        if not hasattr(args, setting.name) and setting.init:
-            factory = setting.default_factory
-            setattr(args, setting.name, setting.default if factory is dataclasses.MISSING else factory())
 
 
 def _decide_precision(sound: dict[str, Any], *, given: Mapping[str, Any], notes: list[str], machine: Machine) -> None:

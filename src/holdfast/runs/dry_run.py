@@ -59,13 +59,9 @@ def look(config: TrainConfig) -> Look:
     shape = check_causal_lm(name, trust_remote_code=config.training.trust_remote_code)
     check_fit(config)
     limit = getattr(shape.get_text_config(), "max_position_embeddings", None)
-    if (
-        limit
-        and config.trainer != "grpo"
-        and config.training.max_length is not None
-        and config.training.max_length > limit
-    ):
-        notes.append(f"max_length {config.training.max_length} is more than the model's context; {limit} is used")
+    window = None if config.trainer == "grpo" else config.training.max_length  # GRPO cuts no rows
+    if limit and window is not None and window > limit:
+        notes.append(f"max_length {window} is more than the model's context; {limit} is used")
     if not data_is_here(config):
         return Look(notes=tuple(notes))
     tokenizer, processor = load_tokenizer(config), load_processor(config)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast import models
 from holdfast.checkpoints.named import located
 from holdfast.errors import ConfigError, DataError, ModelError, did_you_mean, first_line
+from holdfast.runs.trainers import TRAINERS
 from holdfast.support.environment import EFFICIENT_LOADING, loads_on_one_process_only
 
 if TYPE_CHECKING:
@@ -288,11 +289,14 @@ def check_files(config: TrainConfig) -> list[str]:
     from holdfast.evaluation.kinds.win_rate import WinRateEntry
     from holdfast.evaluation.runner import check_plan
     from holdfast.runs.packages import judges_need
+    from holdfast.runs.rewards import reward_functions
 
     name = str(config.model.model_name_or_path)
     if not os.path.isdir(located(name)):
         return [f"{name} is on the hub: neither it nor the data was looked at", *_without_network()]
     models.check_model(name, trust_remote_code=config.training.trust_remote_code)
+    if config.trainer == "grpo":
+        reward_functions(config.script)
     tokenizer, processor = load_tokenizer(config), load_processor(config)
     plan, notes = config.evaluation, []
     named = [name for method in config.retention if not method.off for name in method.named_data()]
@@ -386,12 +390,10 @@ def load_training_data(config: TrainConfig, tokenizer: Any, not_read: Counts | N
     """
     from holdfast.data.formats import standardise
     from holdfast.data.layouts import TEMPLATE_COLUMNS
-    from holdfast.data.pairs import read_pairs
     from holdfast.data.prompts import prompts_alone
     from holdfast.data.sources import data_files, is_path, left_out
     from holdfast.data.unread import columns_with_values
-    from holdfast.runs.on_policy import read_prompts, with_prompts
-    from holdfast.runs.rewards import reward_functions
+    from holdfast.runs.on_policy import read_prompts
 
     rows, files = _all_rows(config), None
     name, script = config.script.dataset_name, config.script
@@ -410,11 +412,8 @@ def load_training_data(config: TrainConfig, tokenizer: Any, not_read: Counts | N
             rows, tokenizer, templates=_templates(config), files=files, read_from=_read_from(config), not_read=not_read
         )
 
-    if config.trainer == "dpo":
-        return read_pairs(rows, files=files, not_read=not_read), "pairs"
-    if config.trainer == "grpo":
-        reward_functions(config.script)  # what is wrong with them shows before the model is loaded
-        return with_prompts(rows), "prompts"
+    if TRAINERS[config.trainer].columns:
+        return _in_trls_columns(config, rows, files=files, not_read=not_read), TRAINERS[config.trainer].layout
     if config.on_policy is not None:
         if not_read is not None:
             used = ["prompt"] if prompts_alone(rows.column_names) else set(rows.column_names) - set(TEMPLATE_COLUMNS)
@@ -513,17 +512,24 @@ def load_eval_data(config: TrainConfig, tokenizer: Any, not_read: Counts | None 
     if str(getattr(config.training.eval_strategy, "value", config.training.eval_strategy)) == "no":
         return None
     from holdfast.data.formats import standardise
-    from holdfast.data.pairs import read_pairs
-    from holdfast.runs.on_policy import with_prompts
 
     rows, files = _held_out_rows(config)
     if config.mixture.test_split_size is not None:
         not_read = None  # counted as training rows
-    if config.trainer == "dpo":
-        return read_pairs(rows, not_read=not_read)
-    if config.trainer == "grpo":
-        return with_prompts(rows)
+    if TRAINERS[config.trainer].columns:
+        return _in_trls_columns(config, rows, files=None, not_read=not_read)
     return standardise(rows, tokenizer, templates=_templates(config), read_from=files, not_read=not_read)[0]
+
+
+def _in_trls_columns(config: TrainConfig, rows: Any, *, files: Sequence[Path] | None, not_read: Counts | None) -> Any:
+    """The rows of a trainer that takes TRL's own columns, each of them looked at; arguments as of `read_pairs`."""
+    from holdfast.data.pairs import read_pairs
+    from holdfast.data.prompts import check_prompts
+
+    if config.trainer == "dpo":
+        return read_pairs(rows, files=files, not_read=not_read)
+    check_prompts(rows)
+    return rows
 
 
 def _held_out_rows(config: TrainConfig) -> tuple[Any, list[Path] | None]:

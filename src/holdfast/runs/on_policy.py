@@ -175,24 +175,6 @@ def _prompt(row: Mapping[str, Any]) -> Any:
     return before_answer(row["messages"]) if "messages" in row else row["prompt"]
 
 
-def with_prompts(rows: Any) -> Any:
-    """Rows for TRL's GRPOTrainer, whose rewards get the other columns: as they are, once each has a `prompt`.
-
-    Raises:
-        DataError: no rows, no such column, images, or a row whose prompt is empty.
-    """
-    columns = rows.column_names
-    if "prompt" not in columns or "images" in columns:
-        got = ", ".join(columns) or "no columns"
-        raise DataError(f"trainer: grpo expects prompts of text or messages in the column prompt, got {got}.")
-    if not len(rows):
-        raise DataError("trainer: grpo expects at least one prompt, got no rows.")
-    empty = [number for number, prompt in enumerate(rows["prompt"]) if not prompt]
-    if empty:
-        raise DataError(f"trainer: grpo expects a prompt in every row, got an empty one in row {empty[0] + 1}.")
-    return rows
-
-
 def completion_length(config: TrainConfig) -> int:
     """Tokens of a sampled answer at most."""
     if config.on_policy is not None:

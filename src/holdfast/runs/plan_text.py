@@ -150,7 +150,7 @@ def _data(config: TrainConfig) -> str:
     name = ", ".join(str(entry.path) for entry in entries) if entries else str(config.script.dataset_name)
     if config.on_policy is not None:
         return f"{name} (prompts; the model's own answers of up to {config.on_policy.max_completion_length} tokens)"
-    if config.trainer in ("dpo", "grpo"):
+    if TRAINERS[config.trainer].columns:
         return f"{name} ({TRAINERS[config.trainer].rows})"
     facts = [f"{key} template" for key in ("text", "prompt", "completion") if getattr(config.templates, key, None)]
     packed = "packed to" if config.training.packing else "at most"

@@ -190,11 +190,14 @@ class _Run:
 
     def go(self) -> None:
         from holdfast.evaluation.runner import plan_fingerprint
+        from holdfast.runs.rewards import reward_functions
 
         trained = bool(self.record.training.get("saved"))
         plan, count = self.config.evaluation, len(self.config.evaluation.entries)
         entries = f"{count} entr{'y' if count == 1 else 'ies'}"
         self.stage("prepare")
+        if self.config.trainer == "grpo":
+            reward_functions(self.config.script)  # what is wrong with them shows before anything is loaded
         self.prepare(trained=trained)
         self.check_evaluation()
         if plan.entries and plan.before:

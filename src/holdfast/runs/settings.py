@@ -366,13 +366,15 @@ def known_settings(trainer: str = SFT) -> dict[str, Setting]:
 
 @functools.cache
 def known_of_others(trainer: str) -> dict[str, Setting]:
-    """Keys that runs with other trainers have and those with this one do not; `Setting.source` is a trainer that has
-    it."""
+    """Keys that runs with other trainers have and those with this one do not; `Setting.source` names the trainers
+    that have it."""
     own, table = known_settings(trainer), dict[str, Setting]()
     for other in TRAINERS:
         for name, setting in known_settings(other).items():
-            if name not in own:
-                table.setdefault(name, dataclasses.replace(setting, source=other))
+            if name in table:
+                table[name] = dataclasses.replace(table[name], source=f"{table[name].source} or {other}")
+            elif name not in own:
+                table[name] = dataclasses.replace(setting, source=other)
     return table
 
 

@@ -32,22 +32,29 @@ class TrainerKind:
     """Module and class of TRL's further keys: data, and what the trainer is given beside it."""
     rows: str
     """What a row of its data is, in a few words."""
+    layout: str = ""
+    """What a run's record calls such rows; empty: the layout that was recognised."""
+    columns: str = ""
+    """What of a row it reads, where that is TRL's own layout and no other; empty: every layout that holdfast knows."""
 
 
 TRAINERS: dict[str, TrainerKind] = {
     "sft": TrainerKind(settings="SFTConfig", rows="examples"),
-    "dpo": TrainerKind(settings="DPOConfig", rows="pairs of a chosen and a rejected completion"),
+    "dpo": TrainerKind(
+        settings="DPOConfig",
+        rows="pairs of a chosen and a rejected completion",
+        layout="pairs",
+        columns="the columns prompt, chosen and rejected",
+    ),
     "grpo": TrainerKind(
         settings="GRPOConfig",
         script="trl.scripts.grpo:GRPOScriptArguments",
         rows="prompts, whose answers a reward judges",
+        layout="prompts",
+        columns="the column prompt, and those that rewards read",
     ),
     "on_policy": TrainerKind(settings="SFTConfig", rows="prompts"),
 }
-
-
-COLUMNS = {"dpo": "the columns prompt, chosen and rejected", "grpo": "the column prompt, and those that rewards read"}
-"""What rows of trainers that take TRL's own columns hold."""
 
 
 def trainer_named(values: Mapping[str, Any]) -> str:
@@ -70,10 +77,11 @@ def problems(
     """
     if own.get("on_policy") is not None and trainer not in (SFT, "on_policy"):
         yield f"on_policy: is a trainer of its own, and trainer is {trainer}. Leave one of them out."
-    if trainer not in COLUMNS:
+    kind = TRAINERS[trainer]
+    if not kind.columns:
         return
     if own.get("data") is not None:
-        yield f"data: has no effect with trainer: {trainer}, which reads {COLUMNS[trainer]}. Leave it out."
+        yield f"data: has no effect with trainer: {trainer}, which reads {kind.columns}. Leave it out."
     if values.get("dataset_streaming") or values.get("streaming"):
         yield f"dataset_streaming: expected false with trainer: {trainer}, whose rows are looked at first, got true."
     if trainer == "grpo" and not (values.get("reward_funcs") or values.get("reward_model_name_or_path")):
@@ -85,7 +93,7 @@ def problems(
         if changes_data(method):
             yield (
                 f"retention.{method.name}: mixes rows into the data, and trainer: {trainer} trains on "
-                f"{TRAINERS[trainer].rows}. Leave one out."
+                f"{kind.rows}. Leave one out."
             )
         if method.needs & {TOKEN_WEIGHTS, LOSS_TERM}:
             yield (

@@ -29,6 +29,10 @@ if TYPE_CHECKING:
     from holdfast.training.mixin import RetentionMixin
 
 
+_OWN_BASE = ("auto", "adapter_off")
+"""Kinds of teachers that a model with an adapter is itself, with the adapter switched off."""
+
+
 def refuse_combinations(methods: Sequence[RetentionMethod], host: type[RetentionMixin]) -> None:
     """
     Raises:
@@ -164,7 +168,7 @@ def _needs_initial_weights(trainer: RetentionMixin) -> bool:
         if method.place in ("gradient", "weights"):
             return True
         term = method.token_loss()
-        if term is not None:
-            own_base = term.teacher.kind in ("auto", "adapter_off") and hasattr(model, "disable_adapter")
-            return not own_base
+        own_base = hasattr(model, "disable_adapter") and term is not None and term.teacher.kind in _OWN_BASE
+        if term is not None and not own_base:
+            return True
     return False

@@ -53,7 +53,7 @@ from holdfast.retention.protocol import (
     StepInfo,
     TeacherSettings,
     TokenLoss,
-    check_loss_hook,
+    check_declared,
     in_turn,
     marks_origins,
 )
@@ -209,7 +209,7 @@ class RetentionMixin(WholeCheckpoints):
         self._project_osf = complete_osf(self.model, sharded=self.is_fsdp_enabled or self.is_deepspeed_enabled)
         self.active = [m.start(anchors) for m in self.retain]
         for method, active in zip(self.retain, self.active, strict=True):
-            check_loss_hook(method, active)
+            check_declared(method, active)
             if method.needs & {TOKEN_WEIGHTS, LOSS_TERM}:
                 self._losses.append(active.loss)
             if TOKEN_WEIGHTS in method.needs:

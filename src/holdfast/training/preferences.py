@@ -44,11 +44,13 @@ from torch import Tensor, nn
 from transformers import TrainingArguments
 from trl import DistillationTrainer, DPOConfig, DPOTrainer, GRPOTrainer
 
+from holdfast.data.pairs import check_pairs
 from holdfast.errors import ConfigError, DataError
 from holdfast.ops.annealing import IGNORE, AnnealedLoss, NonFiniteLogits
 from holdfast.retention.methods.budget import Budget
 from holdfast.retention.protocol import RetentionMethod, TeacherSettings
 from holdfast.retention.teacher.teacher import freeze_copy
+from holdfast.training.arguments import add_defaults
 from holdfast.training.forward import LossRequest, Sealed, successor_mask
 from holdfast.training.mixin import RetentionMixin
 from holdfast.training.processes import shards
@@ -124,7 +126,8 @@ class DPORetentionTrainer(OwnLoss, DPOTrainer):
         retain: Sequence[RetentionMethod] = (),
         **kwargs: Any,
     ) -> None:
-        _check_pairs(kwargs.get("train_dataset"))
+        if isinstance(kwargs.get("train_dataset"), Dataset):  # of a stream TRL meets the rows one by one
+            check_pairs(kwargs["train_dataset"])
         _refuse_terms(retain, "beside preferences", "and the reference model is the teacher anyway")
         arguments = DPOConfig("dpo") if args is None else args
         wrapped = kwargs.get("peft_config") is not None or hasattr(model, "disable_adapter")
@@ -300,10 +303,7 @@ def add_settings(args: TrainingArguments, config: type, **values: Any) -> Traini
         config: the trainer's own class of arguments, such as `DistillationConfig`.
         values: other than its defaults, by its names.
     """
-    for field in dataclasses.fields(config):
-        if not hasattr(args, field.name):
-            factory = field.default_factory
-            setattr(args, field.name, field.default if factory is dataclasses.MISSING else factory())
+    add_defaults(args, config)
     for name, value in values.items():
         setattr(args, name, value)
     args.remove_unused_columns = False  # the prompts are rows that no model takes
@@ -338,37 +338,6 @@ def _padded_right(inputs: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]
     sampled = torch.cat([torch.zeros_like(inputs["prompt_mask"]), inputs["completion_mask"]], dim=1)
     order = mask.argsort(dim=1, descending=True, stable=True)[:, : int(mask.sum(1).max())]
     return ids.gather(1, order), mask.gather(1, order), sampled.gather(1, order)
-
-
-def _check_pairs(data: Any) -> None:
-    """
-    Raises:
-        DataError: see `DPORetentionTrainer`.
-    """
-    if not isinstance(data, Dataset):
-        return  # a stream, whose rows TRL meets one by one
-    if missing := [name for name in ("chosen", "rejected") if name not in data.column_names]:
-        raise DataError(
-            f"Preference data: expected pairs in the columns chosen and rejected (and prompt), got "
-            f"{', '.join(data.column_names) or 'no columns'}; {' and '.join(missing)} is missing. Data with one answer "
-            f"a row is for SFTRetentionTrainer."
-        )
-    if not len(data):
-        raise DataError("Preference data: expected at least one pair, got none.")
-    empty, same = [], 0
-    for number, row in enumerate(data.select_columns(["chosen", "rejected"])):
-        empty += [number] if not row["chosen"] or not row["rejected"] else []
-        same += row["chosen"] == row["rejected"]
-    if empty:
-        raise DataError(
-            f"Preference data: expected a chosen and a rejected completion in every row, got an empty one in row "
-            f"{', '.join(map(str, empty[:5]))}{' and others' if len(empty) > 5 else ''}. Remove these rows."
-        )
-    if same == len(data):
-        raise DataError(
-            f"Preference data: expected completions of which one is preferred, but chosen and rejected are the same "
-            f"in all {same} rows."
-        )
 
 
 def _refuse_terms(retain: Sequence[RetentionMethod], where: str, why: str) -> None:
