@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Iterator
+
 import pytest
 from datasets import Dataset
 
@@ -18,8 +21,10 @@ TURNS = [{"speaker": "customer", "utterance": "It leaks."}, {"speaker": "agent",
 
 
 @pytest.fixture(autouse=True)
-def tickets(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(layouts, "CHAT_LAYOUTS", [*layouts.CHAT_LAYOUTS, TICKETS])
+def tickets() -> Iterator[None]:
+    layouts.CHAT_LAYOUTS.append(TICKETS)
+    yield
+    del layouts.CHAT_LAYOUTS[2:]
 
 
 def test_chat_layouts_a_new_one_is_recognised_and_becomes_messages():
@@ -42,3 +47,14 @@ def test_chat_layouts_a_new_ones_mistakes_are_those_of_conversations():
     rows = Dataset.from_list([{"dialog": [{"speaker": "custmer", "utterance": "Hm."}]}])
     with pytest.raises(DataError, match=r"message 1 has the unknown role 'custmer'.* did you mean 'customer'"):
         standardise(rows, tokenizer)
+
+
+def test_chat_layouts_rows_are_converted_anew_where_its_roles_change():
+    tokenizer = build_tokenizer()
+    tokenizer.chat_template = TEMPLATE
+    rows = Dataset.from_list([{"dialog": [*TURNS, TURNS[0]]}])
+    first = [m["role"] for m in standardise(rows, tokenizer)[0][0]["messages"]]
+    swapped = {"customer": "assistant", "agent": "user"}
+    layouts.CHAT_LAYOUTS[2] = dataclasses.replace(TICKETS, roles=swapped)
+    second = [m["role"] for m in standardise(rows, tokenizer)[0][0]["messages"]]
+    assert first == ["user", "assistant", "user"] and second == ["assistant", "user", "assistant"]

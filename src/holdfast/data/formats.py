@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.data import chat_templates, unread, vision
 from holdfast.data.layouts import (
+    CHAT_LAYOUTS,
     MESSAGE_EXTRAS,
     TEMPLATE_COLUMNS,
     TRAINED_KEYS,
@@ -168,7 +169,8 @@ def standardise(
     features = _features(dataset, name, layout, kept, has_template)
     if known is not None:
         features.update(dict.fromkeys(("input_ids", "labels"), datasets.List(datasets.Value("int64"))))
-    decides = (layout, templates, has_template, token, form, bos, known, *kept)
+    # Beyond the first two, chat layouts are the user's, whose roles decide too.
+    decides = (layout, templates, has_template, token, form, bos, known, *kept, *CHAT_LAYOUTS[2:])
     return _mapped(dataset, convert, name=name, features=features, decides=decides, files=files), name
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.errors import ConfigError, DataError, RunFolderError, StorageError
 from holdfast.studies.engine import storage as stored
-from holdfast.studies.engine.session import kind_name, open_existing
+from holdfast.studies.engine.session import kind_name, kind_named, open_existing
 from holdfast.studies.engine.storage import Storage
 from holdfast.studies.sweep.session import SweepStudy
 from holdfast.studies.sweep.study import StudyConfig
@@ -278,6 +278,11 @@ def test_an_earlier_record_names_it_from_where_the_study_was_started(tmp_path, m
     for place, seen in ((tmp_path, Path("runs/mine")), (folder, Path("."))):
         monkeypatch.chdir(place)
         assert stored.file_of(stored.reached_address("sqlite:///runs/mine/study.db", seen)).is_file()
+
+
+def test_a_study_that_no_class_is_recorded_of_says_what_to_do():
+    with pytest.raises(ConfigError, match=r"does not say which kind of study this is.* Give the command that began it"):
+        kind_named("")
 
 
 def test_a_study_is_opened_from_any_directory_and_after_it_was_moved(asked, opened, tmp_path, monkeypatch):

@@ -333,8 +333,13 @@ def kind_named(text: str) -> type[Study[Any]]:
     """The inverse of `kind_name`.
 
     Raises:
-        ConfigError: no such module, file or class.
+        ConfigError: no such module, file or class, or none recorded.
     """
+    if not text:
+        raise ConfigError(
+            "The storage does not say which kind of study this is: an earlier version began it. Give the command that "
+            "began it once more, for example 'holdfast sweep --config study.yaml'; workers and status go on then."
+        )
     cls = load_class(text, base=Study, group="holdfast.studies")  # type: ignore[type-abstract]
     if cls is None:
         raise ConfigError(f"the storage names the study's class '{text}': expected FILE.py:CLASS or MODULE:CLASS.")
