@@ -55,5 +55,5 @@ class Consistency(Passive):
             return embeddings_BTH * (draws_BTH < keep) / keep
 
         dropped_BTH = batch.second_pass(dropout)
-        both = batch.kl(dropped_BTH, batch.hidden_BTH) + batch.kl(batch.hidden_BTH, dropped_BTH)
-        return self.method.weight * both / 2
+        divergence = batch.kl(dropped_BTH, batch.hidden_BTH) + batch.kl(batch.hidden_BTH, dropped_BTH)
+        return self.method.weight * divergence / 2

@@ -56,13 +56,13 @@ ADAMW = "PyTorch's AdamW"
 LAST_STEP = "the last step"
 NEEDS: Mapping[str, str] = {
     OLD_DATA: "reads data of earlier tasks",
-    INITIAL_MODEL: "the model of before writes training data, so it has to be whole in each process",
-    WHOLE_DOCUMENTS: "looks at documents as wholes, which packing must not cut",
-    TOKEN_WEIGHTS: "weighs the cross-entropies of tokens, which one method of a run may",
-    LOSS_TERM: "adds to the loss of tokens, so the host has to compute that loss",
+    INITIAL_MODEL: "the initial model writes training data, so each process has to hold it whole",
+    WHOLE_DOCUMENTS: "computes statistics over whole documents, so packing must not cut them",
+    TOKEN_WEIGHTS: "weights the cross-entropy of each token; one method per run may do so",
+    LOSS_TERM: "adds a term to the token loss, so the trainer has to compute that loss itself",
     STEP_FIGURES: "`weights` gets the step's mean cross-entropy and KL",
-    OPTIMIZER_STATE: "looks at what the optimizer keeps of a parameter, which DeepSpeed's flat one cannot tell",
-    ADAMW: "works with `optim: adamw_torch` and `adamw_torch_fused` alone",
+    OPTIMIZER_STATE: "reads the optimizer's state of each parameter, which DeepSpeed does not expose",
+    ADAMW: "only works with `optim: adamw_torch` and `adamw_torch_fused`",
     LAST_STEP: "changes the weights after the last step, so that no earlier checkpoint is its result",
 }
 """What a method may need of its run (`RetentionMethod.needs`), and what that means."""

@@ -134,7 +134,7 @@ class LossBatch(Protocol):
     hidden_BTH: torch.Tensor
     """Hidden states of the pass whose loss is computed."""
     head: Head
-    """The vocabulary product that makes logits of hidden states."""
+    """The output head, which maps hidden states to logits."""
     step: int
     """The optimizer step that is being taken, from 1."""
 

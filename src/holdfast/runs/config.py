@@ -309,7 +309,7 @@ class _Request:
         self.settings: dict[str, Any] = {}
         """holdfast's own, but for methods and what is measured."""
         self.stated: dict[str, Any] = {}
-        """Of those, what was given and is sound."""
+        """Those of them that were given and are valid."""
         self.values: dict[str, Any] = {}
         """TRL's and accelerate's keys with a sound value."""
 
@@ -421,16 +421,18 @@ class _Request:
         _decide_precision(self.sound, given=values, notes=self.notes, machine=machine)
         parts: dict[str, Any] = {}
         for name, cls in sources(self.trainer).items():
-            mine = {key: value for key, value in self.sound.items() if self.known[key].source == name}
+            own_values = {key: value for key, value in self.sound.items() if self.known[key].source == name}
             training = name == "training"
-            left_out = [key for key in self.raw if key in self.known and key not in mine]
+            left_out = [key for key in self.raw if key in self.known and key not in own_values]
             doubtful = training and any(
                 self.known[key].source == "training" and _INTERLOCKED.search(key) for key in left_out
             )
-            there = {k: mine.pop(k) for k in _ON_A_GPU if k in mine} if not machine.here and training else {}
-            mine |= {"bf16": False} if there else {}
-            parts[name] = _construct(cls, mine, self.mistakes, self.notes, given=self.raw, doubtful=doubtful)
-            for key, value in there.items() if parts[name] is not None else ():
+            gpu_only = (
+                {k: own_values.pop(k) for k in _ON_A_GPU if k in own_values} if not machine.here and training else {}
+            )
+            own_values |= {"bf16": False} if gpu_only else {}
+            parts[name] = _construct(cls, own_values, self.mistakes, self.notes, given=self.raw, doubtful=doubtful)
+            for key, value in gpu_only.items() if parts[name] is not None else ():
                 setattr(parts[name], key, value)
         if self.settings["train_only"] and values.get("use_peft"):
             self.add(

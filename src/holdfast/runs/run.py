@@ -303,9 +303,11 @@ class _Run:
         self.record.parents = [{"role": "start", "name": self.record.model["name"], "hash": identity}]
         if not trained:
             data_hash = data_hash or str(getattr(self.rows, "_fingerprint", ""))
-            held_to = {k: v for k, v in self.record.data.items() if k in ("mixed", "rewards")}  # if it is continued
+            resume_checks = {
+                k: v for k, v in self.record.data.items() if k in ("mixed", "rewards")
+            }  # if it is continued
             named = {"name": run_folder.data_name(self.config), "hash": data_hash, "format": self.layout}
-            self.record.data = {**named, **held_to, "not_read": not_read}
+            self.record.data = {**named, **resume_checks, "not_read": not_read}
             for remark in remarks:
                 self.note(remark)
             if images is not None:
@@ -500,10 +502,10 @@ class _Run:
         """
         config, trainer = self.config, self.trainer
         config.training.load_best_model_at_end |= bool(config.early_stopping)  # what measures along keeps a best one
-        world, found = int(os.environ.get("WORLD_SIZE") or 1), trainer.accelerator.num_processes
-        if found != world:
+        world, processes = int(os.environ.get("WORLD_SIZE") or 1), trainer.accelerator.num_processes
+        if processes != world:
             raise HoldfastError(
-                f"Expected training over {world} processes, the trainer found {found}: every process would train "
+                f"Expected training over {world} processes, the trainer found {processes}: every process would train "
                 f"alone. On CPUs set use_cpu: true."
             )
         if config.evaluation.along and (trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled):
