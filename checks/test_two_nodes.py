@@ -111,7 +111,7 @@ def check_torchrun(script: str) -> None:
     assert asked.module and (asked.training_script, asked.training_script_args[0]) == ("holdfast", "train")
     assert asked.nnodes == "1" and (asked.rdzv_endpoint or asked.master_addr)
     given = given_words(asked.training_script_args[1:])
-    assert not given.mistakes and find(asked.training_script_args, "--config")
+    assert not given.problems and find(asked.training_script_args, "--config")
 
 
 def find(words: list[str], option: str) -> str:

@@ -25,6 +25,7 @@ import difflib
 import importlib.util
 import sys
 from collections.abc import Iterable, Sequence
+from typing import Self
 
 from holdfast.printable import Lines, lines, printable
 
@@ -69,23 +70,71 @@ class UserError(HoldfastError):
     exit_code = 2
 
 
+Path = tuple[str | int, ...]
+"""Where a value stands in a request: keys and, in lists, numbers from 0."""
+
+
+class Problem(str):
+    """One thing that is wrong with a request: a sentence that begins with the key it is about, and where that key is.
+
+    It is a text, so that a list of problems may hold plain sentences too, such as those of a method of the user's own:
+    these are about the request as a whole.
+
+    Args:
+        path: of the key; a name is a path of one; empty for the request as a whole.
+        text: a sentence that does not repeat the key: "expected a number, got 'many' (text).".
+        key: a key below the path that is none of its own, which the text names; its line is the problem's.
+    """
+
+    path: Path
+    text: str
+    key: str
+
+    def __new__(cls, path: str | Path, text: str, *, key: str = "") -> Self:
+        path = (path,) if isinstance(path, str) else path
+        problem = super().__new__(cls, f"{dotted(path)}: {text}" if path else text)
+        problem.path, problem.text, problem.key = path, text, key
+        return problem
+
+    def __getnewargs_ex__(self) -> tuple[tuple[Path, str], dict[str, str]]:
+        return (self.path, self.text), {"key": self.key}
+
+    def below(self, *path: str | int) -> Problem:
+        """The same problem, seen from further above: `path` leads to what it was found in."""
+        return Problem((*path, *self.path), self.text, key=self.key)
+
+
+def problem_of(sentence: str) -> Problem:
+    """A problem as it is; a plain sentence as one of the request as a whole."""
+    return sentence if isinstance(sentence, Problem) else Problem((), sentence)
+
+
+def dotted(path: Path) -> str:
+    """A path as messages write it: `retention[0].label_annealing.weight`."""
+    text = ""
+    for part in path:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
+    return text
+
+
 class ConfigError(UserError):
     """One or more mistakes in a configuration, reported together.
 
     Args:
-        problems: one sentence a mistake; a single string is one mistake.
+        problems: one `Problem`, or sentence, for each; a single one stands alone.
         source: where the configuration came from (a file name), for the first line.
     """
 
     def __init__(self, problems: str | Sequence[str], *, source: str | None = None) -> None:
-        self.problems: list[str] = [problems] if isinstance(problems, str) else list(problems)
+        sentences = [problems] if isinstance(problems, str) else list(problems)
+        self.problems: list[Problem] = [problem_of(sentence) for sentence in sentences]
         self.source = source
         where = f" in {source}" if source else ""
-        if len(self.problems) == 1 and not source:
-            super().__init__(self.problems[0])
+        if len(sentences) == 1 and not source:
+            super().__init__(sentences[0])  # its lines are kept where it has several of ours
             return
-        count = f"{len(self.problems)} problem{'s' if len(self.problems) != 1 else ''}"
-        super().__init__(f"{count}{where}:", *(Lines(f"  - {printable(p)}") for p in self.problems))
+        count = f"{len(sentences)} problem{'s' if len(sentences) != 1 else ''}"
+        super().__init__(f"{count}{where}:", *(Lines(f"  - {printable(sentence)}") for sentence in sentences))
 
 
 class DataError(UserError):

@@ -11,18 +11,17 @@ import pytest
 
 from holdfast.config.command_line import Command, find_option
 from holdfast.config.declare import Meta, deciding, part_of, settings_of
-from holdfast.config.decode import Given, decode, mistakes_in
+from holdfast.config.decode import Given, decode, problems_in
 from holdfast.config.schema import json_schema
-from holdfast.config.values import dotted
 from holdfast.config.yaml_file import read_yaml
-from holdfast.errors import ConfigError
+from holdfast.errors import ConfigError, Problem, dotted
 from key_tables import keys_table
 
 
 def settings_value(cls, values):
     """A settings object, or every mistake at once."""
-    value, mistakes = decode(cls, values)
-    Given().check(mistakes)
+    value, problems = decode(cls, values)
+    Given().check(problems)
     return value
 
 
@@ -141,19 +140,19 @@ def test_what_does_not_fit_is_refused_by_name(key: str, given: Any, words: str) 
 
 
 def test_all_mistakes_come_at_once_and_missing_keys_with_them() -> None:
-    _, mistakes = decode(Request, {"rate": 2, "steps": 0})
-    assert [dotted(m.path) for m in mistakes] == ["rate", "steps", "name"]
-    assert mistakes[-1].text == "is missing: expected text (what it is called)."
-    _, mistakes = decode(Request, {"nam": "x"})
-    assert [m.text for m in mistakes] == ["unknown key 'nam'. Did you mean 'name'?"], "the missing one is the mistyped"
+    _, problems = decode(Request, {"rate": 2, "steps": 0})
+    assert [dotted(m.path) for m in problems] == ["rate", "steps", "name"]
+    assert problems[-1].text == "is missing: expected text (what it is called)."
+    _, problems = decode(Request, {"nam": "x"})
+    assert [m.text for m in problems] == ["unknown key 'nam'. Did you mean 'name'?"], "the missing one is the mistyped"
 
 
 def test_values_made_in_python_are_checked_alike() -> None:
-    assert mistakes_in(Request(name="n")) == []
-    assert [m.sentence() for m in mistakes_in(Request(name="n", rate=0.7, fast=True))] == [
+    assert problems_in(Request(name="n")) == []
+    assert problems_in(Request(name="n", rate=0.7, fast=True)) == [
         "rate: expected below 0.5 where fast is on, got more."
     ]
-    assert [m.path for m in mistakes_in(Request(name="n", rate=3.0))] == [("rate",)]
+    assert [m.path for m in problems_in(Request(name="n", rate=3.0))] == [("rate",)]
 
 
 def test_what_decides_leaves_folders_out() -> None:
@@ -260,15 +259,15 @@ class Files:
 
     def problems(self) -> list[str]:
         """What no single declaration can tell."""
-        found = [f"input: {name} is not here." for name in self.input]
+        found: list[str] = [Problem("input", f"{name} is not here.") for name in self.input]
         if self.format == "rates":
-            found.append(f"format: {1 / (self.seed - 1)} a second.")
-        return [*found, f"output: {self.output} is there already.", "a rule over several."]
+            found.append(Problem("format", f"{1 / (self.seed - 1)} a second."))
+        return [*found, Problem("output", f"{self.output} is there already."), "a rule over several."]
 
 
 def test_rules_about_what_was_given_are_heard_though_other_keys_are_missing() -> None:
     def problems(**given: Any) -> list[str]:
-        return [m.sentence().partition(": expected")[0] for m in decode(Files, given)[1]]
+        return [m.partition(": expected")[0] for m in decode(Files, given)[1]]
 
     whole: dict[str, Any] = {"seed": 2, "output": "x", "kind": "a", "input": "b"}
     everything = ["input: b is not here.", "output: x is there already.", "a rule over several."]
@@ -282,7 +281,7 @@ def test_rules_about_what_was_given_are_heard_though_other_keys_are_missing() ->
 
 def test_duplicates_are_found_at_every_depth(tmp_path: Path) -> None:
     given = read_yaml(request_file(tmp_path, "a:\n  - b: 1\n    b: 2\nc: {d: 1, d: 2}\n"))
-    assert [m.text for m in given.mistakes] == [
+    assert [m.text for m in given.problems] == [
         "'a[0].b' stands twice, in line 2 and in line 3. Keep one of them.",
         "'c.d' stands twice, in line 4 and in line 4. Keep one of them.",
     ]

@@ -114,8 +114,8 @@ def test_its_schema_takes_the_default(setting: Setting) -> None:
 def test_another_kind_of_value_is_refused_by_name(setting: Setting) -> None:
     with pytest.raises(Refused) as refused:
         coerce(setting, object())
-    assert refused.value.mistakes[0].path[0] == setting.name
-    assert "expected" in refused.value.mistakes[0].text
+    assert refused.value.problems[0].path[0] == setting.name
+    assert "expected" in refused.value.problems[0].text
     if not setting.takes_many and not setting.is_mapping and str not in setting.types:
         for wrong in ([[]], {"a": {}}, "no such value, surely"):
             if isinstance(wrong, dict) and any(map(dataclasses.is_dataclass, setting.types)):
@@ -166,8 +166,8 @@ def test_a_mistyped_key_is_answered_with_the_right_one(cls: type) -> None:
         mistyped = name[:3] + name[4:]
         if mistyped in {s.name for s in settings_of(cls)}:
             continue
-        _, mistakes = decode(cls, {mistyped: 1})
-        assert any(f"unknown key '{mistyped}'. Did you mean '" in m.text for m in mistakes)
+        _, problems = decode(cls, {mistyped: 1})
+        assert any(f"unknown key '{mistyped}'. Did you mean '" in m.text for m in problems)
 
 
 @pytest.mark.parametrize(

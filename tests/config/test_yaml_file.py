@@ -96,4 +96,4 @@ def test_merge_keys_and_anchors_work() -> None:
     given = parse_yaml("a: &a {x: 1, y: 2}\nb: {<<: *a, y: 3}\nc: [*a, *a]\n")
     assert given.values["b"] == {"x": 1, "y": 3}
     assert given.values["c"] == [{"x": 1, "y": 2}] * 2
-    assert given.mistakes == []
+    assert given.problems == []

@@ -65,8 +65,8 @@ def test_options_and_keys_of_settings():
     known = {setting.name: setting for setting in settings_of(OwnSettings)}
     given = parse_words(["--source", "a.jsonl", "--target", "b.jsonl"], known)
     assert coerce_all(known, given.values) == ({"keep": ("a.jsonl",), "learn": ("b.jsonl",)}, [])
-    objectives, mistakes = decode(Objectives, {"target": ["x"], "source": ["y"]})
-    assert mistakes == [] and objectives == Objectives(learn=("x",), keep=("y",))
+    objectives, problems = decode(Objectives, {"target": ["x"], "source": ["y"]})
+    assert problems == [] and objectives == Objectives(learn=("x",), keep=("y",))
     for cls, old, new in (
         (SequenceSettings, "hold_first", "from_first_task"),
         (SequenceSettings, "source", "keep"),

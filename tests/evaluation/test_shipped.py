@@ -233,10 +233,10 @@ def test_a_file_for_a_task_or_one_entry(plan: EvaluationPlan, tmp_path: Path) ->
 def test_what_does_not_fit_is_named(plan: EvaluationPlan, tmp_path: Path) -> None:
     (tmp_path / "arc.jsonl").write_text("{}\n")
     file = str(tmp_path / "arc.jsonl")
-    _, mistakes = changed(
+    _, problems = changed(
         plan, data={"arc_eazy": file}, fewshot_data={"arc_again": "nowhere.jsonl", "mmlu": file}, skip=["prse"]
     )
-    text = "\n".join(mistake.sentence(option=True) for mistake in mistakes)
+    text = "\n".join(f"--{problem}" for problem in problems)
     assert (
         "--data: no entry or task 'arc_eazy' in what is to be measured. Did you mean 'arc_easy'? There are: "
         "arc_again, arc_easy, " in text

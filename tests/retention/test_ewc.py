@@ -226,7 +226,7 @@ def test_all_mistakes_show_at_once(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").mkdir()
     asked = {"coefficient": -1, "reference": "nowhere", "fisher": "empty", "data": "old.jsonl"}
-    text = "\n".join(m.sentence() for m in parse_retention({"ewc": asked})[1])
+    text = "\n".join(parse_retention({"ewc": asked})[1])
     for words in (
         "ewc.coefficient: expected a number of at least 0",
         "found no fisher.safetensors and no fisher.json",
@@ -235,10 +235,10 @@ def test_all_mistakes_show_at_once(tmp_path, monkeypatch):
     ):
         assert words in text, words
     assert EWC().problems() == [
-        "ewc: expected fisher (a folder made by 'holdfast fisher') or data (the old task's data), got neither"
+        "expected fisher (a folder made by 'holdfast fisher') or data (the old task's data), got neither"
     ]
     assert "no such folder: gone" in EWC(fisher="gone").problems()[0]
-    assert "ewc.decay: says something only" in EWC(fisher="", data="name/of-hub", decay=0.5).problems()[0]
+    assert "decay: says something only" in EWC(fisher="", data="name/of-hub", decay=0.5).problems()[0]
     assert EWC(data="name/of-hub").problems() == []
 
 

@@ -83,13 +83,13 @@ def test_spellings(value, expected) -> None:
     ],
 )
 def test_one_mistake_is_one_sentence(value, problem: str) -> None:
-    assert [m.sentence() for m in parse_retention(value)[1]] == [problem]
+    assert parse_retention(value)[1] == [problem]
 
 
 def test_replay_data_that_is_a_path_must_exist(place: Path) -> None:
-    (mistake,) = parse_retention({"replay": {"data": "odl.jsonl"}})[1]
-    assert mistake.path == ("retention", "replay", "data")
-    assert mistake.text == f"no such file or folder: odl.jsonl (working directory: {place}). Did you mean 'old.jsonl'?"
+    (problem,) = parse_retention({"replay": {"data": "odl.jsonl"}})[1]
+    assert problem.path == ("retention", "replay", "data")
+    assert problem.text == f"no such file or folder: odl.jsonl (working directory: {place}). Did you mean 'old.jsonl'?"
     assert parse_retention({"replay": {"data": "owner/some_data"}})[1] == []  # a hub id is not looked up here
 
 

@@ -350,7 +350,7 @@ def test_command_line_mistake_is_said(extra: list[str], message: str) -> None:
 
 
 def test_all_mistakes_at_once() -> None:
-    mistakes = [
+    problems = [
         "dataset_name: trian.jsonl",
         "lerning_rate: 1",
         "seed: [1]",
@@ -359,7 +359,7 @@ def test_all_mistakes_at_once() -> None:
         "packing: 1",
         "packing: 0",
     ]
-    argv = write("\n".join([*mistakes, "evaluation: {keep: [no.jsonl]}"]))
+    argv = write("\n".join([*problems, "evaluation: {keep: [no.jsonl]}"]))
     with pytest.raises(ConfigError) as error:
         load_train_config([*argv, "--num_proceses", "2"])
     text = str(error.value)

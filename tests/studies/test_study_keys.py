@@ -26,15 +26,15 @@ STUDIES = [
 
 
 def names_wrong(cls, name):
-    _, mistakes = decode(cls, Given(values={"name": name}).set_here(cls))
-    return [m for m in mistakes if getattr(m, "path", None) == ("name",)]
+    _, problems = decode(cls, Given(values={"name": name}).set_here(cls))
+    return [m for m in problems if getattr(m, "path", None) == ("name",)]
 
 
 @pytest.mark.parametrize("cls", STUDIES, ids=lambda c: c.__name__)
 def test_a_name_is_a_folder_of_its_own(cls):
     for name in ("..", ".", ".hidden", "a/b", "-x", "a b", ""):
-        [mistake] = names_wrong(cls, name)
-        assert mistake.text == f"expected letters, digits, '.', '_' and '-', got {name!r}."
+        [problem] = names_wrong(cls, name)
+        assert problem.text == f"expected letters, digits, '.', '_' and '-', got {name!r}."
     for name in ("a", "math-code.2", "2026_01"):
         assert not names_wrong(cls, name)
 

@@ -19,7 +19,7 @@ from holdfast.checkpoints.methods.protocol import MergeMethod
 from holdfast.checkpoints.named import located
 from holdfast.checkpoints.plan import Plan, Policies, make_plan
 from holdfast.checkpoints.sources import Source, listing
-from holdfast.errors import ConfigError, ShapeError
+from holdfast.errors import ConfigError, Problem, ShapeError
 
 Name = str | os.PathLike[str]
 
@@ -94,9 +94,9 @@ def prepare_merge(
         vocabulary_of=tokenizer_at,
         passes=1 + value.rounds(),
     )
-    problems = unmatched_problems(plan, value, slots)
-    if problems:
-        raise ShapeError(*problems)
+    unmatched = unmatched_problems(plan, value, slots)
+    if unmatched:
+        raise ShapeError(*unmatched)
     request = {"dtype": dtype, "policies": policies or Policies(), "tokenizer": roles[tokenizer_at]}
     template = asked_template(chat_template, sources) if chat_template is not None else None
     if template is not None:
@@ -135,20 +135,23 @@ def request_problems(
     fisher: Sequence[Name] = (),
     layout: Name | None = None,
     tokenizer: Name | None = None,
-) -> list[str]:
+) -> list[Problem]:
     """What is wrong with a request before any checkpoint is opened, one sentence each; arguments as of
     `prepare_merge`."""
     problems = method.problems(len(models))
     if method.needs_base and base is None:
-        problems.append(f"base: {method.name} needs a base: the model that the others were tuned from")
+        problems.append(Problem("base", f"{method.name} needs a base: the model that the others were tuned from"))
     if base is not None and not method.needs_base:
-        problems.append(f"base: {method.name} takes no base; name it among the models if it is to take part")
+        problems.append(Problem("base", f"{method.name} takes no base; name it among the models if it is to take part"))
     if method.extras is None and fisher:
-        problems.append(f"fisher: {method.name} takes no Fisher information")
+        problems.append(Problem("fisher", f"{method.name} takes no Fisher information"))
     if method.extras is not None and len(fisher) != len(models):
         problems.append(
-            f"fisher: {method.name} needs Fisher information for each model: expected {len(models)} checkpoints, got "
-            f"{len(fisher)}"
+            Problem(
+                "fisher",
+                f"{method.name} needs Fisher information for each model: expected {len(models)} checkpoints, got "
+                f"{len(fisher)}",
+            )
         )
     named, roles = _parents(method, models, base)
     for key, wanted in (("layout", layout), ("tokenizer", tokenizer)):
@@ -194,7 +197,7 @@ def merge(
 
 
 def parent_at(
-    key: str, wanted: Name | None, named: Sequence[Name], roles: Sequence[str], problems: list[str], *, default: int
+    key: str, wanted: Name | None, named: Sequence[Name], roles: Sequence[str], problems: list[Problem], *, default: int
 ) -> int:
     """The index of a parent that a request names by role ("base", "model 2", "2") or by the same name as among the
     models."""
@@ -206,7 +209,7 @@ def parent_at(
             Path(located(text)).is_dir() and os.path.realpath(located(text)) == os.path.realpath(located(name))
         ):
             return index
-    problems.append(f"{key}: expected one of the parents ({', '.join(roles)}, or its folder), got {text}")
+    problems.append(Problem(key, f"expected one of the parents ({', '.join(roles)}, or its folder), got {text}"))
     return default
 
 

@@ -14,8 +14,9 @@ from typing import Annotated, Any, NamedTuple
 
 from holdfast.config.declare import Meta, Setting
 from holdfast.config.decode import coerce_all, decode
-from holdfast.config.values import Mistake, Refused
 from holdfast.config.values import Path as Keys
+from holdfast.config.values import Refused
+from holdfast.errors import Problem
 
 MARKS = ("merge_method", "base_model", "slices", "modules", "tokenizer_source", "out_dtype", "parameters")
 """Keys that only mergekit's requests have."""
@@ -88,7 +89,7 @@ def _not_here(advice: str) -> Callable[[Any], Any]:
     """What reads a key that is refused, with advice."""
 
     def refuse(value: Any) -> Any:
-        raise Refused(Mistake(path=(), text=advice))
+        raise Refused(Problem((), advice))
 
     return refuse
 
@@ -150,9 +151,9 @@ class MergekitRequest:
     modules: Annotated[Any, Meta(parse=_MODULES)] = None
     """Parts of a model."""
 
-    def problems(self) -> list[Mistake]:
+    def problems(self) -> list[Problem]:
         """No models."""
-        return [] if self.models else [Mistake(path=("models",), text=f"expected {_LIST}")]
+        return [] if self.models else [Problem("models", f"expected {_LIST}")]
 
 
 def is_mergekit(mapping: Mapping[str, Any]) -> bool:
@@ -160,14 +161,14 @@ def is_mergekit(mapping: Mapping[str, Any]) -> bool:
     return any(mark in mapping for mark in MARKS)
 
 
-def translate(mapping: Mapping[str, Any], notes: list[str]) -> tuple[dict[str, Any], list[Mistake]]:
+def translate(mapping: Mapping[str, Any], notes: list[str]) -> tuple[dict[str, Any], list[Problem]]:
     """The same request in the keys of `holdfast merge`, and a mistake for everything that cannot be translated.
 
     Args:
         mapping: the YAML's content.
         notes: gets what is worth knowing.
     """
-    request, mistakes = decode(MergekitRequest, mapping)
+    request, problems = decode(MergekitRequest, mapping)
     method = METHODS.get(str(mapping.get("merge_method")))
     models = mapping.get("models")
     entries = [entry for entry in models if isinstance(entry, dict)] if isinstance(models, list) else []
@@ -175,29 +176,29 @@ def translate(mapping: Mapping[str, Any], notes: list[str]) -> tuple[dict[str, A
     by_model: list[dict[str, Any]] = []
     if method is not None:
         known = {**method.each, **method.shared}
-        shared = _parameters(method, known, ("parameters",), mapping.get("parameters"), mistakes)
+        shared = _parameters(method, known, ("parameters",), mapping.get("parameters"), problems)
         for number, entry in enumerate(entries):
             path = ("models", number, "parameters")
-            by_model.append(_parameters(method, method.each, path, entry.get("parameters"), mistakes))
-    if request is None or method is None or mistakes:
+            by_model.append(_parameters(method, method.each, path, entry.get("parameters"), problems))
+    if request is None or method is None or problems:
         names = [entry["model"] for entry in entries if isinstance(entry.get("model"), str)]
-        return ({"models": names} if names else {}), mistakes  # so that models do not count as missing beside them
+        return ({"models": names} if names else {}), problems  # so that models do not count as missing beside them
     if method.name in _NOTES:
         notes.append(_NOTES[method.name])
     translated = {
         "method": method.name,
-        **_models(request, method, mistakes),
-        **_values(request, method, shared, by_model, mistakes),
+        **_models(request, method, problems),
+        **_values(request, method, shared, by_model, problems),
         **method.fixed,
-        "tokenizer": _tokenizer(request, mistakes),
+        "tokenizer": _tokenizer(request, problems),
         "dtype": request.out_dtype or request.dtype,
         "chat_template": request.chat_template,
     }
-    return {key: value for key, value in translated.items() if value is not None}, mistakes
+    return {key: value for key, value in translated.items() if value is not None}, problems
 
 
 def _parameters(
-    method: _Method, known: Mapping[str, Any], path: Keys, values: Any, mistakes: list[Mistake]
+    method: _Method, known: Mapping[str, Any], path: Keys, values: Any, problems: list[Problem]
 ) -> dict[str, Any]:
     """The parameters under one key `parameters`."""
     plain: dict[str, Any] = {}
@@ -209,10 +210,10 @@ def _parameters(
             continue
         if value is None:
             text = "expected a value, got nothing (null). Give one, or leave the key out for mergekit's default."
-            mistakes.append(Mistake(path=(*path, key), text=text))
+            problems.append(Problem((*path, key), text))
         elif key in known and isinstance(value, (list, dict)):
             text = f"{key} is one for all layers and tensors here; give one value, or {_ELSEWHERE}"
-            mistakes.append(Mistake(path=(*path, key), text=text))
+            problems.append(Problem((*path, key), text))
         else:
             plain[key] = value
     settings = {}
@@ -220,7 +221,7 @@ def _parameters(
         kind = bool if name in ("normalize", "rescale") else float
         settings[name] = Setting(name=name, types=(kind,))
     coerced, wrong = coerce_all(settings, plain)
-    mistakes += [Mistake(path=(*path, *m.path), text=m.text, key=m.key) for m in wrong]
+    problems += [Problem((*path, *m.path), m.text, key=m.key) for m in wrong]
     return coerced
 
 
@@ -233,16 +234,16 @@ def _unwrapped(value: Any) -> Any:
     return value
 
 
-def _models(request: MergekitRequest, method: _Method, mistakes: list[Mistake]) -> dict[str, Any]:
+def _models(request: MergekitRequest, method: _Method, problems: list[Problem]) -> dict[str, Any]:
     """Models, base and layout."""
     base, names = request.base_model, [entry.model for entry in request.models]
     if method.name == "linear":
         if base is not None and base not in names:
             text = "linear takes no base; list it under 'models' with a weight if it is to take part"
-            mistakes.append(Mistake(path=("base_model",), text=text))
+            problems.append(Problem("base_model", text))
         return {"models": names, "layout": base}
     if base is None:
-        mistakes.append(Mistake(path=("base_model",), text=f"is missing: {request.merge_method} needs one"))
+        problems.append(Problem("base_model", f"is missing: {request.merge_method} needs one"))
         return {"models": names}
     tuned = [name for name in names if name != base]
     return {"models": [base, *tuned]} if method.name == "slerp" else {"base": base, "models": tuned}
@@ -253,7 +254,7 @@ def _values(
     method: _Method,
     shared: Mapping[str, Any],
     by_model: list[dict[str, Any]],
-    mistakes: list[Mistake],
+    problems: list[Problem],
 ) -> dict[str, Any]:
     """The method's parameters."""
     translated: dict[str, Any] = {}
@@ -261,7 +262,7 @@ def _values(
     def take(values: Mapping[str, Any], name: str, default: Any, path: Keys) -> Any:
         value = values.get(name, default)
         if value is NEEDED:
-            mistakes.append(Mistake(path=(*path, name), text="is missing: mergekit requires it"))
+            problems.append(Problem((*path, name), "is missing: mergekit requires it"))
             return 1.0
         return value
 
@@ -282,7 +283,7 @@ def _values(
     return translated
 
 
-def _tokenizer(request: MergekitRequest, mistakes: list[Mistake]) -> str | None:
+def _tokenizer(request: MergekitRequest, problems: list[Problem]) -> str | None:
     """The parent whose tokenizer the result takes."""
     source = request.tokenizer_source
     path: Keys = ("tokenizer_source",)
@@ -298,5 +299,5 @@ def _tokenizer(request: MergekitRequest, mistakes: list[Mistake]) -> str | None:
     elif name is not None and name not in parents:
         text = f"expected one of the parents (base, {', '.join(filter(None, parents))}), got {name}"
     if text:
-        mistakes.append(Mistake(path=path, text=text))
+        problems.append(Problem(path, text))
     return name

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from holdfast.cli.console import print_json, print_line, stderr_console, stdout_console, write
 from holdfast.config.declare import Meta
-from holdfast.config.values import Mistake, Refused
-from holdfast.errors import ConfigError, ModelError, StorageError
+from holdfast.config.values import Refused
+from holdfast.errors import ConfigError, ModelError, Problem, StorageError
 from holdfast.printable import lines, printable
 from holdfast.support.environment import shown_bytes
 from holdfast.support.paths import expanded
@@ -40,7 +40,7 @@ def read_dtype(value: Any) -> str:
     try:
         dtype(value)
     except ConfigError as error:
-        raise Refused(*(Mistake(path=(), text=p.removeprefix("dtype: ")) for p in error.problems)) from None
+        raise Refused(*(Problem((), p.removeprefix("dtype: ")) for p in error.problems)) from None
     return value
 
 
@@ -92,7 +92,7 @@ def missing_folders(request: Any, *names: str) -> list[str]:
                 try:
                     local_folder(name)
                 except ModelError as error:
-                    problems.append(f"{key}: {error}")
+                    problems.append(Problem(key, f"{error}"))
     return problems
 
 

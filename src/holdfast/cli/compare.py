@@ -13,7 +13,7 @@ from holdfast.cli.console import print_json, print_line, stderr_console, stdout_
 from holdfast.config.command_line import Command
 from holdfast.config.declare import Meta
 from holdfast.config.help import Section
-from holdfast.errors import ConfigError, NotFinite
+from holdfast.errors import ConfigError, NotFinite, Problem
 from holdfast.evaluation.compare.request import CompareSettings, Side, find_sides
 from holdfast.printable import Lines
 
@@ -92,16 +92,16 @@ class CompareRequest(CompareSettings):
         problems: list[str] = []
         page = files.get("html", ".html")
         if not page.endswith((".html", ".htm")):
-            problems.append(f"html: expected a file that ends with .html, got {page}.")
+            problems.append(Problem("html", f"expected a file that ends with .html, got {page}."))
         if files.get("junit") == "-":
-            problems.append("junit: expected a file, got -.")
+            problems.append(Problem("junit", "expected a file, got -."))
         if files.get("json") == files.get("markdown") == "-":
-            problems.append("json: only one of --json and --markdown can go to stdout.")
+            problems.append(Problem("json", "only one of --json and --markdown can go to stdout."))
         if self.strict and not self.fail_if:
             example = "add --fail_if 'any drop > 2%' or the like."
-            problems.append(f"strict: says how undecided rules count, but there is no rule: {example}")
-        problems += [f"fail_if: {text}" for text in self._rules[1]]
-        return problems + [f"models: {text}" for text in self._sides[1]]
+            problems.append(Problem("strict", f"says how undecided rules count, but there is no rule: {example}"))
+        problems += [Problem("fail_if", text) for text in self._rules[1]]
+        return problems + [Problem("models", text) for text in self._sides[1]]
 
     @property
     def sides(self) -> list[Side]:
@@ -118,7 +118,7 @@ class CompareRequest(CompareSettings):
         return self._rules[0]
 
     @functools.cached_property
-    def _rules(self) -> tuple[list[Rule], list[str]]:
+    def _rules(self) -> tuple[list[Rule], list[Problem]]:
         from holdfast.evaluation.compare.gate import parse_rules
 
         try:

@@ -13,6 +13,7 @@ from holdfast.config.declare import Meta, part_of
 from holdfast.config.decode import with_floats
 from holdfast.data.prepare.corpus import CorpusOptions
 from holdfast.data.prepare.run import Preparation, Rows
+from holdfast.errors import Problem
 
 DESCRIPTION = """\
 Reads files and folders of text (.txt, .md, .jsonl, .json, .parquet) and writes one document a line, as text, title,
@@ -50,7 +51,7 @@ class PrepareRequest(CorpusOptions, Rows, _Files):
                 options[name] = value
         return Preparation(inputs=self.input, output=self.output, options=options, **vars(part_of(self, Rows)))
 
-    def problems(self) -> list[str]:
+    def problems(self) -> list[Problem]:
         """What is wrong with the request as a whole, and with its files."""
         return self.preparation().problems()
 

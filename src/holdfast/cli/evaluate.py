@@ -13,8 +13,7 @@ from holdfast.cli.console import print_json, print_line, quiet_console, stderr_c
 from holdfast.config.command_line import Command
 from holdfast.config.declare import Meta, part_of
 from holdfast.config.help import Section
-from holdfast.config.values import Mistake
-from holdfast.errors import ConfigError, ModelError, NotFinite
+from holdfast.errors import ConfigError, ModelError, NotFinite, Problem
 from holdfast.evaluation.loading import LoadSettings, ServerSettings
 from holdfast.evaluation.request import PlanRequest, plan_of
 
@@ -84,14 +83,14 @@ class EvaluateRequest(ServerSettings, _Where, PlanRequest):
     model: Annotated[tuple[str, ...], Meta(positional=True, metavar="MODEL ...")] = ()
     """Models, as below; the others are compared with the first."""
 
-    def problems(self) -> list[str | Mistake]:
+    def problems(self) -> list[str | Problem]:
         """Models that are not there, suites and entries that cannot be measured."""
         problems: list[str] = []
         if not self.model:
             problems.append("expected at least one model, as in 'holdfast evaluate base tuned --suite knowledge'.")
         if self.num_processes > 1 and self.device_map is not None:
             text = "each process has the whole model, and device_map spreads one over all devices"
-            problems.append(f"num_processes: {text}. Leave one of them out.")
+            problems.append(Problem("num_processes", f"{text}. Leave one of them out."))
         return [*problems, *model_problems(lambda: self.requests, addresses=True), *self._planned[1]]
 
     @functools.cached_property
@@ -111,7 +110,7 @@ class EvaluateRequest(ServerSettings, _Where, PlanRequest):
         return self._planned[0]
 
     @functools.cached_property
-    def _planned(self) -> tuple[EvaluationPlan, list[Mistake]]:
+    def _planned(self) -> tuple[EvaluationPlan, list[Problem]]:
         return plan_of(self)
 
 
@@ -131,7 +130,7 @@ def model_problems(
     try:
         names = [request.name for request in requests()]
     except ConfigError as error:
-        names, texts = [], error.problems
+        names, texts = [], [*error.problems]
     for name in names:
         if addresses and is_address(name):
             continue
@@ -140,7 +139,7 @@ def model_problems(
                 texts.append(f"no such model folder: {name} (a hub id is written owner/name).{near_model(name)}")
         except ModelError as error:
             texts.append(str(error))
-    return [f"{key}: {text}" for text in texts]
+    return [Problem(key, text) for text in texts]
 
 
 def _suites_text() -> str:

@@ -13,7 +13,7 @@ from holdfast.cli.checkpoint_options import missing_folders
 from holdfast.cli.console import print_line, stdout_console, stoppable
 from holdfast.config.command_line import Command
 from holdfast.config.declare import Meta
-from holdfast.config.values import Mistake
+from holdfast.errors import Problem
 from holdfast.runs.fisher import FisherSettings
 from holdfast.support.environment import shown_seconds
 
@@ -61,7 +61,7 @@ class FisherRequest(FisherSettings, _Source):
     overwrite: bool = False
     """Replace another Fisher diagonal that is there."""
 
-    def problems(self) -> list[str | Mistake]:
+    def problems(self) -> list[str | Problem]:
         """A model or a GPU that is not there."""
         return [*missing_folders(self, "model"), *super().problems()]
 

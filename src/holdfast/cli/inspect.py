@@ -11,6 +11,7 @@ from holdfast.cli.checkpoint_options import Workers, missing_folders
 from holdfast.cli.console import print_json, print_line, stderr_console, stdout_console, stoppable
 from holdfast.config.command_line import Command
 from holdfast.config.declare import Meta
+from holdfast.errors import Problem
 from holdfast.printable import lines
 from holdfast.support.environment import shown_seconds
 
@@ -65,13 +66,13 @@ class InspectRequest:
         problems = missing_folders(self, "checkpoints")
         count = len(self.checkpoints)
         if count > 2:
-            problems.append(f"checkpoints: expected one or two checkpoints, got {count}")
+            problems.append(Problem("checkpoints", f"expected one or two checkpoints, got {count}"))
         if self.verify and count == 2:
-            problems.append("verify: is of one checkpoint; name one of the two")
+            problems.append(Problem("verify", "is of one checkpoint; name one of the two"))
         if self.plot is not None and count != 2:
-            problems.append("plot: is of two checkpoints; name the other one, too")
+            problems.append(Problem("plot", "is of two checkpoints; name the other one, too"))
         if self.plot is not None and not self.plot.endswith(".html"):
-            problems.append(f"plot: expected a file that ends with .html, got {self.plot}")
+            problems.append(Problem("plot", f"expected a file that ends with .html, got {self.plot}"))
         return problems
 
 

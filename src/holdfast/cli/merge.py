@@ -15,12 +15,11 @@ from holdfast.cli.checkpoint_options import DTYPE, Output, carry_out, missing_fo
 from holdfast.cli.console import stoppable
 from holdfast.config.command_line import Command, find_option
 from holdfast.config.declare import Meta, Setting, part_of, settings_of
-from holdfast.config.decode import Given, as_mistake, decode
+from holdfast.config.decode import Given, decode
 from holdfast.config.help import Section
 from holdfast.config.schema import json_schema, setting_schema
-from holdfast.config.values import Mistake
 from holdfast.config.yaml_file import read_yaml
-from holdfast.errors import ConfigError
+from holdfast.errors import ConfigError, Problem
 
 if TYPE_CHECKING:
     from holdfast.checkpoints.methods.protocol import MergeMethod
@@ -174,9 +173,9 @@ def read_request(parsed: Command[MergeRequest], given: Given) -> tuple[MergeRequ
         given.values.pop("weights", None)
     options = [setting.name for setting in parsed.more]
     values = {name: value for name, value in given.take(*options).items() if value is not None}
-    request, mistakes = decode(MergeRequest, given.values, also=options)
+    request, problems = decode(MergeRequest, given.values, also=options)
     method, wrong = _method(given, values)
-    given.check([*mistakes, *wrong])
+    given.check([*problems, *wrong])
     assert request is not None and method is not None
     return request, method
 
@@ -193,16 +192,16 @@ def _own_method(argv: list[str]) -> type[MergeMethod] | None:
     return cls if cls not in METHODS.values() else None
 
 
-def _method(given: Given, values: Mapping[str, Any]) -> tuple[MergeMethod | None, list[Mistake]]:
+def _method(given: Given, values: Mapping[str, Any]) -> tuple[MergeMethod | None, list[Problem]]:
     """The method with its parameters, and every mistake in them and in what depends on the method."""
     from holdfast.checkpoints.merge import request_problems
 
     try:
         cls = find_method(str(given.values.get("method", "linear")))
     except ConfigError as error:
-        return None, [as_mistake(problem, ("method",)) for problem in error.problems]
+        return None, error.problems
     names = _parameter_names(cls)
-    mistakes = [Mistake(path=(name,), text=_not_taken(name, cls)) for name in values if name not in names]
+    mistakes = [Problem(name, _not_taken(name, cls)) for name in values if name not in names]
     method, wrong = parse_merge_method(cls, {name: value for name, value in values.items() if name in names})
     mistakes += wrong
     models, fisher = _items(given, "models"), _items(given, "fisher")
@@ -212,8 +211,7 @@ def _method(given: Given, values: Mapping[str, Any]) -> tuple[MergeMethod | None
     for name in ("base", "layout", "tokenizer"):
         if given.values.get(name) is not None:
             parents[name] = str(given.values[name])
-    problems = request_problems(method, [str(model) for model in models], fisher=fisher, **parents)
-    mistakes += [as_mistake(problem, [*names, *given.values, "base", "fisher"]) for problem in problems]
+    mistakes += request_problems(method, [str(model) for model in models], fisher=fisher, **parents)
     return method, mistakes
 
 
@@ -242,8 +240,8 @@ def _parameter_names(cls: type[MergeMethod]) -> list[str]:
 def _adapt(file: Given, *, notes: list[str]) -> None:
     """A request written for mergekit becomes one of holdfast's."""
     if is_mergekit(file.values):
-        file.values, mistakes = translate(file.values, notes)
-        file.mistakes += mistakes
+        file.values, problems = translate(file.values, notes)
+        file.problems += problems
 
 
 def merge_schema() -> dict[str, Any]:

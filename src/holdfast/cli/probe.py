@@ -15,8 +15,7 @@ from holdfast.cli.evaluate import SUITES, model_problems
 from holdfast.config.command_line import Command
 from holdfast.config.declare import Meta, part_of, settings_of
 from holdfast.config.help import Section
-from holdfast.config.values import Mistake
-from holdfast.errors import ConfigError
+from holdfast.errors import ConfigError, Problem
 from holdfast.evaluation.ladder import Rung, order_problems, parse_ladder
 from holdfast.evaluation.loading import LoadSettings
 from holdfast.evaluation.probe.settings import ChangeSettings, CurvatureSettings
@@ -100,13 +99,15 @@ class ProbeRequest(_Where, CurvatureSettings, ChangeSettings, PlanRequest, _Mode
     perplexity: Annotated[tuple[str, ...], Meta(repeatable=True, metavar="FILE", hidden=True)] = ()
     """The same, as 'holdfast evaluate' calls it."""
 
-    def problems(self) -> list[str | Mistake]:
+    def problems(self) -> list[str | Problem]:
         """Models that are not there or form no ladder, and what cannot be measured."""
         if self.write is not None:
             return [*self._write_problems(), *model_problems(lambda: self.requests)]
         problems = self._ladder_problems()
         if not problems:
-            problems += [f"revisions: {text}" for text in (order_problems(self.rungs) if self.revisions else ())]
+            problems += [
+                Problem("revisions", f"{text}") for text in (order_problems(self.rungs) if self.revisions else ())
+            ]
             problems += model_problems(lambda: self.requests)
             problems += model_problems(lambda: _requests(self.toward), key="toward")
         return [*problems, *self._planned[1]]
@@ -120,13 +121,13 @@ class ProbeRequest(_Where, CurvatureSettings, ChangeSettings, PlanRequest, _Mode
             return ["expected a model, as in 'holdfast probe base --corpus prose.jsonl', or --ladder FILE."]
         return []
 
-    def _write_problems(self) -> list[str]:
+    def _write_problems(self) -> list[Problem]:
         """What keeps a checkpoint with noise from being written."""
         problems = []
         if len(self.model) != 1 or self.revisions or self.ladder:
-            problems.append("write: expected one model to write a copy of.")
+            problems.append(Problem("write", "expected one model to write a copy of."))
         if len(self.noise) != 1 or self.quantize or self.prune or self.toward:
-            problems.append("write: expected one size of --noise and no other change.")
+            problems.append(Problem("write", "expected one size of --noise and no other change."))
         return problems
 
     @functools.cached_property
@@ -163,14 +164,14 @@ class ProbeRequest(_Where, CurvatureSettings, ChangeSettings, PlanRequest, _Mode
         return self._planned[0]
 
     @functools.cached_property
-    def _planned(self) -> tuple[EvaluationPlan, list[Mistake]]:
+    def _planned(self) -> tuple[EvaluationPlan, list[Problem]]:
         files = (*self.corpus, *self.perplexity)
-        plan, mistakes = plan_of(dataclasses.replace(part_of(self, PlanRequest), perplexity=files))
+        plan, problems = plan_of(dataclasses.replace(part_of(self, PlanRequest), perplexity=files))
         text = "expected --corpus FILE with held-out text, or --tasks TASK ...: what the changes are measured on."
-        for number, mistake in enumerate(mistakes):
-            if mistake.text.startswith("nothing to measure"):
-                mistakes[number] = dataclasses.replace(mistake, text=text)
-        return plan, mistakes
+        for number, problem in enumerate(problems):
+            if problem.text.startswith("nothing to measure"):
+                problems[number] = Problem(problem.path, text)
+        return plan, problems
 
     @property
     def probe(self) -> Probe:

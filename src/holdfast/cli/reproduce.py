@@ -13,7 +13,7 @@ from holdfast.config.command_line import Command
 from holdfast.config.declare import Meta
 from holdfast.config.help import Section
 from holdfast.config.values import show
-from holdfast.errors import did_you_mean
+from holdfast.errors import Problem, did_you_mean
 from holdfast.papers.claims.registry import SIZES, SMALL, Paper, papers
 from holdfast.papers.theory import QUICK_SEEDS, SEEDS, THEORIES
 from holdfast.support.paths import expanded
@@ -103,10 +103,10 @@ class ReproduceRequest:
         paper = self.known_paper()
         if paper is None:
             hint = did_you_mean(self.paper.replace("_", "-"), papers())
-            problems.append(f"paper: expected one of {', '.join(papers())}, got {show(self.paper)}.{hint}")
+            problems.append(Problem("paper", f"expected one of {', '.join(papers())}, got {show(self.paper)}.{hint}"))
         if paper is not None and len(paper.recipes) == 1:
             if self.recipes:
-                problems.append(f"recipes: {paper.name} is one study; leave it out.")
+                problems.append(Problem("recipes", f"{paper.name} is one study; leave it out."))
         else:
             known: list[str] = []
             for other in papers().values() if paper is None else [paper]:
@@ -114,22 +114,24 @@ class ReproduceRequest:
             for recipe in self.recipes:
                 if recipe not in known:
                     hint = did_you_mean(recipe, known)
-                    problems.append(f"recipes: expected some of {', '.join(known)}, got {show(recipe)}.{hint}")
+                    problems.append(
+                        Problem("recipes", f"expected some of {', '.join(known)}, got {show(recipe)}.{hint}")
+                    )
         if self.theory:
             if paper is not None and paper.name not in THEORIES:
-                problems.append(f"theory: {paper.name} has no theory; {', '.join(THEORIES)} have one.")
+                problems.append(Problem("theory", f"{paper.name} has no theory; {', '.join(THEORIES)} have one."))
             for name in ("recipes", "medium", "workers"):
                 if getattr(self, name):
-                    problems.append(f"{name}: --theory runs no study; leave it out.")
+                    problems.append(Problem(name, "--theory runs no study; leave it out."))
             if self.output_dir is not None and self.output_dir.is_file():
-                problems.append(f"output_dir: expected a folder, got the file {self.output_dir}.")
+                problems.append(Problem("output_dir", f"expected a folder, got the file {self.output_dir}."))
         if self.study:
             for name in ("theory", "workers", *SIZES):
                 if getattr(self, name, False):
-                    problems.append(f"{name}: --study runs nothing; leave it out.")
+                    problems.append(Problem(name, "--study runs nothing; leave it out."))
         if len(self.sizes) > 1:
             sizes = " and ".join(f"--{size}" for size in self.sizes)
-            problems.append(f"{self.sizes[0]}: expected one size, got {sizes}.")
+            problems.append(Problem(self.sizes[0], f"expected one size, got {sizes}."))
         return problems
 
 

@@ -12,6 +12,7 @@ from holdfast.cli.console import stoppable
 from holdfast.config.command_line import Command, read_step
 from holdfast.config.declare import Meta, part_of
 from holdfast.config.decode import with_floats
+from holdfast.errors import Problem
 
 if TYPE_CHECKING:
     from holdfast.checkpoints.build import Prepared
@@ -145,16 +146,16 @@ class ApplyRequest(Output, Policies, _Onto):
         missing = [f"--{name}" for name in ("instruct", "old_base") if getattr(self, name) is None]
         if self.residual is not None and len(missing) < 2:
             text = "this and --instruct with --old_base are two ways to name the same thing; give one of them."
-            problems.append(f"residual: {text}")
+            problems.append(Problem("residual", text))
         elif self.residual is None and missing:
             problems.append(
                 f"{' and '.join(missing)} missing: expected --residual FOLDER, or --instruct and --old_base, between "
                 f"which the residual is taken in one pass."
             )
         if self.residual is not None and self.adapter_base is not None:
-            problems.append("adapter_base: goes with --instruct: a residual is no adapter.")
+            problems.append(Problem("adapter_base", "goes with --instruct: a residual is no adapter."))
         if self.tokenizer not in (None, self.source, "base"):
-            problems.append(f"tokenizer: expected one of {self.source}, base, got '{self.tokenizer}'.")
+            problems.append(Problem("tokenizer", f"expected one of {self.source}, base, got '{self.tokenizer}'."))
         return problems
 
     @property

@@ -15,8 +15,7 @@ from holdfast.checkpoints.named import check_on_hub
 from holdfast.cli.console import print_json, stdout_console, write
 from holdfast.config.command_line import Command
 from holdfast.config.declare import Meta, Setting
-from holdfast.config.values import Mistake
-from holdfast.errors import ConfigError, did_you_mean
+from holdfast.errors import ConfigError, Problem, did_you_mean
 from holdfast.support.environment import without_compiler
 
 if TYPE_CHECKING:
@@ -106,7 +105,7 @@ class WorkerRequest(_StorageOption, _WorkerPlace):
                 "postgresql://user@host/database."
             ]
         if not self.output_dir.is_dir():
-            return [f"output_dir: no such folder: {self.output_dir}"]
+            return [Problem("output_dir", f"no such folder: {self.output_dir}")]
         return []
 
 
@@ -188,7 +187,7 @@ class StudyCommand:
         request = self.command.given(argv)
         if request.file is None and self.file_needed:
             text = f"--config is missing: expected a study, as in '{name} --config study.yaml'."
-            request.check([Mistake(path=(), text=text)])
+            request.check([Problem((), text)])
         dry = self.command.take_switch(request, "dry_run")
         implied = {"name": Path(request.file or "").stem, "storage": os.environ.get("HOLDFAST_STORAGE")}
         for setting in self.command.settings:

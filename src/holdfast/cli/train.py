@@ -175,8 +175,8 @@ def _split(argv: list[str]) -> tuple[dict[str, Any], list[str]]:
             target = flag_words if option in known else words
         target.append(word)  # a value goes where its option went
     request = parse_words(flag_words, known)
-    values, mistakes = coerce_all(known, request.values)
-    request.check(mistakes)
+    values, problems = coerce_all(known, request.values)
+    request.check(problems)
     return values, words
 
 

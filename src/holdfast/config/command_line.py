@@ -17,9 +17,8 @@ from holdfast.config.declare import Meta, Setting, current_name, settings_of
 from holdfast.config.decode import Given, coerce_all, decode
 from holdfast.config.help import Help, Section, help_topic, wrapped
 from holdfast.config.synonyms import did_you_mean_key
-from holdfast.config.values import Mistake
 from holdfast.config.yaml_file import from_yaml, read_yaml
-from holdfast.errors import ConfigError, did_you_mean
+from holdfast.errors import ConfigError, Problem, did_you_mean
 
 T = TypeVar("T")
 
@@ -91,11 +90,11 @@ class Command(Generic[T]):
         known = {s.name: s for s in self.settings}
         line = parse_words(argv, known)
         file = Given()
-        if self.yaml and "config" in line.values and not any(m.path == ("config",) for m in line.mistakes):
+        if self.yaml and "config" in line.values and not any(m.path == ("config",) for m in line.problems):
             file = read_yaml(line.values["config"], needs=self.yaml_needs)
             for key in [k for k in file.values if k in known and not known[k].meta.yaml]:
                 del file.values[key]
-                file.mistakes.append(Mistake(path=(key,), text="goes on the command line, not into a file."))
+                file.problems.append(Problem(key, "goes on the command line, not into a file."))
             if self.adapt is not None:
                 self.adapt(file)
         if self.yaml:
@@ -114,8 +113,8 @@ class Command(Generic[T]):
         """Removes a switch from what was given, before everything is decoded; whether it is on. A value that is none
         counts as off and becomes a mistake of `given`."""
         [setting] = (s for s in self.settings if s.name == name)
-        values, mistakes = coerce_all({name: setting}, given.take(name))
-        given.mistakes += mistakes
+        values, problems = coerce_all({name: setting}, given.take(name))
+        given.problems += problems
         return bool(values.get(name))
 
     def decode(self, given: Given, *, defaults: T | None = None) -> T:
@@ -124,8 +123,8 @@ class Command(Generic[T]):
         Raises:
             ConfigError: with every mistake at once.
         """
-        value, mistakes = decode(self.request, given.values, defaults=defaults)
-        given.check(mistakes)
+        value, problems = decode(self.request, given.values, defaults=defaults)
+        given.check(problems)
         assert value is not None
         return value
 
@@ -186,7 +185,7 @@ def parse_words(argv: Sequence[str], known: Mapping[str, Setting]) -> Given:
         negated = name.startswith("no_") and name not in known
         setting = known.get(current_name(name[3:] if negated else name, known))
         if setting is None or (negated and not setting.is_switch) or setting.meta.positional:
-            given.mistakes.append(Mistake(path=(), text=_unknown_option(name, known)))
+            given.problems.append(Problem((), _unknown_option(name, known)))
             while words and not _ends_values(words[0]):
                 words.pop(0)
             continue
@@ -198,7 +197,7 @@ def parse_words(argv: Sequence[str], known: Mapping[str, Setting]) -> Given:
         elif not values and setting.is_switch:
             given.values[setting.name] = True
         elif not values:
-            given.mistakes.append(Mistake(path=(setting.name,), text=f"expected {setting.expected}, got nothing."))
+            given.problems.append(Problem(setting.name, f"expected {setting.expected}, got nothing."))
         else:
             _add(given, setting, values, extend=setting.meta.repeatable)
     return given
@@ -243,7 +242,7 @@ def _add(given: Given, setting: Setting, values: list[str], *, extend: bool) -> 
             try:
                 read = setting.meta.parse_word(value)
             except ValueError as error:
-                given.mistakes.append(Mistake(path=(name,), text=f"{value!r}: {error}"))
+                given.problems.append(Problem(name, f"{value!r}: {error}"))
                 continue
             parsed += read if isinstance(read, list) else [read]
         given.values[name] = [*(given.values.get(name) or []), *parsed]
@@ -275,7 +274,7 @@ def _mapping(given: Given, setting: Setting, text: str) -> Any:
         if setting.meta.parse is not None:
             return text
         wanted = f"expected a mapping in quotes, as in --{setting.name} '{{key: value}}', got {text!r}."
-        given.mistakes.append(Mistake(path=(setting.name,), text=wanted))
+        given.problems.append(Problem(setting.name, wanted))
         return {}
     return parsed
 
@@ -283,13 +282,13 @@ def _mapping(given: Given, setting: Setting, text: str) -> Any:
 def _too_many(given: Given, setting: Setting, values: Sequence[str]) -> None:
     for value in values:
         text = f"unexpected {value!r} after its value. Put a value with spaces in quotes."
-        given.mistakes.append(Mistake(path=(setting.name,), text=text))
+        given.problems.append(Problem(setting.name, text))
 
 
 def _unexpected(given: Given, word: str) -> None:
     file = f" For a configuration file write '--config {word}'." if word.endswith((".yaml", ".yml", ".json")) else ""
     text = f"unexpected argument {word!r}.{file or ' Options start with two dashes (--).'}"
-    given.mistakes.append(Mistake(path=(), text=text))
+    given.problems.append(Problem((), text))
 
 
 def _unknown_option(name: str, known: Mapping[str, Setting]) -> str:

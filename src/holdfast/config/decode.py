@@ -1,7 +1,7 @@
 """From what a file and a command line say to one settings value, with every mistake at once.
 
 A request is checked in two steps: each key by its own declaration (`coerce`), then the value as a whole by its
-`problems()` method, if it has one: sentences, or `Mistake`s that name the key they are about. Where a key is missing or
+`problems()` method, if it has one: sentences, or `Problem`s that name the key they are about. Where a key is missing or
 refused, its default or an empty value stands in for it, and only what concerns the sound ones counts: a file that is
 not there is reported beside a key that is not.
 """
@@ -11,13 +11,13 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from holdfast.config.declare import Setting, current_name, settings_of
 from holdfast.config.synonyms import did_you_mean_key
-from holdfast.config.values import Mistake, Path, Refused, coerce
-from holdfast.errors import ConfigError
+from holdfast.config.values import Refused, coerce
+from holdfast.errors import ConfigError, Path, Problem, problem_of
 
 _WORD = re.compile(r"\w[\w-]*")
 T = TypeVar("T")
@@ -33,7 +33,7 @@ class Given:
     """Keys that the command line gave."""
     without_dashes: set[str] = dataclasses.field(default_factory=set)
     """Of those, what stood there as words without an option."""
-    mistakes: list[Mistake] = dataclasses.field(default_factory=list)
+    problems: list[Problem] = dataclasses.field(default_factory=list)
     lines: dict[Path, int] = dataclasses.field(default_factory=dict)
     """Line in the file (from 1) of every key and item that is there, by path with underscores (`normal`)."""
     file: str | None = None
@@ -45,7 +45,7 @@ class Given:
             values={**other.values, **self.values},
             from_line=self.from_line | (other.from_line - set(self.values)),
             without_dashes=self.without_dashes,
-            mistakes=[*other.mistakes, *self.mistakes],
+            problems=[*other.problems, *self.problems],
             lines=other.lines | self.lines,
             file=self.file or other.file,
         )
@@ -60,29 +60,30 @@ class Given:
         """Removes keys from the values and returns those that were there."""
         return {name: self.values.pop(name) for name in names if name in self.values}
 
-    def sentences(self, mistakes: Iterable[Mistake]) -> list[str]:
+    def sentences(self, problems: Iterable[Problem]) -> list[str]:
         """Mistakes as people read them: with the option's dashes, or with the line in the file."""
-        return list(dict.fromkeys(self._sentence(m) for m in mistakes))
+        return list(dict.fromkeys(self._sentence(m) for m in problems))
 
-    def check(self, mistakes: Iterable[Mistake] = ()) -> None:
+    def check(self, problems: Iterable[Problem] = ()) -> None:
         """Raises everything that is wrong together.
 
         Raises:
             ConfigError: there is a mistake, among the given ones or of the request's form.
         """
-        found = self.sentences([*self.mistakes, *mistakes])
+        found = self.sentences([*self.problems, *problems])
         if found:
             raise ConfigError(found, source=self.file)
 
-    def _sentence(self, mistake: Mistake) -> str:
-        top = mistake.path[0] if mistake.path else None
+    def _sentence(self, problem: Problem) -> str:
+        top = problem.path[0] if problem.path else None
         if top in self.from_line or self.file is None:
-            return mistake.sentence(option=top in self.from_line - self.without_dashes)
-        place = (*mistake.path, mistake.key)
+            option = top in self.from_line - self.without_dashes
+            return f"--{problem}" if option else problem
+        place = (*problem.path, problem.key)
         for end in range(len(place), 0, -1):
             if (line := self.lines.get(normal(place[:end]))) is not None:
-                return f"line {line}: {mistake.sentence()}"
-        return mistake.sentence()
+                return f"line {line}: {problem}"
+        return problem
 
 
 def decode(
@@ -91,7 +92,7 @@ def decode(
     *,
     defaults: T | None = None,
     also: Sequence[str] = (),
-) -> tuple[T | None, list[Mistake]]:
+) -> tuple[T | None, list[Problem]]:
     """A settings value out of a mapping.
 
     Args:
@@ -118,7 +119,7 @@ def decode(
         value = cls(**found, **absent)
         problems = problems_of(value)
     except ConfigError as error:
-        problems = [] if unknown else [as_mistake(p, known) for p in error.problems]
+        problems = [] if unknown else error.problems
     except Exception:
         if not absent:
             raise
@@ -131,7 +132,7 @@ def decode(
 
 def decode_named(
     cls: type[T], value: Any, *, name: re.Pattern[str], allowed: str, shorthand: str | None = None, like: str = ""
-) -> tuple[dict[str, T], list[Mistake]]:
+) -> tuple[dict[str, T], list[Problem]]:
     """Settings values by name, in order.
 
     Args:
@@ -151,17 +152,17 @@ def decode_named(
     if not isinstance(value, Mapping) or not value:
         raise ValueError
     found: dict[str, T] = {}
-    mistakes: list[Mistake] = []
+    mistakes: list[Problem] = []
     for key, item in ((str(k), v) for k, v in value.items()):
         if not name.fullmatch(key):
-            mistakes.append(Mistake(path=(), text=f"expected {allowed}, got {key!r}."))
+            mistakes.append(Problem((), f"expected {allowed}, got {key!r}."))
         if not isinstance(item, Mapping):
             if shorthand is None:
-                mistakes.append(Mistake(path=(key,), text=f"expected a mapping such as {like}, got {item!r}."))
+                mistakes.append(Problem(key, f"expected a mapping such as {like}, got {item!r}."))
                 continue
             item = {shorthand: item}
         one, problems = decode(cls, item)
-        mistakes += [dataclasses.replace(p, path=(key, *p.path)) for p in problems]
+        mistakes += [p.below(key) for p in problems]
         if one is not None:
             found[key] = one
     return found, mistakes
@@ -182,37 +183,37 @@ def coerce_all(
     values: Mapping[str, Any],
     *,
     also: Sequence[str] = (),
-) -> tuple[dict[str, Any], list[Mistake]]:
+) -> tuple[dict[str, Any], list[Problem]]:
     """The values that fit their settings, by key, and the mistakes in the others; see `decode`."""
     found: dict[str, Any] = {}
-    mistakes: list[Mistake] = []
+    problems: list[Problem] = []
     spelled: dict[str, str] = {}
     for key, value in values.items():
         name = current_name(plain_key(key), known)
         if name not in known:
             text = unknown_key(str(key), [*known, *also])
-            mistakes.append(Mistake(path=(), text=text, key=str(key)))
+            problems.append(Problem((), text, key=str(key)))
             continue
         if name in spelled:
             text = f"stands twice, as {spelled[name]!r} and as {str(key)!r}. Keep one of them."
-            mistakes.append(Mistake(path=(name,), text=text))
+            problems.append(Problem(name, text))
             continue
         spelled[name] = str(key)
         try:
             found[name] = coerce(known[name], value)
         except Refused as error:
-            mistakes += error.mistakes
-    return found, mistakes
+            problems += error.problems
+    return found, problems
 
 
-def mistakes_in(value: Any) -> list[Mistake]:
+def problems_in(value: Any) -> list[Problem]:
     """Everything that is wrong with a settings value made in Python: types and bounds of each field, then
     `problems()`."""
     fields = {s.name: getattr(value, s.name) for s in settings_of(type(value))}
     return decode(type(value), {name: field for name, field in fields.items() if field is not None})[1]
 
 
-def field_mistakes(value: Any) -> list[Mistake]:
+def field_problems(value: Any) -> list[Problem]:
     """What is wrong with the types and bounds of a settings value made in Python, field by field; for its own
     `problems()` too."""
     known = {s.name: s for s in settings_of(type(value))}
@@ -230,35 +231,18 @@ def with_floats(value: T) -> T:
     return dataclasses.replace(value, **whole) if whole else value  # type: ignore[type-var]
 
 
-def problems_of(value: Any) -> list[Mistake]:
+def problems_of(value: Any) -> list[Problem]:
     """What `value.problems()` says, as mistakes."""
     problems = getattr(value, "problems", None)
     if problems is None:
         return []
-    keys = {s.name for s in settings_of(type(value))}
-    return [p if isinstance(p, Mistake) else as_mistake(p, keys) for p in problems()]
+    return [problem_of(problem) for problem in problems()]
 
 
-_PATH = re.compile(r"\w+(\.\w+|\[\d+\])*")
-
-
-def as_mistake(sentence: str, keys: Collection[str]) -> Mistake:
-    """A sentence such as "people: expected ..." or "datasets[0].path: expected ..." as a mistake of that key, where
-    there is such a key. Names before it are the value's own ("sfa.beta: expected ...") and left out."""
-    before, colon, text = sentence.partition(": ")
-    if colon and _PATH.fullmatch(before):
-        parts = [int(part) if part.isdigit() else part for part in re.findall(r"\w+", before)]
-        while parts and parts[0] not in keys:
-            del parts[0]
-        if parts:
-            return Mistake(path=tuple(parts), text=text)
-    return Mistake(path=(), text=sentence)
-
-
-def missing(setting: Setting) -> Mistake:
+def missing(setting: Setting) -> Problem:
     """The mistake of a setting that has to be given and was not."""
     what = f" ({setting.help[0].lower()}{setting.help[1:].rstrip('.')})" if setting.help else ""
-    return Mistake(path=(setting.name,), text=f"is missing: expected {setting.expected}{what}.")
+    return Problem(setting.name, f"is missing: expected {setting.expected}{what}.")
 
 
 def unknown_key(name: str, known: Sequence[str]) -> str:

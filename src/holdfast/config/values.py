@@ -27,44 +27,15 @@ from holdfast.config.declare import (
     type_in_words,
     union,
 )
-from holdfast.errors import did_you_mean
-
-Path = tuple[str | int, ...]
-"""Where a value stands: keys and, in lists, numbers from 0."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Mistake:
-    """One thing that is wrong with a request."""
-
-    path: Path
-    """Of the key it is about; empty for the request as a whole."""
-    text: str
-    """A sentence that does not repeat the key: "expected a number, got 'many' (text)."."""
-    key: str = ""
-    """A key below the path that is none of its own, which the text names; its line is the mistake's."""
-
-    def sentence(self, *, option: bool = False) -> str:
-        """With the key in front, as an option (`--people`) where it came from the command line."""
-        if not self.path:
-            return self.text
-        return f"{'--' if option else ''}{dotted(self.path)}: {self.text}"
-
-
-def dotted(path: Path) -> str:
-    """A path as messages write it: `retention[0].label_annealing.weight`."""
-    text = ""
-    for part in path:
-        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
-    return text
+from holdfast.errors import Path, Problem, did_you_mean
 
 
 class Refused(ValueError):
-    """A value does not fit its setting; `mistakes` says what, with paths below the setting's own."""
+    """A value does not fit its setting; `problems` says what, with paths below the setting's own."""
 
-    def __init__(self, *mistakes: Mistake) -> None:
-        self.mistakes = mistakes
-        super().__init__("; ".join(m.sentence() for m in mistakes))
+    def __init__(self, *problems: Problem) -> None:
+        self.problems = problems
+        super().__init__("; ".join(problems))
 
 
 def coerce(setting: Setting, value: Any) -> Any:
@@ -91,10 +62,10 @@ def coerce(setting: Setting, value: Any) -> Any:
         try:
             return setting.meta.parse(value)
         except Refused as error:
-            raise Refused(*(dataclasses.replace(m, path=(*path, *m.path)) for m in error.mistakes)) from None
+            raise Refused(*(m.below(*path) for m in error.problems)) from None
         except (TypeError, ValueError, OverflowError) as error:
             expected = setting.meta.expected or str(error) or setting.expected
-            raise Refused(Mistake(path=path, text=f"expected {expected}, got {show(value)}.")) from None
+            raise Refused(Problem(path, f"expected {expected}, got {show(value)}.")) from None
     if value is False and "no" in setting.choices:  # YAML 1.1 reads the bare word `no` as false
         return "no"
     fits_no_bound, scalar = False, any(typing.get_origin(hint) is None for hint in setting.types)
@@ -117,7 +88,7 @@ def coerce(setting: Setting, value: Any) -> Any:
         advice = did_you_mean(str(value), map(str, setting.choices))
     elif not fits_no_bound and str in setting.types and isinstance(value, (bool, float)):
         advice = " Put it in quotes if it is meant as text."
-    raise Refused(Mistake(path=path, text=f"expected {setting.expected}, got {show(value)}.{advice}"))
+    raise Refused(Problem(path, f"expected {setting.expected}, got {show(value)}.{advice}"))
 
 
 class _OutOfBounds(ValueError):
@@ -133,14 +104,14 @@ def _coerce_null(setting: Setting) -> Any:
         return setting.default
     advice = "Give one." if setting.required else f"Leave the key out for its default, {setting.default}."
     text = f"expected {setting.expected}, got nothing (null). {advice}"
-    raise Refused(Mistake(path=(setting.name,), text=text))
+    raise Refused(Problem(setting.name, text))
 
 
 def _check_choice(setting: Setting, value: Any, path: Path) -> None:
     value = value.value if isinstance(value, enum.Enum) else value
     if setting.choices and value not in setting.choices and value != setting.default:
         near = did_you_mean(str(value), map(str, setting.choices))
-        raise Refused(Mistake(path=path, text=f"expected {setting.expected}, got {show(value)}.{near}"))
+        raise Refused(Problem(path, f"expected {setting.expected}, got {show(value)}.{near}"))
 
 
 def _in_order(hints: tuple[Any, ...], value: Any) -> list[Any]:
@@ -292,7 +263,7 @@ def _check_text(text: str, expected: str, path: Path) -> None:
     elif text.startswith("~") and "/" in text and os.path.expanduser(text) == text:
         advice = f"There is no user {text[1:].partition('/')[0]!r} whose home folder it could be. Write the path out."
     if advice:
-        raise Refused(Mistake(path=path, text=f"expected {expected}, got {show(text)}. {advice}"))
+        raise Refused(Problem(path, f"expected {expected}, got {show(text)}. {advice}"))
 
 
 def _to_path(hint: Any, text: str, path: Path) -> pathlib.PurePath:
@@ -300,7 +271,7 @@ def _to_path(hint: Any, text: str, path: Path) -> pathlib.PurePath:
     _check_text(text, "a path", path)
     result: pathlib.PurePath = hint(os.path.expanduser(text) if issubclass(hint, pathlib.Path) else text)
     if advice := impossible_path(result):
-        raise Refused(Mistake(path=path, text=f"expected a path, got {show(text)}. {advice}"))
+        raise Refused(Problem(path, f"expected a path, got {show(text)}. {advice}"))
     return result
 
 
@@ -348,18 +319,18 @@ def _convert_all(items: Iterable[tuple[str | int, Any, Any]], meta: Meta, path: 
         Refused: with the mistakes of all.
     """
     results: list[Any] = []
-    mistakes: list[Mistake] = []
+    problems: list[Problem] = []
     for key, hint, value in items:
         try:
             results.append(_convert(hint, value, meta, (*path, key)))
         except Refused as error:
-            mistakes += error.mistakes
+            problems += error.problems
         except (TypeError, ValueError, OverflowError):
             bounds = "" if typing.get_origin(hint) is typing.Annotated else _item_bounds(meta)
             text = f"expected {type_in_words(hint)}{bounds}, got {show(value)}."
-            mistakes.append(Mistake(path=(*path, key), text=text))
-    if mistakes:
-        raise Refused(*mistakes)
+            problems.append(Problem((*path, key), text))
+    if problems:
+        raise Refused(*problems)
     return results
 
 
@@ -375,7 +346,7 @@ def _to_dict(hint: Any, value: Any, meta: Meta, path: Path) -> Any:
             parsed = None
         if not isinstance(parsed, dict):
             text = f"""expected a mapping such as '{{"key": "value"}}', got {show(value)}, which is neither JSON nor """
-            raise Refused(Mistake(path=path, text=text + "YAML."))
+            raise Refused(Problem(path, text + "YAML."))
         value = parsed
     if not isinstance(value, Mapping):
         raise ValueError
@@ -396,9 +367,9 @@ def _to_dataclass(cls: type, value: Any, path: Path) -> Any:
         raise ValueError
     from holdfast.config.decode import decode
 
-    result, mistakes = decode(cls, value)
-    if mistakes:
-        raise Refused(*(dataclasses.replace(m, path=(*path, *m.path)) for m in mistakes))
+    result, problems = decode(cls, value)
+    if problems:
+        raise Refused(*(m.below(*path) for m in problems))
     return result
 
 

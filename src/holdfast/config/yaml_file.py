@@ -17,10 +17,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from holdfast.config import values as value_words
 from holdfast.config.decode import Given, normal, plain_key
-from holdfast.config.values import Mistake, show
-from holdfast.errors import ConfigError, did_you_mean
+from holdfast.config.values import shorten, show
+from holdfast.errors import ConfigError, Problem, did_you_mean, dotted
+from holdfast.errors import Path as KeyPath
 from holdfast.printable import lines
 from holdfast.support.paths import expanded
 
@@ -89,9 +89,9 @@ def parse_yaml(text: str) -> Given | list[Any] | None:
         return None
     if not isinstance(content, dict):
         return [content]
-    lines: dict[value_words.Path, int] = {}
-    mistakes = []
-    twice: set[value_words.Path] = set()
+    lines: dict[KeyPath, int] = {}
+    problems = []
+    twice: set[KeyPath] = set()
     for spelled, line in places:
         path = (*normal(spelled[:1]), *spelled[1:])  # below may be names of files and models, in which dashes count
         if any(path[:end] in twice for end in range(1, len(path))):
@@ -99,12 +99,12 @@ def parse_yaml(text: str) -> Given | list[Any] | None:
         if path in lines:
             twice.add(path)
             again = f"stands twice, in line {lines[path]} and in line {line}. Keep one of them."
-            mistakes.append(Mistake(path=(), text=f"{value_words.dotted(path)!r} {again}"))
+            problems.append(Problem((), f"{dotted(path)!r} {again}"))
         else:
             lines[path] = line
     return Given(
         values={plain_key(k): v for k, v in content.items()},
-        mistakes=mistakes,
+        problems=problems,
         lines={normal(path): line for path, line in reversed(lines.items())},
     )
 
@@ -124,12 +124,12 @@ def from_yaml(text: str) -> Any:
     seen = set()
     for path, _ in places:
         if path in seen:
-            raise ValueError(f"the key {value_words.dotted(path)!r} stands twice")
+            raise ValueError(f"the key {dotted(path)!r} stands twice")
         seen.add(path)
     return content
 
 
-def _load(text: str) -> tuple[list[tuple[value_words.Path, int]], Any]:
+def _load(text: str) -> tuple[list[tuple[KeyPath, int]], Any]:
     """Every key and list item of a text with its line, and what the text means; None for nothing.
 
     Raises:
@@ -177,7 +177,7 @@ def _loader() -> type[yaml.SafeLoader]:
             try:
                 return super().construct_object(node, deep)
             except (ValueError, KeyError):
-                what = f"{value_words.shorten(node.value)} is no {node.tag.rpartition(':')[2]}"
+                what = f"{shorten(node.value)} is no {node.tag.rpartition(':')[2]}"
                 raise yaml.constructor.ConstructorError(None, None, what, node.start_mark) from None
 
     def integer(loader: yaml.SafeLoader, node: Any) -> int:
@@ -219,7 +219,7 @@ def _count(node: Any, counts: dict[int, int]) -> int:
     return found
 
 
-def _places(node: Any, path: value_words.Path) -> Iterator[tuple[value_words.Path, int]]:
+def _places(node: Any, path: KeyPath) -> Iterator[tuple[KeyPath, int]]:
     """Every key and list item below a node with its line."""
     kind = getattr(node, "id", None)
     if kind == "mapping":

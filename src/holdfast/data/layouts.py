@@ -28,7 +28,7 @@ import string
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
-from holdfast.errors import ConfigError, DataError, did_you_mean
+from holdfast.errors import ConfigError, DataError, Problem, did_you_mean
 
 BY_ENDING = {".jsonl": "json", ".json": "json", ".csv": "csv", ".parquet": "parquet", ".txt": "text", ".arrow": "arrow"}
 """Readers of the datasets library by a file's ending."""
@@ -172,19 +172,19 @@ class Templates:
             found.append(f"expected a template of either text, or prompt and completion together, got {got}.")
         for name, value in given.items():
             if not isinstance(value, str):
-                found.append(f'{name}: expected a string such as "{{question}}", got {value!r}.')
+                found.append(Problem(name, f'expected a string such as "{{question}}", got {value!r}.'))
                 continue
             try:
                 fields = _fields(value)
             except ValueError as error:
                 text = f"expected a format string, got {value!r} ({error}). Write braces of the text itself as"
-                found.append(f"{name}: {text} {{{{ and }}}}.")
+                found.append(Problem(name, f"{text} {{{{ and }}}}."))
                 continue
             plain = (f.isidentifier() or f.replace(" ", "_").replace("-", "_").isidentifier() for f in fields)
             if odd := [f for f, ok in zip(fields, plain, strict=True) if not ok]:
-                found.append(f"{name}: takes plain column names in braces, got {{{odd[0]}}}.")
+                found.append(Problem(name, f"takes plain column names in braces, got {{{odd[0]}}}."))
             if not fields:
-                found.append(f"{name}: names no column, so every example would be the same: {value!r}.")
+                found.append(Problem(name, f"names no column, so every example would be the same: {value!r}."))
         return found
 
     @property

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from holdfast.errors import RunFolderError, did_you_mean
+from holdfast.errors import Problem, RunFolderError, did_you_mean
 from holdfast.support.files import read_object, whole_file
 from holdfast.support.paths import real
 
@@ -104,13 +104,13 @@ def rows_file(path: Path) -> Iterator[RowsFile]:
         yield RowsFile(path, file)
 
 
-def output_problems(name: str, output: Path, inputs: Iterable[Path]) -> list[str]:
+def output_problems(name: str, output: Path, inputs: Iterable[Path]) -> list[Problem]:
     """What is wrong with the name of an output, one sentence each."""
     found = []
     if output.suffix != ".jsonl":
-        found.append(f"{name}: expected a file that ends with .jsonl, got {output}")
+        found.append(Problem(name, f"expected a file that ends with .jsonl, got {output}"))
     if real(output) in [real(path) for path in inputs]:
-        found.append(f"{name}: {output} is an input; inputs are never changed. Choose another name")
+        found.append(Problem(name, f"{output} is an input; inputs are never changed. Choose another name"))
     return found
 
 

@@ -12,7 +12,6 @@ a change costs them would not be comparable.
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import re
 from collections.abc import Mapping, Sequence
@@ -22,9 +21,9 @@ from typing import Annotated, Any
 
 from holdfast.config.declare import Meta
 from holdfast.config.decode import decode
-from holdfast.config.values import Mistake, Refused
+from holdfast.config.values import Refused
 from holdfast.config.yaml_file import read_yaml
-from holdfast.errors import ConfigError, UserError
+from holdfast.errors import ConfigError, Problem, UserError
 from holdfast.support.token_counts import read_tokens
 
 _TOKENS = re.compile(r"(?:^|[-_.@])(?:tokens[-_]?)?(\d+(?:\.\d+)?)([KMBT])(?:[-_]?tokens)?(?=$|[-_.])", re.IGNORECASE)
@@ -92,24 +91,24 @@ def parse_ladder(value: Any) -> tuple[Rung, ...]:
             value = read_yaml(value, option="ladder", needs="'ladder:' with a list of models").values.get("ladder")
         except ConfigError as error:
             advice = "" if Path(value).is_file() else " 'holdfast study run' writes one for a ladder."
-            raise Refused(*(Mistake(path=(), text=f"{text}{advice}") for text in error.problems)) from None
+            raise Refused(*(Problem((), f"{text}{advice}") for text in error.problems)) from None
     if not isinstance(value, Sequence) or isinstance(value, str) or not value:
         raise ValueError("a list of models, or a YAML file that has one as 'ladder:'")
     rungs: list[Rung] = []
-    mistakes: list[Mistake] = []
+    problems: list[Problem] = []
     for number, item in enumerate(value):
         if isinstance(item, Rung):
             rungs.append(item)
             continue
         rung, wrong = decode(Rung, item if isinstance(item, Mapping) else {"model": item})
-        for mistake in wrong:
-            mistakes.append(dataclasses.replace(mistake, path=(number, *mistake.path)))
+        for problem in wrong:
+            problems.append(problem.below(number))
         if rung is not None:
             rungs.append(rung)
-    if not mistakes:
-        mistakes += [Mistake(path=(), text=text) for text in order_problems(rungs)]
-    if mistakes:
-        raise Refused(*mistakes)
+    if not problems:
+        problems += [Problem((), text) for text in order_problems(rungs)]
+    if problems:
+        raise Refused(*problems)
     return tuple(rungs)
 
 

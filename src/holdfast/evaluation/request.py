@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 from holdfast.config.declare import MAX_SEED, Meta
-from holdfast.config.values import Mistake, Refused
+from holdfast.config.values import Refused
+from holdfast.errors import Problem
 from holdfast.evaluation.entries import EvaluationPlan
 from holdfast.evaluation.shipped import changed, read_suites
 from holdfast.evaluation.suite import decode_evaluation
@@ -29,7 +30,7 @@ def _files(value: Any) -> dict[str, str]:
     files: dict[str, str] = {}
     for task, file in pairs:
         if str(task) in files:
-            raise Refused(Mistake(path=(), text=f"two files for {task}: {files[task]} and {file}."))
+            raise Refused(Problem((), f"two files for {task}: {files[task]} and {file}."))
         files[str(task)] = file
     return files
 
@@ -99,7 +100,7 @@ class PlanRequest(HowSettings, WhatSettings):
     """Suites and single entries, with settings for all of them."""
 
 
-def plan_of(request: PlanRequest) -> tuple[EvaluationPlan, list[Mistake]]:
+def plan_of(request: PlanRequest) -> tuple[EvaluationPlan, list[Problem]]:
     """The plan that was asked for, and everything that is wrong with it, by option."""
     settings = {}
     for key in _SETTINGS:
@@ -107,7 +108,7 @@ def plan_of(request: PlanRequest) -> tuple[EvaluationPlan, list[Mistake]]:
             settings[key] = value
     # what the options replace, and what only training runs read
     mapping, problems = read_suites(request.suite, decided=["before", *settings])
-    mistakes = [Mistake(path=("suite",), text=text) for text in problems]
+    mistakes = [Problem("suite", text) for text in problems]
     of_suites = mapping.get("measured", [])
     options, entries = [], []
     for option in ("tasks", "answer_distribution", "perplexity", "memorisation"):
@@ -120,7 +121,7 @@ def plan_of(request: PlanRequest) -> tuple[EvaluationPlan, list[Mistake]]:
         mapping["measured"] = [*of_suites, *entries]
     if not any(isinstance(value, list) and value for value in mapping.values()) and not problems:
         text = "nothing to measure: expected --suite NAME, --tasks TASK ... or --perplexity FILE ..."
-        mistakes.append(Mistake(path=(), text=text))
+        mistakes.append(Problem((), text))
     mapping |= settings
     mapping["skip"] = [*mapping.get("skip", ()), *request.skip]
     for key in ("data", "fewshot_data"):
@@ -135,7 +136,7 @@ def plan_of(request: PlanRequest) -> tuple[EvaluationPlan, list[Mistake]]:
     )
     if request.skip and not plan.entries and not mistakes:
         text = f"nothing is left to measure without {', '.join(request.skip)}."
-        mistakes.append(Mistake(path=("skip",), text=text))
+        mistakes.append(Problem("skip", text))
     return plan, mistakes
 
 
@@ -143,7 +144,7 @@ _SETTINGS = ("batch_size", "confidence", "seed", "limit", "allow_code_execution"
 """Of suites, which options replace."""
 
 
-def _of_option(mistake: Mistake, options: Sequence[str], first: int) -> Mistake:
+def _of_option(problem: Problem, options: Sequence[str], first: int) -> Problem:
     """A mistake of a plan as one of the option that it came from.
 
     Args:
@@ -151,14 +152,14 @@ def _of_option(mistake: Mistake, options: Sequence[str], first: int) -> Mistake:
         options: of the entries that options add to "measured".
         first: number of the first of them there.
     """
-    path = mistake.path
+    path = problem.path
     if path[:1] == ("measured",) and options:
         number = int(path[1]) - first if len(path) > 1 else 0
         if number >= 0:
-            return Mistake(path=(options[number],), text=mistake.text)
+            return Problem(options[number], problem.text)
     if path and path[0] in (*_SETTINGS, "skip", "data", "fewshot_data"):
-        return mistake
-    return Mistake(path=("suite",), text=mistake.sentence())
+        return problem
+    return Problem("suite", problem)
 
 
 def _split(text: str) -> list[str]:

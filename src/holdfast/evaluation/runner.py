@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast.errors import DataError, NotFinite, RunFolderError, UserError
+from holdfast.errors import DataError, NotFinite, Problem, RunFolderError, UserError
 from holdfast.evaluation.averages import SUITE, averages_of
 from holdfast.evaluation.circumstances import KEYS as CIRCUMSTANCES
 from holdfast.evaluation.circumstances import circumstances
@@ -341,7 +341,7 @@ def compare_runs(folder: RunFolder, plan: EvaluationPlan, *, resamples: int = 40
     return comparisons
 
 
-def check_plan(plan: EvaluationPlan, tokenizer: Any, processor: Processor | None = None) -> list[str]:
+def check_plan(plan: EvaluationPlan, tokenizer: Any, processor: Processor | None = None) -> list[Problem]:
     """Loads every entry's data and tasks without a model, so that a mistake shows before training and not after it;
     arguments as of `evaluate`.
 
@@ -353,7 +353,7 @@ def check_plan(plan: EvaluationPlan, tokenizer: Any, processor: Processor | None
         try:
             check(entry, tokenizer, processor)
         except UserError as error:
-            problems.append(f"{entry.path}: {error}")
+            problems.append(Problem(entry.path, f"{error}"))
     return problems
 
 

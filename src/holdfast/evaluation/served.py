@@ -21,7 +21,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from holdfast.errors import ConfigError, ModelError, NotFinite
+from holdfast.errors import ConfigError, ModelError, NotFinite, Problem
 from holdfast.evaluation.loading import ServerSettings
 from holdfast.evaluation.measures import Report, no_report
 from holdfast.evaluation.resume import Partial
@@ -250,7 +250,7 @@ def _recognised(model: ServedModel, tokenizer: Any) -> list[Any]:
     return values
 
 
-def refused_entries(plan: EvaluationPlan, name: str, tokenizer: Any, *, scores_prompts: bool = True) -> list[str]:
+def refused_entries(plan: EvaluationPlan, name: str, tokenizer: Any, *, scores_prompts: bool = True) -> list[Problem]:
     """The entries that a served model cannot be measured on, a sentence each.
 
     Args:
@@ -263,13 +263,19 @@ def refused_entries(plan: EvaluationPlan, name: str, tokenizer: Any, *, scores_p
     for entry in plan.entries:
         if not entry.served:
             problems.append(
-                f"{entry.path}: {entry.kind} needs the model in memory, and '{name}' is served. Give its folder, or "
-                f"leave the entry out."
+                Problem(
+                    entry.path,
+                    f"{entry.kind} needs the model in memory, and '{name}' is served. Give its folder, or "
+                    f"leave the entry out.",
+                )
             )
         elif not scores_prompts and entry.needs_scores(tokenizer):
             problems.append(
-                f"{entry.path}: needs log-probabilities of prompts, which the server of '{name}' does not give. Take a "
-                f"server whose /completions takes `echo` with `logprobs` (vLLM, SGLang, llama-cpp-python)."
+                Problem(
+                    entry.path,
+                    f"needs log-probabilities of prompts, which the server of '{name}' does not give. Take a "
+                    f"server whose /completions takes `echo` with `logprobs` (vLLM, SGLang, llama-cpp-python).",
+                )
             )
     return problems
 

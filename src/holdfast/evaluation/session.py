@@ -376,7 +376,7 @@ def check_request(
     hashes: dict[str, str] = {}
     start = EvaluationFolder((out or Path()) / models[0].label) if models else None
     checked: set[tuple[str, str]] = set()
-    wrong_entries: list[str] = []
+    wrong_entries: Sequence[str] = []
     for model in models:
         candidate = _Candidate(model=model, plan=plan, server=server, trust=trust_remote_code)
         candidate.read()

@@ -8,10 +8,10 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from holdfast.config.values import Mistake, show
+from holdfast.config.values import show
 from holdfast.config.yaml_file import read_yaml
 from holdfast.data.readers import kind_of
-from holdfast.errors import ConfigError, did_you_mean
+from holdfast.errors import ConfigError, Problem, did_you_mean
 from holdfast.evaluation.entries import (
     TASK_SUFFIXES,
     Average,
@@ -83,7 +83,7 @@ def read_suites(
             problems += error.problems
             continue
         for path, file in files:
-            problems += [f"{path}: {sentence}" for sentence in file.sentences(file.mistakes)]
+            problems += [f"{path}: {sentence}" for sentence in file.sentences(file.problems)]
             # a training config has its suites below `evaluation:`
             suite = file.values.get("evaluation", file.values)
             if not isinstance(suite, Mapping):
@@ -181,7 +181,7 @@ def changed(
     fewshot_data: Mapping[str, str] | None = None,
     skip: Sequence[str] = (),
     **settings: Any,
-) -> tuple[EvaluationPlan, list[Mistake]]:
+) -> tuple[EvaluationPlan, list[Problem]]:
     """A plan with local files for its tasks, without some entries, and with settings for all entries.
 
     Args:
@@ -195,12 +195,12 @@ def changed(
     Returns:
         The plan, and the mistakes, with paths that start with the argument.
     """
-    mistakes: list[Mistake] = []
+    problems: list[Problem] = []
     files = {}
     for option, paths in (("data", data or {}), ("fewshot_data", fewshot_data or {})):
-        files[option] = _located(option, paths, plan, mistakes)
+        files[option] = _located(option, paths, plan, problems)
     for key in skip:
-        mistakes += _unknown("skip", key, plan)
+        problems += _unknown("skip", key, plan)
     values = {name: value for name, value in settings.items() if value is not None}
     entries: list[Entry] = []
     for entry in plan.entries:
@@ -210,7 +210,7 @@ def changed(
             entry = dataclasses.replace(entry, **_files_of(entry, files))
             if entry.fewshot_data is not None and entry.data is None:
                 text = "only used together with `data` for the same task."
-                mistakes.append(Mistake(path=("fewshot_data", entry.task), text=text))
+                problems.append(Problem(("fewshot_data", entry.task), text))
         read = {field.name for field in dataclasses.fields(entry)} - set(entry.unread)
         changes = {name: value for name, value in values.items() if name in read}
         if "limit" in values and isinstance(entry, DataEntry):
@@ -221,10 +221,10 @@ def changed(
     for average in plan.averages:
         if all((suite, name) in left for suite, name, _ in average.members):
             averages.append(average)
-    return dataclasses.replace(plan, entries=tuple(entries), averages=tuple(averages)), mistakes
+    return dataclasses.replace(plan, entries=tuple(entries), averages=tuple(averages)), problems
 
 
-def _unknown(option: str, key: str, plan: EvaluationPlan) -> list[Mistake]:
+def _unknown(option: str, key: str, plan: EvaluationPlan) -> list[Problem]:
     """What is said where no entry or task is called so."""
     names: set[str] = set()
     for entry in plan.entries:
@@ -233,19 +233,19 @@ def _unknown(option: str, key: str, plan: EvaluationPlan) -> list[Mistake]:
         return []
     known = sorted(names)
     text = f"no entry or task '{key}' in what is to be measured.{did_you_mean(key, known)} There are: "
-    return [Mistake(path=(option,), text=f"{text}{', '.join(known)}.")]
+    return [Problem(option, f"{text}{', '.join(known)}.")]
 
 
-def _located(option: str, files: Mapping[str, str], plan: EvaluationPlan, mistakes: list[Mistake]) -> dict[str, str]:
+def _located(option: str, files: Mapping[str, str], plan: EvaluationPlan, problems: list[Problem]) -> dict[str, str]:
     """The places of files by task or entry."""
     located = {}
     for key, file in files.items():
-        mistakes += _unknown(option, key, plan)
+        problems += _unknown(option, key, plan)
         if problem := _refusal(option, [entry for entry in plan.entries if key in _names(entry)]):
-            mistakes.append(Mistake(path=(option, key), text=problem))
+            problems.append(Problem((option, key), problem))
         path = locate(file)
         if path is None:
-            mistakes.append(Mistake(path=(option, key), text=no_such_file(file)))
+            problems.append(Problem((option, key), no_such_file(file)))
         else:
             located[key] = path
     return located

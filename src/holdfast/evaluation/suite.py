@@ -60,10 +60,10 @@ from holdfast.config.declare import Meta, Setting, settings_of
 from holdfast.config.decode import coerce_all, decode, missing, problems_of
 from holdfast.config.schema import DRAFT, object_schema
 from holdfast.config.synonyms import did_you_mean_key
-from holdfast.config.values import Mistake, show
+from holdfast.config.values import show
 from holdfast.data.readers import COMPRESSIONS, kind_of
 from holdfast.data.readers import KINDS as FILE_KINDS
-from holdfast.errors import ConfigError, did_you_mean
+from holdfast.errors import ConfigError, Problem, did_you_mean
 from holdfast.evaluation.entries import (
     TASK_SUFFIXES,
     Average,
@@ -119,7 +119,7 @@ class SuiteSettings(PlanSettings):
 # ------------------------------------------------------------------------------------------------------------ parsing
 
 
-def parse_evaluation(config: Any) -> tuple[EvaluationPlan, list[str]]:
+def parse_evaluation(config: Any) -> tuple[EvaluationPlan, list[Problem]]:
     """Reads the value under `evaluation:`: the mapping as YAML gives it, whose paths are meant from the working
     directory; None is an empty plan.
 
@@ -127,30 +127,30 @@ def parse_evaluation(config: Any) -> tuple[EvaluationPlan, list[str]]:
         The plan of all entries that are sound, and one sentence a problem. Nothing is raised: the caller collects the
         problems of its other sections first.
     """
-    plan, mistakes = decode_evaluation(config)
-    return plan, [dataclasses.replace(m, path=("evaluation", *m.path)).sentence() for m in mistakes]
+    plan, problems = decode_evaluation(config)
+    return plan, [problem.below("evaluation") for problem in problems]
 
 
-def decode_evaluation(config: Any) -> tuple[EvaluationPlan, list[Mistake]]:
+def decode_evaluation(config: Any) -> tuple[EvaluationPlan, list[Problem]]:
     """`parse_evaluation` with mistakes whose paths start below `evaluation`."""
     if config is None:
         return EvaluationPlan(), []
     if not isinstance(config, Mapping):
         text = f"expected suites such as `keep:` with a list of entries, got {show(config)}."
-        return EvaluationPlan(), [Mistake(path=(), text=text)]
-    merged, mistakes = _with_suites(current_section(config))
+        return EvaluationPlan(), [Problem((), text)]
+    merged, problems = _with_suites(current_section(config))
     known = {setting.name: setting for setting in settings_of(SuiteSettings)}
     settings, wrong = coerce_all(known, {key: value for key, value in merged.items() if key in known})
-    mistakes += wrong
+    problems += wrong
     entries: list[Entry] = []
     for suite in sorted(merged, key=lambda key: [*_KNOWN_SUITES, key].index(key)):
         if suite not in known:
-            entries += _suite(suite, merged[suite], known, mistakes)
+            entries += _suite(suite, merged[suite], known, problems)
     of_plan = {}
     for setting in settings_of(PlanSettings):
         if setting.name in settings:
             of_plan[setting.name] = settings[setting.name]
-    averages = _averages(settings.get("averages", {}), entries, mistakes)
+    averages = _averages(settings.get("averages", {}), entries, problems)
     plan = EvaluationPlan(entries=tuple(entries), averages=averages, **of_plan)
     plan, wrong = changed(
         plan,
@@ -159,10 +159,10 @@ def decode_evaluation(config: Any) -> tuple[EvaluationPlan, list[Mistake]]:
         skip=settings.get("skip", ()),
         limit=settings.get("limit"),
     )
-    return plan, [*mistakes, *wrong, *_plan_mistakes(plan), *_along_mistakes(plan)]
+    return plan, [*problems, *wrong, *_plan_problems(plan), *_along_problems(plan)]
 
 
-def _with_suites(config: dict[str, Any]) -> tuple[dict[str, Any], list[Mistake]]:
+def _with_suites(config: dict[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
     """The mapping with what its `suites` hold added; its own settings win."""
     [setting] = [setting for setting in settings_of(SuiteSettings) if setting.name == "suites"]
     values, mistakes = coerce_all({"suites": setting}, {"suites": config.pop("suites", None)})
@@ -175,70 +175,70 @@ def _with_suites(config: dict[str, Any]) -> tuple[dict[str, Any], list[Mistake]]
     for key, value in config.items():
         decided += [f"{key}.{title}" for title in value] if isinstance(value, Mapping) else [key]
     merged, problems = read_suites(files, config, decided=decided)
-    return merged, [*mistakes, *(Mistake(path=("suites",), text=text) for text in problems)]
+    return merged, [*mistakes, *(Problem("suites", text) for text in problems)]
 
 
-def _suite(suite: str, value: Any, settings: Mapping[str, Any], mistakes: list[Mistake]) -> list[Entry]:
+def _suite(suite: str, value: Any, settings: Mapping[str, Any], problems: list[Problem]) -> list[Entry]:
     """The entries of one key of the section that is no setting."""
     text = ""
     if isinstance(value, list):
         near = did_you_mean(suite, _KNOWN_SUITES) if suite not in _KNOWN_SUITES else ""
         if near:
             text = f"unknown suite.{near} A suite of your own needs a name less like it."
-            mistakes.append(Mistake(path=(suite,), text=text))
-        return _entries(suite, value, mistakes)
+            problems.append(Problem(suite, text))
+        return _entries(suite, value, problems)
     if suite not in _KNOWN_SUITES:
         keys = [*_KNOWN_SUITES, *settings]
         text = f"unknown key.{did_you_mean(suite, keys)} Known: {', '.join(keys)}, or a suite (a list of entries)."
     elif value is not None:  # all entries commented out is no mistake
         text = f"expected a list of entries (lines that start with '- '), got {show(value)}."
     if text:
-        mistakes.append(Mistake(path=(suite,), text=text))
+        problems.append(Problem(suite, text))
     return []
 
 
-def _plan_mistakes(plan: EvaluationPlan) -> list[Mistake]:
+def _plan_problems(plan: EvaluationPlan) -> list[Problem]:
     """Entries that the plan's settings leave no room for."""
-    mistakes = []
+    problems = []
     for entry in plan.entries:
         if entry.against_start and not plan.before:
             text = (
                 f"'{entry.name}' is held against the start's replies, which `before: false` leaves unmeasured. Leave "
                 "that out, or name a file of replies as its `reference`."
             )
-            mistakes.append(Mistake(path=(entry.suite,), text=text))
+            problems.append(Problem(entry.suite, text))
         if entry.runs_code and not plan.allow_code_execution:
             text = (
                 f"'{entry.name}' runs programs that the model writes. Say `allow_code_execution: true` "
                 "(--allow_code_execution) to run them in the sandbox, or take it out (`skip`)."
             )
-            mistakes.append(Mistake(path=(entry.suite,), text=text))
-    return mistakes
+            problems.append(Problem(entry.suite, text))
+    return problems
 
 
-def _along_mistakes(plan: EvaluationPlan) -> list[Mistake]:
+def _along_problems(plan: EvaluationPlan) -> list[Problem]:
     """What is measured along training is part of the plan, and has a beginning."""
     if plan.along is None:
         return []
     known: list[str] = []
     for entry in plan.entries:
         known += names_of(entry)
-    mistakes = []
+    problems = []
     for number, name in enumerate(plan.along.entries):
         if name not in known:
             text = f"expected an entry or a suite of this plan, got {show(name)}.{did_you_mean(name, known)}"
-            mistakes.append(Mistake(path=("along", "entries", number), text=text))
+            problems.append(Problem(("along", "entries", number), text))
     if not plan.entries:
         text = "there is nothing to measure. Add entries, or leave it out."
-        mistakes.append(Mistake(path=("along",), text=text))
+        problems.append(Problem("along", text))
     if not plan.before:
         text = "begins with the start model, which `before: false` leaves unmeasured. Leave one of the two out."
-        mistakes.append(Mistake(path=("along",), text=text))
-    return mistakes
+        problems.append(Problem("along", text))
+    return problems
 
 
 def _averages(
-    averages: Mapping[str, tuple[str, ...]], entries: Sequence[Entry], mistakes: list[Mistake]
+    averages: Mapping[str, tuple[str, ...]], entries: Sequence[Entry], problems: list[Problem]
 ) -> tuple[Average, ...]:
     values = []
     for name, texts in averages.items():
@@ -250,7 +250,7 @@ def _averages(
                 continue
             near = did_you_mean(text.split("/")[0], [entry.name for entry in entries])
             problem = f"expected an entry, entry/metric or suite/entry/metric of this plan, got {show(text)}.{near}"
-            mistakes.append(Mistake(path=("averages", name, number), text=problem))
+            problems.append(Problem(("averages", name, number), problem))
         values.append(Average(name=name, members=tuple(members)))
     return tuple(values)
 
@@ -283,7 +283,7 @@ def settings_of_kind(name: str) -> dict[str, Setting]:
     return {name: source, "name": name_setting, **settings}
 
 
-def _entries(suite: str, values: list[Any], mistakes: list[Mistake]) -> list[Entry]:
+def _entries(suite: str, values: list[Any], mistakes: list[Problem]) -> list[Entry]:
     entries: list[Entry] = []
     numbers: dict[str, int] = {}
     for number, value in enumerate(values):
@@ -293,16 +293,16 @@ def _entries(suite: str, values: list[Any], mistakes: list[Mistake]) -> list[Ent
                 f"the name '{entry.name}' is taken by evaluation.{suite}[{numbers[entry.name]}]. Give one of the two "
                 "another `name:`, or measure their suites one after the other."
             )
-            problems = [Mistake(path=(), text=text)]
+            problems = [Problem((), text)]
         for problem in problems:
-            mistakes.append(dataclasses.replace(problem, path=(suite, number, *problem.path)))
+            mistakes.append(problem.below(suite, number))
         if entry is not None:
             numbers.setdefault(entry.name, number)
             entries.append(entry)
     return entries
 
 
-def _entry(suite: str, value: Any) -> tuple[Entry | None, list[Mistake]]:
+def _entry(suite: str, value: Any) -> tuple[Entry | None, list[Problem]]:
     """The entry, None where there is a mistake."""
     if isinstance(value, str) and value.strip() and value.isprintable():
         value = {value: None} if is_reference(value) else {_kind_of_string(value): value}
@@ -311,28 +311,28 @@ def _entry(suite: str, value: Any) -> tuple[Entry | None, list[Mistake]]:
             "expected a task name, a data file, or a mapping with `perplexity:`, `task:` or another of the kinds, got "
             f"{show(value)}."
         )
-        return None, [Mistake(path=(), text=text)]
+        return None, [Problem((), text)]
     keys = [key for key in value if key in KEYS or is_reference(key)]
     if len(keys) != 1:
-        return None, [Mistake(path=(), text=_not_one_kind(value, keys))]
+        return None, [Problem((), _not_one_kind(value, keys))]
     [key] = keys
     if is_reference(key):
         return _own(suite, key, value)
     kind, known = KINDS[key], settings_of_kind(key)
-    fields, mistakes = coerce_all(known, value)
-    if not mistakes:
+    fields, problems = coerce_all(known, value)
+    if not problems:
         for setting in known.values():
             if setting.required and setting.name not in fields:
-                mistakes.append(missing(setting))
+                problems.append(missing(setting))
     source = fields.pop(key, None)
     if source is None:
-        return None, mistakes
-    fields[kind.source] = _source(source, key, "split" in fields, mistakes)
+        return None, problems
+    fields[kind.source] = _source(source, key, "split" in fields, problems)
     for name in kind.file_settings:
         if fields.get(name) is not None:
-            fields[name] = _file(fields[name], name, mistakes)
-    if mistakes:
-        return None, mistakes
+            fields[name] = _file(fields[name], name, problems)
+    if problems:
+        return None, problems
     is_file = kind.source == "data" or source.endswith(TASK_SUFFIXES)
     name = fields.pop("name", None) or (_stem(source) if is_file else source) + kind.name_suffix
     options = fields.get("options")
@@ -341,8 +341,8 @@ def _entry(suite: str, value: Any) -> tuple[Entry | None, list[Mistake]]:
     if key == "task" and source in CODE_FAMILIES:
         kind = CodeEntry
     entry = kind(suite=suite, name=name, **fields)
-    mistakes = problems_of(entry)
-    return (None, mistakes) if mistakes else (entry, [])
+    problems = problems_of(entry)
+    return (None, problems) if problems else (entry, [])
 
 
 def _not_one_kind(value: Mapping[Any, Any], keys: Sequence[str]) -> str:
@@ -356,7 +356,7 @@ def _not_one_kind(value: Mapping[Any, Any], keys: Sequence[str]) -> str:
     return text
 
 
-def _own(suite: str, reference: str, value: Mapping[str, Any]) -> tuple[OwnEntry | None, list[Mistake]]:
+def _own(suite: str, reference: str, value: Mapping[str, Any]) -> tuple[OwnEntry | None, list[Problem]]:
     """An entry of a user's own class."""
     settings = {setting.name: setting for setting in settings_of(OwnEntry) if setting.name == "name"}
     fields, mistakes = coerce_all(settings, {k: v for k, v in value.items() if k != reference}, also=[reference])
@@ -371,11 +371,11 @@ def _own(suite: str, reference: str, value: Mapping[str, Any]) -> tuple[OwnEntry
             raise ConfigError(f"expected a mapping of its settings, got {show(own_settings)}")
     except ConfigError as error:
         for problem in error.problems:
-            mistakes.append(Mistake(path=(reference,), text=f"{problem.rstrip('.')}."))
+            mistakes.append(Problem(reference, f"{problem.rstrip('.')}."))
         return None, mistakes
     measure, wrong = decode(cls, own_settings)
     for mistake in wrong:
-        mistakes.append(dataclasses.replace(mistake, path=(reference, *mistake.path)))
+        mistakes.append(mistake.below(reference))
     if mistakes or measure is None:
         return None, mistakes
     return OwnEntry(suite=suite, name=fields.get("name") or name, own=measure, file=inspect.getfile(cls)), []
@@ -384,37 +384,37 @@ def _own(suite: str, reference: str, value: Mapping[str, Any]) -> tuple[OwnEntry
 # -------------------------------------------------------------------------------------------------------------- paths
 
 
-def _source(source: str, key: str, has_split: bool, mistakes: list[Mistake]) -> str:
+def _source(source: str, key: str, has_split: bool, problems: list[Problem]) -> str:
     """What an entry's own key names: the place of a file, the hub id or the task that it is taken for."""
     path = locate(source)
     if KINDS[key].source == "task":
         if source.endswith(TASK_SUFFIXES):
-            return _file(source, key, mistakes)
+            return _file(source, key, problems)
         if kind_of(Path(source)) is not None:
             text = (
                 f"expected the name of a task or a task YAML, got the data file '{source}'. Write `perplexity: "
                 f"{source}` to score its text."
             )
-            mistakes.append(Mistake(path=(key,), text=text))
+            problems.append(Problem(key, text))
         return source
     if path is not None:
         return path
     is_hub_id = _HUB_ID.match(source) and not looks_like_path(source)
     if not is_hub_id or "split" not in settings_of_kind(key):
-        mistakes.append(Mistake(path=(key,), text=no_such_file(source)))
+        problems.append(Problem(key, no_such_file(source)))
     elif not has_split:
         text = (
             f"'{source}' is no local file, so it is read as a hub data set, which needs `split:` (for example `split: "
             "test`)."
         )
-        mistakes.append(Mistake(path=(), text=text))
+        problems.append(Problem((), text))
     return source
 
 
-def _file(value: str, key: str, mistakes: list[Mistake]) -> str:
+def _file(value: str, key: str, problems: list[Problem]) -> str:
     path = locate(value)
     if path is None:
-        mistakes.append(Mistake(path=(key,), text=no_such_file(value)))
+        problems.append(Problem(key, no_such_file(value)))
     return path or value
 
 

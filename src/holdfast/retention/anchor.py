@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from holdfast.checkpoints.named import located
 from holdfast.config.declare import Meta
-from holdfast.errors import ModelError, did_you_mean
+from holdfast.errors import ModelError, Problem, did_you_mean
 from holdfast.retention.protocol import WeightCopy
 from holdfast.support.paths import expanded
 
@@ -191,11 +191,11 @@ def _fitting(
     return reader, pairs
 
 
-def anchor_problems(key: str, name: str, named: Mapping[str, torch.Tensor] | None = None) -> list[str]:
-    """A sentence where an anchor is not there or does not fit; "start" always does.
+def anchor_problems(key: str, name: str, named: Mapping[str, torch.Tensor] | None = None) -> list[Problem]:
+    """A problem where an anchor is not there or does not fit; "start" always does.
 
     Args:
-        key: the parameter, for example "l2.reference".
+        key: the parameter, for example "reference".
         name: its value.
         named: parameters by name, once there is a model; None: only whether there is such a folder.
     """
@@ -207,11 +207,11 @@ def anchor_problems(key: str, name: str, named: Mapping[str, torch.Tensor] | Non
         else:
             open_anchor(name, named).close()
     except ModelError as error:
-        return [f"{key}: {error}"]
+        return [Problem(key, f"{error}")]
     return []
 
 
-def meaning_problems(methods: Sequence[RetentionMethod], config: Mapping[str, Any]) -> list[str]:
+def meaning_problems(methods: Sequence[RetentionMethod], config: Mapping[str, Any]) -> list[Problem]:
     """A sentence for each anchor whose configuration says that its weights mean something else than those of the model
     that is trained: their average is neither's.
 
@@ -226,8 +226,11 @@ def meaning_problems(methods: Sequence[RetentionMethod], config: Mapping[str, An
         name = getattr(method, "reference", START)
         if name != START and (differences := anchor_differences(anchor_folder(name), config)):
             found.append(
-                f"{method.name}.reference: the configuration of {name} differs from that of the model being trained in "
-                f"what the weights mean: {differences}. Name a checkpoint of this model."
+                Problem(
+                    (method.name, "reference"),
+                    f"the configuration of {name} differs from that of the model being trained in "
+                    f"what the weights mean: {differences}. Name a checkpoint of this model.",
+                )
             )
     return found
 

@@ -18,6 +18,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from holdfast.errors import Problem
 from holdfast.retention.anchor import aligned
 from holdfast.retention.protocol import NamedParams, Passive, StepInfo
 
@@ -27,18 +28,24 @@ if TYPE_CHECKING:
 _FACTOR = re.compile(r"\.lora_(?:embedding_)?([AB])(?=\.|$)")
 
 
-def factored_problems(method: str, named: NamedParams) -> list[str]:
-    """A sentence where the trained parameters are DoRA's or OSF's, whose averages are not those of the weights."""
+def factored_problems(method: str, named: NamedParams) -> list[Problem]:
+    """A problem where the trained parameters are DoRA's or OSF's, whose averages are not those of the weights."""
     if any(".osf_svd_params." in name for name in named):
         return [
-            f"{method}: the average of OSF's factors is not that of the weights. Train without {method} and average "
-            f"the merged weights: 'holdfast merge'"
+            Problem(
+                (),
+                f"the average of OSF's factors is not that of the weights. Train without {method} and average "
+                f"the merged weights: 'holdfast merge'",
+            )
         ]
     if not any(".lora_magnitude_vector." in name for name in named):
         return []
     return [
-        f"{method}: the average of a DoRA adapter's magnitudes and factors is not that of the weights. Leave out "
-        f"use_dora, or train without {method} and average the merged weights: 'holdfast merge'"
+        Problem(
+            (),
+            "the average of a DoRA adapter's magnitudes and factors is not that of the weights. Leave out "
+            f"use_dora, or train without {method} and average the merged weights: 'holdfast merge'",
+        )
     ]
 
 

@@ -403,7 +403,7 @@ def fisher_folder_problems(folder: str) -> list[str]:
 
     path = expanded(folder)
     if not path.is_dir():
-        return anchor_problems("Fisher information", str(path))
+        return [*anchor_problems("Fisher information", str(path))]
     missing = [name for name in (FILE, RECORD) if not (path / name).is_file()]
     if not missing:
         return []

@@ -9,14 +9,15 @@ from __future__ import annotations
 from pathlib import Path
 
 from holdfast.config.yaml_file import nearest_sibling
+from holdfast.errors import Problem
 from holdfast.support.paths import expanded
 
 
-def data_problems(key: str, name: str) -> list[str]:
+def data_problems(key: str, name: str) -> list[Problem]:
     """Says so where data that looks like a file or folder is not there."""
     from holdfast.data.sources import is_path
 
     path = expanded(name)
     if not name or not is_path(name) or path.exists():
         return []
-    return [f"{key}: no such file or folder: {name} (working directory: {Path.cwd()}).{nearest_sibling(path)}"]
+    return [Problem(key, f"no such file or folder: {name} (working directory: {Path.cwd()}).{nearest_sibling(path)}")]

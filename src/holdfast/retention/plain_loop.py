@@ -33,6 +33,7 @@ from holdfast.retention.protocol import (
     StepInfo,
     check_declared,
     in_turn,
+    problems_below,
 )
 
 if TYPE_CHECKING:
@@ -72,9 +73,8 @@ def attach_retention(
                 f"and ema do; {method.name} needs more than a plain loop offers. Use 'holdfast train'."
             )
             continue
-        problems += method.problems()
-        problems += method.check_run(total_steps=total_steps)
-        problems += method.check_weights(named)
+        own = [*method.problems(), *method.check_run(total_steps=total_steps), *method.check_weights(named)]
+        problems += problems_below(method, own)
     if problems:
         raise ConfigError(list(dict.fromkeys(problems)))
     anchors = Anchors(named)

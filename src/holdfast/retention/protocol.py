@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from holdfast.config.declare import deciding, settings_of
-from holdfast.errors import ConfigError, did_you_mean
+from holdfast.errors import ConfigError, Problem, did_you_mean, problem_of
 from holdfast.retention.services import DataServices, Draws, LossBatch, Services, StepFigures
 from holdfast.support.own_code import is_ours
 
@@ -287,9 +287,9 @@ class RetentionMethod:
         """True when the parameters make the method do nothing; it is then left out of the run."""
         return False
 
-    def problems(self) -> list[str]:
-        """Sentences about parameters that do not go together ("sfa: ...") or about one beyond its bounds ("sfa.p:
-        ..."), empty when all is well."""
+    def problems(self) -> Sequence[str]:
+        """What is wrong with parameters together, or with one beyond what its type says: `Problem`s of the parameter,
+        or sentences about the method as a whole; empty when all is well."""
         return []
 
     def describe(self) -> dict[str, Any]:
@@ -353,13 +353,13 @@ class RetentionMethod:
         """The share of the training tokens that the method adds, in [0, 1)."""
         return 0.0
 
-    def check_run(self, *, total_steps: int | None) -> list[str]:
-        """Sentences about parameters that do not fit this run's length, empty when they do."""
+    def check_run(self, *, total_steps: int | None) -> Sequence[str]:
+        """What is wrong with parameters that do not fit this run's length, empty when they do."""
         return []
 
-    def check_weights(self, named: NamedParams) -> list[str]:
-        """Sentences about files that do not fit the model: another architecture, another vocabulary, another model's.
-        Looks at their headers, and at samples of values where a method has to know whose they are.
+    def check_weights(self, named: NamedParams) -> Sequence[str]:
+        """What is wrong with files that do not fit the model: another architecture, another vocabulary, another
+        model's. Looks at their headers, and at samples of values where a method has to know whose they are.
 
         Args:
             named: the parameters that will be trained, with the start's values.
@@ -487,21 +487,27 @@ def marks_origins(methods: Iterable[RetentionMethod]) -> bool:
     return any(factors or (term is not None and term.by_origin) for factors, term in terms)
 
 
+def problems_below(method: RetentionMethod, problems: Iterable[str]) -> list[Problem]:
+    """What a method says of its parameters, as problems of a run that has the method."""
+    return [problem_of(problem).below(method.name) for problem in problems]
+
+
 def packing_problem(methods: Iterable[RetentionMethod], strategy: str) -> list[str]:
     """What is wrong with packing rows by TRL's `strategy` beside methods, if anything is."""
     if strategy in PACKED_WHOLE:
         return []
-    held, wanted = [m for m in methods if not m.off], f"packing_strategy: expected {' or '.join(PACKED_WHOLE)}"
-    found = [
-        f"{wanted} with {m.label()}, which takes means over documents, got {strategy}, which cuts them wherever a row "
-        f"ends. bfd_split cuts only those longer than max_length, and each piece has a mean of its own; bfd leaves out "
-        f"what is beyond."
-        for m in held
-        if WHOLE_DOCUMENTS in m.needs
+    active = [method for method in methods if not method.off]
+    expected = f"expected {' or '.join(PACKED_WHOLE)}"
+    reasons = [
+        f"{expected} with {method.label()}, which takes means over documents, got {strategy}, which cuts them wherever "
+        f"a row ends. bfd_split cuts only those longer than max_length, and each piece has a mean of its own; bfd "
+        f"leaves out what is beyond."
+        for method in active
+        if WHOLE_DOCUMENTS in method.needs
     ]
-    if marks_origins(held):
-        found.append(
-            f"{wanted} where replayed or generated tokens have weights of their own, got {strategy}, which cuts rows "
+    if marks_origins(active):
+        reasons.append(
+            f"{expected} where replayed or generated tokens have weights of their own, got {strategy}, which cuts rows "
             f"without regard to where they are from."
         )
-    return found
+    return [Problem("packing_strategy", reason) for reason in reasons]

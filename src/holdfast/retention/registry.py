@@ -19,10 +19,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from holdfast.config.declare import settings_of
-from holdfast.config.decode import Given, decode, mistakes_in
+from holdfast.config.decode import Given, decode, problems_in
 from holdfast.config.schema import object_schema
-from holdfast.config.values import Mistake, Path, show
-from holdfast.errors import ConfigError, did_you_mean
+from holdfast.config.values import show
+from holdfast.errors import ConfigError, Path, Problem, did_you_mean, problem_of
 from holdfast.retention.methods.budget import Budget, combination_problems
 from holdfast.retention.methods.ema import ExponentialAverage
 from holdfast.retention.methods.ewc import EWC
@@ -127,7 +127,7 @@ def declared(name: str) -> type[RetentionMethod] | None:
     return METHODS.get(name) or next(own, None)
 
 
-def parse_retention(value: Any, *, load: bool = True) -> tuple[list[RetentionMethod], list[Mistake]]:
+def parse_retention(value: Any, *, load: bool = True) -> tuple[list[RetentionMethod], list[Problem]]:
     """Turns a config's `retention:` value into methods.
 
     Args:
@@ -142,7 +142,7 @@ def parse_retention(value: Any, *, load: bool = True) -> tuple[list[RetentionMet
         return [], []
     several = isinstance(value, (list, tuple))
     methods: list[RetentionMethod] = []
-    mistakes: list[Mistake] = []
+    problems: list[Problem] = []
     presets: list[Preset] = []
     complete = True
     for number, item in enumerate(value if several else [value]):
@@ -154,13 +154,13 @@ def parse_retention(value: Any, *, load: bool = True) -> tuple[list[RetentionMet
         else:
             made = [] if preset is None else [_with_floats(m) for m in preset.methods()]
         complete = complete and (bool(made) or not found)
-        mistakes += (dataclasses.replace(m, path=(*path, *m.path)) for m in found)
+        problems += (m.below(*path) for m in found)
         methods += made
         if preset is not None:
             presets.append(preset)
     if complete:  # otherwise what seems to be missing may be there, mistyped
-        mistakes += (Mistake(path=("retention",), text=problem) for problem in _combination_problems(methods, presets))
-    return methods, mistakes
+        problems += [problem_of(text).below("retention") for text in _combination_problems(methods, presets)]
+    return methods, problems
 
 
 def retention(value: Any) -> list[RetentionMethod]:
@@ -169,8 +169,8 @@ def retention(value: Any) -> list[RetentionMethod]:
     Raises:
         ConfigError: with all mistakes at once.
     """
-    methods, mistakes = parse_retention(value)
-    Given().check(mistakes)
+    methods, problems = parse_retention(value)
+    Given().check(problems)
     return methods
 
 
@@ -214,51 +214,51 @@ def own_titles(names: Iterable[str]) -> dict[str, str]:
     return {n: cls.title for n, cls in known.items() if cls is not None and not is_ours(cls)}
 
 
-def _method(item: Any, *, load: bool) -> tuple[RetentionMethod | None, list[Mistake]]:
+def _method(item: Any, *, load: bool) -> tuple[RetentionMethod | None, list[Problem]]:
     """One entry as a method; None where it stands for none, or does not work."""
     if isinstance(item, RetentionMethod):
-        return item, _named(item, mistakes_in(item))
+        return item, _named(item, problems_in(item))
     if isinstance(item, str):
         item = {item: None}
     if not isinstance(item, Mapping) or len(item) != 1:
         text = f"expected a method name or one '{{name: {{parameters}}}}' mapping, got {show(item)}."
-        return None, [Mistake(path=(), text=text)]
+        return None, [Problem((), text)]
     name, parameters = next(iter(item.items()))
     if str(name).lower() in NONE:
         return None, []
     try:
         cls = method_class(str(name), load=load)
     except ConfigError as error:
-        return None, [Mistake(path=(), text=problem) for problem in error.problems]
+        return None, [Problem((), problem) for problem in error.problems]
     if parameters is not None and not isinstance(parameters, Mapping):
         text = f"expected a mapping of parameters, got {show(parameters)}."
-        return None, [Mistake(path=(name,), text=text)]
+        return None, [Problem(name, text)]
     values = dict(parameters or {})
     recorded = values.pop("sha256", None) if cls.origin is not None else None
-    method, mistakes = decode(cls, values)
+    method, problems = decode(cls, values)
     if method is None:
-        return None, _named(cls, mistakes)
+        return None, _named(cls, problems)
     method = _with_floats(method)
     if recorded is not None:
         object.__setattr__(method, "recorded_sha256", recorded)
-    return method, _named(cls, mistakes)
+    return method, _named(cls, problems)
 
 
-def _preset(item: Any) -> tuple[Preset | None, list[Mistake]]:
+def _preset(item: Any) -> tuple[Preset | None, list[Problem]]:
     """A preset that the entry names; None where it names none, or does not work."""
     entry = {item: None} if isinstance(item, str) else item
     if not isinstance(entry, Mapping) or len(entry) != 1 or next(iter(entry)) not in PRESETS:
         return None, []
     name, parameters = next(iter(entry.items()))
     if parameters is not None and not isinstance(parameters, Mapping):
-        return None, [Mistake(path=(name,), text=f"expected a mapping of parameters, got {show(parameters)}.")]
-    preset, mistakes = decode(PRESETS[name], dict(parameters or {}))
-    return preset, _named(PRESETS[name], mistakes)
+        return None, [Problem(name, f"expected a mapping of parameters, got {show(parameters)}.")]
+    preset, problems = decode(PRESETS[name], dict(parameters or {}))
+    return preset, _named(PRESETS[name], problems)
 
 
-def _named(cls: Any, mistakes: Sequence[Mistake]) -> list[Mistake]:
-    """A method's mistakes with its name in their paths, and once in their words."""
-    return [Mistake(path=(cls.name, *m.path), text=m.text.removeprefix(f"{cls.name}: ")) for m in mistakes]
+def _named(cls: Any, problems: Sequence[Problem]) -> list[Problem]:
+    """A method's problems with its name in their paths."""
+    return [problem.below(cls.name) for problem in problems]
 
 
 def _with_floats(method: RetentionMethod) -> RetentionMethod:
@@ -269,7 +269,7 @@ def _with_floats(method: RetentionMethod) -> RetentionMethod:
 
 
 def _combination_problems(methods: Sequence[RetentionMethod], presets: Sequence[Preset] = ()) -> list[str]:
-    problems = []
+    problems: list[str] = []
     repeatable = {method.name for method in methods if method.repeatable}
     counts: dict[str, int] = {}
     for method in methods:
@@ -293,13 +293,15 @@ def _combination_problems(methods: Sequence[RetentionMethod], presets: Sequence[
     return problems + _origin_problems(methods) + combination_problems(methods)
 
 
-def _origin_problems(methods: Sequence[RetentionMethod]) -> list[str]:
+def _origin_problems(methods: Sequence[RetentionMethod]) -> list[Problem]:
     """Sentences about weights of rows that nothing mixes in, and about rows that nothing trains on."""
     given = {m.row_source for m in methods if m.row_source}
     terms = [(m.name, term) for m in methods if not m.off and (term := m.token_loss()) is not None]
     problems = [
-        f"{name}.weight_{origin}: says something beside a method that mixes such rows in "
-        f"({' or '.join(_giving(origin))}), got none."
+        Problem(
+            (name, f"weight_{origin}"),
+            f"says something beside a method that mixes such rows in ({' or '.join(_giving(origin))}), got none.",
+        )
         for name, term in terms
         for origin in term.by_origin
         if not (given if origin == "new" else given & {origin})
@@ -309,8 +311,11 @@ def _origin_problems(methods: Sequence[RetentionMethod]) -> list[str]:
         pulled = [origin for _, term in terms for origin in untrained if term.by_origin.get(origin, 1.0) > 0]
         if untrained and not pulled:
             problems.append(
-                f"{method.name}.ce: false leaves the rows that it mixes in without a loss. Add label_annealing, "
-                f"with weight_{untrained[0]} above 0."
+                Problem(
+                    (method.name, "ce"),
+                    "false leaves the rows that it mixes in without a loss. Add label_annealing, "
+                    f"with weight_{untrained[0]} above 0.",
+                )
             )
     return problems
 

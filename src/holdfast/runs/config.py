@@ -41,11 +41,11 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.checkpoints.named import at_revision, folder_without_revision
 from holdfast.config.command_line import CONFIG, find_option, parse_words
-from holdfast.config.decode import Given, as_mistake, coerce_all, plain_key
-from holdfast.config.values import Mistake, show
+from holdfast.config.decode import Given, coerce_all, plain_key
+from holdfast.config.values import show
 from holdfast.config.yaml_file import from_yaml, read_yaml
-from holdfast.errors import ConfigError, ModelError
-from holdfast.retention.protocol import PACKED_WHOLE, packing_problem
+from holdfast.errors import ConfigError, ModelError, Problem, problem_of
+from holdfast.retention.protocol import PACKED_WHOLE, packing_problem, problems_below
 from holdfast.retention.registry import parse_retention
 from holdfast.runs import config_checks, launch, on_policy, trainers
 from holdfast.runs.foreign.tools import marks_in, tool_of
@@ -209,7 +209,7 @@ def read_file(path: str | None) -> Given:
             f"writes the same for holdfast, or names what has no counterpart."
         )
     for name in file.take("keep", "learn", "source", "target"):
-        file.mistakes.append(Mistake(path=(name,), text="goes under 'evaluation:'."))
+        file.problems.append(Problem(name, "goes under 'evaluation:'."))
     return file
 
 
@@ -266,7 +266,7 @@ def checked(given: Given, machine: Machine | None = None) -> TrainConfig:
     request.check_rows_and_methods()
     request.check_trainer()
     parts = request.build()
-    given.check(request.mistakes)
+    given.check(request.problems)
     add_defaults(parts["training"], sources()["training"])
     if "dataloader_pin_memory" not in request.raw and not request.machine.accelerator:
         parts["training"].dataloader_pin_memory = False  # nothing to copy to; torch warns at every loader otherwise
@@ -303,7 +303,7 @@ class _Request:
         self.trainer = trainer_named(given.values)
         self.known = known_settings(self.trainer)
         self.source = Path(given.file) if given.file is not None else None
-        self.mistakes: list[Mistake] = []
+        self.problems: list[Problem] = []
         self.raw = dict(given.values)
         """TRL's and accelerate's keys as they were given."""
         self.settings: dict[str, Any] = {}
@@ -314,9 +314,8 @@ class _Request:
         """TRL's and accelerate's keys with a sound value."""
 
     def add(self, problems: Iterable[str]) -> None:
-        """Takes sentences about settings as mistakes."""
-        keys = {*self.known, *OWN}
-        self.mistakes.extend(as_mistake(problem, keys) for problem in problems)
+        """Takes what checks say of settings."""
+        self.problems.extend(map(problem_of, problems))
 
     def read(self) -> None:
         """Reads every value by its declaration."""
@@ -332,13 +331,13 @@ class _Request:
             self.settings["on_policy"] = OnPolicySettings()
         self.rules = rules_of(self.settings["early_stopping"])
         self.methods, self.wrong_methods = parse_retention(own.get("retention"))
-        self.mistakes += [*self.wrong_methods, *wrong]
+        self.problems += [*self.wrong_methods, *wrong]
         for name in of_others:
             text = f"is a key of trainer: {others[name].source}; this run has trainer: {self.trainer}."
-            self.mistakes.append(Mistake(path=(name,), text=text))
-        self.suites, self.plan = _evaluation(own, self.mistakes)
+            self.problems.append(Problem(name, text))
+        self.suites, self.plan = _evaluation(own, self.problems)
         self.values, wrong = coerce_all(self.known, self.raw, also=list(OWN))
-        self.mistakes += wrong
+        self.problems += wrong
         if self.values.get("trust_remote_code"):
             self.notes.append(
                 "trust_remote_code is on: Python code that ships with the model is run. Turn it off unless you have "
@@ -361,11 +360,11 @@ class _Request:
         if not refused & {"dataset_name", "datasets"}:
             self.add(config_checks.check_data(values, beside=self.source))
         for method in self.methods:
-            problems = config_checks.check_method(method)
+            problems: list[str] = [*config_checks.check_method(method)]
             problems += config_checks.check_best(method, values, bool(self.rules))
             if isinstance(values.get("max_steps"), int) and values["max_steps"] > 0 and not method.off:
                 problems += method.check_run(total_steps=values["max_steps"])
-            self.add(f"retention.{problem}" for problem in problems)
+            self.problems += [problem.below("retention") for problem in problems_below(method, problems)]
         if held_out is not None:
             self.add(config_checks.check_path("eval_dataset_name", held_out, beside=self.source))
         if isinstance(values.get("deepspeed"), str) and not values["deepspeed"].lstrip().startswith("{"):
@@ -412,7 +411,7 @@ class _Request:
         values, machine = self.values, self.machine
         if values.get("output_dir") is None:
             values["output_dir"] = default_output_dir(values.get("model_name_or_path"), self.methods)
-        wrong_keys = {mistake.path[0] for mistake in self.mistakes if mistake.path}
+        wrong_keys = {problem.path[0] for problem in self.problems if problem.path}
         self.sound = {key: value for key, value in values.items() if key not in wrong_keys}
         several = int(os.environ.get("WORLD_SIZE") or 1) > 1
         if several and not machine.accelerator and self.sound.get("use_cpu") is None:
@@ -431,7 +430,7 @@ class _Request:
                 {k: own_values.pop(k) for k in _ON_A_GPU if k in own_values} if not machine.here and training else {}
             )
             own_values |= {"bf16": False} if gpu_only else {}
-            parts[name] = _construct(cls, own_values, self.mistakes, self.notes, given=self.raw, doubtful=doubtful)
+            parts[name] = _construct(cls, own_values, self.problems, self.notes, given=self.raw, doubtful=doubtful)
             for key, value in gpu_only.items() if parts[name] is not None else ():
                 setattr(parts[name], key, value)
         if self.settings["train_only"] and values.get("use_peft"):
@@ -471,7 +470,7 @@ def _split_revision(values: dict[str, Any]) -> Iterator[str]:
     except ModelError as error:
         # any other problem of the name is said where the model is looked at
         if ("@" in str(name) or values.get("model_revision")) and not folder_without_revision(str(name or "")):
-            yield f"model_revision: {error}"
+            yield Problem("model_revision", f"{error}")
         return
     if isinstance(name, str) and name == f"{bare}@{revision}":
         values["model_name_or_path"], values["model_revision"] = bare, revision
@@ -488,7 +487,7 @@ _INTERLOCKED = re.compile(r"_(strategy|steps)$|^(bf16|fp16|use_cpu|report_to)$")
 def _construct(
     cls: type,
     values: dict[str, Any],
-    mistakes: list[Mistake],
+    problems: list[Problem],
     notes: list[str],
     *,
     given: Mapping[str, Any],
@@ -506,7 +505,7 @@ def _construct(
             if not isinstance(error, ValueError):
                 detail = f"{cls.__name__}: {type(error).__name__}: {detail}"
             if not doubtful:
-                mistakes.append(Mistake(path=(), text=detail))
+                problems.append(Problem((), detail))
     for warning in caught:
         text = str(warning.message)
         if not issubclass(warning.category, FutureWarning):
@@ -564,7 +563,7 @@ def has_bf16() -> bool:
 # ------------------------------------------------------------------------------------------------------------- own keys
 
 
-def _evaluation(own: Mapping[str, Any], mistakes: list[Mistake]) -> tuple[Any, EvaluationPlan]:
+def _evaluation(own: Mapping[str, Any], problems: list[Problem]) -> tuple[Any, EvaluationPlan]:
     """The evaluation section, with `--keep` and `--learn` appended to it, and the plan that it is."""
     from holdfast.evaluation.entries import EvaluationPlan
     from holdfast.evaluation.suite import parse_evaluation
@@ -573,7 +572,7 @@ def _evaluation(own: Mapping[str, Any], mistakes: list[Mistake]) -> tuple[Any, E
     extra = {name: own[name] for name in ("keep", "learn") if own.get(name)}
     if extra and value is not None and not isinstance(value, Mapping):
         text = f"expected a mapping with keep: and learn: lists, got {show(value)}."
-        mistakes.append(Mistake(path=("evaluation",), text=text))
+        problems.append(Problem("evaluation", text))
         value, extra = None, {}
     if extra:
         value = dict(value or {})
@@ -583,24 +582,24 @@ def _evaluation(own: Mapping[str, Any], mistakes: list[Mistake]) -> tuple[Any, E
     if isinstance(value, EvaluationPlan):
         return value, value
     plan, found = parse_evaluation(value)
-    mistakes += _unknown_tasks(plan)
-    mistakes += (as_mistake(problem, ("evaluation",)) for problem in found)
+    problems += _unknown_tasks(plan)
+    problems += found
     return value, plan
 
 
-def _unknown_tasks(plan: EvaluationPlan) -> list[Mistake]:
+def _unknown_tasks(plan: EvaluationPlan) -> list[Problem]:
     """Tasks that there are none of, by name: what they would ask is looked at when the run begins."""
     from holdfast.evaluation.kinds.task import TaskEntry
     from holdfast.evaluation.tasks.tasks import check_name
 
-    mistakes = []
+    problems = []
     for entry in plan.entries:
         try:
             if isinstance(entry, TaskEntry):
                 check_name(entry)
         except ConfigError as error:
-            mistakes.append(Mistake(path=("evaluation", entry.suite), text=str(error)))
-    return mistakes
+            problems.append(Problem(("evaluation", entry.suite), str(error)))
+    return problems
 
 
 def _set_environment(value: Any) -> None:

@@ -18,7 +18,8 @@ from holdfast.checkpoints.named import folder_without_revision, is_no_model, loc
 from holdfast.checkpoints.sources import read_config, read_object
 from holdfast.config.values import impossible_path, show
 from holdfast.config.yaml_file import nearest_sibling
-from holdfast.errors import ConfigError, ModelError, did_you_mean
+from holdfast.errors import ConfigError, ModelError, Problem, did_you_mean
+from holdfast.errors import Path as KeyPath
 from holdfast.retention.protocol import LAST_STEP, changes_data
 from holdfast.support.paths import expanded, real
 
@@ -63,29 +64,34 @@ def _is_offline() -> bool:
 # ---------------------------------------------------------------------------------------------------------------- model
 
 
-def check_model(name: str | None, *, key: str = "model_name_or_path") -> list[str]:
+def check_model(name: str | None, *, key: str = "model_name_or_path") -> list[Problem]:
     """A model given as a local folder must be one that transformers can load from safetensors; hub ids are not looked
     up here."""
     if not name:
         return [
-            f"{key}: is missing: the model to start from, a local folder or a hub id, as in '{key}: Qwen/Qwen3-0.6B'."
+            Problem(
+                key, f"is missing: the model to start from, a local folder or a hub id, as in '{key}: Qwen/Qwen3-0.6B'."
+            )
         ]
     try:
         path = expanded(located(name))
     except ModelError as error:
-        return [f"{key}: {error}"]
+        return [Problem(key, f"{error}")]
     if path.is_dir():
-        return [f"{key}: {problem}" for problem in _check_model_folder(path)]
+        return [Problem(key, problem) for problem in _check_model_folder(path)]
     if path.is_file():
         return [
-            f"{key}: expected a folder with config.json and *.safetensors, got the file {name}. Give its folder: "
-            f"{path.parent}."
+            Problem(
+                key,
+                f"expected a folder with config.json and *.safetensors, got the file {name}. Give its folder: "
+                f"{path.parent}.",
+            )
         ]
     lacks = folder_without_revision(name)
     if lacks or looks_local(name):
-        return [f"{key}: no such folder: {name}.{lacks or nearest_sibling(path, accept=Path.is_dir)}"]
+        return [Problem(key, f"no such folder: {name}.{lacks or nearest_sibling(path, accept=Path.is_dir)}")]
     if is_no_model(name):
-        return [f"{key}: no such folder: {name} (a hub id is written owner/name).{near_model(name)}"]
+        return [Problem(key, f"no such folder: {name} (a hub id is written owner/name).{near_model(name)}")]
     return []
 
 
@@ -124,7 +130,7 @@ def _base_of_adapter(path: Path) -> str:
 # ----------------------------------------------------------------------------------------------------------------- data
 
 
-def check_data(values: Mapping[str, Any], *, beside: Path | None = None) -> list[str]:
+def check_data(values: Mapping[str, Any], *, beside: Path | None = None) -> list[Problem]:
     """The training data: given at all, in one way, and where it is local, there.
 
     Args:
@@ -134,8 +140,11 @@ def check_data(values: Mapping[str, Any], *, beside: Path | None = None) -> list
     dataset_name, datasets = values.get("dataset_name"), values.get("datasets") or []
     if not dataset_name and not datasets:
         return [
-            "dataset_name: is missing: what to train on, a file (JSONL, Parquet, text), a folder or a hub id, as in "
-            "'dataset_name: train.jsonl'."
+            Problem(
+                "dataset_name",
+                "is missing: what to train on, a file (JSONL, Parquet, text), a folder or a hub id, as in "
+                "'dataset_name: train.jsonl'.",
+            )
         ]
     problems = []
     if dataset_name:
@@ -143,23 +152,29 @@ def check_data(values: Mapping[str, Any], *, beside: Path | None = None) -> list
     if datasets:
         if dataset_name:
             problems.append(
-                "dataset_name: expected one of this and datasets, got both. Leave one out, or name the data under "
-                "datasets: as one entry more."
+                Problem(
+                    "dataset_name",
+                    "expected one of this and datasets, got both. Leave one out, or name the data under "
+                    "datasets: as one entry more.",
+                )
             )
         if values.get("dataset_config"):
             problems.append(
-                "dataset_config: belongs to dataset_name. Under datasets: each entry has a name: of its own."
+                Problem("dataset_config", "belongs to dataset_name. Under datasets: each entry has a name: of its own.")
             )
         if values.get("dataset_train_split") not in (None, "train"):
             problems.append(
-                "dataset_train_split: belongs to dataset_name. Under datasets: each entry has a split: of its own."
+                Problem(
+                    "dataset_train_split",
+                    "belongs to dataset_name. Under datasets: each entry has a split: of its own.",
+                )
             )
     for number, entry in enumerate(datasets):
         if Path(str(entry.path)).suffix or "/" in str(entry.path):
-            problems += check_path(f"datasets[{number}].path", str(entry.path), beside=beside)
+            problems += check_path(("datasets", number, "path"), str(entry.path), beside=beside)
         for file in _files_of(entry.data_files):
             if entry.data_dir is None:
-                problems += check_path(f"datasets[{number}].data_files", file, beside=beside)
+                problems += check_path(("datasets", number, "data_files"), file, beside=beside)
     return problems
 
 
@@ -171,7 +186,7 @@ def _files_of(data_files: Any) -> list[str]:
     return [data_files] if isinstance(data_files, str) else [str(f) for f in data_files]
 
 
-def check_path(key: str, name: str, *, beside: Path | None = None) -> list[str]:
+def check_path(key: str | KeyPath, name: str, *, beside: Path | None = None) -> list[Problem]:
     """A data path that looks local must exist. Globs and URLs are left to `datasets`.
 
     Args:
@@ -181,7 +196,7 @@ def check_path(key: str, name: str, *, beside: Path | None = None) -> list[str]:
         return []
     path = expanded(name)
     if path.is_file() and path.stat().st_size == 0:
-        return [f"{key}: {name} is empty (0 bytes)."]
+        return [Problem(key, f"{name} is empty (0 bytes).")]
     if path.exists() or not looks_local(name, endings=DATA_ENDINGS):
         return []
     hint = nearest_sibling(path)
@@ -190,27 +205,31 @@ def check_path(key: str, name: str, *, beside: Path | None = None) -> list[str]:
             f" There is {beside.parent / path}: paths start from the working directory, not from the "
             f"configuration file."
         )
-    return [f"{key}: no such file or folder: {name} (working directory: {Path.cwd()}).{hint}"]
+    return [Problem(key, f"no such file or folder: {name} (working directory: {Path.cwd()}).{hint}")]
 
 
-def check_chat_template(text: str | None, values: Mapping[str, Any]) -> list[str]:
+def check_chat_template(text: str | None, values: Mapping[str, Any]) -> list[Problem]:
     """A template that stands in the configuration has to be one, and the only one."""
     if text is None:
         return []
     if values.get("chat_template_path") is not None:
-        return ["chat_template: expected one of this and chat_template_path, got both."]
+        return [Problem("chat_template", "expected one of this and chat_template_path, got both.")]
     try:
         from transformers.utils.chat_template_utils import _compile_jinja_template
 
         _compile_jinja_template(text)
     except Exception as error:  # jinja2's errors have no common base with those of its sandbox
-        return [f"chat_template: expected a Jinja template: {error}. A file goes under chat_template_path."]
+        return [Problem("chat_template", f"expected a Jinja template: {error}. A file goes under chat_template_path.")]
     if "{" not in text:
-        return [f"chat_template: expected a Jinja template, got {show(text)}. A file goes under chat_template_path."]
+        return [
+            Problem(
+                "chat_template", f"expected a Jinja template, got {show(text)}. A file goes under chat_template_path."
+            )
+        ]
     return []
 
 
-def check_split_off(values: Mapping[str, Any], held_out: str | None) -> list[str]:
+def check_split_off(values: Mapping[str, Any], held_out: str | None) -> list[Problem]:
     """Rows that are taken out of the training data have to be there to be taken.
 
     Args:
@@ -222,15 +241,19 @@ def check_split_off(values: Mapping[str, Any], held_out: str | None) -> list[str
         return []
     problems = []
     if size >= 1 and size != int(size):
-        problems.append(f"test_split_size: expected a share below 1, or a whole number of rows, got {size}.")
+        problems.append(Problem("test_split_size", f"expected a share below 1, or a whole number of rows, got {size}."))
     if held_out is not None:
-        problems.append("test_split_size: expected one of this and eval_dataset_name, got both.")
+        problems.append(Problem("test_split_size", "expected one of this and eval_dataset_name, got both."))
     if values.get("dataset_streaming") or values.get("streaming"):
-        problems.append("test_split_size: a streamed data set has no end to split. Name rows by eval_dataset_name.")
+        problems.append(
+            Problem("test_split_size", "a streamed data set has no end to split. Name rows by eval_dataset_name.")
+        )
     return problems
 
 
-def check_streaming(values: Mapping[str, Any], methods: Sequence[RetentionMethod], lines: Collection[str]) -> list[str]:
+def check_streaming(
+    values: Mapping[str, Any], methods: Sequence[RetentionMethod], lines: Collection[str]
+) -> list[Problem]:
     """A stream of rows has no number of rows and no row by its number.
 
     Args:
@@ -241,54 +264,73 @@ def check_streaming(values: Mapping[str, Any], methods: Sequence[RetentionMethod
     mixture = bool(values.get("datasets"))
     key, other = ("streaming", "dataset_streaming") if mixture else ("dataset_streaming", "streaming")
     belongs = "datasets:" if other == "streaming" else "dataset_name"
-    found = [f"{other}: belongs to {belongs}. Use {key}."] if values.get(other) else []
+    found = [Problem(other, f"belongs to {belongs}. Use {key}.")] if values.get(other) else []
     if not values.get(key):
         return found
     if not (values.get("max_steps") or 0) > 0:
-        found.append(f"max_steps: expected a number of steps, because with {key} nobody knows how many rows there are.")
+        found.append(
+            Problem(
+                "max_steps", f"expected a number of steps, because with {key} nobody knows how many rows there are."
+            )
+        )
     if "num_train_epochs" in lines:
-        found.append(f"num_train_epochs: a stream is read again and again until max_steps. Leave it out, or {key}.")
+        found.append(
+            Problem("num_train_epochs", f"a stream is read again and again until max_steps. Leave it out, or {key}.")
+        )
     strategy = str(values.get("train_sampling_strategy") or "random")
     if strategy not in ("random", "sequential"):
-        found.append(f"train_sampling_strategy: {strategy} sorts all rows, which {key} never has. Leave it out.")
+        found.append(
+            Problem("train_sampling_strategy", f"{strategy} sorts all rows, which {key} never has. Leave it out.")
+        )
     workers, most = values.get("dataloader_num_workers") or 0, 0 if values.get("shuffle_dataset") else 1
     if workers > most:
         found.append(
-            f"dataloader_num_workers: expected at most {most} with {key}{'' if most else ' and shuffle_dataset'}, got "
-            f"{workers}: the order of rows would hang on it."
+            Problem(
+                "dataloader_num_workers",
+                f"expected at most {most} with {key}{'' if most else ' and shuffle_dataset'}, got "
+                f"{workers}: the order of rows would hang on it.",
+            )
         )
     for method in methods:
         if not method.off and changes_data(method):
-            found.append(f"retention.{method.name}: mixes rows that it has to count. Leave out {key}.")
+            found.append(Problem(("retention", method.name), f"mixes rows that it has to count. Leave out {key}."))
         term = None if method.off else method.token_loss()
         if term is not None and term.teacher.kind == "cached":
             found.append(
-                f"retention.{method.name}.teacher: cached keeps the states of rows that are known beforehand. Use "
-                f"online or adapter_off, or leave out {key}."
+                Problem(
+                    ("retention", method.name, "teacher"),
+                    "cached keeps the states of rows that are known beforehand. Use "
+                    f"online or adapter_off, or leave out {key}.",
+                )
             )
     return found
 
 
 def check_early_stopping(
     patience: int | None, held_out: str | None, part: str | None, values: Mapping[str, Any]
-) -> list[str]:
+) -> list[Problem]:
     """Stopping early keeps the best checkpoint, so there have to be evaluations to choose it by; and what is named for
     them has to be read."""
     problems = []
     if held_out is not None and str(values.get("eval_strategy") or "no") == "no":
-        problems.append("eval_dataset_name: nothing reads it. Add eval_strategy: epoch, or leave it out.")
+        problems.append(Problem("eval_dataset_name", "nothing reads it. Add eval_strategy: epoch, or leave it out."))
     if held_out is None and part is not None:
-        problems.append("eval_dataset_split: is a part of eval_dataset_name. Add that, or use dataset_test_split.")
+        problems.append(
+            Problem("eval_dataset_split", "is a part of eval_dataset_name. Add that, or use dataset_test_split.")
+        )
     if patience is None or values.get("load_best_model_at_end"):
         return problems
     return [
         *problems,
-        "early_stopping_patience: expected load_best_model_at_end: true with it (and eval_strategy and save_strategy "
-        "alike): the model that stopping early is for is the best one, not the last.",
+        Problem(
+            "early_stopping_patience",
+            "expected load_best_model_at_end: true with it (and eval_strategy and save_strategy "
+            "alike): the model that stopping early is for is the best one, not the last.",
+        ),
     ]
 
 
-def check_best(method: RetentionMethod, values: Mapping[str, Any], early: bool = False) -> list[str]:
+def check_best(method: RetentionMethod, values: Mapping[str, Any], early: bool = False) -> list[Problem]:
     """A run that ends with its best checkpoint would undo what a method does after the last step.
 
     Args:
@@ -300,12 +342,14 @@ def check_best(method: RetentionMethod, values: Mapping[str, Any], early: bool =
     if method.off or LAST_STEP not in method.needs or key is None:
         return []
     return [
-        f"{method.name}: changes the weights after the last step, so that no earlier checkpoint is its result. Leave "
-        f"out {key}."
+        Problem(
+            (),
+            f"changes the weights after the last step, so that no earlier checkpoint is its result. Leave out {key}.",
+        )
     ]
 
 
-def check_stopping(rules: Collection[Any], patience: int | None, values: Mapping[str, Any]) -> list[str]:
+def check_stopping(rules: Collection[Any], patience: int | None, values: Mapping[str, Any]) -> list[Problem]:
     """What would choose the result beside `early_stopping`, or keep it from doing so.
 
     Args:
@@ -316,23 +360,22 @@ def check_stopping(rules: Collection[Any], patience: int | None, values: Mapping
     if not rules:
         return []
     others = [k for k in ("load_best_model_at_end", "metric_for_best_model") if values.get(k)]
-    others += ["save_strategy: best"] if str(values.get("save_strategy")) == "best" else []
+    others += [Problem("save_strategy", "best")] if str(values.get("save_strategy")) == "best" else []
     others += ["lr_scheduler_type"] if str(values.get("lr_scheduler_type")) == "reduce_lr_on_plateau" else []
     others += ["early_stopping_patience"] if patience is not None else []
-    return [f"early_stopping: chooses the result, and so does {name}. Leave one of them out." for name in others]
+    return [
+        Problem("early_stopping", f"chooses the result, and so does {name}. Leave one of them out.") for name in others
+    ]
 
 
-def check_method(method: RetentionMethod) -> list[str]:
+def check_method(method: RetentionMethod) -> list[Problem]:
     """What lies at the path of the data a retention method names, such as an empty file; that it exists is the method's
     own check too, and so is everything about anchors."""
-    problems = []
     data = getattr(method, "data", None)
-    if isinstance(data, str) and data:
-        problems += check_path(f"{method.name}.data", data)
-    return problems
+    return check_path("data", data) if isinstance(data, str) and data else []
 
 
-def check_along(launching: Mapping[str, Any]) -> list[str]:
+def check_along(launching: Mapping[str, Any]) -> list[Problem]:
     """Measuring along training needs the whole model in one process.
 
     Args:
@@ -347,30 +390,36 @@ def check_along(launching: Mapping[str, Any]) -> list[str]:
     if count == 1:
         return []
     return [
-        f"evaluation.along: measures in runs of one process, got {count} processes, each of which may hold only a "
-        f"part of the model. Leave it out, keep checkpoints (save_steps), and measure them afterwards: 'holdfast "
-        f"evaluate RUN/checkpoint-*'."
+        Problem(
+            ("evaluation", "along"),
+            f"measures in runs of one process, got {count} processes, each of which may hold only a "
+            f"part of the model. Leave it out, keep checkpoints (save_steps), and measure them afterwards: 'holdfast "
+            f"evaluate RUN/checkpoint-*'.",
+        )
     ]
 
 
 # ---------------------------------------------------------------------------------------------- ranges and combinations
 
 
-def check_ranges(values: Mapping[str, Any]) -> list[str]:
+def check_ranges(values: Mapping[str, Any]) -> list[Problem]:
     """Numbers whose bounds depend on more than the key."""
     problems = []
     epochs = values.get("num_train_epochs")
     if isinstance(epochs, (int, float)) and epochs <= 0 and not (values.get("max_steps") or 0) > 0:
-        problems.append(f"num_train_epochs: expected a number above 0, got {epochs}.")
+        problems.append(Problem("num_train_epochs", f"expected a number above 0, got {epochs}."))
     kept = values.get("osf_effective_rank")
     if isinstance(kept, (int, float)) and (kept <= 0 or (isinstance(kept, float) and kept >= 1)):
         problems.append(
-            f"osf_effective_rank: expected a whole number of at least 1, or a share above 0 and below 1, got {kept}."
+            Problem(
+                "osf_effective_rank",
+                f"expected a whole number of at least 1, or a share above 0 and below 1, got {kept}.",
+            )
         )
     return problems
 
 
-def check_combinations(values: Mapping[str, Any], given: Collection[str], *, has_accelerator: bool) -> list[str]:
+def check_combinations(values: Mapping[str, Any], given: Collection[str], *, has_accelerator: bool) -> list[Problem]:
     """Keys that contradict each other or the machine, or that have no effect without another.
 
     Args:
@@ -383,49 +432,68 @@ def check_combinations(values: Mapping[str, Any], given: Collection[str], *, has
     problems = []
     if bits and not on("use_peft"):
         problems += [
-            f"{key}: quantised weights cannot be trained themselves; add 'use_peft: true' (LoRA on top of them) or "
-            f"leave {key} out."
+            Problem(
+                key,
+                "quantised weights cannot be trained themselves; add 'use_peft: true' (LoRA on top of them) or "
+                f"leave {key} out.",
+            )
             for key in bits
         ]
     problems += _check_adapter(values, bits) + _check_switches(values, given)
     rules = (
         (
             on("save_on_each_node"),
-            "save_on_each_node: checkpoints and records are those of one folder that all nodes see. Leave it out.",
+            Problem(
+                "save_on_each_node", "checkpoints and records are those of one folder that all nodes see. Leave it out."
+            ),
         ),
-        (len(bits) > 1, "load_in_4bit: expected one of load_in_4bit and load_in_8bit, got both."),
-        (on("bf16") and on("fp16"), "bf16: expected one of bf16 and fp16, got both."),
+        (len(bits) > 1, Problem("load_in_4bit", "expected one of load_in_4bit and load_in_8bit, got both.")),
+        (on("bf16") and on("fp16"), Problem("bf16", "expected one of bf16 and fp16, got both.")),
         (
             on("bf16") and not on("use_cpu") and not has_accelerator,
-            "bf16: needs an accelerator with bfloat16, and this machine has none. Leave bf16 out (training runs in "
-            "float32 here), or add 'use_cpu: true' to compute in bfloat16 on the CPU.",
+            Problem(
+                "bf16",
+                "needs an accelerator with bfloat16, and this machine has none. Leave bf16 out (training runs in "
+                "float32 here), or add 'use_cpu: true' to compute in bfloat16 on the CPU.",
+            ),
         ),
         (
             on("fp16") and not has_accelerator,
-            "fp16: needs an accelerator, and this machine has none. Leave fp16 out (training runs in float32 here).",
+            Problem(
+                "fp16",
+                "needs an accelerator, and this machine has none. Leave fp16 out (training runs in float32 here).",
+            ),
         ),
     )
     problems += [text for broken, text in rules if broken]
     if isinstance(on("resume_from_checkpoint"), str):
         problems.append(
-            "resume_from_checkpoint: a run goes on from the newest whole checkpoint of its own output_dir, and needs "
-            "no path. Leave it out; to begin with the weights of another checkpoint, name it as model_name_or_path."
+            Problem(
+                "resume_from_checkpoint",
+                "a run goes on from the newest whole checkpoint of its own output_dir, and needs no path. Leave it "
+                "out; to begin with the weights of another checkpoint, name it as model_name_or_path.",
+            )
         )
     elif on("resume_from_checkpoint") is False:
         problems.append(
-            "resume_from_checkpoint: expected true or nothing, got false: a run goes on from the newest whole "
-            "checkpoint of its own output_dir. Leave it out; to begin anew, give another output_dir or remove this one."
+            Problem(
+                "resume_from_checkpoint",
+                "expected true or nothing, got false: a run goes on from the newest whole checkpoint of its own "
+                "output_dir. Leave it out; to begin anew, give another output_dir or remove this one.",
+            )
         )
     if isinstance(output, str):
         path = Path(os.path.expanduser(output))
         if advice := impossible_path(path):
-            problems.append(f"output_dir: expected a folder, got {show(output)}. {advice}")
+            problems.append(Problem("output_dir", f"expected a folder, got {show(output)}. {advice}"))
         elif path.exists() and not path.is_dir():
-            problems.append(f"output_dir: expected a folder, but {output} is a file.")
+            problems.append(Problem("output_dir", f"expected a folder, but {output} is a file."))
         elif isinstance(model, str) and path.is_dir() and real(path) == real(expanded(model)):
             problems.append(
-                f"output_dir: {output} is the folder of the starting model, which would be overwritten. Choose another "
-                f"folder."
+                Problem(
+                    "output_dir",
+                    f"{output} is the folder of the starting model, which would be overwritten. Choose another folder.",
+                )
             )
     return problems
 
@@ -438,7 +506,7 @@ _SWITCHES = ("use_rslora", "use_dora")
 """Keys of LoRA that are on or off."""
 
 
-def _check_adapter(values: Mapping[str, Any], bits: Sequence[str]) -> list[str]:
+def _check_adapter(values: Mapping[str, Any], bits: Sequence[str]) -> list[Problem]:
     """Keys of one PEFT method beside another.
 
     Args:
@@ -446,28 +514,36 @@ def _check_adapter(values: Mapping[str, Any], bits: Sequence[str]) -> list[str]:
     """
     if values.get("peft_method") != "osf":
         return [
-            f"{key}: belongs to orthogonal subspace fine-tuning; add 'use_peft: true' and 'peft_method: osf', or leave "
-            f"it out."
+            Problem(
+                key,
+                "belongs to orthogonal subspace fine-tuning; add 'use_peft: true' and 'peft_method: osf', or leave "
+                "it out.",
+            )
             for key in ("osf_effective_rank", "osf_target_modules")
             if values.get(key) is not None
         ]
     found = []
     if not values.get("use_peft"):
-        found.append("peft_method: osf takes effect with 'use_peft: true' only; add it, or leave peft_method out.")
+        found.append(
+            Problem("peft_method", "osf takes effect with 'use_peft: true' only; add it, or leave peft_method out.")
+        )
     found += [
-        f"{key}: osf takes whole weights apart into singular vectors. Leave {key} out, or use peft_method: lora."
+        Problem(key, f"osf takes whole weights apart into singular vectors. Leave {key} out, or use peft_method: lora.")
         for key in bits
     ]
     found += [
-        f"{key}: is LoRA's, and peft_method is osf, whose keys are osf_effective_rank and osf_target_modules. Leave it "
-        f"out."
+        Problem(
+            key,
+            "is LoRA's, and peft_method is osf, whose keys are osf_effective_rank and osf_target_modules. Leave it "
+            "out.",
+        )
         for key, value in values.items()
         if (value if key in _SWITCHES else key.startswith("lora_") and key != "lora_task_type" and value is not None)
     ]
     return found
 
 
-def _check_switches(values: Mapping[str, Any], given: Collection[str]) -> list[str]:
+def _check_switches(values: Mapping[str, Any], given: Collection[str]) -> list[Problem]:
     """Keys of LoRA and of 4-bit weights where their switch was not given. One that was given as false is the user's
     word: sweeps vary it.
 
@@ -477,8 +553,11 @@ def _check_switches(values: Mapping[str, Any], given: Collection[str]) -> list[s
     found = []
     if "use_peft" not in given and values.get("peft_method") != "osf":  # which says so of every key of LoRA's
         found += [
-            f"{key}: belongs to LoRA, which is on with 'use_peft: true' only. Add that, or 'use_peft: false' to keep "
-            f"{key} without effect, or leave {key} out."
+            Problem(
+                key,
+                "belongs to LoRA, which is on with 'use_peft: true' only. Add that, or 'use_peft: false' to keep "
+                f"{key} without effect, or leave {key} out.",
+            )
             for key, value in values.items()
             if key in given
             and (value if key in _SWITCHES else key.startswith("lora_") and value is not None)
@@ -486,15 +565,18 @@ def _check_switches(values: Mapping[str, Any], given: Collection[str]) -> list[s
         ]
     if not {*BITS} & {*given}:
         found += [
-            f"{key}: belongs to 4-bit weights, which are on with 'load_in_4bit: true' only. Add that, or "
-            f"'load_in_4bit: false' to keep {key} without effect, or leave {key} out."
+            Problem(
+                key,
+                "belongs to 4-bit weights, which are on with 'load_in_4bit: true' only. Add that, or "
+                f"'load_in_4bit: false' to keep {key} without effect, or leave {key} out.",
+            )
             for key in OF_FOUR_BITS
             if key in given and values.get(key)
         ]
     return found
 
 
-def check_preset(name: str) -> list[str]:
+def check_preset(name: str) -> list[Problem]:
     """`accelerate_config` is a file or one of the presets that TRL ships."""
     if expanded(name).is_file():
         return []
@@ -508,6 +590,8 @@ def check_preset(name: str) -> list[str]:
     if name in presets:
         return []
     return [
-        f"accelerate_config: expected a YAML file or one of {', '.join(presets)}, got "
-        f"{name!r}.{did_you_mean(name, presets)}"
+        Problem(
+            "accelerate_config",
+            f"expected a YAML file or one of {', '.join(presets)}, got {name!r}.{did_you_mean(name, presets)}",
+        )
     ]

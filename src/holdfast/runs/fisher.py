@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from holdfast.config.declare import Meta
 from holdfast.config.decode import decode
-from holdfast.config.values import Mistake
-from holdfast.errors import ConfigError, RunFolderError
+from holdfast.errors import ConfigError, Problem, RunFolderError
 from holdfast.retention.fisher import (
     FILE,
     KIND,
@@ -56,13 +55,13 @@ class FisherSettings:
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to compute."""
 
-    def problems(self) -> list[str | Mistake]:
+    def problems(self) -> list[str | Problem]:
         """A GPU that is not there."""
         from holdfast.runs.config import has_accelerator
 
         if self.device != "cuda" or has_accelerator():
             return []
-        return ["device: expected a machine with a GPU for cuda, got one without. Use cpu."]
+        return [Problem("device", "expected a machine with a GPU for cuda, got one without. Use cpu.")]
 
 
 def compute_fisher(
@@ -111,7 +110,7 @@ def compute_fisher(
     folder = expanded(output_dir) if output_dir is not None else default_folder(name)
     asked = {"samples": samples, "estimator": estimator, "seed": seed, "max_length": max_length}
     settings, mistakes = decode(FisherSettings, {**asked, "dtype": dtype, "device": device})
-    problems = _source_problems(name, data) + [m.sentence() for m in mistakes]
+    problems = _source_problems(name, data) + mistakes
     if settings is None or problems:
         raise ConfigError(problems)
     refuse_folder(folder, overwrite=True)
@@ -156,10 +155,10 @@ def default_folder(model: str) -> Path:
     return Path(f"{path.name}-fisher")
 
 
-def _source_problems(model: str, data: str) -> list[str]:
+def _source_problems(model: str, data: str) -> list[Problem]:
     from holdfast.runs.config_checks import check_model, check_path
 
-    found = check_path("data", data) if data else ["data: expected a file, folder or hub id, got nothing"]
+    found = check_path("data", data) if data else [Problem("data", "expected a file, folder or hub id, got nothing")]
     return check_model(model, key="model") + found
 
 

@@ -51,8 +51,8 @@ def accelerate_file(launch: Mapping[str, Any]) -> AccelerateFile:
         return AccelerateFile()
     given = read_yaml(_config_file(launch), option="--accelerate_config")
     known = {setting.name for setting in settings_of(AccelerateFile)}
-    found, mistakes = decode(AccelerateFile, {key: value for key, value in given.values.items() if key in known})
-    given.check(mistakes)
+    found, problems = decode(AccelerateFile, {key: value for key, value in given.values.items() if key in known})
+    given.check(problems)
     assert found is not None
     return found
 

@@ -35,7 +35,7 @@ from holdfast.data.prompts import (
     prompts_alone,
     with_demonstration,
 )
-from holdfast.errors import DataError
+from holdfast.errors import DataError, Problem
 from holdfast.retention.methods.budget import Budget
 from holdfast.retention.protocol import LOSS_TERM, TOKEN_WEIGHTS, RetentionMethod, changes_data
 
@@ -89,41 +89,59 @@ def problems(methods: Sequence[RetentionMethod], values: Mapping[str, Any], give
     alone = values[_KEY].self_distillation is not None
     if alone and terms:
         yield (
-            f"retention: label_annealing has a teacher of its own, and with {_KEY}.self_distillation the model of the "
-            f"start is the teacher. Leave one of the two out."
+            Problem(
+                "retention",
+                f"label_annealing has a teacher of its own, and with {_KEY}.self_distillation the model of the "
+                f"start is the teacher. Leave one of the two out.",
+            )
         )
     if not terms and not alone:
         yield (
-            f"{_KEY}: expected label_annealing with a weight above 0 under retention, whose divergence from the "
-            f"teacher is what is trained on. Add it, with the model of before as its reference."
+            Problem(
+                _KEY,
+                "expected label_annealing with a weight above 0 under retention, whose divergence from the "
+                "teacher is what is trained on. Add it, with the model of before as its reference.",
+            )
         )
     if any(term.teacher.kind == "cached" for term in terms):
         yield (
-            f"retention.label_annealing.teacher: expected online or adapter_off with {_KEY}, got cached: no text is "
-            f"known beforehand."
+            Problem(
+                ("retention", "label_annealing", "teacher"),
+                f"expected online or adapter_off with {_KEY}, got cached: no text is known beforehand.",
+            )
         )
     for method in active:
         if isinstance(method, Budget) and terms:
             yield (
-                f"retention.budget: adapts the weight of label_annealing, whose divergence is the whole loss with "
-                f"{_KEY}. Leave budget out."
+                Problem(
+                    ("retention", "budget"),
+                    "adapts the weight of label_annealing, whose divergence is the whole loss with "
+                    f"{_KEY}. Leave budget out.",
+                )
             )
         if method.needs & {TOKEN_WEIGHTS, LOSS_TERM}:
-            yield f"retention.{method.name}: acts on labels' losses, and {_KEY} has no labels. Leave one out."
+            yield Problem(
+                ("retention", method.name), f"acts on labels' losses, and {_KEY} has no labels. Leave one out."
+            )
         if changes_data(method):
             yield (
-                f"retention.{method.name}: mixes rows with labels into the data, and with {_KEY} there are none. Leave "
-                f"one out."
+                Problem(
+                    ("retention", method.name),
+                    f"mixes rows with labels into the data, and with {_KEY} there are none. Leave one out.",
+                )
             )
     if str(values.get("loss_type") or "nll") == "dft":
-        yield f"loss_type: dft weighs labels, and with {_KEY} there are none. Leave one out."
+        yield Problem("loss_type", f"dft weighs labels, and with {_KEY} there are none. Leave one out.")
     if str(getattr(values.get("eval_strategy"), "value", values.get("eval_strategy")) or "no") != "no":
         yield (
-            f"eval_strategy: measures rows with labels. With {_KEY} list held-out files under evaluation:, with along."
+            Problem(
+                "eval_strategy",
+                f"measures rows with labels. With {_KEY} list held-out files under evaluation:, with along.",
+            )
         )
     for key in _ONLY_LABELS:
         if key in given and values.get(key, True):
-            yield f"{key}: has no effect with {_KEY}, where the model writes what is trained on. Leave it out."
+            yield Problem(key, f"has no effect with {_KEY}, where the model writes what is trained on. Leave it out.")
 
 
 def read_prompts(rows: Any, read: Any, *, answers: bool = False) -> Any:

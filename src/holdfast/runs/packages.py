@@ -6,6 +6,7 @@ import importlib.util
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from holdfast.errors import Problem
 from holdfast.evaluation.entries import EvaluationPlan
 from holdfast.evaluation.kinds.win_rate import WinRateEntry
 from holdfast.support.endpoint import missing_package
@@ -54,7 +55,7 @@ def check_packages(values: Mapping[str, Any], *, here: bool = True) -> list[str]
     """
     lacking = "which is not installed" if here else "which is not looked for there"
     return [
-        f"{key}: {show} needs the package {modules[0]}, {lacking}: pip install {line}"
+        Problem(key, f"{show} needs the package {modules[0]}, {lacking}: pip install {line}")
         for key, show, modules, line in needed(values)
         if not here or not any(map(_is_there, modules))
     ]
@@ -67,7 +68,7 @@ def judges_need(plan: EvaluationPlan) -> list[str]:
         plan: what is measured.
     """
     return [
-        f"evaluation: {entry.suite}/{entry.name}: {problem}"
+        Problem("evaluation", f"{entry.suite}/{entry.name}: {problem}")
         for entry in plan.entries
         if isinstance(entry, WinRateEntry)
         for problem in missing_package("judging")

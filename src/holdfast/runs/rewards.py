@@ -31,7 +31,7 @@ def reward_functions(script: Any) -> tuple[list[Callable[..., Any] | str], list[
     """
     rewards: list[Callable[..., Any] | str] = []
     about: list[dict[str, str]] = []
-    mistakes: list[str] = []
+    problems: list[str] = []
     if script.reward_model_name_or_path:
         rewards.append(located(script.reward_model_name_or_path))
         about.append({"name": script.reward_model_name_or_path})
@@ -39,12 +39,12 @@ def reward_functions(script: Any) -> tuple[list[Callable[..., Any] | str], list[
         try:
             reward, sha256 = _reward(name)
         except ConfigError as error:
-            mistakes += [f"reward_funcs: {problem}" for problem in error.problems]
+            problems += [problem.below("reward_funcs") for problem in error.problems]
             continue
         rewards.append(reward)
         about.append({"name": name, "sha256": sha256} if sha256 else {"name": name})
-    if mistakes:
-        raise ConfigError(mistakes)
+    if problems:
+        raise ConfigError(problems)
     return rewards, about
 
 

@@ -261,6 +261,7 @@ class _Run:
         from holdfast.runs.packing import check_packing
         from holdfast.runs.rows import remarks_on_rows
         from holdfast.training.frozen import matched
+        from holdfast.training.method_checks import weights_problems
 
         model, args = self.config.model, self.config.training
         shape = check_causal_lm(
@@ -323,13 +324,8 @@ class _Run:
             self.model.to(args.device)
         matched([name for name, _ in self.model.named_parameters()], self.config.train_only)
         if not trained and not model.use_peft:  # an adapter's weights are there later, and are looked at by the trainer
-            misfits = [
-                p
-                for m in self.config.retention
-                if not m.off
-                for p in m.check_weights(dict(self.model.named_parameters()))
-            ]
-            if misfits:
+            methods = [method for method in self.config.retention if not method.off]
+            if misfits := weights_problems(methods, dict(self.model.named_parameters())):
                 raise ConfigError(misfits, source="retention")
         self.write()
 

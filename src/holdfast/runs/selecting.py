@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from holdfast.config.declare import Meta, part_of
-from holdfast.config.decode import field_mistakes
+from holdfast.config.decode import field_problems
 from holdfast.data.select.request import LEDGER, PROBING, RESTORING, Choice, CorpusFiles
-from holdfast.errors import ConfigError
+from holdfast.errors import ConfigError, Problem
 
 if TYPE_CHECKING:
     from holdfast.data.select.run import Selected
@@ -52,11 +52,11 @@ class _Model:
 class Selection(Ranking, Choice, CorpusFiles, _Model):
     """`holdfast data select`."""
 
-    def problems(self) -> list[str]:
+    def problems(self) -> list[Problem]:
         """Mistakes in the request as a whole, and in its files, one sentence each."""
         found = [*CorpusFiles.problems(self), *Choice.problems(self)]
         if self.scores is not None and self.scores.name in (RESTORING, PROBING):
-            found.append(f"scores: expected a file of its own, such as {LEDGER}, got {self.scores}")
+            found.append(Problem("scores", f"expected a file of its own, such as {LEDGER}, got {self.scores}"))
         return found
 
 
@@ -78,7 +78,7 @@ def select(request: Selection, *, loaded: Loaded | None = None) -> Selected:
     """
     from holdfast.data.select.run import select_from_files
 
-    if problems := [*request.problems(), *(m.sentence() for m in field_mistakes(request))]:
+    if problems := [*request.problems(), *field_problems(request)]:
         raise ConfigError(problems)
     if loaded is None:
         from holdfast.models import load

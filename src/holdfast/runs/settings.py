@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 from holdfast.config.declare import MAX_SEED, Meta, Setting, settings_of
-from holdfast.config.values import Mistake, Refused, show
+from holdfast.config.values import Refused, show
 from holdfast.config.yaml_file import from_yaml
 from holdfast.data.layouts import Templates
+from holdfast.errors import Problem
 from holdfast.runs.key_names import launch_keys, trl_keys
 from holdfast.runs.on_policy import OnPolicySettings
 from holdfast.runs.stopping import StopRule
@@ -141,24 +142,24 @@ def _environment(value: Any) -> dict[str, Any]:
         raise ValueError
     nested = {name: item for name, item in value.items() if isinstance(item, (Mapping, list)) or item is None}
     if nested:
-        raise Refused(*(Mistake(path=(str(n),), text=f"expected a value, got {show(v)}.") for n, v in nested.items()))
+        raise Refused(*(Problem(str(n), f"expected a value, got {show(v)}.") for n, v in nested.items()))
     return {str(name): item for name, item in value.items()}
 
 
 def _multipliers(value: Any) -> dict[str, float]:
     if not isinstance(value, Mapping):
         raise ValueError
-    mistakes = []
+    problems = []
     for pattern, factor in value.items():
         number = isinstance(factor, (int, float)) and not isinstance(factor, bool)
         if not number or not 0 <= factor < math.inf:
-            mistakes.append(Mistake(path=(str(pattern),), text=f"expected a number of at least 0, got {show(factor)}."))
+            problems.append(Problem(str(pattern), f"expected a number of at least 0, got {show(factor)}."))
         try:
             re.compile(str(pattern))
         except re.error as error:
-            mistakes.append(Mistake(path=(str(pattern),), text=f"expected a regular expression: {error}."))
-    if mistakes:
-        raise Refused(*mistakes)
+            problems.append(Problem(str(pattern), f"expected a regular expression: {error}."))
+    if problems:
+        raise Refused(*problems)
     return {str(pattern): float(factor) for pattern, factor in value.items()}
 
 
@@ -166,14 +167,14 @@ def _patterns(value: Any) -> tuple[str, ...]:
     values = [value] if isinstance(value, str) else value
     if not isinstance(values, (list, tuple)) or not all(isinstance(one, str) and one for one in values):
         raise ValueError
-    mistakes = []
+    problems = []
     for number, pattern in enumerate(values):
         try:
             re.compile(pattern)
         except re.error as error:
-            mistakes.append(Mistake(path=(number,), text=f"expected a regular expression: {error}."))
-    if mistakes:
-        raise Refused(*mistakes)
+            problems.append(Problem((number,), f"expected a regular expression: {error}."))
+    if problems:
+        raise Refused(*problems)
     return tuple(values)
 
 
@@ -451,7 +452,7 @@ def _json_or_mapping(value: Any, *, file: bool) -> Any:
         text = (
             f"""expected a mapping such as '{{"key": "value"}}', got {show(value)}, which is neither JSON nor YAML."""
         )
-        raise Refused(Mistake(path=(), text=text))
+        raise Refused(Problem((), text))
     return parsed
 
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from holdfast.config.declare import Meta
-from holdfast.errors import did_you_mean
+from holdfast.errors import Problem, did_you_mean
 from holdfast.evaluation.entries import EvaluationPlan
 from holdfast.records.evaluation import Metric
 
@@ -61,27 +61,39 @@ def check_rules(rules: Rules, plan: EvaluationPlan) -> Iterator[str]:
         return
     if plan.along is None:
         yield (
-            "early_stopping: expected evaluation.along, which says when to measure, as in evaluation: {along: {every: "
-            "50}, learn: [answers.jsonl]}."
+            Problem(
+                "early_stopping",
+                "expected evaluation.along, which says when to measure, as in evaluation: {along: {every: "
+                "50}, learn: [answers.jsonl]}.",
+            )
         )
     entries = {f"{e.suite}/{e.name}": e for e in plan.entries}
     for rule in rules:
         if rule.entry not in entries:
             listed = f"which has {', '.join(entries)}" if entries else "which has none"
             near = did_you_mean(rule.entry, entries)
-            yield f"early_stopping.entry: expected an entry of evaluation, {listed}, got {rule.entry!r}.{near}"
+            yield Problem(
+                ("early_stopping", "entry"), f"expected an entry of evaluation, {listed}, got {rule.entry!r}.{near}"
+            )
         elif rule.max_loss is not None and entries[rule.entry].against_start:
             yield (
-                f"early_stopping.max_loss: {rule.entry} is measured against the start already. Give patience, or "
-                f"another entry."
+                Problem(
+                    ("early_stopping", "max_loss"),
+                    f"{rule.entry} is measured against the start already. Give patience, or another entry.",
+                )
             )
         elif rule.max_loss is not None and not plan.before:
-            yield "early_stopping.max_loss: expected evaluation.before: true, for a loss is held against the start."
+            yield Problem(
+                ("early_stopping", "max_loss"),
+                "expected evaluation.before: true, for a loss is held against the start.",
+            )
     if sum(rule.patience is not None for rule in rules) > 1:
-        yield "early_stopping: expected one rule with patience, which says which model is the best, got several."
+        yield Problem(
+            "early_stopping", "expected one rule with patience, which says which model is the best, got several."
+        )
     names = [rule.entry for rule in rules if rule.max_loss is not None]
     yield from (
-        f"early_stopping.entry: {name} has several limits. Keep one."
+        Problem(("early_stopping", "entry"), f"{name} has several limits. Keep one.")
         for name in sorted({n for n in names if names.count(n) > 1})
     )
 

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from holdfast.errors import Problem
 from holdfast.retention.protocol import LOSS_TERM, TOKEN_WEIGHTS, RetentionMethod, changes_data
 
 TrainerName = Literal["sft", "dpo", "grpo", "on_policy"]
@@ -76,37 +77,49 @@ def problems(
         own: those of holdfast.
     """
     if own.get("on_policy") is not None and trainer not in (SFT, "on_policy"):
-        yield f"on_policy: is a trainer of its own, and trainer is {trainer}. Leave one of them out."
+        yield Problem("on_policy", f"is a trainer of its own, and trainer is {trainer}. Leave one of them out.")
     kind = TRAINERS[trainer]
     if not kind.columns:
         return
     if own.get("data") is not None:
-        yield f"data: has no effect with trainer: {trainer}, which reads {kind.columns}. Leave it out."
+        yield Problem("data", f"has no effect with trainer: {trainer}, which reads {kind.columns}. Leave it out.")
     if values.get("dataset_streaming") or values.get("streaming"):
-        yield f"dataset_streaming: expected false with trainer: {trainer}, whose rows are looked at first, got true."
+        yield Problem(
+            "dataset_streaming", f"expected false with trainer: {trainer}, whose rows are looked at first, got true."
+        )
     if trainer == "grpo" and not (values.get("reward_funcs") or values.get("reward_model_name_or_path")):
-        yield "reward_funcs: expected what judges the answers (or reward_model_name_or_path), got nothing."
+        yield Problem("reward_funcs", "expected what judges the answers (or reward_model_name_or_path), got nothing.")
     for method in methods:
         if method.off:
             continue
         term = method.token_loss()
         if changes_data(method):
             yield (
-                f"retention.{method.name}: mixes rows into the data, and trainer: {trainer} trains on "
-                f"{kind.rows}. Leave one out."
+                Problem(
+                    ("retention", method.name),
+                    f"mixes rows into the data, and trainer: {trainer} trains on {kind.rows}. Leave one out.",
+                )
             )
         if method.needs & {TOKEN_WEIGHTS, LOSS_TERM}:
             yield (
-                f"retention.{method.name}: acts on tokens' cross-entropies, and the loss of trainer: {trainer} is not "
-                f"made of them. Leave one out."
+                Problem(
+                    ("retention", method.name),
+                    f"acts on tokens' cross-entropies, and the loss of trainer: {trainer} is not "
+                    f"made of them. Leave one out.",
+                )
             )
         if term is not None and trainer == "grpo":
             yield (
-                f"retention.{method.name}: is not computed on sampled answers. GRPO has a KL of its own to the initial "
-                f"model: set beta."
+                Problem(
+                    ("retention", method.name),
+                    "is not computed on sampled answers. GRPO has a KL of its own to the initial model: set beta.",
+                )
             )
         elif term is not None and term.teacher.kind == "cached":
             yield (
-                "retention.label_annealing.teacher: expected online or adapter_off with trainer: dpo, got cached: the "
-                "reference model is the teacher anyway."
+                Problem(
+                    ("retention", "label_annealing", "teacher"),
+                    "expected online or adapter_off with trainer: dpo, got cached: the "
+                    "reference model is the teacher anyway.",
+                )
             )

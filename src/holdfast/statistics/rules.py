@@ -31,8 +31,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from holdfast.config.decode import decode
-from holdfast.config.values import Mistake
-from holdfast.errors import ConfigError
+from holdfast.errors import ConfigError, Problem
 from holdfast.records.figure import CONFIDENCE
 from holdfast.records.study import Objective, StudyRecord, TrialRecord
 from holdfast.statistics.gains import half_width, measures
@@ -68,7 +67,7 @@ class Rule:
         """Of the rule."""
         return self.rule
 
-    def problems(self) -> list[Mistake]:
+    def problems(self) -> list[Problem]:
         """Options that do not fit the rule."""
         found = []
         if self.points is not None:
@@ -77,12 +76,12 @@ class Rule:
                 text = (
                     f"belongs to the rule keep_within; {self.rule} has no allowance. Leave it out or change the rule."
                 )
-                found.append(Mistake(path=("points",), text=text))
+                found.append(Problem("points", text))
             elif isinstance(wrong, str):
-                found.append(Mistake(path=("points",), text=wrong))
+                found.append(Problem("points", wrong))
         if self.strict and self.rule == "knee":
             text = "belongs to the rules paper and keep_within; knee compares no trial with a bound. Leave it out."
-            found.append(Mistake(path=("strict",), text=text))
+            found.append(Problem("strict", text))
         return found
 
 
@@ -93,9 +92,9 @@ def rule_from_config(value: Mapping[str, Any]) -> Rule:
         ConfigError: an unknown key or rule, or options that do not fit, all at once. Whether `points` fits the metric
             is seen by `allowance`.
     """
-    rule, mistakes = decode(Rule, value)
+    rule, problems = decode(Rule, value)
     if rule is None:
-        raise ConfigError([dataclasses.replace(m, path=("select", *m.path)).sentence() for m in mistakes])
+        raise ConfigError([problem.below("select") for problem in problems])
     return rule
 
 

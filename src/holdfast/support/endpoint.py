@@ -28,7 +28,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any, Generic, TypeVar
 from urllib.parse import urlsplit
 
-from holdfast.errors import ConfigError, HoldfastError, did_you_mean
+from holdfast.errors import ConfigError, HoldfastError, Problem, did_you_mean
 
 T = TypeVar("T")
 
@@ -66,17 +66,19 @@ class Endpoint:
     longest_body: int = 2**22
     """Bytes of an answer."""
 
-    def problems(self) -> list[str]:
+    def problems(self) -> list[Problem]:
         """One sentence a mistake; empty when all is well."""
         parts = urlsplit(self.base_url)
         found = []
         if parts.scheme not in ("http", "https") or not parts.netloc:
-            found.append(f"base_url: expected an address such as http://localhost:8000/v1, got '{self.shown}'")
+            found.append(
+                Problem("base_url", f"expected an address such as http://localhost:8000/v1, got '{self.shown}'.")
+            )
         for name, least in (("workers", 1), ("attempts", 1)):
             if getattr(self, name) < least:
-                found.append(f"{name}: expected at least {least}, got {getattr(self, name)}")
+                found.append(Problem(name, f"expected at least {least}, got {getattr(self, name)}."))
         if not self.timeout > 0:
-            found.append(f"timeout: expected more than 0 seconds, got {self.timeout}")
+            found.append(Problem("timeout", f"expected more than 0 seconds, got {self.timeout}."))
         return found
 
     @property

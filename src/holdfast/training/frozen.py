@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from torch import nn
 
 from holdfast.checkpoints.sources import listing
-from holdfast.errors import ConfigError
+from holdfast.errors import ConfigError, Problem
 
 KEY = "train_only"
 
@@ -24,7 +24,7 @@ def matched(names: Iterable[str], patterns: Sequence[str]) -> list[str]:
     if idle:
         raise ConfigError(
             [
-                f"{KEY}: '{pattern}' matches no parameter. Expected a part of a name such as {listing(names)}."
+                Problem(KEY, f"'{pattern}' matches no parameter. Expected a part of a name such as {listing(names)}.")
                 for pattern in idle
             ]
         )

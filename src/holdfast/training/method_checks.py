@@ -4,12 +4,12 @@ trained."""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from holdfast.errors import ConfigError
+from holdfast.errors import ConfigError, Problem
 from holdfast.ops.heads import check_head
 from holdfast.retention.anchor import meaning_problems
 from holdfast.retention.protocol import (
@@ -19,6 +19,7 @@ from holdfast.retention.protocol import (
     TOKEN_WEIGHTS,
     RetentionMethod,
     changes_data,
+    problems_below,
 )
 from holdfast.support.environment import loads_on_one_process_only
 from holdfast.training.image_batches import of_the_model, reading_images
@@ -104,7 +105,7 @@ def refuse_misfits(trainer: RetentionMixin, named: Mapping[str, Tensor]) -> None
     Raises:
         ConfigError: files of other models, and periods longer than the run; all of them.
     """
-    found = [problem for method in trainer.retain for problem in method.check_weights(named)]
+    found = weights_problems(trainer.retain, named)
     if not found:
         found = meaning_problems(trainer.retain, trainer.model.config.to_dict())
     found += length_problems(trainer.retain, total_steps(trainer))
@@ -112,9 +113,20 @@ def refuse_misfits(trainer: RetentionMixin, named: Mapping[str, Tensor]) -> None
         raise ConfigError(found)
 
 
-def length_problems(methods: Sequence[RetentionMethod], total: int | None) -> list[str]:
-    """Sentences about parameters that do not fit a run of `total` optimizer steps."""
-    return [problem for method in methods for problem in method.check_run(total_steps=total)]
+def weights_problems(methods: Iterable[RetentionMethod], named: Mapping[str, Tensor]) -> list[Problem]:
+    """What methods hold on to that does not fit the parameters, by name."""
+    problems = []
+    for method in methods:
+        problems += problems_below(method, method.check_weights(named))
+    return problems
+
+
+def length_problems(methods: Sequence[RetentionMethod], total: int | None) -> list[Problem]:
+    """What does not fit a run of `total` optimizer steps."""
+    problems = []
+    for method in methods:
+        problems += problems_below(method, method.check_run(total_steps=total))
+    return problems
 
 
 def total_steps(trainer: Any) -> int | None:

@@ -22,10 +22,11 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.checkpoints.live_tensors import FlatPart, as_part
+from holdfast.errors import Problem
 from holdfast.retention.protocol import OPTIMIZER_STATE, RetentionMethod
 
 
-def problems(stage: int, methods: Sequence[RetentionMethod], model: Any, cast: torch.dtype | None) -> list[str]:
+def problems(stage: int, methods: Sequence[RetentionMethod], model: Any, cast: torch.dtype | None) -> list[Problem]:
     """Sentences about what ZeRO's stage cannot do with these methods.
 
     Args:
@@ -38,27 +39,39 @@ def problems(stage: int, methods: Sequence[RetentionMethod], model: Any, cast: t
     acting = [m.name for m in methods if m.place in ("gradient", "weights")]
     if own := [m.name for m in methods if OPTIMIZER_STATE in m.needs]:
         found.append(
-            f"retention: {', '.join(own)} decides by parameter what the optimiser does, and DeepSpeed's knows one flat "
-            f"tensor. Use FSDP2 (accelerate_config: fsdp2) or DDP."
+            Problem(
+                "retention",
+                f"{', '.join(own)} decides by parameter what the optimiser does, and DeepSpeed's knows one flat "
+                f"tensor. Use FSDP2 (accelerate_config: fsdp2) or DDP.",
+            )
         )
         acting = [name for name in acting if name not in own]
     if stage == 3 and acting:
         found.append(
-            f"retention: {', '.join(acting)} changes gradients or weights, which ZeRO 3 keeps in pieces only. Use "
-            f"ZeRO 2 (accelerate_config: "
-            "zero2) or FSDP2 (accelerate_config: fsdp2), which shards as much."
+            Problem(
+                "retention",
+                f"{', '.join(acting)} changes gradients or weights, which ZeRO 3 keeps in pieces only. Use "
+                f"ZeRO 2 (accelerate_config: "
+                "zero2) or FSDP2 (accelerate_config: fsdp2), which shards as much.",
+            )
         )
     if stage == 0 and cast is not None and acting:
         found.append(
-            f"retention: {', '.join(acting)} changes gradients or weights, and without ZeRO DeepSpeed hides its "
-            f"float32 weights behind the "
-            f"{str(cast).removeprefix('torch.')} ones. Use ZeRO 1 or 2."
+            Problem(
+                "retention",
+                f"{', '.join(acting)} changes gradients or weights, and without ZeRO DeepSpeed hides its "
+                f"float32 weights behind the "
+                f"{str(cast).removeprefix('torch.')} ones. Use ZeRO 1 or 2.",
+            )
         )
     if any(m.token_loss() is not None for m in methods) and is_partitioned(model):
         found.append(
-            "retention: the teacher is a copy of the start model, and ZeRO 3 has loaded that in pieces. Use ZeRO 2 "
-            "(accelerate_config: "
-            "zero2) or FSDP2 (accelerate_config: fsdp2)."
+            Problem(
+                "retention",
+                "the teacher is a copy of the start model, and ZeRO 3 has loaded that in pieces. Use ZeRO 2 "
+                "(accelerate_config: "
+                "zero2) or FSDP2 (accelerate_config: fsdp2).",
+            )
         )
     return found
 

@@ -55,7 +55,7 @@ def test_mistakes(name: str, parameters: dict, models: int, expected: str) -> No
     method, problems = parse_merge_method(name, parameters, models=models)
     assert method is None
     assert len(problems) == 1
-    assert expected in problems[0].sentence()
+    assert expected in problems[0]
 
 
 def test_all_mistakes_at_once() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.config.decode import mistakes_in
+from holdfast.config.decode import problems_in
 from holdfast.papers.worlds.embedded import embedded_corpus
 from holdfast.papers.worlds.people.chat import vocabulary
 from holdfast.papers.worlds.shared_base import quick_shared_world, shared_world
@@ -26,12 +26,12 @@ def test_it_reads_four_kinds_of_text_in_the_shares_that_the_recipe_says():
     assert size["problems"] == pytest.approx(recipe.problems_share, abs=0.01)
     read, held_out = set(texts), {*corpus.code_new, *corpus.code_heldout, *corpus.prose_heldout}
     assert not read & held_out
-    assert not mistakes_in(recipe) and not mistakes_in(quick_shared_world())
+    assert not problems_in(recipe) and not problems_in(quick_shared_world())
 
 
 def test_more_other_text_than_leaves_room_for_people_is_refused():
-    [mistake] = mistakes_in(shared_world(prose_share=0.4))
-    assert "prose_share: expected at most 0.9 together with code_share and problems_share" in mistake.sentence()
+    [problem] = problems_in(shared_world(prose_share=0.4))
+    assert "prose_share: expected at most 0.9 together with code_share and problems_share" in problem
 
 
 def test_a_vocabulary_beside_source_has_names_and_values_whole_and_no_common_words():

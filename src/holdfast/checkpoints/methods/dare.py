@@ -37,6 +37,7 @@ from holdfast.checkpoints.methods.protocol import (
 )
 from holdfast.checkpoints.methods.ties import elect
 from holdfast.config.declare import Meta
+from holdfast.errors import Problem
 
 SMALLEST_NORM = Fraction(1, 10**7)
 """mergekit leaves deltas with a smaller L1 norm as they are."""
@@ -154,11 +155,12 @@ class Dare(WeightedMethod):
     def scope(self) -> str:
         return "tensor" if self.rounds() else "none"
 
-    def problems(self, models: int | None = None) -> list[str]:
+    def problems(self, models: int | None = None) -> list[Problem]:
         found = super().problems(models)
         if self.p is not None and self.density is not None:
             density = ", ".join(f"{d:g}" for d in of_each(self.density, 1))
-            found.append(f"{self.name}: expected one of p and density, got p={self.p:g} and density={density}")
+            text = f"{self.name}: expected one of p and density, got p={self.p:g} and density={density}"
+            found.append(Problem((), text))
         return [*found, *each_problems("density", self.density, models)]
 
     def rounds(self) -> int:

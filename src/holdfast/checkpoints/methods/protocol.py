@@ -36,7 +36,8 @@ from holdfast.checkpoints.dtypes import compute_dtype, count_nonfinite, decode, 
 from holdfast.checkpoints.element_types import DType, Operand
 from holdfast.checkpoints.kernels import Flags, Term, combine
 from holdfast.config.declare import Meta
-from holdfast.config.decode import field_mistakes
+from holdfast.config.decode import field_problems
+from holdfast.errors import Problem
 from holdfast.support.own_code import origin
 
 Semantics = Literal["original", "mergekit"]
@@ -111,10 +112,10 @@ class MergeMethod:
         """Which blocks share a state: "none", "tensor" or "model"."""
         return "none"
 
-    def problems(self, models: int | None = None) -> list[str]:
+    def problems(self, models: int | None = None) -> list[Problem]:
         """Everything wrong with the parameters, and with `models` models beside the base, as one sentence each, which
         begins with the parameter's name where it is about one ("density: ..."); None: not yet known how many."""
-        return [m.sentence() for m in field_mistakes(self)] + count_problems(self, models)
+        return field_problems(self) + count_problems(self, models)
 
     def rounds(self) -> int:
         """How many passes of statistics come before `combine`."""
@@ -187,11 +188,11 @@ def of_each(value: Each, models: int) -> tuple[float, ...]:
     return value if isinstance(value, tuple) else (value,) * models
 
 
-def each_problems(name: str, value: Each | None, models: int | None) -> list[str]:
+def each_problems(name: str, value: Each | None, models: int | None) -> list[Problem]:
     """A sentence where a parameter has a value for each of another number of models."""
     if models is None or not isinstance(value, tuple) or len(value) == models:
         return []
-    return [f"{name}: expected one number, or one for each of the {models} models, got {len(value)}"]
+    return [Problem(name, f"expected one number, or one for each of the {models} models, got {len(value)}")]
 
 
 def read_weights(value: Any) -> tuple[float, ...]:
@@ -232,7 +233,7 @@ class WeightedMethod(MergeMethod):
     ] = None
     """One weight a model, in the order of the models; equal ones where none are given."""
 
-    def problems(self, models: int | None = None) -> list[str]:
+    def problems(self, models: int | None = None) -> list[Problem]:
         return super().problems(models) + weight_problems(self.weights, models, mean=self.mean)
 
     def weights_of(self, models: int) -> tuple[float, ...]:
@@ -240,7 +241,7 @@ class WeightedMethod(MergeMethod):
         return (1.0,) * models if self.weights is None else tuple(self.weights)
 
 
-def count_problems(method: MergeMethod, models: int | None) -> list[str]:
+def count_problems(method: MergeMethod, models: int | None) -> list[Problem]:
     """A sentence where a method gets a number of models that it does not take."""
     if models is None:
         return []
@@ -249,25 +250,32 @@ def count_problems(method: MergeMethod, models: int | None) -> list[str]:
         return []
     expected = f"{fewest} or more" if most is None else str(fewest) if fewest == most else f"{fewest} to {most}"
     beside = " beside the base" if method.needs_base else ""
-    return [f"{method.name}: expected {expected} model{'s' if expected != '1' else ''}{beside}, got {models}"]
+    return [
+        Problem((), f"{method.name}: expected {expected} model{'s' if expected != '1' else ''}{beside}, got {models}")
+    ]
 
 
-def weight_problems(weights: Sequence[float] | None, models: int | None, *, mean: bool) -> list[str]:
+def weight_problems(weights: Sequence[float] | None, models: int | None, *, mean: bool) -> list[Problem]:
     """Sentences on weights: one a model, finite, and for a `mean` 0 or more with a sum above 0."""
     if weights is None:
         return []
     shown = ", ".join(f"{w:g}" for w in weights)
     found = []
     if models is not None and len(weights) != models:
-        found.append(f"weights: expected one weight for each of the {models} models, got {len(weights)} ({shown})")
+        found.append(
+            Problem("weights", f"expected one weight for each of the {models} models, got {len(weights)} ({shown})")
+        )
     if not all(math.isfinite(w) for w in weights):
-        return [*found, f"weights: expected finite numbers, got {shown}"]
+        return [*found, Problem("weights", f"expected finite numbers, got {shown}")]
     if mean and any(w < 0 for w in weights):
         found.append(
-            f"weights: expected 0 or more for a mean, got {shown}; differences between models are task_arithmetic's"
+            Problem(
+                "weights",
+                f"expected 0 or more for a mean, got {shown}; differences between models are task_arithmetic's",
+            )
         )
     elif mean and not sum(weights) > 0:
-        found.append(f"weights: expected a sum above 0, got {shown}")
+        found.append(Problem("weights", f"expected a sum above 0, got {shown}"))
     return found
 
 

@@ -24,9 +24,8 @@ from holdfast.checkpoints.methods.protocol import MergeMethod
 from holdfast.checkpoints.methods.slerp import Slerp
 from holdfast.checkpoints.methods.ties import Ties
 from holdfast.config.declare import settings_of
-from holdfast.config.decode import as_mistake, coerce_all, missing, unknown_key, with_floats
-from holdfast.config.values import Mistake
-from holdfast.errors import ConfigError, did_you_mean
+from holdfast.config.decode import coerce_all, missing, unknown_key, with_floats
+from holdfast.errors import ConfigError, Problem, did_you_mean
 from holdfast.support.own_code import load_class
 
 METHODS: dict[str, type[MergeMethod]] = {
@@ -66,23 +65,21 @@ def find_method(name: str) -> type[MergeMethod]:
     try:
         cls = METHODS.get(ALIASES.get(plain, plain)) or load_class(name, base=MergeMethod, group=GROUP)
     except ConfigError as error:
-        raise ConfigError([f"method: {problem}" for problem in error.problems]) from error
+        raise ConfigError([problem.below("method") for problem in error.problems]) from error
     if cls is None:
         near = did_you_mean(plain, [*METHODS, *ALIASES])
         own = " or a class of your own, as my_method.py:Name"
-        raise ConfigError(f"method: expected one of {', '.join(METHODS)}{own}, got '{name}'.{near}")
+        raise ConfigError(Problem("method", f"expected one of {', '.join(METHODS)}{own}, got '{name}'.{near}"))
     lacking = [what for what in ("name", "needs_base", "models") if not hasattr(cls, what)]
     if lacking or not dataclasses.is_dataclass(cls):
-        raise ConfigError(
-            f"method: {name} has to be a frozen dataclass with the class variables name, needs_base and models; "
-            f"{', '.join(lacking) or 'the dataclass'} is missing"
-        )
+        text = f"{name} has to be a frozen dataclass with the class variables name, needs_base and models; "
+        raise ConfigError(Problem("method", f"{text}{', '.join(lacking) or 'the dataclass'} is missing"))
     return cls
 
 
 def parse_merge_method(
     name: str | type[MergeMethod], parameters: Mapping[str, Any] | None = None, *, models: int | None = None
-) -> tuple[MergeMethod | None, list[Mistake]]:
+) -> tuple[MergeMethod | None, list[Problem]]:
     """Turns a name and parameters, as YAML or a command line has them, into a method.
 
     Args:
@@ -97,21 +94,19 @@ def parse_merge_method(
     try:
         cls = find_method(name) if isinstance(name, str) else name
     except ConfigError as error:
-        return None, [as_mistake(problem, ("method",)) for problem in error.problems]
+        return None, error.problems
     known = {s.name: s for s in settings_of(cls)}
     own = {key: value for key, value in (parameters or {}).items() if key.replace("-", "_") in known}
-    mistakes = [
-        Mistake(path=(), text=f"{cls.name}: {unknown_key(key, list(known))}")
-        for key in parameters or {}
-        if key not in own
+    problems = [
+        Problem((), f"{cls.name}: {unknown_key(key, list(known))}") for key in parameters or {} if key not in own
     ]
     values, wrong = coerce_all(known, own)
-    mistakes += [missing(s) for s in known.values() if s.required and s.name not in values]
+    problems += [missing(s) for s in known.values() if s.required and s.name not in values]
     if any(s.required and s.name not in values for s in known.values()):
-        return None, [*mistakes, *wrong]
+        return None, [*problems, *wrong]
     method = with_floats(cls(**values))
-    mistakes += [*wrong, *(as_mistake(problem, known) for problem in method.problems(models))]
-    return (None if mistakes else method), mistakes
+    problems += [*wrong, *method.problems(models)]
+    return (None if problems else method), problems
 
 
 def merge_method(name: str, **parameters: Any) -> MergeMethod:
@@ -121,7 +116,7 @@ def merge_method(name: str, **parameters: Any) -> MergeMethod:
         ConfigError: with all problems at once. What depends on the number of models is checked when they are known, by
             `MergeMethod.problems`.
     """
-    method, mistakes = parse_merge_method(name, parameters)
-    if mistakes or method is None:
-        raise ConfigError([m.sentence() for m in mistakes], source=f"merge method {name}")
+    method, problems = parse_merge_method(name, parameters)
+    if problems or method is None:
+        raise ConfigError(problems, source=f"merge method {name}")
     return method

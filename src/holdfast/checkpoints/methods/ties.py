@@ -35,6 +35,7 @@ from holdfast.checkpoints.methods import order_statistics
 from holdfast.checkpoints.methods.order_statistics import Found, Search
 from holdfast.checkpoints.methods.protocol import Block, Each, Semantics, WeightedMethod, each_problems
 from holdfast.config.declare import Meta
+from holdfast.errors import Problem
 
 
 def kept(density: float, n: int) -> int:
@@ -110,7 +111,7 @@ class Ties(WeightedMethod):
     def rounds(self) -> int:
         return 0 if self.density == 1 or (isinstance(self.density, tuple) and set(self.density) == {1}) else 2
 
-    def problems(self, models: int | None = None) -> list[str]:
+    def problems(self, models: int | None = None) -> list[Problem]:
         return [*super().problems(models), *each_problems("density", self.density, models)]
 
     def measure(self, round: int, block: Block, state: Search | Found | None) -> np.ndarray:

@@ -20,6 +20,8 @@ import re
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
+from holdfast.errors import Problem
+
 _SECONDS_FROM = 1e8
 """Smaller numbers (before March 1973) are years and the like, not seconds since 1970."""
 _SECONDS_TO = 1e11
@@ -84,18 +86,20 @@ def cut_off(value: Any) -> date:
         raise ValueError(f"expected a date as 2024-01-15, got {_shown(value)}, and there is no such day") from None
 
 
-def range_problems(after: Any, before: Any) -> list[str]:
+def range_problems(after: Any, before: Any) -> list[Problem]:
     """Mistakes in two cut-off dates, one sentence each; None: not given."""
     found, days = [], {}
     for name, value in (("after", after), ("before", before)):
         try:
             days[name] = cut_off(value) if value is not None else None
         except ValueError as error:
-            found.append(f"{name}: {error}")
+            found.append(Problem(name, f"{error}"))
     first, end = days.get("after"), days.get("before")
     if first is not None and end is not None and first >= end:
         found.append(
-            f"after: expected an earlier day than before ({end}, which is not in the range itself), got {first}"
+            Problem(
+                "after", f"expected an earlier day than before ({end}, which is not in the range itself), got {first}"
+            )
         )
     return found
 

@@ -30,13 +30,13 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 from holdfast.config.declare import Meta, part_of, settings_of
-from holdfast.config.decode import coerce_all, field_mistakes
+from holdfast.config.decode import coerce_all, field_problems
 from holdfast.data.outputs import are_whole, found_instead, output_problems, own_record, record_path, rows_file
 from holdfast.data.prepare import corpus, dates
 from holdfast.data.prepare.corpus import CorpusOptions
 from holdfast.data.prepare.inputs import Inputs, counts_in_words, found_inputs, hashed_inputs
 from holdfast.data.prepare.reading import Reading
-from holdfast.errors import ConfigError, DataError, StorageError
+from holdfast.errors import ConfigError, DataError, Problem, StorageError
 from holdfast.records.evaluation import SCHEMA
 from holdfast.support.environment import now, versions
 from holdfast.support.files import fingerprint, to_jsonable, write_json
@@ -114,10 +114,10 @@ class Preparation(Rows):
         """The files to read; looks into folders anew at every call."""
         return found_inputs(self.inputs, corpus.accepts)
 
-    def problems(self) -> list[str]:
+    def problems(self) -> list[Problem]:
         """One sentence a mistake; empty when all is well."""
         declared = {setting.name: setting for setting in settings_of(CorpusOptions)}
-        found = [mistake.sentence() for mistake in coerce_all(declared, self.given)[1]]
+        found = list(coerce_all(declared, self.given)[1])
         found += dates.range_problems(self.given.get("after"), self.given.get("before"))
         found += self._input_problems()
         found += output_problems("output", self.output, self.inputs)
@@ -125,30 +125,35 @@ class Preparation(Rows):
         folder = next((path for path in self.inputs if path.is_dir() and real(path) in place.parents), None)
         if folder is not None:
             found.append(
-                f"output: {self.output} lies in the input {folder}, so that it would be read as input next time. "
-                f"Choose another folder"
+                Problem(
+                    "output",
+                    f"{self.output} lies in the input {folder}, so that it would be read as input next time. "
+                    f"Choose another folder",
+                )
             )
-        return found + [m.sentence() for m in field_mistakes(part_of(self, Rows))]
+        return found + field_problems(part_of(self, Rows))
 
-    def _input_problems(self) -> list[str]:
+    def _input_problems(self) -> list[Problem]:
         """Mistakes in the inputs."""
         if not self.inputs:
-            return ["input: expected at least one file, got none"]
+            return [Problem("input", "expected at least one file, got none")]
         problems = []
         endings = ", ".join(corpus.ALL_ENDINGS)
         for path in self.inputs:
             if path.is_dir():
                 inside = found_inputs([path], corpus.accepts)
-                problems += [f"input: cannot read the folder {reason}" for reason in inside.unreadable]
+                problems += [Problem("input", f"cannot read the folder {reason}") for reason in inside.unreadable]
                 if not inside.files and not inside.unreadable:
                     others = f"found only {counts_in_words(inside.others)}" if inside.others else "found nothing in it"
                     problems.append(
-                        f"input: expected files of a corpus in the folder {path} (endings {endings}), {others}"
+                        Problem(
+                            "input", f"expected files of a corpus in the folder {path} (endings {endings}), {others}"
+                        )
                     )
             elif not path.is_file():
-                problems.append(f"input: expected a file or folder at {path}, {found_instead(path)}")
+                problems.append(Problem("input", f"expected a file or folder at {path}, {found_instead(path)}"))
             elif not corpus.accepts(path.name):
-                problems.append(f"input: expected a file of a corpus (endings {endings}), got {path}")
+                problems.append(Problem("input", f"expected a file of a corpus (endings {endings}), got {path}"))
         return problems
 
 

@@ -12,6 +12,7 @@ from holdfast.data.prepare.corpus import Column
 from holdfast.data.prepare.inputs import Inputs
 from holdfast.data.prepare.run import Preparation
 from holdfast.data.readers import SUPPORTED, kind_of
+from holdfast.errors import Problem
 
 RESTORING, PROBING = "restoring.jsonl", "probing.jsonl"
 LEDGER = "scores.ledger.jsonl"
@@ -41,18 +42,22 @@ class Choice:
     seed: Seed = 0
     """Of the probing sample."""
 
-    def problems(self) -> list[str]:
+    def problems(self) -> list[Problem]:
         """One sentence a mistake."""
         found = []
         if self.minimum_tokens > self.max_length:
-            found.append(f"minimum_tokens: expected at most max_length ({self.max_length}), got {self.minimum_tokens}")
+            found.append(
+                Problem("minimum_tokens", f"expected at most max_length ({self.max_length}), got {self.minimum_tokens}")
+            )
         if self.overlap == "drop" and not self.questions:
-            found.append("overlap: drop leaves out passages with questions, but no file of questions is named")
+            found.append(
+                Problem("overlap", "drop leaves out passages with questions, but no file of questions is named")
+            )
         for path in self.questions:
             if not path.is_file():
-                found.append(f"questions: expected a file at {path}, {found_instead(path)}")
+                found.append(Problem("questions", f"expected a file at {path}, {found_instead(path)}"))
             elif kind_of(path) is None:
-                found.append(f"questions: expected a file of a known kind ({SUPPORTED}), got {path}")
+                found.append(Problem("questions", f"expected a file of a known kind ({SUPPORTED}), got {path}"))
         return found
 
 
@@ -79,6 +84,6 @@ class CorpusFiles:
         """The files to read; looks into folders anew at every call."""
         return self.reading.found_inputs()
 
-    def problems(self) -> list[str]:
+    def problems(self) -> list[Problem]:
         """One sentence a mistake."""
         return self.reading.problems()

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from holdfast.config.declare import part_of, settings_of
-from holdfast.config.decode import field_mistakes
+from holdfast.config.decode import field_problems
 from holdfast.data.outputs import are_whole, own_record, record_path, rows_file
 from holdfast.data.prepare import corpus
 from holdfast.data.prepare.inputs import Inputs, hashed_inputs
@@ -84,7 +84,7 @@ def select_from_files(files: CorpusFiles, choice: Choice, scorer: Scorer, *, sco
         StorageError: the disk is full; nothing is half written, and what was scored is kept.
     """
     problems = files.problems() + choice.problems()
-    problems += [mistake.sentence() for mistake in field_mistakes(part_of(choice, Choice))]
+    problems += field_problems(part_of(choice, Choice))
     if problems:
         raise ConfigError(problems)
     found = files.found_inputs()

@@ -25,13 +25,13 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
-from holdfast.errors import ConfigError, DataError
+from holdfast.errors import ConfigError, DataError, Problem
 from holdfast.evaluation.kinds.task import CODE_FAMILIES, TaskEntry
 from holdfast.evaluation.measures import Outcome, Subject
 from holdfast.evaluation.text.documents import chat_prompt
 from holdfast.support.files import fingerprint
 
-Problem = Mapping[str, Any]
+CodeProblem = Mapping[str, Any]
 """A row of HumanEval's or MBPP's file."""
 
 _HUB = {
@@ -76,14 +76,14 @@ class CodeEntry(TaskEntry):
         """What its prompts have no place for: examples or conversations."""
         return ("num_fewshot", "fewshot_data") if self.is_instruct else ("apply_chat_template",)
 
-    def problems(self) -> list[str]:
+    def problems(self) -> list[Problem]:
         """What cannot be, beyond each setting's own bounds; a sentence each."""
         problems = []
         for key in self.unread:
             if getattr(self, key):
-                problems.append(f"{key}: {self.task} does not read it. Leave it out.")
+                problems.append(Problem(key, f"{self.task} does not read it. Leave it out."))
         if self.metric not in (None, "pass@1"):
-            problems.append(f"metric: {self.task} leads with pass@1, got {self.metric!r}. Leave it out.")
+            problems.append(Problem("metric", f"{self.task} leads with pass@1, got {self.metric!r}. Leave it out."))
         return [*problems, *super().problems()]
 
     def may_read_hub(self) -> bool:
@@ -174,7 +174,7 @@ class CodeEntry(TaskEntry):
         return Outcome(rows=rows, figures=figures, settings=settings, broken=lm.broken)
 
     def _run(
-        self, problems: Sequence[Problem], completions: Sequence[Sequence[str]], ks: Sequence[int], on: Subject
+        self, problems: Sequence[CodeProblem], completions: Sequence[Sequence[str]], ks: Sequence[int], on: Subject
     ) -> list[dict[str, Any]]:
         """Columns of each problem's row, without its name."""
         from holdfast.evaluation.code.code_scores import score_completions
@@ -197,13 +197,13 @@ class CodeEntry(TaskEntry):
             return text.split("```")[0]
         return text if self.task == "humaneval" else text.replace("\r\n", "\n")
 
-    def _shots(self, examples: Sequence[Problem]) -> int:
+    def _shots(self, examples: Sequence[CodeProblem]) -> int:
         if self.is_instruct:
             return 0
         return len(examples) if self.task == "mbpp" else self.num_fewshot or 0
 
     def _prompts(
-        self, tokenizer: Any, problems: Sequence[Problem], examples: Sequence[Problem], *, seed: int
+        self, tokenizer: Any, problems: Sequence[CodeProblem], examples: Sequence[CodeProblem], *, seed: int
     ) -> list[str]:
         if self.is_instruct:
             return [self._request(tokenizer, problem) for problem in problems]
@@ -225,7 +225,7 @@ class CodeEntry(TaskEntry):
             prompts.append("".join(solved) + problem["prompt"])
         return prompts
 
-    def _request(self, tokenizer: Any, problem: Problem) -> str:
+    def _request(self, tokenizer: Any, problem: CodeProblem) -> str:
         if self.task == "humaneval_instruct":
             request = (
                 f"Write a solution to the following problem and make sure that it passes the "
@@ -244,7 +244,7 @@ class CodeEntry(TaskEntry):
         return request + begun
 
 
-def read_problems(entry: CodeEntry) -> tuple[list[Problem], list[Problem]]:
+def read_problems(entry: CodeEntry) -> tuple[list[CodeProblem], list[CodeProblem]]:
     """(problems to be solved, whatever the entry's limit; problems shown as examples).
 
     Raises:
@@ -256,7 +256,7 @@ def read_problems(entry: CodeEntry) -> tuple[list[Problem], list[Problem]]:
     hub, config, split = _HUB[entry.family]
     rows = load_rows(hub, split=split, config=config) if entry.data is None else _rows_of_file(entry, entry.data)
     require_columns(f"'{entry.task}'", _COLUMNS[entry.family], rows.column_names, place=entry.data, form=hub)
-    problems: list[Problem] = [dict(row) for row in rows]
+    problems: list[CodeProblem] = [dict(row) for row in rows]
     examples = problems
     if entry.fewshot_data is not None:
         examples = [dict(row) for row in _rows_of_file(entry, entry.fewshot_data)]
@@ -291,11 +291,11 @@ def _rows_of_file(entry: CodeEntry, file: str) -> Any:
     return rows
 
 
-def _question(problem: Problem) -> str:
+def _question(problem: CodeProblem) -> str:
     return str(problem.get("text") or problem["prompt"])
 
 
-def _mbpp_text(problem: Problem) -> str:
+def _mbpp_text(problem: CodeProblem) -> str:
     tests = "\n".join(problem["test_list"][:3])
     return (
         f"You are an expert Python programmer, and here is your task: {problem['text']} Your code should pass "

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.data.layouts import Row
+from holdfast.errors import Problem
 from holdfast.evaluation.entries import DataEntry, Processor, Template, template_fields
 from holdfast.evaluation.measures import Outcome, Subject
 from holdfast.evaluation.text.documents import prompt_ids
@@ -51,8 +52,11 @@ class LettersEntry(QuestionsEntry):
         if "options" in template_fields(self.prompt):
             return []
         return [
-            f"prompt: expected a template with {{options}}, where the lettered options stand, got {self.prompt!r}. "
-            "Without them nothing says what the letters mean."
+            Problem(
+                "prompt",
+                f"expected a template with {{options}}, where the lettered options stand, got {self.prompt!r}. "
+                "Without them nothing says what the letters mean.",
+            )
         ]
 
     def text_of(self, row: Row, number: int) -> str:

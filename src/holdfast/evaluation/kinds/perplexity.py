@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 from holdfast.config.declare import Meta
+from holdfast.errors import Problem
 from holdfast.evaluation.entries import CountOrNone, DataEntry, TemplateOrNone
 from holdfast.evaluation.measures import Outcome, Subject
 from holdfast.evaluation.text.documents import Document, documents_from, encode_document, starts_with_bos
@@ -51,8 +52,11 @@ class PerplexityEntry(DataEntry):
             )
         if self.window is not None and self.stride is not None and self.stride >= self.window:
             problems.append(
-                f"stride: expected less than the window ({self.window}), got {self.stride}; a token needs at least one "
-                "before it in its window."
+                Problem(
+                    "stride",
+                    f"expected less than the window ({self.window}), got {self.stride}; a token needs at least one "
+                    "before it in its window.",
+                )
             )
         return problems
 

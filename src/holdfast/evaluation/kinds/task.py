@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from holdfast.config.declare import Meta
+from holdfast.errors import Problem
 from holdfast.evaluation.entries import TASK_SUFFIXES, CountOrNone, Entry, Processor, Word, WordOrNone
 from holdfast.evaluation.measures import Outcome, Subject
 
@@ -65,15 +66,17 @@ class TaskEntry(Entry):
         """As of every entry, a task YAML by its name."""
         return {**super().deciding(), "task": Path(self.task).name if self.is_file else self.task}
 
-    def problems(self) -> list[str]:
+    def problems(self) -> list[Problem]:
         """What cannot be, beyond each setting's own bounds; a sentence each."""
         problems = []
         for key in ("samples", "temperature"):
             if getattr(self, key) is not None and self.task not in CODE_FAMILIES:
-                problems.append(f"{key}: only for tasks whose answers are programs ({', '.join(CODE_FAMILIES)}).")
+                problems.append(
+                    Problem(key, f"only for tasks whose answers are programs ({', '.join(CODE_FAMILIES)}).")
+                )
         if self.fewshot_data is not None and self.data is None:
             problems.append(
-                "fewshot_data: only used together with `data`; without it the task brings its own examples."
+                Problem("fewshot_data", "only used together with `data`; without it the task brings its own examples.")
             )
         return problems
 

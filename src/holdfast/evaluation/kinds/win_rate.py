@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from holdfast.config.declare import Meta
-from holdfast.errors import ConfigError, DataError, HoldfastError
+from holdfast.errors import ConfigError, DataError, HoldfastError, Problem
 from holdfast.evaluation.entries import DataEntry, Word, WordOrNone
 from holdfast.evaluation.judge.answers import answers_to, read_answers, read_prompts
 from holdfast.evaluation.judge.settings import JudgeSettings, ReplySettings
@@ -73,13 +73,17 @@ class WinRateEntry(DataEntry, ReplySettings):
         del settings["base_url"], settings["api_key_env"]
         return settings
 
-    def problems(self) -> list[str]:
+    def problems(self) -> list[Problem]:
         """What cannot be, beyond each setting's own bounds; a sentence each."""
         from holdfast.support.endpoint import Endpoint
 
         if "@" in self.base_url or "?" in self.base_url:  # it stands in records
-            return ["base_url: expected an address without user, password or query. Name the key by `api_key_env`."]
-        return [f"{problem}." for problem in Endpoint(base_url=self.base_url).problems()]
+            return [
+                Problem(
+                    "base_url", "expected an address without user, password or query. Name the key by `api_key_env`."
+                )
+            ]
+        return Endpoint(base_url=self.base_url).problems()
 
     def check(self, tokenizer: Any, processor: Any = None) -> None:
         """See `Entry.check`. The endpoint is not asked.

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from holdfast.errors import ConfigError
+from holdfast.errors import ConfigError, Problem
 from holdfast.papers.ladder.settings import OWN, TRAIN, LadderSettings, SizeSettings
 from holdfast.studies.engine.base import StudyConfigBase
 from holdfast.studies.engine.held_out import overlap_may_change
@@ -63,15 +63,15 @@ class LadderConfig(StudyConfigBase[LadderSettings]):
         """See `StudyConfigBase`."""
         return {"train": (request.train, OWN)}
 
-    def validate_without_files(self) -> list[str]:
+    def validate_without_files(self) -> Sequence[str]:
         """Sizes that cannot be built too."""
         return [*_of_models(self), *super().validate_without_files()]
 
-    def part_problems(self) -> list[str]:
+    def part_problems(self) -> Sequence[str]:
         """See `check_parts`."""
         return check_parts(self)
 
-    def run_problems(self, known: Sequence[str] = (), *, without: Collection[str] = ()) -> list[str]:
+    def run_problems(self, known: Sequence[str] = (), *, without: Collection[str] = ()) -> Sequence[str]:
         """Of the first rung: the others differ in how long they are."""
         import json
         import tempfile
@@ -83,7 +83,7 @@ class LadderConfig(StudyConfigBase[LadderSettings]):
             settings = self.training(next(iter(self.rungs.values())), self.request.seeds[0], {})
             stood_in = {"model_name_or_path": folder, "dataset_name": f"{folder}/rows.jsonl"}
             looked_at = {k: v for k, v in {**settings, **stood_in}.items() if k not in without}
-            problems = [p.replace(folder, "the model") for p in training_problems(looked_at)]
+            problems: list[str] = [p.replace(folder, "the model") for p in training_problems(looked_at)]
             return [p for p in problems if not any(p in sentence for sentence in known)]
 
     def resumable_changes(self, old: Mapping[str, Any]) -> Collection[str]:
@@ -216,7 +216,7 @@ class LadderConfig(StudyConfigBase[LadderSettings]):
         }
 
 
-def _of_models(config: LadderConfig) -> list[str]:
+def _of_models(config: LadderConfig) -> Sequence[str]:
     from holdfast.training.fresh_model import decoder_config
 
     problems: list[str] = []
@@ -228,11 +228,13 @@ def _of_models(config: LadderConfig) -> list[str]:
             problems += error.problems
     base = config.request.base_width
     if base is not None and config.request.model.get("tie_word_embeddings"):
-        problems.append("base_width: muP needs embeddings and head of their own; leave out tie_word_embeddings.")
+        problems.append(
+            Problem("base_width", "muP needs embeddings and head of their own; leave out tie_word_embeddings.")
+        )
     return list(dict.fromkeys(problems))
 
 
-def check_parts(config: LadderConfig) -> list[str]:
+def check_parts(config: LadderConfig) -> Sequence[str]:
     """What is wrong with the text's files, the models, and a run's configuration.
 
     Args:
@@ -243,13 +245,13 @@ def check_parts(config: LadderConfig) -> list[str]:
     from holdfast.errors import UserError
     from holdfast.support.files import read_object
 
-    problems = _of_models(config)
+    problems = [*_of_models(config)]
     for name in map(str, config.with_paths(list(config.request.text))):
         if is_path(name):
             try:
                 data_files(name)
             except UserError as error:
-                problems.append(f"text: {error}")
+                problems.append(Problem("text", f"{error}"))
     if (config.tokens / INFO_FILE).is_file():  # budgets that come later
         try:
             refuse_little_text(config, int(read_object(config.tokens / INFO_FILE)["tokens"]))

@@ -25,7 +25,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from holdfast.config.declare import Meta
 from holdfast.config.decode import decode_named
-from holdfast.config.values import Mistake, Refused
+from holdfast.config.values import Refused
+from holdfast.errors import Problem
 from holdfast.studies.engine import toy as toy_settings
 from holdfast.studies.engine.keys import BaseStudySettings, SeedSettings
 from holdfast.support.token_counts import read_tokens
@@ -115,13 +116,13 @@ def read_sizes(value: Any) -> dict[str, SizeSettings]:
         Refused: what is wrong in each.
     """
     like = "{layers: 3, width: 192, heads: 3}"
-    sizes, mistakes = decode_named(SizeSettings, value, name=_NAME, allowed="a name such as 15M", like=like)
+    sizes, problems = decode_named(SizeSettings, value, name=_NAME, allowed="a name such as 15M", like=like)
     for name, size in sizes.items():
         if size.width % size.heads:
             text = f"expected a multiple of the heads ({size.heads}), got {size.width}."
-            mistakes.append(Mistake(path=(name, "width"), text=text))
-    if mistakes:
-        raise Refused(*mistakes)
+            problems.append(Problem((name, "width"), text))
+    if problems:
+        raise Refused(*problems)
     return sizes
 
 
@@ -193,12 +194,12 @@ class LadderSettings(_Training, _Models, SeedSettings, BaseStudySettings):
     toy: Annotated[str | None, Meta(json_schema=_toy_schema, former=("small",))] = None
     """Make the text offline: pretraining, or pretraining_tiny."""
 
-    def problems(self) -> list[Mistake | str]:
+    def problems(self) -> list[Problem | str]:
         """What is missing, and what contradicts itself."""
         problems = super().problems()
 
         def wrong(key: str, text: str) -> None:
-            problems.append(Mistake(path=(key,), text=text))
+            problems.append(Problem(key, text))
 
         if not self.text:
             wrong("text", "is missing: files or data sets with plain text to pre-train on.")
@@ -210,22 +211,20 @@ class LadderSettings(_Training, _Models, SeedSettings, BaseStudySettings):
         for path, budgets in all_budgets.items():
             if any(a >= b for a, b in itertools.pairwise(budgets)):
                 text = f"expected budgets that rise, each once, got {', '.join(map(str, budgets))}."
-                problems.append(Mistake(path=path, text=text))
+                problems.append(Problem(path, text))
         for name, size in self.sizes.items():
             batch = size.batch_size or self.batch_size
             budgets = size.budgets or self.budgets
             if not budgets:
-                problems.append(Mistake(path=("budgets",), text=f"is missing: the tokens of each run of {name}."))
+                problems.append(Problem("budgets", f"is missing: the tokens of each run of {name}."))
             for budget in budgets:
                 if budget < FEWEST_STEPS * batch * self.context:
                     text = (
                         f"expected at least {FEWEST_STEPS} steps of {batch} windows of {self.context} tokens for "
                         f"{name}, got a budget of {budget} tokens."
                     )
-                    problems.append(Mistake(path=("budgets",), text=text))
-        problems += [
-            Mistake(path=("train", k), text="is set by the ladder; leave it out.") for k in self.train if k in OWN
-        ]
+                    problems.append(Problem("budgets", text))
+        problems += [Problem(("train", k), "is set by the ladder; leave it out.") for k in self.train if k in OWN]
         by = "is set by `sizes` and the tokenizer; leave it out."
-        problems += [Mistake(path=("model", k), text=by) for k in self.model if k in SET_BY_SIZES]
+        problems += [Problem(("model", k), by) for k in self.model if k in SET_BY_SIZES]
         return list(dict.fromkeys(problems))

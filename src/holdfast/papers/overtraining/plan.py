@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from holdfast.config.declare import settings_of
 from holdfast.config.synonyms import did_you_mean_key
-from holdfast.errors import ConfigError, UserError
+from holdfast.errors import ConfigError, Problem, UserError
 from holdfast.evaluation.entries import DataEntry
 from holdfast.evaluation.ladder import Rung, unlike
 from holdfast.papers.overtraining.settings import (
@@ -122,26 +122,26 @@ class OvertrainingConfig(StudyConfigBase[OvertrainingSettings]):
         return parts
 
     @staticmethod
-    def settings_problems(request: OvertrainingSettings) -> list[str]:
+    def settings_problems(request: OvertrainingSettings) -> Sequence[str]:
         """What is wrong with what varies and with how it is measured."""
         from holdfast.runs.settings import training_keys
 
         problems: list[str] = []
         read_space(request.arms or None, request.vary, None, grid=True, known=training_keys(), problems=problems)
-        return problems + _measuring_problems(request)
+        return [*problems, *_measuring_problems(request)]
 
-    def plan_problems(self) -> list[str]:
+    def plan_problems(self) -> Sequence[str]:
         """Labels twice, rates that are not said, and fine-tunings that are the same."""
         assert self.rungs  # a label twice is said here
         return _rate_problems(self) or _direction_problems(self)
 
-    def part_problems(self) -> list[str]:
+    def part_problems(self) -> Sequence[str]:
         """What is wrong with the checkpoints, with what is measured, or else with a fine-tuning."""
         from holdfast.evaluation.suite import parse_evaluation
 
         trusted = bool(self.request.train.get("trust_remote_code"))
         models = [self.model(label) for label in self.rungs]
-        problems = [f"ladder: {text}" for text in unlike(models, trust_remote_code=trusted)]
+        problems: list[str] = [Problem("ladder", text) for text in unlike(models, trust_remote_code=trusted)]
         if not problems and self.ways_to_see:
             problems += _vision_problems(self, models[0], trusted)
         problems += _in_file(parse_evaluation(self.evaluation(None))[1], None)
@@ -157,7 +157,7 @@ class OvertrainingConfig(StudyConfigBase[OvertrainingSettings]):
                 problems += error.problems
         return problems or self.run_problems()
 
-    def validate_without_files(self) -> list[str]:
+    def validate_without_files(self) -> Sequence[str]:
         """Without early stopping, which looks at held-out files."""
         settings = dataclasses.replace(self.request, early_stopping=False)
         return StudyConfigBase.validate_without_files(dataclasses.replace(self, request=settings))
@@ -489,34 +489,36 @@ def _tunings(config: OvertrainingConfig, name: str, task: TaskSettings) -> list[
     return tunings
 
 
-def _measuring_problems(request: OvertrainingSettings) -> list[str]:
+def _measuring_problems(request: OvertrainingSettings) -> Sequence[str]:
     """Keys under `evaluation` that are no settings of measuring."""
     from holdfast.evaluation.entries import PlanSettings
 
     shared = [s.name for s in settings_of(PlanSettings) if s.name not in ("before", "along")]
-    problems = []
+    problems: list[str] = []
     for key in request.evaluation:
         if key not in shared:
             near = did_you_mean_key(key, shared)
             text = f"no such key.{near} What is measured is listed under keep and tasks."
-            problems.append(f"evaluation.{key}: {text}")
+            problems.append(Problem(("evaluation", key), text))
     return problems
 
 
-def _rate_problems(config: OvertrainingConfig) -> list[str]:
+def _rate_problems(config: OvertrainingConfig) -> Sequence[str]:
     """Rates that are not said, and fine-tunings that are the same."""
     for task in config.request.tasks.values():
         tunings = _tunings(config, "", task)
         if len(tunings) < len(config.space.grid()):
-            return ["vary.learning_rate: is missing: every arm needs the rates that are tried."]
+            return [Problem(("vary", "learning_rate"), "is missing: every arm needs the rates that are tried.")]
         pairs = [(tuning.arm, tuning.rate) for tuning in tunings]
         for arm, rate in pairs:
             if pairs.count((arm, rate)) > 1:
-                return [f"vary: '{arm}' at learning rate {rate:g} is listed twice. Give one of them a label."]
+                return [
+                    Problem("vary", f"'{arm}' at learning rate {rate:g} is listed twice. Give one of them a label.")
+                ]
     return []
 
 
-def _direction_problems(config: OvertrainingConfig) -> list[str]:
+def _direction_problems(config: OvertrainingConfig) -> Sequence[str]:
     """A direction that no fine-tuning has."""
     direction = config.request.direction
     if direction is None or not config.request.tasks:
@@ -524,36 +526,44 @@ def _direction_problems(config: OvertrainingConfig) -> list[str]:
     if config.direction is None:
         rates = [f"{tuning.rate:g}" for tuning in config.arms(direction.task).get(config.direct, ())]
         return [
-            f"direction.learning_rate: expected one of {', '.join(rates)}, at which {config.direct} is tried, got "
-            f"{direction.learning_rate:g}."
+            Problem(
+                ("direction", "learning_rate"),
+                f"expected one of {', '.join(rates)}, at which {config.direct} is tried, got "
+                f"{direction.learning_rate:g}.",
+            )
         ]
     if config.direction.settings.get("use_peft"):
         return [
-            "direction: expected a fine-tuning of all weights, an adapter has no direction of its own. Leave it out."
+            Problem(
+                "direction",
+                "expected a fine-tuning of all weights, an adapter has no direction of its own. Leave it out.",
+            )
         ]
     return []
 
 
-def _vision_problems(config: OvertrainingConfig, model: str, trusted: bool) -> list[str]:
+def _vision_problems(config: OvertrainingConfig, model: str, trusted: bool) -> Sequence[str]:
     """Why checkpoints cannot come to see."""
     from holdfast.models import takes_images
     from holdfast.runs.wrapping import check_tower
 
-    problems = []
+    problems: list[str] = []
     if takes_images(model, trust_remote_code=trusted):
-        problems.append(f"ladder: expected language models, to which `align` puts a tower, but {model} reads images.")
+        problems.append(
+            Problem("ladder", f"expected language models, to which `align` puts a tower, but {model} reads images.")
+        )
     for name, task in config.request.tasks.items():
         if task.align is not None:
             try:
                 check_tower(config.with_paths(task.align.tower), task.align.layer)
             except UserError as error:
-                problems.append(f"tasks.{name}.align: {error}")
+                problems.append(Problem(("tasks", name, "align"), f"{error}"))
     for tuning in config.tunings.values():
         targets = tuning.settings.get("lora_target_modules") or ()
         sees = config.request.tasks[tuning.task].align is not None
         if sees and tuning.settings.get("use_peft") and "all-linear" in targets:
             text = "all-linear would train the tower, too. Leave lora_target_modules out, or give a pattern."
-            problems.append(f"{tuning.task}, {tuning.arm}: {text}")
+            problems.append(Problem((), f"{tuning.task}, {tuning.arm}: {text}"))
     return list(dict.fromkeys(problems))
 
 

@@ -37,8 +37,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from holdfast.config.declare import Meta
 from holdfast.config.decode import decode, decode_named
-from holdfast.config.values import Mistake, Refused
-from holdfast.errors import did_you_mean
+from holdfast.config.values import Refused
+from holdfast.errors import Problem, did_you_mean
 from holdfast.evaluation.ladder import Rung, parse_ladder
 from holdfast.evaluation.probe.settings import ChangeSettings, Sizes
 from holdfast.studies.engine import toy as toy_settings
@@ -97,11 +97,11 @@ class AlignSettings:
     """Keys of 'holdfast train' for the projector: its data, and what differs from the common ones (table 2: batch of
     256, 1e-3, cosine after 50 steps of warm-up; one epoch)."""
 
-    def problems(self) -> list[Mistake]:
+    def problems(self) -> list[Problem]:
         """Data that is missing."""
         text = "is missing: pictures with captions, that the projector learns."
         has_data = isinstance(self.train.get("dataset_name"), str)
-        return [] if has_data else [Mistake(path=("train", "dataset_name"), text=text)]
+        return [] if has_data else [Problem(("train", "dataset_name"), text)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,15 +135,15 @@ def read_tasks(value: Any) -> dict[str, TaskSettings]:
         ValueError: no mapping.
         Refused: what is wrong in each.
     """
-    tasks, mistakes = decode_named(TaskSettings, value, name=NAME, allowed=f"a name of {ALLOWED}", shorthand="train")
+    tasks, problems = decode_named(TaskSettings, value, name=NAME, allowed=f"a name of {ALLOWED}", shorthand="train")
     for name, task in tasks.items():
         if not isinstance(task.train.get("dataset_name"), str):
-            mistakes.append(Mistake(path=(name, "train", "dataset_name"), text="is missing: the task's data."))
+            problems.append(Problem((name, "train", "dataset_name"), "is missing: the task's data."))
         for key, what in (("validation", "what chooses the learning rate"), ("learn", "what is reported")):
             if not getattr(task, key):
-                mistakes.append(Mistake(path=(name, key), text=f"is missing: entries that say {what}."))
-    if mistakes:
-        raise Refused(*mistakes)
+                problems.append(Problem((name, key), f"is missing: entries that say {what}."))
+    if problems:
+        raise Refused(*problems)
     return tasks
 
 
@@ -158,12 +158,12 @@ def read_probe(value: Any) -> ChangeSettings | Literal[False]:
         return value
     if not isinstance(value, Mapping):
         raise ValueError
-    changes, mistakes = decode(ChangeSettings, {k: v for k, v in value.items() if v not in ((), [])})
+    changes, problems = decode(ChangeSettings, {k: v for k, v in value.items() if v not in ((), [])})
     if changes is not None and changes.toward:
         text = "the study makes its own fine-tuned models; leave it out, or use 'holdfast probe --toward'."
-        mistakes = [*mistakes, Mistake(path=("toward",), text=text)]
-    if changes is None or mistakes:
-        raise Refused(*mistakes)
+        problems = [*problems, Problem("toward", text)]
+    if changes is None or problems:
+        raise Refused(*problems)
     return changes
 
 
@@ -269,12 +269,12 @@ class OvertrainingSettings(_How, _What, SeedSettings, BaseStudySettings):
     keep_weights: Literal["all", "none"] = "none"
     """Whether the weights of the fine-tuned models stay on disk."""
 
-    def problems(self) -> list[Mistake | str]:
+    def problems(self) -> list[Problem | str]:
         """What is missing, and what contradicts itself."""
         problems = super().problems()
 
         def wrong(key: str, text: str) -> None:
-            problems.append(Mistake(path=(key,), text=text))
+            problems.append(Problem(key, text))
 
         if len(self.ladder) < 2:
             wrong("ladder", f"expected checkpoints of one model at two or more budgets, got {len(self.ladder)}.")
@@ -289,7 +289,7 @@ class OvertrainingSettings(_How, _What, SeedSettings, BaseStudySettings):
         if direction is not None and direction.task not in self.tasks:
             near = did_you_mean(direction.task, self.tasks)
             tasks = ", ".join(self.tasks) or "tasks"
-            wrong("direction", f"task: expected one of {tasks}, got '{direction.task}'.{near}")
+            wrong("direction", Problem("task", f"expected one of {tasks}, got '{direction.task}'.{near}"))
         if not self.keep:
             wrong("keep", "is missing: what should be kept, such as held-out text of the pre-training's kind.")
         if self.tasks and RATE not in self.vary and not self.arms:
@@ -297,7 +297,7 @@ class OvertrainingSettings(_How, _What, SeedSettings, BaseStudySettings):
             wrong("vary", text)
         return problems + self._training_problems()
 
-    def _training_problems(self) -> list[Mistake]:
+    def _training_problems(self) -> list[Problem]:
         """Keys of training configurations that the study sets itself."""
         by_study = dict.fromkeys(OWN, "is set by the study; leave it out.")
         fine_tuning = by_study | {RATE: "is what the study varies; say it under `vary`."}
@@ -313,5 +313,5 @@ class OvertrainingSettings(_How, _What, SeedSettings, BaseStudySettings):
                 parts.append((("tasks", name, "align", "train"), task.align.train, projector))
         problems = []
         for path, train, refused in parts:
-            problems += [Mistake(path=(*path, key), text=refused[key]) for key in train if key in refused]
+            problems += [Problem((*path, key), refused[key]) for key in train if key in refused]
         return problems

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
 
 from holdfast.config.declare import Meta
-from holdfast.config.values import Mistake, Refused
-from holdfast.errors import did_you_mean
+from holdfast.config.values import Refused
+from holdfast.errors import Problem, did_you_mean
 from holdfast.records.residual import BASE, INSTRUCT
 from holdfast.studies.engine.keys import BaseStudySettings
 from holdfast.studies.update.settings import GridSettings, Tokens, model_problems, pair_problems
@@ -58,14 +58,14 @@ class StudySettings(GridSettings, BaseStudySettings):
     keep_weights: Literal["all", "result", "none"] = "none"
     """Whose weights stay on disk."""
 
-    def problems(self) -> list[Mistake | str]:
+    def problems(self) -> list[Problem | str]:
         """Models and files that are not there, and keys that do not go together."""
-        problems = [*super().problems(), *self.evaluation_problems()]
+        problems: list[str] = [*super().problems(), *self.evaluation_problems()]
         problems += self.corpus_problems(needed=bool(self.budgets) and not self.toy)
         problems += self.restore_problems(given=not self.toy)
         if self.restore is not None and INSTRUCT not in self.starts:
             text = "begins with the continued instruct model: add it to starts."
-            problems.append(Mistake(path=("restore",), text=text))
+            problems.append(Problem("restore", text))
         names = tuple(self.families)
         if self.toy:
             from holdfast.papers.residual.toy_recipe import at_width, models_of, recipe_of
@@ -73,24 +73,24 @@ class StudySettings(GridSettings, BaseStudySettings):
             try:
                 names = tuple(models_of(recipe_of(self.world), {})[0])
             except Refused as error:
-                return [*problems, *(dataclasses.replace(m, path=("world", *m.path)) for m in error.mistakes)]
+                return [*problems, *(m.below("world") for m in error.problems)]
             for width in self.widths:
                 wrong = at_width(recipe_of(self.world), width).problems()
-                problems += [Mistake(path=("widths",), text=p) for p in wrong]
+                problems += [Problem("widths", p) for p in wrong]
         for key in ("world", "retuned", "widths") if not self.toy else ():
             if getattr(self, key):
                 text = f"has no effect without toy: world. Add that, or leave {key} out."
-                problems.append(Mistake(path=(key,), text=text))
+                problems.append(Problem(key, text))
         for key, known in (("continued", names), ("starts", (BASE, INSTRUCT))):
             for name in getattr(self, key) or ():
                 if name not in known:
                     text = f"expected some of {', '.join(known)}, got {name!r}.{did_you_mean(name, known)}"
-                    problems.append(Mistake(path=(key,), text=text))
+                    problems.append(Problem(key, text))
         if self.toy:
             return problems
         if not self.families:
             text = "expected pairs by name, as in 'llama-3: {base: MODEL, instruct: MODEL}', got nothing."
-            problems.append(Mistake(path=("families",), text=text))
+            problems.append(Problem("families", text))
         for name, pair in self.families.items():
             problems += named_problems("families", name, ())
             problems += pair_problems(pair.base, pair.instruct, ("families", name))
@@ -100,9 +100,9 @@ class StudySettings(GridSettings, BaseStudySettings):
         return problems
 
 
-def named_problems(key: str, name: str, taken: tuple[str, ...]) -> list[Mistake]:
+def named_problems(key: str, name: str, taken: tuple[str, ...]) -> Sequence[str]:
     """What is wrong with a name that folders are called by."""
     if _NAME.fullmatch(name) and name not in taken:
         return []
     text = f"expected a name of its own of letters, digits, '.', '_' and '-', got {name!r}."
-    return [Mistake(path=(key,), text=text)]
+    return [Problem(key, text)]

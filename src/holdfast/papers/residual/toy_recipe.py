@@ -26,11 +26,11 @@ def recipe_of(settings: Mapping[str, Any]) -> WorldRecipe:
         Refused: keys or values do not fit, each of them named.
     """
     keys = dict(settings)
-    quick, mistakes = coerce_all({"quick": _QUICK}, {"quick": keys.pop("quick", False)})
+    quick, problems = coerce_all({"quick": _QUICK}, {"quick": keys.pop("quick", False)})
     start = quick_recipe() if quick.get("quick") else None
     recipe, others = decode(WorldRecipe, keys, defaults=start, also=("quick",))
-    if recipe is None or mistakes:
-        raise Refused(*mistakes, *others)
+    if recipe is None or problems:
+        raise Refused(*problems, *others)
     return recipe
 
 

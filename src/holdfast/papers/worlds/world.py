@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast.config.decode import mistakes_in
+from holdfast.config.decode import problems_in
 from holdfast.errors import ConfigError
 from holdfast.papers.worlds.drawing import beginnings, phrases
 from holdfast.papers.worlds.tuned import deciding_libraries, made_already, made_once, write_files
@@ -86,7 +86,7 @@ def build_worlds(
 
     problems: list[str] = []
     for recipe, _ in wanted:
-        problems += [mistake.sentence() for mistake in mistakes_in(recipe)]
+        problems += problems_in(recipe)
     if problems:
         raise ConfigError(problems)
     corpus = embedded_corpus()

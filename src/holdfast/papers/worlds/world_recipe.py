@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from holdfast.config.declare import Meta, Seed
-from holdfast.errors import ConfigError
+from holdfast.errors import ConfigError, Problem
 from holdfast.papers.worlds.people.instructions import MOST_PROMPTS
 from holdfast.papers.worlds.pretrain import BaseSettings, Count, Rate, ShareBelowOne
 
@@ -139,15 +139,18 @@ class _Relatives:
 class WorldRecipe(_Relatives, _Continuing, _Instruct, _Base, _Text, _People):
     """What decides a world, its models and its files."""
 
-    def problems(self) -> list[str]:
+    def problems(self) -> list[Problem]:
         """What cannot be, beyond each setting's own bounds; a sentence each."""
         problems = []
         if self.width % self.heads:
-            problems.append(f"width: expected a multiple of the heads ({self.heads}), got {self.width}.")
+            problems.append(Problem("width", f"expected a multiple of the heads ({self.heads}), got {self.width}."))
         if (shares := self.prose_share + self.code_share + self.problems_share) > MOST_OTHER_TEXT:
             problems.append(
-                f"prose_share: expected at most {MOST_OTHER_TEXT:g} together with code_share and problems_share, which "
-                f"leaves text about people, got {shares:g}."
+                Problem(
+                    "prose_share",
+                    f"expected at most {MOST_OTHER_TEXT:g} together with code_share and problems_share, which "
+                    f"leaves text about people, got {shares:g}.",
+                )
             )
         try:
             self.world()
@@ -155,7 +158,10 @@ class WorldRecipe(_Relatives, _Continuing, _Instruct, _Base, _Text, _People):
             problems += error.problems
         if not self.new_people and not self.changed_facts:
             problems.append(
-                "new_people: expected somebody for the articles to write about, or changed_facts, got none of either."
+                Problem(
+                    "new_people",
+                    "expected somebody for the articles to write about, or changed_facts, got none of either.",
+                )
             )
         return problems
 

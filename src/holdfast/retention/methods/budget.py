@@ -43,7 +43,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from holdfast.config.declare import Meta
-from holdfast.errors import ConfigError, TrainingDiverged
+from holdfast.errors import ConfigError, Problem, TrainingDiverged
 from holdfast.retention.paths import data_problems
 from holdfast.retention.protocol import STEP_FIGURES, ActiveMethod, NamedParams, Passive, RetentionMethod, StepInfo
 from holdfast.retention.services import Services, StepFigures
@@ -136,27 +136,32 @@ class Budget(RetentionMethod):
     def off(self) -> bool:
         return math.inf in (self.kl, _share(self.perplexity_increase))
 
-    def problems(self) -> list[str]:
+    def problems(self) -> list[Problem]:
         problems = []
         if self.kl is None and self.perplexity_increase is None:
             problems.append(
-                "budget: expected kl or perplexity_increase, got none; write for example budget: {kl: 0.02}"
+                Problem((), "expected kl or perplexity_increase, got none; write for example budget: {kl: 0.02}")
             )
         if self.kl is not None and self.perplexity_increase is not None:
             problems.append(
-                f"budget: expected kl or perplexity_increase, got kl={self.kl} and "
-                f"perplexity_increase={self.perplexity_increase}"
+                Problem(
+                    (),
+                    f"expected kl or perplexity_increase, got kl={self.kl} and "
+                    f"perplexity_increase={self.perplexity_increase}",
+                )
             )
         if self.perplexity_increase is not None and not self.data:
             problems.append(
-                "budget.data: expected the held-out text whose perplexity may rise, got nothing; give a file, folder "
-                "or hub id"
+                Problem(
+                    "data",
+                    "expected the held-out text whose perplexity may rise, got nothing; give a file, folder or hub id",
+                )
             )
-        return problems + data_problems("budget.data", self.data)
+        return problems + data_problems("data", self.data)
 
-    def check_run(self, *, total_steps: int | None) -> list[str]:
+    def check_run(self, *, total_steps: int | None) -> list[Problem]:
         if self.data and total_steps is not None and self.every is not None and self.every > total_steps:
-            return [f"budget.every: expected at most the run's {total_steps} steps, got {self.every}"]
+            return [Problem("every", f"expected at most the run's {total_steps} steps, got {self.every}")]
         return []
 
     @property
@@ -187,18 +192,27 @@ def adapted(budget: Budget, methods: Sequence[str]) -> tuple[str | None, list[st
     found = [name for name in ADAPTABLE if name in methods]
     if budget.kl is not None and "label_annealing" not in found:
         return None, [
-            "budget.kl: expected label_annealing beside it, which measures the KL and whose weight is adapted. Add "
-            "label_annealing."
+            Problem(
+                "kl",
+                "expected label_annealing beside it, which measures the KL and whose weight is adapted. Add "
+                "label_annealing.",
+            )
         ]
     if not found:
         return None, [
-            f"budget: expected a method whose strength can be adapted ({', '.join(ADAPTABLE)}), got none above 0. Add "
-            f"label_annealing."
+            Problem(
+                (),
+                f"expected a method whose strength can be adapted ({', '.join(ADAPTABLE)}), got none above 0. Add "
+                f"label_annealing.",
+            )
         ]
     if found[0] != "label_annealing" and len(found) > 1:
         return None, [
-            f"budget: expected one method to adapt, got {' and '.join(found)}. Leave one out, or add label_annealing, "
-            f"which goes first."
+            Problem(
+                (),
+                f"expected one method to adapt, got {' and '.join(found)}. Leave one out, or add label_annealing, "
+                f"which goes first.",
+            )
         ]
     return found[0], []
 

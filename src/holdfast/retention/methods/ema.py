@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from holdfast.config.declare import Meta
+from holdfast.errors import Problem
 from holdfast.retention.anchor import Anchors, aligned
 from holdfast.retention.protocol import (
     LAST_STEP,
@@ -56,9 +57,9 @@ class ExponentialAverage(RetentionMethod):
     def off(self) -> bool:
         return self.decay == 0
 
-    def check_run(self, *, total_steps: int | None) -> list[str]:
+    def check_run(self, *, total_steps: int | None) -> list[Problem]:
         if total_steps is not None and self.every > total_steps:
-            return [f"ema.every: expected at most the run's {total_steps} steps, got {self.every}"]
+            return [Problem("every", f"expected at most the run's {total_steps} steps, got {self.every}")]
         return []
 
     def copies(self) -> tuple[WeightCopy, ...]:

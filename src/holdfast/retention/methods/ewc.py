@@ -35,7 +35,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from holdfast.config.declare import Meta
-from holdfast.errors import ConfigError, ModelError
+from holdfast.errors import ConfigError, ModelError, Problem
 from holdfast.retention.anchor import (
     START,
     Anchors,
@@ -134,25 +134,33 @@ class EWC(RetentionMethod):
             )
         return [{**parameters, "data": earlier.data[-1], **({"fisher": earlier.fisher} if earlier.fisher else {})}]
 
-    def problems(self) -> list[str]:
+    def problems(self) -> list[Problem]:
         found = []
         if not self.fisher and not self.data:
             found.append(
-                "ewc: expected fisher (a folder made by 'holdfast fisher') or data (the old task's data), got neither"
+                Problem(
+                    (),
+                    "expected fisher (a folder made by 'holdfast fisher') or data (the old task's data), got neither",
+                )
             )
         if self.fisher:
-            found += [f"ewc.fisher: {problem}" for problem in fisher_folder_problems(self.fisher)]
+            found += [Problem("fisher", problem) for problem in fisher_folder_problems(self.fisher)]
         if self.decay != 1 and not (self.fisher and self.data):
-            found.append("ewc.decay: says something only with fisher (of earlier tasks) and data (of the newest)")
+            found.append(
+                Problem("decay", "says something only with fisher (of earlier tasks) and data (of the newest)")
+            )
         if self.data and self.reference != START:
             found.append(
-                f"ewc.reference: expected start, on which data's Fisher information is computed, got {self.reference}; "
-                f"give its fisher instead"
+                Problem(
+                    "reference",
+                    f"expected start, on which data's Fisher information is computed, got {self.reference}; "
+                    f"give its fisher instead",
+                )
             )
-        return found + data_problems("ewc.data", self.data) + anchor_problems("ewc.reference", self.reference)
+        return found + data_problems("data", self.data) + anchor_problems("reference", self.reference)
 
-    def check_weights(self, named: NamedParams) -> list[str]:
-        found = anchor_problems("ewc.reference", self.reference, named)
+    def check_weights(self, named: NamedParams) -> list[Problem]:
+        found = anchor_problems("reference", self.reference, named)
         if self.fisher:
             try:
                 saved = SavedFisher(self.fisher)
@@ -161,9 +169,9 @@ class EWC(RetentionMethod):
                     of_anchor = fingerprints(
                         named, None if self.reference == START else open_anchor(self.reference, named)
                     )
-                    found += [f"ewc.fisher: {problem}" for problem in saved.other_model(of_anchor)]
+                    found += [Problem("fisher", problem) for problem in saved.other_model(of_anchor)]
             except ModelError as error:
-                found.append(f"ewc.fisher: {error}")
+                found.append(Problem("fisher", f"{error}"))
         return found
 
     def copies(self) -> tuple[WeightCopy, ...]:

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from holdfast.config.declare import Meta
+from holdfast.errors import Problem
 from holdfast.retention.anchor import START, Anchors, Keep, anchor_problems, kept_anchor
 from holdfast.retention.protocol import ActiveMethod, NamedParams, RetentionMethod, WeightCopy
 from holdfast.retention.pull import Pull
@@ -55,11 +56,11 @@ class L2(RetentionMethod):
     def off(self) -> bool:
         return self.coefficient == 0
 
-    def problems(self) -> list[str]:
-        return anchor_problems("l2.reference", self.reference)
+    def problems(self) -> list[Problem]:
+        return anchor_problems("reference", self.reference)
 
-    def check_weights(self, named: NamedParams) -> list[str]:
-        return anchor_problems("l2.reference", self.reference, named)
+    def check_weights(self, named: NamedParams) -> list[Problem]:
+        return anchor_problems("reference", self.reference, named)
 
     def copies(self) -> tuple[WeightCopy, ...]:
         return (kept_anchor(self.reference, self.reference_device),)

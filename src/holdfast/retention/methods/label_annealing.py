@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from holdfast.config.declare import Meta
+from holdfast.errors import Problem
 from holdfast.retention.anchor import START, anchor_problems
 from holdfast.retention.protocol import (
     ORIGINS,
@@ -124,19 +125,16 @@ class LabelAnnealing(RetentionMethod):
         """What a budget adapts; `weights` are multiples of it."""
         return self.weight or max(self.weights.values())
 
-    def problems(self) -> list[str]:
+    def problems(self) -> list[Problem]:
         found = []
         if self.beta != 0.5 and self.direction != "jsd":
-            found.append(
-                f"label_annealing.beta: says something with direction: jsd only, got direction {self.direction!r}"
-            )
+            found.append(Problem("beta", f"says something with direction: jsd only, got direction {self.direction!r}"))
         for key, teachers in _BELONGS.items():
             if getattr(self, key) not in (None, False, START) and self.teacher not in teachers:
                 found.append(
-                    f"label_annealing.{key}: says something with teacher: {teachers[-1]} only, got teacher "
-                    f"{self.teacher!r}"
+                    Problem(key, f"says something with teacher: {teachers[-1]} only, got teacher {self.teacher!r}")
                 )
-        return found + anchor_problems("label_annealing.reference", self.reference)
+        return found + anchor_problems("reference", self.reference)
 
     @classmethod
     def after_tasks(cls, parameters: Mapping[str, Any], earlier: Earlier) -> list[dict[str, Any]]:
@@ -144,10 +142,10 @@ class LabelAnnealing(RetentionMethod):
         base = {name: earlier.base for name in ("reference", "teacher_model") if parameters.get(name) == "base"}
         return [{**parameters, **base}]
 
-    def check_weights(self, named: NamedParams) -> list[str]:
+    def check_weights(self, named: NamedParams) -> list[Problem]:
         if any(name.startswith("base_model.model.") for name in named):
             return []  # an adapter's parameters; the teacher is compared with the whole model when it is copied
-        return anchor_problems("label_annealing.reference", self.reference, named)
+        return anchor_problems("reference", self.reference, named)
 
     def start(self, anchors: Anchors) -> ActiveMethod:
         return _Weight(self._scale)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from holdfast.config.declare import Meta
+from holdfast.errors import Problem
 from holdfast.retention.paths import data_problems
 from holdfast.retention.protocol import OLD_DATA, Earlier, RetentionMethod
 from holdfast.retention.services import DataServices
@@ -50,10 +51,10 @@ class Multitask(RetentionMethod):
             return [dict(parameters)]
         return [{**parameters, "data": data} for data in earlier.data]
 
-    def problems(self) -> list[str]:
+    def problems(self) -> list[Problem]:
         if not self.data:
-            return ["multitask.data: expected a file, folder or hub id of another task's data, got nothing"]
-        return data_problems("multitask.data", self.data)
+            return [Problem("data", "expected a file, folder or hub id of another task's data, got nothing")]
+        return data_problems("data", self.data)
 
     def training_data(self, rows: Dataset, services: DataServices) -> tuple[Dataset, dict[str, Any]]:
         from holdfast.data.mixing import mix_tasks

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from holdfast.config.declare import Meta
+from holdfast.errors import Problem
 from holdfast.retention.paths import data_problems
 from holdfast.retention.protocol import OLD_DATA, Earlier, RetentionMethod
 from holdfast.retention.services import DataServices
@@ -67,10 +68,10 @@ class Replay(RetentionMethod):
         fraction = float(parameters.get("fraction", cls.fraction)) / len(earlier.data)
         return [{**parameters, "data": data, "fraction": fraction} for data in earlier.data]
 
-    def problems(self) -> list[str]:
+    def problems(self) -> list[Problem]:
         if not self.data:
-            return ["replay.data: expected a file, folder or hub id of the data to replay, got nothing"]
-        return data_problems("replay.data", self.data)
+            return [Problem("data", "expected a file, folder or hub id of the data to replay, got nothing")]
+        return data_problems("data", self.data)
 
     def named_data(self) -> tuple[str, ...]:
         return (self.data,)

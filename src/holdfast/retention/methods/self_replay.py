@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from holdfast.config.declare import Meta, Seed
-from holdfast.errors import ConfigError, DataError
+from holdfast.errors import ConfigError, DataError, Problem
 from holdfast.retention.paths import data_problems
 from holdfast.retention.protocol import INITIAL_MODEL, RetentionMethod
 from holdfast.retention.services import DataServices, Draws, Sample
@@ -103,17 +103,18 @@ class SelfReplay(RetentionMethod):
     def replayed(self) -> float:
         return self.fraction
 
-    def problems(self) -> list[str]:
-        found = [] if self._given else data_problems("self_replay.prompts", self.prompts)
+    def problems(self) -> list[Problem]:
+        found = [] if self._given else data_problems("prompts", self.prompts)
         if not self.prompts:
-            found.append("self_replay.prompts: expected start, target, or a file with prompts, got nothing")
+            found.append(Problem("prompts", "expected start, target, or a file with prompts, got nothing"))
         if self.temperature == 0 and self.prompts == START:
             found.append(
-                "self_replay.temperature: expected more than 0 with prompts: start, where all samples would be the "
-                "same text"
+                Problem(
+                    "temperature", "expected more than 0 with prompts: start, where all samples would be the same text"
+                )
             )
         if self.temperature == 0 and self.top_p != 1:
-            found.append("self_replay.top_p: says something with a temperature above 0 only")
+            found.append(Problem("top_p", "says something with a temperature above 0 only"))
         return found
 
     @property

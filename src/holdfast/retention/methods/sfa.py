@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from holdfast.config.declare import Meta
+from holdfast.errors import Problem
 from holdfast.retention.anchor import START, Anchors, KeepAuto, anchor_problems, kept_anchor
 from holdfast.retention.averages import Average, factored_problems
 from holdfast.retention.protocol import LAST_STEP, ActiveMethod, NamedParams, RetentionMethod, WeightCopy
@@ -60,15 +61,15 @@ class SequentialAveraging(RetentionMethod):
     def off(self) -> bool:
         return self.beta == 0
 
-    def problems(self) -> list[str]:
+    def problems(self) -> list[Problem]:
         found = []
         if self.p is not None and self.every is not None:
-            found.append(f"sfa: expected one of p and every, got p={self.p} and every={self.every}")
-        return found + anchor_problems("sfa.reference", self.reference)
+            found.append(Problem((), f"expected one of p and every, got p={self.p} and every={self.every}"))
+        return found + anchor_problems("reference", self.reference)
 
-    def check_run(self, *, total_steps: int | None) -> list[str]:
+    def check_run(self, *, total_steps: int | None) -> list[Problem]:
         if self.every is not None and total_steps is not None and self.every > total_steps:
-            return [f"sfa.every: expected at most the run's {total_steps} steps, got {self.every}"]
+            return [Problem("every", f"expected at most the run's {total_steps} steps, got {self.every}")]
         return []
 
     def period(self, total_steps: int) -> int:
@@ -81,8 +82,8 @@ class SequentialAveraging(RetentionMethod):
         """Whether optimiser step `step` (from 1) of `total_steps` is followed by an average."""
         return step % self.period(total_steps) == 0 or step == total_steps
 
-    def check_weights(self, named: NamedParams) -> list[str]:
-        return factored_problems("sfa", named) + anchor_problems("sfa.reference", self.reference, named)
+    def check_weights(self, named: NamedParams) -> list[Problem]:
+        return factored_problems("sfa", named) + anchor_problems("reference", self.reference, named)
 
     def copies(self) -> tuple[WeightCopy, ...]:
         return (kept_anchor(self.reference, self.reference_device),)

@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from holdfast.config.declare import Meta
+from holdfast.errors import Problem
 from holdfast.retention.protocol import (
     TOKEN_WEIGHTS,
     WHOLE_DOCUMENTS,
@@ -82,10 +83,10 @@ class TokenWeighting(RetentionMethod):
     def needs(self) -> frozenset[str]:  # type: ignore[override]
         return frozenset({TOKEN_WEIGHTS, WHOLE_DOCUMENTS} if self.kind == "talr" else {TOKEN_WEIGHTS})
 
-    def problems(self) -> list[str]:
+    def problems(self) -> list[Problem]:
         defaults = {name: field.default for name, field in type(self).__dataclass_fields__.items()}
         return [
-            f"token_weighting.{key}: says something with kind: {kind} only, got kind {self.kind!r}"
+            Problem(key, f"says something with kind: {kind} only, got kind {self.kind!r}")
             for key, kind in _BELONGS.items()
             if getattr(self, key) != defaults[key] and self.kind != kind
         ]

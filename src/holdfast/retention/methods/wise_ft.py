@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from holdfast.config.declare import Meta
+from holdfast.errors import Problem
 from holdfast.retention.anchor import START, Anchors, KeepAuto, anchor_problems, kept_anchor
 from holdfast.retention.averages import Average, factored_problems
 from holdfast.retention.protocol import LAST_STEP, ActiveMethod, NamedParams, RetentionMethod, WeightCopy
@@ -45,11 +46,11 @@ class WiseFT(RetentionMethod):
     def off(self) -> bool:
         return self.alpha == 1
 
-    def problems(self) -> list[str]:
-        return anchor_problems("wise_ft.reference", self.reference)
+    def problems(self) -> list[Problem]:
+        return anchor_problems("reference", self.reference)
 
-    def check_weights(self, named: NamedParams) -> list[str]:
-        return factored_problems("wise_ft", named) + anchor_problems("wise_ft.reference", self.reference, named)
+    def check_weights(self, named: NamedParams) -> list[Problem]:
+        return factored_problems("wise_ft", named) + anchor_problems("reference", self.reference, named)
 
     def copies(self) -> tuple[WeightCopy, ...]:
         return (kept_anchor(self.reference, self.reference_device),)

@@ -8,7 +8,7 @@ from typing import Any
 
 from holdfast.config.declare import Meta, Setting
 from holdfast.config.decode import Given, plain_key
-from holdfast.config.values import Mistake
+from holdfast.errors import Problem
 from holdfast.runs.foreign.translation import is_on
 
 RENAMED: dict[str, str] = {
@@ -65,7 +65,7 @@ def modern(given: Given) -> tuple[Given, list[str]]:
     the command line wins. `warmup_steps` above 0 wins over `warmup_ratio`, as in transformers.
     """
     values, notes = dict(given.values), list[str]()
-    mistakes, lines, from_line = list(given.mistakes), dict(given.lines), set(given.from_line)
+    problems, lines, from_line = list(given.problems), dict(given.lines), set(given.from_line)
     for key in given.values:
         name = plain_key(key)
         if name not in RENAMED and name not in WITHOUT_EFFECT and name not in MADE:
@@ -90,7 +90,7 @@ def modern(given: Given) -> tuple[Given, list[str]]:
             is_set = there is not None and not (name == "warmup_ratio" and not there)
             if is_set and on_line == new_on_line:
                 text = f"stands twice, as {present!r} and under its old name {key!r}. Keep one of them."
-                mistakes.append(Mistake(path=(new,), text=text))
+                problems.append(Problem(new, text))
             if is_set and (on_line == new_on_line or not on_line):
                 continue  # the command line wins over the file
             values.pop(present, None)
@@ -99,4 +99,4 @@ def modern(given: Given) -> tuple[Given, list[str]]:
                 lines[(new,)] = given.lines[(name,)]
             if on_line:
                 from_line.add(new)
-    return dataclasses.replace(given, values=values, mistakes=mistakes, lines=lines, from_line=from_line), notes
+    return dataclasses.replace(given, values=values, problems=problems, lines=lines, from_line=from_line), notes

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 from holdfast.config.declare import current_name, settings_of
 from holdfast.config.decode import Given, decode, plain_key
 from holdfast.config.synonyms import did_you_mean_key
-from holdfast.errors import ConfigError, UserError
+from holdfast.errors import ConfigError, Problem, UserError
 from holdfast.studies.engine import toy as toy_settings
 from holdfast.studies.engine.keys import BaseStudySettings
 from holdfast.studies.engine.models import training_problems
@@ -102,8 +102,8 @@ class StudyConfigBase(Generic[A]):
 
     def from_recorded(self: C, old: Mapping[str, Any]) -> C | None:
         """The study as it was when its `resolved` was `old`; None where that cannot be read any more."""
-        settings, mistakes = decode(self.settings_class, Given(values=dict(old)).set_here(self.settings_class))
-        return None if settings is None or mistakes else dataclasses.replace(self, request=settings)
+        settings, problems = decode(self.settings_class, Given(values=dict(old)).set_here(self.settings_class))
+        return None if settings is None or problems else dataclasses.replace(self, request=settings)
 
     def has_jobs_of(self, begun: StudyConfigBase[A] | None) -> bool:
         """Whether every job of the study as it was begun is one of this one's, which then has got more."""
@@ -147,12 +147,12 @@ class StudyConfigBase(Generic[A]):
         return {}
 
     @classmethod
-    def key_problems(cls, request: Any) -> list[str]:
+    def key_problems(cls, request: Any) -> Sequence[str]:
         """Keys of training configurations that there are none of. To know them takes loading the libraries."""
         from holdfast.runs.settings import training_keys
 
         known = training_keys()
-        problems = []
+        problems: list[str] = []
         for where, (train, also_known) in cls.training_parts(request).items():
             for key in train:
                 if key not in known and key not in also_known:
@@ -161,15 +161,15 @@ class StudyConfigBase(Generic[A]):
         return problems
 
     @staticmethod
-    def settings_problems(request: Any) -> list[str]:
+    def settings_problems(request: Any) -> Sequence[str]:
         """What is wrong with settings beside what their dataclass says."""
         return []
 
-    def plan_problems(self) -> list[str]:
+    def plan_problems(self) -> Sequence[str]:
         """What is wrong with the plan, before any file is there."""
         return []
 
-    def part_problems(self) -> list[str]:
+    def part_problems(self) -> Sequence[str]:
         """What is wrong with models, data, and what is measured; with nothing left open."""
         return []
 
@@ -178,7 +178,7 @@ class StudyConfigBase(Generic[A]):
         and texts that the study makes."""
         return ()
 
-    def run_problems(self, known: Sequence[str] = (), *, without: Collection[str] = ()) -> list[str]:
+    def run_problems(self, known: Sequence[str] = (), *, without: Collection[str] = ()) -> Sequence[str]:
         """What the code that trains says of `runs`, each thing once.
 
         Args:
@@ -191,7 +191,7 @@ class StudyConfigBase(Generic[A]):
                 checked = {key: value for key, value in settings.items() if key not in without}
                 for problem in training_problems(checked):
                     if not any(problem in sentence for sentence in (*known, *problems)):
-                        problems.append(f"{where}: {problem}")
+                        problems.append(Problem(where, problem))
         except UserError as error:
             problems += getattr(error, "problems", [str(error)])
         return problems
@@ -215,7 +215,7 @@ class StudyConfigBase(Generic[A]):
         request.check(mistakes)
         assert settings is not None
         settings = cls.normalised(settings)
-        problems = cls.key_problems(settings) if check else []
+        problems = [*cls.key_problems(settings)] if check else []
         problems += cls.settings_problems(settings)
         toy = toy_settings.versioned_name(settings.toy) if not problems else None
         if toy != settings.toy:
@@ -228,9 +228,9 @@ class StudyConfigBase(Generic[A]):
             resolved=cls.recorded(settings, request.values),
         )
         if not problems:
-            problems = config.plan_problems()
+            problems = [*config.plan_problems()]
         if not problems and check:
-            problems = config.validate_without_files() if toy else config.part_problems()
+            problems = [*(config.validate_without_files() if toy else config.part_problems())]
         if problems:
             file = str(request.file) if request.file else None
             raise ConfigError(list(dict.fromkeys(problems)), source=source or file)
@@ -249,11 +249,11 @@ class StudyConfigBase(Generic[A]):
             resolved.pop(key, None)
         return {**resolved, "output_dir": str(request.folder)}
 
-    def validate_without_files(self) -> list[str]:
+    def validate_without_files(self) -> Sequence[str]:
         """Names that the toy setting does not make, and what is wrong with a run whatever it makes; what is measured
         is looked at once its files are there."""
 
-        def problems_with(names: Mapping[str, str]) -> list[str]:
+        def problems_with(names: Mapping[str, str]) -> Sequence[str]:
             toy_settings.fill(self.resolved, names)
             return dataclasses.replace(self, names=names).run_problems(without=self.later)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, ClassVar
 
 from holdfast.config.declare import MAX_SEED, Meta
-from holdfast.config.values import Mistake
+from holdfast.errors import Problem
 from holdfast.studies.engine import toy as toy_settings
 
 NAME = re.compile(r"\w[\w.-]*")
@@ -32,18 +32,18 @@ class BaseStudySettings:
     storage: Annotated[str | None, Meta(metavar="URL", decides=False, last=True, section="study")] = None
     """A database that several machines share; default: a file in the folder."""
 
-    def problems(self) -> list[Mistake | str]:
+    def problems(self) -> list[Problem | str]:
         """A name that no folder can have, a toy setting that there is not, and seeds that are the same."""
-        problems: list[Mistake | str] = []
+        problems: list[Problem | str] = []
         if not NAME.fullmatch(self.name):
-            problems.append(Mistake(path=("name",), text=f"expected {ALLOWED}, got {self.name!r}."))
+            problems.append(Problem("name", f"expected {ALLOWED}, got {self.name!r}."))
         toy = getattr(self, "toy", None) if self.toy_start else None
         toy_problem = toy_settings.problem_with(toy, self.toy_start)
         if toy_problem is not None:
-            problems.append(Mistake(path=("toy",), text=toy_problem))
+            problems.append(Problem("toy", toy_problem))
         if isinstance(self, SeedSettings) and len(set(self.seeds)) < len(self.seeds):
             text = f"expected different whole numbers such as [0, 1, 2], got {list(self.seeds)}."
-            problems.append(Mistake(path=("seeds",), text=text))
+            problems.append(Problem("seeds", text))
         return problems
 
     @property

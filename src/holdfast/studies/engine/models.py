@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast.errors import ConfigError
+from holdfast.errors import ConfigError, Problem
 from holdfast.records.evaluation import EvaluationFolder
 from holdfast.records.run import RunFolder
 from holdfast.support.files import fingerprint
@@ -57,7 +57,7 @@ def check_local_model(name: Any, train: Mapping[str, Any]) -> None:
         check_model(name, trust_remote_code=bool(train.get("trust_remote_code")))
 
 
-def training_problems(settings: Mapping[str, Any]) -> list[str]:
+def training_problems(settings: Mapping[str, Any]) -> list[Problem]:
     """What is wrong with a training configuration; what reading it sets in the environment is taken back.
 
     Args:

@@ -31,8 +31,7 @@ from holdfast.config.declare import Meta, settings_of
 from holdfast.config.decode import decode
 from holdfast.config.schema import setting_schema
 from holdfast.config.synonyms import did_you_mean_key
-from holdfast.config.values import Mistake
-from holdfast.errors import ConfigError
+from holdfast.errors import ConfigError, Problem
 from holdfast.retention.presets import PRESETS
 from holdfast.retention.registry import METHODS, NONE, declared, method_class, method_schema, title
 
@@ -108,7 +107,7 @@ class Range:
         if self.low < self.high:
             return []
         kind = "log" if self.log else "linear"
-        return [f"{kind}: expected two numbers, the smaller first, got {[self.low, self.high]}."]
+        return [Problem(kind, f"expected two numbers, the smaller first, got {[self.low, self.high]}.")]
 
     @property
     def low(self) -> float:
@@ -329,8 +328,8 @@ class _Reader:
         return Choices(values=tuple(map(_as_number, values)))
 
     def _range(self, value: Mapping[str, Any], where: str) -> Range | None:
-        tried, mistakes = decode(Range, value)
-        self._note(mistakes, where)
+        tried, problems = decode(Range, value)
+        self._note(problems, where)
         if tried is not None and self.grid and tried.points is None:
             self.problems.append(
                 f"{where}: a grid needs to know how many points of the range to try. Add 'points: 5', or search with "
@@ -338,9 +337,9 @@ class _Reader:
             )
         return tried
 
-    def _note(self, mistakes: Iterable[Mistake], where: str) -> None:
-        for mistake in mistakes:
-            self.problems.append(f"{where}{'.' if mistake.path else ': '}{mistake.sentence()}")
+    def _note(self, problems: Iterable[Problem], where: str) -> None:
+        for problem in problems:
+            self.problems.append(f"{where}{'.' if problem.path else ': '}{problem}")
 
     def methods(self, value: Any, where: str) -> list[dict[str, dict[str, Any]]]:
         """One arm as a list of `{method: parameters}`; what the methods themselves refuse is seen later, with
@@ -375,8 +374,8 @@ class _Reader:
         for key, value in parameters.items():
             if not isinstance(value, Mapping):  # a range is checked as one
                 for tried in value if isinstance(value, list) else [value]:
-                    _, mistakes = decode(preset, {key: _as_number(tried)})
-                    self._note(mistakes, f"{where}.{name}")
+                    _, problems = decode(preset, {key: _as_number(tried)})
+                    self._note(problems, f"{where}.{name}")
 
     def arms(self, section: Any) -> list[Arm]:
         """The arms under `arms:`."""

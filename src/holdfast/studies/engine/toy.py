@@ -9,7 +9,7 @@ version would not make is another study, and no worker of such a version joins i
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -144,7 +144,9 @@ def placeholder_paths(toy: str | None, folder: str) -> dict[str, str]:
     return {n: f"{folder}/{n}.jsonl" for n in settings[name].placeholders} if name in settings else {}
 
 
-def validate_without_files(toy: str | None, problems_with: Callable[[Mapping[str, str]], list[str]]) -> list[str]:
+def validate_without_files(
+    toy: str | None, problems_with: Callable[[Mapping[str, str]], Sequence[str]]
+) -> Sequence[str]:
     """What is wrong with a study whatever its toy setting makes, which is made when the study runs.
 
     Args:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from holdfast.errors import did_you_mean
+from holdfast.errors import Problem, did_you_mean
 from holdfast.records.sequence import MULTITASK, SEQUENTIAL, SINGLE
 from holdfast.retention.protocol import Earlier
 from holdfast.studies.engine.base import StudyConfigBase
@@ -239,7 +239,7 @@ class SequenceConfig(StudyConfigBase[SequenceSettings]):
         return parts
 
     @staticmethod
-    def settings_problems(request: SequenceSettings) -> list[str]:
+    def settings_problems(request: SequenceSettings) -> Sequence[str]:
         """Keys that the study sets or that cannot differ, data that is missing, and what is wrong with the arms."""
         from holdfast.runs.settings import training_keys
 
@@ -251,24 +251,27 @@ class SequenceConfig(StudyConfigBase[SequenceSettings]):
         for name, task in request.tasks.items():
             where = f"tasks.{name}.train"
             if not isinstance(task.train.get("dataset_name"), str):
-                problems.append(f"{where}.dataset_name: is missing: the task's data.")
+                problems.append(Problem((where, "dataset_name"), "is missing: the task's data."))
             shared = [key for key in ONE if key in task.train]
             problems += [f"{where}.{key}: is common to all tasks; put it under train." for key in shared]
         arms = read_arms(request.arms, training_keys(), problems)
         for arm in arms:
-            where = f"arms: {arm.label}: train"
+            where = Problem("arms", f"{arm.label}: train")
             trains[where] = arm.train
             shared = [key for key in ONE if key in arm.train]
             problems += [f"{where}.{key}: is common to all arms; put it under train." for key in shared]
         for where, train in trains.items():
             if train.get("use_peft"):
                 problems.append(
-                    f"{where}.use_peft: a task begins with the whole model that the one before left, which an adapter "
-                    "is not. Leave it out."
+                    Problem(
+                        (where, "use_peft"),
+                        "a task begins with the whole model that the one before left, which an adapter "
+                        "is not. Leave it out.",
+                    )
                 )
         return [*problems, *_continuing_problems(request, arms)]
 
-    def part_problems(self) -> list[str]:
+    def part_problems(self) -> Sequence[str]:
         """What is wrong with what is measured, or else with any model's training."""
         from holdfast.evaluation.suite import parse_evaluation
 
@@ -282,12 +285,12 @@ class SequenceConfig(StudyConfigBase[SequenceSettings]):
                 settings = self.training(model, self.request.seeds[0], start=self.base)
                 yield model.label, {**settings, "output_dir": str(self.output_dir / "runs" / "checked")}
 
-    def run_problems(self, known: Sequence[str] = (), *, without: Collection[str] = ()) -> list[str]:
+    def run_problems(self, known: Sequence[str] = (), *, without: Collection[str] = ()) -> Sequence[str]:
         """With what the merge methods say of so many models, such as weights for others."""
         merges = []
         for model in self.models.values():
             if model.merge:
-                merges += [f"arms: {model.label}: {problem}" for problem in _merge_problems(model)]
+                merges += [Problem("arms", f"{model.label}: {problem}") for problem in _merge_problems(model)]
         return [*merges, *super().run_problems((*known, *merges), without=without)]
 
 
@@ -303,7 +306,7 @@ def completed(retention: Sequence[Mapping[str, Any]], earlier: Earlier) -> list[
     return methods
 
 
-def _continuing_problems(request: SequenceSettings, arms: Sequence[Arm]) -> list[str]:
+def _continuing_problems(request: SequenceSettings, arms: Sequence[Arm]) -> Sequence[str]:
     """What is wrong with the arm that others go on from."""
     problems: list[str] = []
     if not request.continue_from:
@@ -311,15 +314,18 @@ def _continuing_problems(request: SequenceSettings, arms: Sequence[Arm]) -> list
     labels = [arm.label for arm in arms if arm.chained]
     if request.continue_from not in labels:
         problems.append(
-            f"continue_from: expected the label of an arm ({'; '.join(labels)}), got {request.continue_from!r}."
-            f"{did_you_mean(request.continue_from, labels)}"
+            Problem(
+                "continue_from",
+                f"expected the label of an arm ({'; '.join(labels)}), got {request.continue_from!r}."
+                f"{did_you_mean(request.continue_from, labels)}",
+            )
         )
     if max(map(len, request.orders)) < 3:
-        problems.append("continue_from: has no effect with two tasks; leave it out.")
+        problems.append(Problem("continue_from", "has no effect with two tasks; leave it out."))
     return problems
 
 
-def _merge_problems(model: Model) -> list[str]:
+def _merge_problems(model: Model) -> Sequence[str]:
     from holdfast.checkpoints.methods.registry import merge_method
 
     parameters = dict(model.merge)

@@ -29,8 +29,8 @@ from typing import Annotated, Any, Literal
 from holdfast.config.declare import Meta, settings_of
 from holdfast.config.decode import decode_named
 from holdfast.config.synonyms import did_you_mean_key
-from holdfast.config.values import Mistake, Refused
-from holdfast.errors import ConfigError, did_you_mean
+from holdfast.config.values import Refused
+from holdfast.errors import ConfigError, Problem, did_you_mean
 from holdfast.records.sequence import MERGE, MULTITASK, SEQUENTIAL, SINGLE
 from holdfast.studies.engine.keys import ALLOWED, NAME, BaseStudySettings, SeedSettings, ToySettings
 from holdfast.studies.engine.space import DIRECT, read_space
@@ -67,15 +67,15 @@ def read_tasks(value: Any) -> dict[str, TaskSettings]:
         ValueError: no mapping.
         Refused: what is wrong in each.
     """
-    tasks, mistakes = decode_named(TaskSettings, value, name=NAME, allowed=f"a name of {ALLOWED}", shorthand="train")
+    tasks, problems = decode_named(TaskSettings, value, name=NAME, allowed=f"a name of {ALLOWED}", shorthand="train")
     for name, task in tasks.items():
         if not task.train:
             text = "is missing: its data, as in 'train: {dataset_name: FILE}'."
-            mistakes.append(Mistake(path=(name, "train"), text=text))
+            problems.append(Problem((name, "train"), text))
         if not task.learn:
-            mistakes.append(Mistake(path=(name, "learn"), text="is missing: what scores it."))
-    if mistakes:
-        raise Refused(*mistakes)
+            problems.append(Problem((name, "learn"), "is missing: what scores it."))
+    if problems:
+        raise Refused(*problems)
     return tasks
 
 
@@ -137,12 +137,12 @@ class SequenceSettings(SeedSettings, ToySettings, BaseStudySettings):
     keep_weights: Literal["all", "final", "none"] = "final"
     """Whose weights stay on disk."""
 
-    def problems(self) -> list[Mistake | str]:
+    def problems(self) -> list[Problem | str]:
         """Names that are not there, and what is not enough."""
         problems = super().problems()
 
         def wrong(*path: str, text: str) -> None:
-            problems.append(Mistake(path=path, text=text))
+            problems.append(Problem(path, text))
 
         if not self.train.get("model_name_or_path"):
             text = "is missing: the base that all tasks begin with, a folder or a hub id."

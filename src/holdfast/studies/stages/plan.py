@@ -11,14 +11,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import tempfile
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from holdfast.config.decode import decode
-from holdfast.config.values import dotted
-from holdfast.errors import ConfigError
+from holdfast.errors import ConfigError, Problem
 from holdfast.records.stages import PROBING
 from holdfast.studies.engine.base import StudyConfigBase
 from holdfast.studies.stages.settings import OF_PARTS, RESTORE, StagesSettings
@@ -81,7 +80,7 @@ class StagesConfig(StudyConfigBase[StagesSettings]):
         """See `StudyConfigBase`."""
         return {"train": (request.train, OF_PARTS["train"]), "restore": (request.restore, OF_PARTS["restore"])}
 
-    def part_problems(self) -> list[str]:
+    def part_problems(self) -> Sequence[str]:
         """See `check_parts`."""
         return check_parts(self)
 
@@ -234,7 +233,7 @@ class StagesConfig(StudyConfigBase[StagesSettings]):
         """Files of what is judged, which the text to restore on should not contain."""
         return list(dict.fromkeys(path for files in self._files_by_entry.values() for path in files))
 
-    def selection(self, tokens: int) -> tuple[Selection | None, list[str]]:
+    def selection(self, tokens: int) -> tuple[Selection | None, list[Problem]]:
         """How the text to restore on is chosen, of so many tokens; None where there is a mistake, and every mistake."""
         from holdfast.runs.selecting import Selection
 
@@ -255,10 +254,10 @@ class StagesConfig(StudyConfigBase[StagesSettings]):
         problems = []
         for key, reason in OF_SELECTION.items():
             if key in options:
-                problems.append(f"select.{key}: is set by the study: {reason}.")
+                problems.append(Problem(("select", key), f"is set by the study: {reason}."))
         for mistake in mistakes:
             path = ("corpus",) if mistake.path == ("input",) else ("select", *mistake.path)
-            problems.append(f"{dotted(path)}: {mistake.text}")
+            problems.append(Problem(path, mistake.text))
         return selection, problems
 
     @property
@@ -314,7 +313,7 @@ class StagesConfig(StudyConfigBase[StagesSettings]):
         return dict(self.with_paths(settings))
 
 
-def check_parts(config: StagesConfig) -> list[str]:
+def check_parts(config: StagesConfig) -> Sequence[str]:
     """What is wrong with what is measured, or else with the files, the checkpoints, the fine-tuning and the restoring.
 
     Args:
@@ -324,27 +323,28 @@ def check_parts(config: StagesConfig) -> list[str]:
 
     with config.chosen_texts() as texts:
         plan, problems = parse_evaluation(_replaced(config.evaluation, texts))
-    problems = [f"evaluation.{p.removeprefix('evaluation.')}" for p in problems]
     if not problems and not [e for e in plan.entries if e.kind not in NOT_JUDGED]:
         kinds = sorted({entry.kind for entry in plan.entries if entry.suite != PROBING})
         problems.append(
-            f"keep: expected at least one entry whose questions are right or wrong, such as a task or "
-            f"`multiple_choice: FILE`, got {', '.join(kinds) or 'nothing'}. A stage is judged by answers."
+            Problem(
+                "keep",
+                "expected at least one entry whose questions are right or wrong, such as a task or "
+                f"`multiple_choice: FILE`, got {', '.join(kinds) or 'nothing'}. A stage is judged by answers.",
+            )
         )
-    problems += _of_files(config)
-    return [*problems, *config.run_problems(problems)]
+    return [*problems, *_of_files(config), *config.run_problems(problems)]
 
 
-def _of_files(config: StagesConfig) -> list[str]:
+def _of_files(config: StagesConfig) -> Sequence[str]:
     """What is wrong with the checkpoints and with the files of the corpus."""
     import os
 
     from holdfast.checkpoints.named import located
 
-    problems = []
+    problems: list[str] = []
     for name in config.request.tuned:
         if not os.path.isdir(located(config.with_paths(name))):
-            problems.append(f"tuned: expected the folder of a checkpoint at {name}, found none.")
+            problems.append(Problem("tuned", f"expected the folder of a checkpoint at {name}, found none."))
     return [*problems, *config.selection(config.request.tokens or 1)[1]]
 
 

@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from holdfast.config.declare import Meta, Seed
-from holdfast.config.values import Mistake
 from holdfast.config.yaml_file import from_yaml
+from holdfast.errors import Problem
 from holdfast.records.margins import parse_margins
 from holdfast.studies.engine.keys import BaseStudySettings, ToySettings
 from holdfast.support.paths import real
@@ -177,12 +177,12 @@ class StagesSettings(ToySettings, BaseStudySettings):
     keep_weights: Annotated[Literal["all", "none"], Meta(section="study")] = "none"
     """Whether the weights that the study makes stay on disk when it has ended."""
 
-    def problems(self) -> list[Mistake | str]:
+    def problems(self) -> list[Problem | str]:
         """What is missing, and what contradicts itself."""
         problems = super().problems()
 
         def wrong(*path: str, text: str) -> None:
-            problems.append(Mistake(path=path, text=text))
+            problems.append(Problem(path, text))
 
         if not self.base:
             wrong("base", text="is missing: the model that was fine-tuned, a folder, a name or a hub id.")
@@ -216,16 +216,16 @@ class StagesSettings(ToySettings, BaseStudySettings):
             wrong("along", text="is of a fine-tuning, so it needs `train` with its data.")
         return problems
 
-    def _train_problems(self) -> list[Mistake]:
+    def _train_problems(self) -> list[Problem]:
         problems = []
         if not isinstance(self.train.get("dataset_name"), str):
-            problems.append(Mistake(path=("train", "dataset_name"), text="is missing: the data of the fine-tuning."))
+            problems.append(Problem(("train", "dataset_name"), "is missing: the data of the fine-tuning."))
         epochs = self.train.get("num_train_epochs", 10)
         is_number = isinstance(epochs, (int, float)) and not isinstance(epochs, bool)
         if not is_number or epochs != int(epochs) or epochs < 1:
             text = f"expected whole epochs, got {epochs!r}."
-            problems.append(Mistake(path=("train", "num_train_epochs"), text=text))
+            problems.append(Problem(("train", "num_train_epochs"), text))
         if "max_steps" in self.train:
             text = "a checkpoint is kept after each epoch; say num_train_epochs instead."
-            problems.append(Mistake(path=("train", "max_steps"), text=text))
+            problems.append(Problem(("train", "max_steps"), text))
         return problems

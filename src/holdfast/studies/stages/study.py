@@ -247,7 +247,7 @@ class StagesStudy(ConfiguredStudy[StagesConfig]):
         return lambda path: write_page(stages_page(record), path)
 
 
-def _evaluation_problems(config: StagesConfig) -> list[str]:
+def _evaluation_problems(config: StagesConfig) -> Sequence[str]:
     """Of the questions, with the tokenizer that the restored models will have; the probing text is not chosen yet.
 
     Raises:

@@ -8,7 +8,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from holdfast.errors import ConfigError, did_you_mean
+from holdfast.errors import ConfigError, Problem, did_you_mean
 from holdfast.records.comparison import Comparison
 from holdfast.records.evaluation import Metric
 from holdfast.records.study import FINISHED, Objective, StudyRecord, TrialRecord, seed_run_from_json
@@ -110,14 +110,16 @@ def metric_problems(wanted: ObjectiveSettings, side: str, measured: Measured) ->
         metrics, _ = measured.get((suite, name), ({}, ""))
         if metric and metric not in metrics:
             problems.append(
-                f"objectives.{side}: {name} has no metric '{metric}'.{did_you_mean(metric, metrics)} It has: "
-                f"{', '.join(metrics)}."
+                Problem(
+                    ("objectives", side),
+                    f"{name} has no metric '{metric}'.{did_you_mean(metric, metrics)} It has: {', '.join(metrics)}.",
+                )
             )
     for figure in _figures(wanted, measured):
         is_text = figure.unit == "perplexity" or "nats" in figure.unit or "bits" in figure.unit
         units.add(figure.unit if is_text else "shares")
         higher.add(figure.higher_is_better)
-    where = f"objectives.{side}: {wanted.label} has figures of"
+    where = Problem(("objectives", side), f"{wanted.label} has figures of")
     if len(higher) > 1:
         problems.append(f"{where} which some are better when higher and some when lower; they have no mean")
     elif len(units) > 1:
@@ -138,8 +140,11 @@ def validation_problems(wanted: ObjectiveSettings, learn: ObjectiveSettings, mea
     if set(ours) <= set(theirs):
         return []
     return [
-        f"objectives.validation: {wanted.label} is in {', '.join(ours)}, `learn` ({learn.label}) in "
-        f"{', '.join(theirs)}. Expected entries of the same unit."
+        Problem(
+            ("objectives", "validation"),
+            f"{wanted.label} is in {', '.join(ours)}, `learn` ({learn.label}) in "
+            f"{', '.join(theirs)}. Expected entries of the same unit.",
+        )
     ]
 
 
@@ -153,7 +158,7 @@ def _figures(wanted: ObjectiveSettings, measured: Measured) -> list[Metric]:
     return figures
 
 
-def select_problems(select: Mapping[str, Any], wanted: ObjectiveSettings, measured: Measured) -> list[str]:
+def select_problems(select: Mapping[str, Any], wanted: ObjectiveSettings, measured: Measured) -> list[Problem]:
     """Whether the loss that a rule allows fits the keep side's metric, once that is known.
 
     Args:

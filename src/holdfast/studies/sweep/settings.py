@@ -9,7 +9,8 @@ from typing import Annotated, Any, Literal
 from holdfast.config.declare import Meta, Seed, settings_of
 from holdfast.config.decode import decode
 from holdfast.config.schema import json_schema, object_schema
-from holdfast.config.values import Mistake, Refused
+from holdfast.config.values import Refused
+from holdfast.errors import Problem
 from holdfast.studies.engine.keys import BaseStudySettings, SeedSettings, ToySettings
 from holdfast.studies.engine.space import Range, arms_schema, tried_schema, vary_schema
 
@@ -28,7 +29,7 @@ class Search:
     seed: Seed = 0
     """Of the sampler."""
 
-    def problems(self) -> list[Mistake]:
+    def problems(self) -> list[Problem]:
         """A grid counts its trials itself, the other samplers need a number."""
         is_grid = self.sampler == "grid"
         if is_grid == (self.trials is None):
@@ -39,7 +40,7 @@ class Search:
                 f"a grid has as many trials as combinations, got {self.trials}. Leave it out, or search with random, "
                 f"tpe or nsga2."
             )
-        return [Mistake(path=("trials",), text=text)]
+        return [Problem("trials", text)]
 
 
 def _entries_schema() -> dict[str, Any]:
@@ -101,9 +102,9 @@ def read_rule(value: Any) -> dict[str, Any]:
 
     if not isinstance(value, Mapping):
         raise ValueError
-    _, mistakes = decode(Rule, value)
-    if mistakes:
-        raise Refused(*mistakes)
+    _, problems = decode(Rule, value)
+    if problems:
+        raise Refused(*problems)
     return {"rule": DEFAULT_RULE, **value}
 
 

@@ -35,9 +35,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from holdfast.config.declare import settings_of
 from holdfast.config.decode import Given, coerce_all
-from holdfast.config.values import Mistake
 from holdfast.config.yaml_file import read_yaml
-from holdfast.errors import ConfigError, DataError, did_you_mean
+from holdfast.errors import ConfigError, DataError, Problem, did_you_mean
 from holdfast.records.study import STUDY_FILE
 from holdfast.statistics.rules import DEFAULT_RULE
 from holdfast.studies.engine import toy as toy_settings
@@ -209,7 +208,7 @@ class StudyConfig(StudyConfigBase[SweepSettings]):
         for params in self.space.corners():
             yield f"vary: {self.space.label(params)}", {**self.settings(params), **checked}
 
-    def part_problems(self) -> list[str]:
+    def part_problems(self) -> Sequence[str]:
         """What is wrong with the trainings."""
         return self.run_problems()
 
@@ -221,10 +220,10 @@ class StudyConfig(StudyConfigBase[SweepSettings]):
         )
 
     @staticmethod
-    def settings_problems(request: SweepSettings) -> list[str]:
+    def settings_problems(request: SweepSettings) -> Sequence[str]:
         """What is wrong with what varies, and with what is looked at."""
         if not request.train:
-            return ["train: expected a training configuration, as keys or as a YAML file, got nothing"]
+            return [Problem("train", "expected a training configuration, as keys or as a YAML file, got nothing")]
         problems: list[str] = []
         _space(request, problems)
         _objectives(request, problems)
@@ -251,11 +250,11 @@ class StudyConfig(StudyConfigBase[SweepSettings]):
                 path = beside
             try:
                 file = read_yaml(path, option="train:")
-                problems = [f"{path}: {problem}" for problem in file.sentences(file.mistakes)]
+                problems: list[str] = [f"{path}: {problem}" for problem in file.sentences(file.problems)]
                 request.values["train"] = file.values
             except ConfigError as error:
-                problems = error.problems
-            request.mistakes += [Mistake(path=("train",), text=problem) for problem in problems]
+                problems = [*error.problems]
+            request.problems += [Problem("train", problem) for problem in problems]
         try:
             return super().read(request, source=source, check=check)
         except ConfigError as error:
@@ -263,13 +262,13 @@ class StudyConfig(StudyConfigBase[SweepSettings]):
             raise ConfigError(list(dict.fromkeys(problems)), source=source or request.file) from None
 
     @classmethod
-    def _other_problems(cls, request: Given) -> list[str]:
+    def _other_problems(cls, request: Given) -> Sequence[str]:
         """What is wrong beside settings that were refused, as far as it can be seen without them."""
         known = {setting.name: setting for setting in settings_of(SweepSettings)}
         sound, mistakes = coerce_all(known, request.set_here(SweepSettings))
-        refused = {str(mistake.path[0]) for mistake in (*request.mistakes, *mistakes) if mistake.path}
+        refused = {str(mistake.path[0]) for mistake in (*request.problems, *mistakes) if mistake.path}
         settings = SweepSettings(**sound)
-        problems = []
+        problems: list[str] = []
         for problem in cls.settings_problems(settings):
             if re.split(r"[.\[:]", problem)[0] not in refused:
                 problems.append(problem)

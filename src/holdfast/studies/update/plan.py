@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
@@ -120,11 +120,11 @@ class UpdateConfig(StudyConfigBase[Any]):
         """What is kept on the disk, and who works."""
         return ("keep_weights", *NOT_DECIDING)
 
-    def part_problems(self) -> list[str]:
+    def part_problems(self) -> Sequence[str]:
         """What the code that trains says, where models and corpus are there."""
         return self.run_problems()
 
-    def validate_without_files(self) -> list[str]:
+    def validate_without_files(self) -> Sequence[str]:
         """The same: what a small world makes is looked at when it is there."""
         return self.run_problems()
 

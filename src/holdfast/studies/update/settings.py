@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from holdfast.config.declare import Meta, Seed
-from holdfast.config.values import Mistake, Refused
+from holdfast.config.values import Refused
 from holdfast.config.yaml_file import from_yaml
 from holdfast.data.prepare.corpus import CorpusOptions
 from holdfast.data.sources import is_path
-from holdfast.errors import ConfigError, did_you_mean
+from holdfast.errors import ConfigError, Problem, did_you_mean
 from holdfast.records.residual import BASE, INSTRUCT
 from holdfast.runs.on_policy import SamplingSettings
 from holdfast.studies.engine.keys import SeedSettings
@@ -59,7 +59,7 @@ def train_keys(value: Any) -> dict[str, Any]:
     """
     from holdfast.config.yaml_file import read_yaml
 
-    mistakes: list[Mistake] = []
+    problems: list[Problem] = []
     if isinstance(value, list):  # words of a command line
         if len(value) > 1 and all(isinstance(word, Mapping) for word in value):
             value = [{key: item for word in value for key, item in word.items()}]
@@ -68,8 +68,8 @@ def train_keys(value: Any) -> dict[str, Any]:
         try:
             file = read_yaml(Path(value), option="train:")
         except ConfigError as error:
-            raise Refused(Mistake(path=(), text=str(error))) from None
-        mistakes += [Mistake(path=(), text=sentence) for sentence in file.sentences(file.mistakes)]
+            raise Refused(Problem((), str(error))) from None
+        problems += [Problem((), sentence) for sentence in file.sentences(file.problems)]
         value = file.values
     if not isinstance(value, Mapping):
         raise ValueError
@@ -77,9 +77,9 @@ def train_keys(value: Any) -> dict[str, Any]:
     for key in keys.keys() & set(_OWN):
         del keys[key]
         text = f"is set here by '{_SET_HERE[key]}'." if key in _SET_HERE else "is this job's own; leave it out."
-        mistakes.append(Mistake(path=(key,), text=text))
-    if mistakes:
-        raise Refused(*mistakes)
+        problems.append(Problem(key, text))
+    if problems:
+        raise Refused(*problems)
     return keys
 
 
@@ -183,7 +183,7 @@ class CommonSettings(CorpusOptions):
     """Also continues the instruct model and restores it by on-policy distillation from the one of before: what the
     residual is held against."""
 
-    def restore_problems(self, *, given: bool) -> list[Mistake]:
+    def restore_problems(self, *, given: bool) -> list[Problem]:
         """What keeps the second stage from being made.
 
         Args:
@@ -193,44 +193,44 @@ class CommonSettings(CorpusOptions):
             return []
         problems, prompts = [], self.restore.prompts
         if prompts is None and given:
-            problems.append(Mistake(path=("restore", "prompts"), text="is missing: a file with prompts to answer."))
+            problems.append(Problem(("restore", "prompts"), "is missing: a file with prompts to answer."))
         if prompts is not None and is_path(prompts) and not Path(home(prompts)).exists():
-            problems.append(Mistake(path=("restore", "prompts"), text=f"no such file or folder: {prompts}."))
+            problems.append(Problem(("restore", "prompts"), f"no such file or folder: {prompts}."))
         if self.train.get("use_peft") or self.restore.train.get("use_peft"):
             text = "expected whole weights to go on from, got use_peft. Leave one out."
-            problems.append(Mistake(path=("restore",), text=text))
+            problems.append(Problem("restore", text))
         return problems
 
-    def evaluation_problems(self) -> list[Mistake | str]:
+    def evaluation_problems(self) -> list[Problem | str]:
         """What keeps models from being measured; names of files that are still to be made are not looked at."""
         from holdfast.evaluation.suite import parse_evaluation
 
         if not self.evaluation or "${" in str(self.evaluation):
             return []
         plan, problems = parse_evaluation(self.evaluation)
-        mistakes: list[Mistake | str] = [*problems]
+        mistakes: list[Problem | str] = [*problems]
         if NEW_TEXT in plan.suites:
             text = "is the name of the held-out new text; call your suite otherwise."
-            mistakes.append(Mistake(path=("evaluation", NEW_TEXT), text=text))
+            mistakes.append(Problem(("evaluation", NEW_TEXT), text))
         return mistakes
 
-    def corpus_problems(self, *, needed: bool) -> list[Mistake]:
+    def corpus_problems(self, *, needed: bool) -> list[Problem]:
         """Files that are not there."""
         problems = []
         for name in map(home, self.corpus):
             if Path(name).exists() and not (Path(name).is_file() or Path(name).is_dir()):
-                problems.append(Mistake(path=("corpus",), text=f"expected a file or a folder, {name} is neither."))
+                problems.append(Problem("corpus", f"expected a file or a folder, {name} is neither."))
             elif not Path(name).exists():
                 folder = Path(name).parent
                 beside = [p.name for p in folder.iterdir()] if folder.is_dir() else []
                 text = f"no such file or folder: {name}.{did_you_mean(Path(name).name, beside)}"
-                problems.append(Mistake(path=("corpus",), text=text))
+                problems.append(Problem("corpus", text))
         if not self.corpus and needed:
             text = "is missing: files or folders with the new text (text, JSONL, Parquet)."
-            problems.append(Mistake(path=("corpus",), text=text))
+            problems.append(Problem("corpus", text))
         if self.after and self.before and self.after >= self.before:
             text = f"expected a day before {self.before}, which 'before' excludes itself, got {self.after}."
-            problems.append(Mistake(path=("after",), text=text))
+            problems.append(Problem("after", text))
         return problems
 
 
@@ -255,9 +255,9 @@ class UpdateSettings(CommonSettings):
     output_dir: Annotated[Path | None, Meta(metavar="FOLDER")] = None
     """Folder of everything (runs/update)."""
 
-    def problems(self) -> list[Mistake | str]:
+    def problems(self) -> list[Problem | str]:
         """Models and files that are not there, and keys that do not go together."""
-        problems: list[Mistake | str] = [
+        problems: list[Problem | str] = [
             *pair_problems(self.base, self.instruct, ()),
             *self.corpus_problems(needed=True),
             *self.evaluation_problems(),
@@ -292,29 +292,29 @@ class GridSettings(SeedSettings, CommonSettings):
     """Factors on the residual that are tried."""
 
 
-def pair_problems(base: str | None, instruct: str | None, path: tuple[str, ...]) -> list[Mistake]:
+def pair_problems(base: str | None, instruct: str | None, path: tuple[str, ...]) -> list[Problem]:
     """What is wrong with a base and the model that was tuned from it."""
     problems = [*model_problems(base, (*path, BASE)), *model_problems(instruct, (*path, INSTRUCT))]
     if base and base == instruct:
-        problems.append(Mistake(path=(*path, INSTRUCT), text=f"is the base itself ({base}); the residual would be 0."))
+        problems.append(Problem((*path, INSTRUCT), f"is the base itself ({base}); the residual would be 0."))
     return problems
 
 
-def model_problems(name: str | None, path: tuple[str, ...]) -> list[Mistake]:
+def model_problems(name: str | None, path: tuple[str, ...]) -> list[Problem]:
     """What is wrong with the name of a model."""
-    from holdfast.config.values import dotted
+    from holdfast.errors import dotted
     from holdfast.runs.config_checks import check_model
 
     key = dotted(path)
     if not name:
         text = f"is missing: a folder or a hub id, as in '{key}: meta-llama/Meta-Llama-3-8B'."
-        return [Mistake(path=path, text=text)]
+        return [Problem(path, text)]
     if (expanded(name) / "adapter_config.json").is_file():
         return []  # an adapter is a model too: it is merged into its base on the fly
-    mistakes = []
+    problems = []
     for problem in check_model(name, key=key):
-        mistakes.append(Mistake(path=path, text=problem.removeprefix(f"{key}: ")))
-    return mistakes
+        problems.append(Problem(path, problem.removeprefix(f"{key}: ")))
+    return problems
 
 
 def home(name: Any) -> str:
