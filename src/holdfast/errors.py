@@ -104,6 +104,25 @@ class Problem(str):
         return Problem((*path, *self.path), self.text, key=self.key)
 
 
+class Note(str):
+    """Something decided for the user that is worth knowing: a sentence, and a word that code tells it by.
+
+    Args:
+        code: the word, for example "bf16_off".
+        text: the sentence.
+    """
+
+    code: str
+
+    def __new__(cls, code: str, text: str) -> Self:
+        note = super().__new__(cls, text)
+        note.code = code
+        return note
+
+    def __getnewargs_ex__(self) -> tuple[tuple[str, str], dict[str, str]]:
+        return (self.code, str(self)), {}
+
+
 def problem_of(sentence: str) -> Problem:
     """A problem as it is; a plain sentence as one of the request as a whole."""
     return sentence if isinstance(sentence, Problem) else Problem((), sentence)

@@ -19,7 +19,7 @@ import numpy as np
 
 from holdfast.checkpoints import conversions, native
 from holdfast.checkpoints.element_types import DTYPES, Array, DType
-from holdfast.errors import ConfigError, ShapeError, did_you_mean
+from holdfast.errors import ConfigError, Problem, ShapeError, did_you_mean
 
 _ALIASES = {
     "bf16": "BF16",
@@ -56,7 +56,10 @@ def dtype(name: str) -> DType:
     known = {**{n.lower(): n for n in DTYPES}, **_ALIASES}
     if plain not in known:
         raise ConfigError(
-            f"dtype: expected one of {', '.join(DTYPES)} or a PyTorch name, got {name!r}.{did_you_mean(plain, known)}"
+            Problem(
+                "dtype",
+                f"expected one of {', '.join(DTYPES)} or a PyTorch name, got {name!r}.{did_you_mean(plain, known)}",
+            )
         )
     return DTYPES[known[plain]]
 

@@ -40,7 +40,7 @@ def read_dtype(value: Any) -> str:
     try:
         dtype(value)
     except ConfigError as error:
-        raise Refused(*(Problem((), p.removeprefix("dtype: ")) for p in error.problems)) from None
+        raise Refused(*(Problem((), problem.text) for problem in error.problems)) from None
     return value
 
 

@@ -166,12 +166,8 @@ class ProbeRequest(_Where, CurvatureSettings, ChangeSettings, PlanRequest, _Mode
     @functools.cached_property
     def _planned(self) -> tuple[EvaluationPlan, list[Problem]]:
         files = (*self.corpus, *self.perplexity)
-        plan, problems = plan_of(dataclasses.replace(part_of(self, PlanRequest), perplexity=files))
-        text = "expected --corpus FILE with held-out text, or --tasks TASK ...: what the changes are measured on."
-        for number, problem in enumerate(problems):
-            if problem.text.startswith("nothing to measure"):
-                problems[number] = Problem(problem.path, text)
-        return plan, problems
+        nothing = "expected --corpus FILE with held-out text, or --tasks TASK ...: what the changes are measured on."
+        return plan_of(dataclasses.replace(part_of(self, PlanRequest), perplexity=files), nothing=nothing)
 
     @property
     def probe(self) -> Probe:

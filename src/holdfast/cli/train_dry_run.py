@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.checkpoints.named import check_on_hub
 from holdfast.cli.console import print_line, stdout_console, write
+from holdfast.errors import Note
 from holdfast.printable import printable
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def dry_run(
         if machine.here:
             check_on_hub(str(config.model.model_name_or_path))
         view = look(config)
-    config.notes.extend(view.notes)
+    config.notes.extend(Note("rows", text) for text in view.notes)
     write(plan_text(config, view, command=command, machine=machine, flops_per_second=flops_per_second))
     if record is not None:
         write(f"  {'continues':<11} the run in {folder} (status {record.status}, stage '{record.stage}')")

@@ -95,13 +95,21 @@ class HowSettings:
     """Of examples, sampling and resampling (what the suite says, else 0)."""
 
 
+NOTHING = "nothing to measure: expected --suite NAME, --tasks TASK ... or --perplexity FILE ..."
+
+
 @dataclass(frozen=True, kw_only=True)
 class PlanRequest(HowSettings, WhatSettings):
     """Suites and single entries, with settings for all of them."""
 
 
-def plan_of(request: PlanRequest) -> tuple[EvaluationPlan, list[Problem]]:
-    """The plan that was asked for, and everything that is wrong with it, by option."""
+def plan_of(request: PlanRequest, *, nothing: str = NOTHING) -> tuple[EvaluationPlan, list[Problem]]:
+    """The plan that was asked for, and everything that is wrong with it, by option.
+
+    Args:
+        request: what was asked for.
+        nothing: the sentence where that is nothing.
+    """
     settings = {}
     for key in _SETTINGS:
         if (value := getattr(request, key)) is not None:
@@ -120,8 +128,7 @@ def plan_of(request: PlanRequest) -> tuple[EvaluationPlan, list[Problem]]:
     if entries:
         mapping["measured"] = [*of_suites, *entries]
     if not any(isinstance(value, list) and value for value in mapping.values()) and not problems:
-        text = "nothing to measure: expected --suite NAME, --tasks TASK ... or --perplexity FILE ..."
-        mistakes.append(Problem((), text))
+        mistakes.append(Problem((), nothing))
     mapping |= settings
     mapping["skip"] = [*mapping.get("skip", ()), *request.skip]
     for key in ("data", "fewshot_data"):

@@ -44,7 +44,7 @@ from holdfast.config.command_line import CONFIG, find_option, parse_words
 from holdfast.config.decode import Given, coerce_all, plain_key
 from holdfast.config.values import show
 from holdfast.config.yaml_file import from_yaml, read_yaml
-from holdfast.errors import ConfigError, ModelError, Problem, problem_of
+from holdfast.errors import ConfigError, ModelError, Note, Problem, problem_of
 from holdfast.retention.protocol import PACKED_WHOLE, packing_problem, problems_below
 from holdfast.retention.registry import parse_retention
 from holdfast.runs import config_checks, launch, on_policy, trainers
@@ -115,7 +115,7 @@ class TrainConfig:
     """What of `evaluation` ends training."""
     launch: dict[str, Any] = field(default_factory=dict)
     """Options of `accelerate launch` (`num_processes`, `accelerate_config`, ...)."""
-    notes: list[str] = field(default_factory=list)
+    notes: list[Note] = field(default_factory=list)
     """What was decided for the user and is worth knowing."""
     source_file: Path | None = None
     """The YAML, None without one."""
@@ -149,6 +149,8 @@ class Machine:
 
 GPU = Machine(accelerator=True, bf16=True, here=False)
 """A machine with a GPU of today."""
+BF16_OFF = "bf16_off"
+"""Code of the note that TRL's default, bfloat16, is off because of this machine."""
 _ON_A_GPU = ("bf16", "fp16", "tf32", "bf16_full_eval", "fp16_full_eval", "deepspeed")
 """What transformers refuses where there is none, or where a package is not."""
 
@@ -298,7 +300,7 @@ class _Request:
         notes: gets what is worth knowing.
     """
 
-    def __init__(self, *, given: Given, machine: Machine, notes: list[str]) -> None:
+    def __init__(self, *, given: Given, machine: Machine, notes: list[Note]) -> None:
         self.given, self.machine, self.notes = given, machine, notes
         self.trainer = trainer_named(given.values)
         self.known = known_settings(self.trainer)
@@ -339,10 +341,8 @@ class _Request:
         self.values, wrong = coerce_all(self.known, self.raw, also=list(OWN))
         self.problems += wrong
         if self.values.get("trust_remote_code"):
-            self.notes.append(
-                "trust_remote_code is on: Python code that ships with the model is run. Turn it off unless you have "
-                "read that code."
-            )
+            text = "trust_remote_code is on: Python code that ships with the model is run. Turn it off unless you have "
+            self.notes.append(Note("remote_code", f"{text}read that code."))
         for name in ("model_name_or_path", "dataset_name"):
             if isinstance(self.values.get(name), str) and self.values[name].startswith("~"):
                 self.values[name] = os.path.expanduser(self.values[name])
@@ -372,7 +372,8 @@ class _Request:
         self.add(config_checks.check_chat_template(settings["chat_template"], values))
         self.add(config_checks.check_split_off(values, held_out))
         if values.get("test_split_size") and str(values.get("eval_strategy") or "no") == "no":
-            self.notes.append("test_split_size: nothing reads the rows that it takes out. Add eval_strategy: epoch.")
+            text = "test_split_size: nothing reads the rows that it takes out. Add eval_strategy: epoch."
+            self.notes.append(Note("unread_split", text))
         self.add(config_checks.check_streaming(values, self.methods, self.raw))
         if values.get("packing"):
             strategy = str(values.get("packing_strategy") or PACKED_WHOLE[0])  # TRL's default
@@ -398,13 +399,14 @@ class _Request:
         if machine.here:
             self.add([*packages, *judges_need(self.plan)])
         else:
-            self.notes += packages
+            self.notes += [Note("package", package) for package in packages]
         if self.launching.get("accelerate_config"):
             self.add(config_checks.check_preset(self.launching["accelerate_config"]))
         if self.plan.along is not None:
             self.add(config_checks.check_along(self.launching))
         for name in launch.ignored(self.launching, has_accelerator=machine.accelerator):
-            self.notes.append(f"{name} has no effect here: this machine has no accelerator.")
+            text = f"{name} has no effect here: this machine has no accelerator."
+            self.notes.append(Note("no_effect", text))
 
     def build(self) -> dict[str, Any]:
         """TRL's dataclasses of the sound values, by `Setting.source`; None for what refuses them."""
@@ -488,7 +490,7 @@ def _construct(
     cls: type,
     values: dict[str, Any],
     problems: list[Problem],
-    notes: list[str],
+    notes: list[Note],
     *,
     given: Mapping[str, Any],
     doubtful: bool,
@@ -513,17 +515,16 @@ def _construct(
         elif (
             any(f"`{name}" in text for name in given) and "gradient_checkpointing" not in text
         ):  # both names do the same, and TRL's documentation uses the old
-            notes.append(text)
+            notes.append(Note("deprecated", text))
     return value
 
 
-def _decide_precision(sound: dict[str, Any], *, given: Mapping[str, Any], notes: list[str], machine: Machine) -> None:
+def _decide_precision(sound: dict[str, Any], *, given: Mapping[str, Any], notes: list[Note], machine: Machine) -> None:
     on_cpu = sound.get("use_cpu") or not machine.accelerator
     if sound.get("bf16") and on_cpu and not has_fast_bfloat16():
-        notes.append(
-            "bf16: this processor has no instructions for bfloat16, and emulating them takes many times as long as "
-            "float32. Leave bf16 out here, unless the run is to give what another machine gives."
-        )
+        text = "bf16: this processor has no instructions for bfloat16, and emulating them takes many times as long as "
+        text += "float32. Leave bf16 out here, unless the run is to give what another machine gives."
+        notes.append(Note("bf16_slow", text))
     if sound.get("bf16") is not None or sound.get("fp16"):
         return
     if not machine.here and not sound.get("use_cpu"):
@@ -532,10 +533,8 @@ def _decide_precision(sound: dict[str, Any], *, given: Mapping[str, Any], notes:
         sound["bf16"] = False
         if given.get("bf16") is None and not given.get("fp16"):
             where = "on the CPU" if on_cpu else "here: this accelerator has no bfloat16"
-            notes.append(
-                f"bf16 is off {where}: training computes in the model's own dtype (set bf16 yourself to decide "
-                f"otherwise)."
-            )
+            text = f"bf16 is off {where}: training computes in the model's own dtype (set bf16 yourself to decide "
+            notes.append(Note(BF16_OFF, f"{text}otherwise)."))
 
 
 def default_output_dir(model: str | None, methods: Sequence[RetentionMethod]) -> str:

@@ -43,8 +43,6 @@ QUANTISED = {8: 1.0, 4: 0.52}
 """Bytes of a quantised weight, scales included."""
 RESERVE = (1.0e9, 0.05)
 """Beside the tensors of a GPU: context and kernels in bytes, and gaps of the allocator as a share of the rest."""
-AS_ON_A_GPU = "bf16 is off"
-"""How the note of a configuration begins that lost its bfloat16 because this machine has no accelerator."""
 SHARDED = {"zero1": ("states",), "zero2": ("states", "gradients"), "zero3": ("states", "gradients", "weights")}
 SHARDED["fsdp"] = SHARDED["zero3"]
 """What each kind of sharding shares out over the processes."""
@@ -367,7 +365,9 @@ def _teacher(config: TrainConfig) -> Any:
 def _autocast(config: TrainConfig) -> str | None:
     """The dtype of autocast, on a GPU that can do bfloat16 where the run is for one."""
     args = config.training
-    lost = not args.use_cpu and any(note.startswith(AS_ON_A_GPU) for note in config.notes)
+    from holdfast.runs.config import BF16_OFF
+
+    lost = not args.use_cpu and any(note.code == BF16_OFF for note in config.notes)
     if args.bf16 or lost:
         return "bfloat16"
     return "float16" if args.fp16 else None

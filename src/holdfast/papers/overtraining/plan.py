@@ -567,14 +567,11 @@ def _vision_problems(config: OvertrainingConfig, model: str, trusted: bool) -> S
     return list(dict.fromkeys(problems))
 
 
-def _in_file(problems: Sequence[str], task: str | None) -> list[str]:
+def _in_file(problems: Sequence[Problem], task: str | None) -> list[Problem]:
     """Problems of the measuring as the study's file has them."""
-    keys = {KEEP: "keep", VALIDATION: f"tasks.{task}.validation", LEARN: f"tasks.{task}.learn"}
-    sentences = []
+    keys = {KEEP: ("keep",), VALIDATION: ("tasks", str(task), "validation"), LEARN: ("tasks", str(task), "learn")}
+    in_file = []
     for problem in problems:
-        sentence = problem
-        for suite, key in keys.items():
-            if problem.startswith(f"evaluation.{suite}"):
-                sentence = key + problem.removeprefix(f"evaluation.{suite}")
-        sentences.append(sentence)
-    return sentences
+        suite = str(problem.path[1]) if len(problem.path) > 1 else ""
+        in_file.append(Problem((*keys[suite], *problem.path[2:]), problem.text) if suite in keys else problem)
+    return in_file

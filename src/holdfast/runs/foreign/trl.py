@@ -8,7 +8,7 @@ from typing import Any
 
 from holdfast.config.declare import Meta, Setting
 from holdfast.config.decode import Given, plain_key
-from holdfast.errors import Problem
+from holdfast.errors import Note, Problem
 from holdfast.runs.foreign.translation import is_on
 
 RENAMED: dict[str, str] = {
@@ -58,13 +58,13 @@ def old_settings(known: Mapping[str, Setting]) -> dict[str, Setting]:
     return {**aliases, **others}
 
 
-def modern(given: Given) -> tuple[Given, list[str]]:
+def modern(given: Given) -> tuple[Given, list[Note]]:
     """A request with today's names, and a note on each that was replaced.
 
     A key that stands there under both names is a mistake, unless one is on the command line and the other in the file:
     the command line wins. `warmup_steps` above 0 wins over `warmup_ratio`, as in transformers.
     """
-    values, notes = dict(given.values), list[str]()
+    values, notes = dict(given.values), list[Note]()
     problems, lines, from_line = list(given.problems), dict(given.lines), set(given.from_line)
     for key in given.values:
         name = plain_key(key)
@@ -72,15 +72,14 @@ def modern(given: Given) -> tuple[Given, list[str]]:
             continue
         value = values.pop(key)
         if name in WITHOUT_EFFECT:
-            notes.append(f"{key} has no effect: {WITHOUT_EFFECT[name]}.")
+            notes.append(Note("no_effect", f"{key} has no effect: {WITHOUT_EFFECT[name]}."))
             continue
         if value is None:
             continue
         settings = MADE[name](value) if name in MADE else {RENAMED[name]: value}
         today = ", ".join(f"{new}: {setting}" for new, setting in settings.items())
-        notes.append(
-            f"{key} is called {RENAMED[name]} today." if name in RENAMED else f"{key} is {today or 'off'} today."
-        )
+        now = f"called {RENAMED[name]}" if name in RENAMED else today or "off"
+        notes.append(Note("renamed", f"{key} is {now} today."))
         on_line = name in given.from_line
         for new, setting in settings.items():
             present = next((other for other in values if plain_key(other) == new), new)

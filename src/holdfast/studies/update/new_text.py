@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast.errors import ConfigError, DataError
+from holdfast.errors import ConfigError, DataError, Problem
 from holdfast.studies.update.plan import UpdateConfig
 from holdfast.support.files import fingerprint, read_json, read_jsonl, read_object, write_json, write_jsonl
 from holdfast.support.progress import progress
@@ -69,8 +69,8 @@ def corpus_request(config: UpdateConfig, output: Path) -> Preparation:
     )
     problems = []
     for problem in request.problems():
-        is_option = problem.split(":")[0] in config.corpus_options
-        problems.append(problem if is_option else f"corpus: {problem.removeprefix('input: ')}")
+        is_option = problem.path and problem.path[0] in config.corpus_options
+        problems.append(problem if is_option else Problem("corpus", problem.text))
     if problems:
         raise ConfigError(problems)
     return request

@@ -311,10 +311,7 @@ def model_problems(name: str | None, path: tuple[str, ...]) -> list[Problem]:
         return [Problem(path, text)]
     if (expanded(name) / "adapter_config.json").is_file():
         return []  # an adapter is a model too: it is merged into its base on the fly
-    problems = []
-    for problem in check_model(name, key=key):
-        problems.append(Problem(path, problem.removeprefix(f"{key}: ")))
-    return problems
+    return [Problem(path, problem.text) for problem in check_model(name)]
 
 
 def home(name: Any) -> str:
