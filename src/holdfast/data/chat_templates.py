@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
-from holdfast.data.layouts import BadRow, template_variables
+from holdfast.data.messages import BadRow, conversation_of, template_variables
 from holdfast.printable import printable
 
 _KEY, _VALUE = "holdfast_key", "holdfast_value"
@@ -157,8 +157,8 @@ def remarks(rows: Iterable[Mapping[str, Any]], tokenizer: Any) -> list[str]:
     """
     looked, lost, affected, unlike = 0, Counter[str](), Counter[str](), list[str]()
     for row in rows:
-        messages = row.get("messages") or [*(row.get("prompt") or ()), *(row.get("completion") or ())]
-        if not messages or isinstance(messages[0], str):
+        messages = conversation_of(row)
+        if not messages:
             continue
         variables = template_variables(row)
         text = _rendered(tokenizer, messages, **variables)

@@ -11,24 +11,22 @@ only renamed (no copy is made); the rest is rewritten through `Dataset.map` into
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.data import chat_templates, unread, vision
-from holdfast.data.layouts import (
-    CHAT_LAYOUTS,
+from holdfast.data.layouts import LAYOUTS, MESSAGE_PARTS, Layout, Messages, Templates, recognise, role_keys
+from holdfast.data.messages import (
+    CALL_ROLE,
     MESSAGE_EXTRAS,
     TEMPLATE_COLUMNS,
     TRAINED_KEYS,
     BadRow,
     Convert,
-    Layout,
     Row,
-    Templates,
-    converter,
-    recognise,
     says_what_is_trained,
     template_value,
     template_variables,
@@ -36,6 +34,7 @@ from holdfast.data.layouts import (
     with_arguments,
     without_nulls,
 )
+from holdfast.data.sources import data_files, is_path, load_rows, locate_rows
 from holdfast.errors import DataError, did_you_mean
 from holdfast.support.environment import quiet_datasets
 from holdfast.support.progress import progress
@@ -44,12 +43,14 @@ if TYPE_CHECKING:
     import datasets
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["Templates", "detect", "standardise"]
+__all__ = ["Templates", "bad_rows", "detect", "rows_by_name", "standardise"]
 
-_VERSION = 3
+_VERSION = 4
 """Part of the cache key of converted rows; raise it when rows convert differently."""
 
 _SHOWN = 5
+_AT_ONCE = 10_000
+"""Rows that are looked at as arrays."""
 
 
 def detect(columns: Sequence[str], first_row: Row | None = None) -> str:
@@ -62,7 +63,7 @@ def detect(columns: Sequence[str], first_row: Row | None = None) -> str:
     Raises:
         DataError: the columns make no known layout; says which would, and how templates map columns.
     """
-    return _recognised(columns, first_row).name
+    return _recognised(columns, first_row, None)[0].name
 
 
 def standardise(
@@ -95,306 +96,175 @@ def standardise(
         or both lists of messages); or `input_ids` and, where given, `labels`. Where rows hold images, `images` and
         `row` stand beside them, and messages have their content in parts. Where messages say which of them are
         trained (`train`, `weight`), `input_ids` and `labels` stand beside `messages`. What a chat template reads
-        beside messages (`layouts.TEMPLATE_COLUMNS`) is kept. Row i comes from row i. Templates give "text" or
+        beside messages (`messages.TEMPLATE_COLUMNS`) is kept. Row i comes from row i. Templates give "text" or
         "prompt_completion".
 
     Raises:
         DataError: no rows, no known layout, a template over a missing column, rows that cannot be used (the first five
             and their number), or conversations with a tokenizer that has no chat template.
     """
+    rows = _source(dataset, tokenizer, files, files if read_from is None else read_from)
+    with_images = _holds_images(rows)
+    plan = _plan(rows, templates, with_images=with_images)
+    _refuse_lost_text(rows, plan)
+    heeded = not with_images and _may_say_what_is_trained(rows, plan)
+    if not_read is not None:
+        _count_unread(not_read, rows, plan, heeded=heeded)
+    if with_images:
+        return _with_images(rows, plan), plan.layout.name
+    if not rows.streamed:
+        plan = _without_full_masks(rows, plan)
+    return _as_text_or_messages(rows, plan, not_read, heeded=heeded, one_bos=one_bos), plan.layout.name
+
+
+# --------------------------------------------------------------------------------------------------- what is to be read
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Source:
+    """Rows as the user has them."""
+
+    dataset: Any
+    tokenizer: Any
+    """Or a processor."""
+    files: Sequence[Path] | None
+    """Of all rows."""
+    read_from: Sequence[Path]
+    """Those beside which images are."""
+    first: Row
+    columns: list[str]
+    """Without those of images."""
+    image_columns: list[str]
+    streamed: bool
+
+    @property
+    def sees(self) -> bool:
+        """Whether the model takes images."""
+        return hasattr(self.tokenizer, "image_processor")
+
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether there is a way to write conversations as text."""
+        return bool(getattr(self.tokenizer, "chat_template", None))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Plan:
+    """How rows are read."""
+
+    layout: Layout
+    parts: dict[str, str]
+    """The user's columns that are read, by the parts of the layout; of templates, by their own names."""
+    convert: Convert
+    templates: Templates | None = None
+    as_messages: bool = False
+    """Whether the rows become messages."""
+    beside: list[str] = dataclasses.field(default_factory=list)
+    """Columns that a chat template reads beside messages."""
+
+    @property
+    def message_columns(self) -> list[str]:
+        """The user's columns that hold messages."""
+        if not self.as_messages:
+            return []
+        return [self.parts[part] for part in self.layout.result if part in self.parts]
+
+
+def _source(dataset: Any, tokenizer: Any, files: Sequence[Path] | None, read_from: Sequence[Path] | None) -> _Source:
+    """
+    Raises:
+        DataError: there are no rows.
+    """
     import datasets
 
+    first = next(iter(dataset), None)
+    if first is None:
+        raise DataError(f"{_files_named(files)}The data set holds no rows; expected at least one.")
     streamed = isinstance(dataset, datasets.IterableDataset)
-    first = _first_row(dataset, files)
-    read_from = files if read_from is None else read_from
     if not streamed:
         dataset = vision.undecoded(dataset)
         first = dataset[0]
     columns = list(first) if streamed else dataset.column_names
-    seen = vision.image_columns(columns, metadata=vision.is_metadata(read_from))
-    sees = hasattr(tokenizer, "image_processor")
-    if not streamed and (unread := vision.unread_images(dataset, seen)):
-        raise DataError(
-            f"{_named(files)}column '{unread[0]}' holds images, which are read from '{vision.COLUMNS[0]}' or "
-            f"'{vision.COLUMNS[1]}'. Rename it, or remove it."
-        )
-    if seen or sees:
-        images = _first_with_images([first] if streamed else dataset, seen)
-        if images is not None and (streamed or not sees):
-            raise _no_images_here(images, seen, files, streamed=streamed)
-        if images is not None:
-            return _with_images(
-                dataset, tokenizer, seen, templates=templates, files=files, read_from=read_from, not_read=not_read
-            )
-    columns = [column for column in columns if column not in seen]
-    has_template = bool(getattr(tokenizer, "chat_template", None))
-    kept: list[str] = []
-    form, known = None, None
-    if templates is not None:
-        name, layout, convert = templates.layout, None, templates.converter(columns)
-        _count_unread(not_read, dataset, columns, templates.columns, files)
-    else:
-        layout = _recognised(columns, first, files)
-        name, messages = layout.name, _holds_messages(dataset, layout)
-        if messages and not has_template:
-            raise DataError(*_NO_CHAT_TEMPLATE)
-        chat = messages or (has_template and name in _INTO_MESSAGES)
-        layout = layout if chat else layout.as_text()
-        kept = [column for column in columns if chat and column in TEMPLATE_COLUMNS]
-        by_message = name == "chat" and not streamed and getattr(tokenizer, "is_fast", False)
-        _count_unread(not_read, dataset, columns, layout, files, messages=messages, kept=kept, heeded=by_message)
-        if not streamed:
-            layout = _without_full_masks(dataset, layout)
-        convert = converter(layout, chat_template=has_template, messages=messages)
-        if messages and (streamed or any(_varies(dataset.features[c]) for c in layout.columns.values())):
-            form = chat_templates.argument_form(tokenizer)
-        convert = _as_written(dataset, convert, kept=kept, form=form)
-        if by_message and _messages_say_what_is_trained(dataset, layout.columns["messages"]):
-            convert = _converter_to_tokens(convert, layout.columns["messages"], tokenizer)
-            known = (tokenizer.chat_template, tokenizer.backend_tokenizer.to_str())
-    token = vision.image_token(tokenizer) if sees and name != "tokenised" else None
-    if token is not None:
-        convert = vision.converter_of_text(convert, token)
-    bos = chat_templates.added_bos(tokenizer) if one_bos and name in _TEXTS else None
-    if bos is not None:
-        convert = _converter_with_one_bos(convert, bos)
-    if streamed:
-        return _convert_stream(dataset, convert, columns), name
-    twice = _beginning_with(dataset, layout, bos) if layout is not None and _only_renames(dataset, layout) else 0
-    if twice and not_read is not None:
-        not_read[f"a second {bos} at the beginning"] = twice
-    if layout is not None and _only_renames(dataset, layout) and not twice:
-        _check_texts(dataset, layout, convert, files, never=token)
-        return _renamed(dataset, layout), name
-    features = _features(dataset, name, layout, kept, has_template)
-    if known is not None:
-        features.update(dict.fromkeys(("input_ids", "labels"), datasets.List(datasets.Value("int64"))))
-    # Beyond the first two, chat layouts are the user's, whose roles decide too.
-    decides = (layout, templates, has_template, token, form, bos, known, *kept, *CHAT_LAYOUTS[2:])
-    return _mapped(dataset, convert, name=name, features=features, decides=decides, files=files), name
-
-
-def _first_row(dataset: Any, files: Sequence[Path] | None) -> Any:
-    first = next(iter(dataset), None)
-    if first is None:
-        raise DataError(f"{_named(files)}The data set holds no rows; expected at least one.")
-    return first
-
-
-_INTO_MESSAGES = ("instruction", "question_answer")
-"""Layouts of text that become messages where there is a chat template."""
-_TEXTS = ("text", "prompt_completion", "instruction", "question_answer")
-
-
-def _count_unread(
-    not_read: unread.Counts | None,
-    dataset: Any,
-    columns: Sequence[str],
-    layout: Layout | Sequence[str],
-    files: Sequence[Path] | None,
-    *,
-    messages: bool = False,
-    kept: Sequence[str] = (),
-    heeded: bool = False,
-) -> None:
-    """Counts what a layout, or templates of some columns, leave unread.
-
-    Raises:
-        DataError: most of the text of questions and answers.
-    """
-    used = set(layout) if not isinstance(layout, Layout) else {*layout.columns.values(), *layout.beside.values(), *kept}
-    others = [column for column in columns if column not in used]
-    if isinstance(layout, Layout) and layout.name == "question_answer" and others:
-        share = unread.share_of_text(dataset, others, list(used))
-        if share > 0.5:
-            raise DataError(
-                f"{_named(files)}{share:.0%} of the text of these rows stands in columns that the layout question + "
-                f"answer does not read: {', '.join(others)}. Say which columns make the prompt, for example",
-                "  data:",
-                f'    prompt: "{{{others[0]}}}\\n\\nQuestion: {{{layout.columns["question"]}}}\\nAnswer:"',
-                f'    completion: " {{{layout.columns["answer"]}}}"',
-            )
-    if not_read is None:
-        return
-    not_read.update(unread.columns_with_values(dataset, others))
-    if messages and isinstance(layout, Layout):
-        columns, system = list(layout.columns.values()), layout.beside.get("system")
-        not_read.update(unread.keys_of_messages(dataset, columns, system, heeded=heeded))
-
-
-def _without_full_masks(dataset: datasets.Dataset, layout: Layout) -> Layout:
-    """The layout without its masks where they are 1 throughout: such rows need not be written anew."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    if layout.name != "tokenised" or not layout.beside:
-        return layout
-    ids, masks = layout.columns["input_ids"], list(layout.beside.values())
-    for table in dataset.select_columns([ids, *masks]).with_format("arrow").iter(batch_size=10_000):
-        for mask in masks:
-            values = table.column(mask)
-            if not pa.types.is_list(values.type) or values.null_count:
-                return layout
-            flags = pc.list_flatten(values)
-            full = flags.null_count == 0 and pc.all(flags.cast(pa.bool_())).as_py()
-            if not full or not pc.list_value_length(values).equals(pc.list_value_length(table.column(ids))):
-                return layout
-    return Layout(name=layout.name, columns=layout.columns)
-
-
-def _as_written(dataset: Any, convert: Convert, *, kept: Sequence[str], form: Any) -> Convert:
-    """A converter that also gives what a chat template reads beside messages, without the nulls with which Arrow fills
-    objects, and with the arguments of calls in the form that the template takes."""
-    filled = [name for name, feature in (dataset.features or {}).items() if _is_filled(feature)]
-    if not kept and not filled and form is None:
-        return convert
-
-    def one(row: Row) -> dict[str, Any]:
-        row = {**row, **{column: without_nulls(row[column]) for column in filled}}
-        made = {**convert(row), **{column: template_value(row, column) for column in kept}}
-        if form is not None:
-            for part in ("messages", "prompt", "completion"):
-                if part in made:
-                    made[part] = with_arguments(made[part], form)
-        return made
-
-    return one
-
-
-def _messages_say_what_is_trained(dataset: datasets.Dataset, column: str) -> bool:
-    import datasets
-
-    feature = dataset.features[column]
-    keys = feature.feature if isinstance(feature, datasets.List) and isinstance(feature.feature, dict) else TRAINED_KEYS
-    if not set(TRAINED_KEYS) & set(keys):
-        return False
-    return any(says_what_is_trained(row[column]) for row in dataset.select_columns([column]))
-
-
-def _converter_to_tokens(convert: Convert, column: str, tokenizer: Any) -> Convert:
-    """A converter whose conversations stand beside their tokens, with labels at the messages that are to be trained."""
-
-    def one(row: Row) -> dict[str, Any]:
-        made = convert(row)
-        trained = trained_messages(row[column], made["messages"])
-        tokens = chat_templates.tokens_of_messages(made["messages"], trained, tokenizer, **template_variables(made))
-        return {**made, **tokens}
-
-    return one
-
-
-def _is_filled(feature: Any) -> bool:
-    """Whether Arrow has given objects stored under this feature the keys of all of them."""
-    import datasets
-
-    lists = (datasets.List, datasets.LargeList)
-    return isinstance(feature, dict) or (isinstance(feature, lists) and _is_filled(feature.feature))
-
-
-def _converter_with_one_bos(convert: Convert, bos: str) -> Convert:
-    def one(row: Row) -> dict[str, Any]:
-        made = convert(row)
-        for part in ("text", "prompt"):
-            if isinstance(made.get(part), str):
-                made[part] = made[part].removeprefix(bos)
-        return made
-
-    return one
-
-
-def _beginning_with(dataset: datasets.Dataset, layout: Layout, bos: str | None) -> int:
-    """How many texts of a data set begin with the token that the tokenizer adds."""
-    import pyarrow.compute as pc
-
-    if bos is None:
-        return 0
-    column = layout.columns.get("text") or layout.columns["prompt"]
-    tables = dataset.select_columns([column]).with_format("arrow").iter(batch_size=10_000)
-    return sum(pc.sum(pc.starts_with(table.column(0), bos)).as_py() or 0 for table in tables)
-
-
-def _first_with_images(rows: Any, columns: Sequence[str]) -> int | None:
-    return next((number for number, row in enumerate(rows) if vision.holds_images(row, columns)), None)
-
-
-def _no_images_here(row: int, columns: Sequence[str], files: Sequence[Path] | None, *, streamed: bool) -> DataError:
-    place = _places(files, [row])[0]
-    if streamed:
-        where = f"column '{columns[0]}'" if columns else "parts of messages"
-        return DataError(
-            f"{place} holds images ({where}), which cannot be looked at while they are streamed. Leave out streaming."
-        )
-    return vision.takes_text_only(place, columns)
-
-
-def _with_images(
-    dataset: datasets.Dataset,
-    processor: Any,
-    seen: Sequence[str],
-    *,
-    templates: Templates | None,
-    files: Sequence[Path] | None,
-    read_from: Sequence[Path] | None,
-    not_read: unread.Counts | None,
-) -> tuple[datasets.Dataset, str]:
-    """`standardise` of rows with images."""
-    import datasets
-
-    columns = [column for column in dataset.column_names if column not in seen]
-    has_template = bool(getattr(processor, "chat_template", None))
-    layout = None
-    if templates is not None:
-        name, convert = templates.layout, templates.converter(columns)
-        _count_unread(not_read, dataset, columns, templates.columns, files)
-    else:
-        layout = _recognised(columns, {column: dataset[0][column] for column in columns}, files)
-        name, messages = layout.name, _holds_messages(dataset, layout)
-        if name == "tokenised":
-            raise DataError(
-                f"{_named(files)}rows with images cannot be tokenised beforehand: the processor writes a token for "
-                f"each part of an image. Give their text or messages."
-            )
-        if messages and not has_template:
-            raise DataError(*_NO_CHAT_TEMPLATE)
-        if not messages and not (has_template and name in _INTO_MESSAGES):
-            layout = layout.as_text()
-        tables = [column for column in columns if column in TEMPLATE_COLUMNS]  # refused beside images
-        _count_unread(not_read, dataset, columns, layout, files, messages=messages, kept=tables)
-        convert = converter(layout, chat_template=has_template, messages=messages)
-    folders = list(dict.fromkeys(file.absolute().parent for file in read_from or ()))
-    convert = vision.converter_with_images(convert, columns=seen, folders=folders, processor=processor)
-
-    def checked(row: Row) -> dict[str, Any]:
-        made = convert(row)
-        for image in made[vision.IMAGES]:
-            if (problem := vision.check_image(image)) is not None:
-                raise BadRow(problem)
-        if (problem := vision.slot_problem(processor, made)) is not None:
-            raise BadRow(problem)
-        return made
-
-    conversations = layout is not None and (name == "chat" or (name != "text" and (messages or name not in _PAIRS)))
-    conversations = conversations and (has_template or messages)
-    text: Any = datasets.Json() if conversations else datasets.Value("string")
-    parts = {"chat": ("messages",), "text": ("text",)}.get(name, ("prompt", "completion"))
-    features = datasets.Features(
-        {**dict.fromkeys(parts, text), vision.IMAGES: datasets.List(datasets.Image(decode=False))}
+    image_columns = vision.image_columns(columns, metadata=vision.is_metadata(read_from))
+    return _Source(
+        dataset=dataset,
+        tokenizer=tokenizer,
+        files=files,
+        read_from=read_from or (),
+        first=first,
+        columns=[column for column in columns if column not in image_columns],
+        image_columns=image_columns,
+        streamed=streamed,
     )
-    template = str(getattr(processor, "chat_template", None))
-    decides = (layout, templates, template, vision.image_token(processor), vision.image_files(dataset, seen, folders))
-    made = _mapped(dataset, checked, name=name, features=features, decides=decides, files=files)
-    made = made.add_column(vision.ROW, _numbers(dataset), new_fingerprint=f"{made._fingerprint[:24]}numbered")
-    return made.cast_column(vision.IMAGES, datasets.List(datasets.Image())), name
 
 
-def _numbers(dataset: datasets.Dataset) -> list[int]:
-    """Of each row, its number in the file, from 0: where a part was held out or the order changed, not its place."""
-    indices = dataset._indices
-    return list(range(len(dataset))) if indices is None else indices.column(0).to_pylist()
+def _plan(rows: _Source, templates: Templates | None, *, with_images: bool) -> _Plan:
+    """
+    Raises:
+        DataError: no known layout, a template over a missing column, or messages without a chat template.
+    """
+    if templates is not None:
+        parts = {column: column for column in templates.columns}
+        convert = templates.converter(rows.columns)
+        return _Plan(layout=templates.layout, parts=parts, convert=convert, templates=templates)
+    layout, parts = _recognised(rows.columns, rows.first, rows.files)
+    if with_images and layout.tokens:
+        raise DataError(
+            f"{_files_named(rows.files)}rows with images cannot be tokenised beforehand: the processor writes a token "
+            f"for each part of an image. Give their text or messages."
+        )
+    as_messages = _become_messages(rows, layout, parts)
+    if as_messages and not rows.has_chat_template:
+        raise DataError(*_NO_CHAT_TEMPLATE)
+    if not as_messages:
+        parts = {part: column for part, column in parts.items() if part not in MESSAGE_PARTS}
+    # beside images, converters refuse them
+    beside = [column for column in rows.columns if column in TEMPLATE_COLUMNS and (as_messages or with_images)]
+    return _Plan(
+        layout=layout,
+        parts=parts,
+        convert=lambda row: layout.convert(row, parts, as_messages),
+        as_messages=as_messages,
+        beside=beside,
+    )
 
 
-_PAIRS = ("prompt_completion",)
-"""Layouts that stay text where their rows are text."""
+def _recognised(
+    columns: Sequence[str], first_row: Row | None, files: Sequence[Path] | None
+) -> tuple[Layout, dict[str, str]]:
+    recognised = recognise(columns, first_row)
+    if recognised is not None:
+        return recognised
+    known = [names.names[0] for layout in LAYOUTS for names in layout.columns.values()]
+    hints = []
+    for column in columns:
+        hint = "" if column in known else did_you_mean(column, known)
+        if hint:
+            hints.append(f" '{column}':{hint}")
+    examples = [*columns, *columns, "question", "answer"][:2] if columns else ["question", "answer"]
+    raise DataError(
+        f"{_files_named(files)}The columns {', '.join(columns) or '(none)'} make no layout that can be trained "
+        f"on.{''.join(hints)} Expected one of:",
+        *[f"  {layout.example}" for layout in LAYOUTS],
+        "Or say how to use the columns that are there, for example",
+        *_templates_shown(f"{{{examples[0]}}}", f" {{{examples[1]}}}"),
+    )
+
+
+def _templates_shown(prompt: str, completion: str) -> list[str]:
+    """Lines of a config with templates; line breaks are written as such."""
+    return ["  data:", f'    prompt: "{prompt}"', f'    completion: "{completion}"']
+
+
+def _become_messages(rows: _Source, layout: Layout, parts: dict[str, str]) -> bool:
+    if layout.messages is Messages.AS_WRITTEN:
+        column = parts[layout.result[0]]
+        written = next((row[column] for row in rows.dataset if row[column] is not None), None)
+        return isinstance(written, list)
+    if layout.messages is Messages.WITH_TEMPLATE:
+        return rows.has_chat_template
+    return layout.messages is Messages.ALWAYS
+
 
 _NO_CHAT_TEMPLATE = (
     "The data holds conversations (lists of messages), but the tokenizer has no chat template, so there is no way to "
@@ -405,140 +275,425 @@ _NO_CHAT_TEMPLATE = (
     "no template.",
 )
 
-_LAYOUTS_THAT_WORK = """\
-  text                               (or content, body, document)
-  messages                           (role and content; or conversations with from and value)
-  prompt + completion                (or response, answer, output)
-  instruction [+ input] + output     (or context; response)
-  question + answer
-  input_ids [+ labels]
-Or say how to use the columns that are there, for example"""
 
-
-def _named(files: Sequence[Path] | None) -> str:
-    """The files that rows came from, for the beginning of a message."""
-    more = f" and {len(files) - 1} more" if files and len(files) > 1 else ""
-    return f"{files[0]}{more}: " if files else ""
-
-
-def _recognised(columns: Sequence[str], first_row: Row | None, files: Sequence[Path] | None = None) -> Layout:
-    layout = recognise(columns, first_row)
-    if layout is not None:
-        return layout
-    known = ("text", "messages", "prompt", "completion", "instruction", "output", "question", "answer", "input_ids")
-    hints = [f"'{c}':{did_you_mean(c, known)}" for c in columns if c not in known and did_you_mean(c, known)]
-    examples = [*columns, *columns, "question", "answer"][:2] if columns else ["question", "answer"]
+def _refuse_lost_text(rows: _Source, plan: _Plan) -> None:
+    """
+    Raises:
+        DataError: most of the text stands in columns that the layout does not read.
+    """
+    others = _columns_not_read(rows, plan)
+    if plan.templates is not None or not plan.layout.reads_most or not others:
+        return
+    share = unread.share_of_text(rows.dataset, others, [*plan.parts.values(), *plan.beside])
+    if share <= 0.5:
+        return
+    question, answer = [plan.parts[part] for part in plan.layout.columns][:2]
     raise DataError(
-        f"{_named(files)}The columns {', '.join(columns) or '(none)'} make no layout that can be trained "
-        f"on.{' ' + ' '.join(hints) if hints else ''} "
-        "Expected one of:",
-        *_LAYOUTS_THAT_WORK.split("\n"),
-        "  data:",
-        f'    prompt: "{{{examples[0]}}}"',
-        f'    completion: " {{{examples[1]}}}"',
+        f"{_files_named(rows.files)}{share:.0%} of the text of these rows stands in columns that the layout "
+        f"{plan.layout.example} does not read: {', '.join(others)}. Say which columns make the prompt, for example",
+        *_templates_shown(f"{{{others[0]}}}\\n\\nQuestion: {{{question}}}\\nAnswer:", f" {{{answer}}}"),
     )
 
 
-def _holds_messages(dataset: Any, layout: Layout) -> bool:
-    """Whether rows are conversations: always in "chat", in "prompt_completion" if the first prompt that is there is a
-    list."""
-    if layout.name != "prompt_completion":
-        return layout.name == "chat"
-    prompt = layout.columns["prompt"]
-    return isinstance(next((row[prompt] for row in dataset if row[prompt] is not None), None), list)
+def _columns_not_read(rows: _Source, plan: _Plan) -> list[str]:
+    used = {*plan.parts.values(), *plan.beside}
+    return [column for column in rows.columns if column not in used]
 
 
-# ------------------------------------------------------------------------------------------------ text: rename, no copy
+def _count_unread(not_read: unread.Counts, rows: _Source, plan: _Plan, *, heeded: bool) -> None:
+    not_read.update(unread.columns_with_values(rows.dataset, _columns_not_read(rows, plan)))
+    if plan.message_columns:
+        system = plan.parts.get("system")
+        not_read.update(unread.keys_of_messages(rows.dataset, plan.message_columns, system, heeded=heeded))
 
 
-def _only_renames(dataset: datasets.Dataset, layout: Layout) -> bool:
-    """Whether the layout's columns already hold what TRL takes, so that renaming them is enough."""
-    import datasets
-
-    if layout.beside:
-        return False
-    if layout.name == "text" or layout.name == "prompt_completion":
-        text = (datasets.Value("string"), datasets.Value("large_string"))
-        return all(dataset.features[column] in text for column in layout.columns.values())
-    if layout.name == "tokenised":
-        whole = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32")
-        features = [dataset.features[column] for column in layout.columns.values()]
-        return all(isinstance(f, datasets.List) and getattr(f.feature, "dtype", None) in whole for f in features)
-    return False
+def _without_full_masks(rows: _Source, plan: _Plan) -> _Plan:
+    """The plan without masks that are 1 throughout: such rows need not be written anew."""
+    masks = {part: column for part, column in plan.parts.items() if part not in plan.layout.result}
+    if not plan.layout.tokens or not masks:
+        return plan
+    ids = plan.parts["input_ids"]
+    tables = rows.dataset.select_columns([ids, *masks.values()]).with_format("arrow").iter(batch_size=_AT_ONCE)
+    for table in tables:
+        if not all(_is_full_mask(table.column(mask), table.column(ids)) for mask in masks.values()):
+            return plan
+    parts = {part: column for part, column in plan.parts.items() if part not in masks}
+    return dataclasses.replace(plan, parts=parts, convert=lambda row: plan.layout.convert(row, parts, False))
 
 
-def _renamed(dataset: datasets.Dataset, layout: Layout) -> datasets.Dataset:
-    columns = {user: ours for ours, user in layout.columns.items()}
-    if list(columns) != dataset.column_names:
-        dataset = dataset.select_columns(list(columns))
-    changed = {user: ours for user, ours in columns.items() if user != ours}
-    return dataset.rename_columns(changed) if changed else dataset
-
-
-def _check_texts(
-    dataset: datasets.Dataset, layout: Layout, convert: Convert, files: Sequence[Path] | None, *, never: str | None
-) -> None:
-    """Finds unusable rows by column arithmetic, those with the text `never` among them; only they are looked at one by
-    one."""
-    import numpy as np
+def _is_full_mask(mask: Any, ids: Any) -> bool:
+    """Whether an Arrow column of masks is 1 for each of the ids."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    bad: list[int] = []
-    columns = list(layout.columns.values())
-    arrow = dataset.select_columns(columns).with_format("arrow")
-    start = 0
+    if not pa.types.is_list(mask.type) or mask.null_count:
+        return False
+    flags = pc.list_flatten(mask)
+    if flags.null_count or not pc.all(flags.cast(pa.bool_())).as_py():
+        return False
+    return bool(pc.list_value_length(mask).equals(pc.list_value_length(ids)))
+
+
+# -------------------------------------------------------------------------------------------------- rows without images
+
+
+def _as_text_or_messages(
+    rows: _Source, plan: _Plan, not_read: unread.Counts | None, *, heeded: bool, one_bos: bool
+) -> Any:
+    """The rows in TRL's columns; arguments as of `standardise`."""
+    import datasets
+
+    dataset, tokenizer, convert = rows.dataset, rows.tokenizer, plan.convert
+    form = known = bos = None
+    if plan.message_columns and (rows.streamed or _messages_vary(rows, plan)):
+        form = chat_templates.argument_form(tokenizer)
+    convert = _converter_as_written(dataset, convert, beside=plan.beside, form=form)
+    if heeded and _messages_say_what_is_trained(dataset, plan.message_columns[0]):
+        convert = _converter_to_tokens(convert, plan.message_columns[0], tokenizer)
+        known = (tokenizer.chat_template, tokenizer.backend_tokenizer.to_str())
+    image_token = vision.image_token(tokenizer) if rows.sees and not plan.layout.tokens else None
+    if image_token is not None:
+        convert = vision.converter_of_text(convert, image_token)
+    if one_bos and not plan.as_messages and not plan.layout.tokens:
+        bos = chat_templates.added_bos(tokenizer)
+        convert = _converter_with_one_bos(convert, bos)
+    if rows.streamed:
+        return _convert_stream(dataset, convert, rows.columns)
+    only_renames = _only_renames(rows, plan)
+    twice = _beginning_with(dataset, plan.parts[plan.layout.result[0]], bos) if only_renames else 0
+    if twice and not_read is not None:
+        not_read[f"a second {bos} at the beginning"] = twice
+    if only_renames and not twice:
+        _check_columns(rows, plan, convert, never=image_token)
+        return _renamed(dataset, plan.parts)
+    features = _features(rows, plan)
+    if known is not None:
+        features.update(dict.fromkeys(("input_ids", "labels"), datasets.List(datasets.Value("int64"))))
+    decides = (*_decides(plan), image_token, form, bos, known)
+    return _mapped(rows, convert, name=plan.layout.name, features=features, decides=decides)
+
+
+def _decides(plan: _Plan) -> tuple[Any, ...]:
+    """What converted rows depend on, beside the rows and the tokenizer."""
+    from datasets.fingerprint import Hasher
+
+    keys = [layout.keys for layout in LAYOUTS if layout.keys is not None]
+    function = Hasher.hash(plan.layout.convert)
+    return plan.layout.result, function, plan.parts, plan.as_messages, plan.templates, plan.beside, keys
+
+
+def _features(rows: _Source, plan: _Plan) -> datasets.Features:
+    """Columns of the result. Messages with more than role and content vary from one to the next, which only
+    `datasets.Json` can hold."""
+    import datasets
+
+    text = datasets.Value("string")
+    names: Sequence[str] = plan.layout.result
+    feature: Any = text
+    if plan.layout.tokens:
+        names = names if len(plan.parts) > 1 else names[:1]  # without labels or masks there are ids alone
+        feature = datasets.List(datasets.Value("int64"))
+    elif plan.as_messages:
+        vary = _messages_vary(rows, plan)
+        feature = datasets.Json() if vary else datasets.List({"role": text, "content": text})
+    beside: dict[str, Any] = dict.fromkeys(plan.beside, datasets.Json())
+    if "tools" in beside and getattr(rows.dataset.features["tools"], "dtype", None) == "string":
+        beside["tools"] = text
+    return datasets.Features({**beside, **dict.fromkeys(names, feature)})
+
+
+def _messages_vary(rows: _Source, plan: _Plan) -> bool:
+    """Whether messages may hold more than a role and a content."""
+    for column in plan.message_columns:
+        if _varies(rows.dataset.features[column]) or _calls_by_role(rows.dataset, column):
+            return True
+    return False
+
+
+def _varies(feature: Any) -> bool:
+    import datasets
+
+    if isinstance(feature, (datasets.List, datasets.LargeList)):
+        return _varies(feature.feature)
+    if isinstance(feature, dict):
+        return any(key in feature for key in ("function_call", *MESSAGE_EXTRAS))
+    return isinstance(feature, datasets.Json)
+
+
+def _calls_by_role(dataset: datasets.Dataset, column: str) -> bool:
+    """Whether a message has the role `function_call`, so that its content becomes a call of a tool."""
+    import datasets
+    import pyarrow.compute as pc
+
+    feature = dataset.features[column]
+    keys = feature.feature if isinstance(feature, datasets.List) and isinstance(feature.feature, dict) else {}
+    names = [key for key in keys if key in role_keys() and keys[key] == datasets.Value("string")]
+    for table in dataset.select_columns([column]).with_format("arrow").iter(batch_size=_AT_ONCE) if names else ():
+        messages = pc.list_flatten(table.column(0))
+        for name in names:
+            if pc.any(pc.equal(pc.utf8_lower(pc.struct_field(messages, name)), CALL_ROLE)).as_py():
+                return True
+    return False
+
+
+# ------------------------------------------------------------------------------------------------ converters' additions
+
+
+def _converter_as_written(dataset: Any, convert: Convert, *, beside: Sequence[str], form: Any) -> Convert:
+    """A converter that also gives what a chat template reads beside messages, without the nulls with which Arrow fills
+    objects, and with the arguments of calls in the form that the template takes."""
+    filled = [name for name, feature in (dataset.features or {}).items() if _is_filled(feature)]
+    if not beside and not filled and form is None:
+        return convert
+
+    def converted(row: Row) -> dict[str, Any]:
+        row = {**row, **{column: without_nulls(row[column]) for column in filled}}
+        result = convert(row)
+        for column in beside:
+            result[column] = template_value(row, column)
+        if form is not None:
+            for column in ("messages", "prompt", "completion"):
+                if column in result:
+                    result[column] = with_arguments(result[column], form)
+        return result
+
+    return converted
+
+
+def _is_filled(feature: Any) -> bool:
+    """Whether Arrow has given objects stored under this feature the keys of all of them."""
+    import datasets
+
+    lists = (datasets.List, datasets.LargeList)
+    return isinstance(feature, dict) or (isinstance(feature, lists) and _is_filled(feature.feature))
+
+
+def _may_say_what_is_trained(rows: _Source, plan: _Plan) -> bool:
+    """Whether messages are asked which of them are trained: in whole conversations, with a tokenizer that says where
+    its tokens begin."""
+    whole = plan.templates is None and plan.layout.messages is Messages.ALWAYS
+    return whole and not rows.streamed and bool(getattr(rows.tokenizer, "is_fast", False))
+
+
+def _messages_say_what_is_trained(dataset: datasets.Dataset, column: str) -> bool:
+    import datasets
+
+    feature = dataset.features[column]
+    objects = isinstance(feature, datasets.List) and isinstance(feature.feature, dict)
+    if objects and not set(TRAINED_KEYS) & set(feature.feature):
+        return False
+    return any(says_what_is_trained(row[column]) for row in dataset.select_columns([column]))
+
+
+def _converter_to_tokens(convert: Convert, column: str, tokenizer: Any) -> Convert:
+    """A converter whose conversations stand beside their tokens, with labels at the messages that are to be trained."""
+
+    def converted(row: Row) -> dict[str, Any]:
+        result = convert(row)
+        messages = result["messages"]
+        trained = trained_messages(row[column], messages)
+        tokens = chat_templates.tokens_of_messages(messages, trained, tokenizer, **template_variables(result))
+        return {**result, **tokens}
+
+    return converted
+
+
+def _converter_with_one_bos(convert: Convert, bos: str | None) -> Convert:
+    if bos is None:
+        return convert
+
+    def converted(row: Row) -> dict[str, Any]:
+        result = convert(row)
+        for column in ("text", "prompt"):
+            if column in result:
+                result[column] = result[column].removeprefix(bos)
+        return result
+
+    return converted
+
+
+def _beginning_with(dataset: datasets.Dataset, column: str, bos: str | None) -> int:
+    """How many texts of a column begin with the token that the tokenizer adds."""
+    import pyarrow.compute as pc
+
+    if bos is None:
+        return 0
+    count = 0
+    for table in dataset.select_columns([column]).with_format("arrow").iter(batch_size=_AT_ONCE):
+        count += pc.sum(pc.starts_with(table.column(0), bos)).as_py() or 0
+    return count
+
+
+# ----------------------------------------------------------------------------------------------------- rows with images
+
+
+def _holds_images(rows: _Source) -> bool:
+    """
+    Raises:
+        DataError: images that are not looked for, or that the model or a stream has no place for.
+    """
+    unexpected = [] if rows.streamed else vision.unread_images(rows.dataset, rows.image_columns)
+    if unexpected:
+        raise DataError(
+            f"{_files_named(rows.files)}column '{unexpected[0]}' holds images, which are read from "
+            f"'{vision.COLUMNS[0]}' or '{vision.COLUMNS[1]}'. Rename it, or remove it."
+        )
+    if not rows.image_columns and not rows.sees:
+        return False
+    looked_at = [rows.first] if rows.streamed else rows.dataset
+    number = next((n for n, row in enumerate(looked_at) if vision.holds_images(row, rows.image_columns)), None)
+    if number is None:
+        return False
+    place = _places(rows.files, [number])[0]
+    if rows.streamed:
+        where = f"column '{rows.image_columns[0]}'" if rows.image_columns else "parts of messages"
+        raise DataError(
+            f"{place} holds images ({where}), which cannot be looked at while they are streamed. Leave out streaming."
+        )
+    if not rows.sees:
+        raise vision.takes_text_only(place, rows.image_columns)
+    return True
+
+
+def _with_images(rows: _Source, plan: _Plan) -> datasets.Dataset:
+    """The rows in TRL's columns with their images, and with their numbers."""
+    import datasets
+
+    processor = rows.tokenizer
+    folders = list(dict.fromkeys(file.absolute().parent for file in rows.read_from))
+    convert = vision.converter_with_images(
+        plan.convert, columns=rows.image_columns, folders=folders, processor=processor
+    )
+
+    def checked(row: Row) -> dict[str, Any]:
+        result = convert(row)
+        problems = [vision.check_image(image) for image in result[vision.IMAGES]]
+        problems.append(vision.slot_problem(processor, result))
+        for problem in problems:
+            if problem is not None:
+                raise BadRow(problem)
+        return result
+
+    feature: Any = datasets.Json() if plan.as_messages else datasets.Value("string")
+    images = datasets.List(datasets.Image(decode=False))
+    features = datasets.Features({**dict.fromkeys(plan.layout.result, feature), vision.IMAGES: images})
+    template = str(getattr(processor, "chat_template", None))
+    files = vision.image_files(rows.dataset, rows.image_columns, folders)
+    decides = (*_decides(plan), template, vision.image_token(processor), files)
+    converted = _mapped(rows, checked, name=plan.layout.name, features=features, decides=decides)
+    name = f"{converted._fingerprint[:24]}numbered"
+    converted = converted.add_column(vision.ROW, _numbers(rows.dataset), new_fingerprint=name)
+    return converted.cast_column(vision.IMAGES, datasets.List(datasets.Image()))
+
+
+def _numbers(dataset: datasets.Dataset) -> list[int]:
+    """Of each row, its number in the file, from 0: where a part was held out or the order changed, not its place."""
+    indices = dataset._indices
+    return list(range(len(dataset))) if indices is None else indices.column(0).to_pylist()
+
+
+# ---------------------------------------------------------------------------------------- columns that are only renamed
+
+
+def _only_renames(rows: _Source, plan: _Plan) -> bool:
+    """Whether the user's columns already hold what TRL takes, so that renaming them is enough."""
+    import datasets
+
+    if plan.templates is not None or not set(plan.parts) <= set(plan.layout.result):
+        return False
+    features = [rows.dataset.features[column] for column in plan.parts.values()]
+    if plan.layout.tokens:
+        whole = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32")
+        return all(isinstance(f, datasets.List) and getattr(f.feature, "dtype", None) in whole for f in features)
+    text = (datasets.Value("string"), datasets.Value("large_string"))
+    return not plan.as_messages and all(feature in text for feature in features)
+
+
+def _renamed(dataset: datasets.Dataset, parts: dict[str, str]) -> datasets.Dataset:
+    columns = list(parts.values())
+    if columns != dataset.column_names:
+        dataset = dataset.select_columns(columns)
+    changed = {column: part for part, column in parts.items() if column != part}
+    return dataset.rename_columns(changed) if changed else dataset
+
+
+def _check_columns(rows: _Source, plan: _Plan, convert: Convert, *, never: str | None) -> None:
+    """Finds unusable rows by column arithmetic, those with the text `never` among them; only they are looked at one by
+    one.
+
+    Raises:
+        DataError: there are any.
+    """
+    import numpy as np
+
+    numbers: list[int] = []
+    dataset, start = rows.dataset, 0
+    arrow = dataset.select_columns(list(plan.parts.values())).with_format("arrow")
     with progress("Checking rows", total=len(dataset)) as advance:
-        for table in arrow.iter(batch_size=10_000):
-            wrong = pa.array([False] * table.num_rows)
-            lengths = []
-            for column in columns:
-                values = table.column(column).combine_chunks()
-                if layout.name == "tokenised":
-                    size = pc.fill_null(pc.list_value_length(values), 0)
-                    lengths.append(size)
-                    flat_nulls = values.flatten().null_count
-                    wrong = pc.or_(wrong, pc.equal(size, 0))
-                    if flat_nulls:
-                        wrong = pc.or_(wrong, pa.array([v is not None and None in v for v in values.to_pylist()]))
-                else:
-                    wrong = pc.or_(wrong, pc.fill_null(pc.equal(pc.utf8_trim_whitespace(values), ""), True))
-                    if never is not None:
-                        wrong = pc.or_(wrong, pc.fill_null(pc.match_substring(values, never), True))
-            if len(lengths) == 2:
-                wrong = pc.or_(wrong, pc.not_equal(*lengths))
-            bad += (np.flatnonzero(wrong.to_numpy(zero_copy_only=False)) + start).tolist()
+        for table in arrow.iter(batch_size=_AT_ONCE):
+            columns = [column.combine_chunks() for column in table.columns]
+            wrong = _wrong_tokens(columns) if plan.layout.tokens else _wrong_texts(columns, never)
+            numbers += (np.flatnonzero(wrong.to_numpy(zero_copy_only=False)) + start).tolist()
             start += table.num_rows
             advance(table.num_rows)
-    if bad:
-        reasons = [(row, _reason(convert, dataset[row]) or "is empty") for row in bad[:_SHOWN]]
-        raise bad_rows(reasons, len(bad), len(dataset), layout.name, files)
+    if numbers:
+        reasons = [(number, _reason(convert, dataset[number]) or "is empty") for number in numbers[:_SHOWN]]
+        raise bad_rows(reasons, len(numbers), len(dataset), plan.layout.name, rows.files)
+
+
+def _wrong_texts(columns: Sequence[Any], never: str | None) -> Any:
+    """Of each row, whether a text is null, empty or has `never` in it, as an Arrow array."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    wrong = pa.array([False] * len(columns[0]))
+    for values in columns:
+        wrong = pc.or_(wrong, pc.fill_null(pc.equal(pc.utf8_trim_whitespace(values), ""), True))
+        if never is not None:
+            wrong = pc.or_(wrong, pc.fill_null(pc.match_substring(values, never), True))
+    return wrong
+
+
+def _wrong_tokens(columns: Sequence[Any]) -> Any:
+    """Of each row, whether a list is null, empty, has a null in it or another length than the first, as an Arrow
+    array."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    lengths = [pc.fill_null(pc.list_value_length(values), 0) for values in columns]
+    wrong = pc.equal(lengths[0], 0)
+    for values, length in zip(columns, lengths, strict=True):
+        wrong = pc.or_(wrong, pc.not_equal(length, lengths[0]))
+        if values.flatten().null_count:
+            wrong = pc.or_(wrong, pa.array([row is not None and None in row for row in values.to_pylist()]))
+    return wrong
 
 
 # ---------------------------------------------------------------------------------------------------- the rest: convert
 
 
 def _mapped(
-    dataset: datasets.Dataset,
-    convert: Convert,
-    *,
-    name: str,
-    features: datasets.Features,
-    decides: tuple[Any, ...],
-    files: Sequence[Path] | None,
+    rows: _Source, convert: Convert, *, name: str, features: datasets.Features, decides: tuple[Any, ...]
 ) -> datasets.Dataset:
-    """Every row converted, kept in the datasets cache; `decides`: what the result depends on beside the rows."""
+    """Every row converted, kept in the datasets cache; `decides`: what the result depends on beside the rows.
+
+    Raises:
+        DataError: rows that cannot be used.
+    """
+    dataset = rows.dataset
     # Our own fingerprint: it spares hashing a closure, and states what the result depends on.
     stated = repr((_VERSION, dataset._fingerprint, name, *decides))
     fingerprint = hashlib.sha256(stated.encode()).hexdigest()[:32]
 
     with progress("Preparing examples", total=len(dataset)) as advance, quiet_datasets():
 
-        def batch(rows: dict[str, list[Any]]) -> dict[str, list[Any]]:
-            count = len(next(iter(rows.values())))
-            out = [convert({column: values[i] for column, values in rows.items()}) for i in range(count)]
+        def batch(columns: dict[str, list[Any]]) -> dict[str, list[Any]]:
+            count = len(next(iter(columns.values())))
+            converted = []
+            for index in range(count):
+                converted.append(convert({column: values[index] for column, values in columns.items()}))
             advance(count)
-            return {key: [row[key] for row in out] for key in out[0]}
+            return {column: [row[column] for row in converted] for column in converted[0]}
 
         try:
             return dataset.map(
@@ -551,67 +706,27 @@ def _mapped(
         except BadRow:
             pass
     bad: list[tuple[int, str]] = []
-    count = 0
     with progress("Looking for unusable rows", total=len(dataset)) as advance:
-        for index, row in enumerate(dataset):
+        for number, row in enumerate(dataset):
             reason = _reason(convert, row)
             if reason is not None:
-                count += 1
-                if len(bad) < _SHOWN:
-                    bad.append((index, reason))
+                bad.append((number, reason))
             advance(1)
     assert bad, "a row failed in map but not on its own"
-    raise bad_rows(bad, count, len(dataset), name, files)
+    raise bad_rows(bad[:_SHOWN], len(bad), len(dataset), name, rows.files)
 
 
 def _convert_stream(dataset: Any, convert: Convert, dropped: Sequence[str]) -> Any:
-    def one(row: Row, index: int) -> dict[str, Any]:
+    def converted(row: Row, index: int) -> dict[str, Any]:
         try:
             return convert(row)
         except BadRow as error:
             raise DataError(f"Row {index + 1} cannot be used: {error}. Correct or remove it.") from None
 
-    return dataset.map(one, with_indices=True, remove_columns=list(dropped))
+    return dataset.map(converted, with_indices=True, remove_columns=list(dropped))
 
 
-def _features(
-    dataset: datasets.Dataset, name: str, layout: Layout | None, kept: Sequence[str], has_template: bool
-) -> Any:
-    """Columns of the result. Messages with more than role and content vary from one to the next, which only
-    `datasets.Json` can hold."""
-    import datasets
-
-    text = datasets.Value("string")
-    if name == "tokenised":
-        parts = ("input_ids", "labels") if layout and layout.beside else layout.columns if layout else ()
-        made: dict[str, Any] = dict.fromkeys(parts, datasets.List(datasets.Value("int64")))
-    elif layout is None or name == "text":  # templates, and text that was not stored as text
-        made = dict.fromkeys(("text",) if name == "text" else ("prompt", "completion"), text)
-    else:
-        varied = any(_varies(dataset.features[column]) for column in layout.columns.values())
-        messages = datasets.Json() if varied else datasets.List({"role": text, "content": text})
-        if name == "chat":
-            made = {"messages": messages}
-        elif name == "prompt_completion":
-            made = dict.fromkeys(("prompt", "completion"), messages if _holds_messages(dataset, layout) else text)
-        else:
-            turn = datasets.List({"role": text, "content": text})
-            made = dict.fromkeys(("prompt", "completion"), turn if has_template else text)
-    beside: dict[str, Any] = {column: datasets.Json() for column in kept}
-    if "tools" in kept and getattr(dataset.features["tools"], "dtype", None) == "string":
-        beside["tools"] = text
-    return datasets.Features({**beside, **made})
-
-
-def _varies(feature: Any) -> bool:
-    """Whether messages stored under this feature may hold more than a role and a content."""
-    import datasets
-
-    if isinstance(feature, (datasets.List, datasets.LargeList)):
-        return _varies(feature.feature)
-    return isinstance(feature, datasets.Json) or (
-        isinstance(feature, dict) and any(key in feature for key in MESSAGE_EXTRAS)
-    )
+# ------------------------------------------------------------------------------------------------------------- mistakes
 
 
 def _reason(convert: Convert, row: Row) -> str | None:
@@ -626,7 +741,7 @@ def bad_rows(
     bad: Sequence[tuple[int, str]], count: int, total: int, name: str, files: Sequence[Path] | None
 ) -> DataError:
     """The error for rows that cannot be used; `bad` holds the first of `count` with their reasons."""
-    places = _places(files, [row for row, _ in bad])
+    places = _places(files, [number for number, _ in bad])
     lines = [f"  {place}: {reason}" for place, (_, reason) in zip(places, bad, strict=True)]
     if count > len(bad):
         lines.append(f"  and {count - len(bad)} more")
@@ -635,13 +750,15 @@ def bad_rows(
     return DataError(title, *lines, "Correct or remove them.")
 
 
-def _places(files: Sequence[Path] | None, rows: Sequence[int]) -> list[str]:
+def _places(files: Sequence[Path] | None, numbers: Sequence[int]) -> list[str]:
     """Where rows are, by file and line where the files are known."""
-    if not files:
-        return [f"row {row + 1}" for row in rows]
-    from holdfast.data.sources import locate_rows
+    return locate_rows(files, numbers) if files else [f"row {number + 1}" for number in numbers]
 
-    return locate_rows(files, rows)
+
+def _files_named(files: Sequence[Path] | None) -> str:
+    """The files that rows came from, for the beginning of a message."""
+    more = f" and {len(files) - 1} more" if files and len(files) > 1 else ""
+    return f"{files[0]}{more}: " if files else ""
 
 
 def rows_by_name(
@@ -655,8 +772,6 @@ def rows_by_name(
     """
 
     def load(name: str) -> tuple[datasets.Dataset, str]:
-        from holdfast.data.sources import data_files, is_path, load_rows
-
         counts: unread.Counts = {}
         files = data_files(name) if is_path(name) else None
         rows, layout = standardise(load_rows(name), tokenizer, files=files, not_read=counts)

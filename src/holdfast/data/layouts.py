@@ -1,5 +1,5 @@
-"""The shapes training data comes in, and how one row of each becomes what TRL's `SFTTrainer` takes. Pure Python, a row
-at a time.
+"""The shapes that training data comes in, each a value in one list (`LAYOUTS`), and how one row of each becomes what
+TRL's `SFTTrainer` takes. Pure Python, a row at a time.
 
 | layout | columns | becomes |
 |---|---|---|
@@ -12,7 +12,7 @@ messages, or Alpaca's text without a chat template |
 "Question: ...\\nAnswer:" without a chat template |
 | text | text / content / body / document | text |
 
-The first layout of the table whose columns are all there is taken: a data set with `instruction`, `output` and the
+The first layout of the list whose columns are all there is taken: a data set with `instruction`, `output` and the
 joined `text` is instruction data. Capitals in column names do not matter. A converter raises `BadRow` with the reason
 when a row cannot be used; nothing is repaired silently. What no layout reads is counted by `unread`.
 
@@ -23,26 +23,50 @@ is messages. Masks beside tokens (`MASK_NAMES`) go into the labels: a token is t
 from __future__ import annotations
 
 import dataclasses
-import json
+import enum
 import string
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
 
+from holdfast.data.messages import (
+    CALL_ROLE,
+    MESSAGE_EXTRAS,
+    TEMPLATE_COLUMNS,
+    BadRow,
+    Convert,
+    Row,
+    describe,
+    text_of_part,
+    tool_calls_of,
+)
 from holdfast.errors import ConfigError, DataError, Problem, did_you_mean
+
+__all__ = [
+    "BUILDERS",
+    "BY_ENDING",
+    "LAYOUTS",
+    "TEMPLATE_COLUMNS",
+    "BadRow",
+    "Column",
+    "Convert",
+    "Layout",
+    "Messages",
+    "Row",
+    "Templates",
+    "chat_layout",
+    "recognise",
+]
 
 BY_ENDING = {".jsonl": "json", ".json": "json", ".csv": "csv", ".parquet": "parquet", ".txt": "text", ".arrow": "arrow"}
 """Readers of the datasets library by a file's ending."""
 BUILDERS = tuple(dict.fromkeys(BY_ENDING.values()))
 """Readers of the datasets library, which stand in place of a data set's name where files are named beside it."""
-TEMPLATE_COLUMNS = ("tools", "chat_template_kwargs")
-"""Columns beside messages that a chat template reads."""
 TEXT_NAMES = ("text", "content", "body", "document")
 COMPLETION_NAMES = ("completion", "response", "answer", "output")
-INPUT_NAMES = ("input", "context")
-OUTPUT_NAMES = ("output", "response", "completion", "answer")
-SYSTEM_NAMES = ("system", "system_prompt")
 MASK_NAMES = ("completion_mask", "assistant_masks", "assistant_mask", "loss_mask", "attention_mask")
 """Columns beside tokens that say which are trained (1) and which are not (0); the last says which are no padding."""
+MESSAGE_PARTS = ("system", "history")
+"""Parts of a row that only messages have a place for."""
 CHOICES = ("choice", "option", "distractor")
 """What the names of columns with the options of multiple choice begin with."""
 
@@ -66,7 +90,7 @@ ROLES = {
     "user": "user",
     "human": "user",
     "assistant": "assistant",
-    "function_call": "assistant",
+    CALL_ROLE: "assistant",
     "gpt": "assistant",
     "chatgpt": "assistant",
     "bot": "assistant",
@@ -77,66 +101,432 @@ ROLES = {
 }
 """Names found in data sets -> the roles that chat templates know."""
 
-MESSAGE_EXTRAS = ("name", "tool_calls", "tool_call_id", "reasoning_content", "thinking")
-"""Further keys of a message that chat templates read; kept where they are not null. Anything else in a message is
-dropped, and counted by `unread`."""
-TRAINED_KEYS = ("train", "weight", "loss")
-"""Keys of a message that say whether it is to be trained: false and 0 where it is not. A `loss` that is a number is a
-figure, and says nothing."""
-TEXT_PARTS = ("text", "input_text", "output_text")
-"""Types of the parts of a message that are text."""
+Parts = Mapping[str, str]
+"""The user's column for each part of a layout that the rows have: "prompt" -> "Prompt", "output" -> "response", ..."""
 
-Row = Mapping[str, Any]
-Convert = Callable[[Row], dict[str, Any]]
+
+# ----------------------------------------------------------------------------------------------------- what a layout is
+
+
+class Messages(enum.Enum):
+    """When the rows of a layout become messages; they become text, or stay tokens, otherwise."""
+
+    NEVER = enum.auto()
+    ALWAYS = enum.auto()
+    AS_WRITTEN = enum.auto()
+    """Where the rows hold lists of messages."""
+    WITH_TEMPLATE = enum.auto()
+    """Where the tokenizer has a chat template."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Column:
+    """A column that a layout reads."""
+
+    names: tuple[str, ...]
+    """What it may be called; the first that is there is taken."""
+    kind: type = object
+    """Of its first value; a column that holds something else is not meant."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ChatLayout:
-    """How rows hold a conversation: in which column, and under which keys of its messages. A new one is a value in
-    `CHAT_LAYOUTS`; nothing else knows of it."""
+class MessageKeys:
+    """Under which keys messages say what."""
 
-    columns: tuple[str, ...]
-    """Names of the column, which holds a list of messages."""
     role: str
     """Key of who speaks."""
     content: str
     """Key of what is said."""
     roles: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Names of roles beside `ROLES`, with the roles that chat templates know."""
-    certain: bool = False
-    """Whether a column of that name is a conversation whatever it holds, so that anything else there is a mistake."""
 
 
-CHAT_LAYOUTS = [
-    ChatLayout(columns=("messages",), role="role", content="content", certain=True),
-    ChatLayout(columns=("conversations", "conversation"), role="from", content="value"),
-]
-"""OpenAI's form and ShareGPT's. Messages may mix them: the first key of the list that has a value counts."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Layout:
+    """A shape of rows. A new one is a value in `LAYOUTS`; nothing else knows of it."""
+
+    name: str
+    example: str
+    """Its columns, for messages: "prompt + completion"."""
+    columns: Mapping[str, Column]
+    """By the part of the row that each holds. All of them have to be there."""
+    optional: Mapping[str, Column] = dataclasses.field(default_factory=dict)
+    """Further columns that are read where they are there."""
+    unless: Callable[[Collection[str]], bool] = lambda names: False
+    """Whether columns of these names (in small letters) say that the rows are something else."""
+    result: tuple[str, ...]
+    """TRL's columns that its rows become. Columns of text or tokens that hold these parts already are only renamed."""
+    convert: Callable[[Row, Parts, bool], dict[str, Any]]
+    """A row, the user's columns, and whether it becomes messages -> TRL's columns. Raises `BadRow`."""
+    messages: Messages = Messages.NEVER
+    tokens: bool = False
+    """Whether rows are token ids, not text."""
+    keys: MessageKeys | None = None
+    """Of the messages that rows hold in a form of their own."""
+    reads_most: bool = False
+    """Whether rows are refused of which most text stands in columns that the layout does not read."""
+
+    def parts_of(self, columns: Mapping[str, str], first_row: Row | None) -> dict[str, str] | None:
+        """The user's columns for the layout's parts; None where one is missing.
+
+        Args:
+            columns: the user's, by their names in small letters and as they are.
+            first_row: by which columns of another kind are told apart.
+        """
+        parts = {}
+        for part, column in {**self.columns, **self.optional}.items():
+            name = next((columns[name] for name in column.names if name in columns), None)
+            if name is not None and _holds(first_row, name, column.kind):
+                parts[part] = name
+            elif part in self.columns:
+                return None
+        return None if self.unless({name.lower() for name in columns}) else parts
+
+
+def _holds(row: Row | None, column: str, kind: type) -> bool:
+    value = row.get(column) if row is not None else None
+    return value is None or isinstance(value, kind)
+
+
+def recognise(columns: Sequence[str], first_row: Row | None = None) -> tuple[Layout, dict[str, str]] | None:
+    """The layout that these columns make, with the user's column for each of its parts; None where there is none.
+
+    Args:
+        columns: the data set's column names.
+        first_row: tells apart columns of the same name: `text` holding a list, `conversations` that are no lists of
+            messages.
+    """
+    by_name: dict[str, str] = {}
+    for column in columns:
+        by_name.setdefault(column.lower(), column)
+    by_name.update({column: column for column in columns})
+    for layout in LAYOUTS:
+        parts = layout.parts_of(by_name, first_row)
+        if parts is not None:
+            return layout, parts
+    return None
+
+
+# ---------------------------------------------------------------------------------------------------------- one message
 
 
 def message_keys() -> set[str]:
     """All that is read of a message."""
-    keys = {key for layout in CHAT_LAYOUTS for key in (layout.role, layout.content)}
-    return {*keys, "function_call", *MESSAGE_EXTRAS}
+    read = {"function_call", *MESSAGE_EXTRAS}
+    for keys in _known_keys():
+        read |= {keys.role, keys.content}
+    return read
+
+
+def role_keys() -> set[str]:
+    """Keys under which messages say who speaks."""
+    return {keys.role for keys in _known_keys()}
 
 
 def role_in(message: Row) -> Any:
     """Who speaks, as the message has it; None where it does not say."""
-    return _first_value(message, [layout.role for layout in CHAT_LAYOUTS])
+    for keys in _known_keys():
+        if message.get(keys.role) is not None:
+            return message[keys.role]
+    return None
 
 
 def content_key(message: Row) -> str:
     """The key of what is said; the first known one where there is nothing."""
-    keys = [layout.content for layout in CHAT_LAYOUTS]
-    return next((key for key in keys if message.get(key) is not None), keys[0])
+    names = [keys.content for keys in _known_keys()]
+    return next((name for name in names if message.get(name) is not None), names[0])
 
 
-def _first_value(message: Row, keys: Sequence[str]) -> Any:
-    return next((message[key] for key in keys if message.get(key) is not None), None)
+def _known_keys() -> list[MessageKeys]:
+    """Of all layouts. Messages may mix their forms: the first key of the list that has a value counts."""
+    return [layout.keys for layout in LAYOUTS if layout.keys is not None]
 
 
-class BadRow(Exception):
-    """A row cannot be used; the text says why, in a few words."""
+def _message(message: Any, where: str) -> dict[str, Any]:
+    """A message of a row with `role`, `content` and what else chat templates read."""
+    if not isinstance(message, Mapping):
+        raise BadRow(f"{where} is {describe(message)}, expected an object with role and content")
+    name, content = role_in(message), message.get(content_key(message))
+    if name is None:
+        raise BadRow(f"{where} has no role (keys: {', '.join(message) or 'none'})")
+    role = _known_role(name, where)
+    extras = {key: message[key] for key in MESSAGE_EXTRAS if message.get(key) is not None}
+    calls = tool_calls_of(message, name, content, where)
+    if calls is not None:
+        extras["tool_calls"] = calls
+    if name.lower() == CALL_ROLE or (content is None and calls):
+        content = ""  # a call of a tool says nothing besides
+    if isinstance(content, list):
+        content = "".join([text_of_part(part, f"{where} ({role})") for part in content])
+    if not isinstance(content, str):
+        raise BadRow(f"{where} ({role}): content is {describe(content)}, expected text")
+    return {"role": role, "content": content, **extras}
+
+
+def _known_role(name: Any, where: str) -> str:
+    roles = dict(ROLES)
+    for keys in _known_keys():
+        roles.update(keys.roles)
+    if isinstance(name, str) and name.lower() in roles:
+        return roles[name.lower()]
+    hint = did_you_mean(name, roles).rstrip(".").lower() if isinstance(name, str) else ""
+    raise BadRow(f"{where} has the unknown role {name!r}; known: {', '.join(roles)}{hint and ';' + hint}")
+
+
+def _messages(value: Any, column: str, where: str = "") -> list[dict[str, Any]]:
+    """The messages of a cell; `where` stands before "message 1" in errors."""
+    if value is None:
+        raise BadRow(f"'{column}' is missing or null")
+    if not isinstance(value, list):
+        raise BadRow(f"'{column}' holds {describe(value)}, expected a list of messages")
+    if not value:
+        raise BadRow(f"'{column}' is empty")
+    return [_message(message, f"{where}message {number}") for number, message in enumerate(value, 1)]
+
+
+def _check_reply(messages: Sequence[Row], column: str) -> None:
+    for message in messages:
+        if message["role"] == "assistant" and (message["content"].strip() or message.get("tool_calls")):
+            return
+    raise BadRow(f"'{column}' has no assistant message with content to learn from")
+
+
+# -------------------------------------------------------------------------------------------------------------- one row
+
+
+def as_text(row: Row, column: str) -> str:
+    """A cell as text: strings as they are, whole numbers in digits; anything else has no one way to be written."""
+    value = row[column]
+    if isinstance(value, str):
+        return value
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    if value is None:
+        raise BadRow(f"'{column}' is missing or null")
+    raise BadRow(f"'{column}' holds {describe(value)}, expected text")
+
+
+def _filled(text: str, name: str) -> str:
+    if not text.strip():
+        raise BadRow(f"'{name}' is empty")
+    return text
+
+
+def _text(row: Row, column: str) -> str:
+    return _filled(as_text(row, column), column)
+
+
+def _text_or_none(row: Row, parts: Parts, part: str) -> str:
+    """The text of a part that may be missing, null or empty; then ""."""
+    column = parts.get(part)
+    text = "" if column is None or row[column] is None else as_text(row, column)
+    return text if text.strip() else ""
+
+
+def _with_system(messages: list[dict[str, Any]], row: Row, parts: Parts) -> list[dict[str, Any]]:
+    """The messages behind the row's system prompt, unless they begin with one of their own."""
+    system = _text_or_none(row, parts, "system")
+    if not system or messages[0]["role"] in ("system", "developer"):
+        return messages
+    return [{"role": "system", "content": system}, *messages]
+
+
+def _turn(user: str, assistant: str, row: Row, parts: Parts) -> dict[str, Any]:
+    """A question and its answer behind the row's system prompt and earlier turns."""
+    prompt = [*_history(row, parts), {"role": "user", "content": user}]
+    return {
+        "prompt": _with_system(prompt, row, parts),
+        "completion": [{"role": "assistant", "content": assistant}],
+    }
+
+
+def _history(row: Row, parts: Parts) -> list[dict[str, Any]]:
+    """The messages of earlier turns, which stand as pairs of a question and an answer."""
+    if "history" not in parts:
+        return []
+    column = parts["history"]
+    turns: list[dict[str, Any]] = []
+    for pair in row[column] or ():
+        if not isinstance(pair, list) or len(pair) != 2 or not all(isinstance(text, str) for text in pair):
+            raise BadRow(f"'{column}' holds {describe(pair)}, expected pairs of a question and its answer")
+        turns.append({"role": "user", "content": pair[0]})
+        turns.append({"role": "assistant", "content": pair[1]})
+    return turns
+
+
+def _convert_text(row: Row, parts: Parts, as_messages: bool) -> dict[str, Any]:
+    return {"text": _text(row, parts["text"])}
+
+
+def _convert_chat(row: Row, parts: Parts, as_messages: bool) -> dict[str, Any]:
+    column = parts["messages"]
+    messages = _messages(row[column], column)
+    _check_reply(messages, column)
+    return {"messages": _with_system(messages, row, parts)}
+
+
+def _convert_pair(row: Row, parts: Parts, as_messages: bool) -> dict[str, Any]:
+    prompt, completion = parts["prompt"], parts["completion"]
+    if not as_messages:
+        return {"prompt": _text(row, prompt), "completion": _text(row, completion)}
+    question = _messages(row[prompt], prompt, f"'{prompt}' ")
+    answer = _messages(row[completion], completion, f"'{completion}' ")
+    _check_reply(answer, completion)
+    return {"prompt": _with_system(question, row, parts), "completion": answer}
+
+
+def _convert_instruction(row: Row, parts: Parts, as_messages: bool) -> dict[str, Any]:
+    instruction, output = _text(row, parts["instruction"]), _text(row, parts["output"])
+    extra = _text_or_none(row, parts, "input")  # an instruction that needs no input is the usual case
+    if as_messages:
+        return _turn(f"{instruction}\n\n{extra}" if extra else instruction, output, row, parts)
+    return {"prompt": ALPACA[bool(extra)].format(instruction=instruction, input=extra), "completion": output}
+
+
+def _convert_question(row: Row, parts: Parts, as_messages: bool) -> dict[str, Any]:
+    question, answer = _text(row, parts["question"]), _text(row, parts["answer"])
+    context = _text_or_none(row, parts, "context")
+    passage = f"{context}\n\n" if context else ""
+    if as_messages:
+        return _turn(f"{passage}{question}", answer, row, parts)
+    return {"prompt": f"{passage}Question: {question}\nAnswer:", "completion": f" {answer}"}
+
+
+def _convert_tokens(row: Row, parts: Parts, as_messages: bool) -> dict[str, Any]:
+    values = {}
+    for part, column in parts.items():
+        values[part] = _whole_numbers(row, column, flags=part in MASK_NAMES)
+    ids = values["input_ids"]
+    for part, numbers in values.items():
+        if len(numbers) != len(ids):
+            raise BadRow(f"{len(ids)} input_ids but {len(numbers)} {part}")
+    masks = [flags for part, flags in values.items() if part in MASK_NAMES]
+    if not masks:
+        return values
+    labels = list(values.get("labels", ids))
+    for flags in masks:
+        labels = [label if flag else -100 for label, flag in zip(labels, flags, strict=True)]
+    padding = values.get("attention_mask", [1] * len(ids))
+    kept = [index for index, flag in enumerate(padding) if flag]
+    if not kept:
+        raise BadRow("its attention_mask leaves no token")
+    return {"input_ids": [ids[index] for index in kept], "labels": [labels[index] for index in kept]}
+
+
+def _whole_numbers(row: Row, column: str, *, flags: bool) -> list[int]:
+    """A list in a cell; `flags`: booleans are numbers, too."""
+    value = row[column]
+    if value is None:
+        raise BadRow(f"'{column}' is missing or null")
+    if not isinstance(value, list) or not all(_is_number(item, flags) for item in value):
+        raise BadRow(f"'{column}' should be a list of whole numbers")
+    if not value:
+        raise BadRow(f"'{column}' is empty")
+    return value
+
+
+def _is_number(value: Any, flags: bool) -> bool:
+    return isinstance(value, int) and (flags or not isinstance(value, bool))
+
+
+def _is_multiple_choice(names: Collection[str]) -> bool:
+    """Beside choices, an answer is an index or a letter of them: multiple choice needs templates of the user's."""
+    return {"a", "b"} <= set(names) or any(name.startswith(CHOICES) for name in names)
+
+
+# ------------------------------------------------------------------------------------------------------------- the list
+
+
+def chat_layout(
+    *columns: str,
+    role: str,
+    content: str,
+    roles: Mapping[str, str] | None = None,
+    example: str = "",
+    certain: bool = False,
+) -> Layout:
+    """A layout of rows that hold a conversation as a list of messages.
+
+    Args:
+        *columns: names of the column.
+        role, content, roles: as in `MessageKeys`.
+        example: as in `Layout`; "": the first column with the keys.
+        certain: whether a column of that name is a conversation whatever it holds, so that anything else is a mistake.
+    """
+    return Layout(
+        name="chat",
+        example=example or f"{columns[0]} ({role} and {content})",
+        columns={"messages": Column(columns, object if certain else list)},
+        optional={"system": _SYSTEM},
+        result=("messages",),
+        convert=_convert_chat,
+        messages=Messages.ALWAYS,
+        keys=MessageKeys(role=role, content=content, roles=roles or {}),
+    )
+
+
+_SYSTEM = Column(("system", "system_prompt"), str)
+_HISTORY = Column(("history",), list)
+
+TEXT = Layout(
+    name="text",
+    example="text (or content, body, document)",
+    columns={"text": Column(TEXT_NAMES, str)},
+    result=("text",),
+    convert=_convert_text,
+)
+PROMPT_COMPLETION = Layout(
+    name="prompt_completion",
+    example="prompt + completion (or response, answer, output)",
+    columns={"prompt": Column(("prompt",)), "completion": Column(COMPLETION_NAMES)},
+    optional={"system": _SYSTEM},
+    result=("prompt", "completion"),
+    convert=_convert_pair,
+    messages=Messages.AS_WRITTEN,
+)
+
+LAYOUTS = [
+    Layout(
+        name="tokenised",
+        example="input_ids [+ labels]",
+        columns={"input_ids": Column(("input_ids",))},
+        optional={name: Column((name,)) for name in ("labels", *MASK_NAMES)},
+        result=("input_ids", "labels"),
+        convert=_convert_tokens,
+        tokens=True,
+    ),
+    chat_layout("messages", role="role", content="content", certain=True),
+    chat_layout("conversations", "conversation", role="from", content="value"),
+    PROMPT_COMPLETION,
+    Layout(
+        name="instruction",
+        example="instruction [+ input] + output (or context; response)",
+        columns={
+            "instruction": Column(("instruction",)),
+            "output": Column(("output", "response", "completion", "answer")),
+        },
+        optional={"input": Column(("input", "context")), "system": _SYSTEM, "history": _HISTORY},
+        result=("prompt", "completion"),
+        convert=_convert_instruction,
+        messages=Messages.WITH_TEMPLATE,
+    ),
+    Layout(
+        name="question_answer",
+        example="question + answer",
+        columns={"question": Column(("question",)), "answer": Column(("answer",))},
+        optional={"system": _SYSTEM, "history": _HISTORY, "context": Column(("context",), str)},
+        unless=_is_multiple_choice,
+        result=("prompt", "completion"),
+        convert=_convert_question,
+        messages=Messages.WITH_TEMPLATE,
+        reads_most=True,
+    ),
+    TEXT,
+]
+"""The first whose columns are there is taken, so one of your own goes to the beginning."""
+
+
+# ------------------------------------------------------------------------------------------------------------ templates
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -165,38 +555,31 @@ class Templates:
 
     def problems(self) -> list[str]:
         """Sentences about what does not go together, and about texts that are no templates."""
-        given = {name: value for name, value in dataclasses.asdict(self).items() if value is not None}
-        found = []
-        if set(given) not in ({"text"}, {"prompt", "completion"}):
-            got = " and ".join(given) if given else "none of them"
-            found.append(f"expected a template of either text, or prompt and completion together, got {got}.")
-        for name, value in given.items():
-            if not isinstance(value, str):
-                found.append(Problem(name, f'expected a string such as "{{question}}", got {value!r}.'))
-                continue
-            try:
-                fields = _fields(value)
-            except ValueError as error:
-                text = f"expected a format string, got {value!r} ({error}). Write braces of the text itself as"
-                found.append(Problem(name, f"{text} {{{{ and }}}}."))
-                continue
-            plain = (f.isidentifier() or f.replace(" ", "_").replace("-", "_").isidentifier() for f in fields)
-            if odd := [f for f, ok in zip(fields, plain, strict=True) if not ok]:
-                found.append(Problem(name, f"takes plain column names in braces, got {{{odd[0]}}}."))
-            if not fields:
-                found.append(Problem(name, f"names no column, so every example would be the same: {value!r}."))
-        return found
+        templates = self._templates
+        problems = []
+        if set(templates) not in ({"text"}, {"prompt", "completion"}):
+            names = " and ".join(templates) if templates else "none of them"
+            problems.append(f"expected a template of either text, or prompt and completion together, got {names}.")
+        for name, template in templates.items():
+            problem = _template_problem(template)
+            if problem:
+                problems.append(Problem(name, problem))
+        return problems
 
     @property
-    def layout(self) -> str:
-        """ "text" or "prompt_completion"."""
-        return "text" if self.text is not None else "prompt_completion"
+    def layout(self) -> Layout:
+        """Of rows of text, or of prompts and completions."""
+        return TEXT if self.text is not None else PROMPT_COMPLETION
 
     @property
     def columns(self) -> list[str]:
         """Those that the templates name."""
-        given = (self.text, self.prompt, self.completion)
-        return [field for template in given if template is not None for field in _fields(template)]
+        return [field for template in self._templates.values() for field in _fields(template)]
+
+    @property
+    def _templates(self) -> dict[str, str]:
+        """Those that are there, by the column that they make."""
+        return {name: value for name, value in dataclasses.asdict(self).items() if value is not None}
 
     def converter(self, columns: Sequence[str]) -> Convert:
         """A row to `{"text"}` or `{"prompt", "completion"}`.
@@ -204,425 +587,41 @@ class Templates:
         Raises:
             DataError: a template names a column that is not among `columns`.
         """
-        parts = {name: value for name, value in dataclasses.asdict(self).items() if value is not None}
-        for name, value in parts.items():
-            for field in _fields(value):
+        templates = self._templates
+        fields = {name: _fields(template) for name, template in templates.items()}
+        for name, named in fields.items():
+            for field in named:
                 if field not in columns:
-                    found = ", ".join(columns)
                     raise DataError(
                         f"templates: {name} uses the column '{field}', but the data has "
-                        f"{found}.{did_you_mean(field, columns)}"
+                        f"{', '.join(columns)}.{did_you_mean(field, columns)}"
                     )
-        fields = {name: _fields(value) for name, value in parts.items()}
 
         def convert(row: Row) -> dict[str, Any]:
-            return {
-                name: _filled(parts[name].format_map({f: as_text(row, f) for f in fields[name]}), name)
-                for name in parts
-            }
+            filled = {}
+            for name, template in templates.items():
+                values = {field: as_text(row, field) for field in fields[name]}
+                filled[name] = _filled(template.format_map(values), name)
+            return filled
 
         return convert
 
 
+def _template_problem(template: Any) -> str:
+    """What is wrong with a template; "" where nothing is."""
+    if not isinstance(template, str):
+        return f'expected a string such as "{{question}}", got {template!r}.'
+    try:
+        fields = _fields(template)
+    except ValueError as error:
+        return (
+            f"expected a format string, got {template!r} ({error}). Write braces of the text itself as {{{{ and }}}}."
+        )
+    for field in fields:
+        if not field.isidentifier() and not field.replace(" ", "_").replace("-", "_").isidentifier():
+            return f"takes plain column names in braces, got {{{field}}}."
+    return "" if fields else f"names no column, so every example would be the same: {template!r}."
+
+
 def _fields(template: str) -> list[str]:
     return list(dict.fromkeys(field for _, field, _, _ in string.Formatter().parse(template) if field is not None))
-
-
-# ---------------------------------------------------------------------------------------------------------- recognising
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Layout:
-    """A recognised layout: its name and the user's column for each part ("prompt" -> "Prompt", "output" -> "response",
-    ...)."""
-
-    name: str
-    columns: dict[str, str]
-    beside: dict[str, str] = dataclasses.field(default_factory=dict)
-    """Further columns that are read: "system", "history", "context", and masks by their own names."""
-
-    def as_text(self) -> Layout:
-        """The layout where its rows become plain text, which has no place for a system prompt or earlier turns."""
-        beside = {part: column for part, column in self.beside.items() if part not in ("system", "history")}
-        return dataclasses.replace(self, beside=beside)
-
-
-def recognise(columns: Sequence[str], first_row: Row | None = None) -> Layout | None:
-    """The layout that these columns make, or None.
-
-    Args:
-        columns: the data set's column names.
-        first_row: tells apart columns of the same name: `text` holding a list, `conversations` that are no lists of
-            messages.
-    """
-    by_name: dict[str, str] = {}
-    for column in columns:
-        by_name.setdefault(column.lower(), column)
-    by_name.update({column: column for column in columns})
-
-    def find(*names: str) -> str | None:
-        return next((by_name[name] for name in names if name in by_name), None)
-
-    def first_is(column: str | None, kind: type | tuple[type, ...]) -> bool:
-        return column is not None and (
-            first_row is None or first_row.get(column) is None or isinstance(first_row[column], kind)
-        )
-
-    def present(kind: type, *parts: str, **named: str | None) -> dict[str, str]:
-        there = {part: find(part) for part in parts} | named
-        return {part: column for part, column in there.items() if column is not None and first_is(column, kind)}
-
-    if (ids := find("input_ids")) is not None:
-        tokens = {"input_ids": ids} | present(object, "labels")
-        return Layout(name="tokenised", columns=tokens, beside=present(object, *MASK_NAMES))
-    system = present(str, system=find(*SYSTEM_NAMES))
-    for chat in CHAT_LAYOUTS:
-        messages = find(*chat.columns)
-        if messages is not None and (chat.certain or first_is(messages, list)):
-            return Layout(name="chat", columns={"messages": messages}, beside=system)
-    if (prompt := find("prompt")) and (completion := find(*COMPLETION_NAMES)):
-        return Layout(name="prompt_completion", columns={"prompt": prompt, "completion": completion}, beside=system)
-    before = system | present(list, "history")
-    if (instruction := find("instruction")) and (output := find(*OUTPUT_NAMES)):
-        extra = find(*INPUT_NAMES)
-        return Layout(
-            name="instruction",
-            columns={"instruction": instruction, "output": output} | ({"input": extra} if extra else {}),
-            beside=before,
-        )
-    # beside choices, an answer is an index or a letter of them: multiple choice needs templates of the user's
-    lettered = {"a", "b"} <= set(by_name) or any(name.startswith(CHOICES) for name in by_name)
-    if (question := find("question")) and (answer := find("answer")) and not lettered:
-        pair = {"question": question, "answer": answer}
-        return Layout(name="question_answer", columns=pair, beside=before | present(str, "context"))
-    if first_is(text := find(*TEXT_NAMES), str):
-        return Layout(name="text", columns={"text": str(text)})
-    return None
-
-
-# ----------------------------------------------------------------------------------------------------------- converting
-
-
-def converter(layout: Layout, *, chat_template: bool, messages: bool = False) -> Convert:
-    """Turns a row of `layout` into TRL's columns, or raises `BadRow`.
-
-    Args:
-        layout: what `recognise` found.
-        chat_template: whether the tokenizer has one; decides between messages and plain text for instructions and
-            questions.
-        messages: whether the prompts of a "prompt_completion" data set are lists of messages rather than text; all rows
-            must agree.
-    """
-    c = {**layout.columns, **layout.beside}
-    if layout.name == "text":
-        return lambda row: {"text": _text(row, c["text"])}
-    if layout.name == "chat":
-        return lambda row: {"messages": _with_system(_conversation(row[c["messages"]], c["messages"]), row, c)}
-    if layout.name == "prompt_completion":
-        convert = _messages_pair if messages else _text_pair
-        return lambda row: convert(row, c)
-    if layout.name == "instruction":
-        return lambda row: _instruction(row, c, chat_template)
-    if layout.name == "question_answer":
-        return lambda row: _question(row, c, chat_template)
-    assert layout.name == "tokenised", layout
-    return lambda row: _tokenised(row, layout)
-
-
-def as_text(row: Row, column: str) -> str:
-    """A cell as text: strings as they are, whole numbers in digits; anything else has no one way to be written."""
-    value = row[column]
-    if isinstance(value, str):
-        return value
-    if isinstance(value, int) and not isinstance(value, bool):
-        return str(value)
-    if value is None:
-        raise BadRow(f"'{column}' is missing or null")
-    raise BadRow(f"'{column}' holds {_described(value)}, expected text")
-
-
-def _text(row: Row, column: str) -> str:
-    return _filled(as_text(row, column), column)
-
-
-def _filled(text: str, name: str) -> str:
-    if not text.strip():
-        raise BadRow(f"'{name}' is empty")
-    return text
-
-
-def _text_or_none(row: Row, columns: Mapping[str, str], part: str) -> str:
-    """The text of a column that may be missing, null or empty; then ""."""
-    column = columns.get(part)
-    text = "" if column is None or row[column] is None else as_text(row, column)
-    return text if text.strip() else ""
-
-
-def _text_pair(row: Row, columns: Mapping[str, str]) -> dict[str, Any]:
-    return {"prompt": _text(row, columns["prompt"]), "completion": _text(row, columns["completion"])}
-
-
-def _messages_pair(row: Row, columns: Mapping[str, str]) -> dict[str, Any]:
-    prompt, completion = columns["prompt"], columns["completion"]
-    for column in (prompt, completion):
-        _refuse_no_list(row[column], column)
-    given = [_message(m, f"'{prompt}' message {i}") for i, m in enumerate(row[prompt], 1)]
-    answer = [_message(m, f"'{completion}' message {i}") for i, m in enumerate(row[completion], 1)]
-    if not any(_says_something(m) for m in answer):
-        raise BadRow(f"'{completion}' has no assistant message with content to learn from")
-    return {"prompt": _with_system(given, row, columns), "completion": answer}
-
-
-def _instruction(row: Row, columns: Mapping[str, str], chat_template: bool) -> dict[str, Any]:
-    instruction, output = _text(row, columns["instruction"]), _text(row, columns["output"])
-    extra = _text_or_none(row, columns, "input")  # an instruction that needs no input is the usual case
-    if chat_template:
-        return _turn(f"{instruction}\n\n{extra}" if extra else instruction, output, row, columns)
-    return {"prompt": ALPACA[bool(extra)].format(instruction=instruction, input=extra), "completion": output}
-
-
-def _question(row: Row, columns: Mapping[str, str], chat_template: bool) -> dict[str, Any]:
-    question, answer = _text(row, columns["question"]), _text(row, columns["answer"])
-    context = _text_or_none(row, columns, "context")
-    passage = f"{context}\n\n" if context else ""
-    if chat_template:
-        return _turn(f"{passage}{question}", answer, row, columns)
-    return {"prompt": f"{passage}Question: {question}\nAnswer:", "completion": f" {answer}"}
-
-
-def _turn(user: str, assistant: str, row: Row, columns: Mapping[str, str]) -> dict[str, Any]:
-    """A question and its answer behind the row's system prompt and earlier turns."""
-    asked = {"role": "user", "content": user}
-    prompt = _with_system([*_history(row, columns), asked], row, columns)
-    return {"prompt": prompt, "completion": [{"role": "assistant", "content": assistant}]}
-
-
-def _history(row: Row, columns: Mapping[str, str]) -> list[dict[str, Any]]:
-    """The messages of earlier turns, which stand as pairs of a question and an answer."""
-    column = columns.get("history")
-    turns: list[dict[str, Any]] = []
-    for pair in (row[column] if column is not None else None) or ():
-        if not isinstance(pair, list) or len(pair) != 2 or not all(isinstance(text, str) for text in pair):
-            raise BadRow(f"'{column}' holds {_described(pair)}, expected pairs of a question and its answer")
-        turns.append({"role": "user", "content": pair[0]})
-        turns.append({"role": "assistant", "content": pair[1]})
-    return turns
-
-
-def _with_system(messages: list[dict[str, Any]], row: Row, columns: Mapping[str, str]) -> list[dict[str, Any]]:
-    """The messages behind the row's system prompt, unless they begin with one of their own."""
-    system = _text_or_none(row, columns, "system")
-    if not system or messages[0]["role"] in ("system", "developer"):
-        return messages
-    return [{"role": "system", "content": system}, *messages]
-
-
-def _conversation(value: Any, column: str) -> list[dict[str, Any]]:
-    _refuse_no_list(value, column)
-    messages = [_message(message, f"message {i}") for i, message in enumerate(value, 1)]
-    if not any(_says_something(m) for m in messages):
-        raise BadRow(f"'{column}' has no assistant message with content to learn from")
-    return messages
-
-
-def says_what_is_trained(messages: Any) -> bool:
-    """Whether a message says of itself that it is not to be trained, or in part."""
-    turns = [message for message in messages or () if isinstance(message, Mapping)]
-    return any(flag is not True and flag != 1 for message in turns for flag in _flags(message))
-
-
-def says_trained(key: str, value: Any) -> bool:
-    """Whether a key of a message, with its value, says whether the message is to be trained."""
-    return key in TRAINED_KEYS and value is not None and (key != "loss" or isinstance(value, bool))
-
-
-def _flags(message: Row) -> list[Any]:
-    return [value for key, value in message.items() if says_trained(key, value)]
-
-
-def trained_messages(messages: Sequence[Row], made: Sequence[Row]) -> list[bool]:
-    """Of the messages that a converter made of a row's, which are to be trained: those that say so, and those of the
-    assistant that say nothing.
-
-    Args:
-        messages: as the row has them.
-        made: the same, perhaps behind a system prompt.
-
-    Raises:
-        BadRow: a weight between 0 and 1, or nothing to train.
-    """
-    found = [False] * (len(made) - len(messages))
-    for number, (message, turn) in enumerate(zip(messages, made[len(found) :], strict=True), 1):
-        flags = _flags(message)
-        if odd := [flag for flag in flags if flag not in (0, 1)]:
-            raise BadRow(f"message {number} has the weight {odd[0]!r}, expected 0 or 1")
-        found.append(all(flags) if flags else turn["role"] == "assistant")
-    if not any(found):
-        raise BadRow("its messages say that none of them is to be trained (weight, train)")
-    return found
-
-
-def _refuse_no_list(value: Any, column: str) -> None:
-    if value is None:
-        raise BadRow(f"'{column}' is missing or null")
-    if not isinstance(value, list):
-        raise BadRow(f"'{column}' holds {_described(value)}, expected a list of messages")
-    if not value:
-        raise BadRow(f"'{column}' is empty")
-
-
-def _says_something(message: Mapping[str, Any]) -> bool:
-    return message["role"] == "assistant" and bool(message["content"].strip() or message.get("tool_calls"))
-
-
-def _message(message: Any, where: str) -> dict[str, Any]:
-    if not isinstance(message, Mapping):
-        raise BadRow(f"{where} is {_described(message)}, expected an object with role and content")
-    role, content = role_in(message), message.get(content_key(message))
-    roles = {**ROLES, **{name: known for layout in CHAT_LAYOUTS for name, known in layout.roles.items()}}
-    if role is None:
-        raise BadRow(f"{where} has no role (keys: {', '.join(message) or 'none'})")
-    known = roles.get(role.lower()) if isinstance(role, str) else None
-    if known is None:
-        hint = did_you_mean(role, roles) if isinstance(role, str) else ""
-        raise BadRow(
-            f"{where} has the unknown role {role!r}; known: {', '.join(roles)}{hint and ';' + hint.rstrip('.').lower()}"
-        )
-    extras = {key: message[key] for key in MESSAGE_EXTRAS if message.get(key) is not None}
-    if str(role).lower() == "function_call":  # LLaMA-Factory's: the content is a call, or a list of them
-        calls = _parsed(content, where)
-        extras["tool_calls"] = [{"type": "function", "function": call} for call in _listed(calls)]
-        content = ""
-    if "tool_calls" not in extras and message.get("function_call") is not None:  # OpenAI's older form
-        extras["tool_calls"] = [{"type": "function", "function": _parsed(message["function_call"], where)}]
-    if extras.get("tool_calls"):
-        extras["tool_calls"] = _parsed(extras["tool_calls"], where)
-    if content is None and extras.get("tool_calls"):
-        content = ""  # a call of a tool says nothing besides
-    if isinstance(content, list):
-        content = "".join(_part(part, f"{where} ({known})") for part in content)
-    if not isinstance(content, str):
-        raise BadRow(f"{where} ({known}): content is {_described(content)}, expected text")
-    return {"role": known, "content": content, **extras}
-
-
-def _listed(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value]
-
-
-def _part(part: Any, where: str) -> str:
-    """The text of one part of a message's content."""
-    if isinstance(part, str):
-        return part
-    kind = part.get("type", "text") if isinstance(part, Mapping) else None
-    if kind in TEXT_PARTS and isinstance(part.get("text"), str):
-        return str(part["text"])
-    got = _described(part) if kind is None else f"one of type {kind!r}"
-    raise BadRow(f"{where}: expected parts of type text, got {got}; images are for vision-language models")
-
-
-def _parsed(value: Any, where: str) -> Any:
-    """A value, or what the JSON text of it says."""
-    if not isinstance(value, str):
-        return value
-    try:
-        return json.loads(value)
-    except ValueError as error:
-        raise BadRow(f"{where}: expected JSON, got {value[:40]!r} ({error})") from None
-
-
-def with_arguments(messages: Sequence[Row], form: Literal["object", "text"]) -> list[dict[str, Any]]:
-    """Messages whose calls of tools have their arguments in one form: objects, or JSON text of them.
-
-    Raises:
-        BadRow: text that is no JSON.
-    """
-    return [
-        {**message, "tool_calls": [_with_arguments(call, form) for call in message["tool_calls"]]}
-        if message.get("tool_calls")
-        else dict(message)
-        for message in messages
-    ]
-
-
-def _with_arguments(call: Any, form: Literal["object", "text"]) -> Any:
-    if not isinstance(call, Mapping):
-        return call
-    if isinstance(call.get("function"), Mapping):
-        return {**call, "function": _with_arguments(call["function"], form)}
-    arguments = call.get("arguments")
-    if form == "object" and isinstance(arguments, str):
-        return {**call, "arguments": _parsed(arguments.strip() or "{}", f"the call of {call.get('name')}")}
-    if form == "text" and isinstance(arguments, Mapping):
-        return {**call, "arguments": json.dumps(arguments, ensure_ascii=False)}
-    return call
-
-
-def template_value(row: Row, column: str) -> Any:
-    """What a chat template is given of one of `TEMPLATE_COLUMNS`; tools as JSON text stay text."""
-    value = row[column]
-    if column == "tools":
-        if isinstance(value, str):
-            _parsed(value.strip() or "[]", "'tools'")
-        return value or None
-    if value is not None and not isinstance(value, Mapping):
-        raise BadRow(f"'{column}' holds {_described(value)}, expected an object")
-    return value or {}
-
-
-def template_variables(row: Row) -> dict[str, Any]:
-    """What `apply_chat_template` is given beside a row's messages, as TRL gives it when it trains."""
-    tools = row.get("tools")
-    return {"tools": json.loads(tools) if isinstance(tools, str) else tools, **(row.get("chat_template_kwargs") or {})}
-
-
-def without_nulls(value: Any) -> Any:
-    """A value whose objects have lost the keys that are null. Arrow gives each object of a column the keys of all of
-    them, so where it stored the rows, a null is a key that the row did not have."""
-    if isinstance(value, Mapping):
-        return {key: without_nulls(item) for key, item in value.items() if item is not None}
-    return [without_nulls(item) for item in value] if isinstance(value, list) else value
-
-
-def _tokenised(row: Row, layout: Layout) -> dict[str, Any]:
-    out: dict[str, Any] = {name: _whole_numbers(row, column) for name, column in layout.columns.items()}
-    masks = {name: _whole_numbers(row, column, flags=True) for name, column in layout.beside.items()}
-    ids = out["input_ids"]
-    for name, values in {**out, **masks}.items():
-        if len(values) != len(ids):
-            raise BadRow(f"{len(ids)} input_ids but {len(values)} {name}")
-    if not masks:
-        return out
-    trained = [all(flags) for flags in zip(*masks.values(), strict=True)]
-    labels = [label if flag else -100 for label, flag in zip(out.get("labels", ids), trained, strict=True)]
-    padding = masks.get("attention_mask", [1] * len(ids))
-    kept = [place for place, flag in enumerate(padding) if flag]
-    if not kept:
-        raise BadRow("its attention_mask leaves no token")
-    return {"input_ids": [ids[place] for place in kept], "labels": [labels[place] for place in kept]}
-
-
-def _whole_numbers(row: Row, column: str, *, flags: bool = False) -> list[int]:
-    """A list in a cell; `flags`: booleans are numbers, too."""
-    value = row[column]
-    if value is None:
-        raise BadRow(f"'{column}' is missing or null")
-    if not isinstance(value, list) or any(not isinstance(v, int) or (isinstance(v, bool) and not flags) for v in value):
-        raise BadRow(f"'{column}' should be a list of whole numbers")
-    if not value:
-        raise BadRow(f"'{column}' is empty")
-    return value
-
-
-def _described(value: Any) -> str:
-    if value is None:
-        return "null"
-    names: Iterable[tuple[type, str]] = (
-        (bool, "a boolean"),
-        (float, "a fraction"),
-        (int, "a number"),
-        (str, "text"),
-        (list, "a list"),
-        (dict, "an object"),
-    )
-    return next((name for kind, name in names if isinstance(value, kind)), f"a {type(value).__name__}")

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.data.formats import bad_rows
-from holdfast.data.layouts import TEMPLATE_COLUMNS, Row
+from holdfast.data.messages import TEMPLATE_COLUMNS, Row
 from holdfast.data.unread import Counts, columns_with_values
 from holdfast.errors import DataError, did_you_mean
 

@@ -16,7 +16,8 @@ from typing import Any
 from holdfast.config.values import show
 from holdfast.data.chat_templates import with_one_bos
 from holdfast.data.formats import standardise
-from holdfast.data.layouts import COMPLETION_NAMES, template_variables
+from holdfast.data.layouts import COMPLETION_NAMES
+from holdfast.data.messages import template_variables
 from holdfast.data.pairs import is_conversation
 from holdfast.data.sources import data_files, is_path, load_rows
 from holdfast.errors import DataError

@@ -13,7 +13,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from holdfast.data.layouts import content_key, message_keys, role_in, says_trained
+from holdfast.data.layouts import content_key, message_keys, role_in
+from holdfast.data.messages import says_trained
 from holdfast.printable import printable
 
 Counts = dict[str, int | None]

@@ -23,7 +23,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast.data.layouts import TEMPLATE_COLUMNS, BadRow, Convert, Row, content_key
+from holdfast.data.layouts import content_key
+from holdfast.data.messages import TEMPLATE_COLUMNS, BadRow, Convert, Row, conversation_of
 from holdfast.errors import DataError, first_line
 from holdfast.support.environment import quiet_datasets
 from holdfast.support.resources import is_out_of_memory
@@ -462,8 +463,8 @@ def slot_problem(processor: Any, row: Mapping[str, Any]) -> str | None:
         processor: with a chat template.
         row: as `converter_with_images` makes it; plain text is not looked at.
     """
-    messages = row.get("messages") or [*(row.get("prompt") or ()), *(row.get("completion") or ())]
-    if not messages or isinstance(messages[0], str):
+    messages = conversation_of(row)
+    if not messages:
         return None
     token = image_token(processor)
     try:
