@@ -83,13 +83,13 @@ bench: $(BIN)/.installed  ## the benchmarks with their bars
 	$(BIN)/python benchmarks/start_up.py --check
 
 # In an environment of its own: nothing of pip-audit's belongs to what is audited.
-$(VENV)-audit/.installed: tests/audit.py
+$(VENV)-audit/.installed: checks/audit.py
 	$(PYTHON) -m venv $(VENV)-audit
 	$(VENV)-audit/bin/python -m pip install --quiet 'pip-audit>=2.10,<3'
 	@touch $@
 
 audit: $(VENV)-audit/.installed  ## the pinned versions against the published vulnerabilities (asks the package index)
-	$(VENV)-audit/bin/python tests/audit.py
+	$(VENV)-audit/bin/python checks/audit.py
 
 clean:  ## remove the virtual environment and caches
 	rm -rf $(VENV) $(VENV)-audit site .pytest_cache .mypy_cache .ruff_cache build dist

@@ -165,7 +165,9 @@ def test_make_installs_what_each_target_needs() -> None:
         steps = ["-m venv", "'^torch=='", "--constraint constraints.txt --editable .", last]
         places = [shown.index(step) for step in steps]
         assert places == sorted(places) and "(3, 11)" in shown[: places[0]], target
-    assert "pip_audit" not in commands("test") and re.search(r"venv-audit/bin/python tests/audit.py", commands("audit"))
+    assert "pip_audit" not in commands("test") and re.search(
+        r"venv-audit/bin/python checks/audit.py", commands("audit")
+    )
 
 
 @pytest.mark.parametrize("file", ["optimizer.pt", "scheduler.pt", "rng_state.pth"])

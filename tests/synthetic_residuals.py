@@ -19,8 +19,8 @@ from holdfast.papers.residual import printed_figures
 from holdfast.records.comparison import Comparison
 from holdfast.records.evaluation import Evaluation, Metric
 from holdfast.records.residual import ModelPair, ResidualRecord, StudiedModel
-from holdfast.records.run import LayerDistance
 from holdfast.support.files import to_jsonable
+from recorded import FOLDER, recorded
 
 SIZES = {
     "ifeval": 541,
@@ -136,124 +136,17 @@ def compared(
     )
 
 
-def world_comparisons(before: Mapping[str, float], after: Mapping[str, float]) -> list[Comparison]:
-    text: dict[str, Any] = {"metric": "nats_per_token", "unit": "nats/token", "higher": False, "half": 0.01}
-    return [
-        compared("new_text", before["news"], after["news"], suite="learn", **text),
-        compared("new_knowledge", before["new"], after["new"], suite="learn", half=0.06),
-        compared("instructions", before["following"], after["following"], metric="prompt_level_strict_acc", half=0.04),
-        compared("old_knowledge", before["old"], after["old"], half=0.03),
-        compared("prose", before["prose"], after["prose"], **text),
-    ]
-
-
-WORLD = {
-    "base": {"old": 0.98, "new": 0.27, "following": 0.02, "prose": 2.10, "news": 3.05},
-    "instruct": {"old": 0.93, "new": 0.26, "following": 0.91, "prose": 2.31, "news": 3.30},
-    "base-new": {"old": 0.97, "new": 0.78, "following": 0.02, "prose": 2.14, "news": 1.72},
-    "instruct-new": {"old": 0.88, "new": 0.71, "following": 0.34, "prose": 2.25, "news": 1.81},
-    "result": {"old": 0.92, "new": 0.70, "following": 0.90, "prose": 2.33, "news": 1.96},
-}
-
-
-def layers(relative: float = 0.03) -> list[dict[str, Any]]:
-    rng = random.Random(3)
-    found = [
-        LayerDistance(
-            layer=name, parameters=65_536, l2=relative * 40, relative=relative * rng.uniform(0.6, 1.4), cosine=0.9995
-        )
-        for name in ("embed", *map(str, range(8)), "norm", "head")
-    ]
-    found.append(LayerDistance(layer="total", parameters=720_896, l2=1.9, relative=relative, cosine=0.9994))
-    return [dataclasses.asdict(d) for d in found]
+WORLD = {"old": 0.98, "new": 0.27, "following": 0.02, "prose": 2.10, "news": 3.05}
 
 
 def update(folder: Path, **changes: Any) -> ResidualRecord:
     """A finished update of the embedded world's models, with the optional arm."""
-    spent = {"base-new": 2.4e13, "instruct-new": 2.4e13, "result": 2.4e13}
-    labels = {
-        "base": "base",
-        "instruct": "instruct",
-        "base-new": "base + new text",
-        "instruct-new": "instruct + new text",
-        "result": "base + new text + residual",
-    }
-    models = []
-    for name, figures in WORLD.items():
-        write_world(folder / "evaluations" / name, **figures)
-        models.append(
-            StudiedModel(
-                name=name,
-                label=labels[name],
-                start="instruct" if name.startswith("instruct") else "base",
-                family="",
-                tokens=0 if name in ("base", "instruct") else 2_000_000,
-                residual="" if name == "result" else None,
-                scale=1.0 if name == "result" else None,
-                path={"base": "/data/world/base", "instruct": "/data/world/instruct"}.get(name, f"runs/{name}"),
-                hash=f"{name}-" + "0" * 40,
-                evaluations=f"evaluations/{name}",
-                flops=spent.get(name, 0.0),
-                seconds=180.0 if name in spent else 0.0,
-                parameters=2_100_000,
-                state="complete",
-            )
-        )
+    for path, content in json.loads((FOLDER / "update_evaluations.json").read_text()).items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(json.dumps(content))
     (folder / "runs" / "base-new").mkdir(parents=True, exist_ok=True)
     (folder / "runs" / "base-new" / "report.html").write_text("<!doctype html>")
-    pairs = [
-        ModelPair(
-            before="instruct",
-            after="result",
-            question="What did the update gain, and what did it keep?",
-            comparisons=world_comparisons(WORLD["instruct"], WORLD["result"]),
-        ),
-        ModelPair(
-            before="instruct-new",
-            after="result",
-            question="Is it better than continuing the instruct model?",
-            comparisons=world_comparisons(WORLD["instruct-new"], WORLD["result"]),
-        ),
-        ModelPair(
-            before="base",
-            after="base-new",
-            question="What did the new text cost the base?",
-            comparisons=world_comparisons(WORLD["base"], WORLD["base-new"]),
-        ),
-    ]
-    fields: dict[str, Any] = {
-        "name": "news-of-march",
-        "kind": "update",
-        "status": "finished",
-        "created": "2025-11-20T09:12:44Z",
-        "finished": "2025-11-20T09:31:02Z",
-        "config": {
-            "base": "world/base",
-            "instruct": "world/instruct",
-            "corpus": {"path": "news", "budget": 2_000_000},
-            "residual": {"scale": "sweep"},
-        },
-        "families": [""],
-        "result": "result",
-        "models": models,
-        "pairs": pairs,
-        "corpus": {
-            "documents": 3120,
-            "tokens": 2_028_000,
-            "held_out": 312,
-            "first_date": "2024-01-03",
-            "last_date": "2024-03-30",
-            "skipped": {"empty": 4, "duplicate": 31, "before the first date": 118},
-            "windows": 496,
-            "wasted": 0.0031,
-            "sources": {"fundus": 3120},
-        },
-        "ancestry": [{"base": "world/base", "instruct": "world/instruct", "layers": layers(), "warnings": []}],
-        "notes": ["3 documents were longer than the window and were split."],
-        "versions": {"holdfast": "0.2.0", "torch": "2.13.0"},
-        "hardware": {"device": "CPU", "cores": 2},
-    }
-    return ResidualRecord(**{**fields, **changes})
+    return dataclasses.replace(recorded("update", ResidualRecord), **changes)
 
 
 HUB = {

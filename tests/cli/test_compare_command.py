@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -68,14 +66,6 @@ FEW = ("--resamples", "200")
 
 def call(*words: str) -> int:
     return main(["compare", *words, *FEW])
-
-
-def record(*words: str, capsys: pytest.CaptureFixture[str], code: int = 0) -> dict[str, Any]:
-    capsys.readouterr()
-    found = main(["compare", *words, *FEW, "--json", "-"])
-    captured = capsys.readouterr()
-    assert found == code, captured.err
-    return json.loads(captured.out)
 
 
 # ----------------------------------------------------------------------------------------------- what names a model
@@ -163,13 +153,6 @@ def test_the_gate(here, options, code, parts, capsys):
     assert call("two", *options) == code
     shown = " ".join(capsys.readouterr().out.split("\n"))
     assert all(part in shown for part in parts), shown
-
-
-def test_nothing_that_can_be_compared(here, tmp_path, capsys):
-    write(tmp_path / "c", "keep", "quiz", answers([1, 0]), batch_size=16)
-    assert call("two:base", str(tmp_path / "c")) == 2
-    shown = capsys.readouterr().err
-    assert "Nothing can be compared" in shown and "batch_size: 8 and 16" in shown and "keep/riddles" in shown
 
 
 def test_a_folder_with_the_weights_of_two_models_is_refused(here, tmp_path, capsys):

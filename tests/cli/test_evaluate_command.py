@@ -153,17 +153,6 @@ def test_two_models_on_a_suite_of_everything(
     assert worked.measured == ["keep/prose", "learn/prose-memorisation"] * 2, "what was changed is measured again"
 
 
-def test_models_and_settings_are_added_to_a_folder(desk: Path, worked: SimpleNamespace) -> None:
-    for model in ("base", "tuned"):
-        evaluate(model, "--tasks", "colours.yaml", "--output_dir", "out")
-    assert worked.loaded == ["base", "tuned"]
-    assert [m["label"] for m in read_json("out/evaluate.json")["models"]] == ["base", "tuned"]
-    worked.measured.clear()
-    evaluate("base", "--tasks", "colours.yaml", "--limit", "3", "--output_dir", "out")
-    assert worked.measured == ["measured/colours"], "another limit is another figure"
-    assert EvaluationFolder("out/base").find("measured", "colours").metrics["acc"].n == 3
-
-
 def test_ctrl_c_and_the_same_command_again(
     desk: Path, worked: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, refused
 ) -> None:
@@ -345,9 +334,6 @@ def test_a_folder_with_other_files(desk: Path, refused) -> None:
     assert (
         text == "error: thesis is not empty and holds no evaluation of holdfast. Expected a new or empty "
         "--output_dir, or an earlier one.\n"
-    )
-    assert "Could not write in the output folder prose.jsonl" in refused(
-        "base", "--perplexity", "prose.jsonl", "--output_dir", "prose.jsonl"
     )
 
 

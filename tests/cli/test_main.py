@@ -197,15 +197,6 @@ print(code, *(name for name in {unwanted!r} if name in sys.modules))
     return int(exit_code), names
 
 
-@pytest.mark.slow
-def test_a_dry_run_imports_no_compiler(model_folder: Path, tmp_path: Path) -> None:
-    """PEFT imports bitsandbytes, which has its functions compiled as it is imported."""
-    (tmp_path / "train.jsonl").write_text('{"text": "The fox."}\n' * 4)
-    unwanted = ("torch._inductor.compile_fx", "networkx", "sklearn", "matplotlib", "deepspeed", "lm_eval", "plotly")
-    words = ["train", "--model_name_or_path", str(model_folder), "--dataset_name", "train.jsonl", "--dry_run"]
-    assert imported(words, unwanted, tmp_path) == (0, [])
-
-
 def test_a_study_with_a_mistyped_key_is_refused_without_any_library(tmp_path: Path) -> None:
     study = {
         "train": {"model_name_or_path": "base", "learning_rat": 1e-5},
@@ -238,10 +229,3 @@ def test_streams_that_are_closed_or_of_another_character_set_spoil_nothing(tmp_p
     assert (done.returncode, done.stderr.count(rb"\u72d0")) == (2, 1)
     done = subprocess.run(["bash", "-c", f"{sys.executable} -m holdfast --help >/dev/full"], capture_output=True)
     assert done.returncode == 1 and b"The disk is full" in done.stderr
-
-
-def test_user_error_from_the_outside(tmp_path) -> None:
-    done = subprocess.run([sys.executable, "-m", "holdfast", "report", str(tmp_path)], capture_output=True, text=True)
-    assert done.returncode == 2
-    assert done.stderr == f"error: expected the output folder of a run in {tmp_path}, but it has no run.json.\n"
-    assert done.stdout == ""

@@ -47,20 +47,6 @@ def test_training_says_what_it_does_and_nothing_else(desk: Path, capfd) -> None:
     assert all(line == line.rstrip() for line in out.splitlines())
 
 
-def test_evaluating_and_the_fisher_information_are_quiet(desk: Path, capfd) -> None:
-    assert (
-        main(["evaluate", str(desk / "base"), str(desk / "math"), "--perplexity", "train.jsonl", "--output_dir", "e"])
-        == 0
-    )
-    assert main(["compare", "e"]) == 0
-    assert main(["fisher", str(desk / "base"), "--data", "train.jsonl", "--output_dir", "f"]) == 0
-    out, err = capfd.readouterr()
-    assert err == ""
-    assert not NOISE.search(out), out
-    assert "─" not in out  # no boxes
-    assert re.search(r"^Target|^target|nats", out, re.M)
-
-
 def test_warnings_about_the_request_stay(recwarn) -> None:
     with quiet_libraries():
         warnings.warn("mind this", UserWarning, stacklevel=1)

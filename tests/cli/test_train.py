@@ -346,12 +346,3 @@ def test_a_dry_run_holds_settings_against_the_model(
     chat: Path, capsys: pytest.CaptureFixture[str], words: list[str], said: str
 ) -> None:
     assert said in dry(capsys, "--dataset_name", "pairs.jsonl", *words, code=2)
-
-
-def test_a_dry_run_loads_no_model(desk: Path, model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from holdfast import models
-
-    put_data("train.jsonl")
-    for name in ("load", "from_pretrained"):
-        monkeypatch.setattr(models, name, lambda *_, **__: pytest.fail("the model was loaded"))
-    assert main(["train", "--model_name_or_path", str(model_folder), "--dataset_name", "train.jsonl", "--dry_run"]) == 0

@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from evaluation.conftest import make_model, make_tokenizer, measured
-from evaluation.evaluation_models import architecture
 from holdfast.errors import ConfigError, DataError, ModelError
 from holdfast.evaluation.kinds.answer_distribution import AnswerDistributionEntry
 from holdfast.evaluation.measures import check
@@ -122,34 +121,12 @@ def test_with_examples_before_each_question(roomy, spaced, letters: Path) -> Non
     assert [row["prompt"] for row in measured(roomy, spaced, entry, seed=4).rows] != [row["prompt"] for row in rows]
 
 
-def test_a_prompt_longer_than_the_context_loses_its_beginning(tiny_model, spaced, tmp_path: Path) -> None:
-    task = write_task(tmp_path, [{"q": "or " * 90 + "A?", "right": 0}])
-    [row] = measured(tiny_model, spaced, an_entry(task)).rows
-    ids = spaced(f"Question: {'or ' * 90}A?\nAnswer:")["input_ids"]
-    assert len(ids) > 64
-    agrees(tiny_model, spaced, ids[-64:], row, 0)
-
-
 def test_in_the_chat_template(roomy, letters: Path) -> None:
     tokenizer = make_tokenizer(chat=True)
     rows = measured(roomy, tokenizer, an_entry(letters, apply_chat_template=True, limit=2)).rows
     for number, row in enumerate(rows):
         text = f"<|user|>Question: Which letter is thing {number}?\nAnswer:<|end|><|assistant|>"
         agrees(roomy, tokenizer, tokenizer(text)["input_ids"], row, GOLDS[number])
-
-
-@pytest.mark.parametrize("name", ["bloom", "mamba"])
-def test_models_that_cannot_share_beginnings(name: str, letters: Path) -> None:
-    model, tokenizer = architecture(name, vocabulary=300), make_tokenizer()
-    rows = measured(model, tokenizer, an_entry(letters, limit=3)).rows
-    for number, row in enumerate(rows):
-        agrees(
-            model,
-            tokenizer,
-            tokenizer(f"Question: Which letter is thing {number}?\nAnswer:")["input_ids"],
-            row,
-            GOLDS[number],
-        )
 
 
 def test_several_right_answers_and_answers_by_text(roomy, spaced, tmp_path: Path) -> None:

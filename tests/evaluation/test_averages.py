@@ -102,16 +102,6 @@ def test_figures_of_one_entry_share_its_draws(folder: EvaluationFolder) -> None:
     )
 
 
-def test_different_entries_are_drawn_apart(folder: EvaluationFolder) -> None:
-    """The same values in two entries are other questions: the width falls by sqrt(2), and by sqrt(3) for three."""
-    for name in ("a", "b", "c"):
-        put(folder, name, {"acc": coins(1)})
-    own = width(average(folder, ("a", None)))
-    assert own == pytest.approx(2 * 1.96 * 0.5 / math.sqrt(N), rel=0.1)
-    assert width(average(folder, ("a", None), ("b", None))) == pytest.approx(own / math.sqrt(2), rel=0.1)
-    assert width(average(folder, ("a", None), ("b", None), ("c", None))) == pytest.approx(own / math.sqrt(3), rel=0.1)
-
-
 def test_one_question_has_no_interval(folder: EvaluationFolder) -> None:
     put(folder, "one", {"acc": [1.0]})
     put(folder, "many", {"acc": coins(1)})

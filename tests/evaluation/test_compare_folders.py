@@ -13,7 +13,6 @@ import pytest
 from evaluated_folders import TEXT, answers, both, right_or_wrong, texts, write, write_average
 from holdfast.errors import DataError
 from holdfast.evaluation.compare.folders import compare_entries, compare_folders, match_entries, read_evaluations
-from holdfast.evaluation.compare.joint_scores import JointScores
 from holdfast.evaluation.compare.samples import compare_samples
 from holdfast.records.comparison import Comparison
 from holdfast.records.evaluation import EvaluationFolder
@@ -219,16 +218,6 @@ def test_members_of_one_entry_share_its_samples(tmp_path):
     mean, one = (next(c for c in found if c.name == name) for name in ("mean", "one"))
     assert half_width(mean) == pytest.approx(half_width(one), rel=0.08)
     assert mean.n == 500
-
-
-def test_entries_with_equal_rows_are_drawn_independently(tmp_path):
-    rows = answers(right_or_wrong(1, 200))
-    for name in ("one", "two"):
-        write(tmp_path / "before", "keep", name, rows)
-    folder = EvaluationFolder(tmp_path / "before")
-    joint = JointScores([folder], {(e.suite, e.name): [e] for e in read_evaluations(folder)}, resamples=2000, seed=7)
-    one, two = (joint.draws(("keep", name), "acc")[:, 0] for name in ("one", "two"))
-    assert abs(np.corrcoef(one, two)[0, 1]) < 0.08
 
 
 def test_averages_that_cannot_be_compared_say_why(tmp_path):

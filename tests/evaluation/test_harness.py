@@ -104,12 +104,6 @@ def test_answers_outside_the_choices_are_no_silent_zeros(tiny_tokenizer, tmp_pat
         check_task(an_entry("piqa", data=write_rows(tmp_path / "p.jsonl", rows)), tiny_tokenizer)
 
 
-@pytest.mark.slow
-def test_unknown_task_names_the_nearest(tiny_tokenizer):
-    with pytest.raises(ConfigError, match=r"'arc_esy' is no task.*arc_easy"):
-        check_task(an_entry("arc_esy"), tiny_tokenizer)
-
-
 def test_group_on_one_file_is_divided_by_subtask(tiny_model, tiny_tokenizer, tmp_path):
     """mmlu_humanities: thirteen subtasks, redirected by the column that holds their names."""
     from holdfast.evaluation.tasks.tasks import _find_configs

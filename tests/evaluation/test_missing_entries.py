@@ -11,7 +11,7 @@ from evaluated_folders import write
 from holdfast.errors import RunFolderError
 from holdfast.evaluation.entries import EvaluationPlan
 from holdfast.evaluation.kinds.perplexity import PerplexityEntry
-from holdfast.evaluation.runner import check_whole, compare_runs
+from holdfast.evaluation.runner import compare_runs
 from holdfast.evaluation.session import ModelRequest, evaluate_models
 from holdfast.evaluation.suite import parse_evaluation
 from holdfast.records.run import RunFolder
@@ -35,10 +35,6 @@ def test_a_run_is_not_compared_without_one_of_its_entries(side: str, tmp_path: P
     (folder.evaluated(side).path / "keep.other.json").unlink()
     with pytest.raises(RunFolderError, match=rf"what was measured of keep/other in .*{side}, found no file of it"):
         compare_runs(folder, plan)
-
-
-def test_nothing_is_missing_where_nothing_was_asked_for(tmp_path: Path) -> None:
-    check_whole(RunFolder(tmp_path).evaluated("result"), EvaluationPlan())
 
 
 def test_an_evaluation_ends_with_everything_that_was_asked_for(tmp_path: Path) -> None:

@@ -374,22 +374,3 @@ def test_stages_of_training_fail_too(tmp_path):
     assert len(matrix.failed) == 1 and "keep/quiz: model 2: 1 of 40 samples" in matrix.failed[0]
     assert all(math.isnan(row[0]) and math.isfinite(row[1]) for row in matrix.scores)
     assert math.isnan(matrix.measures["average_accuracy"].value)
-
-
-def test_the_command_shows_what_it_measured_and_ends_with_its_own_code(files, tiny_tokenizer, capsys):
-    """`holdfast evaluate` over two models, of which the first is broken."""
-    for label, model in (("bad", broken_model(tiny_tokenizer)), ("good", make_model())):
-        model.save_pretrained(files / label)
-        tiny_tokenizer.save_pretrained(files / label)
-    (files / "suite.yaml").write_text("keep:\n  - texts.jsonl\n  - {perplexity: clean.jsonl, name: clean}\n")
-    words = ["evaluate", str(files / "bad"), str(files / "good"), "--suite", str(files / "suite.yaml")]
-    words += ["--output_dir", str(files / "out"), "--device", "cpu"]
-    code = main(words)
-    said = capsys.readouterr()
-    assert code == 4 and "bad: expected finite figures" in said.err, said.err
-    assert "Failed: keep/texts: 1 of 5 samples hold NaN or infinity (the first is row 3)." in " ".join(
-        said.out.split()
-    ), said.out
-    assert read_json(files / "out" / "evaluate.json")["status"] == "failed"
-    assert len(EvaluationFolder(files / "out" / "good").all()) == 2
-    assert main(["compare", f"{files / 'out'}:good", f"{files / 'out'}:bad", "--resamples", "200"]) == 4

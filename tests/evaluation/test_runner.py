@@ -11,7 +11,6 @@ import pytest
 from rich.console import Console
 
 from evaluation.conftest import SENTENCES, make_model, make_tokenizer, parsed
-from holdfast.errors import DataError
 from holdfast.evaluation import runner
 from holdfast.evaluation.text import perplexity
 from holdfast.records.evaluation import Evaluation
@@ -102,14 +101,6 @@ def test_start_and_result_are_written_and_compared(plan, tmp_path, tiny_tokenize
     assert first.difference == pytest.approx(
         after[0].metrics["nats_per_token"].value - prose.metrics["nats_per_token"].value
     )
-
-
-def test_nothing_is_computed_twice(plan, tmp_path, tiny_tokenizer, counted):
-    folder = RunFolder(tmp_path / "run")
-    first = run(plan, folder, tiny_tokenizer)
-    assert len(counted) == 3
-    assert run(plan, folder, tiny_tokenizer) == first
-    assert len(counted) == 3
 
 
 def test_interrupted_evaluation_continues_with_the_next_entry(plan, tmp_path, tiny_tokenizer, counted, monkeypatch):
@@ -214,15 +205,6 @@ def test_check_plan_finds_out_without_a_model(plan, tmp_path, tiny_tokenizer):
     assert "question" in problems[1]
 
 
-def test_a_failing_entry_keeps_what_was_done(plan, tmp_path, tiny_tokenizer):
-    (tmp_path / "answers.jsonl").unlink()
-    folder = RunFolder(tmp_path / "run")
-    with pytest.raises(DataError, match="answers"):
-        run(plan, folder, tiny_tokenizer)
-    assert folder.evaluated("start").find("keep", "prose") is not None
-    assert folder.evaluated("start").find("keep", "colour_task") is not None
-
-
 def computed_tokens(monkeypatch, module, name) -> list[int]:
     counts: list[int] = []
     original = getattr(module, name)
@@ -305,16 +287,3 @@ def test_an_entry_goes_on_in_its_middle(kind, tmp_path, tiny_tokenizer, monkeypa
         "start"
     ).samples("keep", again.name)
     assert not list(folder.evaluated("start").path.glob(".*"))
-
-
-def test_a_line_cut_short_is_left_out(tmp_path):
-    from holdfast.evaluation.resume import Partial
-
-    path = tmp_path / "found.jsonl"
-    path.write_text('{"key": "a", "value": 1}\n{"key": "b", "value": 2}\n{"key": "c", ')
-    kept = Partial(path, seconds=0.0)
-    assert kept.found == {"a": 1, "b": 2}
-    kept.add({"d": 4})
-    assert Partial(path).found == {"a": 1, "b": 2, "d": 4}
-    kept.remove()
-    assert not path.exists()

@@ -33,8 +33,15 @@ def questions(seed: int = 0, *, count: int = 12, vocabulary: int = 97, examples:
     return requests
 
 
-@pytest.mark.parametrize("name", [n for n, shares in ARCHITECTURES.items() if shares])
-@pytest.mark.parametrize("examples", [0, 20])
+@pytest.mark.parametrize(
+    ("name", "examples"),
+    [
+        pytest.param(name, examples, marks=[] if name == "llama" or examples else pytest.mark.slow)
+        for name, shares in ARCHITECTURES.items()
+        for examples in (0, 20)
+        if shares
+    ],
+)
 def test_equal_to_one_text_a_forward(name, examples):
     model = architecture(name)
     paths = paths_of(questions(examples=examples), length=64)

@@ -42,10 +42,6 @@ def plan_of(*names: str) -> EvaluationPlan:
 # ------------------------------------------------------------------------------------------------------------- shipped
 
 
-def test_the_shipped_suites() -> None:
-    assert tuple(shipped_suites()) == NAMES
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_each_is_sound_and_says_what_it_measures(name: str) -> None:
     plan = plan_of(name)
@@ -56,15 +52,6 @@ def test_each_is_sound_and_says_what_it_measures(name: str) -> None:
         assert len(average.members) == len(raw)
         for (_, entry, metric), text in zip(average.members, raw, strict=True):
             assert text in (entry, f"{entry}/{metric}")
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_programs_need_permission(name: str) -> None:
-    mapping, _ = read_suites([name])
-    plan, problems = parse_evaluation(mapping)
-    programs = [entry for entry in plan.entries if entry.kind == "code"]
-    assert len(problems) == len(programs)
-    assert all("allow_code_execution" in problem for problem in problems)
 
 
 def test_a_paper_has_several() -> None:
@@ -122,16 +109,6 @@ def test_two_suites_that_ask_the_same_in_different_ways() -> None:
     assert "different settings for averages.knowledge" in problem, "averages are not replaced in silence"
     assert "--output_dir" in problem
     assert read_suites(["knowledge", "knowledge"]) == read_suites(["knowledge"])
-
-
-def test_two_suites_with_different_values_of_one_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither wins in silence, and what the caller says settles it."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "a.yaml").write_text("batch_size: 4\nseed: 1\nsource: [arc_easy]\n")
-    (tmp_path / "b.yaml").write_text("batch_size: 16\nseed: 1\nsource: [piqa]\n")
-    _, [problem] = read_suites(["a.yaml", "b.yaml"])
-    assert problem.startswith("a and b have different settings for batch_size. Say which one holds for both")
-    assert COMMAND.read(["base=.", "--suite", "a.yaml", "b.yaml", "--batch_size", "2"]).plan.batch_size == 2
 
 
 # ------------------------------------------------------------------------------------------- what the command line says

@@ -9,7 +9,6 @@ import yaml
 
 from evaluation.conftest import parsed
 from holdfast.evaluation import runner
-from holdfast.evaluation.entries import EvaluationPlan
 from holdfast.evaluation.kinds.perplexity import PerplexityEntry
 from holdfast.evaluation.kinds.task import TaskEntry
 from holdfast.evaluation.shipped import shipped_suites
@@ -101,11 +100,6 @@ def test_the_documented_shape(folder):
     assert mine.is_file
 
 
-def test_nothing_is_an_empty_plan():
-    assert parse_evaluation(None) == (EvaluationPlan(), [])
-    assert parse_evaluation({"keep": None}) == (EvaluationPlan(), [])
-
-
 def test_all_problems_at_once(folder):
     text = problems_of(
         {
@@ -181,12 +175,6 @@ def test_two_entries_of_one_name_are_refused_in_a_suite_and_fine_across_suites(f
     text = problems_of({"keep": ["arc_easy", {"task": "arc_easy", "limit": 3}]}, folder)
     assert "keep[1]: the name 'arc_easy' is taken by evaluation.keep[0]" in text
     assert problems_of({"keep": ["arc_easy"], "learn": ["arc_easy"]}, folder) == ""
-
-
-def test_misspelt_suites_are_no_suites(folder):
-    assert "Did you mean 'keep'?" in problems_of({"keeps": ["arc_easy"]}, folder)
-    assert "keep: expected a list of entries" in problems_of({"keep": "arc_easy"}, folder)
-    assert "expected suites" in problems_of(["arc_easy"], folder)
 
 
 def test_shipped_suites_and_local_files_in_a_config(folder):

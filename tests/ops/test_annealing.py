@@ -124,25 +124,6 @@ def test_zero_kl_scale_is_plain_cross_entropy_to_the_bit():
     assert off.kl_sum == off.kl_count == 0
 
 
-def test_bf16_inputs_keep_float32_logits():
-    """bf16 hidden states near the teacher: gradient error stays under 1 %, where bf16 logits would lose most of it."""
-    p = problem(rows=128, vocabulary=1000, width=32, bias=False)
-    p["weight"] = (p["weight"].detach() * 0.3).requires_grad_()
-    p = unmoved(as_dtype(p, torch.bfloat16))
-    p["hidden"] = (p["hidden"].double() + 0.02 * torch.randn(128, 32, dtype=torch.float64)).bfloat16()
-    assert not torch.equal(p["hidden"], p["teacher_hidden"])
-
-    def grad(dtype, backend):
-        cast = as_dtype({**p, "hidden": p["hidden"].detach().requires_grad_()}, dtype)
-        result, grads = run(cast, ce_scale=0.0, kl_scale=1.0, kl_mask_N=None, backend=backend)
-        return float(result.kl_sum / result.kl_count), grads[0].double()
-
-    kl, exact = grad(torch.float64, "reference")
-    assert kl < 0.01
-    _, got = grad(torch.bfloat16, "chunked")
-    assert (got - exact).norm() < 0.01 * exact.norm()
-
-
 def test_nothing_selected_gives_zero_and_zero_gradients():
     p = problem()
     p["labels"] = torch.full_like(p["labels"], IGNORE)
@@ -162,20 +143,6 @@ def test_frozen_head_gets_no_gradient():
     full = problem(bias=False)
     torch.testing.assert_close(grads[0], run(full)[1][0])
     assert result.loss.requires_grad
-
-
-def test_padding_rows_of_either_vocabulary_carry_no_mass():
-    p = problem(vocabulary=31, teacher_vocabulary=29, bias=False)
-    narrow = dict(p, teacher=Head(weight_VH=p["teacher"].weight_VH))
-    wide = dict(
-        p, teacher=Head(weight_VH=torch.cat([p["teacher"].weight_VH, 50 * torch.ones(40, 6, dtype=torch.float64)]))
-    )
-    # The student has 31 rows, so the padded teacher shares 31 with it; cut the student to see that rows past the common
-    # ones do not count.
-    cut = {**p, "weight": p["weight"][:29].detach().requires_grad_(), "labels": p["labels"].clamp(max=28)}
-    a, _ = run({**cut, "teacher": narrow["teacher"]})
-    b, _ = run({**cut, "teacher": wide["teacher"]})
-    assert a.kl_sum == b.kl_sum
 
 
 def test_wrong_shapes_and_options_are_all_named_at_once():

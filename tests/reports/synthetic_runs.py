@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import math
 import random
@@ -13,10 +14,9 @@ from rich.console import Console
 
 from holdfast.records.comparison import Comparison
 from holdfast.records.evaluation import Evaluation, Metric
-from holdfast.records.run import LayerDistance, RunFolder, RunRecord
+from holdfast.records.run import RunFolder, RunRecord
 from holdfast.support.files import write_jsonl
-
-RETENTION = [{"method": "label_annealing", "weight": 1.0, "temperature": 1.0}]
+from recorded import recorded
 
 
 def comparison(**changes: Any) -> Comparison:
@@ -93,82 +93,8 @@ def metric_lines(steps: int = 240, *, kl: bool = True, seed: int = 0) -> list[di
     return lines
 
 
-def distances(layers: int = 24, scale: float = 1.0) -> list[LayerDistance]:
-    blocks = [
-        LayerDistance(
-            layer=str(i),
-            parameters=12_600_000,
-            l2=scale * (0.8 + 0.05 * i),
-            relative=scale * (0.004 + 0.0012 * i - 0.00003 * i * i),
-            cosine=1 - 1e-4 * scale,
-        )
-        for i in range(layers)
-    ]
-    ends = [
-        LayerDistance(layer=n, parameters=p, l2=scale * l2, relative=scale * r, cosine=0.9999)
-        for n, p, l2, r in (("norm", 896, 0.02, 0.0007), ("head", 1, 0.3, 0.003))
-    ]
-    return [
-        LayerDistance(layer="embed", parameters=136_000_000, l2=scale * 1.1, relative=scale * 0.0021, cosine=0.99999),
-        *blocks,
-        *ends,
-    ]
-
-
 def record(**changes: Any) -> RunRecord:
-    model = {
-        "name": "Qwen/Qwen2.5-0.5B",
-        "hash": "4f1d2c" + "0" * 58,
-        "architecture": "Qwen2ForCausalLM",
-        "vocabulary": 151_936,
-    }
-    data = {
-        "name": "answers.jsonl",
-        "hash": "9c" * 32,
-        "examples": 18_240,
-        "tokens": 4_915_200,
-        "packed": True,
-        "format": "prompt/completion",
-    }
-    config = {
-        "model_name_or_path": "Qwen/Qwen2.5-0.5B",
-        "learning_rate": 1e-5,
-        "num_train_epochs": 2,
-        "lr_scheduler_type": "cosine",
-        "bf16": True,
-    }
-    config |= {
-        "retention": [{"label_annealing": {"weight": 1.0}}],
-        "evaluation": {"keep": ["prose.jsonl", "arc_easy"], "before": True},
-    }
-    fields: dict[str, Any] = {
-        "name": "Qwen2.5-0.5B on medical answers",
-        "status": "finished",
-        "stage": "done",
-        "retention": RETENTION,
-        "seed": 7,
-        "config_key": "ab12" * 16,
-        "model": {**model, "parameters": 494_032_768, "trainable": 494_032_768},
-        "data": data,
-        "config": config,
-        "versions": {"holdfast": "0.1.0", "torch": "2.13.0", "transformers": "5.23.0", "python": "3.11.9"},
-        "hardware": {
-            "device": "NVIDIA H200",
-            "devices": 1,
-            "precision": "bfloat16",
-            "cpu": "16 cores",
-            "memory_gib": 128,
-        },
-        "created": "2025-11-20T09:12:44Z",
-        "finished": "2025-11-20T09:31:02Z",
-        "training": {"steps": 1200, "tokens": 4_915_200, "seconds": 744.0, "tokens_per_second": 6606.5, "sessions": 2},
-        "distance": distances(),
-        "notes": [
-            "3 of 18,240 examples were longer than 2,048 tokens and were truncated.",
-            "The teacher's logits were computed online.",
-        ],
-    }
-    return RunRecord(**{**fields, **changes})
+    return dataclasses.replace(recorded("run", RunRecord), **changes)
 
 
 def perplexity(suite: str, name: str, value: float, n: int) -> Evaluation:

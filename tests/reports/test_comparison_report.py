@@ -24,12 +24,10 @@ from synthetic_runs import SOURCE_LOST, SOURCE_NOISE, comparison
 from holdfast.records.evaluation import EvaluationFolder
 from holdfast.reports.blocks import plain_text
 from holdfast.reports.charts import Chart, plotly_figure
-from holdfast.reports.compared import ComparisonRow, entry_title, gain_forest, gains, ordered
+from holdfast.reports.compared import ComparisonRow, gain_forest, gains
 from holdfast.reports.comparison_report import comparison_page, comparison_verdict
 from holdfast.reports.flips import MOST_FLIPS, answer_of, flips_of, flips_table
-from holdfast.reports.format import ellipsize_middle
-from holdfast.reports.html import render, write_page
-from holdfast.reports.measured import subject_names
+from holdfast.reports.html import write_page
 
 
 def cells_of(chart: Chart) -> list[list[str]]:
@@ -75,12 +73,6 @@ def test_nothing_is_drawn_for_what_is_not_there(tmp_path) -> None:
     pair = small(tmp_path / "a")
     pair.before = pair.after = EvaluationFolder(tmp_path / "nowhere")
     assert titles(write(pair, tmp_path)) == ["Before and after", "What was compared"]
-
-
-def test_a_label_says_its_suite_once() -> None:
-    names = [entry_title("learn", "answers"), entry_title("knowledge", "arc"), entry_title("learn", "Learn: code")]
-    assert names == ["Learn: answers", "knowledge: arc", "Learn: code"]
-    assert [entry_title("m", "mmlu"), entry_title("math", "math_500")] == ["m: mmlu", "math_500"]
 
 
 def test_rules_come_with_outcome_and_numbers(tmp_path) -> None:
@@ -266,42 +258,3 @@ def test_folders_of_models_are_named_by_their_last_part(tmp_path) -> None:
     )
     words = section(write(pair, tmp_path), "What was compared")
     assert "run-7 · ababababababababa" in words.replace("…", "a") and "someone" not in words
-
-
-# ---------------------------------------------------------------------------------------------------------- small parts
-
-
-def test_names_are_shortened_in_the_middle_and_subjects_lose_what_they_share() -> None:
-    assert ellipsize_middle("high_school_government_and_politics", 26) == "high_school_gov…d_politics"
-    assert ellipsize_middle("short", 26) == "short"
-    assert subject_names(["mmlu_anatomy", "mmlu_law_school"]) == ["anatomy", "law school"]
-    assert subject_names(["mmlu_high_school_biology", "mmlu_high_school_physics"]) == ["biology", "physics"]
-    assert subject_names(["alone"]) == ["alone"] and subject_names([]) == []
-
-
-# ---------------------------------------------------------------------------------------------------------- the browser
-
-
-def test_the_verdict_stands_beside_the_name_and_statistics_are_folded_away(tmp_path) -> None:
-    found = Pair(tmp_path, ("a", "b")).add(
-        "keep", "a_long_name/of.two", "task", multiple_choice("x", 60, 0.8, 0.1), ACCURACY
-    )
-    whole = render(comparison_page(found.result()))
-    panel = re.search(r'<div class="panel dense compared">.*?</details>', whole, re.S)
-    assert panel is not None
-    table, numbers = panel[0].split('<details class="numbers">')
-    heads = [re.findall(r'<th scope="col"[^>]*>(.*?)</th>', part) for part in (table, numbers)]
-    assert heads[0] == ["Measure", "Verdict", "Before", "After", "Difference"]
-    assert heads[1] == ["Measure", "p", "n", "Flips", "Test"]
-    assert "<summary>Numbers</summary>" in numbers
-    assert "a_<wbr>long_<wbr>name/<wbr>of.<wbr>two" in table, "a name breaks behind its joints"
-
-
-def test_no_label_of_a_forest_lies_where_its_bars_are() -> None:
-    rows = ordered([comparison(name="answers"), comparison(suite="keep", name="prose", difference=0.4)])
-    forest = gain_forest(rows, "Gains")
-    assert forest is not None and list(forest.y.names) == ["prose", "answers"]
-    drawn = plotly_figure(forest)["layout"]
-    notes = drawn["annotations"]
-    assert [(n["x"], n["xref"], n["xanchor"]) for n in notes] == [(1.0, "paper", "left")] * 2
-    assert drawn["margin"]["r"] > 7 * max(len(n["text"]) for n in notes)

@@ -32,13 +32,11 @@ from synthetic_evaluations import (
     multiple_choice,
 )
 from synthetic_evaluations import text as documents
-from synthetic_ladder import ladder
-from synthetic_overtraining import overtraining
-from synthetic_probes import probe
 from synthetic_runs import SOURCE_NOISE, comparison, metric_lines, perplexity, write_run
 from synthetic_studies import frontier, nothing_finished
 from test_along_chart import evaluation as measured_mass
 
+import recorded
 import synthetic_residuals
 from claim_studies import paper_like
 from holdfast.papers.claims.claim import claims_json
@@ -91,7 +89,7 @@ def theory(folder: Path, text: str) -> Page:
 
 
 def probed(folder: Path, text: str) -> Page:
-    return probe_page(probe(text, text))
+    return probe_page(recorded.probe(step=text, remark=text))
 
 
 def study(folder: Path, text: str) -> Page:
@@ -253,25 +251,28 @@ def nothing_in_sequence(folder: Path, text: str) -> Page:
 
 
 def in_ladder(folder: Path, text: str) -> Page:
-    found = ladder(entry=f"keep/{text}", name=text, notes=[text])
-    rungs = [dataclasses.replace(r, size=text, reason=text) for r in found.rungs]
-    return ladder_page(dataclasses.replace(found, rungs=rungs, sizes={text: found.sizes["1M"]}))
+    record = recorded.ladder(web=text)
+    rungs = [dataclasses.replace(r, size=text, reason=text) for r in record.rungs]
+    changes = {"name": text, "notes": [text], "sizes": {text: record.sizes["1M"]}}
+    return ladder_page(dataclasses.replace(record, rungs=rungs, **changes))
 
 
 def nothing_in_ladder(folder: Path, text: str) -> Page:
-    return ladder_page(ladder(name=text, status="running", rungs=[], sizes={}, text={}))
+    nothing: dict[str, Any] = {"rungs": [], "sizes": {}, "text": {}}
+    return ladder_page(dataclasses.replace(recorded.ladder(), name=text, status="running", **nothing))
 
 
 def in_overtraining(folder: Path, text: str) -> Page:
-    found = overtraining(task=text, entry=text, name=text, notes=[text], tasks=[text])
-    models = [dataclasses.replace(found.models[0], state="failed", reason=text), *found.models[1:]]
-    return overtraining_page(dataclasses.replace(found, models=models))
+    record = recorded.overtraining(reviews=text, web=text)
+    models = [dataclasses.replace(record.models[0], state="failed", reason=text), *record.models[1:]]
+    return overtraining_page(dataclasses.replace(record, name=text, notes=[text], models=models))
 
 
 def nothing_in_overtraining(folder: Path, text: str) -> Page:
     found = ("models", "rates", "turns", "growth", "shifts", "sensitivities", "trends")
     nothing: dict[str, Any] = {key: [] for key in found}
-    return overtraining_page(overtraining(**nothing, name=text, status="running", scored={}))
+    record = recorded.overtraining()
+    return overtraining_page(dataclasses.replace(record, **nothing, name=text, status="running", scored={}))
 
 
 PAGES: dict[str, Callable[[Path, str], Page]] = {

@@ -137,12 +137,3 @@ def test_user_text_is_no_markup(make_run) -> None:
     assert "<b>" not in body
     assert "\\[y\\](z)" in body
     assert "\n# heading" not in body
-
-
-def test_figures_that_are_not_finite_are_said(make_run) -> None:
-    _, body = load(
-        make_run(
-            comparisons=[comparison(after=float("nan"), difference=float("nan"), interval=(float("nan"), float("nan")))]
-        )
-    )
-    assert "n/a" in body

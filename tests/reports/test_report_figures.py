@@ -19,7 +19,7 @@ from holdfast.records.run import RunFolder
 from holdfast.reports import format as figures
 from holdfast.reports.charts import Value
 from holdfast.reports.compared import ComparisonRow
-from holdfast.reports.methods import method_name, method_text
+from holdfast.reports.methods import method_text
 from holdfast.reports.run_figures import read_run, verdict_sentence
 
 
@@ -140,18 +140,6 @@ def test_verdict_sentence(comparisons: list, sentence: str) -> None:
     assert verdict_sentence(record(), [ComparisonRow(c) for c in comparisons]) == sentence
 
 
-def test_verdict_without_comparisons_says_why() -> None:
-    assert "was interrupted (stage: train)" in verdict_sentence(record(status="interrupted", stage="train"), [])
-    assert "is not known" in verdict_sentence(record(), [])
-
-
-def test_every_registered_method_says_its_title() -> None:
-    from holdfast.retention.registry import METHODS
-
-    titles = [method_name({"method": name}) for name in METHODS]
-    assert len(set(titles)) == len(METHODS) and not any("_" in t for t in titles)
-
-
 def test_a_folder_without_a_run_is_refused(tmp_path) -> None:
     with pytest.raises(DataError, match=r"no run\.json"):
         read_run(RunFolder(tmp_path))
@@ -183,7 +171,3 @@ def test_paths_are_shown_by_their_last_part():
     text = method_text([{"method": "replay", "data": "/somebody/else/old.jsonl", "fraction": 0.1}])
     assert "old.jsonl" in text
     assert "somebody" not in text
-
-
-def test_hub_ids_stay_whole():
-    assert "org/data" in method_text([{"method": "replay", "data": "org/data", "fraction": 0.1}])

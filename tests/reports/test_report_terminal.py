@@ -10,7 +10,6 @@ import pytest
 from rich.console import Console
 from synthetic_evaluations import ACCURACY, GATES, TEXT, Pair, multiple_choice
 from synthetic_evaluations import text as documents
-from synthetic_probes import probe
 from synthetic_runs import comparison, shown
 from synthetic_studies import large
 from test_every_page import PAGES, every
@@ -28,6 +27,7 @@ from holdfast.reports.sweep_text import print_sweep
 from holdfast.reports.terminal import Printer, plain_table
 from holdfast.statistics.selection import select_all
 from holdfast.support.files import read_as
+from recorded import probe
 
 
 def flat(text: str) -> str:
@@ -100,13 +100,6 @@ def test_eighty_columns_break_nothing_of_the_summaries(make_run, tmp_path: Path,
     assert broken_words(blocks, 80) == []
 
 
-def test_an_ascii_terminal_gets_ascii(make_run) -> None:
-    text = shown(lambda out: print_run_summary(make_run(), out), ascii_only=True)
-    assert text.isascii()
-    assert "-0.412" in text
-    assert "[-0.439, -0.386]" in text
-
-
 def test_user_text_is_not_read_as_markup(make_run) -> None:
     folder = make_run(
         name="[bold]x[/bold] [red]", comparisons=[comparison(name="[/nope]")], status="failed", error="[link=x]broken"
@@ -133,23 +126,6 @@ def test_a_table_of_many_columns_becomes_several() -> None:
     assert all(text.count(month) == 1 for month in months) and text.count("[12.3, 45.6]") == 24
     assert all(f"{10 * n + k}.5 %" in text for n in range(12) for k in range(2))
     assert text.count("one") == text.count("Arm") == text.count("two") > 1
-
-
-@pytest.mark.parametrize("width", [80, 200])
-def test_a_wide_table_keeps_names_and_digits_in_a_narrow_terminal(width: int) -> None:
-    from rich.console import Console
-
-    from holdfast.reports.blocks import Table, columns, figure
-    from holdfast.reports.terminal import Printer
-
-    console = Console(width=width, force_terminal=True, record=True, color_system=None)
-    heads = columns("Arm", *(f"{task}, better than sequential by" for task in "abcd"))
-    cells = ["sequential fine-tuning, p 0.25", *[figure("−0.2128 nats/token", "[−0.2220, −0.2035]")] * 4]
-    Printer(console).show([Table(columns=heads, rows=[cells], title="scores")])
-    words = console.export_text().split()
-    for word in ("−0.2128", "[−0.2220,", "−0.2035]"):
-        assert words.count(word) == 4, words
-    assert words.count("fine-tuning,") == words.count("Arm") == (2 if width == 80 else 1)
 
 
 def test_without_a_terminal_a_row_is_one_line_and_so_are_the_titles() -> None:

@@ -29,15 +29,6 @@ def charts(record: SequenceRecord) -> dict[str, Chart]:
     return {c.title: c for s in sections for c in s.blocks if isinstance(c, Chart)}
 
 
-def test_losses_run_downwards():
-    record = two_tasks()
-    tasks = {name: dataclasses.replace(task, higher_is_better=True) for name, task in record.tasks.items()}
-    losses = charts(record)["math kept against code learnt"]
-    scores = charts(dataclasses.replace(record, tasks=tasks))["math kept against code learnt"]
-    assert losses.x.more == losses.y.more == {"autorange": "reversed"}
-    assert scores.x.more == scores.y.more == {}
-
-
 def test_what_is_not_there_is_said():
     record = two_tasks()
     waiting = [dataclasses.replace(m, state="waiting", distance=None, curves={}) for m in record.models]

@@ -11,18 +11,16 @@ from rich.console import Console
 from holdfast.records.figure import Figure
 from holdfast.records.measure import Measure
 from holdfast.reports import blocks
-from holdfast.reports.blocks import Page, Table, plain_text
-from holdfast.reports.charts import Axis, Chart, Value
+from holdfast.reports.blocks import Page, plain_text
+from holdfast.reports.charts import Axis, Value
 from holdfast.reports.study_page import (
     cell,
     grid,
-    jobs_section,
     lines,
     measure_axis,
     print_study,
     scatter,
     section,
-    state_chip,
     steps_axis,
     study_page,
 )
@@ -89,26 +87,6 @@ def test_lines_have_a_mark_each_and_levels_go_across() -> None:
     assert lines("Loss", [], axis, Axis(), columns={}) is None
 
 
-def test_a_row_may_be_a_whole_curve() -> None:
-    rows = [{"line": str(k), "x": [0, 1], "y": [3.0, 2.0 + k]} for k in range(20)]
-    chart = lines("Loss", rows, Axis(), Axis(), columns={"line": "Run", "end": "At the end"})
-    assert chart is not None and {m.kind for m in chart.marks} == {"curves"}
-    assert not chart.legend, "twenty names are no legend"
-    assert [plain_text(row[1]) for row in chart.table.rows[:2]] == ["2", "3"]
-    assert len({(m.colour, m.dash) for m in chart.marks}) == 20
-
-
-def test_a_section_places_charts_that_follow_each_other_side_by_side() -> None:
-    charts = [Chart(title=name, rows=[], columns=[], marks=[]) for name in "abc"]
-    table = grid([{"name": "x", "n": 1}], {"Name": "name", "Number": "n"})
-    assert section("Nothing", None) is None
-    shown = section("All", charts[0], None, charts[1], table, charts[2])
-    assert shown is not None
-    assert [c.width for c in shown.blocks[:2]] == ["half", "half"]
-    assert shown.blocks[2] == table and shown.blocks[3].width == "full"
-    assert [c.numeric for c in table.columns] == [False, True]
-
-
 def test_a_page_names_what_failed_and_what_it_took() -> None:
     jobs = [Job("base", seconds=60.0), Job("tuned", "failed", "no memory", seconds=5.0)]
     made = page(jobs=jobs, details=["two jobs"], facts=[("Seeds", "0"), ("Empty", "")])
@@ -119,15 +97,6 @@ def test_a_page_names_what_failed_and_what_it_took() -> None:
     facts = dict(about.blocks[0].blocks[0].items)
     assert facts == {"Begun": "2026-01-02", "Computing": "1 min 5 s", "Seeds": "0", "cpu": "toy", "torch": "2.9"}
     assert not any(isinstance(x, blocks.Banner) for x in page().blocks)
-
-
-def test_a_state_has_one_tone_on_all_pages() -> None:
-    chips = [state_chip(state).tone for state in ("complete", "running", "lost", "failed", "waiting")]
-    assert chips == ["good", "warn", "warn", "bad", "flat"]
-    assert state_chip("failed", "no memory").content == "no memory"
-    table = jobs_section("Models", [Job("base", tokens=12345)], {"Epochs": lambda job: "3"}).blocks[0]
-    assert isinstance(table, Table)
-    assert [plain_text(c) for c in table.rows[0]] == ["base", "complete", "12,345", "", "3"]
 
 
 def test_the_terminal_has_the_answer_the_notes_and_the_path(capsys: pytest.CaptureFixture[str]) -> None:

@@ -32,15 +32,6 @@ def shown(study, **more) -> str:
     return printed(lambda console: print_sweep(study, select_all(study), console), **more)
 
 
-def test_a_terminal_of_eighty_columns_holds_the_table():
-    text = shown(finished_frontier(), terminal=True)
-    plain = "".join(part.partition("m")[2] if i else part for i, part in enumerate(text.split("\x1b[")))
-    assert "\x1b[" in text  # colours
-    assert max(map(len, plain.splitlines())) <= 80
-    assert "+0.524" in plain
-    assert "[+0.477, +0.570]" in plain  # whole intervals, not broken in two
-
-
 def test_user_text_is_not_read_as_markup():
     study = record(
         [trial(0, "direct", "[bold]direct[/]", {}, measured_runs(random.Random(0), (0, 1, 2), 0.5, -0.3))],

@@ -244,17 +244,3 @@ def test_resumed_run_is_the_uninterrupted_one(kind, tmp_path):
     assert again.active[0].strength == whole.active[0].strength != 3.0
     assert again.active[1].state_dict() == whole.active[1].state_dict()
     assert largest_difference(weights(whole), weights(again)) == 0.0
-
-
-def test_charts_of_the_trajectories():
-    from holdfast.reports.charts import plotly_figure
-    from holdfast.reports.training_charts import BUDGET_KEYS, budget_charts
-
-    figures = dict.fromkeys(BUDGET_KEYS, 0.5)
-    rows = [{"step": step, "loss": 1.0, **figures} for step in (1, 2)]
-    first, second = (plotly_figure(chart) for chart in budget_charts(rows))
-    assert [d["name"] for d in first["data"]] == ["measured", "budget"]
-    assert second["data"][0]["y"][-1] == 0.5
-    in_points = budget_charts(rows, [{"method": "budget", "metric_drop": "1 point"}])[0]
-    assert in_points.y.title == "points"
-    assert budget_charts([{"step": 1, "loss": 1.0}]) == [None, None]

@@ -17,7 +17,6 @@ from holdfast.retention.anchor import Anchors
 from holdfast.retention.fisher import SavedFisher, choose_rows, diagonal_fisher
 from holdfast.retention.methods.ewc import EWC
 from holdfast.retention.protocol import RetentionMethod
-from holdfast.retention.registry import parse_retention
 from holdfast.training import method_services as host_module
 from holdfast.training.method_services import TrainerServices
 from tiny import build_model, random_fisher
@@ -220,26 +219,6 @@ def test_online_adds_the_newest_task_to_the_earlier_ones(tmp_path, old):
 
 
 # ------------------------------------------------------------------------------------------------------------ bad input
-
-
-def test_all_mistakes_show_at_once(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "empty").mkdir()
-    asked = {"coefficient": -1, "reference": "nowhere", "fisher": "empty", "data": "old.jsonl"}
-    text = "\n".join(parse_retention({"ewc": asked})[1])
-    for words in (
-        "ewc.coefficient: expected a number of at least 0",
-        "found no fisher.safetensors and no fisher.json",
-        "ewc.data: no such file",
-        "ewc.reference: no such folder",
-    ):
-        assert words in text, words
-    assert EWC().problems() == [
-        "expected fisher (a folder made by 'holdfast fisher') or data (the old task's data), got neither"
-    ]
-    assert "no such folder: gone" in EWC(fisher="gone").problems()[0]
-    assert "decay: says something only" in EWC(fisher="", data="name/of-hub", decay=0.5).problems()[0]
-    assert EWC(data="name/of-hub").problems() == []
 
 
 def test_a_fisher_of_another_model_is_refused_and_of_the_anchor_taken(tmp_path):

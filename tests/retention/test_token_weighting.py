@@ -7,6 +7,7 @@ import torch
 from cases import history, make_trainer
 
 from holdfast.errors import ConfigError, DataError
+from holdfast.retention.anchor import Anchors
 from holdfast.retention.registry import retention
 from tiny import build_model
 
@@ -168,6 +169,14 @@ def test_tau_is_the_median_of_the_step_before(tmp_path):
 
 
 # ------------------------------------------------------------------------------------------------------------ refusals
+
+
+def test_token_weighting_keeps_tau_in_a_checkpoint():
+    [method] = retention([{"token_weighting": {"kind": "talr"}}])
+    active, again = (method.start(Anchors({})) for _ in range(2))
+    active.tau = 2.5
+    again.load_state_dict(active.state_dict())
+    assert again.tau == 2.5
 
 
 def test_a_step_of_no_weight_is_no_end(tmp_path):

@@ -72,28 +72,6 @@ def test_the_place_on_a_curve_is_chosen_by_the_other_seeds():
     assert tuned.by_seed == pytest.approx({0: -0.15, 1: -0.2 - 0.8 / 6})
 
 
-def chosen_among_equals(curves: int, *, of_seeds: float, of_samples: float, studies: int = 150) -> float:
-    """How much too good the figure of equally good curves is on average, given the standard deviations of noise; in
-    units that are small against what the curves lose."""
-    rng = np.random.default_rng(curves)
-    found = []
-    for _ in range(studies):
-        noisy = []
-        for _ in range(curves):
-            moved = [s + of_samples * rng.normal() + of_seeds * rng.normal(size=3) for s in (-100.0, -50.0)]
-            noisy.append(curve(*zip(([1.0] * 3, [0.6] * 3), moved, strict=True)))
-        place = source_at(noisy, seeds(0.6, 0.6, 0.6))
-        found.append(place.value + 50.0)
-    return float(np.mean(found))
-
-
-def test_many_curves_have_no_advantage_from_seeds_and_one_from_samples_that_seeds_share():
-    """As the module says; the largest of six normal numbers is 1.27 on average, of two 0.56."""
-    assert abs(chosen_among_equals(6, of_seeds=1.0, of_samples=0.0)) < 0.15
-    assert chosen_among_equals(6, of_seeds=0.0, of_samples=1.0) == pytest.approx(1.27, abs=0.2)
-    assert chosen_among_equals(2, of_seeds=0.0, of_samples=1.0) == pytest.approx(0.56, abs=0.2)
-
-
 def test_seeds_are_paired():
     """A seed that learns more does so in direct fine-tuning too: at each seed's own target nothing differs."""
     shift = np.array([-0.2, 0.0, 0.2])

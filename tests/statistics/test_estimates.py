@@ -7,7 +7,6 @@ import math
 import numpy as np
 import pytest
 
-from holdfast.statistics import estimates
 from holdfast.statistics.estimates import TEXT_FIGURES, Ratio, estimate, joint_sums, resampled_sums
 
 
@@ -54,22 +53,6 @@ def test_every_draw_has_n_rows_and_columns_of_one_call_are_paired(n, kinds):
     assert sums[:, 2] == pytest.approx(3 * sums[:, 0] + 2 * n)
     again = resampled_sums(np.column_stack([values, np.ones(n), 3 * values + 2]), resamples=50, seed=n)
     assert np.array_equal(sums, again), "equal seed, equal draws"
-
-
-@pytest.mark.parametrize(
-    "columns", [answers_of_two(300), np.random.default_rng(1).normal(size=(300, 2))], ids=["few kinds", "all distinct"]
-)
-def test_how_many_are_drawn_at_a_time_changes_nothing(columns, monkeypatch):
-    whole = resampled_sums(columns, resamples=101, seed=5)
-    monkeypatch.setattr(estimates, "_CELLS", 700)
-    assert resampled_sums(columns, resamples=101, seed=5) == pytest.approx(whole, abs=1e-9)
-
-
-def test_the_order_of_the_samples_does_not_matter_where_few_are_distinct():
-    columns = answers_of_two(300)
-    assert np.array_equal(
-        resampled_sums(columns, resamples=50, seed=2), resampled_sums(columns[::-1], resamples=50, seed=2)
-    )
 
 
 @pytest.mark.parametrize("kinds", [5, 1000])

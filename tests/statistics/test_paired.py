@@ -112,6 +112,12 @@ def test_limits_of_means_are_where_p_is_the_level(n, power, value, level, seed):
     assert (test.p_below(at) < level) == (high < at) and (test.p_above(at) < level) == (low > at)
 
 
+def test_paired_limits_of_a_skewed_mean_have_the_p_of_their_level():
+    test = Moments(difference=0.3, error=1.0, skewness=0.6, df=40.0, n=50)
+    low, high = test.limits(LEVEL)
+    assert (test.p_below(high), test.p_above(low)) == pytest.approx((LEVEL, LEVEL), rel=1e-9)
+
+
 @pytest.mark.parametrize(("shift", "kind"), [(2.0**-21, "text"), (-(2.0**-21), "text"), (2.0**-22, "f1")])
 def test_a_difference_that_is_rounding_is_kept(shift, kind):
     """All samples moved the same way by less than sums in float32 are exact: no verdict of a loss or a gain."""

@@ -153,27 +153,6 @@ def test_many_checkpoints_ask_for_more() -> None:
     assert "was not restored" in alone[0].reason and "within noise" in among[0].reason
 
 
-@pytest.mark.slow
-def test_no_forgetting_is_false_as_rarely_as_a_test_is_over_all_checkpoints() -> None:
-    """Every checkpoint has lost exactly the margin, one point, so that each "no forgetting" is false. All answer the
-    same 1,500 questions."""
-    rng = np.random.default_rng(0)
-    studies, checkpoints, n = 120, 20, 1500
-    false, alone = 0, 0
-    for _ in range(studies):
-        shaky = rng.random(n)  # how easily a question flips: one thing for all checkpoints
-        changed = rng.random((checkpoints, n)) < 0.04 * shaky / shaky.mean()
-        lost = changed & (rng.random((checkpoints, n)) < 0.625)
-        found = [
-            flips(int(down.sum()), int(any_.sum() - down.sum()), n=n) for any_, down in zip(changed, lost, strict=True)
-        ]
-        together = [j.verdict for j in judge([evidence(c) for c in found], tolerance=0.05)]
-        false += NONE in together
-        alone += any(verdict(evidence(c)) == NONE for c in found)
-    assert alone / studies > 0.1, "each on its own, as a check of the simulation"
-    assert false <= 7, "at most 2.5 % of 120 studies: more than 7 with a chance of 0.02"
-
-
 def test_the_first_checkpoint_that_stays_lost() -> None:
     lost = np.array([[1, 0, 1, 1], [0, 0, 0, 0], [1, 1, 1, 1], [1, 1, 1, 0]], dtype=bool)
     assert first_lasting(lost).tolist() == [2, 4, 0, 4]

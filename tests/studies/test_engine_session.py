@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from holdfast.cli.main import main
-from holdfast.errors import DataError, HoldfastError, RunFolderError
+from holdfast.errors import DataError, HoldfastError
 from holdfast.papers.claims.claim import Evidence, Statement, judge_claims
 from holdfast.papers.claims.rules import ClaimFigure, Rule, above
 from holdfast.studies.engine.progress import time_left
@@ -162,16 +161,6 @@ def test_where_all_jobs_fail_alike_the_exit_code_is_theirs(tmp_path, monkeypatch
         with pytest.raises(HoldfastError, match=str(error)) as failed:
             execute_study(toy(out, speeds=speeds), console=quiet(), workers=1)
         assert failed.value.exit_code == exit_code
-
-
-def test_its_status_from_the_command_line(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(ToyStudy, "one_in_process", True)
-    execute_study(toy(tmp_path / "toy"), console=quiet(), workers=1)
-    assert main(["sweep", "status", str(tmp_path / "toy")]) == 0
-    shown = capsys.readouterr().out
-    assert "toy: finished; 2 complete of 2 jobs" in shown and "speed 3" in shown
-    with pytest.raises(RunFolderError):
-        execute_study(toy(Path(__file__).parent), console=quiet())
 
 
 def test_the_time_left_is_what_complete_jobs_took_over_the_workers():

@@ -125,7 +125,15 @@ def test_osf_holds_whatever_methods_do_to_the_weights(method, tmp_path):
     assert max(leaks(trainer.model).values()) < 2e-5
 
 
-@pytest.mark.parametrize(("how", "name"), [(h, n) for h in ("lora", "osf") for n in CASES if (h, n) not in APART])
+@pytest.mark.parametrize(
+    ("how", "name"),
+    [
+        pytest.param(how, name, marks=[] if how == "osf" else pytest.mark.slow)
+        for how in ("lora", "osf")
+        for name in CASES
+        if (how, name) not in APART
+    ],
+)
 def test_every_method_acts_under_adapters(how, name, tmp_path):
     held = trained(tmp_path, how, spec(name, next(iter(CASES[name]))))
     assert largest_difference(direct(how), held) > 1e-6

@@ -17,7 +17,6 @@ from holdfast.ops.heads import backbone_of
 from holdfast.training import document_attention as document_attention_module
 from holdfast.training.document_attention import (
     model_problem,
-    packed_distance,
     packing_problem,
     use_document_attention,
 )
@@ -219,13 +218,6 @@ def test_a_run_that_packs_them_learns_what_it_learns_without(tmp_path, setting):
     assert losses[0] == pytest.approx(losses[1], abs=1e-5)
 
 
-def test_bounds_keep_documents_apart_where_a_mask_does_not():
-    from transformers import AutoModelForCausalLM, OPTConfig
-
-    assert packing_problem(OPTConfig(), AutoModelForCausalLM.from_config, attention="sdpa") == ""
-    assert packing_problem(OPTConfig(), AutoModelForCausalLM.from_config, attention="sdpa", own=False)
-
-
 @pytest.mark.parametrize("kind", ["mamba2", "qwen3_next"])
 def test_missing_kernels_are_named(kind):
     from transformers import CONFIG_MAPPING, AutoModelForCausalLM
@@ -243,33 +235,6 @@ def test_flash_attention_is_tried_by_whether_layers_get_the_bounds(kind):
 
     problem = packing_problem(CONFIG_MAPPING[kind](), AutoModelForCausalLM.from_config, attention="flash_attention_2")
     assert bool(problem) == (kind == "mpt")
-
-
-def test_weights_decide_nothing():
-    model = build_model()
-    with torch.no_grad():
-        model.model.layers[0].mlp.up_proj.weight.fill_(float("nan"))
-    assert model_problem(model, own=False) == "" and use_document_attention(model)
-
-
-def test_the_trial_has_the_batch_that_training_has(monkeypatch):
-    from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
-
-    batches = []
-    run = document_attention_module.run_backbone
-    monkeypatch.setattr(
-        document_attention_module, "run_backbone", lambda lm, **inputs: batches.append(inputs) or run(lm, **inputs)
-    )
-    packed_distance(build_model())
-    batch = next(inputs for inputs in batches if len(inputs) > 1)
-    documents = batch["input_ids"][0].split(document_attention_module._LENGTHS)
-    collated = DataCollatorForLanguageModeling(pad_token_id=0, padding_free=True)(
-        [{"input_ids": document.tolist()} for document in documents]
-    )
-    collated.pop("labels")
-    assert batch.keys() == collated.keys()
-    for name, value in collated.items():
-        assert torch.equal(torch.as_tensor(batch[name]), torch.as_tensor(value)), name
 
 
 def trainer_of(folder, *, model=None, retain=(), **changes):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from synthetic_ladder import ladder
-
 from holdfast.papers.ladder.page import (
     figure_chart,
     ladder_page,
@@ -15,6 +13,7 @@ from holdfast.papers.ladder.page import (
 )
 from holdfast.papers.ladder.record import read_ladder
 from holdfast.reports.html import write_page
+from recorded import ladder
 
 
 def test_the_lead_says_what_longer_pretraining_brought() -> None:

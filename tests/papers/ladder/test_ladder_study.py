@@ -8,10 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 import yaml
 from rich.console import Console
-from safetensors.torch import load_file
 
 from holdfast.errors import ConfigError, HoldfastError
 from holdfast.papers.ladder.plan import LadderConfig
@@ -180,51 +178,6 @@ def test_a_budget_that_would_repeat_the_text_is_refused(asked: dict[str, Any]) -
     with pytest.raises(HoldfastError, match=r"budgets: expected at most .* 1 pass over the text .* max_passes: "):
         execute_study(LadderStudy(LadderConfig.read(few)), console=quiet(), workers=1)
     assert not list(Path("ladder").glob("*-tokens*")), "no run was begun"
-
-
-@pytest.mark.slow
-def test_a_run_that_was_killed_ends_with_the_same_weights(
-    asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from holdfast.errors import Interrupted
-    from holdfast.training.trainers import SFTRetentionTrainer
-
-    sizes, budgets = {"small": asked["sizes"]["small"]}, [1280]
-    given = {**asked, "sizes": sizes, "budgets": budgets, "train": {"use_cpu": True, "save_steps": 5}}
-    execute_study(LadderStudy(LadderConfig.read(given)), console=quiet(), workers=1)
-    step, done = SFTRetentionTrainer.training_step, [0]
-
-    def killed(self: Any, *args: Any, **kwargs: Any) -> Any:
-        done[0] += 1
-        if done[0] == 13:
-            raise Interrupted("killed")
-        return step(self, *args, **kwargs)
-
-    monkeypatch.setattr(SFTRetentionTrainer, "training_step", killed)
-    other = {**given, "output_dir": "other"}
-    with pytest.raises(Interrupted):
-        execute_study(LadderStudy(LadderConfig.read(other)), console=quiet(), workers=1)
-    record = execute_study(LadderStudy(LadderConfig.read(other)), console=quiet(), workers=1)
-    assert record.status == "finished" and done[0] > 13
-    whole, resumed = (load_file(f"{f}/small-tokens1.28k/model.safetensors") for f in ("ladder", "other"))
-    assert all(torch.equal(whole[name], resumed[name]) for name in whole)
-
-
-@pytest.mark.slow
-def test_seeds_have_runs_and_ladders_of_their_own(asked: dict[str, Any]) -> None:
-    sizes = {"small": asked["sizes"]["small"]}
-    record = execute_study(
-        LadderStudy(LadderConfig.read({**asked, "sizes": sizes, "seeds": [0, 3]})), console=quiet(), workers=1
-    )
-    assert {(r.seed, r.folder) for r in record.rungs} == {
-        (seed, f"small-tokens{n}-seed{seed}") for seed in (0, 3) for n in ("640", "1.28k")
-    }
-    one, other = (load_file(f"ladder/fresh/small-seed{seed}/model.safetensors") for seed in (0, 3))
-    assert not torch.equal(one["lm_head.weight"], other["lm_head.weight"])
-    assert [row["label"] for row in yaml.safe_load(Path("ladder/small-seed3.yaml").read_text())["ladder"]] == [
-        "small-tokens640-seed3",
-        "small-tokens1.28k-seed3",
-    ]
 
 
 @pytest.mark.slow

@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from synthetic_overtraining import overtraining
 
 from holdfast.errors import DataError
 from holdfast.papers.overtraining.page import (
@@ -25,6 +24,7 @@ from holdfast.papers.overtraining.record import (
 )
 from holdfast.records.figure import Figure
 from holdfast.reports.html import write_page
+from recorded import overtraining
 
 
 def test_the_lead_names_the_turning_point_and_what_retention_does() -> None:

@@ -148,7 +148,7 @@ def test_without_the_papers_suite_a_row_is_a_metric_of_an_entry(tmp_path, studie
     for file in tmp_path.glob("evaluations/*/*"):
         file.unlink()
     for name, following in (("l3-base", 0.02), ("l3-instruct", 0.8), ("l3-base-31", 0.7)):
-        figures = {**make.WORLD["base"], "following": following}
+        figures = {**make.WORLD, "following": following}
         make.write_world(tmp_path / "evaluations" / name, **figures)
         both = {key: make.share(0.5, 200) for key in ("exact_match,flexible-extract", "exact_match,strict-match")}
         make.write_evaluation(tmp_path / "evaluations" / name, make.evaluation("problems", "word_problems", both))

@@ -1,5 +1,5 @@
-"""Overtraining in a two-layer linear network: closed forms against autograd, an integrator, enumeration and gradient
-descent on the matrices."""
+"""Overtraining in a two-layer linear network beside its checks (`test_theory_checks`): closed forms against autograd
+and by hand."""
 
 from __future__ import annotations
 
@@ -10,21 +10,17 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.integrate import solve_ivp
 
 from holdfast.errors import ConfigError, DataError
 from holdfast.papers.theory.deep_linear import (
     LinearTasks,
     checkpoint_times,
     descent_factors,
-    flow_values,
     half_times,
     harmful_in_finetuning,
     harmful_in_noise,
     inflection_point,
     minimiser,
-    perturbed_loss,
-    perturbed_losses,
     random_tasks,
 )
 
@@ -59,19 +55,6 @@ def slopes(first: np.ndarray, second: np.ndarray, target: np.ndarray, weight: fl
 # --------------------------------------------------------------------------------------------------------------- noise
 
 
-@FAST
-@given(tasks=tasks_drawn, gamma=st.floats(0, 1))
-def test_noise_after_n_features(tasks, gamma) -> None:
-    """Lemma A.4, as a sum and as a difference, and on matrices in a basis of their own."""
-    s, d = tasks.pretraining, tasks.dimension
-    found = perturbed_losses(tasks, gamma)
-    for n, values in enumerate(tasks.ideal_values()):
-        expected = (s[n:] ** 2).sum() + 2 * d * gamma**2 * s[:n].sum() + d**3 * gamma**4
-        assert found[n] == pytest.approx(expected, rel=1e-12)
-        assert perturbed_loss(*tasks.factors(values), tasks.matrix(s), gamma) == pytest.approx(expected, rel=1e-10)
-    np.testing.assert_allclose(np.diff(found), (2 * d * gamma**2 - s) * s, rtol=0, atol=1e-12 * found.max())
-
-
 def test_inflection_point_counts_features() -> None:
     losses = np.array([[3, 2, 1, 2, 0], [3, 2, 1, 0.5, 0.5], [1, 2, 3, 4, 5]])
     assert inflection_point(np.diff(losses) > 0).tolist() == [2, 4, 0]
@@ -101,25 +84,6 @@ def test_the_minimiser_is_stationary_on_the_matrices(tasks, weight, n) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------- paths
-
-
-@pytest.mark.parametrize("weight", [0.0, 0.7])
-def test_flow_is_the_flow_of_the_matrices(weight) -> None:
-    """An integrator on W1 and W2 with gradients by autograd, in a rotated basis."""
-    tasks = tasks_of([1.0, 0.6, 0.3], [0.5, 0.9, 0.2], seed=1)
-    start = np.array([0.05, 0.02, 0.01])
-    first, second = tasks.factors(start)
-    goal, anchor = tasks.matrix(tasks.finetuning), tasks.matrix(start)
-
-    def pull(time: float, w: np.ndarray) -> np.ndarray:
-        return -np.concatenate([g.ravel() for g in slopes(*w.reshape(2, 3, 3), goal, weight, anchor)])
-
-    began = np.concatenate([first.ravel(), second.ravel()])
-    times = np.array([0.5, 1.5, 4.0])
-    path = solve_ivp(pull, (0, 4), began, t_eval=times, rtol=1e-9, atol=1e-11).y.T.reshape(3, 2, 3, 3)
-    for time, (one, other) in zip(times, path, strict=True):
-        expected = tasks.matrix(flow_values(time, start=start, target=tasks.finetuning, weight=weight))
-        np.testing.assert_allclose(one @ other, expected, atol=1e-7)
 
 
 def test_descent_is_the_gradients_step() -> None:

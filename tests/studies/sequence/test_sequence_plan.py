@@ -160,16 +160,6 @@ def test_methods_that_hold_on_to_the_base(asked):
     assert len({c.models[0] for c in plain.chains}) == 1, "the first task is trained once"
 
 
-def test_orders_share_single_tasks(asked):
-    config = SequenceConfig.read(asked(orders=[["rivers", "letters"], ["letters", "rivers"]]))
-    assert [m.trained for m in config.models.values()] == [
-        ("rivers",),
-        ("rivers", "letters"),
-        ("letters",),
-        ("letters", "rivers"),
-    ]
-
-
 def test_arms_may_come_later(asked):
     """In any place and with any number of orders: what was made is known by its name, not by its place in the queue."""
     first = {"arms": ["sequential", {"sfa": {"p": [0.5]}}], "seeds": [3, 4]}
@@ -214,14 +204,3 @@ def test_mistakes_are_named_before_anything_is_trained(asked, changes, words):
     with pytest.raises(ConfigError) as refused:
         SequenceConfig.read(asked(**changes))
     assert words in str(refused.value)
-
-
-def test_what_the_training_code_refuses_is_named_too(asked):
-    request = asked(arms=[{"sfa": {"p": 2}}, {"ewc": {"coefficient": -1}}])
-    request["tasks"]["letters"]["train"]["dataset_name"] = "missing.jsonl"
-    with pytest.raises(ConfigError) as refused:
-        SequenceConfig.read(request)
-    text = str(refused.value)
-    assert "SFA, p 2" in text or "sfa.p" in text
-    assert "missing.jsonl" in text and "ewc.coefficient" in text
-    assert text.count("no such file") <= 1, "each thing once"

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import io
 
 import pytest
 from rich.console import Console
 
-from holdfast.errors import RunFolderError
 from holdfast.studies.engine.session import execute_study
 from holdfast.studies.sequence.plan import SequenceConfig
 from holdfast.studies.sequence.study import SequenceStudy
@@ -16,20 +14,6 @@ from holdfast.studies.sequence.study import SequenceStudy
 
 def quiet():
     return Console(file=io.StringIO(), width=160)
-
-
-def test_a_folder_with_something_else_stays_as_it_is(asked, tmp_path):
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "notes.txt").write_text("mine")
-    with pytest.raises(RunFolderError, match="not empty"):
-        execute_study(SequenceStudy(SequenceConfig.read(asked())), console=quiet(), workers=1)
-
-
-def test_another_study_is_not_continued(asked):
-    config = SequenceConfig.read(asked())
-    assert config.differences(config.resolved) == []
-    other = dataclasses.replace(config, resolved={**config.resolved, "curve": 3})
-    assert other.differences(config.resolved) == ["curve: was 2, is 3"]
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import shutil
 
 import numpy as np
@@ -114,12 +113,3 @@ def test_samples_that_are_not_there_are_counted(study, tmp_path):
     assert len(found.notes) == 2 and "learn/learn text: 1 of 3 complete trials cannot be paired" in found.notes[0]
     assert found.notes[0].endswith("nats_per_token was not measured")
     assert shares(found.trials[2], found) == shares(record.trials[2], record)
-
-
-def test_a_sample_that_is_not_finite_is_left_out_and_said(study, tmp_path):
-    record, _ = study
-    folder = tmp_path / "runs/1/seed-0/evaluations/result"
-    write(folder, *TARGET, texts([math.nan, *range(20, 19 + N)]), metrics=["nats_per_token"], kind="text")
-    found = with_correlations(record, tmp_path)
-    assert found.correlations[0].trials == [0, 2]
-    assert "1 of 3 complete trials" in found.notes[0] and "hold NaN" in found.notes[0]

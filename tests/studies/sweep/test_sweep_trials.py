@@ -4,17 +4,15 @@ are stood in for."""
 from __future__ import annotations
 
 import dataclasses
-import threading
 
 import optuna
 import pytest
 
-from holdfast.errors import ConfigError, HoldfastError, Interrupted, TrainingDiverged
+from holdfast.errors import ConfigError, Interrupted, TrainingDiverged
 from holdfast.records.evaluation import Metric
 from holdfast.records.study import StudyRecord
 from holdfast.studies.engine import storage as stored
 from holdfast.studies.engine.storage import Storage
-from holdfast.studies.engine.study import LeaseLost
 from holdfast.studies.engine.worker import MOST_DEATHS
 from holdfast.studies.sweep.record import gain, metric_problems, objective
 from holdfast.studies.sweep.study import ObjectiveSettings, StudyConfig
@@ -76,16 +74,6 @@ def test_an_error_fails_its_trial_and_no_other(ran):
     assert found.record.trials[2].continued_by == 5
 
 
-def test_where_all_fail_alike_the_rest_is_not_tried(study_of):
-    def run(settings, seed):
-        raise HoldfastError("no such column: text")
-
-    found = study_of(run)
-    with pytest.raises(HoldfastError, match="The first 3 trials failed alike: no such column: text"):
-        found.work()
-    assert len(found.calls) == 3
-
-
 def test_ctrl_c_gives_the_trial_back(study_of):
     def run(settings, seed):
         if weight_of(settings) == 0.5 and seed == 1:
@@ -102,32 +90,6 @@ def test_ctrl_c_gives_the_trial_back(study_of):
     with pytest.raises(Interrupted):
         found.work()
     assert [seed for _, seed in found.calls] == [1]  # the first seed is not run again
-
-
-@pytest.mark.slow
-def test_a_trial_that_another_worker_took_is_not_touched(study_of):
-    """The lease is still this process's, so that nobody takes the trial: it stays as it was left."""
-    first = [True]
-
-    def run(settings, seed):
-        if weight_of(settings) == 0.5 and first:
-            first.clear()
-            raise LeaseLost("another worker's now")
-        return a_run(seed, 1.0, -0.5)
-
-    found = study_of(run)
-    thread = threading.Thread(target=found.work, daemon=True)
-    thread.start()
-    for _ in range(300):
-        if found.states.count("complete") == 4:
-            break
-        threading.Event().wait(0.1)
-    assert found.states == ["complete", "running", "complete", "complete", "complete"]
-    left = found.study.get_trials()[1]._trial_id
-    found.study._storage.set_trial_state_values(left, optuna.trial.TrialState.FAIL)
-    thread.join(30)
-    assert not thread.is_alive()
-    assert "taken over by another worker" in found.text
 
 
 def test_a_trial_that_kills_its_workers_is_given_up(study_of):

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import io
-from pathlib import Path
-
 import pytest
-from rich.console import Console
 
-from holdfast.studies.engine.session import open_existing
-from holdfast.studies.sweep.session import SweepStudy, run_study
+from holdfast.studies.sweep.session import SweepStudy
 from holdfast.studies.sweep.study import StudyConfig
 
 
@@ -42,16 +37,3 @@ def test_a_small_study_builds_what_it_needs(tmp_path, monkeypatch):
     values["train"]["evaluation"] = {"keep": ["${nothing}"], "learn": []}
     with pytest.raises(ConfigError, match=r"\$\{nothing\}: no such name"):
         StudyConfig.read(values)
-
-
-def test_a_folder_with_other_files_is_not_touched(asked):
-    from holdfast.errors import RunFolderError
-
-    out = Path(asked["output_dir"])
-    out.mkdir()
-    (out / "thesis.tex").write_text("years of work")
-    with pytest.raises(RunFolderError, match="is not empty and holds no study"):
-        run_study(StudyConfig.read(asked), console=Console(file=io.StringIO()))
-    with pytest.raises(RunFolderError, match=r"found no study\.db"), open_existing(out):
-        pytest.fail("opened")
-    assert [p.name for p in out.iterdir()] == ["thesis.tex"]

@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from holdfast.errors import HoldfastError, Interrupted, RunFolderError
+from holdfast.errors import HoldfastError
 from holdfast.papers.residual.plan import StudyConfig
 from holdfast.papers.residual.study import ResidualStudy
 from holdfast.records.residual import read_update
@@ -32,7 +32,6 @@ def quiet():
     return Console(file=io.StringIO(), width=120)
 
 
-@pytest.mark.slow
 def test_every_model_is_made_measured_and_compared_once(study, tmp_path, monkeypatch):
     fitted = []
     real = ModelBuilder.continued
@@ -58,7 +57,6 @@ def test_every_model_is_made_measured_and_compared_once(study, tmp_path, monkeyp
     assert fitted == [] and again.models == record.models
 
 
-@pytest.mark.slow
 def test_a_model_that_fails_does_not_stop_the_others_and_is_tried_again(study, tmp_path, monkeypatch):
     real = ModelBuilder.measure
 
@@ -78,57 +76,6 @@ def test_a_model_that_fails_does_not_stop_the_others_and_is_tried_again(study, t
     ] == ["complete"] * 5
 
 
-@pytest.mark.slow
-def test_what_is_made_of_a_model_that_failed_is_not_tried(study, tmp_path, monkeypatch):
-    real, attempts = ModelBuilder.continued, []
-
-    def diverging(self, model, task):
-        attempts.append(model.name)
-        if model.start == "base":
-            raise HoldfastError("the loss is NaN")
-        return real(self, model, task)
-
-    monkeypatch.setattr(ModelBuilder, "continued", diverging)
-    with pytest.raises(HoldfastError, match=r"depends on a base \+ 300 tokens, which was not made"):
-        execute_study(ResidualStudy(study()), console=quiet(), workers=1)
-    assert attempts == ["a-base-300", "a-instruct-300"]
-    monkeypatch.setattr(ModelBuilder, "continued", real)
-    assert execute_study(ResidualStudy(study()), console=quiet(), workers=1).status == "finished"
-
-
-@pytest.mark.slow
-def test_an_interrupted_study_goes_on(study, tmp_path, monkeypatch):
-    real = ModelBuilder.make
-
-    def stopped(self, model, task):
-        if model.residual is not None:
-            raise KeyboardInterrupt
-        return real(self, model, task)
-
-    monkeypatch.setattr(ModelBuilder, "make", stopped)
-    with pytest.raises(Interrupted, match="The same command continues"):
-        execute_study(ResidualStudy(study()), console=quiet(), workers=1)
-    assert read_update(tmp_path / "out").status == "interrupted"
-    monkeypatch.setattr(ModelBuilder, "make", real)
-    monkeypatch.setattr("holdfast.runs.run._Run.fit", lambda self: pytest.fail("trained again"))
-    assert execute_study(ResidualStudy(study()), console=quiet(), workers=1).status == "finished"
-
-
-@pytest.mark.slow
-def test_another_grid_in_the_folder_is_refused(study):
-    execute_study(ResidualStudy(study(budgets=[], siblings=False)), console=quiet(), workers=1)
-    with pytest.raises(RunFolderError, match="budgets: was"):
-        execute_study(ResidualStudy(study(budgets=[500])), console=quiet(), workers=1)
-
-
-@pytest.mark.slow
-def test_two_workers_share_a_study(study, tmp_path):
-    record = execute_study(ResidualStudy(study()), console=quiet(), workers=2)
-    assert [m.state for m in record.models] == ["complete"] * 5
-    assert len(list((tmp_path / "out" / "logs").glob("worker-*.log"))) == 2
-
-
-@pytest.mark.slow
 def test_the_small_study_and_its_claims(tmp_path):
     from holdfast.papers.residual.reproduction import reproduce
 

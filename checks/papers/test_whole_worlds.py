@@ -4,14 +4,9 @@ it was taught (slow)."""
 from __future__ import annotations
 
 import dataclasses
-import functools
 import hashlib
 import json
-import os
 import re
-import signal
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -23,18 +18,13 @@ from holdfast.cli import world as command
 from holdfast.errors import ConfigError
 from holdfast.papers.worlds import world_models as models
 from holdfast.papers.worlds.world import (
-    FILES,
     WorldRecipe,
     build_world,
-    continuing_settings,
     quick_recipe,
 )
 from holdfast.support.files import write_json
 
-pytestmark = pytest.mark.slow  # whole studies and models: some seconds each
-
 RECIPE = quick_recipe(sibling=True, derived=True, changed_facts=2, word_problems=20, lettered=20)
-MODELS = ("base", "instruct", "derived", "sibling_base", "sibling_instruct")
 
 
 @pytest.fixture(scope="module")
@@ -55,12 +45,6 @@ def rows(path) -> list[dict]:
 
 def weights(folder) -> bytes:
     return (Path(folder) / "model.safetensors").read_bytes()
-
-
-def test_everything_is_there(made):
-    assert set(made) == set(FILES)
-    assert all(Path(path).is_absolute() and Path(path).exists() for path in made.values())
-    assert len({weights(made[name]) for name in MODELS}) == len(MODELS)
 
 
 def test_another_folder_takes_the_models_from_the_cache(made, place, monkeypatch):
@@ -117,27 +101,6 @@ def test_the_suite_asks_all_of_it(made):
     }
 
 
-def test_the_suite_is_measured(made, tmp_path):
-    from holdfast.evaluation.session import evaluate_models, requests_of
-    from holdfast.evaluation.suite import parse_evaluation
-
-    plan, _ = parse_evaluation({"suites": [made["suite"]]})
-    evaluate_models(requests_of([f"base={made['base']}", f"instruct={made['instruct']}"]), plan, tmp_path / "measured")
-    found = json.loads((tmp_path / "measured" / "instruct" / "following.instructions.json").read_text())
-    assert set(found["metrics"]) == {
-        "prompt_level_strict_acc",
-        "inst_level_strict_acc",
-        "prompt_level_loose_acc",
-        "inst_level_loose_acc",
-    }
-    found = json.loads((tmp_path / "measured" / "instruct" / "keep.word_problems.json").read_text())
-    assert set(found["metrics"]) == {"exact_match,strict-match", "exact_match,flexible-extract"}
-    assert found["primary"] == "exact_match,flexible-extract"
-    found = json.loads((tmp_path / "measured" / "base" / "keep.old_lettered.json").read_text())
-    assert found["kind"] == "multiple_choice_letters"
-    assert found["settings"]["subtasks"] == ["city", "job", "pet", "year"]
-
-
 def test_worked_problems_stand_among_the_conversations_and_others_are_asked(made):
     told = {row["messages"][0]["content"]: row["messages"][1]["content"] for row in rows(made["tuning"])}
     worked = {asked: reply for asked, reply in told.items() if asked.startswith("Problem: ")}
@@ -182,41 +145,6 @@ def test_without_letters_a_world_is_what_it_was():
     place = base_folder(texts, recipe, vocabulary=words, cache=Path())
     assert place == Path("bases") / fingerprint(before, length=16) / "small-base"
     assert models._base_place(on) != models._base_place(off) == place
-
-
-def test_an_instruct_model_goes_on_with_the_articles(made, tmp_path):
-    from holdfast.runs.config import train_config
-    from holdfast.runs.run import train
-
-    settings = continuing_settings(
-        RECIPE, model_name_or_path=made["instruct"], dataset_name=made["articles"], output_dir=str(tmp_path / "run")
-    )
-    folder = train(train_config(settings))
-    assert weights(folder.path) != weights(made["instruct"])
-
-
-def test_old_bases_keep_their_place_in_the_cache(tmp_path, monkeypatch):
-    """A base without a vocabulary of its own is found where it was before there were such vocabularies."""
-    from importlib.metadata import version
-
-    from holdfast.papers.worlds.pretrain import BaseRecipe, cached_base
-    from holdfast.support.files import fingerprint
-
-    recipe = BaseRecipe()
-    digest = hashlib.sha256(hashlib.sha256(b"text").digest()).hexdigest()
-    libraries = {name: version(name) for name in ("torch", "transformers", "tokenizers")}
-    fields = {k: v for k, v in dataclasses.asdict(recipe).items() if k != "initializer_range"}
-    key = fingerprint({"texts": digest, "recipe": fields, "libraries": libraries}, length=16)
-    folder = tmp_path / "bases" / key / "small-base"
-    folder.mkdir(parents=True)
-    (folder / "base.json").write_text("{}")
-    assert cached_base(["text"], recipe, cache=tmp_path) == folder
-    from holdfast.papers.worlds import pretrain
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pretrain, "pretrain", lambda *a, **k: (_ for _ in ()).throw(AssertionError("another base")))
-        with pytest.raises(AssertionError, match="another base"):
-            cached_base(["text"], dataclasses.replace(recipe, initializer_range=0.06), cache=tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -279,53 +207,6 @@ def test_what_is_tuned_of_a_base_waits_for_it(tmp_path, monkeypatch):
         ready.set()
     worker.join(20)
     assert asked == [True, "instruct"], "it finds the base made, and goes on"
-
-
-def test_ctrl_c_reaches_the_workers_and_the_same_command_goes_on(tmp_path):
-    sizes = (
-        "--people 12 --new_people 4 --tellings 10 --list_rounds 1 --layers 2 --width 32 --heads 2 --mlp 64 "
-        "--vocab_size 384 --articles 24"
-    )
-    budgets = (
-        "--steps 5 --tuning_steps 400 --sibling_steps 20 --derived_steps 30 --conversations 200 "
-        "--instructions 12 --batch_size 4"
-    )
-    words = [
-        sys.executable,
-        "-m",
-        "holdfast",
-        "reproduce",
-        "--world",
-        "--output_dir",
-        "world",
-        "--sibling",
-        "--derived",
-        *sizes.split(),
-        *budgets.split(),
-    ]
-    environment = {**os.environ, "HOLDFAST_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}
-
-    def begun() -> subprocess.Popen:
-        heeded = functools.partial(
-            signal.signal, signal.SIGINT, signal.default_int_handler
-        )  # a shell's background jobs ignore it
-        with open(tmp_path / "log", "w") as log:
-            return subprocess.Popen(
-                words, cwd=tmp_path, env=environment, stdout=log, stderr=subprocess.STDOUT, preexec_fn=heeded
-            )
-
-    process = begun()
-    deadline = time.monotonic() + 240
-    while not list((tmp_path / "cache" / "bases").glob("*.parts/*/steps")):
-        assert process.poll() is None and time.monotonic() < deadline, (tmp_path / "log").read_text()
-        time.sleep(0.1)
-    process.send_signal(signal.SIGINT)
-    assert process.wait(120) == 130 and "The same command continues" in (tmp_path / "log").read_text()
-    left = list((tmp_path / "cache" / "bases").glob("*.training/*/checkpoint-*"))
-    assert left, "the workers left checkpoints"
-    assert begun().wait(400) == 0
-    assert not list((tmp_path / "cache" / "bases").glob("*.training"))
-    assert json.loads((tmp_path / "world" / "world.json").read_text())["paths"]["derived"]
 
 
 # -------------------------------------------------------------------------------------------------------------- command

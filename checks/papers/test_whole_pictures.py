@@ -25,8 +25,6 @@ from holdfast.records.run import RunFolder
 from holdfast.studies.engine.session import execute_study
 from tiny import build_model
 
-pytestmark = pytest.mark.slow  # whole studies and models: some seconds each
-
 OLD = [f"The quick brown fox {i} jumps over the lazy dog and then sleeps for {i} hours." for i in range(12)]
 BUDGETS = {"s": 4, "l": 20}
 """Steps of pre-training by checkpoint."""
@@ -246,26 +244,3 @@ def test_a_whole_study_of_models_that_see(asked: dict[str, Any], world: dict[str
     page = Path("out/report.html").read_text()
     assert "Dotted: guessing, 0.4." in page
     assert not list(Path("out/aligned").rglob("*-start")), "the model with an untrained projector is gone"
-
-
-def test_seeds_have_projectors_of_their_own_and_weights_go(asked: dict[str, Any]) -> None:
-    arms = ["direct", {"label_annealing": {"weight": 1}}, "sfa"]
-    record = run_of(asked, seeds=[0, 1], arms=arms, vary={"learning_rate": [1e-2]})
-    assert [m.state for m in record.models] == ["complete"] * 6 and all(m.seeds == [0, 1] for m in record.models)
-    for m in record.models:
-        by_seed = m.scores_alone["keep/old"].by_seed
-        assert len(set(by_seed.values())) == 2 and len(set(m.distance_by_seed.values())) == 2
-    assert not list(Path("out").rglob("*.safetensors")), "nothing needs the weights any more"
-
-
-def test_a_stage_1_that_failed_is_named(asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    from holdfast.runs import wrapping
-
-    def failing(*args: Any, **kwargs: Any) -> Path:
-        raise HoldfastError("no projector today")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(wrapping, "wrap_language_model", failing)
-        with pytest.raises(HoldfastError, match=r"no projector today|stage 1 of"):
-            run_of(asked)
-    assert run_of(asked).status == "finished", "the same command tries it again"

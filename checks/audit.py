@@ -1,7 +1,7 @@
 """The pinned versions (constraints.txt) against the published vulnerabilities, by pip-audit.
 
     make audit                     all pins
-    python tests/audit.py torch    some of them
+    python checks/audit.py torch    some of them
 
 Exit status: 0 nothing is known of them, 1 something is (listed, with the versions that mend it), 2 they were NOT
 checked, and why.

@@ -14,15 +14,13 @@ import pytest
 import torch
 from rich.console import Console
 
-from holdfast.errors import ConfigError, HoldfastError, Interrupted
+from holdfast.errors import ConfigError, HoldfastError
 from holdfast.papers.overtraining.plan import OvertrainingConfig
 from holdfast.papers.overtraining.record import OvertrainingRecord, read_overtraining
 from holdfast.papers.overtraining.study import OvertrainingStudy
 from holdfast.records.run import RunFolder
 from holdfast.studies.engine.session import execute_study
 from tiny import build_model
-
-pytestmark = pytest.mark.slow  # whole studies and models: some seconds each
 
 OLD = [f"The quick brown fox {i} jumps over the lazy dog and then sleeps for {i} hours." for i in range(12)]
 NEW = [f"In this village nobody had counted to {i} before the bridge was built." for i in range(24)]
@@ -327,29 +325,6 @@ def test_training_text_that_holds_what_is_measured_is_refused(asked: dict[str, A
     assert any("1 of 12 documents of keep/old (old.jsonl) stand in the training data" in n for n in record.notes)
 
 
-def test_a_study_that_was_stopped_goes_on(asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    from holdfast.training.trainers import SFTRetentionTrainer
-
-    small = {**asked, "probe": {"noise": [0.1], "noise_seeds": 1}, "seeds": [0], "vary": {"learning_rate": [1e-2]}}
-    whole = run_of(small)
-    step, done = SFTRetentionTrainer.training_step, [0]
-
-    def killed(self: Any, *args: Any, **kwargs: Any) -> Any:
-        done[0] += 1
-        if done[0] == 9:
-            raise Interrupted("killed")
-        return step(self, *args, **kwargs)
-
-    monkeypatch.setattr(SFTRetentionTrainer, "training_step", killed)
-    with pytest.raises(Interrupted):
-        run_of(small, output_dir="other")
-    assert read_overtraining("other").status == "interrupted"
-    record = run_of(small, output_dir="other")
-    assert [(m.scores, m.costs) for m in record.models] == [(m.scores, m.costs) for m in whole.models]
-    assert [m.distance for m in record.models] == [m.distance for m in whole.models]
-    assert record.sensitivities == whole.sensitivities
-
-
 def test_rates_and_ways_may_come_later(asked: dict[str, Any]) -> None:
     arms, vary = asked["arms"], asked["vary"]
     old = OvertrainingConfig.read(asked).resolved
@@ -377,15 +352,3 @@ def test_rates_and_ways_may_come_later(asked: dict[str, Any]) -> None:
         ]
     wider = {**asked, "vary": {**vary, "learning_rate": [1e-4, *vary["learning_rate"]]}, "seeds": [0]}
     assert [d.split(":")[0] for d in OvertrainingConfig.read(wider).differences(old)] == ["seeds"]
-
-
-def test_a_checkpoint_that_is_not_finite_itself_is_no_fine_tuning_that_diverged(asked: dict[str, Any]) -> None:
-    import torch
-    from safetensors.torch import load_file, save_file
-
-    weights = load_file("l/model.safetensors")
-    name = next(n for n in weights if n.endswith("norm.weight"))
-    weights[name] = torch.full_like(weights[name], math.nan)
-    save_file(weights, "l/model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(HoldfastError, match=r"l itself is not finite on keep/old, before it is fine-tuned"):
-        run_of(asked, probe=False)
