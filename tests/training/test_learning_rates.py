@@ -72,7 +72,7 @@ def test_the_setting(desk: Path) -> None:
     put_data("train.jsonl")
     base = {"model_name_or_path": "model", "dataset_name": "train.jsonl"}
     config = train_config(base, learning_rate_multipliers={"embed": 0.1})
-    assert config.learning_rate_multipliers == {"embed": 0.1}
+    assert config.holdfast.learning_rate_multipliers == {"embed": 0.1}
     assert json.loads(json.dumps(config.resolved))["learning_rate_multipliers"] == {"embed": 0.1}
     assert config.key != train_config(base).key and "learning_rate_multipliers" not in train_config(base).resolved
     assert train_config(config.resolved).key == config.key

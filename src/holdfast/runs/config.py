@@ -31,6 +31,7 @@ Relative paths start from the working directory, as in TRL. Nothing heavy is imp
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import warnings
@@ -41,6 +42,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.checkpoints.named import at_revision, folder_without_revision
 from holdfast.config.command_line import CONFIG, find_option, parse_words
+from holdfast.config.declare import settings_of
 from holdfast.config.decode import Given, coerce_all, plain_key
 from holdfast.config.values import show
 from holdfast.config.yaml_file import from_yaml, read_yaml
@@ -54,8 +56,8 @@ from holdfast.runs.identity import deciding, explain_difference, resolve, set_fi
 from holdfast.runs.on_policy import OnPolicySettings
 from holdfast.runs.packages import check_packages, judges_need
 from holdfast.runs.packing import check_packing
-from holdfast.runs.settings import OWN, known_of_others, known_settings, sources
-from holdfast.runs.stopping import Rules, check_rules, rules_of
+from holdfast.runs.settings import OWN, RunSettings, known_of_others, known_settings, sources
+from holdfast.runs.stopping import check_rules
 from holdfast.runs.trainers import SFT, trainer_named
 from holdfast.support.environment import has_fast_bfloat16
 from holdfast.support.files import fingerprint, to_jsonable
@@ -66,7 +68,6 @@ from holdfast.training.arguments import add_defaults
 if TYPE_CHECKING:
     from trl import DatasetMixtureConfig, ModelConfig, ScriptArguments, SFTConfig
 
-    from holdfast.data.formats import Templates
     from holdfast.evaluation.entries import EvaluationPlan
     from holdfast.retention.protocol import RetentionMethod
     from holdfast.training.adapters import AdapterArguments
@@ -91,28 +92,8 @@ class TrainConfig:
     """What keeps the old skills; empty for direct fine-tuning."""
     evaluation: EvaluationPlan
     """What is measured before and after; empty for nothing."""
-    learning_rate_multipliers: dict[str, float] = field(default_factory=dict)
-    """Factors of the learning rate by pattern of parameters' names."""
-    train_only: tuple[str, ...] = ()
-    """Patterns of parameters' names; what none matches is not trained. Empty: all are, or what an adapter adds."""
-    fused_layers: bool = False
-    """Whether small layers are computed in one pass each, see `training.fused_layers`."""
-    templates: Templates | None = None
-    """How columns become text; None leaves it to the formats that are recognised."""
-    chat_template: str | None = None
-    """In place of the model's own; None: that, or the one of `chat_template_path`."""
-    trainer: str = SFT
-    """One of `runs.trainers.TRAINERS`."""
-    on_policy: OnPolicySettings | None = None
-    """How the model answers the prompts that it is trained on; None: rows are trained on as they are."""
-    eval_dataset_name: str | None = None
-    """What `eval_strategy` reads; None: a split of the training data."""
-    eval_dataset_split: str = "train"
-    """Which of its rows."""
-    early_stopping_patience: int | None = None
-    """Evaluations in a row without a better one that end training; None: none do."""
-    early_stopping: Rules = ()
-    """What of `evaluation` ends training."""
+    holdfast: RunSettings = field(default_factory=RunSettings)
+    """holdfast's own keys, as they were given."""
     launch: dict[str, Any] = field(default_factory=dict)
     """Options of `accelerate launch` (`num_processes`, `accelerate_config`, ...)."""
     notes: list[Note] = field(default_factory=list)
@@ -235,23 +216,6 @@ def train_config(settings: Mapping[str, Any] | None = None, /, **more: Any) -> T
 # ----------------------------------------------------------------------------------------------------------- assembling
 
 
-_PLAIN = (
-    "data",
-    "env",
-    "chat_template",
-    "learning_rate_multipliers",
-    "train_only",
-    "fused_layers",
-    "trainer",
-    "on_policy",
-    "eval_dataset_name",
-    "eval_dataset_split",
-    "early_stopping_patience",
-    "early_stopping",
-)
-"""holdfast's own keys beside methods and measurements, in the order in which `resolved` has them."""
-
-
 def checked(given: Given, machine: Machine | None = None) -> TrainConfig:
     """The configuration out of what a file and a command line say.
 
@@ -273,16 +237,11 @@ def checked(given: Given, machine: Machine | None = None) -> TrainConfig:
     if "dataloader_pin_memory" not in request.raw and not request.machine.accelerator:
         parts["training"].dataloader_pin_memory = False  # nothing to copy to; torch warns at every loader otherwise
     resolved = request.resolve(parts)
-    settings = {
-        name: value for name, value in request.settings.items() if name not in ("data", "env", "early_stopping")
-    }
     return TrainConfig(
         **parts,
-        **settings,
+        holdfast=request.holdfast,
         retention=request.methods,
         evaluation=request.plan,
-        templates=request.settings["data"],
-        early_stopping=request.rules,
         launch=request.launching,
         notes=request.notes,
         source_file=request.source,
@@ -308,10 +267,8 @@ class _Request:
         self.problems: list[Problem] = []
         self.raw = dict(given.values)
         """TRL's and accelerate's keys as they were given."""
-        self.settings: dict[str, Any] = {}
-        """holdfast's own, but for methods and what is measured."""
         self.stated: dict[str, Any] = {}
-        """Those of them that were given and are valid."""
+        """holdfast's own that were given and are valid, but for methods and what is measured."""
         self.values: dict[str, Any] = {}
         """TRL's and accelerate's keys with a sound value."""
 
@@ -326,12 +283,11 @@ class _Request:
         of_others = [name for name in self.raw if name in others]
         for name in of_others:
             self.raw.pop(name)
-        self.stated, wrong = coerce_all({name: OWN[name] for name in _PLAIN}, _only(own, *_PLAIN))
-        for name in _PLAIN:
-            self.settings[name] = OWN[name].default if self.stated.get(name) is None else self.stated[name]
-        if self.trainer == "on_policy" and self.settings["on_policy"] is None:
-            self.settings["on_policy"] = OnPolicySettings()
-        self.rules = rules_of(self.settings["early_stopping"])
+        plain = {setting.name: setting for setting in settings_of(RunSettings)}
+        self.stated, wrong = coerce_all(plain, {name: value for name, value in own.items() if name in plain})
+        self.holdfast = RunSettings(**{name: value for name, value in self.stated.items() if value is not None})
+        if self.trainer == "on_policy" and self.holdfast.on_policy is None:
+            self.holdfast = dataclasses.replace(self.holdfast, on_policy=OnPolicySettings())
         self.methods, self.wrong_methods = parse_retention(own.get("retention"))
         self.problems += [*self.wrong_methods, *wrong]
         for name in of_others:
@@ -352,8 +308,7 @@ class _Request:
 
     def check_rows_and_methods(self) -> None:
         """Looks at the model's and the data's names, and at what methods and held-out rows need."""
-        values, settings = self.values, self.settings
-        held_out = settings["eval_dataset_name"]
+        values, held_out = self.values, self.holdfast.eval_dataset_name
         refused = {key for key in self.raw if key in self.known and key not in values}
         if "model_name_or_path" not in refused:
             self.add(config_checks.check_model(values.get("model_name_or_path")))
@@ -361,7 +316,7 @@ class _Request:
             self.add(config_checks.check_data(values, beside=self.source))
         for method in self.methods:
             problems: list[str] = [*config_checks.check_method(method)]
-            problems += config_checks.check_best(method, values, bool(self.rules))
+            problems += config_checks.check_best(method, values, bool(self.holdfast.stop_rules))
             if isinstance(values.get("max_steps"), int) and values["max_steps"] > 0 and not method.off:
                 problems += method.check_run(total_steps=values["max_steps"])
             self.problems += [problem.below("retention") for problem in problems_below(method, problems)]
@@ -369,7 +324,7 @@ class _Request:
             self.add(config_checks.check_path("eval_dataset_name", held_out, beside=self.source))
         if isinstance(values.get("deepspeed"), str) and not values["deepspeed"].lstrip().startswith("{"):
             self.add(config_checks.check_path("deepspeed", values["deepspeed"], beside=self.source))
-        self.add(config_checks.check_chat_template(settings["chat_template"], values))
+        self.add(config_checks.check_chat_template(self.holdfast.chat_template, values))
         self.add(config_checks.check_split_off(values, held_out))
         if values.get("test_split_size") and str(values.get("eval_strategy") or "no") == "no":
             text = "test_split_size: nothing reads the rows that it takes out. Add eval_strategy: epoch."
@@ -382,16 +337,16 @@ class _Request:
 
     def check_trainer(self) -> None:
         """Looks at what does not go together, with the trainer, with the machine and with what is installed."""
-        values, settings, machine = self.values, self.settings, self.machine
-        held_out, patience = settings["eval_dataset_name"], settings["early_stopping_patience"]
+        values, holdfast, machine = self.values, self.holdfast, self.machine
+        held_out, patience = holdfast.eval_dataset_name, holdfast.early_stopping_patience
         if not self.wrong_methods:
-            self.add(trainers.problems(self.trainer, self.methods, values, settings))
-            if settings["on_policy"] is not None:
-                self.add(on_policy.problems(self.methods, {**values, **settings}, self.given.values))
+            self.add(trainers.problems(holdfast, self.methods, values))
+            if holdfast.on_policy is not None:
+                self.add(on_policy.problems(self.methods, {**values, **vars(holdfast)}, self.given.values))
         split = self.stated.get("eval_dataset_split")
         self.add(config_checks.check_early_stopping(patience, held_out, split, values))
-        self.add(check_rules(self.rules, self.plan))
-        self.add(config_checks.check_stopping(self.rules, patience, values))
+        self.add(check_rules(holdfast.stop_rules, self.plan))
+        self.add(config_checks.check_stopping(holdfast.stop_rules, patience, values))
         self.add(config_checks.check_ranges(values))
         keys = {plain_key(key) for key in self.raw}
         self.add(config_checks.check_combinations(values, keys, has_accelerator=machine.accelerator))
@@ -435,7 +390,7 @@ class _Request:
             parts[name] = _construct(cls, own_values, self.problems, self.notes, given=self.raw, doubtful=doubtful)
             for key, value in gpu_only.items() if parts[name] is not None else ():
                 setattr(parts[name], key, value)
-        if self.settings["train_only"] and values.get("use_peft"):
+        if self.holdfast.train_only and values.get("use_peft"):
             self.add(
                 ["train_only: with use_peft an adapter decides what is trained (lora_target_modules). Leave one out."]
             )
@@ -443,18 +398,18 @@ class _Request:
 
     def resolve(self, parts: Mapping[str, Any]) -> dict[str, Any]:
         """The configuration as plain JSON, see `TrainConfig.resolved`."""
-        settings = self.settings
         resolved = resolve(parts, self.sound, self.known)
         if resolved.keys() & {*config_checks.OF_FOUR_BITS} and not resolved.keys() & {*config_checks.BITS}:
             resolved["load_in_4bit"] = False  # or what is written down would be refused when it is read again
         resolved["retention"] = [method.setting() for method in self.methods]
         if self.suites:
             resolved["evaluation"] = to_jsonable(self.suites)
+        templates, env = self.holdfast.data, self.holdfast.env
         written = {
-            **settings,
-            "data": set_fields(settings["data"]) if settings["data"] else None,
-            "env": {name: str(value) for name, value in settings["env"].items() if not is_secret(name, value)},
-            "early_stopping": [set_fields(rule) for rule in self.rules],
+            **vars(self.holdfast),
+            "data": set_fields(templates) if templates else None,
+            "env": {name: str(value) for name, value in env.items() if not is_secret(name, value)},
+            "early_stopping": [set_fields(rule) for rule in self.holdfast.stop_rules],
         }
         for name, value in (*written.items(), *self.launching.items()):
             if value and name not in SECRET and (name not in OWN or value != OWN[name].default):
@@ -476,10 +431,6 @@ def _split_revision(values: dict[str, Any]) -> Iterator[str]:
         return
     if isinstance(name, str) and name == f"{bare}@{revision}":
         values["model_name_or_path"], values["model_revision"] = bare, revision
-
-
-def _only(values: Mapping[str, Any], *names: str) -> dict[str, Any]:
-    return {name: values[name] for name in names if name in values}
 
 
 _INTERLOCKED = re.compile(r"_(strategy|steps)$|^(bf16|fp16|use_cpu|report_to)$")

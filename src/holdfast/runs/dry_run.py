@@ -59,7 +59,7 @@ def look(config: TrainConfig) -> Look:
     shape = check_causal_lm(name, trust_remote_code=config.training.trust_remote_code)
     check_fit(config)
     limit = getattr(shape.get_text_config(), "max_position_embeddings", None)
-    window = None if config.trainer == "grpo" else config.training.max_length  # GRPO cuts no rows
+    window = None if config.holdfast.trainer == "grpo" else config.training.max_length  # GRPO cuts no rows
     if limit and window is not None and window > limit:
         notes.append(f"max_length {window} is more than the model's context; {limit} is used")
     if not data_is_here(config):
@@ -72,10 +72,10 @@ def look(config: TrainConfig) -> Look:
     if config.script.dataset_streaming or config.mixture.streaming:
         notes.append("rows are streamed: the first ones were looked at, and how many tokens there are is not known")
         return Look(tokenizer=tokenizer, notes=tuple(notes))
-    if config.trainer == "dpo":
+    if config.holdfast.trainer == "dpo":
         notes.append(f"{len(rows):,} pairs; their tokens, memory and time are not counted")
         return Look(tokenizer=tokenizer, notes=tuple(notes))
-    if config.on_policy is not None or config.trainer == "grpo":
+    if config.holdfast.on_policy is not None or config.holdfast.trainer == "grpo":
         longest, room = check_lengths(config, rows, tokenizer, limit), completion_length(config)
         notes.append(
             f"{len(rows):,} prompts of up to {longest} tokens; answers of up to {room} are sampled while it trains, so "
@@ -135,10 +135,10 @@ def check_fit(config: TrainConfig) -> None:
             adapter=adapter,
         )
         named = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
-        if config.train_only:
-            named = matched(named, config.train_only)
-        if config.learning_rate_multipliers:
-            factors_of(named, config.learning_rate_multipliers)
+        if config.holdfast.train_only:
+            named = matched(named, config.holdfast.train_only)
+        if config.holdfast.learning_rate_multipliers:
+            factors_of(named, config.holdfast.learning_rate_multipliers)
     except ConfigError as error:
         problems += error.problems
     if problems:

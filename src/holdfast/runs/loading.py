@@ -209,8 +209,8 @@ def check_assistant_only(config: TrainConfig, processing: Any, rows: Any) -> Non
 
 def _with_template(processing: Any, config: TrainConfig) -> Any:
     """A tokenizer or processor with the chat template that was asked for."""
-    if config.chat_template is not None:
-        processing.chat_template = config.chat_template
+    if config.holdfast.chat_template is not None:
+        processing.chat_template = config.holdfast.chat_template
     elif config.training.chat_template_path is not None:
         processing.chat_template = load_chat_template(config.training.chat_template_path)
     return processing
@@ -295,7 +295,7 @@ def check_files(config: TrainConfig) -> list[str]:
     if not os.path.isdir(located(name)):
         return [f"{name} is on the hub: neither it nor the data was looked at", *_without_network()]
     models.check_model(name, trust_remote_code=config.training.trust_remote_code)
-    if config.trainer == "grpo":
+    if config.holdfast.trainer == "grpo":
         reward_functions(config.script)
     tokenizer, processor = load_tokenizer(config), load_processor(config)
     plan, notes = config.evaluation, []
@@ -412,13 +412,13 @@ def load_training_data(config: TrainConfig, tokenizer: Any, not_read: Counts | N
             rows, tokenizer, templates=_templates(config), files=files, read_from=_read_from(config), not_read=not_read
         )
 
-    if TRAINERS[config.trainer].columns:
-        return _in_trls_columns(config, rows, files=files, not_read=not_read), TRAINERS[config.trainer].layout
-    if config.on_policy is not None:
+    if TRAINERS[config.holdfast.trainer].columns:
+        return _in_trls_columns(config, rows, files=files, not_read=not_read), TRAINERS[config.holdfast.trainer].layout
+    if config.holdfast.on_policy is not None:
         if not_read is not None:
             used = ["prompt"] if prompts_alone(rows.column_names) else set(rows.column_names) - set(TEMPLATE_COLUMNS)
             not_read.update(columns_with_values(rows, [name for name in rows.column_names if name not in used]))
-        answers = config.on_policy.self_distillation is not None
+        answers = config.holdfast.on_policy.self_distillation is not None
         return read_prompts(rows, lambda rows: read(rows)[0], answers=answers), "prompts"
     found, layout = read(rows)
     if {"messages", "labels"} <= set(found.column_names or ()):
@@ -501,9 +501,9 @@ def _templates(config: TrainConfig) -> Any:
     from holdfast.data.formats import Templates
 
     field = config.training.dataset_text_field
-    if config.templates is None and field and field != "text":
+    if config.holdfast.data is None and field and field != "text":
         return Templates(text="{" + field + "}")
-    return config.templates
+    return config.holdfast.data
 
 
 def load_eval_data(config: TrainConfig, tokenizer: Any, not_read: Counts | None = None) -> Any:
@@ -516,7 +516,7 @@ def load_eval_data(config: TrainConfig, tokenizer: Any, not_read: Counts | None 
     rows, files = _held_out_rows(config)
     if config.mixture.test_split_size is not None:
         not_read = None  # counted as training rows
-    if TRAINERS[config.trainer].columns:
+    if TRAINERS[config.holdfast.trainer].columns:
         return _in_trls_columns(config, rows, files=None, not_read=not_read)
     return standardise(rows, tokenizer, templates=_templates(config), read_from=files, not_read=not_read)[0]
 
@@ -526,7 +526,7 @@ def _in_trls_columns(config: TrainConfig, rows: Any, *, files: Sequence[Path] | 
     from holdfast.data.pairs import read_pairs
     from holdfast.data.prompts import check_prompts
 
-    if config.trainer == "dpo":
+    if config.holdfast.trainer == "dpo":
         return read_pairs(rows, files=files, not_read=not_read)
     check_prompts(rows)
     return rows
@@ -540,8 +540,8 @@ def _held_out_rows(config: TrainConfig) -> tuple[Any, list[Path] | None]:
     script = config.script
     if config.mixture.test_split_size is not None:
         return _split(config, _all_rows(config))["test"], _read_from(config)
-    if config.eval_dataset_name is not None:
-        name, split = config.eval_dataset_name, config.eval_dataset_split
+    if config.holdfast.eval_dataset_name is not None:
+        name, split = config.holdfast.eval_dataset_name, config.holdfast.eval_dataset_split
         files = data_files(name, split=split) if is_path(name) and not is_saved_dataset(expanded(name)) else None
         return load_rows(name, split=split), files
     try:

@@ -195,8 +195,8 @@ def _prompt(row: Mapping[str, Any]) -> Any:
 
 def completion_length(config: TrainConfig) -> int:
     """Tokens of a sampled answer at most."""
-    if config.on_policy is not None:
-        return config.on_policy.max_completion_length
+    if config.holdfast.on_policy is not None:
+        return config.holdfast.on_policy.max_completion_length
     return int(config.training.max_completion_length)  # of GRPOConfig
 
 
@@ -215,7 +215,7 @@ def check_lengths(config: TrainConfig, rows: Any, tokenizer: Any, context: int |
     longest, place = max((_tokens(row, tokenizer), number) for number, row in enumerate(rows))
     room = completion_length(config)
     if context is not None and longest + room > context:
-        trainer = config.trainer if config.on_policy is None else _KEY
+        trainer = config.holdfast.trainer if config.holdfast.on_policy is None else _KEY
         raise DataError(
             f"{trainer}: the prompt of row {place + 1} has {longest} tokens, which with answers of up to {room} are "
             f"more than the {context} that the model reads. Lower max_completion_length, or leave long prompts out."

@@ -136,8 +136,8 @@ def without_secrets(words: list[str]) -> list[str]:
 
 
 def _trained_weights(config: TrainConfig) -> str:
-    if config.train_only:
-        return f"trained only: {', '.join(config.train_only)}"
+    if config.holdfast.train_only:
+        return f"trained only: {', '.join(config.holdfast.train_only)}"
     if not config.model.use_peft:
         return "all weights"
     if config.adapter.peft_method == "osf":
@@ -148,11 +148,12 @@ def _trained_weights(config: TrainConfig) -> str:
 def _data(config: TrainConfig) -> str:
     entries = config.mixture.datasets
     name = ", ".join(str(entry.path) for entry in entries) if entries else str(config.script.dataset_name)
-    if config.on_policy is not None:
-        return f"{name} (prompts; the model's own answers of up to {config.on_policy.max_completion_length} tokens)"
-    if TRAINERS[config.trainer].columns:
-        return f"{name} ({TRAINERS[config.trainer].rows})"
-    facts = [f"{key} template" for key in ("text", "prompt", "completion") if getattr(config.templates, key, None)]
+    if config.holdfast.on_policy is not None:
+        longest = config.holdfast.on_policy.max_completion_length
+        return f"{name} (prompts; the model's own answers of up to {longest} tokens)"
+    if TRAINERS[config.holdfast.trainer].columns:
+        return f"{name} ({TRAINERS[config.holdfast.trainer].rows})"
+    facts = [f"{key} template" for key in ("text", "prompt", "completion") if getattr(config.holdfast.data, key, None)]
     packed = "packed to" if config.training.packing else "at most"
     facts.append(f"{packed} {config.training.max_length} tokens" if config.training.max_length else "any length")
     return f"{name} ({', '.join(facts)})"

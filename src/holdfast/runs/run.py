@@ -196,7 +196,7 @@ class _Run:
         plan, count = self.config.evaluation, len(self.config.evaluation.entries)
         entries = f"{count} entr{'y' if count == 1 else 'ies'}"
         self.stage("prepare")
-        if self.config.trainer == "grpo":
+        if self.config.holdfast.trainer == "grpo":
             reward_functions(self.config.script)  # what is wrong with them shows before anything is loaded
         self.prepare(trained=trained)
         self.check_evaluation()
@@ -317,12 +317,12 @@ class _Run:
                 self._check_space(self.model)
         limit = getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
         if limit and (args.max_length is None or args.max_length > limit):
-            if args.max_length is not None and self.config.trainer in ("sft", "dpo") and self.config.on_policy is None:
+            if self.config.holdfast.cuts_rows and args.max_length is not None:
                 self.note(f"max_length={args.max_length} is more than the model's context; {limit} is used.")
             args.max_length = limit
         if not getattr(self.model, "is_quantized", False):
             self.model.to(args.device)
-        matched([name for name, _ in self.model.named_parameters()], self.config.train_only)
+        matched([name for name, _ in self.model.named_parameters()], self.config.holdfast.train_only)
         if not trained and not model.use_peft:  # an adapter's weights are there later, and are looked at by the trainer
             methods = [method for method in self.config.retention if not method.off]
             if misfits := weights_problems(methods, dict(self.model.named_parameters())):
@@ -476,16 +476,16 @@ class _Run:
                 "processing_class": self.processor or self.tokenizer,
                 "peft_config": adapter_config(config.model, config.adapter, self.added_tokens),
                 "retain": config.retention,
-                "learning_rate_multipliers": config.learning_rate_multipliers,
-                "train_only": config.train_only,
-                "fused_layers": config.fused_layers and not args.torch_compile,  # which does so itself
+                "learning_rate_multipliers": config.holdfast.learning_rate_multipliers,
+                "train_only": config.holdfast.train_only,
+                "fused_layers": config.holdfast.fused_layers and not args.torch_compile,  # which does so itself
                 "callbacks": [metrics, *self.stops_early(), *self.callbacks, *measures],
             }
-            if config.on_policy is not None:
-                return self.on_own_text(hosted, config.on_policy)
-            if config.trainer == "dpo":
+            if config.holdfast.on_policy is not None:
+                return self.on_own_text(hosted, config.holdfast.on_policy)
+            if config.holdfast.trainer == "dpo":
                 return DPORetentionTrainer(**hosted)
-            if config.trainer == "grpo":
+            if config.holdfast.trainer == "grpo":
                 return self.by_rewards(hosted)
             read = rows_by_name(self.processor or self.tokenizer)
             return SFTRetentionTrainer(**hosted, load_rows=read, say=announce)
@@ -497,7 +497,8 @@ class _Run:
             ConfigError: what measures along the way needs a whole model, and this one is taken apart.
         """
         config, trainer = self.config, self.trainer
-        config.training.load_best_model_at_end |= bool(config.early_stopping)  # what measures along keeps a best one
+        if config.holdfast.stop_rules:  # what measures along keeps a best one
+            config.training.load_best_model_at_end = True
         world, processes = int(os.environ.get("WORLD_SIZE") or 1), trainer.accelerator.num_processes
         if processes != world:
             raise HoldfastError(
@@ -522,7 +523,7 @@ class _Run:
         config, trainer = self.config, self.trainer
         for note in trainer.data_notes:
             self.note(note)
-        if config.fused_layers and not config.training.torch_compile:
+        if config.holdfast.fused_layers and not config.training.torch_compile:
             self.record.training["fused_layers"] = trainer.fused_layers
             if not trainer.fused_layers and config.training.device.type == "cpu":
                 why = why_not() or "no layer in float32 is one of those that it knows"
@@ -585,7 +586,7 @@ class _Run:
         """What ends training once held-out rows are not predicted better any more."""
         from holdfast.training.callbacks import EarlyStopping
 
-        patience = self.config.early_stopping_patience
+        patience = self.config.holdfast.early_stopping_patience
         return [] if patience is None else [EarlyStopping(patience, say=self.note)]
 
     def measures_along(self, metrics: MetricsFile) -> list[TrainerCallback]:
@@ -619,7 +620,7 @@ class _Run:
             "processor": self.reads_images,
         }  # fmt: skip
         found = [MeasureAt(plan=plan.on_the_way, reached=reached, **shared)]
-        if rules := self.config.early_stopping:
+        if rules := self.config.holdfast.stop_rules:
             found.append(StopEarly(rules, plan=plan, reached=aside, say=self.note, **shared))
         return found
 

@@ -164,11 +164,11 @@ def data_hash(config: TrainConfig) -> str | None:
     result."""
     from holdfast.data.sources import content_hash
 
-    name, held_out = config.script.dataset_name, config.eval_dataset_name
+    name, held_out = config.script.dataset_name, config.holdfast.eval_dataset_name
     if not name or config.mixture.datasets or not os.path.exists(name):
         return None
     chooses = held_out is not None and config.training.load_best_model_at_end and os.path.exists(held_out)
-    watched = {rule.entry for rule in config.early_stopping}
+    watched = {rule.entry for rule in config.holdfast.stop_rules}
     entries = [e for e in config.evaluation.entries if f"{e.suite}/{e.name}" in watched]
     choosing = [str(held_out)] if chooses else [str(path) for e in entries for path in e.local_files()]
     return content_hash([name, *choosing] if choosing else name)

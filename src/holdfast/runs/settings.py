@@ -25,7 +25,7 @@ from holdfast.data.layouts import Templates
 from holdfast.errors import Problem
 from holdfast.runs.key_names import launch_keys, trl_keys
 from holdfast.runs.on_policy import OnPolicySettings
-from holdfast.runs.stopping import StopRule
+from holdfast.runs.stopping import Rules, StopRule, rules_of
 from holdfast.runs.trainers import SFT, TRAINERS, TrainerName
 
 _AT_LEAST_ONE, _NOT_NEGATIVE, _SHARE, _SEED = Meta(ge=1), Meta(ge=0), Meta(ge=0, lt=1), Meta(ge=0, le=MAX_SEED)
@@ -185,8 +185,8 @@ def _retention_schema() -> dict[str, Any]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OwnSettings:
-    """holdfast's own keys of a run, beside TRL's and accelerate's; `env` is TRL's as well, but lives in its parser."""
+class KeptSettings:
+    """What keeps the old skills, and what is measured."""
 
     settings_group: ClassVar[str] = "what is kept and learnt"
 
@@ -209,6 +209,14 @@ class OwnSettings:
     """What is to be kept; measured before and after. Added to evaluation.keep."""
     learn: Annotated[tuple[str, ...], Meta(repeatable=True, yaml=False, metavar="FILE|TASK", former=("target",))] = ()
     """What is to be learnt; measured likewise. Added to evaluation.learn."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSettings:
+    """holdfast's other keys of a run. `env` is TRL's as well, but lives in its parser."""
+
+    settings_group: ClassVar[str] = "what is kept and learnt"
+
     data: Annotated[Templates | None, Meta(metavar="'{text: \"{title}\"}'", section="data")] = None
     """Templates that turn columns into training text: text, or prompt and completion."""
     chat_template: Annotated[str | None, Meta(metavar="TEXT", section="data")] = None
@@ -277,6 +285,21 @@ class OwnSettings:
         ),
     ] = dataclasses.field(default_factory=dict)
     """Environment variables to set before anything is loaded."""
+
+    @property
+    def cuts_rows(self) -> bool:
+        """Whether `max_length` cuts the rows that are trained on."""
+        return self.trainer in ("sft", "dpo") and self.on_policy is None
+
+    @property
+    def stop_rules(self) -> Rules:
+        """`early_stopping` as a list, however it was given."""
+        return rules_of(self.early_stopping)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnSettings(RunSettings, KeptSettings):
+    """All of holdfast's own keys of a run."""
 
 
 OWN: dict[str, Setting] = {setting.name: setting for setting in settings_of(OwnSettings)}

@@ -14,10 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from holdfast.errors import Problem
 from holdfast.retention.protocol import LOSS_TERM, TOKEN_WEIGHTS, RetentionMethod, changes_data
+
+if TYPE_CHECKING:
+    from holdfast.runs.settings import RunSettings
 
 TrainerName = Literal["sft", "dpo", "grpo", "on_policy"]
 SFT: TrainerName = "sft"
@@ -65,23 +68,21 @@ def trainer_named(values: Mapping[str, Any]) -> str:
     return str(name) if isinstance(name, str) and name in TRAINERS else SFT
 
 
-def problems(
-    trainer: str, methods: Sequence[RetentionMethod], values: Mapping[str, Any], own: Mapping[str, Any]
-) -> Iterator[str]:
-    """What does not go with a trainer; a sentence each.
+def problems(holdfast: RunSettings, methods: Sequence[RetentionMethod], values: Mapping[str, Any]) -> Iterator[Problem]:
+    """What does not go with a trainer.
 
     Args:
-        trainer: its name.
+        holdfast: the run's settings of holdfast, the trainer's name among them.
         methods: the run's.
         values: the run's settings of TRL.
-        own: those of holdfast.
     """
-    if own.get("on_policy") is not None and trainer not in (SFT, "on_policy"):
+    trainer: str = holdfast.trainer
+    if holdfast.on_policy is not None and trainer not in (SFT, "on_policy"):
         yield Problem("on_policy", f"is a trainer of its own, and trainer is {trainer}. Leave one of them out.")
     kind = TRAINERS[trainer]
     if not kind.columns:
         return
-    if own.get("data") is not None:
+    if holdfast.data is not None:
         yield Problem("data", f"has no effect with trainer: {trainer}, which reads {kind.columns}. Leave it out.")
     if values.get("dataset_streaming") or values.get("streaming"):
         yield Problem(
