@@ -13,8 +13,8 @@
 Each contestant is a whole process: starting, importing, planning, merging, closing. mergekit is `mergekit-yaml` with
 the options that were fastest for it: asynchronous writing, shards of the inputs' size, neither tokenizer nor model
 card. It computes in the storage dtype (as its examples do) and in float32 (as ours does); bars take the faster of the
-two. One that is not installed or fails is shown with the reason. `NumPy` is ours without C kernels, without waiting for
-the disk.
+two. One that is not installed or fails is shown with the reason. `PyTorch` is ours without C kernels, without waiting
+for the disk.
 
 Time. The contestants take turns within a round, in an order drawn anew each time, so that a machine's drift hits all of
 them alike; figures are medians over rounds with their ranges, ratios are taken within a round. A round before is not

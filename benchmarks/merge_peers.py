@@ -239,7 +239,7 @@ def contestants(size: Size) -> list[Contestant]:
         ),
         *ours("dare_ties", ("merge", *two, "--method", "dare_ties", "--density", "0.5")),
         Contestant(name="distance", family="ours", words=(*HOLDFAST, "inspect", "{base}", "{a}", "--json")),
-        *numpy_kernels(ours("task_arithmetic", ("merge", *two, "--method", "task_arithmetic", *halves))),
+        *without_compiler(ours("task_arithmetic", ("merge", *two, "--method", "task_arithmetic", *halves))),
         *mergekits(size),
     ]
 
@@ -260,10 +260,10 @@ def ours(name: str, words: Sequence[str], *, copy: str = "cp", peers: tuple[str,
     yield Contestant(name=name + NO_SYNC, family="ours", words=(*whole, "--no_sync"), copy=copy, peers=peers)
 
 
-def numpy_kernels(pair: Iterator[Contestant]) -> Iterator[Contestant]:
+def without_compiler(pair: Iterator[Contestant]) -> Iterator[Contestant]:
     """The second of a pair, without a wait for the disk, as it runs on a machine that has no C compiler."""
     first, unsynced = pair
-    yield replace(unsynced, name=f"{first.name}, NumPy", environment={"HOLDFAST_NATIVE": "0"}, rounds=2)
+    yield replace(unsynced, name=f"{first.name}, PyTorch", environment={"HOLDFAST_NATIVE": "0"}, rounds=2)
 
 
 LINEAR, RESIDUAL = ("mergekit linear",), ("mergekit residual",)

@@ -1,14 +1,15 @@
-"""The elementwise passes on generated operands: C against NumPy, bit for bit."""
+"""The elementwise passes on generated operands: C and PyTorch against their definitions, bit for bit."""
 
 from __future__ import annotations
 
+import kernel_reference
 import numpy as np
 import pytest
 from elements import FLOATS, SIZES, empty, needs_compiler, numbers, same_bits, stored
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.checkpoints import kernels_numpy, native
+from holdfast.checkpoints import native
 from holdfast.checkpoints.kernels import Term, combine, delta_histogram, moments, perturb, ties
 
 examples = settings(max_examples=120, deadline=None, derandomize=True, database=None)
@@ -35,7 +36,7 @@ def operands(draw, least: int, most: int, names=NAMES):
 @needs_compiler
 @examples
 @given(held=operands(1, 9), data=st.data())
-def test_combine_has_the_bits_of_numpy(held, data):
+def test_combine_has_the_bits_of_the_definition(held, data):
     assert native.load() is not None, native.why_not()
     anchor = held[0] if data.draw(st.booleans()) else None
     rest = held[anchor is not None :]
@@ -68,7 +69,7 @@ def test_combine_has_the_bits_of_numpy(held, data):
     normalize=st.booleans(),
     data=st.data(),
 )
-def test_ties_has_the_bits_of_numpy(held, weights, original, normalize, data):
+def test_ties_has_the_bits_of_the_definition(held, weights, original, normalize, data):
     base, *models = held
     limits = [data.draw(st.sampled_from([0.0, 0.01, 0.03, 1e-7, 1.0, 3e38])) for _ in models]
     given_weights = weights[: len(models)] if data.draw(st.booleans()) else None
@@ -76,7 +77,7 @@ def test_ties_has_the_bits_of_numpy(held, weights, original, normalize, data):
     out = data.draw(st.sampled_from([base.dtype.name, *FLOATS]))
     x, y = empty(out, len(base.raw)), empty(out, len(base.raw))
     flags = ties(base, models, limits, given_weights, scale, original=original, normalize=normalize, out=x)
-    expected = kernels_numpy.ties([base, *models], limits, given_weights, scale, original, normalize, y)
+    expected = kernel_reference.ties([base, *models], limits, given_weights, scale, original, normalize, y)
     assert flags == expected
     assert same_bits(x.raw, y.raw)
 
@@ -84,10 +85,10 @@ def test_ties_has_the_bits_of_numpy(held, weights, original, normalize, data):
 @needs_compiler
 @examples
 @given(held=operands(2, 2), choice=st.integers(0, 1 << 30))
-def test_delta_histogram_has_the_counts_of_numpy(held, choice):
+def test_delta_histogram_has_the_counts_of_the_definition(held, choice):
     base, model = held
     counts = np.zeros((2, 65536), np.int64)
-    assert delta_histogram(base, model, counts[0], level=0) == kernels_numpy.delta_histogram(
+    assert delta_histogram(base, model, counts[0], level=0) == kernel_reference.delta_histogram(
         base, model, counts[1], 0, 0
     )
     assert np.array_equal(*counts)
@@ -95,7 +96,7 @@ def test_delta_histogram_has_the_counts_of_numpy(held, choice):
     filled = np.flatnonzero(counts[0])
     prefix = int(filled[choice % len(filled)]) if len(filled) else 5
     fine = np.zeros((2, 32768), np.int64)
-    assert delta_histogram(base, model, fine[0], level=1, prefix=prefix) == kernels_numpy.delta_histogram(
+    assert delta_histogram(base, model, fine[0], level=1, prefix=prefix) == kernel_reference.delta_histogram(
         base, model, fine[1], 1, prefix
     )
     assert np.array_equal(*fine)
@@ -105,8 +106,8 @@ def test_delta_histogram_has_the_counts_of_numpy(held, choice):
 @needs_compiler
 @examples
 @given(held=operands(2, 2))
-def test_moments_are_those_of_numpy(held):
-    np.testing.assert_allclose(moments(*held), kernels_numpy.moments(*held), rtol=1e-12, atol=0)
+def test_moments_are_those_of_the_definition(held):
+    np.testing.assert_allclose(moments(*held), kernel_reference.moments(*held), rtol=1e-12, atol=0)
 
 
 @needs_compiler
@@ -118,7 +119,7 @@ def test_moments_are_those_of_numpy(held):
     sigma=st.sampled_from([0.0, 1e-3, 1.0, 1e38]),
     out=NAMES,
 )
-def test_perturb_has_the_bits_of_numpy(held, key, start, sigma, out):
+def test_perturb_has_the_bits_of_the_definition(held, key, start, sigma, out):
     x, y = empty(out, len(held[0].raw)), empty(out, len(held[0].raw))
-    assert perturb(held[0], key, start, sigma, x) == kernels_numpy.perturb(held[0], key, start, sigma, y)
+    assert perturb(held[0], key, start, sigma, x) == kernel_reference.perturb(held[0], key, start, sigma, y)
     assert same_bits(x.raw, y.raw)

@@ -15,7 +15,7 @@ import pytest
 import xxhash
 
 from checkpoint_folders import Model, contents, random_model, stored, write_folder
-from holdfast.checkpoints import build, native
+from holdfast.checkpoints import execute, native
 from holdfast.checkpoints.build import Prepared
 from holdfast.checkpoints.merge import prepare_merge
 from holdfast.checkpoints.policies import Policies
@@ -39,7 +39,7 @@ def streams(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Small blocks and pieces; the sizes of the blocks that were streamed."""
     for module in ("engine", "provenance", "build"):
         monkeypatch.setattr(f"holdfast.checkpoints.{module}.UNIT", 5000)
-    monkeypatch.setattr(build, "STREAMED", 512)
+    monkeypatch.setattr(execute, "STREAMED", 512)
     real, sizes = native.Kernels.stream, []
 
     def stream(self: native.Kernels, count: int, *arguments: Any, **keywords: Any) -> native.Streamed:
@@ -56,7 +56,7 @@ def both_ways(
     """Hashes of all files: streamed, and the ordinary way. The records agree but for their times."""
     found = []
     for name, least in (("streamed", 512), ("ordinary", 1 << 60)):
-        monkeypatch.setattr(build, "STREAMED", least)
+        monkeypatch.setattr(execute, "STREAMED", least)
         built = prepare().write(tmp_path / name, sync=False)
         found.append((built.record | {"created": "", "seconds": {}}, contents(tmp_path / name)))
     (one, streamed), (other, ordinary) = found
@@ -120,10 +120,10 @@ def test_models_of_different_dtypes(streams: list[int], tmp_path: Path, monkeypa
         )
         assert streamed == ordinary and len(streams) == 6
         streams.clear()
-    monkeypatch.setattr(build, "STREAMED", 512)
+    monkeypatch.setattr(execute, "STREAMED", 512)
     wide = write_folder(tmp_path / "wide", random_model(9, "F64", SHAPES))
     prepare_merge("task_arithmetic", [wide], base=base).write(tmp_path / "out", sync=False)
-    assert not streams  # float64 is NumPy's
+    assert not streams  # float64 is PyTorch's
 
 
 def test_tensors_that_a_model_lacks_and_those_that_are_copied(

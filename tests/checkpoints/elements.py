@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import shutil
 
+import kernel_reference
 import numpy as np
 import pytest
 
-from holdfast.checkpoints import conversions
 from holdfast.checkpoints.dtypes import decode
 from holdfast.checkpoints.element_types import DTYPES, Operand
 
@@ -67,9 +67,7 @@ def numbers(seed: int, n: int, kind: str) -> np.ndarray:
 
 def stored(values: np.ndarray, name: str) -> Operand:
     """The values rounded to a type."""
-    raw = np.empty(values.size, DTYPES[name].storage)
-    conversions.encode(np.ascontiguousarray(values).ravel(), DTYPES[name], raw)
-    return Operand(raw, DTYPES[name])
+    return Operand(kernel_reference.encode(np.ravel(values), DTYPES[name]), DTYPES[name])
 
 
 def empty(name: str, n: int) -> Operand:
@@ -78,7 +76,7 @@ def empty(name: str, n: int) -> Operand:
 
 def wide(operand: Operand) -> np.ndarray:
     """The numbers of an operand, float64."""
-    return conversions.decode(operand.raw, operand.dtype, np.empty(len(operand.raw), np.float64))
+    return kernel_reference.decode(*operand)
 
 
 def whole(source, name: str) -> np.ndarray:

@@ -1,8 +1,9 @@
-"""A small stand-in for the engine: cuts the tensors of models into blocks, runs a method's rounds over them and
+"""A small stand-in for the engine: cuts the tensors of models into blocks, runs a method's statistics over them and
 combines; and models to run it on."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from elements import stored, wide
 
 from holdfast.checkpoints.element_types import DTYPES, Operand
 from holdfast.checkpoints.kernels import Flags
-from holdfast.checkpoints.methods.protocol import Block, MergeMethod
+from holdfast.checkpoints.methods.protocol import Block, MergeMethod, Statistics
 
 Model = dict[str, Operand]
 SHAPES = {"embed": (41, 17), "empty": (0, 3), "norm": (7,), "one": (1,), "scalar": (), "up": (5, 3, 17), "down": (300,)}
@@ -28,6 +29,53 @@ def models(count: int, dtype: str, *, seed: int = 0, shapes: dict[str, tuple[int
     return [{n: stored(v, dtype) for n, v in model.items()} for model in made]
 
 
+def blocks_of(
+    name: str,
+    base: Model | None,
+    merged: list[Model],
+    extras: list[Model],
+    *,
+    block: int,
+    lacking: Collection[tuple[int, str]] = (),
+) -> list[Block]:
+    """A tensor cut as the engine does."""
+    size = len(merged[0][name].raw)
+
+    def operands(models: list[Model], cut: slice) -> tuple[Operand, ...]:
+        return tuple(Operand(model[name].raw[cut], model[name].dtype) for model in models)
+
+    blocks = []
+    for start in range(0, max(size, 1), block):
+        cut = slice(start, min(start + block, size))
+        blocks.append(
+            Block(
+                name=name,
+                start=start,
+                count=cut.stop - start,
+                size=size,
+                base=operands([base], cut)[0] if base else None,
+                models=operands(merged, cut),
+                extras=operands(extras, cut),
+                has=tuple((number, name) not in lacking for number in range(len(merged))),
+            )
+        )
+    return blocks
+
+
+def measured(statistics: Statistics, blocks: list[Block]) -> Any:
+    """What a generator of statistics returns for some blocks."""
+    measure = next(statistics)
+    while True:
+        total = None
+        for piece in blocks:
+            value = measure(piece)
+            total = value if total is None else total + value
+        try:
+            measure = statistics.send(total)
+        except StopIteration as ended:
+            return ended.value
+
+
 def merge(
     method: MergeMethod,
     base: Model | None,
@@ -36,63 +84,31 @@ def merge(
     extras: list[Model] | None = None,
     out: str = "F32",
     block: int = 1 << 18,
-    lacking: set[tuple[int, str]] = frozenset(),  # type: ignore[assignment]
-    shapes: dict[str, tuple[int, ...]] = SHAPES,
+    lacking: Collection[tuple[int, str]] = (),
 ) -> tuple[Model, dict[str, Flags]]:
     """Runs a method as the engine does.
 
     Args:
         block: elements a block.
         lacking: (model, tensor) that are only there through the base.
-        shapes: of tensors that are not flat.
     """
-    extras = extras or []
     assert method.problems(len(merged)) == []
-
-    def blocks(name: str) -> list[Block]:
-        size = len(merged[0][name].raw)
-        made = []
-        for start in range(0, max(size, 1), block):
-            cut = slice(start, min(start + block, size))
-            parts = [Operand(m[name].raw[cut], m[name].dtype) for m in ([base] if base else []) + merged + extras]
-            first = 1 if base else 0
-            made.append(
-                Block(
-                    name=name,
-                    start=start,
-                    count=cut.stop - start,
-                    size=size,
-                    shape=shapes.get(name, (size,)),
-                    base=parts[0] if base else None,
-                    models=tuple(parts[first : first + len(merged)]),
-                    extras=tuple(parts[first + len(merged) :]),
-                    has=tuple((i, name) not in lacking for i in range(len(merged))),
-                )
-            )
-        return made
-
-    names = list(merged[0])
-    groups = {"model": [names], "tensor": [[n] for n in names], "none": []}[method.scope]
-    states: dict[str, Any] = {}
-    for group in groups:
-        state = None
-        for number in range(method.rounds()):
-            total = None
-            for name in group:
-                for piece in blocks(name):
-                    value = method.measure(number, piece, state)
-                    total = value if total is None else total + value
-            state = method.settle(number, total, state)
-        states |= dict.fromkeys(group, state)
+    cut = {name: blocks_of(name, base, merged, extras or [], block=block, lacking=lacking) for name in merged[0]}
+    statistics: dict[str, Any] = dict.fromkeys(cut)
+    if method.passes() and method.per_tensor:
+        statistics = {name: measured(method.statistics(), blocks) for name, blocks in cut.items()}
+    elif method.passes():
+        of_model = measured(method.statistics(), [piece for blocks in cut.values() for piece in blocks])
+        statistics = dict.fromkeys(cut, of_model)
     result: Model = {}
     flags: dict[str, Flags] = {}
-    for name in names:
+    for name, blocks in cut.items():
         target = Operand(np.empty(len(merged[0][name].raw), DTYPES[out].storage), DTYPES[out])
         nonfinite = overflow = 0
-        for piece in blocks(name):
-            piece_out = Operand(target.raw[piece.start : piece.start + piece.count], DTYPES[out])
-            found = method.combine(piece, states.get(name), piece_out)
-            nonfinite, overflow = nonfinite | found.nonfinite, overflow + found.overflow
+        for piece in blocks:
+            part = Operand(target.raw[piece.start : piece.start + piece.count], DTYPES[out])
+            raised = method.combine(piece, statistics[name], part)
+            nonfinite, overflow = nonfinite | raised.nonfinite, overflow + raised.overflow
         result[name], flags[name] = target, Flags(nonfinite, overflow)
     return result, flags
 

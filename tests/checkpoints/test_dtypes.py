@@ -1,12 +1,13 @@
-"""Conversions against PyTorch's, in C and in NumPy: every pattern of the small types, every border between two of
+"""Conversions against PyTorch's, in C and in PyTorch: every pattern of the small types, every border between two of
 their numbers."""
 
 from __future__ import annotations
 
+import kernel_reference
 import numpy as np
 import pytest
 import torch
-from elements import SPECIAL, numbers
+from elements import SPECIAL, numbers, same_bits
 
 from holdfast.checkpoints.dtypes import count_nonfinite, decode, dtype, encode
 from holdfast.checkpoints.element_types import DTYPES
@@ -54,6 +55,7 @@ def test_encoding_rounds_as_pytorch_does(form, name):
     expected = torch.from_numpy(x).to(TORCH[name]).float().numpy()
     out = np.empty(len(x), DTYPES[name].storage)
     lost = encode(x, DTYPES[name], out)
+    assert same_bits(out, kernel_reference.encode(x, DTYPES[name]))
     assert equal(decode(out, DTYPES[name]), expected)
     assert lost == np.count_nonzero(np.isfinite(x) & ~np.isfinite(expected))
     assert lost > 0 or name == "F8_E4M3"

@@ -1,13 +1,15 @@
-"""The elementwise passes: C against NumPy bit for bit, both against plain float64 references, and what each promises
-about zeros, NaN and overflow."""
+"""The elementwise passes: C and PyTorch against their definitions bit for bit, and what each promises about zeros, NaN
+and overflow."""
 
 from __future__ import annotations
 
+import counter_reference
+import kernel_reference
 import numpy as np
 import pytest
 from elements import FLOATS, empty, needs_compiler, numbers, same_bits, stored, wide
 
-from holdfast.checkpoints import conversions, counter_torch, kernels_numpy, native
+from holdfast.checkpoints import native
 from holdfast.checkpoints.counter import normal
 from holdfast.checkpoints.element_types import DTYPES, Operand
 from holdfast.checkpoints.kernels import Flags, Term, combine, delta_histogram, moments, perturb, ties
@@ -218,24 +220,20 @@ def test_operands_may_lie_anywhere_in_memory(form, name):
 
 
 class Plain:
-    """The part of `native.Kernels` that the check of a new library uses, without C."""
+    """The part of `native.Kernels` that the check of a new library uses, by the definitions."""
 
     def normal(self, key, start, out):
-        out[:] = counter_torch.normal(key, start, len(out), "cpu").numpy()
+        out[:] = counter_reference.normal(key, start, len(out))
         return out
 
     def encode(self, values, name, out):
-        return conversions.encode(values, DTYPES[name], out)
+        out[:] = kernel_reference.encode(values, DTYPES[name])
 
-    def combine(self, operands, weights, out):
-        return kernels_numpy.combine(operands, weights, out)
-
-    def perturb(self, *arguments):
-        return kernels_numpy.perturb(*arguments)
+    combine = staticmethod(kernel_reference.combine)
+    perturb = staticmethod(kernel_reference.perturb)
 
 
-def test_the_check_of_a_library_expects_what_comes_without_c(monkeypatch):
-    monkeypatch.setenv("HOLDFAST_NATIVE", "0")
+def test_the_check_of_a_library_expects_what_the_definitions_give():
     assert native._sample_digest(Plain()) == native._SAMPLE_DIGEST
 
 
@@ -255,22 +253,24 @@ def test_a_library_with_other_numbers_is_not_used(monkeypatch, tmp_path):
         native._load.cache_clear()
 
 
-@needs_compiler
 @pytest.mark.parametrize("kind", ["weights", "tiny", "mixed", "bits"])
 @pytest.mark.parametrize("name", FLOATS)
-def test_c_has_the_bits_of_numpy(name, kind, monkeypatch):
+def test_every_bit_is_that_of_the_definition(form, name, kind):
     base, first, second = (stored(numbers(seed, 2603, kind), name) for seed in range(3))
-    terms = [Term(0.5, first, base), Term(-0.3, second, base)]
-    results = {}
-    for native_form in ("1", "0"):
-        monkeypatch.setenv("HOLDFAST_NATIVE", native_form)
-        outs = [empty(name, 2603) for _ in range(3)]
-        counts = np.zeros(65536, np.int64)
-        flags = [
-            combine(base, terms, outs[0]),
-            ties(base, [first, second], [0.01, 0.03], None, 0.7, original=True, normalize=True, out=outs[1]),
-            perturb(base, 99, 7, 0.1, outs[2]),
-            delta_histogram(base, first, counts, level=0),
-        ]
-        results[native_form] = (flags, [out.raw.tobytes() for out in outs], counts.tobytes())
-    assert results["1"] == results["0"]
+    operands = [base, first, base, second, base]
+    results, expected = ([empty(name, 2603) for _ in range(3)] for _ in range(2))
+    counts = np.zeros((2, 65536), np.int64)
+    flags = [
+        combine(base, [Term(0.5, first, base), Term(-0.3, second, base)], results[0]),
+        ties(base, [first, second], [0.01, 0.03], None, 0.7, original=True, normalize=True, out=results[1]),
+        perturb(base, 99, 7, 0.1, results[2]),
+        delta_histogram(base, first, counts[0], level=0),
+    ]
+    assert flags == [
+        kernel_reference.combine(operands, [0.5, -0.3], expected[0]),
+        kernel_reference.ties([base, first, second], [0.01, 0.03], None, 0.7, True, True, expected[1]),
+        kernel_reference.perturb(base, 99, 7, 0.1, expected[2]),
+        kernel_reference.delta_histogram(base, first, counts[1], 0, 0),
+    ]
+    assert all(same_bits(result.raw, other.raw) for result, other in zip(results, expected, strict=True))
+    assert np.array_equal(*counts)

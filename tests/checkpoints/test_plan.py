@@ -11,7 +11,7 @@ import pytest
 
 from checkpoint_folders import Model, Stored, llama_shapes, random_model, read_folder, stored, write_folder
 from holdfast.checkpoints.merge import merge, prepare_merge
-from holdfast.checkpoints.methods.protocol import WeightedMethod
+from holdfast.checkpoints.methods.parameters import WeightedMethod
 from holdfast.checkpoints.methods.registry import METHODS, find_method
 from holdfast.checkpoints.plan import Plan, Policies
 from holdfast.errors import ConfigError, ShapeError
@@ -168,7 +168,7 @@ def constant(value: float, *names: str, dtype: str = "F32") -> Model:
 def test_what_several_but_not_all_have_is_their_mean_by_weight(
     least: int, dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.checkpoints.build.STREAMED", least)
+    monkeypatch.setattr("holdfast.checkpoints.execute.STREAMED", least)
     models = [
         constant(8.0, dtype=dtype),
         constant(1.0, "x", dtype=dtype),

@@ -109,7 +109,7 @@ def test_back_on_its_base_in_every_dtype_that_holds_the_instruct_model(
 def test_one_pass_loses_nothing_of_weights_that_vanished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """bfloat16 weights that became 2^26 times smaller: no float32 number leads there from the base; one pass and two
     know it, streamed (from 512 elements on: the digest of a stream takes no block of under 241 bytes) or not."""
-    from holdfast.checkpoints import build
+    from holdfast.checkpoints import execute
 
     old = {"w": stored(np.ones(3000), "BF16"), "v": stored(np.ones(30), "BF16")}
     wanted = {n: stored(np.where(np.arange(t.values.size) % 7 == 3, 2.0**-26, 1.0), "BF16") for n, t in old.items()}
@@ -117,7 +117,7 @@ def test_one_pass_loses_nothing_of_weights_that_vanished(tmp_path: Path, monkeyp
     record = extract_residual(instruct, base, tmp_path / "residual", sync=False).record
     assert record["audit"]["remainders"] == 429 + 4
     for least in (512, 1 << 40):
-        monkeypatch.setattr(build, "STREAMED", least)
+        monkeypatch.setattr(execute, "STREAMED", least)
         apply_residual(tmp_path / "residual", base, tmp_path / f"two {least}", sync=False)
         transfer_residual(instruct, base, base, tmp_path / f"one {least}", sync=False)
         assert read_folder(tmp_path / f"one {least}") == read_folder(tmp_path / f"two {least}") == wanted

@@ -15,6 +15,7 @@ from safetensors.numpy import save_file
 
 from holdfast.checkpoints.dtypes import decode, encode
 from holdfast.checkpoints.element_types import DTYPES, Operand
+from holdfast.checkpoints.parents import Findings, Parents
 from holdfast.checkpoints.reader import CheckpointReader
 from holdfast.checkpoints.sources import Entry
 from holdfast.checkpoints.vocabulary import (
@@ -208,27 +209,28 @@ def checkpoint(
     return CheckpointReader(folder)
 
 
-def align(sources, policy="error", *, layout=0, base=None, members=None, **more):
-    problems: list[str] = []
-    notes: list[str] = []
+def align(sources, policy="error", *, layout=0, base=None, members=None, lacking="layout"):
+    findings = Findings()
     members = range(len(sources)) if members is None else members
-    roles = [f"model {i}" for i in range(len(sources))]
-    views = align_vocabularies(
-        sources, roles, members=members, layout=layout, base=base, policy=policy, problems=problems, notes=notes, **more
+    parents = Parents(
+        sources=tuple(sources),
+        roles=tuple(f"model {i}" for i in range(len(sources))),
+        layout=layout,
+        base=base,
+        extras={i: 0 for i in range(len(sources)) if i not in members},
     )
-    return (
-        [whole(v, "model.embed_tokens.weight")[:, 0].tolist() for v in views] if not problems else None,
-        problems,
-        notes,
+    views = align_vocabularies(parents, policy, findings, lacking=lacking).sources
+    rows = (
+        [whole(view, "model.embed_tokens.weight")[:, 0].tolist() for view in views] if not findings.problems else None
     )
+    return rows, findings.problems, findings.notes
 
 
 def test_the_same_vocabulary_is_left_alone(tmp_path):
-    sources = [checkpoint(tmp_path / "a", list("abc")), checkpoint(tmp_path / "b", list("abc"), offset=10)]
-    views = align_vocabularies(
-        sources, ["a", "b"], members=[0, 1], layout=0, base=None, policy="error", problems=[], notes=(notes := [])
-    )
-    assert views == sources and notes == []
+    sources = (checkpoint(tmp_path / "a", list("abc")), checkpoint(tmp_path / "b", list("abc"), offset=10))
+    findings = Findings()
+    parents = align_vocabularies(Parents(sources=sources, roles=("a", "b")), "error", findings)
+    assert parents.sources == sources and findings.notes == []
 
 
 def test_another_order_and_padding_need_no_policy(tmp_path):

@@ -249,7 +249,7 @@ class Second(MergeMethod):
     share: Annotated[float, Meta(gt=0)] = 1.0
     '''Share of the second model.'''
 
-    def as_sum(self, models, state):
+    def as_sum(self, models, statistics):
         return Sum(None, [(self.share, 2, None)])
 """
 
@@ -261,7 +261,7 @@ def test_interrupted_is_exit_code_130_and_leaves_nothing(
         raise KeyboardInterrupt
 
     before = [name for name, _ in tree(desk)]
-    monkeypatch.setattr("holdfast.checkpoints.build.map_blocks", interrupt)
+    monkeypatch.setattr("holdfast.checkpoints.execute.map_blocks", interrupt)
     assert main(["merge", "math", "code", "--output_dir", "out"]) == 130
     shown = capsys.readouterr().err
     assert f"stopped: Stopped. {desk / 'out'} was not written. The same command" in shown

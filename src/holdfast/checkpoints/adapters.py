@@ -367,7 +367,7 @@ class AdaptedSource:
         norms = np.sqrt(squares).astype(compute_dtype(change.source.entries[change.name].dtype))
         return self._whole(str(factors.magnitude)).reshape(-1) / norms
 
-    # ------------------------------------------------------------------------------------------------------- tied heads
+    # ----------------------------------------------------------------------------------- tied heads
 
     def _tie(self, changes: dict[str, _Change], config: Mapping[str, Any]) -> None:
         """Decides what becomes of a head that the base ties to its embeddings: it stays tied, or `changes` gets a head
@@ -425,7 +425,7 @@ def _multiply(values: NDArray[Any], gain: NDArray[Any] | None, start: int, colum
     values *= np.repeat(gain[first:last], columns)[start - first * columns :][: len(values)]
 
 
-# ------------------------------------------------------------------------------------------------ what the adapter says
+# ---------------------------------------------------------------------------- what the adapter says
 
 
 def _opened(folder: Path, settings: Mapping[str, Any]) -> CheckpointReader:
@@ -627,7 +627,7 @@ def _misfit(place: str, stored: Entry, entries: Mapping[str, Entry]) -> list[str
     return [f"{stored.name}: expected the shape of {expected.name}, {list(expected.shape)}, got {list(stored.shape)}"]
 
 
-# ---------------------------------------------------------------------------------------------------------------- names
+# -------------------------------------------------------------------------------------------- names
 
 
 def _places(wanted: Sequence[str], entries: Mapping[str, Entry]) -> dict[str, str | None]:

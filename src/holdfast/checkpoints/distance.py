@@ -87,6 +87,7 @@ def distance(
     from holdfast.checkpoints.engine import job_of, map_blocks, nonfinite_error
     from holdfast.checkpoints.kernels import moments
     from holdfast.checkpoints.locate import open_source
+    from holdfast.checkpoints.parents import Findings, Parents
     from holdfast.checkpoints.plan import quantised
     from holdfast.checkpoints.vocabulary import align_vocabularies
     from holdfast.errors import ModelError
@@ -101,10 +102,9 @@ def distance(
                 f"{source.label} is quantised ({method}): figures are of the numbers that it stores, which are not "
                 f"its weights."
             )
-    sources = align_vocabularies(
-        sources, ("the start", "the result"), members=(0, 1), layout=0, base=0, policy="zero", problems=[], notes=notes
-    )
-    a, b = sources
+    findings = Findings(notes=notes)
+    parents = Parents(sources=tuple(sources), roles=("the start", "the result"), base=0)
+    a, b = align_vocabularies(parents, "zero", findings).sources
     jobs = [job_of(entry, 2) for entry in comparable(a, b)]
     notes += _left_out(a.entries, b.entries, {job.name for job in jobs})
     if not jobs:
@@ -114,10 +114,10 @@ def distance(
     sums: dict[str, np.ndarray] = {}
 
     def look(job: Job, begin: int, end: int, scratch: Scratch) -> np.ndarray:
-        pair = [s.read(job.name, begin, end, buffer) for s, buffer in zip(sources, scratch.buffers, strict=True)]
+        pair = [s.read(job.name, begin, end, buffer) for s, buffer in zip((a, b), scratch.buffers, strict=True)]
         found = moments(*pair)
         if found[6] or found[7]:
-            raise nonfinite_error(sources[0 if found[6] else 1], job.name)
+            raise nonfinite_error(a if found[6] else b, job.name)
         return found
 
     def add(job: Job, found: np.ndarray) -> None:

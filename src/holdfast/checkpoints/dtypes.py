@@ -5,8 +5,8 @@ is one rounding to the nearest, ties to even, whatever lies between (float64 to 
 float32). Values beyond the largest number become infinite, or NaN in F8_E4M3, which has no infinity (PyTorch clamps to
 448 there); every NaN is written as the one quiet NaN of its type.
 
-Conversions run in C (`native`) or without (`conversions`), with the same bits; `kernels` has the passes that compute in
-between. Types of less than a byte and complex numbers are not known here.
+Conversions run in C (`native`), or in PyTorch (`kernels_torch`) where there is no C, with the same bits; `kernels` has
+the passes that compute in between. Types of less than a byte and complex numbers are not known here.
 
 Source: OCP 8-bit Floating Point Specification 1.0 for the two F8 types (E4M3 is what PyTorch calls float8_e4m3fn).
 """
@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from holdfast.checkpoints import conversions, native
+from holdfast.checkpoints import native
 from holdfast.checkpoints.element_types import DTYPES, Array, DType
 from holdfast.errors import ConfigError, Problem, ShapeError, did_you_mean
 
@@ -88,7 +88,9 @@ def decode(raw: Array, dtype: DType, out: Array | None = None) -> Array:
     if library is not None and out.dtype == np.float32 and _plain(raw, out):
         library.decode(raw, dtype.name, out)
     else:
-        conversions.decode(raw, dtype, out)
+        from holdfast.checkpoints import kernels_torch
+
+        kernels_torch.decode(raw, dtype, out)
     return out
 
 
@@ -108,7 +110,9 @@ def encode(values: Array, dtype: DType, out: Array) -> int:
     library = native.load()
     if library is not None and values.dtype == np.float32 and dtype.name != "F64" and _plain(values, out):
         return library.encode(values, dtype.name, out)
-    return conversions.encode(values, dtype, out)
+    from holdfast.checkpoints import kernels_torch
+
+    return kernels_torch.encode(values, dtype, out)
 
 
 def count_nonfinite(raw: Array, dtype: DType) -> int:
@@ -122,7 +126,9 @@ def count_nonfinite(raw: Array, dtype: DType) -> int:
     library = native.load()
     if library is not None and dtype.name != "F64" and _plain(raw):
         return library.count_nonfinite(raw, dtype.name)
-    return conversions.count_nonfinite(raw, dtype)
+    from holdfast.checkpoints import kernels_torch
+
+    return kernels_torch.count_nonfinite(raw, dtype)
 
 
 def _plain(*arrays: Array) -> bool:

@@ -8,7 +8,7 @@ pass over memory.
     delta_histogram  how often each magnitude of model - base occurs, for exact quantiles in two rounds
     moments          the sums that distances and cosines are made of
 
-Each runs in C where a compiler was found (`native`) and in NumPy where not (`kernels_numpy`), with the same bits; the
+Each runs in C where a compiler was found (`native`) and in PyTorch where not (`kernels_torch`), with the same bits; the
 sums of `moments` agree to about 1e-12. The C forms release the interpreter lock for the whole call, so that threads run
 side by side; none starts threads of its own.
 
@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from holdfast.checkpoints import kernels_numpy, native
+from holdfast.checkpoints import native
 from holdfast.checkpoints.dtypes import count_nonfinite
 from holdfast.checkpoints.element_types import Array, Operand
 from holdfast.errors import ShapeError
@@ -70,14 +70,15 @@ def combine(anchor: Operand | None, terms: Sequence[Term], out: Operand) -> Flag
     operands = [anchor]
     for term in terms:
         operands += term[1:]
-    fit = _check("combine", *operands, out)
-    weights = [float(term[0] if fit.double else np.float32(term[0])) for term in terms]
+    form = _form("combine", *operands, out)
+    double = _is_double([*operands, out])
+    weights = [float(term.weight if double else np.float32(term.weight)) for term in terms]
     copied = _copied(anchor, terms, weights)
     if copied is not None and copied.dtype == out.dtype:
         nonfinite = sum(1 << bit for bit, o in enumerate(operands) if o is not None and count_nonfinite(*o))
         out.raw[:] = copied.raw
         return Flags(nonfinite)
-    return Flags(*fit.form().combine(operands, weights, out))
+    return Flags(*form.combine(operands, weights, out))
 
 
 def delta_histogram(base: Operand, model: Operand, counts: Array, *, level: int, prefix: int = 0) -> Flags:
@@ -100,14 +101,14 @@ def delta_histogram(base: Operand, model: Operand, counts: Array, *, level: int,
     Raises:
         ShapeError: as `combine`; or `counts` does not fit the level.
     """
-    fit = _check("delta_histogram", base, model)
+    form = _form("delta_histogram", base, model)
     size = {0: 65536, 1: 32768}.get(level)
     if counts.shape != (size,) or counts.dtype != np.int64 or not counts.flags.c_contiguous:
         raise ShapeError(
             f"delta_histogram: expected int64 counts [{size}] at level {level}, got {counts.dtype} "
             f"{list(counts.shape)}."
         )
-    return Flags(*fit.form().delta_histogram(base, model, counts, level, prefix))
+    return Flags(*form.delta_histogram(base, model, counts, level, prefix))
 
 
 def ties(
@@ -145,13 +146,13 @@ def ties(
     Raises:
         ShapeError: as `combine`; or numbers of models, thresholds and weights differ.
     """
-    fit = _check("ties", base, *models, out)
+    form = _form("ties", base, *models, out)
     if len(thresholds) != len(models) or (weights is not None and len(weights) != len(models)):
         raise ShapeError(
             f"ties: expected a threshold and a weight for each of {len(models)} models, got {len(thresholds)} "
             f"thresholds" + ("." if weights is None else f" and {len(weights)} weights.")
         )
-    return Flags(*fit.form().ties([base, *models], thresholds, weights, scale, original, normalize, out))
+    return Flags(*form.ties([base, *models], thresholds, weights, scale, original, normalize, out))
 
 
 def moments(a: Operand, b: Operand) -> Array:
@@ -167,7 +168,7 @@ def moments(a: Operand, b: Operand) -> Array:
     Raises:
         ShapeError: as `combine`.
     """
-    return _check("moments", a, b).form().moments(a, b)
+    return _form("moments", a, b).moments(a, b)
 
 
 def perturb(x: Operand, noise_key: int, start: int, sigma: float, out: Operand) -> Flags:
@@ -186,49 +187,48 @@ def perturb(x: Operand, noise_key: int, start: int, sigma: float, out: Operand) 
     Raises:
         ShapeError: as `combine`.
     """
-    fit = _check("perturb", x, out)
-    return Flags(*fit.form().perturb(x, noise_key, start, sigma, out))
+    return Flags(*_form("perturb", x, out).perturb(x, noise_key, start, sigma, out))
 
 
 def describe() -> str:
-    """What the kernels run in, for reports: `C (gcc ...)`, or `NumPy (...)` with the reason."""
+    """What the kernels run in, for reports: `C (gcc ...)`, or `PyTorch (...)` with the reason."""
     library = native.load()
-    return f"NumPy ({native.why_not()})" if library is None else f"C ({library.compiler})"
+    return f"PyTorch ({native.why_not()})" if library is None else f"C ({library.compiler})"
 
 
 def _copied(anchor: Operand | None, terms: Sequence[Term], weights: Sequence[float]) -> Operand | None:
     """The one operand that the result is, if it is one."""
-    used = [(w, t) for w, t in zip(weights, terms, strict=True) if w != 0]
+    used = [(weight, term) for weight, term in zip(weights, terms, strict=True) if weight != 0]
     if anchor is not None:
         return None if used else anchor
     return used[0][1].plus if len(used) == 1 and used[0][0] == 1 and used[0][1].minus is None else None
 
 
-class _Fit(NamedTuple):
-    double: bool
-    """Whether a float64 is among the operands."""
-    plain: bool
-    """Whether C handles them: no float64, aligned, no more than the mask has bits for."""
+def _form(kernel: str, *operands: Operand | None) -> Any:
+    """What computes: the library, or `kernels_torch`, which has functions of the same names and arguments.
 
-    def form(self) -> Any:
-        """What computes: the library, or `kernels_numpy`, which has functions of the same names and arguments."""
-        return (native.load() if self.plain else None) or kernels_numpy
-
-
-def _check(kernel: str, *operands: Operand | None) -> _Fit:
-    """Lengths, types and layout; what C relies on."""
+    Raises:
+        ShapeError: lengths, types and layout that do not fit.
+    """
     present = [operand for operand in operands if operand is not None]
     length = len(present[0].raw)
-    double, plain = False, len(operands) <= native.MOST_OPERANDS
     for raw, dtype in present:
-        flags = raw.flags
         if dtype.kind != "float":
             raise ShapeError(f"{kernel}: integers and booleans can be copied, not computed with; got {dtype.name}.")
-        if raw.shape != (length,) or raw.dtype != dtype.storage or not flags.c_contiguous:
+        if raw.shape != (length,) or raw.dtype != dtype.storage or not raw.flags.c_contiguous:
             raise ShapeError(
                 f"{kernel}: expected {length} contiguous elements of {dtype.storage} for {dtype.name}, got "
                 f"{list(raw.shape)} of {raw.dtype} with strides {raw.strides}."
             )
-        double |= dtype.name == "F64"
-        plain &= flags.aligned
-    return _Fit(double, plain and not double)
+    library = native.load()
+    known = kernel == "combine" or not _is_double(operands)
+    aligned = all(operand.raw.flags.aligned for operand in present)
+    if library is not None and known and aligned and len(operands) <= native.MOST_OPERANDS:
+        return library
+    from holdfast.checkpoints import kernels_torch
+
+    return kernels_torch
+
+
+def _is_double(operands: Sequence[Operand | None]) -> bool:
+    return any(operand is not None and operand.dtype.name == "F64" for operand in operands)

@@ -11,22 +11,21 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from holdfast.checkpoints.build import Built, Prepared, Slots
-from holdfast.checkpoints.element_types import Operand
+from holdfast.checkpoints.build import Built, Prepared
+from holdfast.checkpoints.element_types import DType, Operand
 from holdfast.checkpoints.fit import VISION, language_config, refuse_misfit
-from holdfast.checkpoints.kernels import Flags, Term, combine
 from holdfast.checkpoints.locate import open_source
-from holdfast.checkpoints.merge import Name, companions_of
-from holdfast.checkpoints.methods.protocol import Block
+from holdfast.checkpoints.merge import Name
+from holdfast.checkpoints.methods.protocol import Recipe, Sum
+from holdfast.checkpoints.parents import Parents
 from holdfast.checkpoints.plan import make_plan
-from holdfast.checkpoints.residual import Passless
 from holdfast.checkpoints.sources import Entry, Source, config_of, folders_of, listing, read_object
 from holdfast.errors import ModelError
 
@@ -90,11 +89,11 @@ class LanguageModel:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Copy(Passless):
+class Copy(Recipe):
     """Model 1, bit for bit."""
 
-    def combine(self, block: Block, state: Any, out: Operand) -> Flags:
-        return combine(None, [Term(1.0, block.models[0])], out)
+    def as_sum(self, models: Sequence[DType], statistics: Any) -> Sum:
+        return Sum(None, [(1.0, 1, None)])
 
     def identity(self) -> dict[str, Any]:
         return {"method": "extract-language"}
@@ -112,7 +111,8 @@ def prepare_language(model: Name, *, adapter_base: Name | None = None, chat_temp
         ModelError: the checkpoint cannot be read, takes text only, or is quantised.
         ShapeError: what `make_plan` refuses.
     """
-    plan = make_plan([LanguageModel(open_source(model, base=adapter_base))], ["model"], layout=0, base=None)
+    source = LanguageModel(open_source(model, base=adapter_base))
+    plan = make_plan(Parents(sources=(source,), roles=("model",)))
     config = {**config_of(plan.sources[0]), **plan.config}
 
     def finish(folder: Path) -> None:
@@ -130,9 +130,7 @@ def prepare_language(model: Name, *, adapter_base: Name | None = None, chat_temp
         command="models extract-language",
         plan=plan,
         recipe=Copy(),
-        slots=Slots(base=None, models=(0,)),
         request={"chat_template": chat_template} if chat_template is not None else {},
-        companions=companions_of(plan, 0, 0),
         chat_template=chat_template,
         finish=finish,
     )

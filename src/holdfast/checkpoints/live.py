@@ -136,7 +136,7 @@ def add_residual_(named: Live, residual: Weights, scale: float = 1.0) -> None:
             p.copy_(p.to(compute) + (r if scale == 1 else r * scale))
 
 
-# ------------------------------------------------------------------------------------------------------------- noise
+# -------------------------------------------------------------------------------------------- noise
 
 
 class Perturbation:
@@ -425,7 +425,7 @@ def _sum_of_bits(flat: Tensor) -> int:
     return total & 0xFFFFFFFFFFFFFFFF
 
 
-# ------------------------------------------------------------------------------------------------------------- pieces
+# ------------------------------------------------------------------------------------------- pieces
 
 
 class _Stretch(NamedTuple):
@@ -594,7 +594,7 @@ def summed(target: LiveTensor, value: Tensor) -> Tensor:
     return DTensor.from_local(value, parameter.device_mesh, placements, run_check=False).full_tensor()
 
 
-# ----------------------------------------------------------------------------------------------------------- operands
+# ----------------------------------------------------------------------------------------- operands
 
 
 def _parameters(weights: Live) -> Mapping[str, Tensor]:

@@ -20,31 +20,31 @@ from typing import Any
 import numpy as np
 
 from holdfast.checkpoints import kernels
-from holdfast.checkpoints.build import Built, Prepared, Slots
+from holdfast.checkpoints.build import Built, Prepared
 from holdfast.checkpoints.counter import stream_key
 from holdfast.checkpoints.dtypes import count_nonfinite, decode
 from holdfast.checkpoints.element_types import Operand
 from holdfast.checkpoints.engine import Job, Scratch, job_of, map_blocks, nonfinite_error
 from holdfast.checkpoints.kernels import Flags, Term
 from holdfast.checkpoints.locate import open_source
-from holdfast.checkpoints.merge import Name, companions_of
-from holdfast.checkpoints.methods.protocol import Block
+from holdfast.checkpoints.merge import Name
+from holdfast.checkpoints.methods.protocol import Block, Recipe
+from holdfast.checkpoints.parents import Parents
 from holdfast.checkpoints.plan import make_plan
-from holdfast.checkpoints.residual import Passless
 from holdfast.checkpoints.sources import listing
 from holdfast.errors import ConfigError
 from holdfast.support.files import fingerprint
 
 
 @dataclass(frozen=True, kw_only=True)
-class Perturb(Passless):
+class Perturb(Recipe):
     """`model 1 + scale * stds[name] * normal(seed, name)`."""
 
     seed: int
     scale: float
     stds: Mapping[str, float]
 
-    def combine(self, block: Block, state: Any, out: Operand) -> Flags:
+    def combine(self, block: Block, statistics: Any, out: Operand) -> Flags:
         sigma = self.scale * self.stds.get(block.name, 0.0)
         if sigma == 0:
             return kernels.combine(None, [Term(1.0, block.models[0])], out)
@@ -102,7 +102,7 @@ def prepare_perturb(
         problems.append(f"stds: none of the {len(found)} names is a tensor of {source.label}: {', '.join(unknown[:4])}")
     if problems:
         raise ConfigError(problems)
-    plan = make_plan([source], ["model"], layout=0, base=None, dtype=dtype)
+    plan = make_plan(Parents(sources=(source,), roles=("model",)), dtype=dtype)
     kept = {n: float(v) for n, v in found.items() if n in source.entries}
     noisy = [job for job in plan.jobs if scale * kept.get(job.name, 0.0) > 0]
     notes = [
@@ -116,9 +116,7 @@ def prepare_perturb(
         command="perturb",
         plan=plan,
         recipe=Perturb(seed=seed, scale=scale, stds=kept),
-        slots=Slots(base=None, models=(0,)),
         request={"dtype": dtype, "stds": kept},
-        companions=companions_of(plan, 0, 0),
     )
 
 

@@ -9,6 +9,7 @@ parent whose names, dtypes, shards, configuration and tokenizer the output takes
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,7 @@ from holdfast.checkpoints.companions import config_value
 from holdfast.checkpoints.dtypes import dtype as dtype_named
 from holdfast.checkpoints.element_types import DType, Operand
 from holdfast.checkpoints.engine import Job
+from holdfast.checkpoints.parents import Findings, Parents
 from holdfast.checkpoints.policies import Policies
 from holdfast.checkpoints.reader import CheckpointReader
 from holdfast.checkpoints.sources import (
@@ -42,12 +44,8 @@ from holdfast.records.run import LayerDistance
 class Plan:
     """What will be done, tensor by tensor."""
 
-    sources: tuple[Source, ...]
+    parents: Parents
     """As the engine reads them: tied heads and vocabularies already brought in line."""
-    roles: tuple[str, ...]
-    """What each source is: "base", "model 1", ..."""
-    layout: int
-    """Index of the parent that the output looks like."""
     jobs: tuple[Job, ...]
     files: tuple[str, ...]
     """Weight files of the output, in order."""
@@ -61,6 +59,21 @@ class Plan:
     """Distances between base and tuned model on a sample, where that was asked for."""
 
     @property
+    def sources(self) -> tuple[Source, ...]:
+        """The parents' tensors."""
+        return self.parents.sources
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """What each parent is: "base", "model 1", ..."""
+        return self.parents.roles
+
+    @property
+    def layout(self) -> int:
+        """Index of the parent that the output looks like."""
+        return self.parents.layout
+
+    @property
     def bytes_written(self) -> int:
         """Bytes of tensors in the output."""
         return sum(job.size * job.dtype.itemsize for job in self.jobs)
@@ -68,29 +81,27 @@ class Plan:
     @property
     def bytes_read(self) -> int:
         """Bytes of tensors to be read, all passes together."""
-        once = sum(self.sources[i].entries[job.name].nbytes for job in self.jobs for i in self._read(job))
+        once = 0
+        for job in self.jobs:
+            readers = [job.origin] if job.action == "copy" else [i for i, has in enumerate(job.has) if has]
+            once += sum(self.sources[index].entries[job.name].nbytes for index in readers)
         return once * self.passes
-
-    def _read(self, job: Job) -> list[int]:
-        return [job.origin] if job.action == "copy" else [i for i, has in enumerate(job.has) if has]
 
     def summary(self) -> dict[str, Any]:
         """Counts and bytes for people and for JSON."""
-        kinds = {
-            action: sum(job.action == action for job in self.jobs) for action in ("combine", "mean", "copy", "same")
-        }
+        actions = Counter(job.action for job in self.jobs)
+        parameters: Counter[str] = Counter()
+        for job in self.jobs:
+            parameters[job.dtype.name] += job.size
         return {
             "tensors": len(self.jobs),
-            "parameters": sum(job.size for job in self.jobs),
-            "combined": kinds["combine"] + kinds["mean"],
-            "copied": kinds["copy"] + kinds["same"],
+            "parameters": parameters.total(),
+            "combined": actions["combine"] + actions["mean"],
+            "copied": actions["copy"] + actions["same"],
             "bytes_read": self.bytes_read,
             "bytes_written": self.bytes_written,
             "files": list(self.files),
-            "dtypes": {
-                d: sum(j.size for j in self.jobs if j.dtype.name == d)
-                for d in sorted({j.dtype.name for j in self.jobs})
-            },
+            "dtypes": dict(sorted(parameters.items())),
             "passes": self.passes,
             "notes": list(self.notes),
         }
@@ -102,10 +113,10 @@ class Alias:
     def __init__(self, source: Source, *, names: Mapping[str, str] | None = None, without: Sequence[str] = ()) -> None:
         self.source, self._names = source, dict(names or {})
         self.label, self.folder = source.label, source.folder
-        own = {n: e for n, e in source.entries.items() if n not in without}
-        self.entries: Mapping[str, Entry] = own | {
-            alias: source.entries[name]._replace(name=alias) for alias, name in self._names.items()
-        }
+        entries = {name: entry for name, entry in source.entries.items() if name not in without}
+        for alias, name in self._names.items():
+            entries[alias] = source.entries[name]._replace(name=alias)
+        self.entries: Mapping[str, Entry] = entries
 
     def read(self, name: str, start: int, stop: int, buffer: np.ndarray) -> Operand:
         """See `Source.read`."""
@@ -115,41 +126,29 @@ class Alias:
 def quantised(source: Source) -> str:
     """How the configuration says that the stored weights are quantised; empty where it does not. (Plain fp8 numbers
     need no such entry.)"""
-    found = config_value(config_of(source), "quantization_config")
-    return str(found.get("quant_method", "unknown method")) if isinstance(found, dict) else ""
+    stated = config_value(config_of(source), "quantization_config")
+    return str(stated.get("quant_method", "unknown method")) if isinstance(stated, dict) else ""
 
 
 def make_plan(
-    sources: Sequence[Source],
-    roles: Sequence[str],
-    *,
-    layout: int,
-    base: int | None,
+    parents: Parents,
     policies: Policies | None = None,
-    optional: Mapping[int, int] | None = None,
-    means: bool = False,
+    *,
     dtype: str | None = None,
-    vocabulary_of: int | None = None,
+    means: bool = False,
     lacking_rows: str = "layout",
     copies_keep_dtype: bool = False,
     stem: str = "model",
     passes: int = 1,
 ) -> Plan:
-    """Matches the tensors of all sources.
+    """Compares checkpoints and says what the output will be.
 
     Args:
-        sources: the checkpoints, in the order in which the method takes them.
-        roles: what each is, for messages.
-        layout: index of the parent that the output looks like.
-        base: index of the parent that deltas are taken to; a model that lacks one of its tensors has delta 0 there.
-            None: no such parent.
+        parents: the checkpoints.
         policies: what to do where they differ. Default: refuse.
-        optional: sources that must match but give the output no tensors of their own (Fisher information), and which
-            source each belongs to.
+        dtype: of all floating-point tensors of the output; None: the layout's, tensor by tensor.
         means: whether a tensor that several have, but not all and not the base, is their mean ("mean"); else it is
             copied from the layout, or the first that has it.
-        dtype: of all floating-point tensors of the output; None: the layout's, tensor by tensor.
-        vocabulary_of: index of the parent whose tokens the output's rows are; None: the layout.
         lacking_rows: what a source's row is where it lacks a token and the policy is "keep": "layout", that parent's
             own row, which is therefore kept, or "zeros".
         copies_keep_dtype: whether `dtype` leaves out tensors that are copied because not all have them.
@@ -160,82 +159,67 @@ def make_plan(
         ShapeError: what does not fit, all of it, each with the policy that would settle it.
         ConfigError: `dtype` is no floating-point type.
     """
-    policies, wanted, optional = policies or Policies(), dtype_named(dtype) if dtype else None, optional or {}
-    if wanted is not None and wanted.kind != "float":
-        raise ConfigError(f"dtype: expected a floating-point type such as bfloat16 or float32, got {wanted.name}")
-    problems: list[str] = []
-    notes = [f"{role}: {note}" for role, source in zip(roles, sources, strict=True) for note in notes_of(source)]
-    config = changes_of(sources[layout])
-    members = [i for i in range(len(sources)) if i not in optional]
-    problems += [
-        f"{roles[i]} is quantised ({method}): the numbers it stores are not its weights. Take the checkpoint that was "
-        f"quantised, or dequantise it"
-        for i in members
-        if (method := quantised(sources[i]))
-    ]
-    _compare_configs(
-        [sources[i] for i in members], [roles[i] for i in members], roles[layout], policies, problems, notes
-    )
-    sources = _heads_in_line(list(sources), roles, members, layout, policies, problems, notes, config)
-    target = layout if vocabulary_of is None else vocabulary_of
-    sources = align_vocabularies(
-        sources,
-        roles,
-        members=members,
-        layout=target,
-        base=base,
-        policy=policies.vocabulary,
-        problems=problems,
-        notes=notes,
-        lacking=lacking_rows,
-    )
-    if target != layout:
-        config |= _vocabulary_size(sources[layout])
-    jobs = _match(sources, roles, members, layout, base, policies, optional, means, wanted, problems, notes)
-    if copies_keep_dtype:
-        jobs = [_as_stored(job, sources) if job.action == "copy" else job for job in jobs]
-    if problems:
-        counted = f"{len(problems)} difference{'s' if len(problems) > 1 else ''}"
-        raise ShapeError(f"These checkpoints do not fit together ({counted}):", bullets(problems))
-    renamed, files = _files(jobs, sources[layout], stem)
-    if wanted is not None:
-        config["dtype"] = wanted.name
+    policies = policies or Policies()
+    output_dtype = dtype_named(dtype) if dtype else None
+    if output_dtype is not None and output_dtype.kind != "float":
+        raise ConfigError(f"dtype: expected a floating-point type such as bfloat16 or float32, got {output_dtype.name}")
+    layout = parents.sources[parents.layout]
+    findings = Findings(config=changes_of(layout))
+    for role, source in zip(parents.roles, parents.sources, strict=True):
+        findings.notes += [f"{role}: {note}" for note in notes_of(source)]
+    _refuse_quantised(parents, findings)
+    _compare_configs(parents, policies, findings)
+    parents = _heads_in_line(parents, policies, findings)
+    parents = align_vocabularies(parents, policies.vocabulary, findings, lacking=lacking_rows)
+    if parents.vocabulary != parents.layout:
+        findings.config |= _vocabulary_size(parents.sources[parents.layout])
+    matching = _Matching(parents, policies, means=means, dtype=output_dtype, copies_keep_dtype=copies_keep_dtype)
+    jobs = matching.jobs(findings)
+    if findings.problems:
+        count = len(findings.problems)
+        title = f"These checkpoints do not fit together ({count} difference{'s' if count > 1 else ''}):"
+        raise ShapeError(title, bullets(findings.problems))
+    jobs, files = _files(jobs, parents.sources[parents.layout], stem)
+    if output_dtype is not None:
+        findings.config["dtype"] = output_dtype.name
     return Plan(
-        sources=tuple(sources),
-        roles=tuple(roles),
-        layout=layout,
-        jobs=tuple(renamed),
+        parents=parents,
+        jobs=tuple(jobs),
         files=tuple(files),
-        notes=tuple(notes),
-        config=config,
+        notes=tuple(findings.notes),
+        config=findings.config,
         passes=passes,
     )
 
 
-def _compare_configs(
-    sources: Sequence[Source],
-    roles: Sequence[str],
-    layout: str,
-    policies: Policies,
-    problems: list[str],
-    notes: list[str],
-) -> None:
-    known = [(config, role) for source, role in zip(sources, roles, strict=True) if (config := config_of(source))]
-    found = difference_texts(config_differences([config for config, _ in known]), [role for _, role in known])
-    if not found:
+def _refuse_quantised(parents: Parents, findings: Findings) -> None:
+    for index in parents.members:
+        if method := quantised(parents.sources[index]):
+            findings.problems.append(
+                f"{parents.roles[index]} is quantised ({method}): the numbers it stores are not its weights. Take the "
+                f"checkpoint that was quantised, or dequantise it"
+            )
+
+
+def _compare_configs(parents: Parents, policies: Policies, findings: Findings) -> None:
+    configs, roles = [], []
+    for index in parents.members:
+        config = config_of(parents.sources[index])
+        if config:
+            configs.append(config)
+            roles.append(parents.roles[index])
+    differences = difference_texts(config_differences(configs), roles)
+    if not differences:
         return
-    what = f"the configurations differ in what the weights mean: {'; '.join(found)}"
+    what = f"the configurations differ in what the weights mean: {'; '.join(differences)}"
+    layout = parents.roles[parents.layout]
     if policies.architecture == "error":
-        problems.append(
+        findings.problems.append(
             f"{what}. Weights that do different things have no common average: take models of one configuration. "
             f"--architecture keep goes on with that of {layout}"
         )
     else:
-        notes.append(f"WARNING: {what}. The output has that of {layout} (architecture: keep).")
-
-
-def _as_stored(job: Job, sources: Sequence[Source]) -> Job:
-    return dataclasses.replace(job, dtype=sources[job.origin].entries[job.name].dtype)
+        findings.notes.append(f"WARNING: {what}. The output has that of {layout} (architecture: keep).")
 
 
 def _vocabulary_size(layout: Source) -> dict[str, Any]:
@@ -247,7 +231,7 @@ def _vocabulary_size(layout: Source) -> dict[str, Any]:
     return {} if rows == config_value(config, "vocab_size") else {"vocab_size": rows}
 
 
-# ----------------------------------------------------------------------------------------------------------- tied heads
+# --------------------------------------------------------------------------------------- tied heads
 
 
 def _head_of(source: Source) -> str | None:
@@ -261,151 +245,186 @@ def _embedding_of(source: Source) -> str | None:
 def _vocabulary_matrix(source: Source, modules: Sequence[str]) -> str | None:
     """The first matrix with one row a token that belongs to one of the modules."""
     names = vocabulary_tensors(config_of(source), source.entries)
-    return next((n for n in names if n.endswith(".weight") and n.split(".")[-2] in modules), None)
+    return next((name for name in names if name.endswith(".weight") and name.split(".")[-2] in modules), None)
 
 
-def _heads_in_line(
-    sources: list[Source],
-    roles: Sequence[str],
-    members: Sequence[int],
-    layout: int,
-    policies: Policies,
-    problems: list[str],
-    notes: list[str],
-    config: dict[str, Any],
-) -> list[Source]:
-    for i in members:
-        head, embedding = _head_of(sources[i]), _embedding_of(sources[i])
-        if head is None or embedding is None or not tied_head(config_of(sources[i])):
-            continue
-        same_type = sources[i].entries[head].dtype == sources[i].entries[embedding].dtype
-        if same_type and same_values(sources[i], head, sources[i], embedding):
-            sources[i] = Alias(sources[i], without=[head])
-            notes.append(
-                f"{roles[i]} stores {head} although its configuration ties the head to the embeddings, which are the "
-                f"same."
+def _heads_in_line(parents: Parents, policies: Policies, findings: Findings) -> Parents:
+    """The parents with heads that are all tied or all separate."""
+    sources = list(parents.sources)
+    for index in parents.members:
+        sources[index] = _without_needless_head(parents, index, findings)
+    separate, tied = [], []
+    for index in parents.members:
+        if _head_of(sources[index]) is not None:
+            separate.append(index)
+        elif tied_head(config_of(sources[index])) is not False and _embedding_of(sources[index]) is not None:
+            tied.append(index)
+    if separate and tied:
+        head = str(_head_of(sources[separate[0]]))
+        who = f"tied to the embeddings in {parents.named(tied)}, separate ({head}) in {parents.named(separate)}"
+        if policies.tied_heads == "tie":
+            for index in separate:
+                sources[index] = Alias(sources[index], without=[str(_head_of(sources[index]))])
+            findings.config["tie_word_embeddings"] = True
+            findings.notes.append(
+                f"The head is {who}. The output is tied; separate heads are left out (tied_heads: tie)."
             )
-            continue
-        # transformers loads such a checkpoint with a head of its own
-        notes.append(
-            f"{roles[i]} stores a {head} of its own although its configuration ties the head to the embeddings: both "
-            f"count."
-        )
-        if i == layout:
-            config["tie_word_embeddings"] = False
-    separate = [i for i in members if _head_of(sources[i]) is not None]
-    tied = [
-        i
-        for i in members
-        if i not in separate and tied_head(config_of(sources[i])) is not False and _embedding_of(sources[i]) is not None
-    ]
-    if not separate or not tied:
-        return sources
-    head = str(_head_of(sources[separate[0]]))
-    who = (
-        f"tied to the embeddings in {listing([roles[i] for i in tied], 4)}, separate ({head}) in "
-        f"{listing([roles[i] for i in separate], 4)}"
-    )
-    if policies.tied_heads == "error":
-        problems.append(
-            f"the head is {who}. --tied_heads untie writes a separate head; --tied_heads tie leaves the separate ones "
-            f"out"
-        )
-        for i in tied:  # once is enough
-            sources[i] = Alias(sources[i], names={head: str(_embedding_of(sources[i]))})
-    elif policies.tied_heads == "untie":
-        for i in tied:
-            sources[i] = Alias(sources[i], names={head: str(_embedding_of(sources[i]))})
-        config["tie_word_embeddings"] = False
-        notes.append(f"The head is {who}. The output has a separate one (tied_heads: untie).")
-    else:
-        for i in separate:
-            sources[i] = Alias(sources[i], without=[str(_head_of(sources[i]))])
-        config["tie_word_embeddings"] = True
-        notes.append(f"The head is {who}. The output is tied; separate heads are left out (tied_heads: tie).")
-    return sources
-
-
-# ------------------------------------------------------------------------------------------------------------- matching
-
-
-def _match(
-    sources: Sequence[Source],
-    roles: Sequence[str],
-    members: Sequence[int],
-    layout: int,
-    base: int | None,
-    policies: Policies,
-    optional: Mapping[int, int],
-    means: bool,
-    dtype: DType | None,
-    problems: list[str],
-    notes: list[str],
-) -> list[Job]:
-    order = list(dict.fromkeys([*sources[layout].entries, *(n for i in members for n in sources[i].entries)]))
-    jobs: list[Job] = []
-    unmatched: dict[tuple[tuple[int, ...], str, int], list[str]] = {}
-    for name in order:
-        has = tuple(name in source.entries for source in sources)
-        holders = [i for i in members if has[i]]
-        origin = layout if has[layout] else holders[0]
-        entry = sources[origin].entries[name]
-        shapes = {i: sources[i].entries[name].shape for i in range(len(sources)) if has[i]}
-        if len(set(shapes.values())) > 1:
-            problems.append(f"{name}: " + ", ".join(f"{roles[i]} has {list(shape)}" for i, shape in shapes.items()))
-            continue
-        kinds = {sources[i].entries[name].dtype.kind == "float" for i in holders}
-        types = {sources[i].entries[name].dtype.name for i in holders}
-        if len(kinds) > 1 or (kinds == {False} and len(types) > 1):
-            problems.append(
-                f"{name}: {', '.join(f'{roles[i]} has {sources[i].entries[name].dtype.name}' for i in holders)}"
+        else:  # also after an error, so that it is said once
+            for index in tied:
+                sources[index] = Alias(sources[index], names={head: str(_embedding_of(sources[index]))})
+        if policies.tied_heads == "untie":
+            findings.config["tie_word_embeddings"] = False
+            findings.notes.append(f"The head is {who}. The output has a separate one (tied_heads: untie).")
+        if policies.tied_heads == "error":
+            findings.problems.append(
+                f"the head is {who}. --tied_heads untie writes a separate head; --tied_heads tie leaves the separate "
+                f"ones out"
             )
-            continue
-        action, in_base = "combine" if kinds == {True} else "same", base is not None and has[base]
-        lacking = tuple(i for i in members if not has[i])
-        lacking += tuple(
-            i for i, own in optional.items() if not has[i] and (has[own] or in_base) and action == "combine"
-        )
-        if lacking:
-            if action == "combine" and not in_base:  # there is nothing that "no change" could mean
-                action = "mean" if means and len(holders) > 1 else "copy"
-            action = "drop" if policies.unmatched == "drop" and not has[layout] else action
-            unmatched.setdefault((lacking, action, origin), []).append(name)
-            if action == "drop":
+    return dataclasses.replace(parents, sources=tuple(sources))
+
+
+def _without_needless_head(parents: Parents, index: int, findings: Findings) -> Source:
+    """A parent without its head, where it is stored although it is tied and the same as the embeddings."""
+    source, role = parents.sources[index], parents.roles[index]
+    head, embedding = _head_of(source), _embedding_of(source)
+    if head is None or embedding is None or not tied_head(config_of(source)):
+        return source
+    same_type = source.entries[head].dtype == source.entries[embedding].dtype
+    stored = f"{role} stores {{}} although its configuration ties the head to the embeddings"
+    if same_type and same_values(source, head, source, embedding):
+        findings.notes.append(f"{stored.format(head)}, which are the same.")
+        return Alias(source, without=[head])
+    # transformers loads such a checkpoint with a head of its own
+    findings.notes.append(f"{stored.format(f'a {head} of its own')}: both count.")
+    if index == parents.layout:
+        findings.config["tie_word_embeddings"] = False
+    return source
+
+
+# ----------------------------------------------------------------------------------------- matching
+
+
+@dataclass(frozen=True)
+class _Unmatched:
+    """What becomes of tensors that not all have."""
+
+    lacking: tuple[int, ...]
+    action: str
+    origin: int
+
+
+class _Matching:
+    """Tensors of one name in all parents.
+
+    Args:
+        parents, policies: the request.
+        means, dtype, copies_keep_dtype: as of `make_plan`.
+    """
+
+    def __init__(
+        self, parents: Parents, policies: Policies, *, means: bool, dtype: DType | None, copies_keep_dtype: bool
+    ) -> None:
+        self.parents, self.policies = parents, policies
+        self.means, self.dtype, self.copies_keep_dtype = means, dtype, copies_keep_dtype
+        self._unmatched: dict[_Unmatched, list[str]] = {}
+
+    def jobs(self, findings: Findings) -> list[Job]:
+        """A job for each tensor of the output, in the layout's order."""
+        parents = self.parents
+        names = dict.fromkeys(parents.sources[parents.layout].entries)
+        for index in parents.members:
+            names |= dict.fromkeys(parents.sources[index].entries)
+        jobs = []
+        for name in names:
+            problem = self._misfit(name)
+            if problem:
+                findings.problems.append(problem)
                 continue
-        out = dtype if dtype is not None and entry.dtype.kind == "float" else entry.dtype
-        jobs.append(Job(name, out, entry.shape, entry.size, "", has, action, origin))
-    for (lacking, action, origin), names in unmatched.items():
-        sentence = f"{len(names)} tensors are not in {listing([roles[i] for i in lacking], 4)}: {listing(names, 4)}"
-        apart = [i for i in lacking if i in optional]
-        if apart:
-            problems.append(f"{sentence}. {roles[apart[0]]} has to hold every tensor that is combined: compute it anew")
-        elif policies.unmatched == "error":
-            problems.append(
+            job = self._job(name)
+            if job is not None:
+                jobs.append(job)
+        for unmatched, tensors in self._unmatched.items():
+            self._report(unmatched, tensors, findings)
+        return jobs
+
+    def _misfit(self, name: str) -> str:
+        """Where a tensor is of different shapes or kinds."""
+        roles, sources = self.parents.roles, self.parents.sources
+        holders = [index for index, source in enumerate(sources) if name in source.entries]
+        entries = {index: sources[index].entries[name] for index in holders}
+        if len({entry.shape for entry in entries.values()}) > 1:
+            shapes = [f"{roles[index]} has {list(entry.shape)}" for index, entry in entries.items()]
+            return f"{name}: {', '.join(shapes)}"
+        dtypes = {index: entries[index].dtype for index in self.parents.members if index in entries}
+        kinds = {dtype.kind == "float" for dtype in dtypes.values()}
+        if len(kinds) > 1 or (kinds == {False} and len({dtype.name for dtype in dtypes.values()}) > 1):
+            stored = [f"{roles[index]} has {dtype.name}" for index, dtype in dtypes.items()]
+            return f"{name}: {', '.join(stored)}"
+        return ""
+
+    def _job(self, name: str) -> Job | None:
+        """What is done with a tensor; None: it is left out."""
+        parents, layout = self.parents, self.parents.layout
+        has = tuple(name in source.entries for source in parents.sources)
+        holders = [index for index in parents.members if has[index]]
+        origin = layout if has[layout] else holders[0]
+        entry = parents.sources[origin].entries[name]
+        is_float = entry.dtype.kind == "float"
+        in_base = parents.base is not None and has[parents.base]
+        lacking = [index for index in parents.members if not has[index]]
+        if is_float:
+            needed = [extra for extra, model in parents.extras.items() if has[model] or in_base]
+            lacking += [extra for extra in needed if not has[extra]]
+        action = "combine" if is_float else "same"
+        if lacking:
+            if is_float and not in_base:  # there is nothing that "no change" could mean
+                action = "mean" if self.means and len(holders) > 1 else "copy"
+            if self.policies.unmatched == "drop" and not has[layout]:
+                action = "drop"
+            self._unmatched.setdefault(_Unmatched(tuple(lacking), action, origin), []).append(name)
+        if action == "drop":
+            return None
+        keeps_dtype = self.dtype is None or not is_float or (action == "copy" and self.copies_keep_dtype)
+        dtype = entry.dtype if keeps_dtype or self.dtype is None else self.dtype
+        return Job(name, dtype, entry.shape, entry.size, "", has, action, origin)
+
+    def _report(self, unmatched: _Unmatched, names: Sequence[str], findings: Findings) -> None:
+        parents, policy = self.parents, self.policies.unmatched
+        sentence = f"{len(names)} tensors are not in {parents.named(unmatched.lacking)}: {listing(names, 4)}"
+        extras = [index for index in unmatched.lacking if index in parents.extras]
+        if extras:
+            findings.problems.append(
+                f"{sentence}. {parents.roles[extras[0]]} has to hold every tensor that is combined: compute it anew"
+            )
+        elif policy == "error":
+            findings.problems.append(
                 f"{sentence}. --unmatched keep takes them from who has them, as their mean where several do; "
-                f"--unmatched drop leaves out those that {roles[layout]} lacks"
+                f"--unmatched drop leaves out those that {parents.roles[parents.layout]} lacks"
             )
         else:
-            done = {
+            holders = [index for index in parents.members if index not in unmatched.lacking]
+            outcomes = {
                 "drop": "left out",
-                "mean": f"the mean of {listing([roles[i] for i in members if i not in lacking], 4)} by weight",
+                "mean": f"the mean of {parents.named(holders)} by weight",
                 "combine": "counted as unchanged there",
-            }.get(action, f"copied from {roles[origin]}")
-            notes.append(f"{sentence}: {done} (unmatched: {policies.unmatched}).")
-    return jobs
+            }
+            outcome = outcomes.get(unmatched.action, f"copied from {parents.roles[unmatched.origin]}")
+            findings.notes.append(f"{sentence}: {outcome} (unmatched: {policy}).")
 
 
 def _files(jobs: Sequence[Job], layout: Source, stem: str) -> tuple[list[Job], list[str]]:
     """Jobs with their output files: the layout's sharding; what the layout lacks goes into the last shard."""
     from holdfast.checkpoints.writer import shard_names
 
-    order = list(dict.fromkeys(entry.file.name for entry in layout.entries.values() if entry.offset >= 0)) or [
-        "model.safetensors"
-    ]
     if isinstance(layout, CheckpointReader):
         order = [file.name for file in layout.files]
-    of = {name: entry.file.name for name, entry in layout.entries.items()}
-    used = [file for file in order if any(of.get(job.name) == file for job in jobs)] or order[-1:]
-    new = dict(zip(used, shard_names(stem, len(used)), strict=True))
-    last = new[used[-1]]
-    return [dataclasses.replace(job, file=new.get(of.get(job.name, ""), last)) for job in jobs], list(new.values())
+    else:
+        stored = [entry.file.name for entry in layout.entries.values() if entry.offset >= 0]
+        order = list(dict.fromkeys(stored)) or ["model.safetensors"]
+    file_of = {name: entry.file.name for name, entry in layout.entries.items()}
+    needed = {file_of.get(job.name) for job in jobs}
+    used = [file for file in order if file in needed] or order[-1:]
+    renamed = dict(zip(used, shard_names(stem, len(used)), strict=True))
+    last = renamed[used[-1]]
+    placed = [dataclasses.replace(job, file=renamed.get(file_of.get(job.name, ""), last)) for job in jobs]
+    return placed, list(renamed.values())

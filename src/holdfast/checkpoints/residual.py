@@ -27,18 +27,20 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from holdfast.checkpoints.ancestry import ancestry, warnings_of
-from holdfast.checkpoints.build import Built, Prepared, Slots
-from holdfast.checkpoints.element_types import DTYPES, DType, Operand
+from holdfast.checkpoints.build import Built, Prepared
+from holdfast.checkpoints.element_types import DTYPES, Array, DType, Operand
 from holdfast.checkpoints.kernels import Flags, Term, combine
 from holdfast.checkpoints.locate import local_folder, open_source
-from holdfast.checkpoints.merge import Name, companions_of
-from holdfast.checkpoints.methods.protocol import Block, Sum, weighted_sum
-from holdfast.checkpoints.plan import Alias, Plan, Policies, make_plan
+from holdfast.checkpoints.merge import Name
+from holdfast.checkpoints.methods.protocol import Block, Recipe, Sum, weighted_sum
+from holdfast.checkpoints.parents import Parents
+from holdfast.checkpoints.plan import Alias, Plan, make_plan
+from holdfast.checkpoints.policies import Policies
 from holdfast.checkpoints.provenance import FILE
 from holdfast.checkpoints.reader import CheckpointReader
 from holdfast.checkpoints.remainders import SUFFIX, Remaindered, remainder
@@ -49,41 +51,23 @@ STEM = "residual"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Passless:
-    """A recipe without statistics."""
-
-    scope = "none"
-
-    def rounds(self) -> int:
-        return 0
-
-    def measure(self, round: int, block: Block, state: Any) -> Any:
-        raise AssertionError("no rounds")
-
-    def settle(self, round: int, total: Any, state: Any) -> Any:
-        raise AssertionError("no rounds")
-
-    def as_sum(self, models: Sequence[DType], state: Any) -> Sum | None:
-        return None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Extract(Passless):
+class Extract(Recipe):
     """`model 1 - base`, as `-(base - model 1)`, which is -0.0 where nothing changed."""
 
-    def as_sum(self, models: Sequence[DType], state: Any) -> Sum | None:
+    keeps_remainders: ClassVar[bool] = True
+
+    def as_sum(self, models: Sequence[DType], statistics: Any) -> Sum | None:
         # of float32 weights most blocks have remainders, for which the operands are needed once more
         return None if models[0].itemsize >= 4 else Sum(None, [(-1.0, 0, 1)])
 
-    def combine(self, block: Block, state: Any, out: Operand) -> Flags:
+    def combine(self, block: Block, statistics: Any, out: Operand) -> Flags:
         return weighted_sum(block, Sum(None, [(-1.0, 0, 1)]), out)
 
     def difference(self, models: int) -> tuple[int, int]:
         """Base and tuned model, as operands of a block."""
         return 0, 1
 
-    def remainder(self, block: Block, out: Operand) -> tuple[np.ndarray, np.ndarray, int]:
-        """What the residual's rounding lost; see `remainders.remainder`."""
+    def remainder(self, block: Block, out: Operand) -> tuple[Array, Array, int]:
         return remainder(block, out)
 
     def identity(self) -> dict[str, Any]:
@@ -91,12 +75,12 @@ class Extract(Passless):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Apply(Passless):
+class Apply(Recipe):
     """`model 1 + scale * model 2`, or with a third model `model 1 + scale * (model 2 - model 3)`."""
 
     scale: float = 1.0
 
-    def as_sum(self, models: Sequence[DType], state: Any) -> Sum | None:
+    def as_sum(self, models: Sequence[DType], statistics: Any) -> Sum | None:
         if len(models) == 2:
             return Sum(1, [(self.scale, 2, None)])
         # with the signs of `Extract`, so that one pass gives the bits of two; what rounding loses of a difference is no
@@ -107,7 +91,7 @@ class Apply(Passless):
         """The third model and the second, as operands of a block."""
         return (3, 2) if models == 3 else None
 
-    def combine(self, block: Block, state: Any, out: Operand) -> Flags:
+    def combine(self, block: Block, statistics: Any, out: Operand) -> Flags:
         if len(block.models) == 2:
             return weighted_sum(block, Sum(1, [(self.scale, 2, None)]), out)
         target, plus, minus = block.models
@@ -151,26 +135,14 @@ def prepare_extract(
     Raises:
         ConfigError, ModelError, ShapeError: see `prepare_merge`.
     """
-    sources = [open_source(base), open_source(instruct, base=adapter_base if adapter_base is not None else base)]
-    plan = make_plan(
-        sources,
-        ["base", "instruct"],
-        layout=1,
-        base=0,
-        policies=policies,
-        dtype=dtype,
-        copies_keep_dtype=True,
-        stem=STEM,
-        vocabulary_of=1,
-        lacking_rows="zeros",
-    )
+    tuned = open_source(instruct, base=adapter_base if adapter_base is not None else base)
+    parents = Parents(sources=(open_source(base), tuned), roles=("base", "instruct"), layout=1, base=0)
+    plan = make_plan(parents, policies, dtype=dtype, copies_keep_dtype=True, stem=STEM, lacking_rows="zeros")
     return Prepared(
         command="residual extract",
         plan=_narrower(_warned(plan, 0, 1)),
         recipe=Extract(),
-        slots=Slots(base=0, models=(1,)),
         request={"dtype": dtype, "policies": policies or Policies()},
-        companions=companions_of(plan, 1, 1),
     )
 
 
@@ -204,17 +176,13 @@ def prepare_apply(
             f"with 'holdfast residual "
             "extract', or give --instruct and --old_base to do both in one pass."
         )
-    sources = [open_source(base), _partial(_opened(residual), open_source(base))]
-    return _applied(
-        sources,
-        ["base", "residual"],
-        scale,
-        dtype,
-        policies,
-        1 if tokenizer == "residual" else 0,
-        {"tokenizer": tokenizer},
-        minus=None,
+    target = open_source(base)
+    parents = Parents(
+        sources=(target, _partial(_opened(residual), target)),
+        roles=("base", "residual"),
+        tokenizer=1 if tokenizer == "residual" else 0,
     )
+    return _applied(parents, scale=scale, dtype=dtype, policies=policies, tokenizer=tokenizer)
 
 
 def _opened(residual: Name) -> Source:
@@ -262,21 +230,16 @@ def prepare_transfer(
         ConfigError, ModelError, ShapeError: see `prepare_merge`.
     """
     _check(scale=scale, tokenizer=tokenizer, known=("instruct", "base"))
-    sources = [
-        open_source(base, base=adapter_base),
-        open_source(instruct, base=adapter_base if adapter_base is not None else old_base),
-        open_source(old_base),
-    ]
-    return _applied(
-        sources,
-        ["base", "instruct", "old base"],
-        scale,
-        dtype,
-        policies,
-        1 if tokenizer == "instruct" else 0,
-        {"tokenizer": tokenizer},
-        minus=2,
+    parents = Parents(
+        sources=(
+            open_source(base, base=adapter_base),
+            open_source(instruct, base=adapter_base if adapter_base is not None else old_base),
+            open_source(old_base),
+        ),
+        roles=("base", "instruct", "old base"),
+        tokenizer=1 if tokenizer == "instruct" else 0,
     )
+    return _applied(parents, scale=scale, dtype=dtype, policies=policies, tokenizer=tokenizer)
 
 
 def extract_residual(
@@ -308,35 +271,17 @@ def transfer_residual(
 
 
 def _applied(
-    sources: Sequence[Any],
-    roles: Sequence[str],
-    scale: float,
-    dtype: str | None,
-    policies: Policies | None,
-    tokenizer: int,
-    request: dict[str, Any],
-    *,
-    minus: int | None,
+    parents: Parents, *, scale: float, dtype: str | None, policies: Policies | None, tokenizer: str
 ) -> Prepared:
-    plan = make_plan(
-        list(sources),
-        list(roles),
-        layout=0,
-        base=None,
-        policies=policies,
-        dtype=dtype,
-        vocabulary_of=tokenizer,
-        lacking_rows="zeros",
-    )
+    plan = make_plan(parents, policies, dtype=dtype, lacking_rows="zeros")
     _check_places(plan)
-    plan = _warned(plan if dtype is not None else _narrower(plan), minus, 1) if minus is not None else plan
+    if len(parents.sources) == 3:
+        plan = _warned(plan if dtype is not None else _narrower(plan), 2, 1)
     return Prepared(
         command="residual apply",
         plan=plan,
         recipe=Apply(scale=scale),
-        slots=Slots(base=None, models=tuple(range(len(sources)))),
-        request={"dtype": dtype, "policies": policies or Policies(), **request},
-        companions=companions_of(plan, 0, tokenizer),
+        request={"dtype": dtype, "policies": policies or Policies(), "tokenizer": tokenizer},
     )
 
 

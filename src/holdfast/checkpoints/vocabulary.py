@@ -12,6 +12,7 @@ with the same tokens count as the same vocabulary.
 
 from __future__ import annotations
 
+import dataclasses
 import filecmp
 import json
 import re
@@ -28,6 +29,7 @@ from numpy.typing import NDArray
 from holdfast.checkpoints.companions import config_value
 from holdfast.checkpoints.dtypes import compute_dtype, decode
 from holdfast.checkpoints.element_types import DTYPES, Operand
+from holdfast.checkpoints.parents import Findings, Parents
 from holdfast.checkpoints.sources import bullets, config_of, folders_of, listing, read_object
 from holdfast.errors import ModelError, ShapeError
 
@@ -78,7 +80,7 @@ def vocabulary_tensors(config: Mapping[str, Any], entries: Mapping[str, Entry]) 
     ]
 
 
-# ----------------------------------------------------------------------------------------------------------- tokenizers
+# --------------------------------------------------------------------------------------- tokenizers
 
 
 def vocabulary(folder: str | Path) -> dict[str, int] | None:
@@ -179,7 +181,7 @@ def _numbers(found: Mapping[str, Any], path: Path) -> dict[str, int]:
     return dict(found)
 
 
-# ------------------------------------------------------------------------------------------------------------- row maps
+# ----------------------------------------------------------------------------------------- row maps
 
 
 @dataclass(frozen=True)
@@ -338,163 +340,157 @@ class RowMappedSource:
         return source.read(name, first, first + len(memory), room)
 
 
-# ------------------------------------------------------------------------------------------------------------ alignment
+# ---------------------------------------------------------------------------------------- alignment
 
 
-def align_vocabularies(
-    sources: Sequence[Source],
-    roles: Sequence[str],
-    *,
-    members: Sequence[int],
-    layout: int,
-    base: int | None,
-    policy: str,
-    problems: list[str],
-    notes: list[str],
-    lacking: str = "layout",
-) -> list[Source]:
-    """Brings the vocabulary tensors of all sources into the rows of the layout.
+def align_vocabularies(parents: Parents, policy: str, findings: Findings, *, lacking: str = "layout") -> Parents:
+    """Brings the vocabulary tensors of all parents into the rows of the one whose tokenizer the output has.
 
     A token that all have needs no policy, wherever its row lies, and neither does a row that no token uses. Of other
-    rows: "error" adds a problem; "keep" gives every source the layout's row; "zero" gives a source that lacks the row
-    the base's (a delta of 0), and every source the layout's where the base lacks it or there is no base. Tokens that
-    the layout lacks are not in the output; a note says how many.
+    rows: "error" adds a problem; "keep" gives every source the target's row; "zero" gives a source that lacks the row
+    the base's (a delta of 0), and every source the target's where the base lacks it or there is no base. Tokens that
+    the target lacks are not in the output; a note says how many.
 
     Args:
-        sources, roles: the checkpoints and what messages call them.
-        members: indices of those that the output is made of; others (Fisher information) get zeros where they lack a
-            row.
-        layout: index of the one whose rows the output has.
-        base: index of the one that deltas are taken to, if any.
+        parents: the checkpoints. Extras (Fisher information) get zeros where they lack a row.
         policy: "error", "keep" or "zero".
-        problems, notes: get sentences.
-        lacking: what stands in under "keep": "layout", the layout's row for all sources, or "zeros", for the one that
+        findings: gets problems and notes.
+        lacking: what stands in under "keep": "layout", the target's row for all sources, or "zeros", for the one that
             lacks the row only.
 
     Returns:
-        The sources, those that need it behind a `RowMappedSource`.
+        The parents, those that need it behind a `RowMappedSource`.
     """
-    names = [vocabulary_tensors(config_of(source), source.entries) for source in sources]
-    rows = [source.entries[held[0]].shape[0] if held else 0 for source, held in zip(sources, names, strict=True)]
-    homes = [home_of(folders_of(source)) for source in sources]
-    maps: dict[int, RowMap] = {}
-    known: dict[Path, dict[str, int] | None] = {}
-    for i, source in enumerate(sources):
-        if i == layout or not names[i] or not names[layout]:
-            continue
-        found = _matched(homes[layout], rows[layout], homes[i], rows[i], known)
-        by_token = found is not None
-        if found is None:
-            found = row_map_by_number(rows[layout], rows[i])
-            reason = _doubt([(homes[i], source.folder), (homes[layout], sources[layout].folder)], known)
-            if rows[i] == rows[layout]:
-                if homes[i] is not None or homes[layout] is not None:
-                    notes.append(
-                        f"{roles[i]} and {roles[layout]}: {reason}. Their {rows[i]} rows are taken to mean the same "
-                        f"tokens."
-                    )
-            elif policy == "error":
-                problems.append(
-                    f"{roles[i]} has {rows[i]} vocabulary rows, {roles[layout]} {rows[layout]}, and tokens cannot be "
-                    f"matched: {reason}"
-                )
-            else:
-                notes.append(
-                    f"{roles[i]} has {rows[i]} vocabulary rows, {roles[layout]} {rows[layout]}: {reason}. Rows are "
-                    f"matched by number."
-                )
-        elif found.missing or found.extra:
-            sentence = _difference(found, roles[i], roles[layout])
-            if policy == "error":
-                problems.append(
-                    f"{sentence}. --vocabulary keep takes rows that not all have from {roles[layout]}; "
-                    "--vocabulary zero leaves out only who lacks them"
-                )
-            else:
-                notes.append(f"{sentence} (vocabulary: {policy}).")
-        if not found.identity:
-            maps[i] = found
-            if by_token and not (found.missing or found.extra):
-                notes.append(
-                    f"The {rows[i]} vocabulary rows of {roles[i]} are read in the order of {roles[layout]}, which has "
-                    f"{rows[layout]}."
-                )
+    alignment = _Alignment(parents, policy, findings)
+    maps = alignment.row_maps()
     if lacking == "zeros" and policy == "keep":
-        return [RowMappedSource(s, maps[i].rows, names[i]) if i in maps else s for i, s in enumerate(sources)]
-    return _views(list(sources), maps, names, members, layout, base, policy)
+        views = list(parents.sources)
+        for index, rows in maps.items():
+            views[index] = RowMappedSource(views[index], rows.rows, alignment.names[index])
+    else:
+        views = alignment.views(maps)
+    return dataclasses.replace(parents, sources=tuple(views))
 
 
-def _views(
-    sources: list[Source],
-    maps: dict[int, RowMap],
-    names: list[list[str]],
-    members: Sequence[int],
-    layout: int,
-    base: int | None,
-    policy: str,
-) -> list[Source]:
-    if not maps:
-        return sources
-    views = list(sources)
-    width = len(next(iter(maps.values())).rows)
-    everywhere = np.ones(width, bool)
-    for i in members if policy != "zero" else [base] if base is not None else []:
-        if i in maps:
-            everywhere &= maps[i].rows >= 0
-    shared = base is not None and policy == "zero"
-    order = sorted(range(len(sources)), key=lambda i: i != base)
-    for i in order:
-        if i == layout or not names[i] or (i not in maps and (everywhere.all() or i not in members)):
-            continue
-        found = maps[i].rows if i in maps else np.arange(width, dtype=np.int64)
-        if i not in members:
-            views[i] = RowMappedSource(sources[i], found, names[i])
-            continue
-        stand_in = views[base] if shared and base is not None and i != base else sources[layout]
-        views[i] = RowMappedSource(sources[i], np.where(everywhere, found, -1), names[i], fallback=stand_in)
-    return views
+class _Alignment:
+    """The vocabularies of several checkpoints beside that of the target."""
+
+    def __init__(self, parents: Parents, policy: str, findings: Findings) -> None:
+        self.parents, self.policy, self.findings = parents, policy, findings
+        self.target = parents.vocabulary
+        self.names = [vocabulary_tensors(config_of(source), source.entries) for source in parents.sources]
+        self.rows = [0] * len(parents.sources)
+        for index, (source, names) in enumerate(zip(parents.sources, self.names, strict=True)):
+            if names:
+                self.rows[index] = source.entries[names[0]].shape[0]
+        self.homes = [home_of(folders_of(source)) for source in parents.sources]
+        self._known: dict[Path, dict[str, int] | None] = {}
+        """Vocabularies by folder."""
+
+    def row_maps(self) -> dict[int, RowMap]:
+        """Of those whose rows are not the target's."""
+        maps = {}
+        for index, names in enumerate(self.names):
+            if index == self.target or not names or not self.names[self.target]:
+                continue
+            rows = self._by_token(index)
+            if rows is None:
+                rows = row_map_by_number(self.rows[self.target], self.rows[index])
+                self._report_unreadable(index)
+            elif rows.missing or rows.extra:
+                self._report_difference(index, rows)
+            elif not rows.identity:
+                role, target = self.parents.roles[index], self.parents.roles[self.target]
+                self.findings.notes.append(
+                    f"The {self.rows[index]} vocabulary rows of {role} are read in the order of {target}, which has "
+                    f"{self.rows[self.target]}."
+                )
+            if not rows.identity:
+                maps[index] = rows
+        return maps
+
+    def _by_token(self, index: int) -> RowMap | None:
+        """Rows by token; None where a tokenizer is missing or cannot be read."""
+        target, source = self.homes[self.target], self.homes[index]
+        target_rows, source_rows = self.rows[self.target], self.rows[index]
+        both = target is not None and source is not None and target_rows == source_rows
+        if both and same_tokenizer_files(str(target), str(source)):
+            return row_map_by_number(target_rows, source_rows)
+        here, there = self._tokens(target), self._tokens(source)
+        return None if here is None or there is None else row_map(here, target_rows, there, source_rows)
+
+    def _tokens(self, folder: Path | None) -> dict[str, int] | None:
+        if folder is None:
+            return None
+        if folder not in self._known:
+            self._known[folder] = vocabulary(folder)
+        return self._known[folder]
+
+    def _report_unreadable(self, index: int) -> None:
+        role, target = self.parents.roles[index], self.parents.roles[self.target]
+        count, target_count = self.rows[index], self.rows[self.target]
+        reasons = []
+        for side in (index, self.target):
+            home = self.homes[side]
+            if self._tokens(home) is None:
+                reasons.append(why_unreadable(home or self.parents.sources[side].folder))
+        reason = "; ".join(reasons)
+        sizes = f"{role} has {count} vocabulary rows, {target} {target_count}"
+        if count != target_count and self.policy == "error":
+            self.findings.problems.append(f"{sizes}, and tokens cannot be matched: {reason}")
+        elif count != target_count:
+            self.findings.notes.append(f"{sizes}: {reason}. Rows are matched by number.")
+        elif self.homes[index] is not None or self.homes[self.target] is not None:
+            self.findings.notes.append(
+                f"{role} and {target}: {reason}. Their {count} rows are taken to mean the same tokens."
+            )
+
+    def _report_difference(self, index: int, rows: RowMap) -> None:
+        role, target = self.parents.roles[index], self.parents.roles[self.target]
+        differences = []
+        if rows.missing:
+            differences.append(f"it lacks {len(rows.missing)} ({listing(list(map(repr, rows.missing)), 8)})")
+        if rows.extra:
+            differences.append(
+                f"it has {len(rows.extra)} of its own, which are not in the output "
+                f"({listing(list(map(repr, rows.extra)), 8)})"
+            )
+        sentence = f"The tokens of {role} are not those of {target}: {' and '.join(differences)}"
+        if self.policy == "error":
+            self.findings.problems.append(
+                f"{sentence}. --vocabulary keep takes rows that not all have from {target}; "
+                "--vocabulary zero leaves out only who lacks them"
+            )
+        else:
+            self.findings.notes.append(f"{sentence} (vocabulary: {self.policy}).")
+
+    def views(self, maps: Mapping[int, RowMap]) -> list[Source]:
+        """All sources in the target's rows."""
+        parents, views = self.parents, list(self.parents.sources)
+        base = parents.base
+        width = len(next(iter(maps.values())).rows) if maps else 0
+        in_all = np.ones(width, bool)
+        """Rows that are taken from each source; elsewhere the stand-in's."""
+        for index in parents.members:
+            if index in maps and (self.policy != "zero" or index == base):
+                in_all &= maps[index].rows >= 0
+        base_first = sorted(range(len(views)), key=lambda index: index != base)
+        for index in base_first if maps else ():
+            is_member = index in parents.members
+            unchanged = index not in maps and (bool(in_all.all()) or not is_member)
+            if index == self.target or not self.names[index] or unchanged:
+                continue
+            rows = maps[index].rows if index in maps else np.arange(width, dtype=np.int64)
+            if not is_member:
+                views[index] = RowMappedSource(views[index], rows, self.names[index])
+                continue
+            from_base = base is not None and index != base and self.policy == "zero"
+            stand_in = views[base] if from_base and base is not None else parents.sources[self.target]
+            rows = np.where(in_all, rows, -1)
+            views[index] = RowMappedSource(views[index], rows, self.names[index], fallback=stand_in)
+        return views
 
 
 def home_of(folders: Sequence[Path]) -> Path | None:
     """The folder whose tokenizer counts: the most important one that has any."""
     return next((folder for folder in reversed(folders) if any((folder / name).is_file() for name in FILES)), None)
-
-
-def _matched(
-    target: Path | None,
-    target_rows: int,
-    source: Path | None,
-    source_rows: int,
-    known: dict[Path, dict[str, int] | None],
-) -> RowMap | None:
-    """Rows by token, or None where a tokenizer is missing or cannot be read. `known` keeps vocabularies between
-    calls."""
-    if (
-        target is not None
-        and source is not None
-        and target_rows == source_rows
-        and same_tokenizer_files(target, source)
-    ):
-        return row_map_by_number(target_rows, source_rows)
-    for folder in (target, source):
-        if folder is not None and folder not in known:
-            known[folder] = vocabulary(folder)
-    here, there = (known[folder] if folder is not None else None for folder in (target, source))
-    return None if here is None or there is None else row_map(here, target_rows, there, source_rows)
-
-
-def _doubt(homes: Sequence[tuple[Path | None, Path]], known: Mapping[Path, dict[str, int] | None]) -> str:
-    """Why tokens cannot be matched; each side's tokenizer folder (None: it has none) and its own."""
-    return "; ".join(why_unreadable(home or folder) for home, folder in homes if home is None or known[home] is None)
-
-
-def _difference(found: RowMap, role: str, layout: str) -> str:
-    parts = []
-    if found.missing:
-        parts.append(f"it lacks {len(found.missing)} ({listing(list(map(repr, found.missing)), 8)})")
-    if found.extra:
-        parts.append(
-            f"it has {len(found.extra)} of its own, which are not in the output "
-            f"({listing(list(map(repr, found.extra)), 8)})"
-        )
-    return f"The tokens of {role} are not those of {layout}: {' and '.join(parts)}"

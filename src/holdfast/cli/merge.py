@@ -194,7 +194,7 @@ def _own_method(argv: list[str]) -> type[MergeMethod] | None:
 
 def _method(given: Given, values: Mapping[str, Any]) -> tuple[MergeMethod | None, list[Problem]]:
     """The method with its parameters, and every mistake in them and in what depends on the method."""
-    from holdfast.checkpoints.merge import request_problems
+    from holdfast.checkpoints.merge import MergeOptions, request_problems
 
     try:
         cls = find_method(str(given.values.get("method", "linear")))
@@ -207,11 +207,12 @@ def _method(given: Given, values: Mapping[str, Any]) -> tuple[MergeMethod | None
     models, fisher = _items(given, "models"), _items(given, "fisher")
     if method is None or not models or fisher is None:
         return method, mistakes
-    parents = {}
+    parents: dict[str, Any] = {}
     for name in ("base", "layout", "tokenizer"):
         if given.values.get(name) is not None:
             parents[name] = str(given.values[name])
-    mistakes += request_problems(method, [str(model) for model in models], fisher=fisher, **parents)
+    options = MergeOptions(fisher=fisher, **parents)
+    mistakes += request_problems(method, [str(model) for model in models], options)
     return method, mistakes
 
 

@@ -7,36 +7,17 @@ import numpy as np
 from elements import stored
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from merge_driver import blocks_of, measured
 
-from holdfast.checkpoints.methods.order_statistics import Found, measure, settle
-from holdfast.checkpoints.methods.protocol import Block
+from holdfast.checkpoints.methods.order_statistics import search
 
 
-def search(
-    base: np.ndarray, models: list[np.ndarray], ranks, *, block: int, dtype: str = "F32", has: tuple[bool, ...] = ()
+def magnitudes(
+    base: np.ndarray, models: list[np.ndarray], ranks, *, block: int, lacking: tuple[int, ...] = ()
 ) -> list[float | None]:
-    state = None
-    size = base.size
-    for _ in range(2):
-        total = None
-        for start in range(0, max(size, 1), block):
-            cut = slice(start, min(start + block, size))
-            parts = [stored(v[cut], dtype) for v in (base, *models)]
-            piece = Block(
-                name="w",
-                start=start,
-                count=cut.stop - start,
-                size=size,
-                shape=(size,),
-                base=parts[0],
-                models=parts[1:],
-                has=has,
-            )
-            value = measure(piece, state, ranks, by_tensor=True)
-            total = value if total is None else total + value
-        state = settle(total, state, ranks)
-    assert isinstance(state, Found)
-    return state.magnitudes
+    base_model, *others = ({"w": stored(values, "F32")} for values in (base, *models))
+    blocks = blocks_of("w", base_model, others, [], block=block, lacking=[(number, "w") for number in lacking])
+    return measured(search(ranks, by_tensor=True), blocks)
 
 
 @settings(max_examples=40, deadline=None)
@@ -48,7 +29,7 @@ def search(
 def test_the_same_element_as_by_sorting(values: list[float], data: st.DataObject, block: int) -> None:
     delta = np.array(values, np.float32)
     rank = data.draw(st.none() | st.integers(0, delta.size - 1))
-    found = search(np.zeros(delta.size), [delta, -delta[::-1]], lambda _, n: rank, block=block)
+    found = magnitudes(np.zeros(delta.size), [delta, -delta[::-1]], lambda _, n: rank, block=block)
     expected = None if rank is None else float(np.sort(np.abs(delta))[rank])
     assert found == [expected, expected]
 
@@ -57,6 +38,6 @@ def test_empty_tensors_and_models_without_the_tensor() -> None:
     def last(_: int, n: int) -> int | None:
         return n - 1 if n else None
 
-    assert search(np.zeros(0), [np.zeros(0)], last, block=10) == [None]
+    assert magnitudes(np.zeros(0), [np.zeros(0)], last, block=10) == [None]
     models = [np.arange(10.0), np.arange(10.0)]
-    assert search(np.zeros(10), models, last, block=3, has=(False, True)) == [None, 9.0]
+    assert magnitudes(np.zeros(10), models, last, block=3, lacking=(0,)) == [None, 9.0]

@@ -15,26 +15,16 @@ of float32 magnitudes, so block sizes, threads and the order of tensors change n
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 
 from holdfast.checkpoints.counter import stream_key, uniform
-from holdfast.checkpoints.element_types import Operand
-from holdfast.checkpoints.kernels import Flags
-from holdfast.checkpoints.methods.protocol import (
-    Block,
-    Each,
-    Semantics,
-    WeightedMethod,
-    computed,
-    each_problems,
-    of_each,
-    pieces,
-)
+from holdfast.checkpoints.element_types import Array
+from holdfast.checkpoints.methods.parameters import Each, Semantics, WeightedMethod, each_problems, of_each
+from holdfast.checkpoints.methods.protocol import Block, Statistics, Values, pieces
 from holdfast.checkpoints.methods.ties import elect
 from holdfast.config.declare import Meta
 from holdfast.errors import Problem
@@ -43,7 +33,7 @@ SMALLEST_NORM = Fraction(1, 10**7)
 """mergekit leaves deltas with a smaller L1 norm as they are."""
 
 
-def keep_mask(seed: int, tensor: str, model: int, start: int, count: int, p: float) -> np.ndarray:
+def keep_mask(seed: int, tensor: str, model: int, start: int, count: int, p: float) -> Array:
     """Which elements [start, start + count) of a tensor's changes stay: bool `[count]`, each True with probability 1 -
     p.
 
@@ -57,38 +47,7 @@ def keep_mask(seed: int, tensor: str, model: int, start: int, count: int, p: flo
     return uniform(stream_key(seed, tensor, "dare", str(model)), start, count) >= p
 
 
-def dare(
-    base: np.ndarray,
-    models: Sequence[np.ndarray],
-    masks: Sequence[np.ndarray],
-    factors: Sequence[float],
-    weights: Sequence[float] | None = None,
-    scale: float = 1.0,
-) -> np.ndarray:
-    """`base + scale * sum_i weights_i * factors_i * masks_i * (models_i - base)`.
-
-    Args:
-        base: float32 or float64 array.
-        models: arrays of the base's shape and dtype.
-        masks: bool arrays of that shape, one a model.
-        factors: what each model's kept changes are multiplied by, 1 / (1 - p) in the paper.
-        weights: one a model; None: 1 each.
-        scale: factor on the sum.
-
-    References: Yu et al., Language Models are Super Mario, ICML 2024 (arXiv:2311.03099), Section 3.2.
-    """
-    total = base
-    for model, mask, factor, weight in zip(
-        models, masks, factors, [1.0] * len(models) if weights is None else weights, strict=True
-    ):
-        delta = model - base
-        delta *= base.dtype.type(scale * weight * factor)
-        delta *= mask
-        total = total + delta
-    return total
-
-
-def magnitude_sums(values: np.ndarray, mask: np.ndarray) -> np.ndarray:
+def magnitude_sums(values: Array, mask: Array) -> Array:
     """Sums of |values| where the mask is False and where it is True, in an exact form that adds up over blocks.
 
     Args:
@@ -108,7 +67,7 @@ def magnitude_sums(values: np.ndarray, mask: np.ndarray) -> np.ndarray:
     )
 
 
-def total_magnitude(sums: np.ndarray) -> Fraction:
+def total_magnitude(sums: Array) -> Fraction:
     """The number that a row of `magnitude_sums`, summed over blocks, stands for. Infinities and NaN are left out."""
     return sum((int(s) << max(e - 1, 0) for e, s in enumerate(sums[:255])), 0) * Fraction(1, 1 << 149)
 
@@ -151,51 +110,53 @@ class Dare(WeightedMethod):
             return tuple(1.0 - density for density in of_each(self.density, models))
         return (0.9 if self.p is None else self.p,) * models
 
-    @property
-    def scope(self) -> str:
-        return "tensor" if self.rounds() else "none"
-
     def problems(self, models: int | None = None) -> list[Problem]:
-        found = super().problems(models)
+        problems = super().problems(models)
         if self.p is not None and self.density is not None:
-            density = ", ".join(f"{d:g}" for d in of_each(self.density, 1))
+            density = ", ".join(f"{share:g}" for share in of_each(self.density, 1))
             text = f"{self.name}: expected one of p and density, got p={self.p:g} and density={density}"
-            found.append(Problem((), text))
-        return [*found, *each_problems("density", self.density, models)]
+            problems.append(Problem((), text))
+        return [*problems, *each_problems("density", self.density, models)]
 
-    def rounds(self) -> int:
+    def passes(self) -> int:
         return 1 if self.rescale and self.semantics == "mergekit" and any(self.dropped(1)) else 0
 
-    def measure(self, round: int, block: Block, state: Any) -> np.ndarray:
-        """int64 `[models, 2, 256]`: exact L1 norms of what is dropped of each change, and of what stays."""
+    def statistics(self) -> Statistics:
+        """What each model's kept changes are multiplied by, from the exact L1 norms of what is dropped and kept."""
+        sums = yield self._magnitude_sums
+        factors = []
+        for dropped, kept in sums:
+            factors.append(l1_factor(total_magnitude(dropped + kept), total_magnitude(kept)))
+        return factors
+
+    def _magnitude_sums(self, block: Block) -> Array:
+        """int64 `[models, 2, 256]`, see `magnitude_sums`."""
         sums = np.zeros((len(block.models), 2, 256), dtype=np.int64)
         with np.errstate(over="ignore", invalid="ignore"):
-            for piece, values in pieces(block):
-                for i, mask in enumerate(self._masks(block, piece)):
-                    sums[i] += magnitude_sums(values[1 + i] - values[0], mask)
+            for values in pieces(block):
+                for number, mask in enumerate(self._masks(values)):
+                    sums[number] += magnitude_sums(values.models[number] - values.base, mask)
         return sums
 
-    def settle(self, round: int, total: np.ndarray, state: Any) -> list[float]:
-        return [l1_factor(total_magnitude(dropped + kept), total_magnitude(kept)) for dropped, kept in total]
+    def merge(self, values: Values, statistics: list[float] | None) -> Array:
+        models = len(values.models)
+        factors, weights = self._factors(models, statistics), self.weights_of(models)
+        total = values.base
+        for model, mask, factor, weight in zip(values.models, self._masks(values), factors, weights, strict=True):
+            delta = model - values.base
+            delta *= self.scale * weight * factor
+            delta *= mask
+            total = total + delta
+        return total
 
-    def combine(self, block: Block, state: list[float] | None, out: Operand) -> Flags:
-        factors, weights = self._factors(len(block.models), state), self.weights_of(len(block.models))
-        return computed(
-            block,
-            out,
-            lambda piece, values: dare(values[0], values[1:], self._masks(block, piece), factors, weights, self.scale),
-        )
+    def _masks(self, values: Values) -> list[Array]:
+        tensor, start, count = values.block.name, values.start, len(values.base)
+        shares = self.dropped(len(values.models))
+        return [keep_mask(self.seed, tensor, model, start, count, p) for model, p in enumerate(shares)]
 
-    def _masks(self, block: Block, piece: slice) -> list[np.ndarray]:
-        count = piece.stop - piece.start
-        return [
-            keep_mask(self.seed, block.name, i, block.start + piece.start, count, p)
-            for i, p in enumerate(self.dropped(len(block.models)))
-        ]
-
-    def _factors(self, models: int, state: list[float] | None) -> list[float]:
-        if state is not None:
-            return state
+    def _factors(self, models: int, statistics: list[float] | None) -> list[float]:
+        if statistics is not None:
+            return statistics
         return [1.0 / (1.0 - p) if self.rescale else 1.0 for p in self.dropped(models)]
 
 
@@ -219,14 +180,11 @@ class DareTies(Dare):
     """Average the changes that agree; false adds them up; true for original and false for mergekit where it is not
     given."""
 
-    def combine(self, block: Block, state: list[float] | None, out: Operand) -> Flags:
-        factors = self._factors(len(block.models), state)
+    def merge(self, values: Values, statistics: list[float] | None) -> Array:
+        factors = self._factors(len(values.models), statistics)
         normalize = self.semantics == "original" if self.normalize is None else self.normalize
-
-        def merged(piece: slice, values: list[np.ndarray]) -> np.ndarray:
-            base, dtype = values[0], values[0].dtype.type
-            masks = self._masks(block, piece)
-            deltas = [(v - base) * dtype(f) * m for v, m, f in zip(values[1:], masks, factors, strict=True)]
-            return base + elect(deltas, self.weights, semantics=self.semantics, normalize=normalize) * dtype(self.scale)
-
-        return computed(block, out, merged)
+        deltas = []
+        for model, mask, factor in zip(values.models, self._masks(values), factors, strict=True):
+            deltas.append((model - values.base) * factor * mask)
+        change = elect(deltas, self.weights, semantics=self.semantics, normalize=normalize)
+        return values.base + change * self.scale

@@ -19,47 +19,12 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
-from holdfast.checkpoints.element_types import Operand
-from holdfast.checkpoints.kernels import Flags
+from holdfast.checkpoints.element_types import Array
 from holdfast.checkpoints.methods.linear import mean_shares
-from holdfast.checkpoints.methods.protocol import Block, WeightedMethod, computed
+from holdfast.checkpoints.methods.parameters import WeightedMethod
+from holdfast.checkpoints.methods.protocol import Values
 from holdfast.config.declare import Meta
 from holdfast.errors import ModelError
-
-
-def fisher(
-    models: Sequence[np.ndarray],
-    diagonals: Sequence[np.ndarray],
-    weights: Sequence[float] | None = None,
-    floor: float = 0.0,
-) -> np.ndarray:
-    """Elementwise mean of models, weighted by their Fisher information.
-
-    Args:
-        models: float32 or float64 arrays of one shape and dtype.
-        diagonals: arrays of that shape, 0 or more each.
-        weights: one a model, 0 or more, not all 0; None: 1 each.
-        floor: smaller Fisher values count as this.
-
-    References: Matena and Raffel, Merging Models with Fisher-Weighted Averaging, NeurIPS 2022 (arXiv:2111.09832), Eq.
-    4.
-    """
-    anchor, shares = mean_shares([1.0] * len(models) if weights is None else weights)
-    importance = [
-        np.maximum(diagonal.astype(np.float64), floor) * share
-        for diagonal, share in zip(diagonals, shares, strict=True)
-    ]
-    total = importance[0].copy()
-    for values in importance[1:]:
-        total += values
-    unknown = total == 0
-    total[unknown] = 1
-    merged = models[anchor]
-    for i, model in enumerate(models):
-        if i != anchor and shares[i] != 0:
-            share = np.where(unknown, shares[i], importance[i] / total).astype(model.dtype)
-            merged = merged + share * (model - models[anchor])
-    return merged
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,25 +50,37 @@ class Fisher(WeightedMethod):
         weights = self.weights_of(models)
         return dataclasses.replace(self, weights=tuple(weights[i] for i in owners))
 
-    def combine(self, block: Block, state: Any, out: Operand) -> Flags:
-        """See `MergeMethod.combine`. A model that lacks the tensor takes no part.
+    def merge(self, values: Values, statistics: Any) -> Array:
+        """See `Recipe.merge`. A model that lacks the tensor takes no part.
 
         Raises:
             ModelError: a Fisher diagonal with negative values.
         """
-        models, weights = len(block.models), self.weights_of(len(block.models))
+        _check_diagonals(values)
+        anchor, shares = mean_shares(self.weights_of(len(values.models)))
+        importance = []
+        for number, diagonal in enumerate(values.extras):
+            own = diagonal if values.block.has_own(number) else np.zeros_like(diagonal)
+            importance.append(np.maximum(own.astype(np.float64), self.floor) * shares[number])
+        total = np.zeros_like(importance[0])
+        for shared in importance:
+            total += shared
+        unknown = total == 0
+        total[unknown] = 1
+        merged = values.models[anchor]
+        for number, model in enumerate(values.models):
+            if number != anchor and shares[number] != 0:
+                share = np.where(unknown, shares[number], importance[number] / total).astype(model.dtype)
+                merged = merged + share * (model - values.models[anchor])
+        return merged
 
-        def merged(piece: slice, values: list[np.ndarray]) -> np.ndarray:
-            diagonals = values[1 + models :]
-            for i, diagonal in enumerate(diagonals):
-                if (diagonal < 0).any():
-                    place = block.start + piece.start + int((diagonal < 0).argmax())
-                    raise ModelError(
-                        f"{block.name}: expected Fisher values of 0 or more, got {diagonal.min():g} for model {i + 1} "
-                        f"(first negative at element "
-                        f"{place:,}). Give the mean of squared gradients."
-                    )
-            own = [d if block.has_own(i) else np.zeros_like(d) for i, d in enumerate(diagonals)]
-            return fisher(values[1 : 1 + models], own, weights, self.floor)
 
-        return computed(block, out, merged)
+def _check_diagonals(values: Values) -> None:
+    for number, diagonal in enumerate(values.extras, 1):
+        negative = diagonal < 0
+        if negative.any():
+            raise ModelError(
+                f"{values.block.name}: expected Fisher values of 0 or more, got {diagonal.min():g} for model {number} "
+                f"(first negative at element {values.start + int(negative.argmax()):,}). "
+                f"Give the mean of squared gradients."
+            )

@@ -17,24 +17,24 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 from holdfast.checkpoints.element_types import DType
-from holdfast.checkpoints.methods.protocol import MergeMethod, Sum, WeightedMethod
+from holdfast.checkpoints.methods.parameters import WeightedMethod
+from holdfast.checkpoints.methods.protocol import MergeMethod, Sum
 from holdfast.config.declare import Meta
 
 
 def mean_shares(weights: Sequence[float]) -> tuple[int, list[float]]:
     """The heaviest model (the first of equals) and each model's share, `w_i / sum w`."""
     total = sum(weights)
-    shares = [w / total for w in weights]
-    return max(range(len(shares)), key=shares.__getitem__), shares
+    shares = [weight / total for weight in weights]
+    return shares.index(max(shares)), shares
 
 
 def mean_as_sum(weights: Sequence[float], operands: Sequence[int]) -> Sum:
     """The mean of operands at the given indices."""
     heaviest, shares = mean_shares(weights)
     anchor = operands[heaviest]
-    return Sum(
-        anchor, [(share, index, anchor) for share, index in zip(shares, operands, strict=True) if index != anchor]
-    )
+    terms = [(share, index, anchor) for share, index in zip(shares, operands, strict=True) if index != anchor]
+    return Sum(anchor, terms)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +58,7 @@ class Linear(WeightedMethod):
     def mean(self) -> bool:  # type: ignore[override]
         return self.normalize
 
-    def as_sum(self, models: Sequence[DType], state: Any) -> Sum:
+    def as_sum(self, models: Sequence[DType], statistics: Any) -> Sum:
         weights, operands = self.weights_of(len(models)), range(1, 1 + len(models))
         if self.normalize:
             return mean_as_sum(weights, operands)
@@ -67,9 +67,9 @@ class Linear(WeightedMethod):
 
 def method_among(method: MergeMethod, owners: Sequence[int], models: int) -> MergeMethod:
     """What a tensor is made with that only some of the models have; see `MergeMethod.among`."""
-    own = method.among(owners, models)
-    if own is not None:
-        return own
+    other = method.among(owners, models)
+    if other is not None:
+        return other
     weights = method.weights_of(models)
     return Linear(weights=tuple(weights[i] for i in owners))
 
@@ -93,7 +93,7 @@ class WiseFT(MergeMethod):
     def weights_of(self, models: int) -> tuple[float, ...]:
         return (self.alpha,)
 
-    def as_sum(self, models: Sequence[DType], state: Any) -> Sum:
+    def as_sum(self, models: Sequence[DType], statistics: Any) -> Sum:
         return mean_as_sum((1.0 - self.alpha, self.alpha), (0, 1))
 
 
@@ -113,5 +113,5 @@ class TaskArithmetic(WeightedMethod):
     scale: float = 1.0
     """Factor on the sum of the changes (lambda); a negative one takes them away."""
 
-    def as_sum(self, models: Sequence[DType], state: Any) -> Sum:
+    def as_sum(self, models: Sequence[DType], statistics: Any) -> Sum:
         return Sum(0, [(self.scale * w, 1 + i, 0) for i, w in enumerate(self.weights_of(len(models)))])

@@ -20,7 +20,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from holdfast.checkpoints.element_types import DType
 from holdfast.checkpoints.kernels import moments
 from holdfast.checkpoints.methods.linear import mean_as_sum
-from holdfast.checkpoints.methods.protocol import Block, MergeMethod, Sum
+from holdfast.checkpoints.methods.protocol import Block, MergeMethod, Statistics, Sum
 
 
 def stock_ratio(products: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -64,29 +64,26 @@ class ModelStock(MergeMethod):
     needs_base: ClassVar[bool] = True
     models: ClassVar[tuple[int, int | None]] = (2, None)
 
-    @property
-    def scope(self) -> str:
-        return "tensor"
-
-    def rounds(self) -> int:
+    def passes(self) -> int:
         return 1
 
-    def measure(self, round: int, block: Block, state: Any) -> np.ndarray:
-        """Squared distances between base and models: float64 `[N + 1, N + 1]`, of which the part above the diagonal is
-        filled."""
-        assert block.base is not None
-        points = [block.base, *block.models]
-        total = np.zeros((len(points), len(points)))
-        for i, j in itertools.combinations(range(len(points)), 2):
-            total[i, j] = moments(points[i], points[j])[1]
-        return total
-
-    def settle(self, round: int, total: np.ndarray, state: Any) -> float:
-        """t: inner products of changes follow from distances."""
-        to_base = total[0, 1:]
-        between = total[1:, 1:] + total[1:, 1:].T
+    def statistics(self) -> Statistics:
+        """t; inner products of changes follow from squared distances between base and models."""
+        squares = yield _squared_distances
+        to_base = squares[0, 1:]
+        between = squares[1:, 1:] + squares[1:, 1:].T
         return float(stock_ratio((to_base[:, None] + to_base[None, :] - between) / 2))
 
-    def as_sum(self, models: Sequence[DType], state: float) -> Sum:
+    def as_sum(self, models: Sequence[DType], statistics: float) -> Sum:
         count = len(models)
-        return mean_as_sum((1 - state, *[state / count] * count), range(count + 1))
+        return mean_as_sum((1 - statistics, *[statistics / count] * count), range(count + 1))
+
+
+def _squared_distances(block: Block) -> NDArray[np.float64]:
+    """`[N + 1, N + 1]` between base and models, of which the part above the diagonal is filled."""
+    assert block.base is not None
+    points = [block.base, *block.models]
+    squares = np.zeros((len(points), len(points)))
+    for i, j in itertools.combinations(range(len(points)), 2):
+        squares[i, j] = moments(points[i], points[j])[1]
+    return squares

@@ -10,14 +10,14 @@ A tensor that is a single block is searched by partition in the first pass, whic
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from holdfast.checkpoints.element_types import Array
 from holdfast.checkpoints.kernels import delta_histogram
 from holdfast.checkpoints.memory import zeros
-from holdfast.checkpoints.methods.protocol import Block, pieces
+from holdfast.checkpoints.methods.protocol import Block, Statistics, pieces
 
 UPPER = 1 << 16
 LOWER = 1 << 15
@@ -26,88 +26,66 @@ Ranks = Callable[[int, int], int | None]
 """Gives, for a model (from 0) and its n magnitudes, the rank wanted, from 0 (the smallest); None: none."""
 
 
-class Search(NamedTuple):
-    """Where the wanted rank of each model lies after the first pass; None where none was wanted."""
-
-    prefixes: list[int | None]
-    """The upper 16 bits of the wanted magnitude."""
-    ranks: list[int]
-    """Rank inside the bin, from 0."""
-
-
-class Found(NamedTuple):
-    """The magnitudes at the wanted ranks."""
-
-    magnitudes: list[float | None]
-    """A float32 value a model; None where a model lacks the tensor or no rank was wanted."""
-
-
-def measure(block: Block, state: Search | Found | None, ranks: Ranks, *, by_tensor: bool) -> np.ndarray:
-    """One block's part in the search.
+def search(ranks: Ranks, *, by_tensor: bool) -> Statistics:
+    """The magnitudes at the wanted ranks: a list with a float32 value a model, None where a model lacks the tensor or
+    no rank is wanted. To be used by a method's `statistics`.
 
     Args:
-        block: with a base. Models that lack the tensor count nothing.
-        state: None in the first pass, then what `settle` gave.
         ranks: of the magnitudes of one model.
         by_tensor: each tensor is searched by itself, not the model as a whole.
-
-    Returns:
-        int64 `[models, 65536]` counts in the first pass, `[models, 32768]` in the second. For a tensor that is one
-        block float64 `[models]`, the magnitudes themselves (-1 where there is none), then nothing.
     """
-    if isinstance(state, Found):
-        return np.zeros(0)
-    if state is None and by_tensor and block.count == block.size:
-        return _selected(block, ranks)
+
+    def first(block: Block) -> Array:
+        if by_tensor and block.count == block.size:
+            return _selected(block, ranks)
+        return _histograms(block, [0] * len(block.models), level=0)
+
+    counts = yield first
+    if counts.dtype == np.float64:  # the tensor was a single block
+        return [None if magnitude < 0 else float(magnitude) for magnitude in counts]
+    bins: list[int | None] = []
+    within: list[int] = []
+    for model, counts_B in enumerate(counts):
+        below_B = np.cumsum(counts_B)
+        rank = ranks(model, int(below_B[-1]))
+        upper = None if rank is None else _bin_of(below_B, rank)
+        bins.append(upper)
+        within.append((rank or 0) - (int(below_B[upper - 1]) if upper else 0))
+    counts = yield lambda block: _histograms(block, bins, level=1)
+    magnitudes = []
+    for counts_B, upper, rank in zip(counts, bins, within, strict=True):
+        bits = 0 if upper is None else upper << 15 | _bin_of(np.cumsum(counts_B), rank)
+        magnitudes.append(None if upper is None else float(np.uint32(bits).view(np.float32)))
+    return magnitudes
+
+
+def _histograms(block: Block, bins: Sequence[int | None], *, level: int) -> Array:
+    """int64 `[models, 65536]` counts of the upper bits (level 0), or `[models, 32768]` of the lower bits of what lies
+    in each model's bin (level 1; None: no bin, nothing is counted)."""
     assert block.base is not None
-    counts = zeros((len(block.models), UPPER if state is None else LOWER), np.int64)
-    for i, model in enumerate(block.models):
-        prefix = 0 if state is None else state.prefixes[i]
-        if block.has_own(i) and prefix is not None:
-            delta_histogram(block.base, model, counts[i], level=0 if state is None else 1, prefix=prefix)
+    counts = zeros((len(block.models), LOWER if level else UPPER), np.int64)
+    for number, (model, upper) in enumerate(zip(block.models, bins, strict=True)):
+        if block.has_own(number) and upper is not None:
+            delta_histogram(block.base, model, counts[number], level=level, prefix=upper)
     return counts
 
 
-def settle(total: np.ndarray, state: Search | Found | None, ranks: Ranks) -> Search | Found:
-    """What follows from the sum of `measure` over the blocks: the bins after the first pass, the magnitudes after the
-    second."""
-    if isinstance(state, Found):
-        return state
-    if state is None and total.dtype == np.float64:
-        return Found([None if value < 0 else float(value) for value in total])
-    if state is not None:
-        return Found([_magnitude(*model) for model in zip(total, state.prefixes, state.ranks, strict=True)])
-    search = Search([], [])
-    for model, counts_B in enumerate(total):
-        below_B = np.cumsum(counts_B)
-        rank = ranks(model, int(below_B[-1]))
-        prefix = None if rank is None else _bin_of(below_B, rank)
-        search.prefixes.append(prefix)
-        search.ranks.append((rank or 0) - (int(below_B[prefix - 1]) if prefix else 0))
-    return search
-
-
-def _magnitude(counts: np.ndarray, prefix: int | None, rank: int) -> float | None:
-    if prefix is None:
-        return None
-    bits = prefix << 15 | _bin_of(np.cumsum(counts), rank)
-    return float(np.uint32(bits).view(np.float32))
-
-
-def _bin_of(below_B: np.ndarray, rank: int) -> int:
+def _bin_of(below_B: Array, rank: int) -> int:
     return int(np.searchsorted(below_B, rank, side="right"))
 
 
-def _selected(block: Block, ranks: Ranks) -> np.ndarray:
-    magnitude = np.empty((len(block.models), block.size), np.float32)
+def _selected(block: Block, ranks: Ranks) -> Array:
+    """float64 `[models]`: the magnitudes themselves, of a tensor that is one block; -1 where there is none."""
+    magnitudes = np.empty((len(block.models), block.size), np.float32)
     with np.errstate(over="ignore", invalid="ignore"):
-        for piece, values in pieces(block):
-            for i in range(len(block.models)):
-                magnitude[i, piece] = np.abs(values[1 + i] - values[0])
-    found = np.full(len(block.models), -1.0)
-    for i, row in enumerate(magnitude):
-        rank = ranks(i, block.size)
-        if rank is not None and block.has_own(i):
+        for values in pieces(block):
+            piece = slice(values.start, values.start + len(values.base))
+            for number, model in enumerate(values.models):
+                magnitudes[number, piece] = np.abs(model - values.base)
+    selected = np.full(len(block.models), -1.0)
+    for number, row in enumerate(magnitudes):
+        rank = ranks(number, block.size)
+        if rank is not None and block.has_own(number):
             row.partition(rank)
-            found[i] = row[rank]
-    return found
+            selected[number] = row[rank]
+    return selected

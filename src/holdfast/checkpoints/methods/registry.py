@@ -70,7 +70,7 @@ def find_method(name: str) -> type[MergeMethod]:
         near = did_you_mean(plain, [*METHODS, *ALIASES])
         own = " or a class of your own, as my_method.py:Name"
         raise ConfigError(Problem("method", f"expected one of {', '.join(METHODS)}{own}, got '{name}'.{near}"))
-    lacking = [what for what in ("name", "needs_base", "models") if not hasattr(cls, what)]
+    lacking = [variable for variable in ("name", "needs_base", "models") if not hasattr(cls, variable)]
     if lacking or not dataclasses.is_dataclass(cls):
         text = f"{name} has to be a frozen dataclass with the class variables name, needs_base and models; "
         raise ConfigError(Problem("method", f"{text}{', '.join(lacking) or 'the dataclass'} is missing"))

@@ -14,14 +14,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
-
-import numpy as np
+from typing import Annotated, ClassVar
 
 from holdfast.checkpoints.element_types import DType
 from holdfast.checkpoints.kernels import moments
 from holdfast.checkpoints.methods.linear import mean_as_sum
-from holdfast.checkpoints.methods.protocol import Block, MergeMethod, Sum
+from holdfast.checkpoints.methods.protocol import MergeMethod, Statistics, Sum
 from holdfast.config.declare import Meta
 
 PARALLEL = 0.9995
@@ -60,24 +58,19 @@ class Slerp(MergeMethod):
     t: Annotated[float, Meta(ge=0, le=1)] = 0.5
     """Where between the two models: 0 is the first, 1 the second."""
 
-    @property
-    def scope(self) -> str:
-        return "tensor"
-
-    def rounds(self) -> int:
+    def passes(self) -> int:
         return 1
 
     def weights_of(self, models: int) -> tuple[float, ...]:
         return 1 - self.t, self.t
 
-    def measure(self, round: int, block: Block, state: Any) -> np.ndarray:
-        return moments(block.models[0], block.models[1])
+    def statistics(self) -> Statistics:
+        sums = yield lambda block: moments(block.models[0], block.models[1])
+        norm_a, norm_b = math.sqrt(sums[2]), math.sqrt(sums[3])
+        return slerp_weights(self.t, float(sums[4]), norm_a, norm_b)
 
-    def settle(self, round: int, total: np.ndarray, state: Any) -> tuple[float, float] | None:
-        _, _, squares_a, squares_b, dot = (float(x) for x in total[:5])
-        return slerp_weights(self.t, dot, math.sqrt(squares_a), math.sqrt(squares_b))
-
-    def as_sum(self, models: Sequence[DType], state: tuple[float, float] | None) -> Sum:
-        if state is None:
+    def as_sum(self, models: Sequence[DType], statistics: tuple[float, float] | None) -> Sum:
+        if statistics is None:
             return mean_as_sum((1 - self.t, self.t), (1, 2))
-        return Sum(None, [(state[0], 1, None), (state[1], 2, None)])
+        weight_a, weight_b = statistics
+        return Sum(None, [(weight_a, 1, None), (weight_b, 2, None)])

@@ -28,12 +28,12 @@ from typing import Annotated, ClassVar
 
 import numpy as np
 
-from holdfast.checkpoints.element_types import Operand
+from holdfast.checkpoints.element_types import Array, Operand
 from holdfast.checkpoints.kernels import Flags
 from holdfast.checkpoints.kernels import ties as ties_kernel
 from holdfast.checkpoints.methods import order_statistics
-from holdfast.checkpoints.methods.order_statistics import Found, Search
-from holdfast.checkpoints.methods.protocol import Block, Each, Semantics, WeightedMethod, each_problems
+from holdfast.checkpoints.methods.parameters import Each, Semantics, WeightedMethod, each_problems, of_each
+from holdfast.checkpoints.methods.protocol import Block, Statistics
 from holdfast.config.declare import Meta
 from holdfast.errors import Problem
 
@@ -44,12 +44,12 @@ def kept(density: float, n: int) -> int:
 
 
 def elect(
-    deltas: Sequence[np.ndarray],
+    deltas: Sequence[Array],
     weights: Sequence[float] | None = None,
     *,
     semantics: str = "original",
     normalize: bool = True,
-) -> np.ndarray:
+) -> Array:
     """Elects a sign for each parameter and averages the changes that agree with it.
 
     Args:
@@ -105,27 +105,26 @@ class Ties(WeightedMethod):
     """Average the changes that agree; false adds them up."""
 
     @property
-    def scope(self) -> str:
-        return "none" if not self.rounds() else "model" if self.semantics == "original" else "tensor"
+    def per_tensor(self) -> bool:  # type: ignore[override]
+        return self.semantics == "mergekit"
 
-    def rounds(self) -> int:
-        return 0 if self.density == 1 or (isinstance(self.density, tuple) and set(self.density) == {1}) else 2
+    def passes(self) -> int:
+        return 0 if set(of_each(self.density, 1)) == {1} else 2
 
     def problems(self, models: int | None = None) -> list[Problem]:
         return [*super().problems(models), *each_problems("density", self.density, models)]
 
-    def measure(self, round: int, block: Block, state: Search | Found | None) -> np.ndarray:
-        return order_statistics.measure(block, state, self._rank, by_tensor=self.scope == "tensor")
+    def statistics(self) -> Statistics:
+        """The smallest change of each model that is kept."""
+        magnitudes = yield from order_statistics.search(self._rank, by_tensor=self.per_tensor)
+        return [magnitude or 0.0 for magnitude in magnitudes]
 
-    def settle(self, round: int, total: np.ndarray, state: Search | Found | None) -> Search | Found:
-        return order_statistics.settle(total, state, self._rank)
-
-    def combine(self, block: Block, state: Found | None, out: Operand) -> Flags:
+    def combine(self, block: Block, statistics: list[float] | None, out: Operand) -> Flags:
         assert block.base is not None
         return ties_kernel(
             block.base,
             block.models,
-            [0.0] * len(block.models) if state is None else [m or 0.0 for m in state.magnitudes],
+            statistics or [0.0] * len(block.models),
             self.weights,
             self.scale,
             original=self.semantics == "original",

@@ -3,8 +3,8 @@ keeps the library.
 
 Before anything uses it, a small problem that holds NaN, infinities and subnormal numbers has to give known bits.
 Without a compiler, with HOLDFAST_NATIVE=0, or where the check fails, `load()` gives None and `why_not()` the reason;
-the callers (`dtypes`, `counter`, `kernels`, which document every function) then use NumPy and PyTorch. float64
-elements are always NumPy's.
+the callers (`dtypes`, `counter`, `kernels`, which document every function) then use PyTorch (`kernels_torch`). float64
+elements are PyTorch's too, but for sums.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ SOURCE = Path(__file__).with_name("kernels.c")
 FLAGS = ("-std=gnu11", "-O3", "-march=native", "-fPIC", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math")
 
 TYPES = {"F32": 0, "BF16": 1, "F16": 2, "F8_E4M3": 3, "F8_E5M2": 4}
+"""Types that every function takes."""
+_ALL_TYPES = {**TYPES, "F64": 5}
 MOST_OPERANDS = 63
 """Operands that one call takes: the bits of its mask."""
 _ABSENT = (0, -1)
@@ -45,6 +47,7 @@ _SIGNATURES = {
     "decode": "ipp",
     "encode": "ipp",
     "combine": "iipppp",
+    "combine_doubles": "iipppp",
     "ties": "iipppfiipp",
     "delta_histogram": "ippiip",
     "moments": "ipp",
@@ -114,11 +117,12 @@ class Kernels:
         return self._library.holdfast_encode(len(values), _at(values), _one(out, dtype))
 
     def combine(self, operands: Sequence[Operand | None], weights: Sequence[float], out: Operand) -> tuple[int, int]:
-        """As `kernels.combine`; operands are the anchor, plus_0, minus_0, plus_1 ..."""
+        """As `kernels.combine`; operands are the anchor, plus_0, minus_0, plus_1 ... F64 is among the types."""
         flags = _Flags()
-        self._library.holdfast_combine(
-            len(out.raw), len(weights), _operands(*operands), _floats(weights), _operands(out), flags
-        )
+        double = any(operand is not None and operand.dtype.name == "F64" for operand in (*operands, out))
+        combine = self._library.holdfast_combine_doubles if double else self._library.holdfast_combine
+        numbers = struct.pack(f"{len(weights)}d", *weights) if double else _floats(weights)
+        combine(len(out.raw), len(weights), _operands(*operands), numbers, _operands(out), flags)
         return flags[0], flags[1]
 
     def ties(
@@ -279,7 +283,7 @@ def _operands(*operands: Operand | None) -> bytes:
     microseconds."""
     flat: list[int] = []
     for operand in operands:
-        flat += _ABSENT if operand is None else (_at(operand[0]), TYPES[operand[1].name])
+        flat += _ABSENT if operand is None else (_at(operand[0]), _ALL_TYPES[operand[1].name])
     return struct.pack(f"{len(flat)}q", *flat)
 
 

@@ -2,14 +2,15 @@
  * first-level cache, compute in float, round once, store. Plain C, vectorised by the compiler, one thread; built once per machine and loaded by
  * native/__init__.py.
  *
- * The results are those of kernels_numpy.py bit for bit: nothing is reassociated, no product is fused with a sum (-ffp-contract=off), every NaN is
- * stored as the one quiet NaN of its type. float64 operands are not handled here; NumPy does those.
+ * The results are those of kernels_torch.py bit for bit: nothing is reassociated, no product is fused with a sum (-ffp-contract=off), every NaN is
+ * stored as the one quiet NaN of its type. of float64 operands only sums are handled here; PyTorch does the rest.
  *
  * Whether operands hold NaN or infinities shows in the result, whose largest magnitude a pass sees anyway; only blocks where it is not finite are
  * looked at closely.
  */
 
 #include <errno.h>
+#include <float.h>
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
@@ -25,7 +26,7 @@
 #define MAGNITUDE 0x7FFFFFFFu
 #define INFINITE 0x7F800000u
 
-enum { NONE = -1, F32 = 0, BF16 = 1, F16 = 2, F8_E4M3 = 3, F8_E5M2 = 4 };
+enum { NONE = -1, F32 = 0, BF16 = 1, F16 = 2, F8_E4M3 = 3, F8_E5M2 = 4, F64 = 5 };
 
 typedef struct {
     void *data;
@@ -41,7 +42,7 @@ typedef int32_t v8i __attribute__((vector_size(32)));
 typedef uint32_t v8u __attribute__((vector_size(32)));
 typedef double v4d __attribute__((vector_size(32)));
 
-static const int64_t SIZE[] = {4, 2, 2, 1, 1};
+static const int64_t SIZE[] = {4, 2, 2, 1, 1, 8};
 /* The smallest magnitude, as bits of a float, that rounds to something infinite or NaN. */
 static const uint32_t LIMIT[] = {INFINITE, 0x7F7F8000u, 0x477FF000u, 0x43E80001u, 0x47700000u};
 static const uint32_t STORED_NAN[] = {0x7FC00000u, 0x7FC0u, 0x7E00u, 0x7Fu, 0x7Fu};
@@ -432,6 +433,93 @@ void holdfast_combine(int64_t n, int64_t terms, const operand *operands, const f
     flags[1] = lost + (mask ? 0 : unusual);
 }
 
+/* A stretch as doubles. */
+static void widen(const operand *o, int64_t start, int64_t n, double *restrict out)
+{
+    float buffer[BLOCK];
+    if (o->type == F64) {
+        memcpy(out, at(o, start), 8 * n);
+        return;
+    }
+    const float *x = floats(o, start, n, buffer);
+    for (int64_t i = 0; i < n; i++)
+        out[i] = x[i];
+}
+
+/* The nearest float, or, where it is not the number itself, of the two floats around it the one with an odd last bit: rounded once more, to fewer
+ * bits, it gives what the number would (Boldo and Melquiond 2008). */
+INLINE float to_odd(double x)
+{
+    float near = (float)x;
+    uint32_t bits = as_bits(near);
+    if ((double)near != x && x == x && !(bits & 1))
+        bits += fabs((double)near) > fabs(x) ? -1 : 1;
+    return as_float(bits);
+}
+
+/* Stores a block; gives how many of the numbers are not finite, and adds to `lost` how many cease to be. */
+static int64_t encode_doubles(const double *x, int64_t n, const operand *out, int64_t start, int64_t *lost)
+{
+    static const uint64_t quiet_nan = 0x7FF8000000000000u;
+    int64_t unusual = 0, beyond = 0;
+    float narrow[BLOCK];
+    for (int64_t i = 0; i < n; i++)
+        unusual += !(fabs(x[i]) <= DBL_MAX);
+    if (out->type == F64) {
+        char *raw = (char *)at(out, start);
+        memcpy(raw, x, 8 * n);
+        for (int64_t i = 0; i < n; i++)
+            if (x[i] != x[i])
+                memcpy(raw + 8 * i, &quiet_nan, 8);
+        return unusual;
+    }
+    for (int64_t i = 0; i < n; i++)
+        narrow[i] = out->type == F32 ? (float)x[i] : to_odd(x[i]);
+    int64_t after = encode(narrow, n, out, start, largest(narrow, n), &beyond);
+    *lost += beyond + after - unusual;
+    return unusual;
+}
+
+/* As holdfast_combine, where one of the operands or the result is of doubles: computed in double, rounded once. */
+void holdfast_combine_doubles(int64_t n, int64_t terms, const operand *operands, const double *weights, const operand *out, int64_t *flags)
+{
+    int64_t lost = 0, unusual = 0, mask = 0;
+    double total[BLOCK], value[BLOCK], other[BLOCK];
+    for (int64_t start = 0; start < n; start += BLOCK) {
+        int64_t k = LEAST(BLOCK, n - start);
+        int empty = operands[0].type == NONE;
+        for (int64_t j = 0; j < 1 + 2 * terms; j++) { /* before anything is stored: `out` may be an operand */
+            if (operands[j].type == NONE || mask >> j & 1)
+                continue;
+            widen(operands + j, start, k, value);
+            for (int64_t i = 0; i < k; i++)
+                mask |= (int64_t)!(fabs(value[i]) <= DBL_MAX) << j;
+        }
+        if (empty)
+            memset(total, 0, sizeof total);
+        else
+            widen(operands, start, k, total);
+        for (int64_t t = 0; t < terms; t++) {
+            const operand *minus = operands + 2 + 2 * t;
+            if (weights[t] == 0)
+                continue;
+            widen(operands + 1 + 2 * t, start, k, value);
+            if (minus->type != NONE) {
+                widen(minus, start, k, other);
+                for (int64_t i = 0; i < k; i++)
+                    value[i] -= other[i];
+            }
+            for (int64_t i = 0; i < k; i++)
+                total[i] = empty ? weights[t] * value[i] : total[i] + weights[t] * value[i];
+            empty = 0;
+        }
+        unusual += encode_doubles(total, k, out, start, &lost);
+    }
+    flags[0] = mask;
+    flags[1] = lost + (mask ? 0 : unusual);
+}
+
+
 /* ----------------------------------------------------------------------------------------------------------------- TIES */
 
 INLINE v8f where(v8i mask, v8f x)
@@ -718,7 +806,7 @@ static const uint32_t *stream(uint64_t key, uint64_t start, int64_t n, uint32_t 
     return words + (start - 4 * first);
 }
 
-/* Wichura's AS 241; see counter.py. The order of operations is NumPy's there. */
+/* Wichura's AS 241; see counter.py. The order of operations is that of counter_torch.py. */
 static const double CENTRE_NUMERATOR[8] = {
     3.3871328727963666080e0, 1.3314166789178437745e2, 1.9715909503065514427e3, 1.3731693765509461125e4,
     4.5921953931549871457e4, 6.7265770927008700853e4, 3.3430575583588128105e4, 2.5090809287301226727e3};
