@@ -49,6 +49,39 @@ def dpo(folder: Path, retain: Sequence[Any] = (), *, data: Any = None, host: Any
     )
 
 
+def judged() -> Any:
+    """The completions of `pairs` one by one, every other pair turned round, so that batches hold both kinds."""
+    from datasets import Dataset
+
+    rows = []
+    for number, pair in enumerate(pairs().to_list()):
+        for label in (True, False) if number % 2 else (False, True):
+            completion = pair["chosen" if label else "rejected"]
+            rows.append({"prompt": pair["prompt"], "completion": completion, "label": label})
+    return Dataset.from_list(rows)
+
+
+def kto(folder: Path, retain: Sequence[Any] = (), *, data: Any = None, host: Any = None, **settings: Any) -> Any:
+    """A trainer of judged answers; arguments as of `dpo`."""
+    from datasets import disable_progress_bars
+    from trl import KTOConfig
+
+    from holdfast.training.preferences import KTORetentionTrainer
+
+    disable_progress_bars()
+    own = {k: settings.pop(k) for k in ("peft_config", "ref_model", "eval_dataset") if k in settings}
+    model = settings.pop("model", None) or build_model()
+    more = {"retain": list(retain)} if host is None else {}
+    return (host or KTORetentionTrainer)(
+        model=model,
+        args=KTOConfig(**{"output_dir": str(folder / "run"), "max_length": 64, **SETTINGS, **settings}),
+        train_dataset=judged() if data is None else data,
+        processing_class=build_tokenizer(),
+        **more,
+        **own,
+    )
+
+
 def vowels(completions: Sequence[str], **_: Any) -> list[float]:
     """A reward: the share of vowels."""
     return [sum(c in "aeiou" for c in text) / (len(text) + 1) for text in completions]

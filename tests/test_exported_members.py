@@ -20,6 +20,7 @@ PUBLIC = [
     "retention_methods", "attach_retention",
     "compute_fisher",
     "RetentionMixin", "RetentionTrainer", "SFTRetentionTrainer", "DPORetentionTrainer", "GRPORetentionTrainer",
+    "KTORetentionTrainer",
     "OnPolicyTrainer", "SelfDistillationTrainer",
     "annealed_loss", "describe_head",
     "evaluate", "evaluate_models", "ModelRequest", "compare_runs", "compare_folders", "compare_samples", "stage_matrix",

@@ -79,7 +79,12 @@ if TYPE_CHECKING:
     from holdfast.studies.sweep.study import load_study
     from holdfast.training.fresh_init import init_stds
     from holdfast.training.mixin import RetentionMixin
-    from holdfast.training.preferences import DPORetentionTrainer, GRPORetentionTrainer, OnPolicyTrainer
+    from holdfast.training.preferences import (
+        DPORetentionTrainer,
+        GRPORetentionTrainer,
+        KTORetentionTrainer,
+        OnPolicyTrainer,
+    )
     from holdfast.training.self_distillation import SelfDistillationTrainer
     from holdfast.training.trainers import RetentionTrainer, SFTRetentionTrainer
 
@@ -140,7 +145,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "training.fresh_init": ("init_stds",),
     "training.trainers": ("RetentionTrainer", "SFTRetentionTrainer"),
     "training.mixin": ("RetentionMixin",),
-    "training.preferences": ("DPORetentionTrainer", "GRPORetentionTrainer", "OnPolicyTrainer"),
+    "training.preferences": ("DPORetentionTrainer", "GRPORetentionTrainer", "KTORetentionTrainer", "OnPolicyTrainer"),
     "training.self_distillation": ("SelfDistillationTrainer",),
     "runs.run": ("train",),
 }
@@ -169,6 +174,7 @@ __all__ = [
     "GRPORetentionTrainer",
     "HoldfastError",
     "Interrupted",
+    "KTORetentionTrainer",
     "LabelAnnealing",
     "MoFO",
     "ModelError",

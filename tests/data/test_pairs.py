@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from datasets import Dataset
 
-from holdfast.data.pairs import read_pairs
+from holdfast.data.pairs import read_judged, read_pairs
 from holdfast.errors import DataError
 
 USER = {"role": "user", "content": "Is it?"}
@@ -57,3 +57,38 @@ def test_pairs_other_columns_and_equal_completions_are_refused() -> None:
         read_pairs(Dataset.from_list([{**TEXT, "rejected": "Yes."}] * 2))
     with pytest.raises(DataError, match="at least one pair"):
         read_pairs(Dataset.from_list([TEXT]).select([]))
+
+
+JUDGED = {"prompt": "Is it? ", "completion": "Yes.", "label": True}
+
+
+@pytest.mark.parametrize("row", [JUDGED, {"prompt": [USER], "completion": [NO], "label": False}])
+def test_pairs_judged_answers_are_taken_as_they_are(row: dict[str, Any]) -> None:
+    not_read: dict[str, int | None] = {}
+    rows = read_judged(Dataset.from_list([{**row, "rater": 3}]), not_read=not_read)
+    assert rows.to_list() == [row] and not_read == {"rater": 1}
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({**JUDGED, "completion": ""}, "row 2: 'completion' is empty"),
+        ({**JUDGED, "prompt": None}, "row 2: 'prompt' is empty"),
+        ({**JUDGED, "label": None}, "row 2: 'label' is neither true nor false: None"),
+    ],
+)
+def test_pairs_a_judged_answer_without_a_part_is_named(row: dict[str, Any], said: str) -> None:
+    with pytest.raises(DataError) as caught:
+        read_judged(Dataset.from_list([JUDGED, row, JUDGED]))
+    assert said in str(caught.value) and "1 of 3 rows cannot be used as judged answers" in str(caught.value)
+
+
+def test_pairs_other_columns_are_no_judged_answers() -> None:
+    with pytest.raises(DataError, match=r"label is missing\. Did you mean 'lable'\?"):
+        read_judged(Dataset.from_list([{"prompt": "a", "completion": "b", "lable": True}]))
+    with pytest.raises(DataError, match=r"Pairs of chosen and rejected are for trainer: dpo\."):
+        read_judged(Dataset.from_list([TEXT]))
+    with pytest.raises(DataError, match="'label' is neither true nor false: 1"):
+        read_judged(Dataset.from_list([{**JUDGED, "label": 1}]))
+    with pytest.raises(DataError, match="'completion' has to end with a message of the assistant"):
+        read_judged(Dataset.from_list([{"prompt": [USER], "completion": [USER], "label": True}]))

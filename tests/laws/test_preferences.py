@@ -1,4 +1,5 @@
-"""The laws of the methods beside losses of their own: DPO's pairs, GRPO's samples (see `test_laws`)."""
+"""The laws of the methods beside losses of their own: DPO's pairs, KTO's judged answers, GRPO's samples (see
+`test_laws`)."""
 
 from __future__ import annotations
 
@@ -10,14 +11,14 @@ import pytest
 import torch
 from cases import TRAINED
 from datasets import Dataset
-from trl import DistillationTrainer, DPOTrainer, GRPOTrainer
+from trl import DistillationTrainer, DPOTrainer, GRPOTrainer, KTOTrainer
 from trl.experimental.sdft import SDFTTrainer
 
 from holdfast.errors import ConfigError, DataError, ModelError
 from holdfast.ops.heads import describe_head, run_backbone
 from holdfast.retention.registry import METHODS, retention
 from holdfast.training import method_laws as laws
-from preference_trainers import dpo, grpo, on_policy, pairs, self_distilling
+from preference_trainers import dpo, grpo, kto, on_policy, pairs, self_distilling
 from tiny import build_model, random_fisher
 
 KL = {"label_annealing": {"weight": 1.0}}
@@ -42,6 +43,7 @@ BESIDE_DISTILLATION = {
     "sfa": [KL, {"sfa": {"p": 0.4}}],
 }
 CASES = [(dpo, name, m) for name, m in BESIDE_PAIRS.items()] + [(grpo, name, m) for name, m in BESIDE_SAMPLES.items()]
+CASES += [(kto, name, m) for name, m in BESIDE_PAIRS.items()]
 QUICK = ("label_annealing", "sfa")
 MARKED = [pytest.param(*case, marks=[] if case[1] in QUICK else pytest.mark.slow) for case in CASES]
 """Of each kind one, for what costs much."""
@@ -59,13 +61,11 @@ def maker(host, folder: Path, **more) -> laws.Make:
     return lambda methods, **settings: host(folder, methods, **more, **settings)
 
 
-@pytest.mark.parametrize("host", [dpo, grpo])
-def test_all_off_together_is_trls_own_trainer_bit_for_bit(host, tmp_path):
-    if host is dpo:
-        model = build_model()
-        plain = dpo(tmp_path, host=DPOTrainer, model=model, ref_model=copy.deepcopy(model))
-    else:
-        plain = grpo(tmp_path, host=GRPOTrainer)
+@pytest.mark.parametrize(("host", "trl"), [(dpo, DPOTrainer), (kto, KTOTrainer), (grpo, GRPOTrainer)])
+def test_all_off_together_is_trls_own_trainer_bit_for_bit(host, trl, tmp_path):
+    model = build_model()
+    reference = {} if host is grpo else {"ref_model": copy.deepcopy(model)}
+    plain = host(tmp_path, host=trl, model=model, **reference)
     plain.train()
     direct = (laws.weights(plain), [row.get("loss") for row in plain.state.log_history])
     laws.off_is_direct(maker(host, tmp_path), retention(OFF), direct=direct)
@@ -95,6 +95,11 @@ def test_gradient_accumulation_changes_nothing_but_rounding(name, tmp_path):
         return dpo(tmp_path, methods, model=model, **{**settings, **trained})
 
     laws.accumulates(make, retention(BESIDE_PAIRS[name]))
+
+
+def test_accumulation_of_judged_answers_changes_nothing_but_rounding(tmp_path):
+    """But for the KL that TRL's own loss `kto` estimates over each micro-batch."""
+    laws.accumulates(maker(kto, tmp_path, loss_type="apo_zero_unpaired"), retention([KL]))
 
 
 @pytest.mark.parametrize("name", ["direct", "l2", pytest.param("sfa", marks=pytest.mark.slow)])
@@ -255,12 +260,12 @@ def batch_of(trainer) -> dict[str, torch.Tensor]:
     return next(iter(trainer.get_train_dataloader()))
 
 
-def moved(model):
+def moved(model, by=0.05):
     """The model, away from its start, so that there is a KL."""
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter.add_(0.05 * torch.randn(parameter.shape, generator=generator))
+            parameter.add_(by * torch.randn(parameter.shape, generator=generator))
     return model
 
 
@@ -290,6 +295,37 @@ def test_loss_and_gradient_are_those_of_the_formula_in_float64(tokens, tmp_path)
     for (name, found), wanted in zip(model.named_parameters(), own.parameters(), strict=True):
         scale = wanted.grad.abs().max()
         assert (found.grad.double() - wanted.grad).abs().max() < 1e-5 * scale, name
+
+
+def test_loss_of_judged_answers_is_that_of_the_formula_in_float64(tmp_path):
+    """Mean over answers of the KTO loss (Ethayarajh et al. 2024, Eq. 7) + weight * mean over tokens of KL(start ||
+    model), from whole logits."""
+    weight = 3.0
+    reference = moved(build_model(), by=0.1)  # worse than the policy, so that the estimated KL is above 0
+    trainer = kto(tmp_path, retention([{"label_annealing": {"weight": weight}}]), ref_model=copy.deepcopy(reference))
+    batch, model = batch_of(trainer), moved(trainer.model, by=0.01)
+    loss = trainer.compute_loss(model, batch)
+    start, own, reference = build_model().double(), copy.deepcopy(model).double(), reference.double()
+
+    def log_probabilities(of, ids, mask):
+        hidden = run_backbone(of, ids, attention_mask=mask)
+        return (hidden @ describe_head(of).weight_VH.T).log_softmax(-1)[:, :-1]
+
+    def ratios(kind):
+        ids, mask, completed = (batch[f"{kind}{key}"] for key in ("input_ids", "attention_mask", "completion_mask"))
+        difference = log_probabilities(own, ids, mask) - log_probabilities(reference, ids, mask)
+        return (difference.gather(-1, ids[:, 1:, None])[..., 0] * completed[:, 1:]).sum(1)
+
+    with torch.no_grad():
+        answers, others = ratios(""), ratios("KL_")
+        p, q = (log_probabilities(of, batch["input_ids"], batch["attention_mask"]) for of in (start, own))
+        baseline = others.mean().clamp(min=0)
+        signs = 2.0 * batch["label"].double() - 1.0
+        preference = (1 - torch.sigmoid(trainer.beta * signs * (answers - baseline))).mean()
+        mask = batch["completion_mask"][:, 1:]
+        kl = ((p.exp() * (p - q)).sum(-1) * mask).sum() / mask.sum()
+    assert set(batch["label"].tolist()) == {True, False} and baseline > 0 and kl > 0
+    assert math.isclose(float(loss), float(preference + weight * kl), rel_tol=1e-5)
 
 
 def test_reference_and_teacher_are_one_copy_of_the_start(tmp_path):
@@ -350,7 +386,7 @@ def test_methods_that_do_not_fit_are_refused(tmp_path):
         dpo(tmp_path, retention([{"label_annealing": {"teacher": "cached"}}]))
     with pytest.raises(ConfigError, match="beta in GRPOConfig"):
         grpo(tmp_path, retention([KL]))
-    for host in (dpo, grpo):
+    for host in (dpo, kto, grpo):
         with pytest.raises(ConfigError, match="acts on tokens' cross-entropies"):
             host(tmp_path, retention([{"token_weighting": {"kind": "eaft"}}]))
     (tmp_path / "old.jsonl").write_text('{"text": "old"}\n')

@@ -3,6 +3,8 @@ TRL's own without methods, resumed, and held to their rows and keys before anyth
 
 from __future__ import annotations
 
+import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 from checkpoint_folders import read_folder
+from commandline import in_process
 from data_files import jsonl, text_rows
 from holdfast.cli.main import main
 from holdfast.errors import ConfigError
@@ -103,6 +106,29 @@ def test_trainers_dpo_stopped_goes_on_to_the_same_weights(place, monkeypatch):
     assert read_folder(place / "cut") == read_folder(place / "whole")
 
 
+def test_trainers_dpo_killed_goes_on_to_the_same_weights(place):
+    """kill -9 while it trains, and the same command again."""
+    from holdfast.training.mixin import RetentionMixin
+
+    step = RetentionMixin.training_step
+
+    def slowly(*args, **kwargs):  # so that the signal finds it at work on any machine
+        time.sleep(0.1)
+        return step(*args, **kwargs)
+
+    def work() -> int:
+        RetentionMixin.training_step = slowly
+        return run("--output_dir", "cut", "--retention", "label_annealing:weight=0.5")
+
+    there = Path("cut/checkpoint-4").is_dir
+    killed = in_process(work, place, stop_when=there, stop_with=signal.SIGKILL, may_die=True)
+    assert killed.signal == signal.SIGKILL and RunFolder("cut").read().status == "running"
+    for folder in ("cut", "whole"):
+        assert run("--output_dir", folder, "--retention", "label_annealing:weight=0.5") == 0
+    assert RunFolder("cut").read().training["sessions"] == 2
+    assert read_folder(place / "cut") == read_folder(place / "whole")
+
+
 def test_trainers_dpo_says_what_it_reads(capsys):
     assert run("--dry_run") == 0
     said = capsys.readouterr().out
@@ -120,10 +146,10 @@ def test_trainers_dpo_measures_held_out_pairs():
     ("more", "said"),
     [
         (["--packing", "true"], "packing: is a key of trainer: sft or on_policy; this run has trainer: dpo."),
-        (["--trainer", "sft"], "line 4: beta: is a key of trainer: dpo or grpo; this run has trainer: sft."),
+        (["--trainer", "sft"], "line 4: beta: is a key of trainer: dpo or kto or grpo; this run has trainer: sft."),
         (
             ["--trainer", "dop"],
-            "trainer: expected one of sft, dpo, grpo, on_policy, got 'dop' (text). Did you mean 'dpo'?",
+            "trainer: expected one of sft, dpo, kto, grpo, on_policy, got 'dop' (text). Did you mean 'dpo'?",
         ),
         (
             ["--dataset_name", "prose.jsonl"],
@@ -145,6 +171,69 @@ def test_trainers_dpo_what_does_not_go_with_it_is_refused_before_anything_is_loa
 
     monkeypatch.setattr(loading, "load_model", lambda *_: pytest.fail("the model was loaded"))
     assert said in refused(capfd, "--output_dir", "out", *more)
+
+
+# ---------------------------------------------------------------------------------------------------------------- KTO
+
+
+@pytest.fixture
+def answers() -> list[str]:
+    """Answers that were judged one by one, and the arguments that train on them."""
+    rows = []
+    for number, row in enumerate(PAIRS):
+        for label in (True, False) if number % 2 else (False, True):
+            completion = row["chosen" if label else "rejected"]
+            rows.append({"prompt": row["prompt"], "completion": completion, "label": label, "rater": 3})
+    jsonl("answers.jsonl", rows)
+    return ["--trainer", "kto", "--dataset_name", "answers.jsonl"]
+
+
+def test_trainers_kto_is_trls_without_methods(answers):
+    from datasets import Dataset, load_dataset
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from trl import KTOConfig, KTOTrainer
+
+    assert run("--output_dir", "out", *answers) == 0
+    record = RunFolder("out").read()
+    assert record.status == "finished" and record.data["format"] == "judged answers"
+    settings = {"beta": 0.2, "max_length": 64, "max_steps": 6, "per_device_train_batch_size": 4, "learning_rate": 1e-2}
+    args = KTOConfig(output_dir="theirs", save_strategy="no", use_cpu=True, bf16=False, report_to="none", **settings)
+    rows: Dataset = load_dataset("json", data_files="answers.jsonl", split="train", cache_dir="cache")
+    theirs = KTOTrainer(
+        model=AutoModelForCausalLM.from_pretrained("start", dtype=torch.float32),
+        args=args,
+        train_dataset=rows.remove_columns("rater"),
+        processing_class=AutoTokenizer.from_pretrained("start"),
+    )
+    theirs.train()
+    ours, start, trained = load_file("out/model.safetensors"), load_file("start/model.safetensors"), theirs.model
+    assert max(float((ours[name] - trained.state_dict()[name]).abs().max()) for name in ours) < 1e-6
+    assert max(float((ours[name] - start[name]).abs().max()) for name in ours) > 1e-3
+
+
+def test_trainers_kto_says_what_it_reads(answers, capsys):
+    assert run("--dry_run", *answers) == 0
+    said = capsys.readouterr().out
+    assert "answers.jsonl (answers that were judged good or bad)" in said
+    assert "36 judged answers" in said and "Not read: rater (36 rows)." in said
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--dataset_name", "pairs.jsonl"], "Pairs of chosen and rejected are for trainer: dpo."),
+        (["--per_device_train_batch_size", "1"], "expected at least 2 with trainer: kto"),
+        (["--train_sampling_strategy", "random"], "train_sampling_strategy: expected sequential with trainer: kto"),
+        (["--retention", "token_weighting"], "token_weighting: acts on tokens' cross-entropies"),
+    ],
+)
+def test_trainers_kto_what_does_not_go_with_it_is_refused_before_anything_is_loaded(
+    answers, more, said, capfd, monkeypatch
+):
+    from holdfast.runs import loading
+
+    monkeypatch.setattr(loading, "load_model", lambda *_: pytest.fail("the model was loaded"))
+    assert said in refused(capfd, "--output_dir", "out", *answers, *more)
 
 
 def test_trainers_on_policy_is_a_trainer(capfd):

@@ -1,8 +1,13 @@
-"""Pairs of completions for preference optimisation, in the columns that TRL's `DPOTrainer` takes.
+"""Rows of preference optimisation, in the columns that TRL takes. Pairs of completions for its `DPOTrainer`:
 
     {"prompt": "...", "chosen": "...", "rejected": "..."}                       text
     {"prompt": [messages], "chosen": [messages], "rejected": [messages]}        conversations
     {"chosen": [messages], "rejected": [messages]}                              conversations that hold their prompt
+
+Single completions that were judged good (true) or bad (false), for its `KTOTrainer`:
+
+    {"prompt": "...", "completion": "...", "label": true}                       text
+    {"prompt": [messages], "completion": [messages], "label": false}            conversations
 
 Every row is looked at before anything is trained: TRL decides by the first one, and fails far inside tokenisation on a
 row that does not match.
@@ -23,8 +28,8 @@ if TYPE_CHECKING:
     import datasets
 
 COMPLETIONS = ("chosen", "rejected")
-_PARTS = ("prompt", *COMPLETIONS)
-_READ = (*_PARTS, *TEMPLATE_COLUMNS)
+_PAIR = ("prompt", *COMPLETIONS)
+_JUDGED = ("prompt", "completion")
 _SHOWN = 5
 
 
@@ -42,13 +47,31 @@ def read_pairs(
         DataError: no rows, no such columns, images, rows that cannot be used (the first five and their number), or
             completions that are the same in every row.
     """
-    columns = rows.column_names
-    if "images" in columns or "image" in columns:
-        raise DataError("trainer: dpo expects pairs of text, got rows with images.")
+    _refuse_images(rows, "dpo", "pairs")
     check_pairs(rows, files=files)
+    return _only_read(rows, _PAIR, not_read)
+
+
+def read_judged(
+    rows: datasets.Dataset, *, files: Sequence[Path] | None = None, not_read: Counts | None = None
+) -> datasets.Dataset:
+    """The rows with nothing but what `KTOTrainer` reads of them: `prompt`, `completion` and `label`. Arguments and
+    errors as of `read_pairs`."""
+    _refuse_images(rows, "kto", "judged answers")
+    check_judged(rows, files=files)
+    return _only_read(rows, (*_JUDGED, "label"), not_read)
+
+
+def _refuse_images(rows: datasets.Dataset, trainer: str, what: str) -> None:
+    if {"images", "image"} & {*rows.column_names}:
+        raise DataError(f"trainer: {trainer} expects {what} of text, got rows with images.")
+
+
+def _only_read(rows: datasets.Dataset, parts: Sequence[str], not_read: Counts | None) -> datasets.Dataset:
+    read = [name for name in rows.column_names if name in (*parts, *TEMPLATE_COLUMNS)]
     if not_read is not None:
-        not_read.update(columns_with_values(rows, [name for name in columns if name not in _READ]))
-    return rows.select_columns([name for name in columns if name in _READ])
+        not_read.update(columns_with_values(rows, [name for name in rows.column_names if name not in read]))
+    return rows.select_columns(read)
 
 
 def check_pairs(rows: datasets.Dataset, *, files: Sequence[Path] | None = None) -> None:
@@ -68,17 +91,8 @@ def check_pairs(rows: datasets.Dataset, *, files: Sequence[Path] | None = None) 
         )
     if not len(rows):
         raise DataError("Preference data: expected at least one pair, got none.")
-    bad: list[tuple[int, str]] = []
-    count = same = 0
-    for number, row in enumerate(rows.select_columns([name for name in _PARTS if name in columns])):
-        reason = _reason(row)
-        if reason:
-            count += 1
-            if len(bad) < _SHOWN:
-                bad.append((number, reason))
-        same += row["chosen"] == row["rejected"]
-    if bad:
-        raise bad_rows(bad, count, len(rows), "pairs", files)
+    _check_each(rows, _PAIR, COMPLETIONS, "pairs", files)
+    same = sum(row["chosen"] == row["rejected"] for row in rows.select_columns(list(COMPLETIONS)))
     if same == len(rows):
         raise DataError(
             f"Preference data: expected completions of which one is preferred, but chosen and rejected are the same in "
@@ -86,10 +100,52 @@ def check_pairs(rows: datasets.Dataset, *, files: Sequence[Path] | None = None) 
         )
 
 
-def _reason(row: Row) -> str:
-    """Why a row is no pair; empty where it is one."""
+def check_judged(rows: datasets.Dataset, *, files: Sequence[Path] | None = None) -> None:
+    """Looks at every row; arguments as of `read_pairs`.
+
+    Raises:
+        DataError: no rows, no columns of judged answers, or rows that cannot be used (the first five and their number).
+    """
+    columns = rows.column_names
+    missing = [name for name in (*_JUDGED, "label") if name not in columns]
+    if missing:
+        pairs = " Pairs of chosen and rejected are for trainer: dpo." if {*COMPLETIONS} <= {*columns} else ""
+        raise DataError(
+            f"Judged answers: expected the columns prompt, completion and label (true or false), got "
+            f"{', '.join(columns) or 'no columns'}; {' and '.join(missing)} is missing."
+            f"{pairs or did_you_mean(missing[0], columns)}"
+        )
+    if not len(rows):
+        raise DataError("Judged answers: expected at least one row, got none.")
+    _check_each(rows, _JUDGED, ("completion",), "judged answers", files)
+
+
+def _check_each(
+    rows: datasets.Dataset,
+    parts: Sequence[str],
+    answers: Sequence[str],
+    what: str,
+    files: Sequence[Path] | None,
+) -> None:
+    """Raises `DataError` on rows whose parts are none."""
+    bad: list[tuple[int, str]] = []
+    count = 0
+    for number, row in enumerate(rows.select_columns([n for n in (*parts, "label") if n in rows.column_names])):
+        reason = _reason(row, parts, answers)
+        if not reason and "completion" in parts and not isinstance(row["label"], bool):
+            reason = f"'label' is neither true nor false: {row['label']!r}"
+        if reason:
+            count += 1
+            if len(bad) < _SHOWN:
+                bad.append((number, reason))
+    if bad:
+        raise bad_rows(bad, count, len(rows), what, files)
+
+
+def _reason(row: Row, parts: Sequence[str], answers: Sequence[str]) -> str:
+    """Why a row cannot be used; empty where it can."""
     kinds = set()
-    for name in _PARTS:
+    for name in parts:
         if name not in row:
             continue
         value = row[name]
@@ -103,8 +159,9 @@ def _reason(row: Row) -> str:
             return f"'{name}' is neither text nor a list of messages with role and content"
     if len(kinds) > 1:
         return "text and messages stand side by side"
-    if kinds == {"messages"} and any(row[name][-1]["role"] != "assistant" for name in COMPLETIONS):
-        return "'chosen' and 'rejected' have to end with a message of the assistant"
+    if kinds == {"messages"} and any(row[name][-1]["role"] != "assistant" for name in answers):
+        shown = " and ".join(f"'{name}'" for name in answers)
+        return f"{shown} {'have' if len(answers) > 1 else 'has'} to end with a message of the assistant"
     return ""
 
 

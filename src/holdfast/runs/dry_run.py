@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.checkpoints.named import located
 from holdfast.errors import ConfigError, ModelError, did_you_mean, first_line
+from holdfast.runs.trainers import TRAINERS
 from holdfast.support.paths import expanded
 from holdfast.support.progress import progress
 
@@ -72,8 +73,9 @@ def look(config: TrainConfig) -> Look:
     if config.script.dataset_streaming or config.mixture.streaming:
         notes.append("rows are streamed: the first ones were looked at, and how many tokens there are is not known")
         return Look(tokenizer=tokenizer, notes=tuple(notes))
-    if config.holdfast.trainer == "dpo":
-        notes.append(f"{len(rows):,} pairs; their tokens, memory and time are not counted")
+    if TRAINERS[config.holdfast.trainer].reader:
+        layout = TRAINERS[config.holdfast.trainer].layout
+        notes.append(f"{len(rows):,} {layout}; their tokens, memory and time are not counted")
         return Look(tokenizer=tokenizer, notes=tuple(notes))
     if config.holdfast.on_policy is not None or config.holdfast.trainer == "grpo":
         longest, room = check_lengths(config, rows, tokenizer, limit), completion_length(config)

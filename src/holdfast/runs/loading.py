@@ -523,11 +523,11 @@ def load_eval_data(config: TrainConfig, tokenizer: Any, not_read: Counts | None 
 
 def _in_trls_columns(config: TrainConfig, rows: Any, *, files: Sequence[Path] | None, not_read: Counts | None) -> Any:
     """The rows of a trainer that takes TRL's own columns, each of them looked at; arguments as of `read_pairs`."""
-    from holdfast.data.pairs import read_pairs
+    from holdfast.data import pairs
     from holdfast.data.prompts import check_prompts
 
-    if config.holdfast.trainer == "dpo":
-        return read_pairs(rows, files=files, not_read=not_read)
+    if reader := TRAINERS[config.holdfast.trainer].reader:
+        return getattr(pairs, reader)(rows, files=files, not_read=not_read)
     check_prompts(rows)
     return rows
 

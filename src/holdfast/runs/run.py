@@ -33,6 +33,7 @@ from holdfast.records.run import LayerDistance, RunFolder, RunRecord
 from holdfast.runs import run_folder
 from holdfast.runs.loading import loaded_otherwise
 from holdfast.runs.nodes import check_same, check_shared_folder
+from holdfast.runs.trainers import TRAINERS
 from holdfast.support.environment import (
     EFFICIENT_LOADING,
     loads_on_one_process_only,
@@ -454,8 +455,8 @@ class _Run:
     def make_trainer(self, metrics: MetricsFile) -> Any:
         """The run's trainer, with its data tokenised; `metrics`: what writes down its figures."""
         from holdfast.data.formats import rows_by_name
+        from holdfast.training import preferences
         from holdfast.training.adapters import adapter_config
-        from holdfast.training.preferences import DPORetentionTrainer
         from holdfast.training.trainers import SFTRetentionTrainer
 
         config, args = self.config, self.config.training
@@ -483,8 +484,8 @@ class _Run:
             }
             if config.holdfast.on_policy is not None:
                 return self.on_own_text(hosted, config.holdfast.on_policy)
-            if config.holdfast.trainer == "dpo":
-                return DPORetentionTrainer(**hosted)
+            if host := TRAINERS[config.holdfast.trainer].host:
+                return getattr(preferences, host)(**hosted)
             if config.holdfast.trainer == "grpo":
                 return self.by_rewards(hosted)
             read = rows_by_name(self.processor or self.tokenizer)

@@ -247,9 +247,9 @@ class RunSettings:
     """RMSNorms and gated feed-forward layers in one pass each where training is in float32 on CPUs: a small model's
     step in nine tenths of the time; results differ by rounding."""
     trainer: Annotated[TrainerName, Meta(section="training")] = "sft"
-    """What trains: sft: TRL's supervised fine-tuning; dpo: its preference optimisation, on pairs; grpo: its
-    reinforcement learning by rewards; on_policy: the model's own answers to prompts, held to a teacher. The keys are
-    those of TRL's settings for it."""
+    """What trains: sft: TRL's supervised fine-tuning; dpo: its preference optimisation, on pairs; kto: the same on
+    answers that were judged one by one; grpo: its reinforcement learning by rewards; on_policy: the model's own answers
+    to prompts, held to a teacher. The keys are those of TRL's settings for it."""
     on_policy: Annotated[
         OnPolicySettings | None, Meta(metavar="'{max_completion_length: 256}'", section="training")
     ] = None

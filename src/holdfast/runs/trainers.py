@@ -22,7 +22,7 @@ from holdfast.retention.protocol import LOSS_TERM, TOKEN_WEIGHTS, RetentionMetho
 if TYPE_CHECKING:
     from holdfast.runs.settings import RunSettings
 
-TrainerName = Literal["sft", "dpo", "grpo", "on_policy"]
+TrainerName = Literal["sft", "dpo", "kto", "grpo", "on_policy"]
 SFT: TrainerName = "sft"
 
 
@@ -40,6 +40,10 @@ class TrainerKind:
     """What a run's record calls such rows; empty: the layout that was recognised."""
     columns: str = ""
     """What of a row it reads, where that is TRL's own layout and no other; empty: every layout that holdfast knows."""
+    reader: str = ""
+    """The function of `holdfast.data.pairs` that looks at every row and leaves what is read; empty: it is another."""
+    host: str = ""
+    """The class of `holdfast.training.preferences` that trains on what it reads."""
 
 
 TRAINERS: dict[str, TrainerKind] = {
@@ -49,6 +53,16 @@ TRAINERS: dict[str, TrainerKind] = {
         rows="pairs of a chosen and a rejected completion",
         layout="pairs",
         columns="the columns prompt, chosen and rejected",
+        reader="read_pairs",
+        host="DPORetentionTrainer",
+    ),
+    "kto": TrainerKind(
+        settings="KTOConfig",
+        rows="answers that were judged good or bad",
+        layout="judged answers",
+        columns="the columns prompt, completion and label",
+        reader="read_judged",
+        host="KTORetentionTrainer",
     ),
     "grpo": TrainerKind(
         settings="GRPOConfig",
@@ -59,6 +73,18 @@ TRAINERS: dict[str, TrainerKind] = {
     ),
     "on_policy": TrainerKind(settings="SFTConfig", rows="prompts"),
 }
+
+
+def _kto_problems(values: Mapping[str, Any]) -> Iterator[Problem]:
+    """What TRL's `KTOTrainer` refuses once everything is loaded."""
+    if (values.get("loss_type") or "kto") != "kto":
+        return
+    if values.get("per_device_train_batch_size") == 1:
+        text = "expected at least 2 with trainer: kto, whose loss compares the answers of a batch, got 1."
+        yield Problem("per_device_train_batch_size", text)
+    if (values.get("train_sampling_strategy") or "sequential") != "sequential":
+        text = "expected sequential with trainer: kto, whose rows are paired with their neighbours beforehand."
+        yield Problem("train_sampling_strategy", text)
 
 
 def trainer_named(values: Mapping[str, Any]) -> str:
@@ -88,6 +114,8 @@ def problems(holdfast: RunSettings, methods: Sequence[RetentionMethod], values: 
         yield Problem(
             "dataset_streaming", f"expected false with trainer: {trainer}, whose rows are looked at first, got true."
         )
+    if trainer == "kto":
+        yield from _kto_problems(values)
     if trainer == "grpo" and not (values.get("reward_funcs") or values.get("reward_model_name_or_path")):
         yield Problem("reward_funcs", "expected what judges the answers (or reward_model_name_or_path), got nothing.")
     for method in methods:

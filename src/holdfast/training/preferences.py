@@ -10,6 +10,8 @@ tokens of both completions, the chosen and the rejected, from the same forward p
 The preference loss holds the policy near its reference by one number for each completion, the log-ratio of the whole;
 the KL holds the distribution at every token. Reference and teacher are the same frozen weights, kept once.
 
+`KTORetentionTrainer` is TRL's `KTOTrainer` in the same way: rows are single completions that were judged good or bad.
+
 `GRPORetentionTrainer` is TRL's `GRPOTrainer` with methods of the gradient and of the weights. Its own `beta` is the
 coefficient of a KL to the start, so label annealing is refused there.
 
@@ -24,27 +26,28 @@ are corrected where it makes them, and nobody has to have written answers.
 TRL averages the preference loss over the pairs of a micro-batch and then over micro-batches; here it is divided by the
 pairs of the whole step, over accumulation and processes, like every other term. What TRL computes over a micro-batch as
 a whole stays so: `sft` is a mean over its tokens, `aot` and `aot_unpaired` sort its pairs. All that this file knows of
-TRL's internals: `compute_loss(model, ...)` calls `model` for the policy alone, with `fused_lm_head=True`, and gets the
-reference's log-probabilities elsewhere; and the columns of the batches.
+TRL's internals: `compute_loss(model, ...)` calls `model` with the batch's `input_ids` and `fused_lm_head=True` for the
+policy, and gets the reference's log-probabilities elsewhere; and the columns of the batches.
 
-References: Rafailov et al. 2023, Direct Preference Optimization; Shao et al. 2024, DeepSeekMath (GRPO); Memory
-Retaining Finetuning, Eq. 2 (the KL term); Agarwal et al. 2024, On-Policy Distillation of Language Models, section 3.
+References: Rafailov et al. 2023, Direct Preference Optimization; Ethayarajh et al. 2024, KTO; Shao et al. 2024,
+DeepSeekMath (GRPO); Memory Retaining Finetuning, Eq. 2 (the KL term); Agarwal et al. 2024, On-Policy Distillation of
+Language Models, section 3.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
 
 import torch
 from datasets import Dataset
 from torch import Tensor, nn
 from transformers import TrainingArguments
-from trl import DistillationTrainer, DPOConfig, DPOTrainer, GRPOTrainer
+from trl import DistillationTrainer, DPOConfig, DPOTrainer, GRPOTrainer, KTOConfig, KTOTrainer
 
-from holdfast.data.pairs import check_pairs
+from holdfast.data.pairs import check_judged, check_pairs
 from holdfast.errors import ConfigError, DataError
 from holdfast.ops.annealing import IGNORE, AnnealedLoss, NonFiniteLogits
 from holdfast.retention.methods.budget import Budget
@@ -55,8 +58,18 @@ from holdfast.training.forward import LossRequest, Sealed, successor_mask
 from holdfast.training.mixin import RetentionMixin
 from holdfast.training.processes import shards
 
-_NOT_THE_MODELS = ("completion_mask", "ref_chosen_logps", "ref_rejected_logps")
-"""Columns of a batch of pairs that the model does not take."""
+_NOT_THE_MODELS = (
+    "completion_mask",
+    "ref_chosen_logps",
+    "ref_rejected_logps",
+    "label",
+    "ref_logps",
+    "ref_KL_logps",
+    "KL_input_ids",
+    "KL_attention_mask",
+    "KL_completion_mask",
+)
+"""Columns of a batch of preferences that the model does not take."""
 
 
 class OwnLoss(RetentionMixin):
@@ -100,36 +113,45 @@ class OnSamples(OwnLoss):
         return [repr(prompt) for prompt in dict.fromkeys(prompts)][:limit]
 
 
-class DPORetentionTrainer(OwnLoss, DPOTrainer):
-    """`trl.DPOTrainer` with retention methods: every loss, precomputed references, LoRA, DDP and FSDP2 as in TRL.
+class OnAnswers(OwnLoss):
+    """Hosts of given completions with a preference loss of TRL's: beside it the KL of label annealing at their tokens.
 
     Args:
         model: the loaded start model.
         ref_model: what the policy is held against; None: the start model, as TRL has it, from memory.
-        args: `trl.DPOConfig`.
+        args: the settings of TRL's trainer.
         retain: methods; those of the data are refused, and so are a cached teacher and label annealing's weights by
             origin.
-        **kwargs: `DPOTrainer`'s own, and `RetentionMixin`'s.
+        **kwargs: the trainer's own of TRL, and `RetentionMixin`'s.
 
     Raises:
         ConfigError: methods that do not fit preference data.
-        DataError: training data without pairs of a chosen and a rejected completion, or whose pairs are all the same
-            text twice.
+        DataError: training data that `check` refuses.
     """
+
+    trl: ClassVar[Any]
+    """TRL's trainer."""
+    settings: ClassVar[type[TrainingArguments]]
+    """The class of `args`."""
+    completions: ClassVar[int]
+    """Of an example, each a row of a batch."""
+    check: ClassVar[Callable[[Dataset], None]]
+    """Looks at every row."""
 
     def __init__(
         self,
         model: nn.Module,
         ref_model: nn.Module | None = None,
-        args: DPOConfig | None = None,
+        args: Any = None,
         *,
         retain: Sequence[RetentionMethod] = (),
         **kwargs: Any,
     ) -> None:
-        if isinstance(kwargs.get("train_dataset"), Dataset):  # of a stream TRL meets the rows one by one
-            check_pairs(kwargs["train_dataset"])
+        data = kwargs.get("train_dataset")
+        if isinstance(data, Dataset):  # of a stream TRL meets the rows one by one
+            type(self).check(data)
         _refuse_terms(retain, "beside preferences", "and the reference model is the teacher anyway")
-        arguments = DPOConfig("dpo") if args is None else args
+        arguments = self.settings(output_dir=self.settings.__name__) if args is None else args
         wrapped = kwargs.get("peft_config") is not None or hasattr(model, "disable_adapter")
         self._shared: nn.Module | None = None
         self._shards = shards(vars(arguments))
@@ -137,7 +159,6 @@ class DPORetentionTrainer(OwnLoss, DPOTrainer):
             # TRL would load it again from where the model came from, which need not be there, or be as it was
             ref_model = self._shared = freeze_copy(model).requires_grad_(False).eval()
         super().__init__(model=model, ref_model=ref_model, args=arguments, retain=retain, **kwargs)
-        data = kwargs.get("train_dataset")
         self.data_info: dict[str, Any] = {"examples": len(data) if isinstance(data, Dataset) else None, "packed": False}
         """What a run records of its data."""
         self.data_notes: list[str] = []
@@ -155,36 +176,40 @@ class DPORetentionTrainer(OwnLoss, DPOTrainer):
     def compute_loss(
         self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
-        """The preference loss of the pairs (+ weight * KL), each divided by its own global count of the step."""
+        """The preference loss of the examples (+ weight * KL), each divided by its own global count of the step."""
         policy: Any = model
         if self._token_loss is not None:
             labels = inputs["input_ids"].masked_fill(inputs["completion_mask"] == 0, IGNORE)
             tokens = {name: value for name, value in inputs.items() if name not in _NOT_THE_MODELS}
             request = self._request(tokens, labels, num_items_in_batch)
-            policy = _Annealed(model, dataclasses.replace(request, kl_only=True))
+            policy = _Annealed(model, dataclasses.replace(request, kl_only=True), inputs["input_ids"])
         try:
-            found = DPOTrainer.compute_loss(self, policy, inputs, return_outputs)
+            computed = self.trl.compute_loss(self, policy, inputs, return_outputs)
         except NonFiniteLogits as error:
             raise self._diverged(f"the model's logits are not finite ({error})", inputs, error.rows) from error
-        loss, outputs = found if return_outputs else (found, None)
+        loss, outputs = computed if return_outputs else (computed, None)
         if num_items_in_batch is not None:
-            loss = loss * (len(inputs["input_ids"]) // 2 / num_items_in_batch)
-        result = policy.result if self._token_loss is not None else None
-        if result is not None:
-            loss = loss + result.loss
-        self.sums.add(self.mode, result, inputs["attention_mask"].sum())
+            loss = loss * (self._examples(inputs) / num_items_in_batch)
+        annealed = None
+        if self._token_loss is not None:
+            annealed = policy.result
+            loss = loss + annealed.loss
+        self.sums.add(self.mode, annealed, inputs["attention_mask"].sum())
         if num_items_in_batch is not None and self.args.average_tokens_across_devices:
             loss = loss * self.accelerator.num_processes  # DDP averages gradients; the count was global already
         return (loss, outputs) if return_outputs else loss
 
+    def _examples(self, batch: Mapping[str, Tensor]) -> int:
+        return len(batch["input_ids"]) // self.completions
+
     def _get_num_items_in_batch(self, batch_samples: list[dict[str, Any]], device: torch.device) -> Any:
-        """The pairs of the whole step, and beside them the tokens of the KL."""
+        """The examples of the whole step, and beside them the tokens of the KL."""
         self._kl_items = None
         if not batch_samples:
             return None
         masks = [self._kl_places(batch) for batch in batch_samples] if self._token_loss is not None else []
-        pairs = sum(len(batch["input_ids"]) // 2 for batch in batch_samples)
-        counts = torch.tensor([pairs, sum(int(mask.sum()) for mask in masks)], device=device)
+        examples = sum(map(self._examples, batch_samples))
+        counts = torch.tensor([examples, sum(int(mask.sum()) for mask in masks)], device=device)
         if self.args.average_tokens_across_devices and self.args.world_size > 1:
             counts = self.accelerator.gather(counts[None]).sum(0)
         if masks:
@@ -194,6 +219,24 @@ class DPORetentionTrainer(OwnLoss, DPOTrainer):
     def _kl_places(self, batch: Mapping[str, Tensor]) -> Tensor:
         assert self._token_loss is not None
         return batch["completion_mask"][:, 1:] if self._token_loss.tokens == "trained" else successor_mask(dict(batch))
+
+
+class DPORetentionTrainer(OnAnswers, DPOTrainer):
+    """`trl.DPOTrainer` with retention methods: every loss, precomputed references, LoRA, DDP and FSDP2 as in TRL.
+    Arguments and errors as of `OnAnswers`; rows are pairs (`holdfast.data.pairs`)."""
+
+    trl, settings, completions, check = DPOTrainer, DPOConfig, 2, check_pairs
+
+
+class KTORetentionTrainer(OnAnswers, KTOTrainer):
+    """`trl.KTOTrainer` with retention methods. Arguments and errors as of `OnAnswers`; rows are single answers that
+    were judged good or bad (`holdfast.data.pairs`).
+
+    TRL estimates its own KL, one number that all answers of a micro-batch are held against, over the micro-batch; that
+    stays as it is.
+    """
+
+    trl, settings, completions, check = KTOTrainer, KTOConfig, 1, check_judged
 
 
 class GRPORetentionTrainer(OnSamples, GRPOTrainer):
@@ -311,19 +354,20 @@ def add_settings(args: TrainingArguments, config: type, **values: Any) -> Traini
 
 
 class _Annealed:
-    """The policy, whose forward also computes the KL; everything else goes to the model as it is.
+    """The policy, whose forward of the batch also computes the KL; everything else goes to the model as it is.
 
     Args:
         model: as the trainer calls it, in its parallel wrappers.
         request: of the KL.
+        ids: `[B, T]` of the batch; KTO's trainer calls the policy with others, too.
     """
 
-    def __init__(self, model: nn.Module, request: LossRequest) -> None:
-        self.model, self.request = model, request
+    def __init__(self, model: nn.Module, request: LossRequest, ids: Tensor) -> None:
+        self.model, self.request, self.ids = model, request, ids
         self.result: AnnealedLoss | None = None
 
     def __call__(self, **inputs: Any) -> Any:
-        if not inputs.get("fused_lm_head"):
+        if not inputs.get("fused_lm_head") or inputs["input_ids"] is not self.ids:
             return self.model(**inputs)
         found = self.model(**inputs, holdfast=Sealed(self.request))
         self.result = found["result"].value
