@@ -75,12 +75,13 @@ def schema_of(kind: str) -> dict[str, Any]:
     suite = suite_schema()
     if kind == "suite":
         return suite
-    from holdfast.runs.settings import OWN, known_settings, settings_of_all
+    from holdfast.runs.settings import OWN, known_settings, libraries, settings_of_all
 
     train = json_schema([*OWN.values(), *settings_of_all()], title="holdfast train")
     section = {"anyOf": [{"$ref": "#/$defs/section"}, {"type": "null"}]}
     train["properties"]["evaluation"] = {"description": OWN["evaluation"].help, **section}
-    train = {**train, "description": "The file of 'holdfast train --config'.", "$defs": suite["$defs"]}
+    about = {"$comment": libraries(), "description": "The file of 'holdfast train --config'."}
+    train = {**train, **about, "$defs": suite["$defs"]}
     if kind == "train":
         return train
     from holdfast.studies.sweep.settings import sweep_schema

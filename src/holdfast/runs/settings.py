@@ -15,6 +15,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -23,7 +24,6 @@ from holdfast.config.values import Refused, show
 from holdfast.config.yaml_file import from_yaml
 from holdfast.data.layouts import Templates
 from holdfast.errors import Problem
-from holdfast.runs.key_names import launch_keys, trl_keys
 from holdfast.runs.on_policy import OnPolicySettings
 from holdfast.runs.stopping import Rules, StopRule, rules_of
 from holdfast.runs.trainers import SFT, TRAINERS, TrainerName
@@ -422,16 +422,17 @@ def training_keys() -> list[str]:
     return [*known_keys(), *own]
 
 
-def known_keys() -> list[str]:
-    """The names of `known_settings`. Imports TRL only where its source files are not as `key_names` expects them."""
-    from holdfast.training.adapters import AdapterArguments
+def libraries() -> str:
+    """Whose keys a run has, by name and version. Imports none of them."""
+    return ", ".join(f"{name} {version(name)}" for name in ("trl", "transformers", "accelerate"))
 
-    trl, launch = trl_keys(), launch_keys()
-    if not trl or not launch:
-        return list(known_settings())
-    adapter = [setting.name for setting in settings_of(AdapterArguments)]
-    launch = [name for name in launch if name not in _NOT_FROM_ACCELERATE]
-    return list(dict.fromkeys([*trl, *adapter, ACCELERATE_CONFIG, *launch]))
+
+def known_keys() -> list[str]:
+    """The names of the keys of TRL and accelerate, of every trainer. Imports TRL (seconds) only where the JSON Schema
+    that is shipped was made with other versions."""
+    schema = json.loads(SHIPPED.read_text(encoding="utf-8"))
+    names = schema["properties"] if schema.get("$comment") == libraries() else [s.name for s in settings_of_all()]
+    return [name for name in names if name not in OWN]
 
 
 def _adjusted(setting: Setting, source: str) -> Setting:
