@@ -201,6 +201,18 @@ def test_what_a_stopped_worker_left_of_a_checkpoint_goes_at_the_next_opening(mat
     assert (folder / "model.safetensors").is_file()
 
 
+def test_trials_of_another_trainer(material, asked, tmp_path):
+    """A sweep over the beta of DPO."""
+    pairs = tmp_path / "pairs.jsonl"
+    rows = [{"prompt": "Is it? ", "chosen": f"Yes, {number}.", "rejected": "No."} for number in range(8)]
+    pairs.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    asked["train"] = {**material, "trainer": "dpo", "dataset_name": str(pairs)}
+    asked["arms"], asked["vary"] = ["none"], {"beta": [0.05, 2.0]}
+    with ran(asked) as (_, record, _, text):
+        assert [trial.state for trial in record.trials] == ["complete"] * 2, text
+    assert len({trial.runs[0].comparisons[0].after for trial in record.trials}) == 2
+
+
 @pytest.mark.distributed
 def test_trials_over_two_processes(asked):
     """A trial that trains over two processes goes through the launcher, and finds the start measured."""

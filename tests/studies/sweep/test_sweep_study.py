@@ -58,6 +58,16 @@ def test_the_knee_is_taken_where_nothing_is_asked_for_and_nothing_is_recorded(as
     assert StudyConfig.read(plain).resolved["select"] == {"rule": "knee"}
 
 
+def test_sweep_study_keys_belong_to_the_trainer(asked, tmp_path):
+    pairs = tmp_path / "pairs.jsonl"
+    pairs.write_text('{"prompt": "a", "chosen": "b", "rejected": "c"}\n')
+    asked["train"] |= {"trainer": "dpo", "dataset_name": str(pairs)}
+    asked["arms"], asked["vary"] = ["none"], {"beta": [0.1, 0.3]}
+    assert [params["beta"] for params in StudyConfig.read(asked).trials()] == [0.3]
+    asked["train"]["trainer"] = "sft"
+    assert any("beta: is a key of trainer: dpo" in problem for problem in problems_of(asked))
+
+
 def test_direct_fine_tuning_has_rates_of_its_own(asked):
     """They are its own: the methods stay at the base's; one that is the base's is the reference."""
     rate = asked["train"]["learning_rate"]
