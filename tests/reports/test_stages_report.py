@@ -7,8 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.records.stages import ACTUAL, GAINED, INCONCLUSIVE, NONE, PSEUDO, StagesRecord, read_stages
-from holdfast.reports.stages_report import advice, summary
+from holdfast.records.stages import (
+    ACTUAL,
+    GAINED,
+    INCONCLUSIVE,
+    NONE,
+    PSEUDO,
+    REASONS,
+    StagesRecord,
+    StageVerdict,
+    read_stages,
+)
+from holdfast.reports.stages_report import advice, reason_in_words, summary
 
 
 def five_epochs() -> StagesRecord:
@@ -38,3 +48,34 @@ def test_what_is_not_judged_yet_is_said() -> None:
     waiting = [dataclasses.replace(m, state="waiting") for m in record.models]
     nothing = dataclasses.replace(record, verdicts=[], status="running", models=waiting)
     assert summary(nothing).startswith("Not judged yet: ") and "models still to be restored" in summary(nothing)
+
+
+@pytest.mark.parametrize("study", ["real_stages", "real_piqa"])
+def test_reasons_are_made_of_figures_in_the_words_that_were_once_stored(study: str) -> None:
+    """Records of earlier versions hold the sentence; made of the same verdict's figures it is the same."""
+    record = read_stages(Path(__file__).parents[2] / "docs" / "examples" / study)
+    assert record.verdicts
+    for verdict in record.verdicts:
+        assert reason_in_words(verdict) == verdict.reason
+        made = [reason_in_words(dataclasses.replace(verdict, why=why)) for why in possible(verdict)]
+        about_text = verdict.reason.startswith("The pattern")  # whose comparison those records do not hold
+        assert verdict.reason in made or about_text, (verdict.reason, made)
+
+
+def possible(verdict: StageVerdict) -> list[str]:
+    """The reasons that a verdict of an earlier version can have been given for, with what its record holds."""
+    ofs = {GAINED: ["gained"], NONE: ["within margin"], PSEUDO: ["came back"], ACTUAL: ["loss left"]}
+    return ofs.get(verdict.verdict, ["base at chance", "within noise", "not restored", "neither"])
+
+
+def test_reasons_why_restoring_told_nothing_name_what_it_cost() -> None:
+    one = next(verdict for verdict in five_epochs().verdicts if verdict.against_control is not None)
+    text = dataclasses.replace(one.tuned, unit="nats/token", metric="nats_per_token", difference=0.2)
+    told = dataclasses.replace(one, control=one.tuned, control_tolerance=0.02, pattern=text, pattern_tolerance=0.05)
+    costs = reason_in_words(dataclasses.replace(told, why="restoring costs"))
+    assert costs.startswith("Restoring alone costs the base") and "and 2.0 points is allowed." in costs
+    back = reason_in_words(dataclasses.replace(told, why="pattern not back"))
+    assert "plain text costs +0.200 nats/token against the base, and 0.05 are allowed" in back
+    failed = dataclasses.replace(one, restored=dataclasses.replace(one.tuned, failed="NaN in row 3."))
+    assert reason_in_words(dataclasses.replace(failed, why="restored not scored")).endswith("scored: NaN in row 3.")
+    assert all(reason_in_words(dataclasses.replace(told, why=why)) for why in REASONS)

@@ -26,6 +26,21 @@ GAINED, NONE, PSEUDO, ACTUAL = "gained", "no forgetting", "pseudo forgetting", "
 INCONCLUSIVE = "inconclusive"
 VERDICTS = (GAINED, NONE, PSEUDO, ACTUAL, INCONCLUSIVE)
 """Of a checkpoint on a task, see `statistics.stages`."""
+REASONS = (
+    "gained",
+    "within margin",
+    "came back",
+    "loss left",
+    "tuned not scored",
+    "base at chance",
+    "within noise",
+    "not restored",
+    "restored not scored",
+    "restoring costs",
+    "pattern not back",
+    "neither",
+)
+"""Why a verdict is what it is: of the first four verdicts one each, the others of "inconclusive"."""
 PROBING = "probing"
 """Suite, and entry, of the held-out plain text."""
 BASE, CONTROL, TUNED, RESTORED = "base", "control", "tuned", "restored"
@@ -81,13 +96,24 @@ class StageVerdict:
     """"suite/name"."""
     verdict: str
     """One of `VERDICTS`."""
-    reason: str
+    why: str = ""
+    """One of `REASONS`; empty in records of earlier versions, which have `reason`."""
+    reason: str = ""
+    """The reason in words, in records of earlier versions."""
     tuned: Comparison
     """Base to fine-tuned model."""
     restored: Comparison | None = None
     """Base to restored model."""
     against_control: Comparison | None = None
     """Control to restored model."""
+    control: Comparison | None = None
+    """Base to control."""
+    control_tolerance: float = 0.0
+    """How much the control may have lost, in the task's own unit."""
+    pattern: Comparison | None = None
+    """Held-out plain text, base to restored model."""
+    pattern_tolerance: float = 0.0
+    """Nats per token that it may cost more for the pattern to be back."""
     came_back: Figure | None = None
     """Share of the fall that restoring brought back, 1 is all of it; None where nothing fell."""
 

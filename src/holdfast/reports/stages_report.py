@@ -5,14 +5,16 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.records.comparison import Comparison
 from holdfast.records.figure import Figure
 from holdfast.records.measure import Measure, between
+from holdfast.records.metrics import is_share
 from holdfast.records.stages import (
     ACTUAL,
     BASE,
@@ -45,6 +47,8 @@ from holdfast.reports.study_page import (
     steps_axis,
     study_page,
 )
+from holdfast.statistics.decision import level_of
+from holdfast.statistics.paired import paired_test
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -143,12 +147,12 @@ def summary(record: StagesRecord) -> str:
         last = verdicts[-1]
         labels = record.checkpoints[last.arm]
         begins = next((t for t in record.transitions if (t.arm, t.task) == (last.arm, key)), None)
-        sentences.append(f"{task.name}: after {labels[last.place - 1]}, {last.verdict}. {last.reason}")
+        sentences.append(f"{task.name}: after {labels[last.place - 1]}, {last.verdict}. {reason_in_words(last)}")
         sentences.append(advice(verdicts, labels, begins))
         remedy = record.of(record.arms[1], key) if len(record.arms) > 1 else []
         if remedy:
             verb = "stays" if remedy[-1].verdict == last.verdict else "becomes"
-            remedied.append(f"{task.name} {verb} {remedy[-1].verdict}: {remedy[-1].reason}")
+            remedied.append(f"{task.name} {verb} {remedy[-1].verdict}: {reason_in_words(remedy[-1])}")
     if remedied:
         sentences.append(f"With the remedy, {' '.join(remedied)}")
     return " ".join(filter(None, sentences))
@@ -203,7 +207,7 @@ def _verdicts(record: StagesRecord, arm: str) -> b.Section | None:
     reasons = []
     for verdict in record.verdicts:
         if verdict.arm == arm:
-            reasons.append(f"{labels[verdict.place - 1]}, {verdict.task}: {verdict.reason}")
+            reasons.append(f"{labels[verdict.place - 1]}, {verdict.task}: {reason_in_words(verdict)}")
     if not reasons:
         return None
     begins = []
@@ -364,3 +368,88 @@ def _facts(record: StagesRecord) -> list[tuple[str, b.Text]]:
     if counts and record.texts.get("questions"):
         facts.append(("Questions in it", overlap_sentence(record.texts)))
     return facts
+
+
+# ---------------------------------------------------------------------------------------------------------- why
+
+
+def reason_in_words(v: StageVerdict) -> str:
+    """Why a verdict is what it is, out of its figures."""
+    if not v.why:
+        return v.reason
+    sentences: dict[str, Callable[[StageVerdict], str]] = {
+        "gained": lambda v: f"Fine-tuning brought {_signed(v.tuned)}.",
+        "within margin": lambda v: f"Fine-tuning changed it by {_signed(v.tuned)}, a loss of no more than the margin.",
+        "came back": lambda v: f"It fell by {_lost(v.tuned)} and came back: {_beside(v)}.",
+        "loss left": lambda v: (
+            f"It fell by {_lost(v.tuned)}, and a loss is left when the pattern is back: {_beside(v)}."
+        ),
+        "tuned not scored": lambda v: f"It cannot be scored: {v.tuned.failed}",
+        "base at chance": lambda v: (
+            "The base is not shown to do better than chance, so that there is nothing to forget."
+        ),
+        "within noise": lambda v: f"A change of {_signed(v.tuned)} is within noise{_would_decide(v.tuned)}.",
+        "not restored": lambda v: f"It fell by {_lost(v.tuned)} and was not restored.",
+        "restored not scored": _not_scored,
+        "restoring costs": _restoring_costs,
+        "pattern not back": _pattern_not_back,
+        "neither": _neither,
+    }
+    return sentences[v.why](v)
+
+
+def _not_scored(v: StageVerdict) -> str:
+    comparisons = (v.restored, v.against_control, v.control, v.pattern)
+    failures = [c.failed for c in comparisons if c is not None and c.failed is not None]
+    return f"What was restored cannot be scored: {failures[0]}" if failures else "What was restored cannot be scored."
+
+
+def _restoring_costs(v: StageVerdict) -> str:
+    assert v.control is not None
+    return (
+        f"Restoring alone costs the base {_lost(v.control)}, and {_number(v.control_tolerance, v.control)} is allowed. "
+        "Restore more gently: a lower rate, or text that is nearer to what the base was trained on."
+    )
+
+
+def _pattern_not_back(v: StageVerdict) -> str:
+    assert v.pattern is not None
+    return (
+        f"The pattern is not shown to be back: plain text costs {v.pattern.difference:+.3f} {v.pattern.unit} against "
+        f"the base, and {v.pattern_tolerance:g} are allowed. Restore for longer, or at a higher rate."
+    )
+
+
+def _neither(v: StageVerdict) -> str:
+    assert v.against_control is not None
+    text = f"It fell by {_lost(v.tuned)}. Restored, it is neither shown to be back nor to be below: {_beside(v)}"
+    return f"{text}{_would_decide(v.against_control)}."
+
+
+def _beside(v: StageVerdict) -> str:
+    assert v.restored is not None and v.against_control is not None
+    return f"{_signed(v.restored)} against the base, {_signed(v.against_control)} against the restored base"
+
+
+def _number(value: float, c: Comparison) -> str:
+    return f"{100 * value:.1f} points" if is_share(c.unit, c.metric) else f"{value:.3g} {c.unit}"
+
+
+def _signed(c: Comparison) -> str:
+    low, high = sorted(v if c.higher_is_better else -v for v in c.interval)
+    if is_share(c.unit, c.metric):
+        return f"{100 * c.gain:+.1f} points {between(f'{100 * low:+.1f}', f'{100 * high:+.1f}')}"
+    return f"{c.gain:+.3g} {c.unit} {between(f'{low:+.3g}', f'{high:+.3g}')}"
+
+
+def _lost(c: Comparison) -> str:
+    return _number(-c.gain, c)
+
+
+def _would_decide(c: Comparison) -> str:
+    """How many questions would show a loss of the margin, as the end of a sentence."""
+    test = paired_test(c)
+    if test is None or c.tolerated <= 0.0:
+        return ""
+    times = test.needed(c.tolerated, level_of(c.confidence))
+    return f"; some {math.ceil(times * c.n):,} questions would decide, there are {c.n:,}" if 1.0 < times < 1e6 else ""

@@ -8,7 +8,7 @@ judged are paired differences (`holdfast.statistics.paired`), one-sided, against
     no forgetting        t not below b by more than m
     pseudo forgetting    t below b, the pattern is back, and r not below b, or not below c, by more than m
     actual forgetting    t below b, the pattern is back, and r below both b and c
-    inconclusive         anything else, with the reason
+    inconclusive         anything else
 
 The pattern is back where held-out plain text costs r at most a tolerance more than b, or than c. Nothing follows where
 the control lost more than its own tolerance. Of a task on which the base is not shown to do better than chance nothing
@@ -30,8 +30,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from holdfast.records.comparison import Comparison
-from holdfast.records.measure import between
-from holdfast.records.metrics import is_share
 from holdfast.records.stages import ACTUAL, GAINED, INCONCLUSIVE, NONE, PSEUDO
 from holdfast.statistics.decision import level_of
 from holdfast.statistics.family_wise import adjust
@@ -67,8 +65,8 @@ class Judgement:
 
     verdict: str
     """One of `records.stages.VERDICTS`."""
-    reason: str
-    """One sentence."""
+    why: str
+    """One of `records.stages.REASONS`."""
 
 
 def judge(evidence: Sequence[Evidence], *, tolerance: float) -> list[Judgement]:
@@ -102,17 +100,15 @@ def judge(evidence: Sequence[Evidence], *, tolerance: float) -> list[Judgement]:
 def _before_restoring(e: Evidence, *, fell: bool, rose: bool, kept: bool) -> Judgement | None:
     """What is settled by the fine-tuned model alone; None where it fell."""
     if e.tuned.failed is not None:
-        return Judgement(verdict=INCONCLUSIVE, reason=f"It cannot be scored: {e.tuned.failed}")
-    change = _signed(e.tuned)
+        return Judgement(verdict=INCONCLUSIVE, why="tuned not scored")
     if rose:
-        return Judgement(verdict=GAINED, reason=f"Fine-tuning brought {change}.")
+        return Judgement(verdict=GAINED, why="gained")
     if not e.above_chance:
-        reason = "The base is not shown to do better than chance, so that there is nothing to forget."
-        return Judgement(verdict=INCONCLUSIVE, reason=reason)
+        return Judgement(verdict=INCONCLUSIVE, why="base at chance")
     if kept:
-        return Judgement(verdict=NONE, reason=f"Fine-tuning changed it by {change}, a loss of no more than the margin.")
+        return Judgement(verdict=NONE, why="within margin")
     if not fell:
-        return Judgement(verdict=INCONCLUSIVE, reason=f"A change of {change} is within noise{_would_decide(e.tuned)}.")
+        return Judgement(verdict=INCONCLUSIVE, why="within noise")
     return None
 
 
@@ -120,37 +116,24 @@ def _unusable(e: Evidence, level: float, *, tolerance: float) -> Judgement | Non
     """Why restoring tells nothing; None where it does."""
     needed = (e.restored, e.against_control, e.control, e.pattern, e.pattern_control)
     if any(c is None for c in needed):
-        return Judgement(verdict=INCONCLUSIVE, reason=f"It fell by {_lost(e.tuned)} and was not restored.")
-    assert e.control is not None and e.pattern is not None
-    broken = next((c.failed for c in needed if c is not None and c.failed is not None), None)
-    if broken is not None:
-        return Judgement(verdict=INCONCLUSIVE, reason=f"What was restored cannot be scored: {broken}")
+        return Judgement(verdict=INCONCLUSIVE, why="not restored")
+    assert e.control is not None
+    if any(c is not None and c.failed is not None for c in needed):
+        return Judgement(verdict=INCONCLUSIVE, why="restored not scored")
     if e.control.gain < -e.control_tolerance:
-        reason = (
-            f"Restoring alone costs the base {_lost(e.control)}, and {_number(e.control_tolerance, e.control)} is "
-            "allowed. Restore more gently: a lower rate, or text that is nearer to what the base was trained on."
-        )
-        return Judgement(verdict=INCONCLUSIVE, reason=reason)
+        return Judgement(verdict=INCONCLUSIVE, why="restoring costs")
     came_back = _either(_p_kept(e.pattern, tolerance), _p_kept(e.pattern_control, tolerance))
     if came_back >= level:
-        reason = (
-            f"The pattern is not shown to be back: plain text costs {e.pattern.difference:+.3f} {e.pattern.unit} "
-            f"against the base, and {tolerance:g} are allowed. Restore for longer, or at a higher rate."
-        )
-        return Judgement(verdict=INCONCLUSIVE, reason=reason)
+        return Judgement(verdict=INCONCLUSIVE, why="pattern not back")
     return None
 
 
 def _after_restoring(e: Evidence, *, below: bool, back: bool) -> Judgement:
-    assert e.restored is not None and e.against_control is not None
-    fall, left = f"It fell by {_lost(e.tuned)}", f"{_signed(e.restored)} against the base"
-    beside = f"{left}, {_signed(e.against_control)} against the restored base"
     if back:
-        return Judgement(verdict=PSEUDO, reason=f"{fall} and came back: {beside}.")
+        return Judgement(verdict=PSEUDO, why="came back")
     if below:
-        return Judgement(verdict=ACTUAL, reason=f"{fall}, and a loss is left when the pattern is back: {beside}.")
-    reason = f"{fall}. Restored, it is neither shown to be back nor to be below: {beside}"
-    return Judgement(verdict=INCONCLUSIVE, reason=f"{reason}{_would_decide(e.against_control)}.")
+        return Judgement(verdict=ACTUAL, why="loss left")
+    return Judgement(verdict=INCONCLUSIVE, why="neither")
 
 
 # ----------------------------------------------------------------------------------------------------------- transition
@@ -237,30 +220,3 @@ def _adjusted(p_values: Sequence[float]) -> list[float]:
     known = [p for p in p_values if not math.isnan(p)]
     found = iter(adjust(known, "holm"))
     return [1.0 if math.isnan(p) else next(found) for p in p_values]
-
-
-# ---------------------------------------------------------------------------------------------------------------- words
-
-
-def _number(value: float, c: Comparison) -> str:
-    return f"{100 * value:.1f} points" if is_share(c.unit, c.metric) else f"{value:.3g} {c.unit}"
-
-
-def _signed(c: Comparison) -> str:
-    low, high = sorted(v if c.higher_is_better else -v for v in c.interval)
-    if is_share(c.unit, c.metric):
-        return f"{100 * c.gain:+.1f} points {between(f'{100 * low:+.1f}', f'{100 * high:+.1f}')}"
-    return f"{c.gain:+.3g} {c.unit} {between(f'{low:+.3g}', f'{high:+.3g}')}"
-
-
-def _lost(c: Comparison) -> str:
-    return _number(-c.gain, c)
-
-
-def _would_decide(c: Comparison) -> str:
-    """How many questions would show a loss of the margin, as the end of a sentence."""
-    test = paired_test(c)
-    if test is None or c.tolerated <= 0.0:
-        return ""
-    times = test.needed(c.tolerated, level_of(c.confidence))
-    return f"; some {math.ceil(times * c.n):,} questions would decide, there are {c.n:,}" if 1.0 < times < 1e6 else ""

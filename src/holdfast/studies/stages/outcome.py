@@ -223,10 +223,14 @@ class _VerdictBuilder:
                     place=number,
                     task=f"{task.suite}/{task.name}",
                     verdict=judgement.verdict,
-                    reason=judgement.reason,
+                    why=judgement.why,
                     tuned=facts.tuned,
                     restored=facts.restored,
                     against_control=facts.against_control,
+                    control=facts.control,
+                    control_tolerance=facts.control_tolerance,
+                    pattern=facts.pattern,
+                    pattern_tolerance=self.config.request.tolerance,
                     came_back=came_back,
                 )
             )
