@@ -33,7 +33,6 @@ OPERATIONS = (
     "lerp_ from a folder",
     "lerp_ from whole tensors",
     "lerp_ from shards",
-    "add_residual_",
     "perturb_",
     "undo",
 )
@@ -70,8 +69,6 @@ def layouts(folder: Path, dtype: torch.dtype) -> dict[str, dict[str, bool]]:
                 live.lerp_(named, other, 0.3)
             elif operation == "lerp_ from shards":
                 live.lerp_(named, other if named is one else shard(other), 0.3)
-            elif operation == "add_residual_":
-                live.add_residual_(named, folder, 0.7)
             else:
                 handle = live.perturb_(named, seed=3, scale=0.5, stds=stds)
                 if operation == "undo":

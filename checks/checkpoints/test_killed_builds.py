@@ -17,7 +17,7 @@ import pytest
 from killed_builds import CALLS, Parents, at_call, die, half_done, hidden, in_child
 
 from checkpoint_folders import contents, llama_shapes, random_model, read_folder, stored, weights, write_folder
-from holdfast.checkpoints.adapters import FILE as ADAPTER
+from holdfast.checkpoints.adapter_settings import FILE as ADAPTER
 from holdfast.checkpoints.merge import merge
 from holdfast.errors import Interrupted, RunFolderError
 

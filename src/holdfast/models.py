@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from holdfast.checkpoints.adapters import adapter_config, base_of, lacking, trained_otherwise
+from holdfast.checkpoints.adapter_settings import adapter_config, base_of, lacking, trained_otherwise
 from holdfast.checkpoints.chat_template import template_of
 from holdfast.checkpoints.fit import (
     VISION,

@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
-from holdfast.checkpoints.adapters import AdaptedSource, base_of, is_adapter
+from holdfast.checkpoints.adapter_settings import base_of, is_adapter
+from holdfast.checkpoints.adapters import AdaptedSource
 from holdfast.checkpoints.dtypes import decode
 from holdfast.checkpoints.reader import CheckpointReader, checkpoint_hash
 from holdfast.errors import ModelError

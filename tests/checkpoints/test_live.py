@@ -45,7 +45,7 @@ def operand(tensor: torch.Tensor) -> Operand:
     return Operand(tensor.detach().contiguous().view(-1).view(torch.uint8).numpy().view(dtype.storage), dtype)
 
 
-# --------------------------------------------------------------------------------------------------- lerp_ and residual
+# ----------------------------------------------------------------------------------------------- lerp_
 
 
 @pytest.mark.parametrize("source", ["mapping", "folder", "reader"])
@@ -87,20 +87,6 @@ def test_parameters_that_are_no_plain_row_of_memory():
     assert named["p"].requires_grad and named["p"].grad_fn is None
 
 
-@pytest.mark.parametrize("stored", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("held", FLOATS)
-def test_residuals_are_added_as_on_disk(held, stored, tmp_path):
-    start, residual = draw(11, 3, dtype=held), draw(11, 3, seed=1, dtype=stored)
-    save_file({"w": residual}, str(tmp_path / "residual.safetensors"))
-    for scale in (1.0, -0.7, 0.0):
-        out = torch.empty_like(start)
-        kernels.combine(operand(start), [kernels.Term(scale, operand(residual), None)], operand(out))
-        for source in ({"w": residual}, tmp_path):
-            named = {"w": start.clone()}
-            live.add_residual_(named, source, scale)
-            assert same_bits(named["w"], out)
-
-
 def test_everything_that_does_not_fit_is_in_one_error_and_nothing_changes():
     square = torch.ones(4, 4)
     named = {
@@ -129,8 +115,6 @@ def test_everything_that_does_not_fit_is_in_one_error_and_nothing_changes():
         "y: shares memory with x",
     ):
         assert words in str(caught.value)
-    with pytest.raises(ModelError, match="z: no parameter takes it"):
-        live.add_residual_({"a": named["a"]}, {"a": torch.ones(2), "z": torch.ones(1)})
     assert torch.equal(named["a"], torch.ones(2))
     with pytest.raises(ConfigError, match="weight"):
         live.lerp_({"a": torch.ones(2)}, other, math.nan)
@@ -196,7 +180,7 @@ def test_noise_does_not_depend_on_blocks_device_path_or_company(monkeypatch):
     assert same_bits(noisy(["b"])["b"], expected["b"])
     monkeypatch.setattr(live, "_block_elements", lambda device: 13)
     assert all(same_bits(t, expected[n]) for n, t in noisy().items())
-    there = live._noise_there
+    there = live._noise_on_device
     monkeypatch.setattr(live, "_noise", lambda target, key, *part: there(key, list(target.spans(*part[:2])), part[2]))
     assert all(same_bits(t, expected[n]) for n, t in noisy().items())
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 from peft import LoraConfig
 
-from holdfast.checkpoints.adapters import lacking
+from holdfast.checkpoints.adapter_settings import lacking
 from holdfast.errors import ConfigError, ModelError
 from holdfast.training.skeleton import build_skeleton
 

@@ -29,7 +29,7 @@ import os
 import re
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -37,21 +37,27 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from holdfast.checkpoints.adapter_settings import (
+    EXPERTS,
+    FILE,
+    PREFIX,
+    TENSOR,
+    adapter_config,
+    fuses_experts,
+    lacking,
+    trained_otherwise,
+)
 from holdfast.checkpoints.companions import changed_config
 from holdfast.checkpoints.dtypes import compute_dtype, decode
 from holdfast.checkpoints.element_types import DTYPES, Operand
-from holdfast.checkpoints.reader import CheckpointReader, checkpoint_hash, only_pickles
-from holdfast.checkpoints.sources import bullets, config_of, read_object, same_values, stretches
+from holdfast.checkpoints.reader import CheckpointReader, only_pickles
+from holdfast.checkpoints.sources import bullets, config_of, same_values, stretches
 from holdfast.checkpoints.vocabulary import EMBEDDINGS, HEADS
 from holdfast.errors import ModelError
-from holdfast.support.paths import expanded
 
 if TYPE_CHECKING:
     from holdfast.checkpoints.sources import Entry, Source
 
-FILE = "adapter_config.json"
-
-_PREFIX = "base_model.model."
 _REFUSED = {
     "target_parameters": "LoRA on bare parameters, such as fused experts",
     "layer_replication": "repeats layers of the base",
@@ -104,92 +110,14 @@ _READ = frozenset(
         "runtime_config",
     }
 )
-_PART = re.compile(
-    r"(?P<module>.+?)(?:\.(?P<factor>lora_[AB])\.weight|\.(?P<magnitude>lora_magnitude_vector)(?:\.weight)?"
-    r"|\.token_adapter\.(?P<tokens>trainable_tokens_delta))"
-)
 _WRAPPERS = re.compile(r"\.(?:token_adapter\.base_layer|base_layer|modules_to_save)(?=\.)")
 _HEAD = re.compile(r"(?:^|\.)(?:lm_head|embed_out|output_layer)\.weight$")
-_EXPERTS = ".experts."
 _ROWS = 8
 """Rows that one product computes. Fixed, so that a row's bits do not depend on the stretch it is read in."""
 _BLOCK = 262_144
 """Elements at a time where a whole tensor is gone through."""
 _KEPT = 8
 """Tensors whose factors stay in memory."""
-
-
-def is_adapter(folder: str | os.PathLike[str]) -> bool:
-    """Whether a folder holds an adapter and no model of its own."""
-    here = Path(folder)
-    return (here / FILE).is_file() and not any(
-        (here / name).is_file() for name in ("model.safetensors", "model.safetensors.index.json")
-    )
-
-
-def base_of(folder: str | os.PathLike[str]) -> str:
-    """The base an adapter names: a folder or a hub id, with `@revision` where the adapter states one.
-
-    Raises:
-        ModelError: no readable adapter_config.json, or it names no base.
-    """
-    config = adapter_config(folder)
-    name, revision = config.get("base_model_name_or_path"), config.get("revision")
-    if not name:
-        raise ModelError(f"Expected base_model_name_or_path in {Path(folder) / FILE}, found none. Set it there.")
-    return f"{name}@{revision}" if revision and not expanded(name).is_dir() else str(name)
-
-
-def adapter_config(folder: str | os.PathLike[str]) -> dict[str, Any]:
-    """`adapter_config.json`.
-
-    Raises:
-        ModelError: it is not there or cannot be read.
-    """
-    return read_object(Path(folder) / FILE, "an adapter's configuration")
-
-
-def trained_otherwise(folder: str | os.PathLike[str], base: str | os.PathLike[str] | None) -> list[str]:
-    """What keeps an adapter on its base, as it lies there, from being the model that its run trained and measured.
-
-    Args:
-        folder: the adapter's, with the run's record beside it where holdfast trained it.
-        base: folder of the base; None: it is not known.
-
-    Returns:
-        Sentences: the base was quantised in training, or has other weights now. Empty without a record.
-    """
-    here = Path(folder)
-    if not (here / "run.json").is_file():
-        return []
-    record = read_object(here / "run.json", "the record of a run")
-    settings, model = record.get("config") or {}, record.get("model") or {}
-    found = []
-    bits = next((bits for bits in (4, 8) if str(settings.get(f"load_in_{bits}bit")).lower() == "true"), None)
-    if bits is not None:
-        found.append(
-            f"The run of {here.name} trained and measured this adapter on its base in {bits} bits; on the base as it "
-            f"lies there it is another model, with other figures."
-        )
-    known = model.get("hash")
-    if base is not None and known and not is_adapter(base) and checkpoint_hash(base) != known:
-        found.append(
-            f"The run of {here.name} trained this adapter on a base with other weights than {Path(base).name} has now "
-            f"({str(known)[:12]} in its record)."
-        )
-    return found
-
-
-def scale_of(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What of an adapter's configuration says what its factors are worth: equal factors are equal changes of the
-    weights only where this is equal too."""
-    rank, alpha = int(config.get("r") or 8), float(config.get("lora_alpha") or 8)
-    return {
-        "scaling": alpha / (math.sqrt(rank) if config.get("use_rslora") else rank),
-        "rank_pattern": dict(config.get("rank_pattern") or {}),
-        "alpha_pattern": dict(config.get("alpha_pattern") or {}),
-        "use_dora": bool(config.get("use_dora")),
-    }
 
 
 class _Factors(NamedTuple):
@@ -256,35 +184,35 @@ class AdaptedSource:
                 f"{len(problems)} problem{'s' if len(problems) > 1 else ''}:",
                 bullets(problems),
             )
-        named = self._settings.get("target_modules")
-        targets = tuple(f".{target}.weight" for target in named) if isinstance(named, list) else ()
-        experts = [name for name in base.entries if _EXPERTS in name and name.endswith(targets)]
-        if experts and fuses_experts(self.adapter.names()):
-            self._notes.append(
-                f"The adapter's target_modules name modules of experts, such as {experts[0]}, and it holds no factors "
-                f"of experts: it was trained where they are fused. They stay as the base has them."
-            )
-        if unknown := sorted(k for k, v in self._settings.items() if v and k not in _READ):
-            self._notes.append(
-                f"{self.folder / FILE} has settings that are not known here and are ignored: {', '.join(unknown)}."
-            )
+        self._note_what_is_unread()
         self._loaded: OrderedDict[str, _Loaded] = OrderedDict()
         self._lock = threading.Lock()
         self.config_changes: dict[str, Any] = {}
         self._tie(changes, base_config)
         self._changes = changes
-        self.entries: Mapping[str, Entry] = {
-            **base.entries,
-            **{name: self._entry(name, change) for name, change in changes.items()},
-        }
+        changed = {name: self._entry(name, change) for name, change in changes.items()}
+        self.entries: Mapping[str, Entry] = {**base.entries, **changed}
         embedding = _embedding(base.entries)
         if embedding is not None and self.entries[embedding].shape != base.entries[embedding].shape:
-            self.config_changes["vocab_size"] = self.entries[embedding].shape[0]
-            self._notes.append(
-                f"The adapter changes the number of vocabulary rows from {base.entries[embedding].shape[0]} to "
-                f"{self.entries[embedding].shape[0]}."
-            )
+            before, after = base.entries[embedding].shape[0], self.entries[embedding].shape[0]
+            self.config_changes["vocab_size"] = after
+            self._notes.append(f"The adapter changes the number of vocabulary rows from {before} to {after}.")
         self.config: dict[str, Any] = changed_config(base_config, self.config_changes)
+
+    def _note_what_is_unread(self) -> None:
+        targets = self._settings.get("target_modules")
+        endings = tuple(f".{target}.weight" for target in targets) if isinstance(targets, list) else ()
+        experts = [name for name in self.base.entries if EXPERTS in name and name.endswith(endings)]
+        if experts and fuses_experts(self.adapter.names()):
+            self._notes.append(
+                f"The adapter's target_modules name modules of experts, such as {experts[0]}, and it holds no factors "
+                f"of experts: it was trained where they are fused. They stay as the base has them."
+            )
+        unknown = sorted(key for key, value in self._settings.items() if value and key not in _READ)
+        if unknown:
+            self._notes.append(
+                f"{self.folder / FILE} has settings that are not known here and are ignored: {', '.join(unknown)}."
+            )
 
     @functools.cached_property
     def notes(self) -> list[str]:
@@ -308,17 +236,20 @@ class AdaptedSource:
             _add_product(values, loaded, change.factors.scaling, start, columns)
             _multiply(values, loaded.gain, start, columns)
         if change.tokens is not None:
-            indices, trained = change.tokens
-            here = [
-                (row, index * columns)
-                for row, index in enumerate(indices)
-                if index * columns < stop and (index + 1) * columns > start
-            ]
-            rows = self._whole(trained) if here else None
-            for row, first in here:
-                begin, end = max(first, start), min(first + columns, stop)
-                values[begin - start : end - start] = rows[row, begin - first : end - first]  # type: ignore[index]
+            self._replace_tokens(values, change.tokens, start, columns)
         return Operand(values, DTYPES["F64" if wide == np.float64 else "F32"])
+
+    def _replace_tokens(
+        self, values: NDArray[Any], tokens: tuple[tuple[int, ...], str], start: int, columns: int
+    ) -> None:
+        """Puts the rows of trained tokens into elements from `start` on."""
+        indices, tensor = tokens
+        stop, rows = start + len(values), None
+        for row, index in enumerate(indices):
+            begin, end = max(index * columns, start), min((index + 1) * columns, stop)
+            if begin < end:
+                rows = self._whole(tensor) if rows is None else rows
+                values[begin - start : end - start] = rows[row, begin - index * columns : end - index * columns]
 
     def _room(self, change: _Change, count: int, buffer: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """The caller's buffer, or a larger one: trained tensors are often stored wider than the base."""
@@ -339,32 +270,31 @@ class AdaptedSource:
 
     def _load(self, name: str, factors: _Factors) -> _Loaded:
         with self._lock:
-            found = self._loaded.get(name)
-            if found is None:
-                found = _Loaded(self._whole(factors.left), self._whole(factors.right), None)
+            loaded = self._loaded.get(name)
+            if loaded is None:
+                loaded = _Loaded(self._whole(factors.left), self._whole(factors.right), None)
                 if factors.magnitude is not None:
-                    found = found._replace(gain=self._gain(name, factors, found))
-                self._loaded[name] = found
+                    loaded = loaded._replace(gain=self._gain(name, factors, loaded))
+                self._loaded[name] = loaded
                 while len(self._loaded) > _KEPT:
                     self._loaded.popitem(last=False)
             self._loaded.move_to_end(name)
-            return found
+            return loaded
 
     def _gain(self, name: str, factors: _Factors, loaded: _Loaded) -> NDArray[Any]:
         """m / |W + s B A|, the norms summed in float64."""
         change = self._changes[name]
-        columns, size = loaded.right.shape[1], len(loaded.left) * loaded.right.shape[1]
+        source, columns = change.source, loaded.right.shape[1]
         squares = np.zeros(len(loaded.left))
         step = max(_ROWS, _BLOCK // max(1, columns) // _ROWS * _ROWS) * columns
-        for start, stop in stretches(size, step):
-            stored = change.source.read(
-                change.name, start, stop, self._room(change, stop - start, np.empty(0, np.uint8))
-            )
+        for start, stop in stretches(len(loaded.left) * columns, step):
+            buffer = self._room(change, stop - start, np.empty(0, np.uint8))
+            stored = source.read(change.name, start, stop, buffer)
             values = decode(stored.raw, stored.dtype)
             _add_product(values, loaded, factors.scaling, start, columns)
-            block = np.square(values, out=values).reshape(-1, columns)
-            squares[start // columns : stop // columns] = block.sum(1, dtype=np.float64)
-        norms = np.sqrt(squares).astype(compute_dtype(change.source.entries[change.name].dtype))
+            rows = np.square(values, out=values).reshape(-1, columns)
+            squares[start // columns : stop // columns] = rows.sum(1, dtype=np.float64)
+        norms = np.sqrt(squares).astype(compute_dtype(source.entries[change.name].dtype))
         return self._whole(str(factors.magnitude)).reshape(-1) / norms
 
     # ----------------------------------------------------------------------------------- tied heads
@@ -403,15 +333,14 @@ def _add_product(values: NDArray[Any], loaded: _Loaded, scaling: float, start: i
     """Adds elements [start, start + len(values)) of `scaling * left @ right` to `values`."""
     first, last = start // columns, -(-(start + len(values)) // columns)
     begin = first // _ROWS * _ROWS
-    whole = min(-(-last // _ROWS) * _ROWS, len(loaded.left) // _ROWS * _ROWS)
-    parts = []
-    if begin < whole:
-        parts.append(
-            np.matmul(loaded.left[begin:whole].reshape(-1, _ROWS, loaded.left.shape[1]), loaded.right).reshape(-1)
-        )
-    if last > whole:
-        parts.append((loaded.left[whole:] @ loaded.right).reshape(-1))
-    product = parts[0] if len(parts) == 1 else np.concatenate(parts)
+    grouped = min(-(-last // _ROWS) * _ROWS, len(loaded.left) // _ROWS * _ROWS)
+    products = []
+    if begin < grouped:
+        groups = loaded.left[begin:grouped].reshape(-1, _ROWS, loaded.left.shape[1])
+        products.append(np.matmul(groups, loaded.right).reshape(-1))
+    if last > grouped:
+        products.append((loaded.left[grouped:] @ loaded.right).reshape(-1))
+    product = products[0] if len(products) == 1 else np.concatenate(products)
     product = product[start - begin * columns :][: len(values)]
     product *= np.float32(scaling)
     values += product
@@ -448,12 +377,10 @@ def _opened(folder: Path, settings: Mapping[str, Any]) -> CheckpointReader:
             f"init_lora_weights is {start!r}, which changes the base when the adapter is made, so that the stored "
             f"base is not the one it belongs to"
         )
-    if name := next((name for name in adapter.entries if ".lora_embedding_" in name), None):
-        reasons.append(f"{name}: LoRA on embeddings")
-    if name := next(
-        (name for name, entry in adapter.entries.items() if ".lora_" in name and len(entry.shape) > 2), None
-    ):
-        reasons.append(f"{name}: LoRA on a convolution")
+    embeddings = [name for name in adapter.entries if ".lora_embedding_" in name]
+    convolutions = [name for name, entry in adapter.entries.items() if ".lora_" in name and len(entry.shape) > 2]
+    reasons += [f"{name}: LoRA on embeddings" for name in embeddings[:1]]
+    reasons += [f"{name}: LoRA on a convolution" for name in convolutions[:1]]
     if reasons:
         raise ModelError(
             f"The adapter {folder} cannot be merged while reading:",
@@ -464,40 +391,6 @@ def _opened(folder: Path, settings: Mapping[str, Any]) -> CheckpointReader:
     return adapter
 
 
-def lacking(settings: Mapping[str, Any], names: Sequence[str], base: Iterable[str]) -> list[str]:
-    """Modules that an adapter's configuration names and of which it holds nothing; a loader would leave them as they
-    are, or fill them with random numbers. Configurations that name modules by a pattern are not judged, nor are experts
-    where the adapter holds none: transformers fuses them, so that their names are those of no module.
-
-    Args:
-        settings: adapter_config.json.
-        names: the adapter's tensors.
-        base: the base's tensors.
-    """
-    targets = settings.get("target_modules")
-    if settings.get("peft_type") != "LORA" or not isinstance(targets, list):
-        return []
-    if settings.get("layers_to_transform") or settings.get("exclude_modules"):
-        return []
-
-    def keys(module: str) -> set[tuple[str, str]]:
-        """Layer and target; what lies between them may have other names in the model than in its file."""
-        layer = next((word for word in module.split(".") if word.isdigit()), "")
-        return {(layer, target) for target in targets if f".{module}".endswith(f".{target}")}
-
-    parts = [_PART.fullmatch(name.removeprefix(_PREFIX)) for name in names]
-    there = {key for part in parts if part is not None for key in keys(part["module"])}
-    modules = (name.removesuffix(".weight") for name in base if name.endswith(".weight"))
-    fused = fuses_experts(names)
-    lost = [module for module in modules if keys(module) - there and not (fused and _EXPERTS in f"{module}.")]
-    return [f"{module}: target_modules names it, and the adapter holds nothing for it" for module in lost]
-
-
-def fuses_experts(names: Sequence[str]) -> bool:
-    """Whether no tensor of an adapter is of an expert."""
-    return not any(_EXPERTS in name for name in names)
-
-
 def _changes(
     settings: Mapping[str, Any], base: Source, adapter: CheckpointReader
 ) -> tuple[dict[str, _Change], list[str]]:
@@ -506,41 +399,41 @@ def _changes(
     trained: dict[str, str] = {}
     problems: list[str] = []
     for name in adapter.names():
-        plain = name.removeprefix(_PREFIX)
-        part = _PART.fullmatch(plain)
-        if part is not None:
-            key = next(value for label, value in part.groupdict().items() if label != "module" and value)
-            modules.setdefault(part["module"], {})[key] = name
+        plain = name.removeprefix(PREFIX)
+        tensor = TENSOR.fullmatch(plain)
+        if tensor is not None:
+            kind = tensor["factor"] or tensor["magnitude"] or tensor["tokens"]
+            modules.setdefault(tensor["module"], {})[kind] = name
         elif any(word.startswith("lora_") for word in plain.split(".")):
             problems.append(f"{name}: not a tensor that LoRA has, as it is known here")
         else:
             trained[_WRAPPERS.sub("", plain)] = name
-    weights = {module: f"{module}.weight" for module in modules}
-    places = _places([*dict.fromkeys([*weights.values(), *trained])], base.entries)
-    for name, place in places.items():
-        if place is None:
+    targets = _names_in_base([*dict.fromkeys([*(f"{module}.weight" for module in modules), *trained])], base.entries)
+    for name, target in targets.items():
+        if target is None:
             tensors = [trained[name]] if name in trained else []
             tensors += modules.get(name.removesuffix(".weight"), {}).values()
             problems.append(f"{', '.join(tensors)}: the base has no {name}, or several tensors that could be meant")
     changes: dict[str, _Change] = {}
     for name, stored in trained.items():
-        place = places[name]
-        if place is not None:
-            problems += _misfit(place, adapter.entries[stored], base.entries)
-            changes[place] = _Change(adapter, stored)
-    for module, parts in modules.items():
-        place = places[weights[module]]
-        if place is None:
+        target = targets[name]
+        if target is not None:
+            problems += _shape_problems(target, adapter.entries[stored], base.entries)
+            changes[target] = _Change(adapter, stored)
+    for module, tensors_of in modules.items():
+        target = targets[f"{module}.weight"]
+        if target is None:
             continue
-        change = changes.get(place) or _Change(base, place if place in base.entries else str(_embedding(base.entries)))
-        if change.source.entries[change.name].dtype.kind != "float":
+        start = target if target in base.entries else str(_embedding(base.entries))
+        change = changes.get(target) or _Change(base, start)
+        dtype = change.source.entries[change.name].dtype
+        if dtype.kind != "float":
             problems.append(
-                f"{change.name} is stored as {change.source.entries[change.name].dtype.name}: the base is quantised. "
-                f"Give the base that was quantised"
+                f"{change.name} is stored as {dtype.name}: the base is quantised. Give the base that was quantised"
             )
             continue
         try:
-            changes[place] = _with_parts(change, module, parts, settings, adapter)
+            changes[target] = _with_factors(change, module, tensors_of, settings, adapter)
         except _Misfit as misfit:
             problems.append(str(misfit))
     return changes, problems
@@ -550,11 +443,16 @@ class _Misfit(Exception):
     """One sentence about tensors that do not fit."""
 
 
-def _with_parts(
-    change: _Change, module: str, parts: Mapping[str, str], settings: Mapping[str, Any], adapter: CheckpointReader
+def _with_factors(
+    change: _Change, module: str, tensors: Mapping[str, str], settings: Mapping[str, Any], adapter: CheckpointReader
 ) -> _Change:
+    """A change with what the adapter holds for its module, by kind.
+
+    Raises:
+        _Misfit: shapes or tensors that do not belong together.
+    """
     entry = change.source.entries[change.name]
-    if tokens := parts.get("trainable_tokens_delta"):
+    if tokens := tensors.get("trainable_tokens_delta"):
         indices = _token_indices(module, settings)
         expected = (len(indices), *entry.shape[1:])
         if adapter.entries[tokens].shape != expected or max(indices, default=0) >= entry.shape[0]:
@@ -563,11 +461,11 @@ def _with_parts(
                 f"{list(adapter.entries[tokens].shape)}"
             )
         change = replace(change, tokens=(indices, tokens))
-        if set(parts) == {"trainable_tokens_delta"}:
+        if set(tensors) == {"trainable_tokens_delta"}:
             return change
-    a, b = parts.get("lora_A"), parts.get("lora_B")
+    a, b = tensors.get("lora_A"), tensors.get("lora_B")
     if a is None or b is None:
-        raise _Misfit(f"{', '.join(parts.values())}: expected both factors A and B of {module}")
+        raise _Misfit(f"{', '.join(tensors.values())}: expected both factors A and B of {module}")
     rank, scaling = _scaling(module, settings)
     down, up = adapter.entries[a].shape, adapter.entries[b].shape
     if down[:1] != (rank,) or up[1:] != (rank,):
@@ -580,7 +478,7 @@ def _with_parts(
             f"{a} {list(down)} and {b} {list(up)}: their product does not have the shape of {entry.name} "
             f"{list(entry.shape)}"
         )
-    magnitude = parts.get("lora_magnitude_vector")
+    magnitude = tensors.get("lora_magnitude_vector")
     if magnitude is not None and math.prod(adapter.entries[magnitude].shape) != entry.shape[0]:
         raise _Misfit(
             f"{magnitude} {list(adapter.entries[magnitude].shape)}: expected one number for each output of "
@@ -595,15 +493,13 @@ def _scaling(module: str, settings: Mapping[str, Any]) -> tuple[int, float]:
     """(rank, scaling) of a module; the first pattern that matches the end of its name counts, as in PEFT's
     `get_pattern_key`."""
 
-    def chosen(patterns: Mapping[str, Any] | None, default: Any) -> Any:
-        return next(
-            (value for key, value in (patterns or {}).items() if re.match(rf"(.*\.)?({key})$", module)), default
-        )
+    def chosen(pattern: str, key: str, default: int) -> Any:
+        for name, value in (settings.get(pattern) or {}).items():
+            if re.match(rf"(.*\.)?({name})$", module):
+                return value
+        return settings.get(key, default)
 
-    rank, alpha = (
-        chosen(settings.get("rank_pattern"), settings.get("r", 8)),
-        chosen(settings.get("alpha_pattern"), settings.get("lora_alpha", 8)),
-    )
+    rank, alpha = chosen("rank_pattern", "r", 8), chosen("alpha_pattern", "lora_alpha", 8)
     return int(rank), alpha / (math.sqrt(rank) if settings.get("use_rslora") else rank)
 
 
@@ -616,13 +512,15 @@ def _token_indices(module: str, settings: Mapping[str, Any]) -> tuple[int, ...]:
     return tuple(int(i) for i in stated)
 
 
-def _misfit(place: str, stored: Entry, entries: Mapping[str, Entry]) -> list[str]:
+def _shape_problems(name: str, stored: Entry, entries: Mapping[str, Entry]) -> list[str]:
     """A trained tensor has the shape of the base's; those of the vocabulary may have more rows or fewer."""
-    expected = entries.get(place) or entries[str(_embedding(entries))]
-    rows_may_differ = place.split(".")[-2:-1] and place.split(".")[-2] in EMBEDDINGS + HEADS
-    if stored.shape == expected.shape or (
-        rows_may_differ and stored.shape[1:] == expected.shape[1:] and len(stored.shape) == len(expected.shape)
-    ):
+    expected = entries.get(name) or entries[str(_embedding(entries))]
+    words = name.split(".")
+    if len(words) > 1 and words[-2] in EMBEDDINGS + HEADS:
+        fits = stored.shape[1:] == expected.shape[1:] and len(stored.shape) == len(expected.shape)
+    else:
+        fits = stored.shape == expected.shape
+    if fits:
         return []
     return [f"{stored.name}: expected the shape of {expected.name}, {list(expected.shape)}, got {list(stored.shape)}"]
 
@@ -630,29 +528,27 @@ def _misfit(place: str, stored: Entry, entries: Mapping[str, Entry]) -> list[str
 # -------------------------------------------------------------------------------------------- names
 
 
-def _places(wanted: Sequence[str], entries: Mapping[str, Entry]) -> dict[str, str | None]:
+def _names_in_base(names: Sequence[str], entries: Mapping[str, Entry]) -> dict[str, str | None]:
     """The base's name for each tensor: the same name, else the only one that differs only in the words before the first
     number.
 
     Adapters are named after modules, and a model's file may lack the words of outer modules, or have them in another
     order. A head is the base's whatever it is called there; one that the base ties to its embeddings keeps its name.
     """
-    keys: dict[tuple[str, ...], list[tuple[set[str], str]]] = {}
+    by_ending: dict[tuple[str, ...], list[tuple[set[str], str]]] = {}
     for name in entries:
-        words, tail = _split(name)
-        keys.setdefault(tail, []).append((words, name))
-    found: dict[str, str | None] = {}
-    for name in wanted:
-        if name in entries:
-            found[name] = name
-            continue
-        words, tail = _split(name)
-        candidates = [other for theirs, other in keys.get(tail, []) if words <= theirs or theirs <= words]
+        words, ending = _split(name)
+        by_ending.setdefault(ending, []).append((words, name))
+    matches: dict[str, str | None] = {}
+    for name in names:
+        words, ending = _split(name)
+        candidates = [other for theirs, other in by_ending.get(ending, []) if words <= theirs or theirs <= words]
         if not candidates and _head([name]) is not None and _embedding(entries) is not None:
             candidates = [_head(entries) or name]
-        found[name] = candidates[0] if len(candidates) == 1 else None
-    claims = Counter(found.values())
-    return {name: place if claims[place] == 1 else None for name, place in found.items()}
+        only = candidates[0] if len(candidates) == 1 else None
+        matches[name] = name if name in entries else only
+    claims = Counter(matches.values())
+    return {name: match if claims[match] == 1 else None for name, match in matches.items()}
 
 
 def _split(name: str) -> tuple[set[str], tuple[str, ...]]:

@@ -2,8 +2,8 @@
 order.
 
 A block is `UNIT` elements of one tensor, read from every source at the same place. Threads are enough, because
-everything heavy (positional reads and writes, the C kernels, NumPy's loops, hashing) runs outside Python's lock. Memory
-is a few blocks a thread, whatever the model's size.
+everything heavy (positional reads and writes, the kernels, hashing) runs outside Python's lock. Memory is a few blocks
+a thread, whatever the model's size.
 
 Sums are formed in the order in which blocks are handed out, which depends on nothing but the tensors, so results are
 the same bits with any number of threads. At most four output files are in work at a time: enough for threads not to
@@ -119,45 +119,18 @@ def map_blocks(
         advance: gets the output bytes done so far, block by block.
     """
     keep_blocks()
-    blocks = enumerate(_in_order(jobs))
     count = max(1, workers or workers_here())
-    lock, stop_all = threading.Lock(), threading.Event()
-    room = threading.Condition(lock)
-    pending: dict[int, tuple[Job, Any]] = {}
-    failures: list[BaseException] = []
-    expected = 0
-
-    def settle(number: int, job: Job, value: Any, nbytes: int) -> None:
-        nonlocal expected
-        with lock:
-            pending[number] = (job, value)
-            while expected in pending:
-                held, result = pending.pop(expected)
-                if reduce is not None and result is not None:
-                    reduce(held, result)
-                expected += 1
-            room.notify_all()
-            if advance is not None:
-                advance(nbytes)
+    queue = _BlockQueue(jobs, count, reduce, advance)
 
     def work() -> None:
         try:
             scratch = Scratch(sources)
-            while not stop_all.is_set():
-                with room:
-                    # results wait for those before them: a thread that the system leaves aside must not let the others'
-                    # pile up
-                    room.wait_for(lambda: len(pending) < AHEAD * count or stop_all.is_set())
-                    following = next(blocks, None)
-                if following is None:
-                    return
-                number, (job, start, stop) = following
-                settle(number, job, function(job, start, stop, scratch), (stop - start) * job.dtype.itemsize)
+            while (block := queue.next()) is not None:
+                number, (job, start, stop) = block
+                result = function(job, start, stop, scratch)
+                queue.finish(number, job, result, (stop - start) * job.dtype.itemsize)
         except BaseException as error:
-            failures.append(error)
-            stop_all.set()
-            with room:
-                room.notify_all()
+            queue.stop(error)
 
     threads = [threading.Thread(target=work, name=f"checkpoints-{i}", daemon=True) for i in range(count)]
     with _one_blas_thread():
@@ -168,41 +141,88 @@ def map_blocks(
                 thread.join()
         except BaseException:
             # Ctrl-C arrives here: the threads end with the blocks they are at; a second one does not leave them behind
-            stop_all.set()
-            with contextlib.suppress(KeyboardInterrupt), room:
-                room.notify_all()
+            with contextlib.suppress(KeyboardInterrupt):
+                queue.stop()
             for thread in threads:
                 while thread.is_alive():
                     with contextlib.suppress(KeyboardInterrupt):
                         thread.join()
             raise
-    if failures:
-        raise failures[0]
+    if queue.failures:
+        raise queue.failures[0]
+
+
+class _BlockQueue:
+    """Hands blocks out to threads, and takes their results in the order of the blocks."""
+
+    def __init__(
+        self,
+        jobs: Sequence[Job],
+        workers: int,
+        reduce: Callable[[Job, Any], None] | None,
+        advance: Callable[[float], None] | None,
+    ) -> None:
+        self.failures: list[BaseException] = []
+        self._blocks = enumerate(_in_order(jobs))
+        self._workers, self._reduce, self._advance = workers, reduce, advance
+        self._changed = threading.Condition()
+        self._waiting: dict[int, tuple[Job, Any]] = {}
+        """Results of blocks that come after one which is not finished, by number."""
+        self._expected = 0
+        self._stopped = False
+
+    def next(self) -> tuple[int, tuple[Job, int, int]] | None:
+        """The next block and its number; None: there is nothing left to do.
+
+        Results wait for those before them: a thread that the system leaves aside must not let the others' pile up.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: len(self._waiting) < AHEAD * self._workers or self._stopped)
+            return None if self._stopped else next(self._blocks, None)
+
+    def finish(self, number: int, job: Job, result: Any, nbytes: int) -> None:
+        """Takes a block's result."""
+        with self._changed:
+            self._waiting[number] = (job, result)
+            while self._expected in self._waiting:
+                finished, value = self._waiting.pop(self._expected)
+                if self._reduce is not None and value is not None:
+                    self._reduce(finished, value)
+                self._expected += 1
+            self._changed.notify_all()
+            if self._advance is not None:
+                self._advance(nbytes)
+
+    def stop(self, error: BaseException | None = None) -> None:
+        """No further blocks are handed out."""
+        if error is not None:
+            self.failures.append(error)
+        self._stopped = True
+        with self._changed:
+            self._changed.notify_all()
 
 
 def batches(jobs: Sequence[Job], *, limit: int) -> Iterator[list[Job]]:
     """Jobs in groups of at most `limit` elements (or one job), each drawn from several files."""
-    held: list[Job] = []
+    batch: list[Job] = []
     count = 0
-    for job in _jobs_in_order(jobs):
-        if held and count + job.size > limit:
-            yield held
-            held, count = [], 0
-        held.append(job)
+    for job in _round_robin(_by_file(jobs)):
+        if batch and count + job.size > limit:
+            yield batch
+            batch, count = [], 0
+        batch.append(job)
         count += job.size
-    if held:
-        yield held
+    if batch:
+        yield batch
 
 
 def _in_order(jobs: Sequence[Job]) -> Iterator[tuple[Job, int, int]]:
-    for job, (start, stop) in _round_robin(
-        [[(j, s) for j in group for s in stretches(j.size, UNIT)] for group in _by_file(jobs)]
-    ):
-        yield job, start, stop
+    def blocks(group: Sequence[Job]) -> Iterator[tuple[Job, int, int]]:
+        for job in group:
+            for start, stop in stretches(job.size, UNIT):
+                yield job, start, stop
 
-
-def _jobs_in_order(jobs: Sequence[Job]) -> Iterator[Job]:
-    yield from _round_robin(_by_file(jobs))
+    return _round_robin(blocks(group) for group in _by_file(jobs))
 
 
 def _by_file(jobs: Sequence[Job]) -> list[list[Job]]:
@@ -257,12 +277,12 @@ def nonfinite_error(source: Source, name: str, role: str = "") -> ModelError:
             first = start + int(bad.argmax()) if first < 0 else first
             nans += int(np.isnan(values).sum())
             infinities += int(np.isinf(values).sum())
-    place = np.unravel_index(first, entry.shape) if entry.shape and first >= 0 else ()
-    what = " and ".join(f"{n:,} {word}" for n, word in ((nans, "NaN"), (infinities, "infinite")) if n)
+    index = [int(i) for i in np.unravel_index(first, entry.shape)] if entry.shape and first >= 0 else []
+    counts = [f"{count:,} {word}" for count, word in ((nans, "NaN"), (infinities, "infinite")) if count]
+    where = f"{name} in {entry.file}{f' ({role})' if role else ''}"
     return ModelError(
-        f"{name} in {entry.file}{f' ({role})' if role else ''} holds {what} of {entry.size:,} values, the first at "
-        f"{[int(i) for i in place]}. Nothing sensible can be computed from it. Check how the checkpoint was made, or "
-        f"take an earlier one."
+        f"{where} holds {' and '.join(counts)} of {entry.size:,} values, the first at {index}. Nothing sensible can be "
+        f"computed from it. Check how the checkpoint was made, or take an earlier one."
     )
 
 

@@ -2,7 +2,7 @@
 what each function computes; the results have the bits of the C forms.
 
 Operands come as NumPy arrays whose memory the tensors share. Work goes in pieces that stay in the second-level cache
-and are too small for PyTorch to start threads of its own. `weighted_sum` works on tensors, and serves live models too.
+and are too small for PyTorch to start threads of its own. What models in memory are changed by is in `live`.
 
 A float64 is rounded to float32 "to odd" before it is rounded to a smaller type: the last bit says whether anything was
 lost, so that the second rounding is right (Boldo and Melquiond, "Emulation of FMA and correctly rounded sums", IEEE
@@ -45,27 +45,6 @@ Flags = tuple[int, int]
 def compute_type(*types: torch.dtype) -> torch.dtype:
     """float64 where one of the types is, else float32."""
     return torch.float64 if torch.float64 in types else torch.float32
-
-
-def weighted_sum(
-    anchor: Tensor | None, terms: Sequence[tuple[float, Tensor, Tensor | None]], compute: torch.dtype
-) -> Tensor | None:
-    """`anchor + sum_i weight_i * (plus_i - minus_i)`, left to right, a rounding an operation; None: a sum of nothing.
-
-    Args:
-        anchor: of any float type, or None.
-        terms: weight, plus, and minus or None. A weight of 1 multiplies nothing.
-        compute: float32 or float64.
-    """
-    total = None if anchor is None else anchor.to(compute)
-    for weight, plus, minus in terms:
-        value = plus.to(compute)
-        if minus is not None:
-            value = value - minus.to(compute)
-        if weight != 1:
-            value = value * weight
-        total = value if total is None else total + value
-    return total
 
 
 # -------------------------------------------------------------------------------------- conversions
@@ -150,8 +129,14 @@ def combine(operands: Sequence[Operand | None], weights: Sequence[float], out: O
             skipped[1 + 2 * number : 3 + 2 * number] = [None, None]
 
     def result(piece: slice) -> Tensor:
-        pairs = [(weight, plus[piece], None if minus is None else minus[piece]) for weight, plus, minus in terms]
-        total = weighted_sum(None if anchor is None else anchor[piece], pairs, compute)
+        total = None if anchor is None else anchor[piece].to(compute)
+        for weight, plus, minus in terms:
+            value = plus[piece].to(compute)
+            if minus is not None:
+                value = value - minus[piece].to(compute)
+            if weight != 1:
+                value = value * weight
+            total = value if total is None else total + value
         return torch.zeros(len(out.raw[piece]), dtype=compute) if total is None else total
 
     return _written(result, operands, out, mask=_nonfinite_mask(skipped))

@@ -1,8 +1,6 @@
-"""Arithmetic on the weights of a model in memory, in place: averages, residuals, and noise that can be taken back
-exactly.
+"""Arithmetic on the weights of a model in memory, in place: averages, and noise that can be taken back exactly.
 
     lerp_           theta <- (1 - weight) theta + weight other
-    add_residual_   theta <- theta + scale residual
     perturb_        theta <- theta + scale std normal(seed, name, i)
                     (Overtrained Language Models, "Gaussian perturbation"), with `undo`
 
@@ -44,6 +42,7 @@ from torch import Tensor, nn
 
 from holdfast.checkpoints import corrections, counter, counter_torch
 from holdfast.checkpoints.corrections import Corrections
+from holdfast.checkpoints.kernels_torch import INTEGERS, TORCH, compute_type
 from holdfast.checkpoints.live_tensors import LiveTensor, checkpoint_names, is_sharded, live_tensors, part_in, refuse
 from holdfast.checkpoints.reader import CheckpointReader
 from holdfast.checkpoints.sources import Source, listing
@@ -55,16 +54,6 @@ Weights: TypeAlias = Mapping[str, Tensor] | Source | str | os.PathLike[str]
 Live: TypeAlias = nn.Module | Mapping[str, Tensor]
 """What is changed: a model, all its parameters, or some parameters by name."""
 
-_TORCH = {
-    "F64": torch.float64,
-    "F32": torch.float32,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-    "F8_E4M3": torch.float8_e4m3fn,
-    "F8_E5M2": torch.float8_e5m2,
-}
-INTEGER = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-"""The integers of as many bytes as a float has."""
 _WITH_FLOAT64 = ("cuda", "xpu")
 """Accelerators that make the numbers of `counter` themselves; for all others the CPU makes them."""
 _NATIVE = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
@@ -91,49 +80,27 @@ def lerp_(named: Live, other: Weights, weight: float) -> None:
         ConfigError: the weight is not finite.
     """
     _finite("weight", weight)
-    with _opened(other) as held:
-        pieces = Pieces(_parameters(named), [held], [f"lerp_: {_label(held)}"], model="the model")
-        if weight == 0:
-            return
-
-        def step(bucket: list[tuple[Tensor, Tensor]]) -> None:
-            if weight == 1:
-                torch._foreach_copy_([p for p, _ in bucket], [o for _, o in bucket])
-                return
-            alike = [(p, o) for p, o in bucket if p.dtype == o.dtype and p.dtype in _NATIVE]
-            if alike:
-                torch._foreach_lerp_([p for p, _ in alike], [o for _, o in alike], weight)
-            for p, o in bucket:
-                if p.dtype != o.dtype or p.dtype not in _NATIVE:
-                    compute = _compute(p.dtype, o.dtype)
-                    p.copy_(p.to(compute).lerp_(o.to(compute), weight))
-
-        _each_bucket(pieces, step)
+    with _opened(other) as source:
+        pieces = Pieces(_parameters(named), [source], [f"lerp_: {_label(source)}"], model="the model")
+        if weight != 0:
+            _each_bucket(pieces, lambda bucket: _lerp_bucket(bucket, weight))
 
 
-@torch.no_grad()
-def add_residual_(named: Live, residual: Weights, scale: float = 1.0) -> None:
-    """`theta <- theta + scale residual` in place, the same bits as `holdfast residual apply` on a folder of these
-    weights.
-
-    Args:
-        named: as in `lerp_`.
-        residual: as `other` in `lerp_`, and nothing that `named` does not have: no part of a residual is dropped.
-        scale: 1 in "Balancing Continuous Pre-Training".
-
-    Raises:
-        ModelError: as in `lerp_`, and tensors of the residual that no parameter takes.
-        ConfigError: the scale is not finite.
-    """
-    _finite("scale", scale)
-    with _opened(residual) as held:
-        label = f"add_residual_: {_label(held)}"
-        pieces = Pieces(_parameters(named), [held], [label], model="the model", all_used=True)
-        for piece in pieces if scale != 0 else ():
-            p, r = piece.weight, piece.others[0]
-            compute = _compute(p.dtype, r.dtype)
-            r = r.to(compute)
-            p.copy_(p.to(compute) + (r if scale == 1 else r * scale))
+def _lerp_bucket(bucket: list[tuple[Tensor, Tensor]], weight: float) -> None:
+    """`lerp_` on stretches of parameters and the same of the other operand; those of one type in one call."""
+    if weight == 1:
+        torch._foreach_copy_([parameter for parameter, _ in bucket], [other for _, other in bucket])
+        return
+    parameters, others = [], []
+    for parameter, other in bucket:
+        if parameter.dtype == other.dtype and parameter.dtype in _NATIVE:
+            parameters.append(parameter)
+            others.append(other)
+        else:
+            compute = compute_type(parameter.dtype, other.dtype)
+            parameter.copy_(parameter.to(compute).lerp_(other.to(compute), weight))
+    if parameters:
+        torch._foreach_lerp_(parameters, others, weight)
 
 
 # -------------------------------------------------------------------------------------------- noise
@@ -214,26 +181,28 @@ def perturb_(named: Live, *, seed: int, scale: float, stds: Mapping[str, float])
         ModelError: parameters without a std, or that cannot be worked on: all of them, before any change.
         ConfigError: a scale or std that is negative or not finite.
     """
-    wrong = [f"{name}: expected a std of 0 or more, got {std}" for name, std in stds.items() if not 0 <= std < math.inf]
-    if wrong or not 0 <= scale < math.inf:
-        raise ConfigError(wrong if 0 <= scale < math.inf else [f"scale: expected 0 or more, got {scale}", *wrong])
+    problems = [] if 0 <= scale < math.inf else [f"scale: expected 0 or more, got {scale}"]
+    problems += [
+        f"{name}: expected a std of 0 or more, got {std}" for name, std in stds.items() if not 0 <= std < math.inf
+    ]
+    if problems:
+        raise ConfigError(problems)
     handle = Perturbation(named, seed, scale)
     named = _parameters(named)
     targets, problems = live_tensors(named)
-    keys = {t.name: next((n for n in (t.name, *checkpoint_names(t.name)) if n in stds), None) for t in targets}
-    problems += [f"{name}: no std is given" for name, key in keys.items() if key is None]
+    todo = []
+    for target in targets:
+        key = next((name for name in (target.name, *checkpoint_names(target.name)) if name in stds), None)
+        if key is None:
+            problems.append(f"{target.name}: no std is given")
+        elif scale * stds[key] > 0 and target.local().numel():
+            todo.append(_Perturbed(target, counter.stream_key(seed, checkpoint_names(key)[-1]), scale * stds[key]))
     refuse(
         "perturb_: these weights cannot be perturbed",
         problems,
         len(named),
         "Expected floating-point weights and a std for each.",
     )
-    todo = []
-    for target in targets:
-        key = keys[target.name]
-        assert key is not None
-        if scale * stds[key] > 0 and target.local().numel():
-            todo.append(_Perturbed(target, counter.stream_key(seed, checkpoint_names(key)[-1]), scale * stds[key]))
     handle._tensors = todo
     try:
         for missed in _noisy(todo, _Perturbed.disturb):
@@ -266,42 +235,40 @@ def perturbed(named: Live, *, seed: int, scale: float, stds: Mapping[str, float]
             handle.undo()
 
 
-class _Block:
-    """What is kept of one block: the sum of its bits with the noise on, and what subtraction misses."""
+class _Block(NamedTuple):
+    """What is kept of one block."""
 
-    __slots__ = ("kept", "total")
-
-    def __init__(self, total: int, kept: Corrections | Tensor | None) -> None:
-        self.total = total
-        self.kept = kept
-        """None: subtraction brings all back. A tensor: the block itself, where a record would have been larger."""
+    total: int
+    """The sum of its bits with the noise on."""
+    record: Corrections | Tensor | None
+    """What subtraction misses; None: nothing. A tensor: the block itself, where a record would have been larger."""
 
     @property
     def nbytes(self) -> int:
-        return 8 + (0 if self.kept is None else self.kept.nbytes)
+        """Bytes held."""
+        return 8 + (0 if self.record is None else self.record.nbytes)
 
 
 def _noise(target: LiveTensor, key: int, start: int, stop: int, device: torch.device) -> Tensor:
     """`[stop - start]` float32 standard normal numbers on the device, by the elements' places in the whole tensor."""
     spans = list(target.spans(start, stop))
-    if device.type not in _WITH_FLOAT64:
-        out = np.empty(stop - start, np.float32)
-        done = 0
-        for first, count in spans:
-            counter.normal(key, first, count, out=out[done : done + count])
-            done += count
-        return torch.from_numpy(out).to(device)
-    return _noise_there(key, spans, device)
+    if device.type in _WITH_FLOAT64:
+        return _noise_on_device(key, spans, device)
+    noise = np.empty(stop - start, np.float32)
+    done = 0
+    for first, count in spans:
+        counter.normal(key, first, count, out=noise[done : done + count])
+        done += count
+    return torch.from_numpy(noise).to(device)
 
 
-def _noise_there(key: int, spans: list[tuple[int, int]], device: torch.device) -> Tensor:
-    """The same, made on an accelerator that has float64."""
+def _noise_on_device(key: int, spans: list[tuple[int, int]], device: torch.device) -> Tensor:
+    """The same, computed on the device."""
     if len(spans) == 1:
         return counter_torch.normal(key, *spans[0], device)
-    first, counts = (torch.tensor(column, device=device) for column in zip(*spans, strict=True))
-    within = torch.arange(sum(count for _, count in spans), device=device) - (
-        counts.cumsum(0) - counts
-    ).repeat_interleave(counts)
+    first, counts = torch.tensor(spans, device=device).unbind(1)
+    ends = counts.cumsum(0)
+    within = torch.arange(int(ends[-1]), device=device) - (ends - counts).repeat_interleave(counts)
     return counter_torch.normal_at(key, first.repeat_interleave(counts) + within)
 
 
@@ -312,67 +279,62 @@ class _Perturbed:
         self.target = target
         self.key = key
         self.sigma = sigma
-        self.pieces = _stretches(target)
+        self.stretches = _stretches(target)
         """The blocks' elements: (start, stop) in this rank's part; the same wherever the weights are moved to."""
         self.blocks: list[_Block] = []
 
-    def disturb(self, number: int, part: Tensor, noise: Tensor) -> int:
+    def disturb(self, number: int, weights: Tensor, noise: Tensor) -> int:
         """Adds the noise to one block and records what subtracting it would miss; gives how many elements that is."""
-        compute, integer = _compute(part.dtype), INTEGER[part.itemsize]
+        compute, integer = compute_type(weights.dtype), INTEGERS[weights.itemsize]
         noise = noise.to(compute).mul_(self.sigma)
-        moved = (part.to(compute) + noise).to(part.dtype)
-        bits = part.view(integer)
-        back = (moved.to(compute) - noise).to(part.dtype).view(integer)
+        moved = (weights.to(compute) + noise).to(weights.dtype)
+        bits = weights.view(integer)
+        back = (moved.to(compute) - noise).to(weights.dtype).view(integer)
         places = (back != bits).nonzero().squeeze(1)
-        kept: Corrections | Tensor | None = None
+        record: Corrections | Tensor | None = None
         if len(places):
-            wanted = bits[places]
-            steps = _ordered(wanted.long(), integer) - _ordered(back[places].long(), integer)
-            kept = corrections.pack(places.cpu().numpy(), steps.cpu().numpy(), wanted.cpu().numpy(), len(part))
-            if kept.nbytes >= part.nbytes:
-                kept = part.clone()
-        self.blocks.append(
-            _Block(_sum_of_bits(moved), kept)
-        )  # first, so that an interruption finds either both or one that can be recognised
-        part.copy_(moved)
+            before = bits[places]
+            steps = _ordered(before.long(), integer) - _ordered(back[places].long(), integer)
+            record = corrections.pack(places.cpu().numpy(), steps.cpu().numpy(), before.cpu().numpy(), len(weights))
+            if record.nbytes >= weights.nbytes:
+                record = weights.clone()
+        # first, so that an interruption finds either both or one that can be recognised
+        self.blocks.append(_Block(_sum_of_bits(moved), record))
+        weights.copy_(moved)
         return len(places)
 
-    def restore(self, number: int, part: Tensor, noise: Tensor) -> int:
+    def restore(self, number: int, weights: Tensor, noise: Tensor) -> int:
         """Takes the noise off one block."""
-        kept = self.blocks[number].kept
-        if isinstance(kept, Tensor):
-            part.copy_(kept)
+        record = self.blocks[number].record
+        if isinstance(record, Tensor):
+            weights.copy_(record)
             return 0
-        compute, integer = _compute(part.dtype), INTEGER[part.itemsize]
-        back = (part.to(compute) - noise.to(compute).mul_(self.sigma)).to(part.dtype)
-        if kept is not None:
-            held, jumps = corrections.unpack(kept, len(part))
-            places, steps = (torch.from_numpy(a).to(part.device) for a in (held, jumps))
+        compute, integer = compute_type(weights.dtype), INTEGERS[weights.itemsize]
+        back = (weights.to(compute) - noise.to(compute).mul_(self.sigma)).to(weights.dtype)
+        if record is not None:
+            places, steps = (torch.from_numpy(a).to(weights.device) for a in corrections.unpack(record, len(weights)))
             bits = back.view(integer)
             moved = _ordered(_ordered(bits[places].long(), integer) + steps.long(), integer).to(integer)
-            moved[steps == corrections.ESCAPE] = torch.from_numpy(kept.escapes).to(part.device)
+            moved[steps == corrections.ESCAPE] = torch.from_numpy(record.escapes).to(weights.device)
             bits[places] = moved
-        part.copy_(back)
+        weights.copy_(back)
         return 0
 
     def changed(self) -> bool:
         """Whether the tensor is no longer what it was with the noise on."""
-        flat, _ = self.target.flat()
-        return len(self.pieces) != len(self.blocks) or any(
-            _sum_of_bits(flat[start:stop]) != block.total
-            for (start, stop), block in zip(self.pieces, self.blocks, strict=True)
-        )
+        return len(self.stretches) != len(self.blocks) or not all(self._as_written())
 
     def forget_unwritten(self) -> None:
         """After an interruption: leaves out what was recorded but not written, which is the last block, or all of a
         tensor that works on a copy."""
-        flat, copied = self.target.flat()
-        written = [
-            _sum_of_bits(flat[start:stop]) == block.total
-            for (start, stop), block in zip(self.pieces, self.blocks, strict=False)
-        ]
-        if not all(written):
-            self.blocks = [] if copied else self.blocks[:-1]
+        if not all(self._as_written()):
+            self.blocks = [] if self.target.flat()[1] else self.blocks[:-1]
+
+    def _as_written(self) -> list[bool]:
+        """Of each block that is recorded: whether it holds what was written."""
+        flat, _ = self.target.flat()
+        recorded = zip(self.stretches, self.blocks, strict=False)
+        return [_sum_of_bits(flat[start:stop]) == block.total for (start, stop), block in recorded]
 
 
 def _noisy(tensors: Iterable[_Perturbed], act: Callable[[_Perturbed, int, Tensor, Tensor], int]) -> Iterator[int]:
@@ -382,31 +344,33 @@ def _noisy(tensors: Iterable[_Perturbed], act: Callable[[_Perturbed, int, Tensor
         for tensor in tensors:
             flat, copied = tensor.target.flat()
             # While perturbing no blocks are there yet; while undoing, those that were perturbed.
-            pieces = tensor.pieces if act is _Perturbed.disturb else tensor.pieces[: len(tensor.blocks)]
-            for number, ((start, stop), noise) in enumerate(
-                zip(pieces, _ahead(tensor, pieces, flat.device, pool, threads), strict=True)
-            ):
+            is_new = act is _Perturbed.disturb
+            stretches = tensor.stretches if is_new else tensor.stretches[: len(tensor.blocks)]
+            noises = _ahead(tensor, stretches, flat.device, pool, threads)
+            for number, ((start, stop), noise) in enumerate(zip(stretches, noises, strict=True)):
                 yield act(tensor, number, flat[start:stop], noise)
             if copied:
                 tensor.target.write_back(flat)
 
 
 def _ahead(
-    tensor: _Perturbed, pieces: list[tuple[int, int]], device: torch.device, pool: Any, threads: int
+    tensor: _Perturbed, stretches: list[tuple[int, int]], device: torch.device, pool: Any, threads: int
 ) -> Iterator[Tensor]:
-    def noise(piece: tuple[int, int]) -> Tensor:
-        return _noise(tensor.target, tensor.key, *piece, device)
+    """The noise of each stretch."""
+
+    def noise(stretch: tuple[int, int]) -> Tensor:
+        return _noise(tensor.target, tensor.key, *stretch, device)
 
     if device.type != "cpu" or pool is None:
-        yield from map(noise, pieces)
-    else:
-        waiting: deque[Future[Tensor]] = deque()
-        for piece in pieces:
-            waiting.append(pool.submit(noise, piece))
-            if len(waiting) > threads:
-                yield waiting.popleft().result()
-        while waiting:
+        yield from map(noise, stretches)
+        return
+    waiting: deque[Future[Tensor]] = deque()
+    for stretch in stretches:
+        waiting.append(pool.submit(noise, stretch))
+        if len(waiting) > threads:
             yield waiting.popleft().result()
+    while waiting:
+        yield waiting.popleft().result()
 
 
 def _ordered(bits: Tensor, integer: torch.dtype) -> Tensor:
@@ -421,7 +385,7 @@ def _sum_of_bits(flat: Tensor) -> int:
     head, tail = flat[:whole], flat[whole:]
     if head.storage_offset() % width:
         head = head.clone()
-    total = int(head.view(torch.int64).sum()) + int(tail.view(INTEGER[flat.itemsize]).sum(dtype=torch.int64))
+    total = int(head.view(torch.int64).sum()) + int(tail.view(INTEGERS[flat.itemsize]).sum(dtype=torch.int64))
     return total & 0xFFFFFFFFFFFFFFFF
 
 
@@ -471,7 +435,6 @@ class Pieces:
         others: operands as in `lerp_`; those in memory may lie on another device, folders and readers are streamed.
         labels: what errors call each operand.
         model: what errors call the parameters.
-        all_used: the operands may hold nothing that `named` does not have.
 
     Raises:
         ModelError: see `lerp_`.
@@ -484,15 +447,18 @@ class Pieces:
         labels: Sequence[str],
         *,
         model: str = "the model being trained",
-        all_used: bool = False,
     ) -> None:
         self._others = list(others)
-        found = [
-            counterparts(named, other, header=f"{label} does not fit {model}", all_used=all_used)
-            for other, label in zip(others, labels, strict=True)
-        ]
-        self._targets = [target for target, _ in found[0]]
-        self._keys = [[key for _, key in pairs] for pairs in zip(*found, strict=True)]
+        self._targets: list[LiveTensor] = []
+        self._keys: list[list[str]] = []
+        """Of each target, what each operand calls it."""
+        for other, label in zip(others, labels, strict=True):
+            pairs = counterparts(named, other, header=f"{label} does not fit {model}")
+            if not self._targets:
+                self._targets = [target for target, _ in pairs]
+                self._keys = [[] for _ in pairs]
+            for keys, (_, key) in zip(self._keys, pairs, strict=True):
+                keys.append(key)
 
     def moves_on(self, piece: Piece) -> bool:
         """Whether a piece has to be worked on before the next one is asked for: it is a copy, or memory that the next
@@ -506,17 +472,17 @@ class Pieces:
             for target, keys in zip(self._targets, self._keys, strict=True):
                 flat, copied = target.flat()
                 gradient, gradient_copied = _flat_gradient(target)
-                held = [
-                    target.part_of(o[key]) if isinstance(o, Mapping) else None
-                    for o, key in zip(self._others, keys, strict=True)
-                ]
+                in_memory: list[Tensor | None] = []
+                for other, key in zip(self._others, keys, strict=True):
+                    in_memory.append(target.part_of(other[key]) if isinstance(other, Mapping) else None)
                 for start, stop in _stretches(target):
-                    read = next(stretches)
-                    values = [
-                        (read[i] if part is None else part[start:stop]).to(flat.device) for i, part in enumerate(held)
-                    ]
-                    here = None if gradient is None else gradient[start:stop]
-                    yield Piece(target.name, flat[start:stop], here, values).at(target, start)
+                    streamed = next(stretches)
+                    values = []
+                    for number, whole_part in enumerate(in_memory):
+                        value = streamed[number] if whole_part is None else whole_part[start:stop]
+                        values.append(value.to(flat.device))
+                    weight, of_gradient = flat[start:stop], None if gradient is None else gradient[start:stop]
+                    yield Piece(target.name, weight, of_gradient, values).at(target, start)
                 if copied:
                     target.write_back(flat)
                 if gradient is not None and gradient_copied:
@@ -526,21 +492,20 @@ class Pieces:
     def _read_ahead(self) -> Iterator[Iterator[dict[int, Tensor]]]:
         """Inside it, each stretch's streamed operands by their place, in the order of `__iter__`; valid until the next
         is asked for."""
-        streams = {i: o for i, o in enumerate(self._others) if not isinstance(o, Mapping)}
+        streams = {number: other for number, other in enumerate(self._others) if not isinstance(other, Mapping)}
         if not streams:
             yield itertools.repeat({})
             return
-        jobs = (
-            (target, keys, start, stop)
-            for target, keys in zip(self._targets, self._keys, strict=True)
-            for start, stop in _stretches(target)
-        )
-        size = 8 * max((stop - start for target in self._targets for start, stop in _stretches(target)), default=0)
-        buffers = itertools.cycle([{i: np.empty(size, np.uint8) for i in streams} for _ in range(2)])
+        jobs, longest = [], 0
+        for target, keys in zip(self._targets, self._keys, strict=True):
+            for start, stop in _stretches(target):
+                jobs.append((target, keys, start, stop))
+                longest = max(longest, stop - start)
+        buffers = itertools.cycle([{number: np.empty(8 * longest, np.uint8) for number in streams} for _ in range(2)])
 
         def read(job: tuple[LiveTensor, list[str], int, int], into: dict[int, Any]) -> dict[int, Tensor]:
             target, keys, start, stop = job
-            return {i: _read(o, target, keys[i], start, stop, into[i])[0] for i, o in streams.items()}
+            return {n: _read(other, target, keys[n], start, stop, into[n]) for n, other in streams.items()}
 
         def stretches() -> Iterator[dict[int, Tensor]]:
             ahead: deque[Future[dict[int, Tensor]]] = deque()
@@ -618,7 +583,7 @@ def _opened(weights: Weights) -> Iterator[Mapping[str, Tensor] | Source]:
 
 
 def counterparts(
-    named: Mapping[str, Tensor], other: Mapping[str, Tensor] | Source, *, header: str, all_used: bool = False
+    named: Mapping[str, Tensor], other: Mapping[str, Tensor] | Source, *, header: str
 ) -> list[tuple[LiveTensor, str]]:
     """Each parameter with the name that `other` has for it; tied parameters once.
 
@@ -626,7 +591,6 @@ def counterparts(
         named: as in `lerp_`.
         other: tensors by name, or an open source.
         header: how an error begins.
-        all_used: `other` may hold nothing that `named` does not have.
 
     Raises:
         ModelError: names missing, shapes that differ, elements of no float type, parameters that cannot be worked on:
@@ -636,7 +600,7 @@ def counterparts(
     known = {checkpoint_names(name)[0]: name for name in _names(other)}
     pairs = []
     for target in targets:
-        key = next((known[n] for n in checkpoint_names(target.name) if n in known), None)
+        key = next((known[name] for name in checkpoint_names(target.name) if name in known), None)
         if key is None:
             problems.append(f"{target.name}: not in the checkpoint")
             continue
@@ -646,27 +610,24 @@ def counterparts(
         elif not is_float:
             problems.append(f"{target.name}: expected floating-point values, the checkpoint has integers")
         pairs.append((target, key))
-    if all_used:
-        used = {key for _, key in pairs}
-        problems += [f"{key}: no parameter takes it" for key in known.values() if key not in used]
     expected = "Expected a checkpoint of the same architecture and vocabulary (for LoRA: of the same adapter shape)."
     refuse(header, problems, len(named), expected)
     return pairs
 
 
-def _label(held: Mapping[str, Tensor] | Source) -> str:
-    return "the mapping given" if isinstance(held, Mapping) else held.label
+def _label(weights: Mapping[str, Tensor] | Source) -> str:
+    return "the mapping given" if isinstance(weights, Mapping) else weights.label
 
 
-def _names(held: Mapping[str, Tensor] | Source) -> Iterable[str]:
-    return held if isinstance(held, Mapping) else held.entries
+def _names(weights: Mapping[str, Tensor] | Source) -> Iterable[str]:
+    return weights if isinstance(weights, Mapping) else weights.entries
 
 
-def _described(held: Mapping[str, Tensor] | Source, key: str) -> tuple[tuple[int, ...], bool]:
+def _described(weights: Mapping[str, Tensor] | Source, key: str) -> tuple[tuple[int, ...], bool]:
     """Shape, and whether the elements are floats."""
-    if isinstance(held, Mapping):
-        return LiveTensor(key, held[key], ()).shape, held[key].is_floating_point()
-    return held.entries[key].shape, held.entries[key].dtype.kind == "float"
+    if isinstance(weights, Mapping):
+        return LiveTensor(key, weights[key], ()).shape, weights[key].is_floating_point()
+    return weights.entries[key].shape, weights.entries[key].dtype.kind == "float"
 
 
 def _each_bucket(pieces: Pieces, step: Callable[[list[tuple[Tensor, Tensor]]], None]) -> None:
@@ -686,19 +647,15 @@ def _each_bucket(pieces: Pieces, step: Callable[[list[tuple[Tensor, Tensor]]], N
         step(bucket)
 
 
-def _read(held: Any, target: LiveTensor, key: str, start: int, stop: int, buffer: Any) -> tuple[Tensor, int]:
-    """Elements [start, stop) of this rank's part from a source, and how many bytes of the buffer hold them."""
-    itemsize = held.entries[key].dtype.itemsize
-    parts, used = [], 0
+def _read(source: Any, target: LiveTensor, key: str, start: int, stop: int, buffer: Any) -> Tensor:
+    """Elements [start, stop) of this rank's part from a source, in a buffer's memory."""
+    itemsize = source.entries[key].dtype.itemsize
+    operands, used = [], 0
     for first, count in target.spans(start, stop):
-        parts.append(held.read(key, first, first + count, buffer[used:]))
+        operands.append(source.read(key, first, first + count, buffer[used:]))
         used += count * itemsize
-    raw = parts[0].raw if len(parts) == 1 else np.concatenate([p.raw for p in parts])
-    return torch.from_numpy(raw.view(np.uint8)).view(_TORCH[parts[0].dtype.name]), used
-
-
-def _compute(*dtypes: torch.dtype) -> torch.dtype:
-    return torch.float64 if torch.float64 in dtypes else torch.float32
+    raw = operands[0].raw if len(operands) == 1 else np.concatenate([operand.raw for operand in operands])
+    return torch.from_numpy(raw.view(np.uint8)).view(TORCH[operands[0].dtype.name])
 
 
 def _block_elements(device: torch.device) -> int:

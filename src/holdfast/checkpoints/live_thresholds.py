@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from holdfast.checkpoints.live import INTEGER
+from holdfast.checkpoints.kernels_torch import INTEGERS
 from holdfast.checkpoints.live_tensors import gathered
 
 
@@ -26,18 +26,18 @@ def thresholds(values: Sequence[Tensor], fraction: float) -> list[Tensor]:
     Returns:
         Scalars of the values' dtypes, on their devices.
     """
-    found = []
+    smallest = []
     for value in values:
         magnitudes = gathered(value).abs().flatten()
         count = max(1, round(fraction * len(magnitudes)))
         if magnitudes.device.type == "cpu":
-            found.append(_by_partition(magnitudes, count))
+            smallest.append(_by_partition(magnitudes, count))
         else:
-            found.append(magnitudes.topk(count, sorted=False).values.min())
-    return found
+            smallest.append(magnitudes.topk(count, sorted=False).values.min())
+    return smallest
 
 
 def _by_partition(magnitudes: Tensor, count: int) -> Tensor:
-    bits = magnitudes.view(INTEGER[magnitudes.itemsize]).numpy()
-    place = len(bits) - count
-    return torch.from_numpy(np.partition(bits, place)[place : place + 1].copy()).view(magnitudes.dtype)[0]
+    bits = magnitudes.view(INTEGERS[magnitudes.itemsize]).numpy()
+    rank = len(bits) - count
+    return torch.from_numpy(np.partition(bits, rank)[rank : rank + 1].copy()).view(magnitudes.dtype)[0]

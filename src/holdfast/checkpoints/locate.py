@@ -33,7 +33,8 @@ def open_source(name: str | os.PathLike[str], *, base: str | os.PathLike[str] | 
         ModelError: nothing there, pickled weights only, damaged files, weights that are not those of config.json, an
             adapter whose base is not to be found.
     """
-    from holdfast.checkpoints.adapters import AdaptedSource, base_of, is_adapter
+    from holdfast.checkpoints.adapter_settings import base_of, is_adapter
+    from holdfast.checkpoints.adapters import AdaptedSource
 
     parts = base_and_adapter(name)
     if parts is not None:

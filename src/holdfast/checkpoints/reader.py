@@ -37,6 +37,7 @@ STEMS = ("model", "adapter_model", "residual", "fisher")
 """Names that weight files begin with: `<stem>.safetensors`, or `<stem>-00001-of-00003.safetensors` with
 `<stem>.safetensors.index.json`."""
 _PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "adapter_model.bin")
+_SHARD = re.compile(r".+-\d+-of-(\d+)\.safetensors")
 _LARGEST_HEADER = 100_000_000
 """Bytes; the limit of the safetensors format."""
 
@@ -160,26 +161,25 @@ class CheckpointReader:
             self.close()
 
     def _descriptor(self, file: Path) -> int:
-        found = self._descriptors.get(file)
-        if found is None:
-            with self._lock:
-                found = self._descriptors.get(file)
-                if found is None:
-                    try:
-                        found = os.open(file, os.O_RDONLY)
-                    except OSError as error:
-                        raise ModelError(f"{file} cannot be opened: {error.strerror or error}.") from error
-                    self._descriptors[file] = found
-        return found
+        descriptor = self._descriptors.get(file)
+        if descriptor is not None:
+            return descriptor
+        with self._lock:
+            if file not in self._descriptors:
+                try:
+                    self._descriptors[file] = os.open(file, os.O_RDONLY)
+                except OSError as error:
+                    raise ModelError(f"{file} cannot be opened: {error.strerror or error}.") from error
+            return self._descriptors[file]
 
 
 def _stat(file: Path) -> tuple[int, int, int] | None:
     """What tells a file from a later version of it; None where it is gone."""
     try:
-        found = file.stat()
+        stat = file.stat()
     except OSError:
         return None
-    return found.st_size, found.st_mtime_ns, found.st_ino
+    return stat.st_size, stat.st_mtime_ns, stat.st_ino
 
 
 def read_header(file: Path) -> tuple[dict[str, str], list[Entry]]:
@@ -189,20 +189,7 @@ def read_header(file: Path) -> tuple[dict[str, str], list[Entry]]:
         ModelError: the file is truncated, its header is no safetensors header, or a tensor's dtype, shape and place
             contradict each other.
     """
-    from holdfast.checkpoints.element_types import DTYPES
-
-    def refuse(reason: str) -> ModelError:
-        return ModelError(f"Expected a whole safetensors file at {file}, but {reason}. Copy or download it again.")
-
-    try:
-        length = file.stat().st_size
-        with open(file, "rb") as stream:
-            size = int.from_bytes(stream.read(8), "little")
-            if length < 8 or size > min(length - 8, _LARGEST_HEADER):
-                raise refuse(f"it cannot be read: its header should take {size:,} bytes, the whole file has {length:,}")
-            content = stream.read(size)
-    except OSError as error:
-        raise refuse(f"it cannot be read: {error.strerror or error}") from error
+    content, length = _header_of(file)
     try:
         header = json.loads(content)
         if not isinstance(header, dict):
@@ -212,34 +199,58 @@ def read_header(file: Path) -> tuple[dict[str, str], list[Entry]]:
         if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
             raise ValueError(f"__metadata__ should be a JSON object of texts, {str(metadata)[:60]} came")
     except (ValueError, RecursionError) as error:
-        raise refuse(f"its header cannot be read ({error})") from None
-    entries = []
-    for name, described in header.items():
-        try:
-            kind, shape, (begin, end) = described["dtype"], tuple(described["shape"]), described["data_offsets"]
-            if not isinstance(kind, str) or not all(type(n) is int for n in (*shape, begin, end)):
-                raise ValueError
-        except (TypeError, KeyError, ValueError):
-            raise refuse(f"its header's entry for {name} is not one: {str(described)[:100]}") from None
-        if kind not in DTYPES:
-            raise ModelError(f"{file}: {name} has dtype {kind}, which is not supported. Known: {', '.join(DTYPES)}.")
-        entry = Entry(name, DTYPES[kind], shape, file, 8 + size + begin)
-        if min(shape, default=0) < 0 or begin < 0 or entry.nbytes != end - begin:
-            raise refuse(
-                f"{name} ({kind} {list(shape)}) needs {entry.nbytes:,} bytes and its header gives it {end - begin:,}"
-            )
-        entries.append(entry)
-    entries.sort(key=lambda e: (e.offset, e.nbytes))
-    position = 8 + size
+        raise _damaged(file, f"its header cannot be read ({error})") from None
+    first = 8 + len(content)
+    entries = [_entry(file, name, described, first) for name, described in header.items()]
+    entries.sort(key=lambda entry: (entry.offset, entry.nbytes))
+    position = first
     for entry in entries:
         if entry.offset != position:
-            raise refuse(f"{entry.name} begins at byte {entry.offset:,} where byte {position:,} was expected")
+            raise _damaged(file, f"{entry.name} begins at byte {entry.offset:,} where byte {position:,} was expected")
         position += entry.nbytes
     if position != length:
-        cut = [e.name for e in entries if e.offset + e.nbytes > length]
+        cut = [entry.name for entry in entries if entry.offset + entry.nbytes > length]
         where = f"; cut off: {listing(cut)}" if cut else ""
-        raise refuse(f"it cannot be read: its tensors take {position:,} bytes, the file has {length:,}{where}")
-    return {str(k): str(v) for k, v in metadata.items()}, entries
+        sizes = f"its tensors take {position:,} bytes, the file has {length:,}"
+        raise _damaged(file, f"it cannot be read: {sizes}{where}")
+    return metadata, entries
+
+
+def _damaged(file: Path, reason: str) -> ModelError:
+    return ModelError(f"Expected a whole safetensors file at {file}, but {reason}. Copy or download it again.")
+
+
+def _header_of(file: Path) -> tuple[bytes, int]:
+    """The bytes of a file's header, and how many the whole file has."""
+    try:
+        length = file.stat().st_size
+        with open(file, "rb") as stream:
+            size = int.from_bytes(stream.read(8), "little")
+            if length >= 8 and size <= min(length - 8, _LARGEST_HEADER):
+                return stream.read(size), length
+    except OSError as error:
+        raise _damaged(file, f"it cannot be read: {error.strerror or error}") from error
+    sizes = f"its header should take {size:,} bytes, the whole file has {length:,}"
+    raise _damaged(file, f"it cannot be read: {sizes}")
+
+
+def _entry(file: Path, name: str, described: Any, first: int) -> Entry:
+    """What a header says of one tensor; `first` is the byte at which the tensors begin."""
+    from holdfast.checkpoints.element_types import DTYPES
+
+    try:
+        kind, shape, (begin, end) = described["dtype"], tuple(described["shape"]), described["data_offsets"]
+        if not isinstance(kind, str) or not all(type(number) is int for number in (*shape, begin, end)):
+            raise ValueError
+    except (TypeError, KeyError, ValueError):
+        raise _damaged(file, f"its header's entry for {name} is not one: {str(described)[:100]}") from None
+    if kind not in DTYPES:
+        raise ModelError(f"{file}: {name} has dtype {kind}, which is not supported. Known: {', '.join(DTYPES)}.")
+    entry = Entry(name, DTYPES[kind], shape, file, first + begin)
+    if min(shape, default=0) < 0 or begin < 0 or entry.nbytes != end - begin:
+        needed = f"needs {entry.nbytes:,} bytes and its header gives it {end - begin:,}"
+        raise _damaged(file, f"{name} ({kind} {list(shape)}) {needed}")
+    return entry
 
 
 def _read_headers(
@@ -256,27 +267,28 @@ def _read_headers(
         ModelError: a header is damaged, or the index does not fit the files.
     """
     text: dict[str, str] = {}
-    found: dict[str, Entry] = {}
+    tensors: dict[str, Entry] = {}
     for file in files:
         metadata, entries = read_header(file)
         text.update(metadata)
         for entry in entries:
-            other = found.get(entry.name)
+            other = tensors.get(entry.name)
             if other is not None and entry.name not in listed:
                 raise ModelError(
                     f"{folder}: {entry.name} is in {other.file.name} and in {file.name}. Expected it once."
                 )
             if other is None or listed.get(entry.name) == file.name:
-                found[entry.name] = entry
-    absent = [
-        f"{name} (in {file})" for name, file in listed.items() if name not in found or found[name].file.name != file
-    ]
+                tensors[entry.name] = entry
+    absent = []
+    for name, listed_file in listed.items():
+        if name not in tensors or tensors[name].file.name != listed_file:
+            absent.append(f"{name} (in {listed_file})")
     if absent:
         raise ModelError(
             f"{folder}: its index does not fit its shards. {len(absent)} of {len(listed)} tensors are not where the "
             f"index says: {listing(absent)}. Copy or download the folder again."
         )
-    return text, found
+    return text, tensors
 
 
 def weight_files(folder: str | os.PathLike[str]) -> list[Path]:
@@ -307,7 +319,7 @@ def _located(folder: Path) -> tuple[list[Path], dict[str, str]]:
     for stem in STEMS:
         if (folder / f"{stem}.safetensors").is_file():
             return [folder / f"{stem}.safetensors"], {}
-    shards = sorted(p.name for p in folder.glob("*.safetensors") if re.fullmatch(r".+-\d+-of-\d+\.safetensors", p.name))
+    shards = sorted(p.name for p in folder.glob("*.safetensors") if _SHARD.fullmatch(p.name))
     if shards:
         stem = shards[0].rsplit("-", 3)[0]
         raise ModelError(
@@ -334,11 +346,11 @@ def _refuse_unlisted(index: Path, listed: list[str]) -> None:
     """Refuses a folder with weight files beside those of its index: one of the two is of another version, or the index
     is not whole."""
     folder, stem = index.parent, index.name.removesuffix(".safetensors.index.json")
-    totals = {found[1] for name in listed if (found := re.fullmatch(r".+-\d+-of-(\d+)\.safetensors", name))}
-    names = {f"{stem}.safetensors"} | {
-        p.name for total in totals for p in folder.glob(f"*-of-{total}.safetensors") if p.name.startswith(f"{stem}-")
-    }
-    if unlisted := sorted(n for n in names - set(listed) if (folder / n).is_file()):
+    names = {f"{stem}.safetensors"}
+    for total in {match[1] for match in map(_SHARD.fullmatch, listed) if match}:
+        names |= {path.name for path in folder.glob(f"{stem}-*-of-{total}.safetensors")}
+    unlisted = sorted(name for name in names - set(listed) if (folder / name).is_file())
+    if unlisted:
         raise ModelError(
             f"{folder} holds {listing(unlisted)}, which {index.name} does not list: the weights of two saves, "
             f"or an index that is not whole. "
@@ -357,8 +369,7 @@ def read_index(index: Path) -> dict[str, str]:
     Raises:
         ModelError: it cannot be read, or names no files.
     """
-    found = read_object(index, "an index of shards")
-    listed = found.get("weight_map")
+    listed = read_object(index, "an index of shards").get("weight_map")
     names = listed.values() if isinstance(listed, dict) else ()
     if not names or not all(isinstance(v, str) and v == os.path.basename(v) for v in names):
         raise ModelError(
@@ -373,7 +384,6 @@ def checkpoint_hash(folder: str | os.PathLike[str]) -> str:
     the same, several at a time."""
     files = weight_files(folder)
     with ThreadPoolExecutor(max_workers=min(8, len(files))) as pool:
-        parts = list(pool.map(file_hash, files))
-    return hashlib.sha256(
-        "".join(f"{f.name} {f.stat().st_size} {d}\n" for f, d in zip(files, parts, strict=True)).encode()
-    ).hexdigest()
+        digests = list(pool.map(file_hash, files))
+    lines = [f"{file.name} {file.stat().st_size} {digest}\n" for file, digest in zip(files, digests, strict=True)]
+    return hashlib.sha256("".join(lines).encode()).hexdigest()

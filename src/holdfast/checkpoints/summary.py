@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from holdfast.checkpoints.adapters import adapter_config, base_of, lacking
+from holdfast.checkpoints.adapter_settings import adapter_config, base_of, lacking
 from holdfast.checkpoints.companions import config_value
 from holdfast.checkpoints.dtypes import count_nonfinite
 from holdfast.checkpoints.engine import Job, Scratch, job_of, map_blocks

@@ -103,7 +103,7 @@ class Anchors:
         return unnamed_file(self._named)
 
     def _check_scale(self, anchor: str) -> None:
-        from holdfast.checkpoints.adapters import adapter_config, is_adapter, scale_of
+        from holdfast.checkpoints.adapter_settings import adapter_config, is_adapter, scale_of
 
         if anchor == START or self._adapter is None or not is_adapter(folder := anchor_folder(anchor)):
             return

@@ -79,7 +79,7 @@ class ProbedCheckpoint:
     @functools.cached_property
     def name(self) -> str:
         """The model, or the folder where an adapter is merged into its base: what is changed has to be whole."""
-        from holdfast.checkpoints.adapters import is_adapter
+        from holdfast.checkpoints.adapter_settings import is_adapter
         from holdfast.checkpoints.merge import prepare_merge
         from holdfast.checkpoints.named import located
 

@@ -163,7 +163,7 @@ class StagesStudy(ConfiguredStudy[StagesConfig]):
         Raises:
             HoldfastError: the adapter does not fit the base.
         """
-        from holdfast.checkpoints.adapters import is_adapter
+        from holdfast.checkpoints.adapter_settings import is_adapter
         from holdfast.checkpoints.named import located
 
         if not is_adapter(located(model)):
@@ -279,7 +279,7 @@ def _merging(adapter: str, base: str) -> Prepared:
 
 def _check_same_architecture(base: str, tuned: Sequence[str]) -> None:
     """Questions to two architectures are no pairs of one model's. Adapters have to fit the base."""
-    from holdfast.checkpoints.adapters import is_adapter
+    from holdfast.checkpoints.adapter_settings import is_adapter
     from holdfast.checkpoints.named import located
 
     if not (file := Path(located(base)) / "config.json").is_file():
