@@ -9,6 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from data_files import jsonl, text_rows
 from tiny import SENTENCES, build_model
 
 WORDS = [
@@ -40,7 +41,7 @@ def write_news(path: Path, count: int = 60, *, start: int = 0) -> Path:
         rows.append(
             {"text": text, "date": f"2024-{1 + number % 12:02d}-{1 + number % 28:02d}", "title": f"News {number}"}
         )
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    jsonl(path, rows)
     return path
 
 
@@ -90,7 +91,7 @@ def request_of(pair, news, training, tmp_path):
     def make(**changes):
         held_out = tmp_path / "old.jsonl"
         if not held_out.is_file():
-            held_out.write_text("".join(json.dumps({"text": s}) + "\n" for s in SENTENCES))
+            text_rows(held_out, SENTENCES)
         given = {
             "base": str(pair[0]),
             "instruct": str(pair[1]),

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from data_files import jsonl
 from holdfast.cli.main import main
 from holdfast.records.evaluation import EvaluationFolder
 from holdfast.support.files import read_json
@@ -45,7 +46,7 @@ metric_list:
 
 
 def write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    jsonl(path, rows)
 
 
 @pytest.fixture(scope="module")

@@ -3,11 +3,11 @@ refused."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
+from data_files import jsonl
 from holdfast.checkpoints.reader import CheckpointReader
 from holdfast.cli.main import main
 from holdfast.errors import ConfigError
@@ -20,7 +20,7 @@ LEAST = ["fisher", "base", "--data", "old.jsonl", "--device", "cpu"]
 @pytest.fixture
 def desk(desk: Path) -> Path:
     rows = [{"prompt": f"Question {i}?", "completion": f" The answer is {i}, again and again."} for i in range(9)]
-    (desk / "old.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    jsonl(desk / "old.jsonl", rows)
     return desk
 
 

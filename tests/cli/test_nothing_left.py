@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from data_files import jsonl
 from holdfast.cli.main import main
 from stand_ins import put_study
 
@@ -27,7 +28,7 @@ def desk(desk: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "qa": [{"question": "a?", "answer": "b"}, {"question": "", "answer": ""}],
         "dated": [{"text": row["text"], "date": "2024-02-01"} for row in ROWS],
     }.items():
-        (desk / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        jsonl(desk / f"{name}.jsonl", rows)
     (desk / "bad.jsonl").write_text((desk / "rows.jsonl").read_text() + '{"text": 3\n')
     (desk / "queries.json").write_text(json.dumps([{"query": "a"}] * 9))
     put_study(desk / "study.yaml", "base")

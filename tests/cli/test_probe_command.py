@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import shutil
 from pathlib import Path
@@ -13,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from data_files import text_rows
 from holdfast.checkpoints.live import perturbed
 from holdfast.checkpoints.perturb import perturb
 from holdfast.checkpoints.reader import CheckpointReader
@@ -38,7 +38,7 @@ def desk(tmp_path: Path, tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> Pat
     for name, seed in (("base", 0), ("tuned", 3)):
         build_model(seed=seed).save_pretrained(name)
         tokenizer.save_pretrained(name)
-    Path("prose.jsonl").write_text("".join(json.dumps({"text": t}) + "\n" for t in TEXTS))
+    text_rows("prose.jsonl", TEXTS)
     return tmp_path
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from data_files import text_rows
 from holdfast.cli.main import main
 from holdfast.studies.engine.session import kind_name
 from holdfast.studies.engine.storage import KIND, Storage
@@ -22,7 +23,7 @@ def place(tmp_path_factory) -> Path:
     build_model().save_pretrained(found / "base")
     build_tokenizer().save_pretrained(found / "base")
     for name in ("train", "prose", "code"):
-        (found / f"{name}.jsonl").write_text("".join(json.dumps({"text": s}) + "\n" for s in SENTENCES))
+        text_rows(found / f"{name}.jsonl", SENTENCES)
     return found
 
 

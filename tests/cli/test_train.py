@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from data_files import jsonl
 from holdfast.cli import train as command
 from holdfast.cli.main import main
 from holdfast.config.declare import settings_of
@@ -230,9 +231,9 @@ def chat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("assistant", "CH."),
     ]
     rows = [{"messages": [{"role": role, "content": f"{text} {n}"} for role, text in turns]} for n in range(240)]
-    Path("chat.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    jsonl("chat.jsonl", rows)
     pairs = [{"prompt": f"Q {n}: ", "completion": f"A {n}."} for n in range(3)]
-    Path("pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in pairs))
+    jsonl("pairs.jsonl", pairs)
     return tmp_path
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 import yaml
 
+from data_files import jsonl
 from holdfast.cli.main import main
 from tiny import SENTENCES, build_model
 
@@ -21,9 +20,7 @@ def models(tmp_path_factory, tokenizer):
                 p.data.mul_(1.001)
         model.save_pretrained(root / name)
         tokenizer.save_pretrained(root / name)
-    (root / "news.jsonl").write_text(
-        "".join(json.dumps({"text": f"{s} {i}", "date": "2024-02-01"}) + "\n" for i, s in enumerate(SENTENCES * 4))
-    )
+    jsonl(root / "news.jsonl", [{"text": f"{s} {i}", "date": "2024-02-01"} for i, s in enumerate(SENTENCES * 4)])
     return root
 
 

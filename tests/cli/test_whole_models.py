@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file, save_file
 
+from data_files import jsonl
 from holdfast.cli.main import main
 from stand_ins import put_study
 
@@ -72,7 +73,7 @@ def desk(desk: Path) -> Path:
         "rows": ROWS,
         "dated": [{"text": row["text"], "date": "2024-02-01"} for row in ROWS],
     }.items():
-        (desk / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        jsonl(desk / f"{name}.jsonl", rows)
     put_study(desk / "study.yaml", "broken")
     return desk
 

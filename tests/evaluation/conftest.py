@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from data_files import jsonl
 from holdfast.evaluation.entries import EvaluationPlan
 from holdfast.evaluation.measures import Subject, measure, no_report
 from holdfast.evaluation.resume import Partial
@@ -94,7 +94,7 @@ def tiny_model():
 def colour_task(tmp_path: Path) -> Path:
     """A multiple-choice task YAML with its data beside it, referred to by a relative path."""
     rows = [{"q": f"Is item {i} red or blue?", "options": ["red", "blue"], "right": i % 2} for i in range(10)]
-    (tmp_path / "colours.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    jsonl(tmp_path / "colours.jsonl", rows)
     path = tmp_path / "colour_task.yaml"
     path.write_text(
         "task: colour_task\n"

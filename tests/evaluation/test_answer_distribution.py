@@ -3,13 +3,13 @@ begin with a space."""
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 
 import pytest
 import torch
 
+from data_files import jsonl
 from evaluation.conftest import make_model, make_tokenizer, measured
 from holdfast.errors import ConfigError, DataError, ModelError
 from holdfast.evaluation.kinds.answer_distribution import AnswerDistributionEntry
@@ -50,7 +50,7 @@ def letters(tmp_path: Path) -> Path:
 def write_task(
     folder: Path, rows: list[dict], *, name: str = "letters", choices: str = '["A", "B", "C"]', target: str = "right"
 ) -> Path:
-    (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    jsonl(folder / f"{name}.jsonl", rows)
     path = folder / f"{name}.yaml"
     path.write_text(
         f"task: {name}\ndataset_path: json\ndataset_kwargs: {{data_files: {{test: {name}.jsonl}}}}\ntest_split: test\n"

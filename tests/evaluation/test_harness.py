@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import random
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from data_files import jsonl
 from evaluation.conftest import make_model, make_tokenizer, measured
 from holdfast.errors import ConfigError, DataError, ModelError
 from holdfast.evaluation.kinds.task import TaskEntry
@@ -28,7 +28,7 @@ ARC = [
 
 
 def write_rows(path: Path, rows: list[dict]) -> str:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    jsonl(path, rows)
     return str(path)
 
 

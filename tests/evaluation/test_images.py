@@ -13,6 +13,7 @@ import pytest
 import torch
 from PIL import Image
 
+from data_files import jsonl
 from holdfast.cli.main import main
 from holdfast.errors import DataError, ModelError
 from holdfast.evaluation.kinds.multiple_choice import MultipleChoiceEntry
@@ -68,7 +69,7 @@ def question(number: int, **columns: Any) -> dict[str, Any]:
 
 
 def write(name: str, *rows: dict[str, Any]) -> str:
-    Path(name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    jsonl(name, rows)
     return name
 
 
@@ -307,7 +308,7 @@ def test_images_beside_an_entry_that_asks_by_text(tmp_path: Path) -> None:
     image("red").save(tmp_path / "red.png")
     rows: list[dict[str, Any]] = [{"image": None}, {"image": "red.png"}]
     data = tmp_path / "seen.jsonl"
-    data.write_text("".join(json.dumps({**row, "text": "It is red.", "label": 0}) + "\n" for row in rows))
+    jsonl(data, [{**row, "text": "It is red.", "label": 0} for row in rows])
     said = r"seen.jsonl, row 1 holds an image \(column 'image'\), but 'seen' asks by text alone. .*`multiple_choice`"
     with pytest.raises(DataError, match=said):
         documents_of(PerplexityEntry(suite="keep", name="seen", data=str(data)), build_vision_tokenizer())

@@ -3,12 +3,12 @@ be wrong with a file."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 import torch
 
+from data_files import jsonl
 from evaluation.conftest import SENTENCES, make_model, make_tokenizer, measured
 from holdfast.errors import DataError, ModelError
 from holdfast.evaluation.entries import EvaluationPlan
@@ -32,7 +32,7 @@ ROWS = [
 
 
 def write(folder: Path, rows: list, name: str = "asked.jsonl") -> str:
-    (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    jsonl(folder / name, rows)
     return str(folder / name)
 
 

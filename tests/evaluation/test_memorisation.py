@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 
 import pytest
 import torch
 
+from data_files import text_rows
 from evaluation.conftest import SENTENCES, make_model, make_tokenizer, measured
 from holdfast.evaluation.kinds.perplexity import MemorisationEntry
 from holdfast.evaluation.text.perplexity import score_documents
@@ -63,7 +63,7 @@ def test_of_equal_logits_the_lowest_index_is_the_most_likely_one(tiny_tokenizer)
 
 def test_the_figures_are_shares_of_all_tokens(echo, tiny_tokenizer, tmp_path: Path) -> None:
     file = tmp_path / "texts.jsonl"
-    file.write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
+    text_rows(file, TEXTS)
     entry = MemorisationEntry(suite="keep", name="texts-memorisation", data=str(file))
     found = measured(echo, tiny_tokenizer, entry)
     rows, metrics = found.rows, found.metrics

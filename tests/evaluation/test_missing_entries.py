@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
+from data_files import text_rows
 from evaluated_folders import write
 from holdfast.errors import RunFolderError
 from holdfast.evaluation.entries import EvaluationPlan
@@ -41,7 +41,7 @@ def test_an_evaluation_ends_with_everything_that_was_asked_for(tmp_path: Path) -
     """Files that are deleted while a later model is measured."""
     build_model().save_pretrained(tmp_path / "base")
     build_tokenizer().save_pretrained(tmp_path / "base")
-    (tmp_path / "prose.jsonl").write_text("".join(json.dumps({"text": s}) + "\n" for s in SENTENCES))
+    text_rows(tmp_path / "prose.jsonl", SENTENCES)
     plan, problems = parse_evaluation({"keep": [str(tmp_path / "prose.jsonl")]})
     out, models = tmp_path / "out", [ModelRequest(name=str(tmp_path / "base"), label=label) for label in ("a", "b")]
 

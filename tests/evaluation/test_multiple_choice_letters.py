@@ -3,13 +3,13 @@ template or a tokenizer."""
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 
 import pytest
 import torch
 
+from data_files import jsonl
 from evaluation import test_answer_distribution
 from evaluation.conftest import make_model, make_tokenizer, measured
 from evaluation.test_answer_distribution import agrees, ids_of
@@ -41,7 +41,7 @@ def roomy():
 
 
 def write(folder: Path, rows: list) -> str:
-    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    jsonl(folder / "rows.jsonl", rows)
     return str(folder / "rows.jsonl")
 
 

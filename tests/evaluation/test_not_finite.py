@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from data_files import jsonl
 from evaluated_folders import TEXT, answers, texts, write, write_average
 from evaluation.conftest import SENTENCES, make_model, parsed
 from holdfast.cli.main import main
@@ -86,7 +87,7 @@ metric_list: [{metric: exact_match, aggregation: mean, higher_is_better: true}]
 
 
 def write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    jsonl(path, rows)
 
 
 @pytest.fixture
@@ -280,7 +281,7 @@ def change_rows(folder: Path, entry: str, change: Any) -> None:
     path = folder / f"{entry}.samples.jsonl"
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     change(rows[3])
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    jsonl(path, rows)
 
 
 def change_record(folder: Path, entry: str, change: Any) -> None:

@@ -3,7 +3,6 @@ be wrong with a file."""
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 import torch
 import yaml
 
+from data_files import jsonl
 from evaluation.conftest import SENTENCES, make_model, make_tokenizer, measured, parsed
 from evaluation.evaluation_models import architecture
 from holdfast.errors import DataError, ModelError
@@ -28,7 +28,7 @@ ROWS = [
 
 
 def write(folder: Path, rows: list) -> str:
-    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    jsonl(folder / "rows.jsonl", rows)
     return str(folder / "rows.jsonl")
 
 

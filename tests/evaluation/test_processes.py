@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from data_files import jsonl
 from holdfast.cli.main import main
 from tiny import build_model
 
@@ -77,7 +78,7 @@ def desk(tmp_path: Path, tokenizer, monkeypatch: pytest.MonkeyPatch) -> Path:
         | {"answer": i % 2, "label": i % 2}
         for i in range(31)
     ]
-    (tmp_path / "texts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    jsonl(tmp_path / "texts.jsonl", rows)
     for name, text in {"suite": SUITE, "colours": TASK, "open": OPEN}.items():
         (tmp_path / f"{name}.yaml").write_text(text)
     (tmp_path / "own.py").write_text(OWN)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import random
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from data_files import jsonl
 from evaluation.conftest import make_model, measured
 from holdfast.evaluation.compare.samples import compare_samples
 from holdfast.evaluation.kinds.multiple_choice import MultipleChoiceEntry
@@ -24,7 +24,7 @@ ACC = Ratio(numerator="acc", unit="accuracy", higher_is_better=True)
 
 
 def write_rows(path: Path, rows: list[dict]) -> str:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    jsonl(path, rows)
     return str(path)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from data_files import jsonl, text_rows
 from evaluation.conftest import SENTENCES, make_model, make_tokenizer, parsed
 from holdfast.evaluation import runner
 from holdfast.evaluation.text import perplexity
@@ -21,9 +22,9 @@ START, RESULT = {"name": "tiny", "hash": "aaa"}, {"name": "tuned", "hash": "bbb"
 
 @pytest.fixture
 def plan(tmp_path: Path, colour_task: Path):
-    (tmp_path / "prose.jsonl").write_text("".join(json.dumps({"text": s}) + "\n" for s in SENTENCES))
+    text_rows(tmp_path / "prose.jsonl", SENTENCES)
     answers = [{"question": f"How many ships, {s}?", "answer": s.split()[0]} for s in SENTENCES]
-    (tmp_path / "answers.jsonl").write_text("".join(json.dumps(row) + "\n" for row in answers))
+    jsonl(tmp_path / "answers.jsonl", answers)
     config = {
         "learn": [
             {"perplexity": "answers.jsonl", "prompt": "Question: {question}\nAnswer:", "completion": " {answer}"}
@@ -232,7 +233,7 @@ def test_an_entry_goes_on_in_its_middle(kind, tmp_path, tiny_tokenizer, monkeypa
         {"text": f"{s} {i}", "prompt": f"{i} {s} {i}", "label": i % 2, "answer": i % 2, **columns}
         for i, s in enumerate(SENTENCES * 30)
     ]
-    (tmp_path / "texts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in texts))
+    jsonl(tmp_path / "texts.jsonl", texts)
     letters = colour_task.with_name("letters.yaml")
     letters.write_text(
         colour_task.read_text()
@@ -243,7 +244,7 @@ def test_an_entry_goes_on_in_its_middle(kind, tmp_path, tiny_tokenizer, monkeypa
         {"q": f"Is thing number {i} with a rather long name red or blue?", "options": ["red", "blue"], "right": i % 2}
         for i in range(60)
     ]
-    (tmp_path / "colours.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    jsonl(tmp_path / "colours.jsonl", rows)
     entry = {
         "perplexity": {"perplexity": "texts.jsonl", "text": "{text}"},
         "memorisation": {"memorisation": "texts.jsonl", "text": "{text}"},

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 import yaml
 
+from data_files import jsonl
 from evaluation.conftest import parsed
 from holdfast.cli.evaluate import COMMAND
 from holdfast.errors import ConfigError
@@ -178,7 +178,7 @@ def test_the_chat_template_can_be_taken_away_and_reaches_every_entry_that_has_on
 @pytest.fixture
 def plan(tmp_path: Path) -> EvaluationPlan:
     rows = [{"text": "a", "label": 0}]
-    (tmp_path / "prose.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    jsonl(tmp_path / "prose.jsonl", rows)
     config = {
         "keep": ["arc_easy", {"task": "arc_easy", "name": "arc_again"}, {"answer_distribution": "mmlu"}, "prose.jsonl"],
         "learn": [

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
+from data_files import jsonl
 from evaluation.conftest import CHAT, make_model, make_tokenizer, measured
 from holdfast.errors import ModelError
 from holdfast.evaluation.kinds.instructions import InstructionsEntry
@@ -41,7 +41,7 @@ def tokenizer_with(template: str):
 
 def data(tmp_path: Path, rows=ROWS) -> str:
     path = tmp_path / "q.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    jsonl(path, rows)
     return str(path)
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
+from data_files import jsonl
 from evaluation.conftest import make_tokenizer
 from holdfast.evaluation.kinds.multiple_choice import MultipleChoiceEntry
 from holdfast.evaluation.kinds.perplexity import PerplexityEntry
@@ -14,7 +14,7 @@ PAIRS = [{"prompt": f"What is {n}?", "completion": f" It is number {n}."} for n 
 
 
 def text_entry(tmp_path: Path, name: str, rows: list[dict], suite: str = "learn") -> PerplexityEntry:
-    (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    jsonl(tmp_path / f"{name}.jsonl", rows)
     return PerplexityEntry(suite=suite, name=name, data=str(tmp_path / f"{name}.jsonl"))
 
 

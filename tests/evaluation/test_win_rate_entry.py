@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
+from data_files import jsonl
 from evaluation import fake_endpoint as fake
 from evaluation.conftest import SENTENCES, make_model, parsed
 from evaluation.fake_endpoint import FakeEndpoint, completion
@@ -28,7 +28,7 @@ def longer_wins(instruction: str, first: str, second: str):
 
 def asked_of(tmp_path: Path, server: FakeEndpoint, **changes):
     file = tmp_path / "prompts.jsonl"
-    file.write_text("".join(json.dumps({"instruction": s}) + "\n" for s in SENTENCES))
+    jsonl(file, [{"instruction": s} for s in SENTENCES])
     entry = {"win_rate": file.name, "judge_model": "judge", "base_url": server.url, "max_new_tokens": 8, **changes}
     plan, problems = parsed({"learn": [entry], "batch_size": 4}, tmp_path)
     assert problems == []
@@ -81,7 +81,7 @@ def test_the_start_has_one_half_unasked_and_a_result_what_the_judge_prefers(tmp_
 
 def test_against_the_replies_of_a_file_at_another_address(tmp_path, tiny_tokenizer):
     replies = [{"instruction": s, "output": "x" * i} for i, s in enumerate(SENTENCES)]
-    (tmp_path / "known.jsonl").write_text("".join(json.dumps(row) + "\n" for row in replies))
+    jsonl(tmp_path / "known.jsonl", replies)
     folder = RunFolder(tmp_path / "run")
     with FakeEndpoint(rule=longer_wins) as server:
         plan = asked_of(tmp_path, server, reference="known.jsonl", max_documents=4)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from syntax_trees import parsed_package
 
+from data_files import text_rows
 from holdfast import models
 from holdfast.cli.main import main
 from holdfast.errors import ModelError
@@ -144,7 +145,7 @@ def test_a_run_on_local_files_asks_no_network(
     monkeypatch.setattr(socket.socket, "connect", refuse)
     monkeypatch.chdir(tmp_path)
     for name in ("train", "kept", "learnt"):
-        Path(f"{name}.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in SENTENCES))
+        text_rows(f"{name}.jsonl", SENTENCES)
     words = ["--model_name_or_path", str(model_folder), "--dataset_name", "train.jsonl", "--output_dir", "out"]
     words += [
         "--max_steps",

@@ -145,10 +145,9 @@ def test_flips_are_the_questions_that_changed(tmp_path) -> None:
     shown = questions(page)
     assert len(shown) == c.flips_lost + c.flips_gained > 10
     assert sum('"chip bad">lost' in s for s in shown) == c.flips_lost
-    rows = {
-        r["doc"][:12]: (r, s)
-        for r, s in zip(pair.before.samples("knowledge", "arc"), pair.after.samples("knowledge", "arc"), strict=True)
-    }
+    sides = [list(side.samples("knowledge", "arc")) for side in (pair.before, pair.after)]
+    assert flips_of("arc", "", "acc", *sides).lost == c.flips_lost != c.flips_gained
+    rows = {r["doc"][:12]: (r, s) for r, s in zip(*sides, strict=True)}
     for line in shown:
         before, after = rows[re.search(r"doc ([0-9a-f]{12})", line)[1]]
         assert ("lost" in line[:200]) == (before["acc"] == 1)

@@ -163,6 +163,16 @@ def test_where_all_jobs_fail_alike_the_exit_code_is_theirs(tmp_path, monkeypatch
         assert failed.value.exit_code == exit_code
 
 
+def test_jobs_that_fail_for_different_reasons_are_all_tried(tmp_path, monkeypatch):
+    def make(self, task):
+        raise DataError(f"no ball of speed {task.attributes['speed']}")
+
+    monkeypatch.setattr(ToyStudy, "make", make)
+    monkeypatch.setattr(ToyStudy, "one_in_process", True)
+    with pytest.raises(HoldfastError, match="4 of 4 jobs failed"):
+        execute_study(toy(tmp_path / "toy", speeds=(1.0, 2.0, 3.0, 4.0)), console=quiet(), workers=1)
+
+
 def test_the_time_left_is_what_complete_jobs_took_over_the_workers():
     def job(number: int, state: str, **more) -> JobState:
         times = {"started": "2026-01-01T00:00:00+00:00", "finished": None} | more

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
+from data_files import jsonl
 from holdfast.evaluation.suite import parse_evaluation
 from holdfast.studies.engine.held_out import HeldOut
 from holdfast.studies.engine.study import CannotJudge
@@ -22,7 +22,7 @@ def test_the_questions_of_a_task_are_looked_for(tmp_path: Path) -> None:
         for q in (QUESTION, QUESTION.replace("melt", "burn").replace("stone in the sun", "fire of dry leaves"))
     ]
     file = tmp_path / "arc_easy.jsonl"
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    jsonl(file, rows)
     entries = parse_evaluation({"keep": [{"task": "arc_easy", "data": str(file), "num_fewshot": 0}]})[0].entries
     held = HeldOut(entries)
     assert held.stands_in([f"Somebody asked: {QUESTION} Nobody knew."], what="the training data") == [

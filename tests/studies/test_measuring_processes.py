@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from data_files import jsonl
 from holdfast.evaluation.suite import parse_evaluation
 from holdfast.studies.engine.models import measure_model, measuring_processes
 from tiny import SENTENCES
@@ -17,7 +17,7 @@ from tiny import SENTENCES
 @pytest.fixture
 def plan(tmp_path: Path) -> Any:
     rows = [{"text": f"{number}. {text}"} for number in range(8) for text in SENTENCES]
-    (tmp_path / "prose.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    jsonl(tmp_path / "prose.jsonl", rows)
     found, problems = parse_evaluation({"keep": [str(tmp_path / "prose.jsonl")]})
     assert problems == []
     return found

@@ -11,6 +11,7 @@ import pytest
 import yaml
 from rich.console import Console
 
+from data_files import text_rows
 from holdfast.errors import ConfigError, HoldfastError
 from holdfast.papers.ladder.plan import LadderConfig
 from holdfast.papers.ladder.record import read_ladder
@@ -27,9 +28,9 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     monkeypatch.chdir(tmp_path)
     words = WORDS.split()
     texts = [" ".join(words[(i * k) % len(words)] for k in range(1, 30)) for i in range(120)]
-    Path("text.jsonl").write_text("".join(json.dumps({"text": t}) + "\n" for t in texts))
+    text_rows("text.jsonl", texts)
     held = [" ".join(words[(i + k * k) % len(words)] for k in range(30)) for i in range(4)]
-    Path("held.jsonl").write_text("".join(json.dumps({"text": t}) + "\n" for t in held))
+    text_rows("held.jsonl", held)
     return {
         "text": ["text.jsonl"],
         "sizes": {"small": {"layers": 1, "width": 16, "heads": 2}, "wide": {"layers": 1, "width": 32, "heads": 2}},

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from data_files import jsonl
 from gguf_files import tiny_llama, tiny_tokenizer, write_gguf
 from holdfast.checkpoints import named
 from holdfast.checkpoints.locate import local_folder, open_source
@@ -185,7 +186,7 @@ def test_an_adapter_names_its_base_as_it_was_named(package: Path) -> None:
 def texts(desk: Path) -> Path:
     rows = [{"text": f"The fox number {i} jumps over {i + 3} lazy dogs. def add(a, b): return {i}"} for i in range(40)]
     path = desk / "text.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    jsonl(path, rows)
     return path
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
+from data_files import text_rows
 from tiny import build_model
 
 TASKS = {
@@ -31,7 +31,7 @@ def asked(base, tmp_path):
     for name, texts in TASKS.items():
         for part, rows in (("train", texts[:30]), ("heldout", texts[30:])):
             file = tmp_path / f"{name}_{part}.jsonl"
-            file.write_text("".join(json.dumps({"text": t}) + "\n" for t in rows))
+            text_rows(file, rows)
         tasks[name] = {
             "train": {"dataset_name": str(tmp_path / f"{name}_train.jsonl")},
             "learn": [{"perplexity": str(tmp_path / f"{name}_heldout.jsonl"), "name": f"{name}_text", "window": 64}],

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from data_files import jsonl
 from holdfast.errors import ConfigError
 from holdfast.studies.stages.plan import StagesConfig
 
@@ -200,7 +201,7 @@ def test_a_base_that_knows_nothing_is_seen_before_anything_is_restored(
     rows = [{"prompt": f"{n} a", "options": [" b", " b and so on and on"]} for n in range(30)]
     for name, answers in {"questions": [0, 1], "zeros": [0], "ones": [1]}.items():
         asked = [{**row, "answer": answers[n % len(answers)]} for n, row in enumerate(rows)]
-        Path(f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in asked))
+        jsonl(f"{name}.jsonl", asked)
     notes: list[str] = []
     restore = SimpleNamespace(attributes={"step": "base-restored"}, console=None, note=notes.append)
     task = SimpleNamespace(attributes={"step": "base-measured"}, console=None, note=notes.append)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 import postgresql
+from data_files import jsonl
 from holdfast.studies.engine.storage import Storage
 from holdfast.studies.sweep import trial as trials
 from holdfast.studies.sweep.study import StudyConfig
@@ -23,7 +22,7 @@ def material(tmp_path_factory) -> dict[str, str]:
     files = {"train": 8, "prose": 3, "code": 4}
     for name, times in files.items():
         rows = [{"text": f"{sentence} {name} {i}"} for i, sentence in enumerate(SENTENCES * times)]
-        (place / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        jsonl(place / f"{name}.jsonl", rows)
     return {
         "model_name_or_path": str(place / "base"),
         "dataset_name": str(place / "train.jsonl"),

@@ -11,6 +11,7 @@ import torch
 from rich.console import Console
 from safetensors.torch import load_file
 
+from data_files import jsonl
 from holdfast.cli.main import main
 from holdfast.errors import ConfigError, DataError, Interrupted, ModelError, RunFolderError
 from holdfast.records.evaluation import EvaluationFolder
@@ -37,7 +38,7 @@ def finished(request, tmp_path_factory):
     prompts = out.parent / "prompts.jsonl"
     turns = [[{"role": role, "content": f"{say} {n}."}] for n in range(9) for role, say in SAID]
     rows = [{"prompt": asked, "completion": answer} for asked, answer in zip(turns[::2], turns[1::2], strict=True)]
-    prompts.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    jsonl(prompts, rows)
     keys = {
         "base": str(pair[0]),
         "instruct": str(pair[1]),
@@ -270,7 +271,7 @@ def test_long_empty_and_duplicate_documents_are_counted(request_of, tmp_path, ne
     texts = [row["text"] for row in read_jsonl(news)]
     corpus = tmp_path / "mixed.jsonl"
     rows = [{"text": t} for t in [*texts, texts[0], texts[0].upper(), "", "  ", " ".join(texts[:20])]]
-    corpus.write_text("".join(json.dumps(r) + "\n" for r in rows))
+    jsonl(corpus, rows)
     record = run(request_of(corpus=str(corpus)))
     assert any("longer than the window of 64 tokens" in note and "split" in note for note in record.notes)
     skipped = record.corpus["skipped"]
