@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import random
 import re
 from collections.abc import Mapping, Sequence
 from html import unescape
@@ -18,7 +17,7 @@ from typing import Any
 from holdfast.papers.residual import printed_figures
 from holdfast.records.comparison import Comparison
 from holdfast.records.evaluation import Evaluation, Metric
-from holdfast.records.residual import ModelPair, ResidualRecord, StudiedModel
+from holdfast.records.residual import ResidualRecord
 from holdfast.support.files import to_jsonable
 from recorded import FOLDER, recorded
 
@@ -149,140 +148,19 @@ def update(folder: Path, **changes: Any) -> ResidualRecord:
     return dataclasses.replace(recorded("update", ResidualRecord), **changes)
 
 
-HUB = {
-    ("llama-3", "base"): "meta-llama/Meta-Llama-3-8B",
-    ("llama-3", "instruct"): "meta-llama/Meta-Llama-3-8B-Instruct",
-    ("llama-3.1", "base"): "meta-llama/Llama-3.1-8B",
-    ("llama-3.1", "instruct"): "meta-llama/Llama-3.1-8B-Instruct",
-}
-PAPERS = {
-    ("llama-3", "base"): "L3b",
-    ("llama-3", "instruct"): "L3i",
-    ("llama-3.1", "base"): "L3.1b",
-    ("llama-3.1", "instruct"): "L3.1i",
-}
-
-
-def moved_values(start: str, tokens: int, residual: str | None, seed: int = 0) -> list[float]:
-    """The paper's figures of a model, each moved by up to a point."""
-    column = printed_figures.find_column(start, tokens, residual)
-    assert column is not None, (start, tokens, residual)
-    rng = random.Random(f"{start} {tokens} {residual} {seed}")
-    return [min(99.0, max(1.0, v + rng.uniform(-1, 1))) for v in column.values]
-
-
 def study(folder: Path, *, seeds: Sequence[int] = (0,), **changes: Any) -> ResidualRecord:
     """Three budgets by base, instruct and base + residual of Llama 3; siblings with Llama 3.1; DocChat with both
-    residuals."""
-    models: list[StudiedModel] = []
-
-    def add(
-        name: str,
-        label: str,
-        start: str,
-        family: str,
-        key: str,
-        *,
-        millions: int = 0,
-        residual: str | None = None,
-        seed: int = 0,
-    ) -> None:
-        path = {"derived": "cerebras/Llama3-DocChat-1.0-8B"}.get(start) or HUB[family, start]
-        made = bool(millions) or residual is not None
-        # The paper's continued columns are of 5 epochs at most; what it says of FLOPs is 6 x parameters x tokens.
-        model = StudiedModel(
-            name=name,
-            label=label,
-            start=start,
-            family=family,
-            tokens=millions * 1_000_000 + (1234 if millions else 0),
-            budget=millions * 1_000_000 or None,
-            residual=residual,
-            scale=1.0 if residual is not None else None,
-            seed=seed,
-            path=f"models/{name}" if made else path,
-            evaluations=f"evaluations/{name}",
-            flops=6 * 8.03e9 * millions * 1e6,
-            seconds=1100.0 * millions / 10,
-            parameters=8_030_000_000,
-            state="complete",
-        )
-        models.append(model)
-        donor = None if residual is None else PAPERS[residual, "instruct"]
-        write_paper_suite(
-            folder / "evaluations" / name,
-            moved_values(key, millions * 1_000_000, donor, seed),
-            model=path if not made else name,
-        )
-
-    add("l3-base", "Llama 3 base", "base", "llama-3", "L3b")
-    add("l3-instruct", "Llama 3 instruct", "instruct", "llama-3", "L3i")
-    for seed in seeds:
-        more = f"-s{seed}" if len(seeds) > 1 else ""
-        for millions in (100, 500, 1000):
-            add(
-                f"l3-base-{millions}M{more}",
-                f"Llama 3 base + {millions}M",
-                "base",
-                "llama-3",
-                "L3b",
-                millions=millions,
-                seed=seed,
-            )
-            add(
-                f"l3-instruct-{millions}M{more}",
-                f"Llama 3 instruct + {millions}M",
-                "instruct",
-                "llama-3",
-                "L3i",
-                millions=millions,
-                seed=seed,
-            )
-            label = f"Llama 3 base + {millions}M + residual"
-            add(
-                f"l3-base-{millions}M-residual{more}",
-                label,
-                "base",
-                "llama-3",
-                "L3b",
-                millions=millions,
-                residual="llama-3",
-                seed=seed,
-            )
-    add("l31-base", "Llama 3.1 base", "base", "llama-3.1", "L3.1b")
-    add("l31-instruct", "Llama 3.1 instruct", "instruct", "llama-3.1", "L3.1i")
-    add("l3-base-31", "Llama 3 base + 3.1 residual", "base", "llama-3", "L3b", residual="llama-3.1")
-    add("l31-base-3", "Llama 3.1 base + 3 residual", "base", "llama-3.1", "L3.1b", residual="llama-3")
-    add("docchat", "DocChat", "derived", "docchat", "DocChat")
-    add("docchat-3", "DocChat + 3 residual", "derived", "docchat", "DocChat", residual="llama-3")
-    add("docchat-31", "DocChat + 3.1 residual", "derived", "docchat", "DocChat", residual="llama-3.1")
-    pairs = [
-        ModelPair(
-            before="l3-instruct",
-            after="l3-base-1000M-residual",
-            question="Does the residual bring instruction following back?",
-            comparisons=[
-                compared("ifeval", 0.353, 0.3752, suite="learn", metric="prompt_level_strict_acc", half=0.03),
-                compared("gsm8k", 0.7506, 0.7316, suite="learn", metric="exact_match,flexible-extract", half=0.015),
-                compared("piqa", 0.7856, 0.8041, half=0.01),
-            ],
-        ),
-    ]
-    fields: dict[str, Any] = {
-        "name": "residual-llama-3",
-        "kind": "study",
-        "status": "finished",
-        "created": "2025-11-20T09:12:44Z",
-        "finished": "2025-11-22T01:31:02Z",
-        "config": {"suite": "instruction_residual", "budgets": [100_000_000, 500_000_000, 1_000_000_000]},
-        "families": ["llama-3", "llama-3.1"],
-        "models": models,
-        "pairs": pairs,
-        "corpus": {"documents": 1_960_000, "tokens": 1_274_000_000, "held_out": 2000, "skipped": {}},
-        "versions": {"holdfast": "0.2.0"},
-        "hardware": {"device": "NVIDIA H100"},
-    }
-    return ResidualRecord(**{**fields, **changes})
+    residuals. Where there are several seeds, each has every trained model, with figures of its own."""
+    record = recorded("residual_study", ResidualRecord)
+    figures = json.loads((FOLDER / "residual_study_figures.json").read_text())
+    models = []
+    for model in record.models:
+        for seed in seeds if model.budget else (0,):
+            name = f"{model.name}-s{seed}" if model.budget and len(seeds) > 1 else model.name
+            models.append(dataclasses.replace(model, name=name, seed=seed, evaluations=f"evaluations/{name}"))
+            values = [value + 0.3 * seed for value in figures[model.name]]
+            write_paper_suite(folder / "evaluations" / name, values, model=model.path)
+    return dataclasses.replace(record, **{"models": models, **changes})
 
 
 def text_of(page: Path) -> str:

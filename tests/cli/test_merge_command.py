@@ -505,70 +505,7 @@ def test_what_cannot_be_translated_is_named(text: str, part: str) -> None:
     assert part in "\n".join(mergekit(text)[1])
 
 
-def models_of(**each: dict) -> list[dict]:
-    return [{"model": name, "parameters": given} if given else {"model": name} for name, given in each.items()]
-
-
 def test_a_request_of_ours_with_a_chat_template_is_ours(desk: Path) -> None:
     write("merge.yml", models=["math", "code"], method="linear", chat_template="chatml")
     assert main(["merge", "--config", "merge.yml", "--output_dir", "out"]) == 0
     assert "im_start" in Path("out/chat_template.jinja").read_text()
-
-
-REQUESTS: dict[str, dict] = {
-    **{
-        method: {
-            "merge_method": method,
-            "base_model": "base",
-            "models": models_of(math={"weight": 0.3, **each}, code={"weight": 0.9, **each}),
-            "parameters": {"lambda": 0.8, "normalize": method != "task_arithmetic"},
-        }
-        for method, each in (("task_arithmetic", {}), ("ties", {"density": 0.6}))
-    },
-    "linear": {"merge_method": "linear", "models": models_of(math={"weight": 0.3}, code={"weight": 0.9})},
-    "slerp": {
-        "merge_method": "slerp",
-        "base_model": "base",
-        "models": models_of(math={}),
-        "parameters": {"t": 0.3},
-    },
-    "ties with densities and weights of each model": {
-        "merge_method": "ties",
-        "base_model": "base",
-        "models": models_of(math={"density": 0.7, "weight": 1.0}, code={"density": 0.33, "weight": 0.5}),
-        "parameters": {"normalize": True, "int8_mask": True},
-    },
-    "weights that fall back to those of all": {
-        "merge_method": "task_arithmetic",
-        "base_model": "base",
-        "models": models_of(math={"weight": 2.0}, code={}),
-        "parameters": {"weight": 0.2},
-    },
-    "model_stock": {"merge_method": "model_stock", "base_model": "base", "models": models_of(math={}, code={})},
-}
-
-
-@pytest.mark.parametrize("name", REQUESTS)
-def test_the_result_is_mergekits(desk: Path, name: str) -> None:
-    """The same request, given to both: float32 throughout, so that only rounding in another order differs."""
-    request = {**REQUESTS[name], "dtype": "float32"}
-    write("mergekit.yml", **request)
-    assert main(["merge", "--config", "mergekit.yml", "--output_dir", "out"]) == 0
-    ours = weights("out")
-    layers = 1 + max(int(n.split(".")[2]) for n in ours if n.startswith("model.layers."))
-    assert json.loads(Path("out", "config.json").read_text())["num_hidden_layers"] == layers
-    from transformers import AutoModelForCausalLM
-
-    _, told = AutoModelForCausalLM.from_pretrained("out", output_loading_info=True)
-    assert not any(told[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys"))
-    pytest.importorskip("mergekit")
-    from mergekit.config import MergeConfiguration
-    from mergekit.merge import MergeOptions, run_merge
-
-    run_merge(
-        MergeConfiguration.model_validate(request), "expected", options=MergeOptions(quiet=True, write_model_card=False)
-    )
-    theirs = weights("expected")
-    assert ours.keys() == theirs.keys()
-    for tensor, values in theirs.items():
-        np.testing.assert_allclose(ours[tensor], values, rtol=1e-5, atol=1e-7, err_msg=tensor)

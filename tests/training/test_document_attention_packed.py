@@ -62,23 +62,6 @@ def test_packed_logits_are_those_of_each_document_alone(kind, more, attention):
     torch.testing.assert_close(together, torch.cat(alone), atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("checkpointing", [False, True])
-def test_gradients_are_those_of_the_mask(checkpointing):
-    packed, bounded = batch([9, 30, 4])
-    grads = []
-    for ours in (False, True):
-        model = build_model()
-        if ours:
-            assert use_document_attention(model)
-        if checkpointing:
-            model.gradient_checkpointing_enable()
-        model.train()
-        model(**(bounded if ours else packed), use_cache=False).logits.square().mean().backward()
-        grads.append({n: p.grad for n, p in model.named_parameters()})
-    for name, grad in grads[0].items():
-        torch.testing.assert_close(grads[1][name], grad, atol=1e-7, rtol=1e-4)
-
-
 def test_everything_else_is_sdpa_as_before(tokenizer):
     plain, ours = build_model().eval(), build_model().eval()
     assert use_document_attention(ours)

@@ -36,16 +36,6 @@ def record(settings: DigitsSettings) -> Any:
     return run_digits(settings, console=quiet())
 
 
-@pytest.mark.slow
-def test_the_old_task_is_forgotten_and_methods_keep_some_of_it(record: Any) -> None:
-    arms = {arm.kind: arm for arm in record.arms}
-    assert arms["single"].scores["even"].value > 0.8 and arms["single"].scores["odd"].value > 0.8
-    assert arms["sequential"].scores["even"].value < 0.2 < arms["replay"].scores["even"].value
-    assert arms["sfa"].against["even"].value > 0.1
-    assert arms["sfa"].distance.value < arms["sequential"].distance.value
-    assert arms["sequential"].against == {} and arms["single"].distance is None
-
-
 def test_record_and_page_are_there(record: Any, settings: DigitsSettings) -> None:
     assert read_sequence(settings.output_dir) == record
     assert "digits" in (settings.output_dir / "report.html").read_text(encoding="utf-8")

@@ -12,12 +12,10 @@ import numpy as np
 import pytest
 import torch
 
-from holdfast.cli.main import main
 from holdfast.errors import ConfigError, DataError, ModelError
 from holdfast.papers.digits.data import read_digits
 from holdfast.papers.worlds.pictures import scenes, tower
 from holdfast.papers.worlds.pictures.build import HELD_OUT, VALID, PicturesRecipe, build_pictures
-from holdfast.records.run import RunFolder
 from holdfast.runs.wrapping import check_tower, wrap_language_model
 from tiny import build_model, build_tokenizer
 
@@ -148,36 +146,3 @@ def test_a_wrapped_language_model_says_what_it_said(world: dict[str, Path], lang
         wrap_language_model(language, world["tower"], whole, layer=-1)
     with pytest.raises(ModelError, match="reads images already"):
         wrap_language_model(whole, world["tower"], tmp_path / "twice", layer=-1)
-
-
-STAGE = """
-model_name_or_path: whole
-dataset_name: world/instructions.parquet
-output_dir: out
-train_only: [multi_modal_projector, language_model]
-max_steps: 2
-per_device_train_batch_size: 8
-max_length: 128
-use_cpu: true
-evaluation:
-  learn: [{multiple_choice: world/vision_heldout.parquet, name: vision, group: family}]
-  before: false
-"""
-
-
-@pytest.mark.slow
-def test_training_leaves_the_tower_as_it_is_and_questions_have_chance_levels(
-    world: dict[str, Path], language: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from safetensors.torch import load_file
-
-    monkeypatch.chdir(tmp_path)
-    shutil.copytree(world["captions"].parent, "world")
-    wrap_language_model(language, world["tower"], "whole", layer=-1)
-    Path("run.yaml").write_text(STAGE)
-    assert main(["train", "--config", "run.yaml"]) == 0
-    start, end = (load_file(f"{folder}/model.safetensors") for folder in ("whole", "out"))
-    moved = {name.split(".")[0] for name in start if not torch.equal(start[name], end[name])}
-    assert moved == {"language_model", "multi_modal_projector"}
-    [vision] = RunFolder("out").evaluated("result").all()
-    assert vision.references["acc"]["chance"] == pytest.approx(0.4)

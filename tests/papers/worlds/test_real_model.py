@@ -20,8 +20,6 @@ from holdfast.cli.main import main
 from holdfast.errors import ModelError
 from holdfast.models import adapter_base, check_model, load, model_folder, weights_hash
 from holdfast.papers.worlds.real_model import get_model, packaged_file
-from holdfast.records.evaluation import EvaluationFolder
-from holdfast.records.run import RunFolder
 
 NAME = "tiny-chat"
 REAL = "smollm2-135m-instruct"
@@ -230,36 +228,6 @@ def test_every_command_takes_the_name_and_says_where_it_is_not_made(
             assert main(words) == 2, words
             said = capsys.readouterr().err
             assert f"holdfast models get {NAME}" in said, (words, said)
-
-
-@pytest.mark.slow
-def test_every_command_that_takes_a_model_takes_the_name(
-    package: Path, texts: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    get_model(NAME)
-    for words in STEPS:
-        assert main(words) == 0, (words, capsys.readouterr().err)
-    note = "dequantised from 8 bits (Q8_0)"
-    for folder in ("merged", "noisy", "applied", "residual", "run"):
-        assert origin(folder) == {"note": note}, folder
-    record = RunFolder("run").read()
-    assert record.model["name"] == NAME and record.model["origin"] == note
-    assert json.loads(Path("lora/adapter_config.json").read_text())["base_model_name_or_path"] == NAME
-    assert load("lora").identity["origin"] == note
-    assert record.config["model_name_or_path"] == NAME
-    assert note in Path("run/report.html").read_text()
-    assert note.replace("_", r"\_") in Path("run/README.md").read_text()
-    assert str(named.models_folder()) not in Path("run/run.json").read_text() + Path("run/README.md").read_text()
-    assert note in Path("measured/report.html").read_text()
-    for label in ("it", "lora"):
-        evaluation = EvaluationFolder(Path("measured") / label).all()[0]
-        assert evaluation.model["origin"] == note
-    capsys.readouterr()
-    command("report", "run")
-    assert note in capsys.readouterr().out
-    command("inspect", NAME)
-    rows = [line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()]
-    assert ["weights", note] in rows and ["licence", "Apache-2.0"] in rows
 
 
 # ---------------------------------------------------------------------------------------------------------- the package

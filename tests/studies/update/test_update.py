@@ -177,18 +177,6 @@ def test_an_interruption_while_the_text_is_read_is_continued(request_of, monkeyp
             run(request_of(tokens=400))
 
 
-@pytest.mark.slow
-def test_an_adapter_is_continued_and_merged(request_of, pair, tmp_path):
-    keys = request_of()
-    keys["train"] = {**keys["train"], "use_peft": True, "lora_r": 4, "lora_target_modules": "all-linear"}
-    record = run(keys)
-    folder = tmp_path / "out" / record.model(record.result).path
-    assert (folder / "config.json").is_file() and not (folder / "adapter_config.json").is_file()
-    result, instruct = load_file(folder / "model.safetensors"), load_file(pair[1] / "model.safetensors")
-    changed = {n for n in result if not torch.allclose(result[n], instruct[n], atol=1e-6)}
-    assert changed and all("proj" in n for n in changed), "what the adapter does not touch is the instruct model's"
-
-
 # ------------------------------------------------------------------------------------------------------------ bad input
 
 
@@ -241,22 +229,6 @@ def test_other_vocabularies_are_refused(request_of, pair, tmp_path):
     assert not list((tmp_path / "out").glob("runs/*")), "before anything is trained"
 
 
-@pytest.mark.slow
-def test_a_strange_parent_is_warned_about_with_the_evidence(request_of, tmp_path, tokenizer):
-    from tiny import build_model
-
-    other = tmp_path / "stranger"
-    build_model(seed=9).save_pretrained(other)  # its norms, which are all 1, are the only thing that it shares
-    tokenizer.save_pretrained(other)
-    console = Console(file=io.StringIO(), width=300)
-    record = run(request_of(instruct=str(other)), console)
-    said = console.file.getvalue()
-    assert "does not look like a fine-tune" in said
-    assert "Nothing to do" not in said and "lost is not known" not in said, "its runs are no results of their own"
-    assert any("relative norm" in note for note in record.notes)
-    assert record.ancestry[0]["total"]["relative"] > 0.3
-
-
 def test_what_the_models_are_warned_about_is_said_although_the_corpus_fails(request_of, tmp_path, monkeypatch):
     monkeypatch.setattr(study, "check_models", lambda config: (["WARNING: no child of the base"], []))
     console = Console(file=io.StringIO(), width=300)
@@ -264,18 +236,6 @@ def test_what_the_models_are_warned_about_is_said_although_the_corpus_fails(requ
         run(request_of(tokens="1M"), console)
     assert console.file.getvalue().count("WARNING: no child of the base") == 1
     assert not (tmp_path / "out").exists(), "a refused request leaves nothing"
-
-
-@pytest.mark.slow
-def test_long_empty_and_duplicate_documents_are_counted(request_of, tmp_path, news):
-    texts = [row["text"] for row in read_jsonl(news)]
-    corpus = tmp_path / "mixed.jsonl"
-    rows = [{"text": t} for t in [*texts, texts[0], texts[0].upper(), "", "  ", " ".join(texts[:20])]]
-    jsonl(corpus, rows)
-    record = run(request_of(corpus=str(corpus)))
-    assert any("longer than the window of 64 tokens" in note and "split" in note for note in record.notes)
-    skipped = record.corpus["skipped"]
-    assert sum(skipped.values()) >= 4 and any("duplicate" in reason for reason in skipped)
 
 
 @pytest.mark.slow
