@@ -68,42 +68,6 @@ def run(plan, folder: RunFolder, tokenizer, *, which="start", seed=0, identity=N
     )
 
 
-def test_start_and_result_are_written_and_compared(plan, tmp_path, tiny_tokenizer):
-    folder = RunFolder(tmp_path / "run")
-    before = run(plan, folder, tiny_tokenizer)
-    after = run(plan, folder, tiny_tokenizer, which="result", seed=1)
-    assert [(e.suite, e.name) for e in before] == [
-        ("keep", "prose"),
-        ("keep", "colour_task"),
-        ("learn", "answers"),
-    ]
-    for evaluation in before + after:
-        stored = folder.evaluated("start" if evaluation in before else "result").find(evaluation.suite, evaluation.name)
-        assert stored == Evaluation.from_json(json.loads(json.dumps(dataclasses.asdict(evaluation))))
-        assert evaluation.primary in evaluation.metrics
-        assert evaluation.versions["torch"]
-    prose = before[0]
-    rows = folder.evaluated("start").samples("keep", "prose")
-    assert prose.metrics["nats_per_token"].value == pytest.approx(
-        sum(r["nats"] for r in rows) / sum(r["tokens"] for r in rows)
-    )
-    assert (prose.settings["window"], prose.settings["stride"], prose.settings["bos"]) == (64, 32, True)
-    assert prose.model.items() >= START.items()
-    assert (prose.model["dtype"], prose.model["context"]) == ("float32", 64)
-
-    comparisons = runner.compare_runs(folder, plan)
-    assert comparisons == folder.comparisons()
-    assert [(c.suite, c.name) for c in comparisons if c.primary] == [
-        ("keep", "prose"),
-        ("keep", "colour_task"),
-        ("learn", "answers"),
-    ]
-    first = comparisons[0]
-    assert first.difference == pytest.approx(
-        after[0].metrics["nats_per_token"].value - prose.metrics["nats_per_token"].value
-    )
-
-
 def test_interrupted_evaluation_continues_with_the_next_entry(plan, tmp_path, tiny_tokenizer, counted, monkeypatch):
     folder = RunFolder(tmp_path / "run")
     with monkeypatch.context() as patch:
