@@ -19,6 +19,7 @@ from holdfast.papers.theory.regression import (
     errors,
     gradient,
     random_problem,
+    sensitivities,
     weight_for,
 )
 
@@ -75,6 +76,13 @@ def test_at_equal_error_l2_moves_parameters_least_and_label_annealing_prediction
     seen = {m: np.linalg.norm(problem.finetuning_inputs @ v) for m, v in moved.items()}
     assert length["l2"] <= length["label_annealing"] * (1 + 1e-9)
     assert seen["label_annealing"] <= seen["l2"] * (1 + 1e-9)
+
+
+def test_a_sensitivity_is_what_a_unit_step_costs() -> None:
+    """Along each singular direction of the fine-tuning rows, from where pre-training has no error."""
+    problem = random_problem(**SMALL)
+    costs = errors(problem, problem.theta0 + problem.finetuning_factors.right).pretraining
+    assert sensitivities(problem) == pytest.approx(costs)
 
 
 def test_overlap_is_the_share_inside_the_span() -> None:
