@@ -22,8 +22,8 @@ TEMPLATE = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfo
 TURNS = [{"speaker": "customer", "utterance": "It leaks."}, {"speaker": "agent", "utterance": "I send someone."}]
 
 
-def _convert_review(row, parts, as_messages):
-    question, answer = f"How many stars?\n{row[parts['review']]}", str(row[parts["stars"]])
+def _convert_review(row, fields, as_messages):
+    question, answer = f"How many stars?\n{row[fields['review']]}", str(row[fields["stars"]])
     if not as_messages:
         return {"prompt": question, "completion": answer}
     user, assistant = {"role": "user", "content": question}, {"role": "assistant", "content": answer}

@@ -99,8 +99,8 @@ def _write(tables: Iterable[pa.Table], scratch: Path) -> Path:
     schema = common_schema(schemas)
     joined = scratch / "joined.arrow"
     with _writer(joined, schema) as writer, _disk_errors(joined):
-        for part in parts:
-            for table in _read(part):
+        for path in parts:
+            for table in _read(path):
                 writer.write_table(conform(table, schema))
     return joined
 

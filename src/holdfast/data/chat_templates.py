@@ -86,36 +86,39 @@ def tokens_of_messages(
     Raises:
         BadRow: the template writes the rest of the conversation otherwise with another content in a message's place.
     """
-    whole = str(tokenizer.apply_chat_template(list(messages), tokenize=False, **variables))
-    encoded = tokenizer(whole, add_special_tokens=False, return_offsets_mapping=True)
+    text = str(tokenizer.apply_chat_template(list(messages), tokenize=False, **variables))
+    encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
     ids, special = list(encoded["input_ids"]), set(tokenizer.all_special_ids) | set(tokenizer.added_tokens_decoder)
     labels = [-100] * len(ids)
-    for place, flag in enumerate(trained):
+    for number, flag in enumerate(trained):
         if not flag:
             continue
-        begin, end = _stretch(messages, place, whole, tokenizer, **variables)
-        inside = [n for n, (first, last) in enumerate(encoded["offset_mapping"]) if begin < last and first < end]
-        if inside and inside[-1] + 1 < len(ids) and ids[inside[-1] + 1] in special:
-            inside.append(inside[-1] + 1)
-        for token in inside:
-            labels[token] = ids[token]
+        begin, end = _stretch(messages, number, text, tokenizer, **variables)
+        behind = None
+        for index, (first, last) in enumerate(encoded["offset_mapping"]):
+            if begin < last and first < end:
+                labels[index] = ids[index]
+                behind = index + 1
+        if behind is not None and behind < len(ids) and ids[behind] in special:
+            labels[behind] = ids[behind]
     return {"input_ids": ids, "labels": labels}
 
 
 def _stretch(
-    messages: Sequence[Mapping[str, Any]], place: int, whole: str, tokenizer: Any, **variables: Any
+    messages: Sequence[Mapping[str, Any]], number: int, text: str, tokenizer: Any, **variables: Any
 ) -> tuple[int, int]:
-    """Where a message's content begins and ends in the text of a conversation."""
-    other = [*messages[:place], {"role": messages[place]["role"], "content": _REPLY}, *messages[place + 1 :]]
-    before, found, behind = _rendered(tokenizer, other, **variables).partition(_REPLY)
+    """Where the content of a message, by its number from 0, begins and ends in the text of a conversation."""
+    other = list(messages)
+    other[number] = {"role": messages[number]["role"], "content": _REPLY}
+    before, reply, behind = _rendered(tokenizer, other, **variables).partition(_REPLY)
     # a template may begin an empty thought where there is none
-    begin = _same(before, whole)
-    end = len(whole) - len(behind)
-    earlier = _words(str(messages[place - 1]["content"])) if place else ""
-    if not found or not whole.endswith(behind) or begin > end or earlier not in _words(whole[:begin]):
+    begin = _same(before, text)
+    end = len(text) - len(behind)
+    earlier = _words(str(messages[number - 1]["content"])) if number else ""
+    if not reply or not text.endswith(behind) or begin > end or earlier not in _words(text[:begin]):
         raise BadRow(
-            f"the chat template writes other messages otherwise when message {place + 1} changes, so its tokens cannot "
-            f"be told from theirs (weight, train). Give rows of prompt and completion instead"
+            f"the chat template writes other messages otherwise when message {number + 1} changes, so its tokens "
+            f"cannot be told from theirs (weight, train). Give rows of prompt and completion instead"
         )
     return begin, end
 
@@ -165,15 +168,21 @@ def remarks(rows: Iterable[Mapping[str, Any]], tokenizer: Any) -> list[str]:
         if not text:
             continue
         looked += 1
-        found = _left_out(messages, variables["tools"], _words(text))
-        lost += found
-        affected.update(found.keys())
+        of_row = _left_out(messages, variables["tools"], _words(text))
+        lost += of_row
+        affected.update(of_row.keys())
         if row.get("prompt"):
-            asked = _rendered(tokenizer, row["prompt"], add_generation_prompt=True, **variables)
-            unlike += [asked[_same(asked, text) :]] if not text.startswith(asked) else []
+            prompt = _rendered(tokenizer, row["prompt"], add_generation_prompt=True, **variables)
+            if not text.startswith(prompt):
+                unlike.append(prompt[_same(prompt, text) :])
     of = f"of {looked:,} rows that were looked at" if looked != 1 else "of the row that was looked at"
-    parts = [f"{what} ({lost[what]:,} in {affected[what]:,} row{'s' * (affected[what] != 1)})" for what in lost]
-    sentences = [f"The chat template leaves out {of}: {', '.join(parts)}."] if lost else []
+    sentences = []
+    if lost:
+        counts = []
+        for what, count in lost.items():
+            rows_affected = f"{affected[what]:,} row{'s' * (affected[what] != 1)}"
+            counts.append(f"{what} ({count:,} in {rows_affected})")
+        sentences.append(f"The chat template leaves out {of}: {', '.join(counts)}.")
     if unlike:
         sentences.append(
             f"The chat template ends the prompt otherwise once an answer follows, in {len(unlike):,} {of}: the model "
@@ -184,9 +193,10 @@ def remarks(rows: Iterable[Mapping[str, Any]], tokenizer: Any) -> list[str]:
 
 def _same(one: str, other: str) -> int:
     """How many characters two texts begin with alike."""
-    return next(
-        (n for n, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1]), min(map(len, (one, other)))
-    )
+    for number, pair in enumerate(zip(one, other, strict=False)):
+        if pair[0] != pair[1]:
+            return number
+    return min(len(one), len(other))
 
 
 def _left_out(messages: list[Mapping[str, Any]], tools: Any, text: str) -> Counter[str]:
@@ -197,21 +207,21 @@ def _left_out(messages: list[Mapping[str, Any]], tools: Any, text: str) -> Count
         tools: beside them.
         text: as `_words` gives it.
     """
-    found = Counter[str]()
+    lost = Counter[str]()
     for message in messages:
         role, content = message["role"], message["content"]
         if isinstance(content, str) and not _is_in(content, text):
-            _, closed, said = content.rpartition("</think>")
-            thought = role == "assistant" and closed and _is_in(said, text)
-            found["thoughts of the assistant" if thought else f"contents of role {role}"] += 1
+            _, closed, answer = content.rpartition("</think>")
+            thought = role == "assistant" and closed and _is_in(answer, text)
+            lost["thoughts of the assistant" if thought else f"contents of role {role}"] += 1
         for key in ("reasoning_content", "thinking"):
             if not _is_in(str(message.get(key) or ""), text):
-                found["thoughts of the assistant"] += 1
-        calls = message.get("tool_calls") or ()
-        found["calls of tools"] += sum(_words(_function_name(call)) not in text for call in calls)
-    offered = tools if isinstance(tools, list) else ()
-    found["tools"] += sum(_words(_function_name(tool)) not in text for tool in offered)
-    return +found
+                lost["thoughts of the assistant"] += 1
+        for call in message.get("tool_calls") or ():
+            lost["calls of tools"] += _words(_function_name(call)) not in text
+    for tool in tools if isinstance(tools, list) else ():
+        lost["tools"] += _words(_function_name(tool)) not in text
+    return +lost
 
 
 def _is_in(content: str, text: str) -> bool:

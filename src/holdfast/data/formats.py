@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.data import chat_templates, unread, vision
-from holdfast.data.layouts import LAYOUTS, MESSAGE_PARTS, Layout, Messages, Templates, recognise, role_keys
+from holdfast.data.layouts import LAYOUTS, MESSAGE_FIELDS, Layout, Messages, Templates, recognise, role_keys
 from holdfast.data.messages import (
     CALL_ROLE,
     MESSAGE_EXTRAS,
@@ -153,8 +153,8 @@ class _Plan:
     """How rows are read."""
 
     layout: Layout
-    parts: dict[str, str]
-    """The user's columns that are read, by the parts of the layout; of templates, by their own names."""
+    fields: dict[str, str]
+    """The user's columns that are read, by the fields of the layout; of templates, by their own names."""
     convert: Convert
     templates: Templates | None = None
     as_messages: bool = False
@@ -167,7 +167,7 @@ class _Plan:
         """The user's columns that hold messages."""
         if not self.as_messages:
             return []
-        return [self.parts[part] for part in self.layout.result if part in self.parts]
+        return [self.fields[field] for field in self.layout.result if field in self.fields]
 
 
 def _source(dataset: Any, tokenizer: Any, files: Sequence[Path] | None, read_from: Sequence[Path] | None) -> _Source:
@@ -204,26 +204,26 @@ def _plan(rows: _Source, templates: Templates | None, *, with_images: bool) -> _
         DataError: no known layout, a template over a missing column, or messages without a chat template.
     """
     if templates is not None:
-        parts = {column: column for column in templates.columns}
+        fields = {column: column for column in templates.columns}
         convert = templates.converter(rows.columns)
-        return _Plan(layout=templates.layout, parts=parts, convert=convert, templates=templates)
-    layout, parts = _recognised(rows.columns, rows.first, rows.files)
+        return _Plan(layout=templates.layout, fields=fields, convert=convert, templates=templates)
+    layout, fields = _recognised(rows.columns, rows.first, rows.files)
     if with_images and layout.tokens:
         raise DataError(
             f"{_files_named(rows.files)}rows with images cannot be tokenised beforehand: the processor writes a token "
             f"for each part of an image. Give their text or messages."
         )
-    as_messages = _become_messages(rows, layout, parts)
+    as_messages = _become_messages(rows, layout, fields)
     if as_messages and not rows.has_chat_template:
         raise DataError(*_NO_CHAT_TEMPLATE)
     if not as_messages:
-        parts = {part: column for part, column in parts.items() if part not in MESSAGE_PARTS}
+        fields = {field: column for field, column in fields.items() if field not in MESSAGE_FIELDS}
     # beside images, converters refuse them
     beside = [column for column in rows.columns if column in TEMPLATE_COLUMNS and (as_messages or with_images)]
     return _Plan(
         layout=layout,
-        parts=parts,
-        convert=lambda row: layout.convert(row, parts, as_messages),
+        fields=fields,
+        convert=lambda row: layout.convert(row, fields, as_messages),
         as_messages=as_messages,
         beside=beside,
     )
@@ -256,9 +256,9 @@ def _templates_shown(prompt: str, completion: str) -> list[str]:
     return ["  data:", f'    prompt: "{prompt}"', f'    completion: "{completion}"']
 
 
-def _become_messages(rows: _Source, layout: Layout, parts: dict[str, str]) -> bool:
+def _become_messages(rows: _Source, layout: Layout, fields: dict[str, str]) -> bool:
     if layout.messages is Messages.AS_WRITTEN:
-        column = parts[layout.result[0]]
+        column = fields[layout.result[0]]
         written = next((row[column] for row in rows.dataset if row[column] is not None), None)
         return isinstance(written, list)
     if layout.messages is Messages.WITH_TEMPLATE:
@@ -284,10 +284,10 @@ def _refuse_lost_text(rows: _Source, plan: _Plan) -> None:
     others = _columns_not_read(rows, plan)
     if plan.templates is not None or not plan.layout.reads_most or not others:
         return
-    share = unread.share_of_text(rows.dataset, others, [*plan.parts.values(), *plan.beside])
+    share = unread.share_of_text(rows.dataset, others, [*plan.fields.values(), *plan.beside])
     if share <= 0.5:
         return
-    question, answer = [plan.parts[part] for part in plan.layout.columns][:2]
+    question, answer = [plan.fields[field] for field in plan.layout.columns][:2]
     raise DataError(
         f"{_files_named(rows.files)}{share:.0%} of the text of these rows stands in columns that the layout "
         f"{plan.layout.example} does not read: {', '.join(others)}. Say which columns make the prompt, for example",
@@ -296,29 +296,29 @@ def _refuse_lost_text(rows: _Source, plan: _Plan) -> None:
 
 
 def _columns_not_read(rows: _Source, plan: _Plan) -> list[str]:
-    used = {*plan.parts.values(), *plan.beside}
+    used = {*plan.fields.values(), *plan.beside}
     return [column for column in rows.columns if column not in used]
 
 
 def _count_unread(not_read: unread.Counts, rows: _Source, plan: _Plan, *, heeded: bool) -> None:
     not_read.update(unread.columns_with_values(rows.dataset, _columns_not_read(rows, plan)))
     if plan.message_columns:
-        system = plan.parts.get("system")
+        system = plan.fields.get("system")
         not_read.update(unread.keys_of_messages(rows.dataset, plan.message_columns, system, heeded=heeded))
 
 
 def _without_full_masks(rows: _Source, plan: _Plan) -> _Plan:
     """The plan without masks that are 1 throughout: such rows need not be written anew."""
-    masks = {part: column for part, column in plan.parts.items() if part not in plan.layout.result}
+    masks = {field: column for field, column in plan.fields.items() if field not in plan.layout.result}
     if not plan.layout.tokens or not masks:
         return plan
-    ids = plan.parts["input_ids"]
+    ids = plan.fields["input_ids"]
     tables = rows.dataset.select_columns([ids, *masks.values()]).with_format("arrow").iter(batch_size=_AT_ONCE)
     for table in tables:
         if not all(_is_full_mask(table.column(mask), table.column(ids)) for mask in masks.values()):
             return plan
-    parts = {part: column for part, column in plan.parts.items() if part not in masks}
-    return dataclasses.replace(plan, parts=parts, convert=lambda row: plan.layout.convert(row, parts, False))
+    fields = {field: column for field, column in plan.fields.items() if field not in masks}
+    return dataclasses.replace(plan, fields=fields, convert=lambda row: plan.layout.convert(row, fields, False))
 
 
 def _is_full_mask(mask: Any, ids: Any) -> bool:
@@ -360,12 +360,12 @@ def _as_text_or_messages(
     if rows.streamed:
         return _convert_stream(dataset, convert, rows.columns)
     only_renames = _only_renames(rows, plan)
-    twice = _beginning_with(dataset, plan.parts[plan.layout.result[0]], bos) if only_renames else 0
+    twice = _beginning_with(dataset, plan.fields[plan.layout.result[0]], bos) if only_renames else 0
     if twice and not_read is not None:
         not_read[f"a second {bos} at the beginning"] = twice
     if only_renames and not twice:
         _check_columns(rows, plan, convert, never=image_token)
-        return _renamed(dataset, plan.parts)
+        return _renamed(dataset, plan.fields)
     features = _features(rows, plan)
     if known is not None:
         features.update(dict.fromkeys(("input_ids", "labels"), datasets.List(datasets.Value("int64"))))
@@ -379,7 +379,7 @@ def _decides(plan: _Plan) -> tuple[Any, ...]:
 
     keys = [layout.keys for layout in LAYOUTS if layout.keys is not None]
     function = Hasher.hash(plan.layout.convert)
-    return plan.layout.result, function, plan.parts, plan.as_messages, plan.templates, plan.beside, keys
+    return plan.layout.result, function, plan.fields, plan.as_messages, plan.templates, plan.beside, keys
 
 
 def _features(rows: _Source, plan: _Plan) -> datasets.Features:
@@ -391,7 +391,7 @@ def _features(rows: _Source, plan: _Plan) -> datasets.Features:
     names: Sequence[str] = plan.layout.result
     feature: Any = text
     if plan.layout.tokens:
-        names = names if len(plan.parts) > 1 else names[:1]  # without labels or masks there are ids alone
+        names = names if len(plan.fields) > 1 else names[:1]  # without labels or masks there are ids alone
         feature = datasets.List(datasets.Value("int64"))
     elif plan.as_messages:
         vary = _messages_vary(rows, plan)
@@ -471,8 +471,8 @@ def _is_filled(feature: Any) -> bool:
 def _may_say_what_is_trained(rows: _Source, plan: _Plan) -> bool:
     """Whether messages are asked which of them are trained: in whole conversations, with a tokenizer that says where
     its tokens begin."""
-    whole = plan.templates is None and plan.layout.messages is Messages.ALWAYS
-    return whole and not rows.streamed and bool(getattr(rows.tokenizer, "is_fast", False))
+    conversations = plan.templates is None and plan.layout.messages is Messages.ALWAYS
+    return conversations and not rows.streamed and bool(getattr(rows.tokenizer, "is_fast", False))
 
 
 def _messages_say_what_is_trained(dataset: datasets.Dataset, column: str) -> bool:
@@ -544,14 +544,15 @@ def _holds_images(rows: _Source) -> bool:
     number = next((n for n, row in enumerate(looked_at) if vision.holds_images(row, rows.image_columns)), None)
     if number is None:
         return False
-    place = _places(rows.files, [number])[0]
+    location = _locations(rows.files, [number])[0]
     if rows.streamed:
         where = f"column '{rows.image_columns[0]}'" if rows.image_columns else "parts of messages"
         raise DataError(
-            f"{place} holds images ({where}), which cannot be looked at while they are streamed. Leave out streaming."
+            f"{location} holds images ({where}), which cannot be looked at while they are streamed. Leave out "
+            f"streaming."
         )
     if not rows.sees:
-        raise vision.takes_text_only(place, rows.image_columns)
+        raise vision.takes_text_only(location, rows.image_columns)
     return True
 
 
@@ -599,21 +600,21 @@ def _only_renames(rows: _Source, plan: _Plan) -> bool:
     """Whether the user's columns already hold what TRL takes, so that renaming them is enough."""
     import datasets
 
-    if plan.templates is not None or not set(plan.parts) <= set(plan.layout.result):
+    if plan.templates is not None or not set(plan.fields) <= set(plan.layout.result):
         return False
-    features = [rows.dataset.features[column] for column in plan.parts.values()]
+    features = [rows.dataset.features[column] for column in plan.fields.values()]
     if plan.layout.tokens:
-        whole = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32")
-        return all(isinstance(f, datasets.List) and getattr(f.feature, "dtype", None) in whole for f in features)
+        numbers = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32")
+        return all(isinstance(f, datasets.List) and getattr(f.feature, "dtype", None) in numbers for f in features)
     text = (datasets.Value("string"), datasets.Value("large_string"))
     return not plan.as_messages and all(feature in text for feature in features)
 
 
-def _renamed(dataset: datasets.Dataset, parts: dict[str, str]) -> datasets.Dataset:
-    columns = list(parts.values())
+def _renamed(dataset: datasets.Dataset, fields: dict[str, str]) -> datasets.Dataset:
+    columns = list(fields.values())
     if columns != dataset.column_names:
         dataset = dataset.select_columns(columns)
-    changed = {column: part for part, column in parts.items() if column != part}
+    changed = {column: field for field, column in fields.items() if column != field}
     return dataset.rename_columns(changed) if changed else dataset
 
 
@@ -628,7 +629,7 @@ def _check_columns(rows: _Source, plan: _Plan, convert: Convert, *, never: str |
 
     numbers: list[int] = []
     dataset, start = rows.dataset, 0
-    arrow = dataset.select_columns(list(plan.parts.values())).with_format("arrow")
+    arrow = dataset.select_columns(list(plan.fields.values())).with_format("arrow")
     with progress("Checking rows", total=len(dataset)) as advance:
         for table in arrow.iter(batch_size=_AT_ONCE):
             columns = [column.combine_chunks() for column in table.columns]
@@ -741,8 +742,9 @@ def bad_rows(
     bad: Sequence[tuple[int, str]], count: int, total: int, name: str, files: Sequence[Path] | None
 ) -> DataError:
     """The error for rows that cannot be used; `bad` holds the first of `count` with their reasons."""
-    places = _places(files, [number for number, _ in bad])
-    lines = [f"  {place}: {reason}" for place, (_, reason) in zip(places, bad, strict=True)]
+    lines = []
+    for location, (_, reason) in zip(_locations(files, [number for number, _ in bad]), bad, strict=True):
+        lines.append(f"  {location}: {reason}")
     if count > len(bad):
         lines.append(f"  and {count - len(bad)} more")
     counted = "" if files else " (rows counted from 1; of a JSON Lines file, its non-blank lines)"
@@ -750,7 +752,7 @@ def bad_rows(
     return DataError(title, *lines, "Correct or remove them.")
 
 
-def _places(files: Sequence[Path] | None, numbers: Sequence[int]) -> list[str]:
+def _locations(files: Sequence[Path] | None, numbers: Sequence[int]) -> list[str]:
     """Where rows are, by file and line where the files are known."""
     return locate_rows(files, numbers) if files else [f"row {number + 1}" for number in numbers]
 

@@ -98,8 +98,8 @@ def json_array(values: Sequence[Any]) -> pa.Array:
     import pyarrow as pa
 
     def text(value: Any) -> str:
-        found = json.dumps(value, ensure_ascii=False, default=str)
-        return json.dumps(_digits(value), ensure_ascii=False, default=str) if _LONG.search(found) else found
+        written = json.dumps(value, ensure_ascii=False, default=str)
+        return json.dumps(_digits(value), ensure_ascii=False, default=str) if _LONG.search(written) else written
 
     texts = pa.array([None if v is None else text(v) for v in values], pa.string())
     return pa.ExtensionArray.from_storage(pa.json_(), texts)
@@ -108,9 +108,9 @@ def json_array(values: Sequence[Any]) -> pa.Array:
 def _digits(value: Any) -> Any:
     """Whole numbers beyond 64 bits as their digits."""
     if isinstance(value, dict):
-        return {key: _digits(one) for key, one in value.items()}
+        return {key: _digits(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_digits(one) for one in value]
+        return list(map(_digits, value))
     return str(value) if isinstance(value, int) and not -(2**63) <= value < 2**64 else value
 
 
@@ -162,52 +162,62 @@ def _holds(kind: pa.DataType, test: Callable[[pa.DataType], bool]) -> bool:
 
 def json_row(line: bytes, number: int, name: str) -> dict[str, Any]:
     """One line as a row, or a `DataError` that says what is wrong with it."""
-    where = f"{name}, line {number}: "
-    try:
-        text = line.decode("utf-8")
-        value = json.loads(text, object_pairs_hook=_object)
-    except UnicodeDecodeError as error:
-        utf16 = "; the file looks like UTF-16, save it as UTF-8" if line[:2] in (b"\xff\xfe", b"\xfe\xff") else ""
-        raise DataError(
-            f"{where}expected UTF-8, got byte 0x{line[error.start]:02x} at position {error.start + 1} of the "
-            f"line{utf16}."
-        ) from None
-    except RecursionError:
-        raise DataError(f"{where}nested too deeply to be read: {beginning(text)}.") from None
-    except ValueError as error:
-        raise DataError(
-            f'{where}expected one JSON object a line, such as {{"text": "..."}}, or a file that is one array of them; '
-            f"got {beginning(text)} ({_reason(error)}). Correct or remove the line."
-        ) from None
-    _check_object(value, where, " Correct or remove the line.")
-    if "\\u" in text:
-        _refuse_surrogates(value, where)
+    expected = 'one JSON object a line, such as {"text": "..."}, or a file that is one array of them'
+    value = _read_json(line, number, name, expected)
+    _check_row(value, f"{name}, line {number}: ", " Correct or remove the line.", escapes=b"\\u" in line)
     return dict(value)
 
 
 def _array_tables(content: bytes, name: str) -> Iterator[pa.Table]:
     """A file that is one array of objects."""
-    try:
-        text = content.decode("utf-8-sig")
-        values = json.loads(text, object_pairs_hook=_object)
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise DataError(f"{name}, line {line}: expected UTF-8, got byte 0x{content[error.start]:02x}.") from None
-    except RecursionError:
-        raise DataError(f"{name}: nested too deeply to be read.") from None
-    except json.JSONDecodeError as error:
-        rest = text.split("\n")[error.lineno - 1]
-        raise DataError(
-            f"{name}, line {error.lineno}: expected an array of JSON objects, got {beginning(rest)} ({_reason(error)})."
-        ) from None
-    except ValueError as error:
-        raise DataError(f"{name}: {error}.") from None
+    content = content.removeprefix(BYTE_ORDER_MARK)
+    values, escapes = _read_json(content, 1, name, "an array of JSON objects"), b"\\u" in content
     for index, value in enumerate(values, 1):
-        where = f"{name}, element {index} of the array: "
-        _check_object(value, where, "")
-        _refuse_surrogates(value, where)
+        _check_row(value, f"{name}, element {index} of the array: ", "", escapes=escapes)
     for start in range(0, len(values), ROWS_PER_TABLE):
         yield rows_table(values[start : start + ROWS_PER_TABLE])
+
+
+def _read_json(content: bytes, number: int, name: str, expected: str) -> Any:
+    """What JSON says.
+
+    Args:
+        content: a line, or the whole of an array.
+        number: of its first line.
+        name: the file's.
+        expected: what should be there, for messages.
+
+    Raises:
+        DataError: it is not UTF-8, or malformed; names the line.
+    """
+    text = ""
+    where = f"{name}, line {number}" if b"\n" not in content else name
+    try:
+        text = content.decode("utf-8")
+        return json.loads(text, object_pairs_hook=_object)
+    except UnicodeDecodeError as error:
+        line, column = _position(content, error.start)
+        utf16 = "; the file looks like UTF-16, save it as UTF-8" if content[:2] in (b"\xff\xfe", b"\xfe\xff") else ""
+        raise DataError(
+            f"{name}, line {number + line}: expected UTF-8, got byte 0x{content[error.start]:02x} at position "
+            f"{column + 1} of the line{utf16}."
+        ) from None
+    except RecursionError:
+        raise DataError(f"{where}: nested too deeply to be read: {beginning(text)}.") from None
+    except json.JSONDecodeError as error:
+        line, rest = error.lineno - 1, text.split("\n")[error.lineno - 1]
+        raise DataError(
+            f"{name}, line {number + line}: expected {expected}, got {beginning(rest)} ({error.msg}, column "
+            f"{error.colno}). Correct or remove the line."
+        ) from None
+    except ValueError as error:
+        raise DataError(f"{where}: {error}. Correct or remove the line.") from None
+
+
+def _position(content: bytes, index: int) -> tuple[int, int]:
+    """Of a byte, its line and its place in it, both from 0."""
+    before = content[:index]
+    return before.count(b"\n"), index - before.rfind(b"\n") - 1
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -219,8 +229,14 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return value
 
 
-def _check_object(value: Any, where: str, advice: str) -> None:
+def _check_row(value: Any, where: str, advice: str, *, escapes: bool) -> None:
     """
+    Args:
+        value: what JSON said.
+        where: stands before a message.
+        advice: stands behind it.
+        escapes: whether characters are written by their numbers.
+
     Raises:
         DataError: the value makes no row.
     """
@@ -228,6 +244,8 @@ def _check_object(value: Any, where: str, advice: str) -> None:
         kind = "an object without any key" if value == {} else _KINDS[type(value)]
         text = beginning(json.dumps(value, ensure_ascii=False))
         raise DataError(f'{where}expected one JSON object, such as {{"text": "..."}}, got {kind}: {text}.{advice}')
+    if escapes:
+        _refuse_surrogates(value, where)
 
 
 def _refuse_surrogates(value: Any, where: str) -> None:
@@ -245,9 +263,3 @@ def beginning(text: str, length: int = 60) -> str:
     """The first characters of `text`, quoted, for messages."""
     text = text.strip()
     return repr(text if len(text) <= length else text[:length] + "...")
-
-
-def _reason(error: ValueError) -> str:
-    if isinstance(error, json.JSONDecodeError):
-        return f"{error.msg}, column {error.colno}"
-    return str(error)

@@ -65,8 +65,8 @@ TEXT_NAMES = ("text", "content", "body", "document")
 COMPLETION_NAMES = ("completion", "response", "answer", "output")
 MASK_NAMES = ("completion_mask", "assistant_masks", "assistant_mask", "loss_mask", "attention_mask")
 """Columns beside tokens that say which are trained (1) and which are not (0); the last says which are no padding."""
-MESSAGE_PARTS = ("system", "history")
-"""Parts of a row that only messages have a place for."""
+MESSAGE_FIELDS = ("system", "history")
+"""Fields of a row that only messages have a place for."""
 CHOICES = ("choice", "option", "distractor")
 """What the names of columns with the options of multiple choice begin with."""
 
@@ -101,8 +101,8 @@ ROLES = {
 }
 """Names found in data sets -> the roles that chat templates know."""
 
-Parts = Mapping[str, str]
-"""The user's column for each part of a layout that the rows have: "prompt" -> "Prompt", "output" -> "response", ..."""
+Fields = Mapping[str, str]
+"""The user's column for each field of a layout that the rows have: "prompt" -> "Prompt", "output" -> "response", ..."""
 
 
 # ----------------------------------------------------------------------------------------------------- what a layout is
@@ -149,14 +149,14 @@ class Layout:
     example: str
     """Its columns, for messages: "prompt + completion"."""
     columns: Mapping[str, Column]
-    """By the part of the row that each holds. All of them have to be there."""
+    """By the field of the layout that each holds. All of them have to be there."""
     optional: Mapping[str, Column] = dataclasses.field(default_factory=dict)
     """Further columns that are read where they are there."""
     unless: Callable[[Collection[str]], bool] = lambda names: False
     """Whether columns of these names (in small letters) say that the rows are something else."""
     result: tuple[str, ...]
-    """TRL's columns that its rows become. Columns of text or tokens that hold these parts already are only renamed."""
-    convert: Callable[[Row, Parts, bool], dict[str, Any]]
+    """TRL's columns that its rows become. Columns of text or tokens that hold these fields already are only renamed."""
+    convert: Callable[[Row, Fields, bool], dict[str, Any]]
     """A row, the user's columns, and whether it becomes messages -> TRL's columns. Raises `BadRow`."""
     messages: Messages = Messages.NEVER
     tokens: bool = False
@@ -166,21 +166,21 @@ class Layout:
     reads_most: bool = False
     """Whether rows are refused of which most text stands in columns that the layout does not read."""
 
-    def parts_of(self, columns: Mapping[str, str], first_row: Row | None) -> dict[str, str] | None:
-        """The user's columns for the layout's parts; None where one is missing.
+    def fields_of(self, columns: Mapping[str, str], first_row: Row | None) -> dict[str, str] | None:
+        """The user's columns for the layout's fields; None where one is missing.
 
         Args:
             columns: the user's, by their names in small letters and as they are.
             first_row: by which columns of another kind are told apart.
         """
-        parts = {}
-        for part, column in {**self.columns, **self.optional}.items():
+        fields = {}
+        for field, column in {**self.columns, **self.optional}.items():
             name = next((columns[name] for name in column.names if name in columns), None)
             if name is not None and _holds(first_row, name, column.kind):
-                parts[part] = name
-            elif part in self.columns:
+                fields[field] = name
+            elif field in self.columns:
                 return None
-        return None if self.unless({name.lower() for name in columns}) else parts
+        return None if self.unless({name.lower() for name in columns}) else fields
 
 
 def _holds(row: Row | None, column: str, kind: type) -> bool:
@@ -189,7 +189,7 @@ def _holds(row: Row | None, column: str, kind: type) -> bool:
 
 
 def recognise(columns: Sequence[str], first_row: Row | None = None) -> tuple[Layout, dict[str, str]] | None:
-    """The layout that these columns make, with the user's column for each of its parts; None where there is none.
+    """The layout that these columns make, with the user's column for each of its fields; None where there is none.
 
     Args:
         columns: the data set's column names.
@@ -201,9 +201,9 @@ def recognise(columns: Sequence[str], first_row: Row | None = None) -> tuple[Lay
         by_name.setdefault(column.lower(), column)
     by_name.update({column: column for column in columns})
     for layout in LAYOUTS:
-        parts = layout.parts_of(by_name, first_row)
-        if parts is not None:
-            return layout, parts
+        fields = layout.fields_of(by_name, first_row)
+        if fields is not None:
+            return layout, fields
     return None
 
 
@@ -257,7 +257,7 @@ def _message(message: Any, where: str) -> dict[str, Any]:
     if name.lower() == CALL_ROLE or (content is None and calls):
         content = ""  # a call of a tool says nothing besides
     if isinstance(content, list):
-        content = "".join([text_of_part(part, f"{where} ({role})") for part in content])
+        content = "".join([text_of_part(item, f"{where} ({role})") for item in content])
     if not isinstance(content, str):
         raise BadRow(f"{where} ({role}): content is {describe(content)}, expected text")
     return {"role": role, "content": content, **extras}
@@ -316,35 +316,35 @@ def _text(row: Row, column: str) -> str:
     return _filled(as_text(row, column), column)
 
 
-def _text_or_none(row: Row, parts: Parts, part: str) -> str:
-    """The text of a part that may be missing, null or empty; then ""."""
-    column = parts.get(part)
+def _text_or_none(row: Row, fields: Fields, field: str) -> str:
+    """The text of a field that may be missing, null or empty; then ""."""
+    column = fields.get(field)
     text = "" if column is None or row[column] is None else as_text(row, column)
     return text if text.strip() else ""
 
 
-def _with_system(messages: list[dict[str, Any]], row: Row, parts: Parts) -> list[dict[str, Any]]:
+def _with_system(messages: list[dict[str, Any]], row: Row, fields: Fields) -> list[dict[str, Any]]:
     """The messages behind the row's system prompt, unless they begin with one of their own."""
-    system = _text_or_none(row, parts, "system")
+    system = _text_or_none(row, fields, "system")
     if not system or messages[0]["role"] in ("system", "developer"):
         return messages
     return [{"role": "system", "content": system}, *messages]
 
 
-def _turn(user: str, assistant: str, row: Row, parts: Parts) -> dict[str, Any]:
+def _turn(user: str, assistant: str, row: Row, fields: Fields) -> dict[str, Any]:
     """A question and its answer behind the row's system prompt and earlier turns."""
-    prompt = [*_history(row, parts), {"role": "user", "content": user}]
+    prompt = [*_history(row, fields), {"role": "user", "content": user}]
     return {
-        "prompt": _with_system(prompt, row, parts),
+        "prompt": _with_system(prompt, row, fields),
         "completion": [{"role": "assistant", "content": assistant}],
     }
 
 
-def _history(row: Row, parts: Parts) -> list[dict[str, Any]]:
+def _history(row: Row, fields: Fields) -> list[dict[str, Any]]:
     """The messages of earlier turns, which stand as pairs of a question and an answer."""
-    if "history" not in parts:
+    if "history" not in fields:
         return []
-    column = parts["history"]
+    column = fields["history"]
     turns: list[dict[str, Any]] = []
     for pair in row[column] or ():
         if not isinstance(pair, list) or len(pair) != 2 or not all(isinstance(text, str) for text in pair):
@@ -354,63 +354,63 @@ def _history(row: Row, parts: Parts) -> list[dict[str, Any]]:
     return turns
 
 
-def _convert_text(row: Row, parts: Parts, as_messages: bool) -> dict[str, Any]:
-    return {"text": _text(row, parts["text"])}
+def _convert_text(row: Row, fields: Fields, as_messages: bool) -> dict[str, Any]:
+    return {"text": _text(row, fields["text"])}
 
 
-def _convert_chat(row: Row, parts: Parts, as_messages: bool) -> dict[str, Any]:
-    column = parts["messages"]
+def _convert_chat(row: Row, fields: Fields, as_messages: bool) -> dict[str, Any]:
+    column = fields["messages"]
     messages = _messages(row[column], column)
     _check_reply(messages, column)
-    return {"messages": _with_system(messages, row, parts)}
+    return {"messages": _with_system(messages, row, fields)}
 
 
-def _convert_pair(row: Row, parts: Parts, as_messages: bool) -> dict[str, Any]:
-    prompt, completion = parts["prompt"], parts["completion"]
+def _convert_pair(row: Row, fields: Fields, as_messages: bool) -> dict[str, Any]:
+    prompt, completion = fields["prompt"], fields["completion"]
     if not as_messages:
         return {"prompt": _text(row, prompt), "completion": _text(row, completion)}
     question = _messages(row[prompt], prompt, f"'{prompt}' ")
     answer = _messages(row[completion], completion, f"'{completion}' ")
     _check_reply(answer, completion)
-    return {"prompt": _with_system(question, row, parts), "completion": answer}
+    return {"prompt": _with_system(question, row, fields), "completion": answer}
 
 
-def _convert_instruction(row: Row, parts: Parts, as_messages: bool) -> dict[str, Any]:
-    instruction, output = _text(row, parts["instruction"]), _text(row, parts["output"])
-    extra = _text_or_none(row, parts, "input")  # an instruction that needs no input is the usual case
+def _convert_instruction(row: Row, fields: Fields, as_messages: bool) -> dict[str, Any]:
+    instruction, output = _text(row, fields["instruction"]), _text(row, fields["output"])
+    extra = _text_or_none(row, fields, "input")  # an instruction that needs no input is the usual case
     if as_messages:
-        return _turn(f"{instruction}\n\n{extra}" if extra else instruction, output, row, parts)
+        return _turn(f"{instruction}\n\n{extra}" if extra else instruction, output, row, fields)
     return {"prompt": ALPACA[bool(extra)].format(instruction=instruction, input=extra), "completion": output}
 
 
-def _convert_question(row: Row, parts: Parts, as_messages: bool) -> dict[str, Any]:
-    question, answer = _text(row, parts["question"]), _text(row, parts["answer"])
-    context = _text_or_none(row, parts, "context")
+def _convert_question(row: Row, fields: Fields, as_messages: bool) -> dict[str, Any]:
+    question, answer = _text(row, fields["question"]), _text(row, fields["answer"])
+    context = _text_or_none(row, fields, "context")
     passage = f"{context}\n\n" if context else ""
     if as_messages:
-        return _turn(f"{passage}{question}", answer, row, parts)
+        return _turn(f"{passage}{question}", answer, row, fields)
     return {"prompt": f"{passage}Question: {question}\nAnswer:", "completion": f" {answer}"}
 
 
-def _convert_tokens(row: Row, parts: Parts, as_messages: bool) -> dict[str, Any]:
+def _convert_tokens(row: Row, fields: Fields, as_messages: bool) -> dict[str, Any]:
     values = {}
-    for part, column in parts.items():
-        values[part] = _whole_numbers(row, column, flags=part in MASK_NAMES)
+    for field, column in fields.items():
+        values[field] = _whole_numbers(row, column, flags=field in MASK_NAMES)
     ids = values["input_ids"]
-    for part, numbers in values.items():
+    for field, numbers in values.items():
         if len(numbers) != len(ids):
-            raise BadRow(f"{len(ids)} input_ids but {len(numbers)} {part}")
-    masks = [flags for part, flags in values.items() if part in MASK_NAMES]
+            raise BadRow(f"{len(ids)} input_ids but {len(numbers)} {field}")
+    masks = [flags for field, flags in values.items() if field in MASK_NAMES]
     if not masks:
         return values
     labels = list(values.get("labels", ids))
     for flags in masks:
         labels = [label if flag else -100 for label, flag in zip(labels, flags, strict=True)]
     padding = values.get("attention_mask", [1] * len(ids))
-    kept = [index for index, flag in enumerate(padding) if flag]
-    if not kept:
+    tokens = [index for index, flag in enumerate(padding) if flag]
+    if not tokens:
         raise BadRow("its attention_mask leaves no token")
-    return {"input_ids": [ids[index] for index in kept], "labels": [labels[index] for index in kept]}
+    return {"input_ids": [ids[index] for index in tokens], "labels": [labels[index] for index in tokens]}
 
 
 def _whole_numbers(row: Row, column: str, *, flags: bool) -> list[int]:
@@ -589,8 +589,8 @@ class Templates:
         """
         templates = self._templates
         fields = {name: _fields(template) for name, template in templates.items()}
-        for name, named in fields.items():
-            for field in named:
+        for name, of_template in fields.items():
+            for field in of_template:
                 if field not in columns:
                     raise DataError(
                         f"templates: {name} uses the column '{field}', but the data has "

@@ -151,7 +151,8 @@ def mix_tasks(
     _check(other, "multitask")
     rng = np.random.default_rng(seed)
     drawn = rng.permutation(len(other))[: max(1, round(share * len(other)))]
-    return _mixture(train, other, drawn, rng, origin=NEW, longest=longest)  # a task to be learnt, as the train rows are
+    # a task to be learnt, as the train rows are
+    return _mixture(train, other, drawn, rng, origin=NEW, longest=longest)
 
 
 def _mixture(
@@ -168,21 +169,25 @@ def _mixture(
     import numpy as np
 
     counted = not _holds_images(train, other)
-    tokens = total_tokens(train, longest) if counted else None
-    if other is None or drawn is None or rng is None:
-        return train, MixInfo(
-            train_examples=len(train), train_tokens=tokens, replay_examples=0, replay_tokens=0, repeated=0
-        )
     info = MixInfo(
         train_examples=len(train),
-        train_tokens=tokens,
+        train_tokens=total_tokens(train, longest) if counted else None,
+        replay_examples=0,
+        replay_tokens=0,
+        repeated=0,
+    )
+    if other is None or drawn is None or rng is None:
+        return train, info
+    info = dataclasses.replace(
+        info,
         replay_examples=len(drawn),
         replay_tokens=int(token_lengths(other, longest)[drawn].sum()) if counted else None,
         repeated=max(0, len(drawn) - len(other)),
     )
     if ORIGIN in train.column_names:
         other = marked(other, origin)
-    return _view([train, other], interleave([np.arange(len(train)), drawn + len(train)], rng)), info
+    order = interleave([np.arange(len(train)), drawn + len(train)], rng)
+    return _joined(train, other, order), info
 
 
 def marked(rows: datasets.Dataset, origin: int) -> datasets.Dataset:
@@ -191,9 +196,7 @@ def marked(rows: datasets.Dataset, origin: int) -> datasets.Dataset:
 
     if ORIGIN in rows.column_names:
         return rows
-    column = pa.ListArray.from_arrays(
-        pa.array(range(len(rows) + 1), pa.int32()), pa.array([origin] * len(rows), pa.int64())
-    )
+    column = pa.array([[origin]] * len(rows), pa.list_(pa.int64()))
     name = hashlib.sha256(repr((rows._fingerprint, ORIGIN, origin)).encode()).hexdigest()[:32]
     with quiet_datasets():
         return rows.add_column(ORIGIN, column, new_fingerprint=name)
@@ -203,8 +206,10 @@ def tokenised_rows(rows: Sequence[Sequence[int]], prompts: Sequence[int]) -> dat
     """Rows of token ids, with labels behind the first `prompts[i]` tokens of row i."""
     import datasets
 
-    labels = [[-100] * length + list(ids[length:]) for ids, length in zip(rows, prompts, strict=True)]
-    return datasets.Dataset.from_dict({"input_ids": [list(ids) for ids in rows], "labels": labels})
+    labels = []
+    for ids, length in zip(rows, prompts, strict=True):
+        labels.append([-100] * length + list(ids[length:]))
+    return datasets.Dataset.from_dict({"input_ids": list(map(list, rows)), "labels": labels})
 
 
 def total_tokens(rows: datasets.Dataset, longest: int | None = None) -> int:
@@ -217,8 +222,8 @@ def prompts_of(rows: datasets.Dataset) -> tuple[list[list[int]], int]:
     none."""
     from holdfast.data.prompts import prefix
 
-    found = [prefix(row["input_ids"], row["labels"]) for row in rows.select_columns(list(COLUMNS))]
-    return [ids for ids in found if ids], sum(not ids for ids in found)
+    prompts = [prefix(row["input_ids"], row["labels"]) for row in rows.select_columns(list(COLUMNS))]
+    return list(filter(None, prompts)), prompts.count([])
 
 
 def token_lengths(dataset: datasets.Dataset, longest: int | None = None) -> np.ndarray:
@@ -227,12 +232,11 @@ def token_lengths(dataset: datasets.Dataset, longest: int | None = None) -> np.n
     import numpy as np
     import pyarrow.compute as pc
 
-    rows = dataset.select_columns(["input_ids"]).with_format("arrow")
-    parts = [
-        pc.fill_null(pc.list_value_length(table.column(0)), 0).to_numpy() for table in rows.iter(batch_size=100_000)
-    ]
-    found = np.concatenate(parts).astype(np.int64) if parts else np.zeros(0, np.int64)
-    return found if longest is None else np.minimum(found, longest)
+    lengths = np.zeros(0, np.int64)
+    for table in dataset.select_columns(["input_ids"]).with_format("arrow").iter(batch_size=100_000):
+        of_table = pc.fill_null(pc.list_value_length(table.column(0)), 0)
+        lengths = np.concatenate([lengths, of_table.to_numpy()])
+    return lengths if longest is None else np.minimum(lengths, longest)
 
 
 def draw(weights: np.ndarray, target: float, rng: np.random.Generator) -> np.ndarray:
@@ -247,17 +251,17 @@ def draw(weights: np.ndarray, target: float, rng: np.random.Generator) -> np.nda
     """
     import numpy as np
 
-    total = int(weights.sum())
+    total, rows = int(weights.sum()), len(weights)
     rounds = int(target // total)
-    picked = [rng.permutation(len(weights)) for _ in range(rounds)]
-    last = rng.permutation(len(weights))
+    permutations = [rng.permutation(rows) for _ in range(rounds + 1)]
+    last = permutations.pop()
     sums = np.concatenate([[0], np.cumsum(weights[last])])
     rest = target - rounds * total
     count = int(np.searchsorted(sums, rest, side="left"))  # the fewest rows that reach the target
-    if count > 0 and rest - sums[count - 1] <= sums[min(count, len(weights))] - rest:
+    if count > 0 and rest - sums[count - 1] <= sums[min(count, rows)] - rest:
         count -= 1
-    count = min(max(count, 0 if rounds else 1), len(weights))
-    return np.concatenate([*picked, last[:count]])
+    count = min(max(count, 0 if rounds else 1), rows)
+    return np.concatenate([*permutations, last[:count]])
 
 
 def interleave(sources: Sequence[np.ndarray], rng: np.random.Generator) -> np.ndarray:
@@ -272,43 +276,36 @@ def interleave(sources: Sequence[np.ndarray], rng: np.random.Generator) -> np.nd
     """
     import numpy as np
 
-    turns = rng.permutation(np.repeat(np.arange(len(sources)), [len(s) for s in sources]))
+    turns = rng.permutation(np.repeat(np.arange(len(sources)), list(map(len, sources))))
     merged = np.empty(len(turns), dtype=np.int64)
     for number, source in enumerate(sources):
         merged[turns == number] = source
     return merged
 
 
-def _view(parts: Sequence[datasets.Dataset], order: np.ndarray) -> datasets.Dataset:
+def _joined(train: datasets.Dataset, other: datasets.Dataset, order: np.ndarray) -> datasets.Dataset:
+    """The rows of both, the train rows first, in the given order: a view with an index array."""
     import datasets
 
-    first, *others = parts
-    if not _holds_images(*parts):
-        kept = [*COLUMNS, *([ORIGIN] if ORIGIN in first.column_names else [])]
-        first = first.select_columns(kept)
-        others = [part.select_columns(kept) for part in others]
-    with quiet_datasets():  # a cast rewrites the rows; int32 and int64 ids meet here
-        others = [_alike(part, first) for part in others]
-    joined = datasets.concatenate_datasets([first, *others])
-    digest = hashlib.sha256(repr([part._fingerprint for part in parts]).encode())
+    digest = hashlib.sha256(repr([train._fingerprint, other._fingerprint]).encode())
     digest.update(order.tobytes())
+    if not _holds_images(train, other):
+        columns = [*COLUMNS, ORIGIN] if ORIGIN in train.column_names else list(COLUMNS)
+        train, other = train.select_columns(columns), other.select_columns(columns)
+    # columns that both have get one type (int32 and int64 ids meet here); concatenation fills the others with nulls
+    features = datasets.Features({name: train.features.get(name, kind) for name, kind in other.features.items()})
+    with quiet_datasets():  # a cast rewrites the rows
+        other = other if other.features == features else other.cast(features)
+    joined = datasets.concatenate_datasets([train, other])
     return joined.select(order, new_fingerprint=digest.hexdigest()[:32])
 
 
-def _alike(part: datasets.Dataset, first: datasets.Dataset) -> datasets.Dataset:
-    """A part whose columns, those that both have, are of one type; concatenation fills the others with nulls."""
-    import datasets
-
-    features = datasets.Features({n: first.features.get(n, feature) for n, feature in part.features.items()})
-    return part if part.features == features else part.cast(features)
-
-
-def _holds_images(*parts: datasets.Dataset | None) -> bool:
-    return any(part is not None and IMAGES in part.column_names for part in parts)
+def _holds_images(*data: datasets.Dataset | None) -> bool:
+    return any(rows is not None and IMAGES in rows.column_names for rows in data)
 
 
 def _check(dataset: datasets.Dataset, name: str) -> None:
-    missing = [column for column in COLUMNS if column not in dataset.column_names and not _holds_images(dataset)]
+    missing = not _holds_images(dataset) and not set(COLUMNS) <= set(dataset.column_names)
     if missing:
         raise DataError(
             f"The {name} data should be tokenised, with the columns input_ids and labels; it has "

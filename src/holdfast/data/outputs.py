@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -35,15 +36,17 @@ def own_record(
         RunFolderError: one of the files is there, and is not this request's.
     """
     path = record_path(output)
-    found = read_object(path) if path.is_file() else {}
-    by_command = found.get("command") == command
-    if by_command and all(found.get(name) == value for name, value in mine.items()):
-        return dict(found)
-    if there := next((file for file in files if file.exists()), None):
-        reason = differs if by_command else f"nothing says that 'holdfast {command}' wrote it"
-        raise RunFolderError(
-            f"{there} is there already, and {reason}. It is not overwritten: choose another --output, or move it away."
-        )
+    record = read_object(path) if path.is_file() else {}
+    by_command = record.get("command") == command
+    if by_command and mine.items() <= record.items():
+        return dict(record)
+    reason = differs if by_command else f"nothing says that 'holdfast {command}' wrote it"
+    for file in files:
+        if file.exists():
+            raise RunFolderError(
+                f"{file} is there already, and {reason}. It is not overwritten: choose another --output, or move it "
+                f"away."
+            )
     return None
 
 
@@ -57,15 +60,15 @@ def are_whole(record: Mapping[str, Any], files: Sequence[Path]) -> bool:
     Raises:
         RunFolderError: one was changed since.
     """
-    sizes = {one["name"]: one["bytes"] for one in record.get("outputs", [])}
-    there = [path for path in files if path.exists()]
-    for one in there:
-        if one.stat().st_size != sizes.get(one.name):
+    sizes = {output["name"]: output["bytes"] for output in record.get("outputs", [])}
+    present = [file for file in files if file.exists()]
+    for file in present:
+        if file.stat().st_size != sizes.get(file.name):
             raise RunFolderError(
-                f"{one} was changed after it was prepared. It is not overwritten: choose another --output, or move it "
+                f"{file} was changed after it was prepared. It is not overwritten: choose another --output, or move it "
                 f"away."
             )
-    return len(there) == len(files)
+    return len(present) == len(files)
 
 
 class RowsFile:
@@ -106,15 +109,15 @@ def rows_file(path: Path) -> Iterator[RowsFile]:
 
 def output_problems(name: str, output: Path, inputs: Iterable[Path]) -> list[Problem]:
     """What is wrong with the name of an output, one sentence each."""
-    found = []
+    problems = []
     if output.suffix != ".jsonl":
-        found.append(Problem(name, f"expected a file that ends with .jsonl, got {output}"))
-    if real(output) in [real(path) for path in inputs]:
-        found.append(Problem(name, f"{output} is an input; inputs are never changed. Choose another name"))
-    return found
+        problems.append(Problem(name, f"expected a file that ends with .jsonl, got {output}"))
+    if real(output) in map(real, inputs):
+        problems.append(Problem(name, f"{output} is an input; inputs are never changed. Choose another name"))
+    return problems
 
 
-def found_instead(path: Path) -> str:
+def what_is_there(path: Path) -> str:
     """What is there in place of a file, with the nearest name of its folder."""
-    beside = [p.name for p in path.parent.iterdir() if p.name != path.name] if path.parent.is_dir() else []
+    beside = set(os.listdir(path.parent)) - {path.name} if path.parent.is_dir() else set()
     return f"found {'a folder.' if path.is_dir() else 'nothing.'}{did_you_mean(path.name, beside)}"

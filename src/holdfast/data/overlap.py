@@ -11,6 +11,7 @@ whatever file, layout or column they stand in.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -30,71 +31,76 @@ def words_of(text: str) -> list[str]:
     return (_WORD if plain else _WORD_OR_SIGN).findall(text.casefold())
 
 
+def windows_of(text: str) -> list[str]:
+    """All stretches of `WORDS` words; of a shorter text all words together, of one without words none."""
+    words = words_of(text)
+    if not words:
+        return []
+    return [" ".join(words[start : start + WORDS]) for start in range(max(1, len(words) - WORDS + 1))]
+
+
 def texts_of(row: Any) -> Iterator[str]:
     """All texts of a row, in order."""
     if isinstance(row, str):
         yield row
     elif isinstance(row, Mapping):
-        for part in row.values():
-            yield from texts_of(part)
+        yield from texts_of(list(row.values()))
     elif isinstance(row, (list, tuple)):
-        for part in row:
-            yield from texts_of(part)
+        for item in row:
+            yield from texts_of(item)
 
 
 def content_of(row: Any) -> int:
     """A hash of the words that a row says to a model, in order: the same for text, for prompt and completion and for
     messages that say the same; 0 for a row without a word. For one process alone."""
-    words = [word for text in _said(row) for word in text.casefold().split()]
+    words = " ".join(_texts_read(row)).casefold().split()
     return hash(" ".join(words)) if words else 0
 
 
-def _said(row: Any) -> Iterator[str]:
+def _texts_read(row: Any) -> Iterator[str]:
     """The texts of a row that a model reads: of messages what they say."""
     if isinstance(row, Mapping):
         columns = ("content",) if "role" in row else ("text", "prompt", "messages", "chosen", "completion")
-        row = [row.get(column) for column in columns]
+        row = list(map(row.get, columns))
     if isinstance(row, str):
         yield row
     elif isinstance(row, (list, tuple)):
-        for part in row:
-            yield from _said(part)
+        for item in row:
+            yield from _texts_read(item)
 
 
 def contents_of(training: Iterable[Mapping[str, Any]]) -> set[int]:
     """`content_of` rows of text, of prompt and completion or of messages, and of their prompts."""
-    known = set()
+    contents: set[int] = set()
     for row in training:
-        messages = row.get("messages")
-        known |= {content_of(row), content_of(row.get("prompt")), content_of(messages[:-1] if messages else None)}
-    return known - {0}
+        turns = row.get("messages") or []
+        contents.update(map(content_of, (row, row.get("prompt"), turns[:-1])))
+    return contents - {0}
 
 
 def held_in(held_out: Sequence[str], training: Iterable[str]) -> list[int]:
-    """The places of the documents that training text holds.
+    """The indices of the documents that training text holds.
 
     Args:
         held_out: the documents.
         training: texts, each one looked at on its own.
     """
-    windows = [_windows(words_of(text)) for text in held_out]
-    missing: dict[str, bool] = {window: True for own in windows for window in own}
+    by_document = list(map(windows_of, held_out))
+    held_out_windows = set(itertools.chain.from_iterable(by_document))
     # few windows of training text begin and end as one that is looked for: the others need not be put together
     ends: dict[int, set[tuple[str, str]]] = {}
-    for words in map(str.split, missing):
+    for words in map(str.split, held_out_windows):
         ends.setdefault(len(words), set()).add((words[0], words[-1]))
+    trained_windows = set()
     for text in training:
         words = words_of(text)
-        for length, known in ends.items():
-            for start in [at for at, pair in enumerate(zip(words, words[length - 1 :], strict=False)) if pair in known]:
-                window = " ".join(words[start : start + length])
-                if window in missing:
-                    missing[window] = False
-    return [place for place, own in enumerate(windows) if own and sum(not missing[w] for w in own) >= SHARE * len(own)]
-
-
-def _windows(words: Sequence[str]) -> list[str]:
-    """Of a shorter document all words together."""
-    if not words:
-        return []
-    return [" ".join(words[start : start + WORDS]) for start in range(max(1, len(words) - WORDS + 1))]
+        for length, pairs in ends.items():
+            for start, pair in enumerate(zip(words, words[length - 1 :], strict=False)):
+                if pair in pairs:
+                    trained_windows.add(" ".join(words[start : start + length]))
+        trained_windows &= held_out_windows
+    indices = []
+    for index, windows in enumerate(by_document):
+        if windows and sum(map(trained_windows.__contains__, windows)) >= SHARE * len(windows):
+            indices.append(index)
+    return indices

@@ -89,35 +89,36 @@ def pack(lengths: np.ndarray, window: int, *, split: bool = True, seed: int | No
     import numpy as np
 
     lengths = np.asarray(lengths, np.int64)
-    kept = np.flatnonzero(lengths >= 2)
-    if not len(kept):
+    documents = np.flatnonzero(lengths >= 2)
+    if not len(documents):
         raise DataError(f"Expected documents of at least two tokens to pack, got {len(lengths)} with fewer.")
     if window < 2:
         raise DataError(f"Expected windows of at least two tokens, got {window}.")
-    long = lengths[kept] > window
+    long = lengths[documents] > window
     if split:
-        counts = np.maximum(1, -(-lengths[kept] // window))
-        document = np.repeat(kept, counts)
+        counts = np.maximum(1, -(-lengths[documents] // window))
+        document = np.repeat(documents, counts)
         first = np.repeat(np.cumsum(counts) - counts, counts)
         begin = (np.arange(len(document)) - first) * window
         length = np.minimum(window, lengths[document] - begin)
         stump = length < 2  # the last token of a document cannot be predicted from nothing
         document, begin, length = document[~stump], begin[~stump], length[~stump]
     else:
-        document, begin, length = kept, np.zeros_like(kept), np.minimum(lengths[kept], window)
+        document, begin = documents, np.zeros_like(documents)
+        length = np.minimum(lengths[documents], window)
     home = _best_fit(length, window)
     windows = int(home.max()) + 1
     if seed is not None:
         home = np.random.default_rng(seed).permutation(windows)[home]
     order = np.argsort(home, kind="stable")
     info = PackInfo(
-        documents=len(kept),
+        documents=len(documents),
         tokens=int(length.sum()),
         windows=windows,
         window=window,
         split=int(long.sum()) if split else 0,
-        cut_tokens=int(lengths[kept].sum() - length.sum()),
-        skipped=len(lengths) - len(kept),
+        cut_tokens=int(lengths[documents].sum() - length.sum()),
+        skipped=len(lengths) - len(documents),
     )
     bounds = np.concatenate([[0], np.cumsum(np.bincount(home, minlength=windows))])
     return Packing(document[order], begin[order], length[order], bounds, info)
@@ -152,13 +153,13 @@ def _best_fit(lengths: np.ndarray, window: int) -> np.ndarray:
                 opened += count
                 break
             space = int(fitting[0]) + size
-            held = free[space].pop()
-            used = held[: len(pieces)]
+            windows = free[space].pop()
+            used = windows[: len(pieces)]
             home[pieces[: len(used)]] = used
             pieces = pieces[len(used) :]
             spaces[space] -= len(used)
-            if len(used) < len(held):
-                free[space].append(held[len(used) :])
+            if len(used) < len(windows):
+                free[space].append(windows[len(used) :])
             _put(free, spaces, space - size, used)
     return home
 
@@ -209,21 +210,21 @@ def _windows(rows: datasets.Dataset, packing: Packing) -> Iterator[pa.Table]:
         stop = max(start + 1, int(np.searchsorted(ends, ends[start] + _TABLE_TOKENS, side="right")) - 1)
         first, last = int(packing.bounds[start]), int(packing.bounds[stop])
         pieces = slice(first, last)
-        wanted, place = np.unique(packing.document[pieces], return_inverse=True)
-        table = arrow[wanted] if len(wanted) < len(rows) else arrow[:]
+        documents, row = np.unique(packing.document[pieces], return_inverse=True)
+        table = arrow[documents] if len(documents) < len(rows) else arrow[:]
         offsets = pa.array(ends[start : stop + 1] - ends[start], pa.int32())
         columns = {}
         for name in ("input_ids", "labels"):
             lists = table.column(name).combine_chunks()
             values = lists.flatten().to_numpy(zero_copy_only=False)
             begins = np.concatenate([[0], np.cumsum(lists.value_lengths().to_numpy(zero_copy_only=False))])[:-1]
-            places = _places(begins[place] + packing.begin[pieces], packing.length[pieces])
+            places = _places(begins[row] + packing.begin[pieces], packing.length[pieces])
             columns[name] = pa.ListArray.from_arrays(offsets, pa.array(values[places]))
         inner = pa.array(packing.bounds[start : stop + 1] - first, pa.int32())
         columns["seq_lengths"] = pa.ListArray.from_arrays(inner, pa.array(packing.length[pieces]))
         if ORIGIN in rows.column_names:
             origin = table.column(ORIGIN).combine_chunks().flatten().to_numpy(zero_copy_only=False)
-            columns[ORIGIN] = pa.ListArray.from_arrays(inner, pa.array(origin[place]))
+            columns[ORIGIN] = pa.ListArray.from_arrays(inner, pa.array(origin[row]))
         yield pa.table(columns)
         start = stop
 

@@ -73,8 +73,8 @@ def prompts_by_name(name: str, tokenizer: Any) -> tuple[list[list[int]], int]:
         rows, _ = standardise(rows, tokenizer, files=data_files(name) if is_path(name) else None)
     if "images" in rows.column_names:
         raise DataError(f"{name}: expected prompts of text, got rows with images. Name a file without them.")
-    found = [encoded_prompt(row, words) for row in rows]
-    return [ids for ids in found if ids], sum(not ids for ids in found)
+    prompts = [encoded_prompt(row, words) for row in rows]
+    return list(filter(None, prompts)), prompts.count([])
 
 
 def encoded_prompt(row: Mapping[str, Any], tokenizer: Any) -> list[int]:
@@ -96,9 +96,10 @@ def encoded_prompt(row: Mapping[str, Any], tokenizer: Any) -> list[int]:
 
 def before_answer(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """The messages before the last one of the assistant; all of them where there is none."""
-    turns = list(messages)
-    last = next((i for i in reversed(range(len(turns))) if turns[i]["role"] == "assistant"), len(turns))
-    return turns[:last]
+    for number in reversed(range(len(messages))):
+        if messages[number]["role"] == "assistant":
+            return list(messages[:number])
+    return list(messages)
 
 
 def after_prompt(row: Mapping[str, Any]) -> str:
@@ -116,8 +117,8 @@ def with_demonstration(row: Mapping[str, Any]) -> str | list[Mapping[str, Any]]:
     prompt = row["prompt"]
     if isinstance(prompt, str):
         return BEHIND.format(prompt=prompt, privileged_context=row[DEMONSTRATION])
-    asked = BEHIND.format(prompt=prompt[-1]["content"], privileged_context=row[DEMONSTRATION])
-    return [*prompt[:-1], {"role": "user", "content": asked}]
+    question = BEHIND.format(prompt=prompt[-1]["content"], privileged_context=row[DEMONSTRATION])
+    return [*prompt[:-1], {"role": "user", "content": question}]
 
 
 def prompts_alone(columns: Sequence[str]) -> bool:
@@ -127,7 +128,7 @@ def prompts_alone(columns: Sequence[str]) -> bool:
 
 def prefix(ids: Sequence[int], labels: Sequence[int]) -> list[int]:
     """The tokens before the first that is trained; none where the first one is, or none at all."""
-    first = next((place for place, label in enumerate(labels) if label != -100), 0)
+    first = next((index for index, label in enumerate(labels) if label != -100), 0)
     return list(ids[:first])
 
 

@@ -157,12 +157,12 @@ class NotText(ValueError):
     """Bytes that are no UTF-8.
 
     Args:
-        place: file and line.
+        location: file and line.
         byte: the first wrong one.
     """
 
-    def __init__(self, place: str, byte: int) -> None:
-        self.place = place
+    def __init__(self, location: str, byte: int) -> None:
+        self.location = location
         super().__init__(f"expected UTF-8, got byte 0x{byte:02x}")
 
 
@@ -230,11 +230,11 @@ def _text_tables(stream: BinaryIO, path: Path, documents: Documents) -> Iterator
     try:
         text = read_text(stream, path).replace("\r\n", "\n")
     except NotText as error:
-        raise DataError(f"{error.place}: {error}. Save the file as UTF-8.") from None
+        raise DataError(f"{error.location}: {error}. Save the file as UTF-8.") from None
     rows = [text] if documents == "file" else text.split("\n")
-    kept = [row for row in rows if row.strip()]
-    for start in range(0, len(kept), _ROWS_PER_TABLE):
-        yield pa.table({"text": pa.array(kept[start : start + _ROWS_PER_TABLE], pa.string())})
+    texts = [row for row in rows if row.strip()]
+    for start in range(0, len(texts), _ROWS_PER_TABLE):
+        yield pa.table({"text": pa.array(texts[start : start + _ROWS_PER_TABLE], pa.string())})
 
 
 def _csv_tables(stream: BinaryIO, path: Path) -> Iterator[pa.Table]:

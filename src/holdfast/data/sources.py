@@ -37,8 +37,8 @@ _SPLIT_WORDS = {
     "valid": "validation",
     "validation": "validation",
     "val": "validation",
+    "dev": "validation",
 }
-_SPLIT_WORDS |= {"dev": "validation"}
 _LEGAL_STEMS = ("readme", "license", "licence", "notice", "copyright", "changelog", "dataset_card")
 
 
@@ -90,11 +90,11 @@ def load_rows(
     files = data_files(name, split=split)
     if streaming:
         return _stream(files, split, documents)
-    digest = hashlib.sha256(content_hash(files).encode())
     # The suffixes belong to the key: the same bytes read as .txt or as .jsonl are different rows.
-    digest.update(repr((FORMAT_VERSION, documents, [f.suffixes[-2:] for f in files])).encode())
-    with progress(f"Reading {_label(name)}", total=sum(f.stat().st_size for f in files)) as advance:
-        rows = cached_dataset(digest.hexdigest(), _tables(files, documents, advance))
+    suffixes = [file.suffixes[-2:] for file in files]
+    key = content_hash(files) + repr((FORMAT_VERSION, documents, suffixes))
+    with progress(f"Reading {_label(name)}", total=total_bytes(files)) as advance:
+        rows = cached_dataset(hashlib.sha256(key.encode()).hexdigest(), _tables(files, documents, advance))
     return _slice(rows, split)
 
 
@@ -116,7 +116,10 @@ def data_files(name: Source | Sequence[Source], *, split: str = "train") -> list
     if not isinstance(name, (str, os.PathLike)):
         if not name:
             raise DataError("Expected at least one data file, got an empty list.")
-        return [file for each in name for file in data_files(each, split=split)]
+        files = []
+        for each in name:
+            files += data_files(each, split=split)
+        return files
     path = expanded(name)
     if path.is_dir():
         return _folder_files(path, split)
@@ -142,9 +145,12 @@ def left_out(name: Source, files: Sequence[Path]) -> list[str]:
     folder = expanded(name)
     if not folder.is_dir() or is_saved_dataset(folder):
         return []
-    found = [file for file in _walk(folder) if file not in files and _split_of(file) is None]
-    rows = [file for file in found if kind_of(file) not in (None, "text") or _OTHER_ROWS & set(file.suffixes)]
-    return [file.relative_to(folder).as_posix() for file in rows]
+    names = []
+    for file in _walk(folder):
+        of_rows = kind_of(file) not in (None, "text") or _OTHER_ROWS & set(file.suffixes)
+        if of_rows and file not in files and _split_of(file) is None:
+            names.append(file.relative_to(folder).as_posix())
+    return names
 
 
 _OTHER_ROWS = {".jsonl", ".json", ".csv", ".tsv", ".parquet", ".arrow", ".xlsx", ".xml"}
@@ -163,16 +169,18 @@ def content_hash(paths: Source | Sequence[Source]) -> str:
     if isinstance(paths, (str, os.PathLike)):
         path = expanded(paths)
         if path.is_file():
-            with open(path, "rb") as file:
-                return hashlib.file_digest(file, "sha256").hexdigest()
+            with open(path, "rb") as content:
+                return hashlib.file_digest(content, "sha256").hexdigest()
         if not path.is_dir():
             raise DataError(_missing(path))
         files = _walk(path)
         if not files:
             raise DataError(f"{path} holds no files.")
-        lines = [f"{file.relative_to(path).as_posix()}\0{content_hash(file)}\n" for file in files]
-        return hashlib.sha256("".join(lines).encode()).hexdigest()
-    hashes = [content_hash(path) for path in paths]
+        digest = hashlib.sha256()
+        for file in files:
+            digest.update(f"{file.relative_to(path).as_posix()}\0{content_hash(file)}\n".encode())
+        return digest.hexdigest()
+    hashes = list(map(content_hash, paths))
     return hashes[0] if len(hashes) == 1 else hashlib.sha256("\n".join(hashes).encode()).hexdigest()
 
 
@@ -190,7 +198,7 @@ def locate_rows(files: Sequence[Path], rows: Sequence[int]) -> list[str]:
         if not remaining:
             break
         lines = row_lines(file)
-        count = len(lines) if lines is not None else sum(t.num_rows for t in file_tables(file))
+        count = sum(table.num_rows for table in file_tables(file)) if lines is None else len(lines)
         while remaining and remaining[0] < start + count:
             index = remaining.pop(0) - start
             places.append(f"{file}, line {lines[index]}" if lines is not None else f"{file}, row {index + 1}")
@@ -208,41 +216,57 @@ def _tables(
         yield from file_tables(file, documents=documents, advance=advance)
 
 
+def total_bytes(files: Iterable[Path]) -> int:
+    """Of all files together."""
+    return sum(file.stat().st_size for file in files)
+
+
 def _walk(folder: Path) -> list[Path]:
-    files = (
-        p
-        for p in folder.rglob("*")
-        if p.is_file() and not any(part.startswith(".") for part in p.relative_to(folder).parts)
-    )
-    return sorted(files, key=lambda p: p.relative_to(folder).as_posix())
+    """The files of a folder that are not hidden, in the order of their relative paths."""
+    files = {}
+    for path in folder.rglob("*"):
+        name = path.relative_to(folder).as_posix()
+        if path.is_file() and not name.startswith(".") and "/." not in name:
+            files[name] = path
+    return [files[name] for name in sorted(files)]
 
 
 def _folder_files(folder: Path, split: str) -> list[Path]:
-    files = [file for file in _walk(folder) if kind_of(file) is not None]
-    if any(kind_of(file) != "text" for file in files):  # the README and the licence beside the data are not data
-        files = [file for file in files if kind_of(file) != "text" or not file.name.lower().startswith(_LEGAL_STEMS)]
+    kinds = {file: kind_of(file) for file in _walk(folder)}
+    files = [file for file, kind in kinds.items() if kind is not None]
+    if any(kinds[file] != "text" for file in files):  # the README and the licence beside the data are not data
+        files = [file for file in files if kinds[file] != "text" or not file.name.lower().startswith(_LEGAL_STEMS)]
     if not files:
         raise DataError(f"{folder} holds no data files. Supported: {SUPPORTED}.")
-    named = {file: _split_of(file) for file in files}
-    if any(named.values()):
-        wanted = _base(split)
-        found = sorted({s for s in named.values() if s})
-        if wanted not in found:
-            raise DataError(
-                f"{folder}: no file of the split '{wanted}'; its files are named after {', '.join(found)}. Choose one "
-                f"of these, or name a file."
-            )
-        files = [file for file in files if named[file] == wanted]
-    elif _base(split) != "train":
+    files = _of_split(folder, files, _base(split))
+    examples = {str(kinds[file]): file for file in reversed(files)}
+    if len(examples) > 1:
+        names = [f"{file.relative_to(folder)} ({kind})" for kind, file in sorted(examples.items())]
         raise DataError(
-            f"{folder}: its files are not named after splits, so all are 'train'; there is no '{_base(split)}'. Name "
-            f"a file or folder that holds it."
+            f"{folder} mixes kinds of data files: {', '.join(names)}. Keep one kind in the folder, or list the files "
+            f"to read."
         )
-    kinds = {str(kind_of(file)): file for file in reversed(files)}
-    if len(kinds) > 1:
-        examples = ", ".join(f"{file.relative_to(folder)} ({kind})" for kind, file in sorted(kinds.items()))
+    return files
+
+
+def _of_split(folder: Path, files: list[Path], split: str) -> list[Path]:
+    """The files of a folder that belong to a split.
+
+    Raises:
+        DataError: there are none.
+    """
+    splits = sorted(set(filter(None, map(_split_of, files))))
+    if split in splits:
+        return [file for file in files if _split_of(file) == split]
+    if splits:
         raise DataError(
-            f"{folder} mixes kinds of data files: {examples}. Keep one kind in the folder, or list the files to read."
+            f"{folder}: no file of the split '{split}'; its files are named after {', '.join(splits)}. Choose one of "
+            f"these, or name a file."
+        )
+    if split != "train":
+        raise DataError(
+            f"{folder}: its files are not named after splits, so all are 'train'; there is no '{split}'. Name a file "
+            f"or folder that holds it."
         )
     return files
 
@@ -258,7 +282,7 @@ def _base(split: str) -> str:
     Raises:
         DataError: several splits.
     """
-    names = list(dict.fromkeys(part.partition("[")[0].strip() for part in split.split("+")))
+    names = list(dict.fromkeys(re.sub(r"\[.*", "", spec).strip() for spec in split.split("+")))
     if len(names) > 1:
         raise DataError(
             f"split: expected parts of one split of local data, got {split!r}, which names {' and '.join(names)}. To "
@@ -272,11 +296,11 @@ def _missing(path: Path) -> str:
     folder = path.parent
     if not folder.is_dir():
         return f"No file or folder {path}: the folder {folder} does not exist."
-    names = sorted(p.name for p in folder.iterdir() if not p.name.startswith("."))
+    names = sorted(name for name in os.listdir(folder) if not name.startswith("."))
     near = did_you_mean(path.name, names)
     if near:
         return f"No file or folder {path}.{near}"
-    data = [n for n in names if kind_of(Path(n)) is not None]
+    data = [name for name in names if kind_of(Path(name)) is not None]
     if not data:
         return f"No file or folder {path}; {folder} holds no data files."
     more = f" and {len(data) - 8} more" if len(data) > 8 else ""
@@ -318,7 +342,9 @@ def _slice(rows: datasets.Dataset, split: str) -> datasets.Dataset:
         raise DataError(
             f"split: expected a name or a part such as 'train[:1000]' or 'train[10%:]', got {split!r} ({error})."
         ) from error
-    indices = [i for part in parts for i in range(part.from_ or 0, len(rows) if part.to is None else part.to)]
+    indices: list[int] = []
+    for stretch in parts:
+        indices += range(stretch.from_ or 0, len(rows) if stretch.to is None else stretch.to)
     if not indices:
         raise DataError(f"split: {split!r} selects none of the {len(rows)} rows.")
     return rows.select(indices)
@@ -358,8 +384,12 @@ def _linked(path: Path) -> Path:
     as it is."""
     import datasets
 
-    files = sorted(f for f in path.rglob("*") if f.is_file() and not f.name.startswith("cache-"))
-    stats = [(str(f.relative_to(path)), f.stat().st_size, f.stat().st_mtime_ns) for f in files]
+    files, stats = [], []
+    for file in sorted(path.rglob("*")):
+        if file.is_file() and not file.name.startswith("cache-"):
+            stat = file.stat()
+            files.append(file)
+            stats.append((str(file.relative_to(path)), stat.st_size, stat.st_mtime_ns))
     key = hashlib.sha256(repr((str(path.resolve()), stats)).encode()).hexdigest()
     folder = Path(datasets.config.HF_DATASETS_CACHE) / "holdfast_rows" / key
     if not folder.is_dir():
@@ -376,7 +406,7 @@ def _linked(path: Path) -> Path:
 def _load_hub(name: str, *, split: str, config: str | None, streaming: bool) -> datasets.Dataset:
     import datasets
 
-    local = f"There is no file or folder of that name either.{did_you_mean(name, _names_here())}"
+    local = f"There is no file or folder of that name either.{did_you_mean(name, os.listdir())}"
     try:
         rows = datasets.load_dataset(name, config, split=split, streaming=streaming)
     except ValueError as error:  # an unknown split or configuration, named by datasets itself
@@ -396,7 +426,3 @@ def _load_hub(name: str, *, split: str, config: str | None, streaming: bool) -> 
             f"file instead."
         ) from error
     return cast("datasets.Dataset", rows)
-
-
-def _names_here() -> list[str]:
-    return [p.name for p in Path(".").iterdir()]

@@ -53,17 +53,17 @@ def _values(column: Any) -> int:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    kind, there = column.type, column.drop_null()
+    values = column.drop_null()
+    empty = None
     if isinstance(column, pa.ExtensionArray):
-        if not pa.types.is_string(there.storage.type):
-            return len(there)
-        empty = pc.is_in(there.storage, pa.array(["null", '""', "[]", "{}"], there.storage.type))
-        return len(there) - int(pc.sum(empty).as_py() or 0)
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        return int(pc.sum(pc.not_equal(there, "")).as_py() or 0)
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return int(pc.sum(pc.greater(pc.list_value_length(there), 0)).as_py() or 0)
-    return len(there)
+        values = values.storage
+        if pa.types.is_string(values.type):
+            empty = pc.is_in(values, pa.array(["null", '""', "[]", "{}"], values.type))
+    elif pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
+        empty = pc.equal(values, "")
+    elif pa.types.is_list(values.type) or pa.types.is_large_list(values.type):
+        empty = pc.equal(pc.list_value_length(values), 0)
+    return len(values) - (0 if empty is None else int(pc.sum(empty).as_py() or 0))
 
 
 def keys_of_messages(dataset: Any, columns: Sequence[str], system: str | None, *, heeded: bool = False) -> Counts:
@@ -79,20 +79,30 @@ def keys_of_messages(dataset: Any, columns: Sequence[str], system: str | None, *
     import datasets
 
     if isinstance(dataset, datasets.IterableDataset):
-        first = list(itertools.islice(dataset, _FIRST))
-        lists = [row[column] or () for row in first for column in columns]
-        messages = [message for messages in lists for message in messages if isinstance(message, Mapping)]
-        return dict.fromkeys(_keys(messages, heeded=heeded))
+        counts: Counts = {}
+        for row in itertools.islice(dataset, _FIRST):
+            counts.update(dict.fromkeys(_keys(_messages_in(row, columns), heeded=heeded)))
+        return counts
     if system is None and all(_known_keys(dataset.features[column]) for column in columns):
         return {}
-    counts = Counter[str]()
-    for row in dataset.select_columns([*columns, *([system] if system is not None else [])]):
-        messages = [message for column in columns for message in row[column] or () if isinstance(message, Mapping)]
-        counts.update(_keys(messages, heeded=heeded))
+    keys = Counter[str]()
+    for row in dataset.select_columns([*columns] if system is None else [*columns, system]):
+        messages = _messages_in(row, columns)
+        keys.update(_keys(messages, heeded=heeded))
         if system is not None and messages and row[system]:
             content = messages[0].get(content_key(messages[0]))
-            counts[system] += role_in(messages[0]) in ("system", "developer") and content != row[system]
-    return dict(+counts)
+            keys[system] += role_in(messages[0]) in ("system", "developer") and content != row[system]
+    return dict(+keys)
+
+
+def _messages_in(row: Mapping[str, Any], columns: Collection[str]) -> list[Mapping[str, Any]]:
+    """The objects in those columns of a row that are lists."""
+    messages: list[Mapping[str, Any]] = []
+    for column in columns:
+        value = row.get(column)
+        if isinstance(value, list):
+            messages += [message for message in value if isinstance(message, Mapping)]
+    return messages
 
 
 def of_row(row: Mapping[str, Any], columns: Collection[str]) -> list[str]:
@@ -102,12 +112,8 @@ def of_row(row: Mapping[str, Any], columns: Collection[str]) -> list[str]:
         row: plain values.
         columns: those that are read.
     """
-    found = [name for name, value in row.items() if name not in columns and value not in _NO_VALUES]
-    for name in columns:
-        value = row.get(name)
-        if isinstance(value, list):
-            found += _keys([message for message in value if isinstance(message, Mapping)])
-    return found
+    names = [name for name, value in row.items() if name not in columns and value not in _NO_VALUES]
+    return names + _keys(_messages_in(row, columns))
 
 
 _NO_VALUES: tuple[Any, ...] = (None, "", [], {})
@@ -134,11 +140,12 @@ def _known_keys(feature: Any) -> bool:
 
 def share_of_text(dataset: Any, columns: Sequence[str], others: Sequence[str]) -> float:
     """The share of the characters of all of these columns that stands in `columns`, by the first rows."""
-    sizes = [0, 0]
+    size = total = 0
     for row in itertools.islice(dataset, _LOOKED):
-        for place, names in enumerate((columns, others)):
-            sizes[place] += sum(_characters(row[name]) for name in names)
-    return sizes[0] / max(1, sum(sizes))
+        of_columns = _characters([row[name] for name in columns])
+        size += of_columns
+        total += of_columns + _characters([row[name] for name in others])
+    return size / max(1, total)
 
 
 def _characters(value: Any) -> int:
@@ -159,9 +166,9 @@ def sentence(counts: Mapping[str, int | None], name: str = "") -> str:
     """
     parts = []
     for what, count in itertools.islice(counts.items(), _SHOWN):
-        shown = printable(what[:_LONGEST])
+        name_shown = printable(what[:_LONGEST])
         unit = "" if what.endswith(" of messages") else " row" if count == 1 else " rows"
-        parts.append(shown if count is None else f"{shown} ({count:,}{unit})")
+        parts.append(name_shown if count is None else f"{name_shown} ({count:,}{unit})")
     more = f" and {len(counts) - _SHOWN} more" if len(counts) > _SHOWN else ""
     whose = f" of {printable(name)}" if name else ""
     return f"Not read{whose}: {', '.join(parts)}{more}."

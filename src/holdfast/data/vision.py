@@ -19,7 +19,7 @@ import contextlib
 import io
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,7 +43,8 @@ MOST_PIXELS = 89_478_485
 """Pixels beyond which an image is taken for a decompression bomb; Pillow warns there."""
 _PLACE = "\U000ffffd"
 """Stands for an image in a text on its way through the layouts' converters: a code point that no text has."""
-_OWN = ("image", "path", "url", "image_url")
+_IMAGE_KEYS = ("image", "path", "url", "image_url")
+"""Keys of a part of a message that may hold its image."""
 
 
 def image_columns(columns: Sequence[str], *, metadata: bool = False) -> list[str]:
@@ -59,7 +60,8 @@ def image_columns(columns: Sequence[str], *, metadata: bool = False) -> list[str
 
 def is_metadata(files: Sequence[Path] | None) -> bool:
     """Whether files are an imagefolder's metadata."""
-    return bool(files) and all(file.name.split(".")[0].lower() == "metadata" for file in files or ())
+    stems = {file.name.split(".")[0].lower() for file in files or ()}
+    return stems == {"metadata"}
 
 
 def undecoded(dataset: datasets.Dataset) -> datasets.Dataset:
@@ -78,35 +80,42 @@ def unread_images(dataset: datasets.Dataset, columns: Sequence[str]) -> list[str
     """Columns that hold images by their kind, under a name that is none of `columns`."""
     import datasets
 
-    def holds(feature: Any) -> bool:
-        return isinstance(feature, datasets.Image) or (
-            isinstance(feature, datasets.List) and isinstance(feature.feature, datasets.Image)
-        )
-
-    return [name for name, feature in dataset.features.items() if name not in columns and holds(feature)]
+    names = []
+    for name, feature in dataset.features.items():
+        stored = feature.feature if isinstance(feature, datasets.List) else feature
+        if isinstance(stored, datasets.Image) and name not in columns:
+            names.append(name)
+    return names
 
 
 def given_images(row: Row, columns: Sequence[str]) -> list[Any]:
     """The images of a row's columns, as they are written there."""
-    found: list[Any] = []
+    images: list[Any] = []
     for column in columns:
         value = row[column]
-        found += value if isinstance(value, list) else [] if value is None or value == "" else [value]
-    return found
+        if isinstance(value, list):
+            images += value
+        elif value is not None and value != "":
+            images.append(value)
+    return images
 
 
 def holds_images(row: Row, columns: Sequence[str]) -> bool:
     """Whether a row has an image, in a column or in a part of a message."""
-    if given_images(row, columns):
-        return True
-    messages = (value for value in row.values() if isinstance(value, list))
-    return any(
-        isinstance(part, Mapping) and str(part.get("type", "")).startswith("image")
-        for value in messages
-        for message in value
-        if isinstance(message, Mapping) and isinstance(message.get("content"), list)
-        for part in message["content"]
-    )
+    return bool(given_images(row, columns)) or any(map(_has_image_part, _objects_of(row.values())))
+
+
+def _has_image_part(message: Row) -> bool:
+    types = [str(item.get("type", "")) for item in _objects_of([message.get("content")])]
+    return any(kind.startswith("image") for kind in types)
+
+
+def _objects_of(values: Iterable[Any]) -> Iterator[Row]:
+    """The objects in those of the values that are lists."""
+    for value in values:
+        for item in value if isinstance(value, list) else ():
+            if isinstance(item, Mapping):
+                yield item
 
 
 def takes_text_only(place: str, columns: Sequence[str]) -> DataError:
@@ -174,32 +183,53 @@ def converter_with_images(
     """
     token, slot = image_token(processor), image_slot(processor)
 
-    def one(row: Row) -> dict[str, Any]:
-        given = given_images(row, columns)
-        if extras := [name for name in TEMPLATE_COLUMNS if row.get(name)]:
+    def converted(row: Row) -> dict[str, Any]:
+        images = given_images(row, columns)
+        extras = [name for name in TEMPLATE_COLUMNS if row.get(name)]
+        if extras:
             raise BadRow(f"has {' and '.join(extras)} beside images, which are not passed on to the processor")
-        own: list[Any] = []
-        marked = {name: _marked(value, own, bool(given)) for name, value in row.items() if name not in columns}
-        made = convert(marked)
-        conversation = [m for value in made.values() if isinstance(value, list) for m in value]
-        if conversation:
-            images = _filled(conversation, own, given)
-            for spare in (token, MARKER):
-                _refuse_spare(spare, [message["content"] for message in conversation])
-            made = {
-                name: [_parts(m) for m in value] if isinstance(value, list) else value for name, value in made.items()
-            }
-            if any(part["type"] == "image" for m in made.get("completion", ()) for part in m["content"]):
-                raise BadRow("its completion has an image; images belong into the prompt")
+        brought: list[Any] = []
+        marked = {}
+        for name, value in row.items():
+            if name not in columns:
+                marked[name] = _marked(value, brought, bool(images))
+        result = convert(marked)
+        if conversation_of(result):
+            images = _filled(conversation_of(result), brought, images)
+            result = _in_parts(result, (token, MARKER))
         else:
-            made = {n: v.replace(MARKER, slot) if isinstance(v, str) else v for n, v in made.items()}
-            places = sum(str(value).count(token) for value in made.values())
-            if places != len(given):
-                raise BadRow(f"{_counted(len(given), 'image')}, but its text says {token} {_times(places)}")
-            images = given
-        return {**made, IMAGES: [_stored(image, folders) for image in images]}
+            result = _with_slots(result, slot, token, len(images))
+        return {**result, IMAGES: [_stored(image, folders) for image in images]}
 
-    return one
+    return converted
+
+
+def _with_slots(row: Row, slot: str, token: str, images: int) -> dict[str, Any]:
+    """A row of text with the processor's own slots in place of `<image>`.
+
+    Raises:
+        BadRow: they are not as many as the images.
+    """
+    texts = {name: text.replace(MARKER, slot) for name, text in row.items()}
+    slots = sum(text.count(token) for text in texts.values())
+    if slots != images:
+        raise BadRow(f"{_counted(images, 'image')}, but its text says {token} {_times(slots)}")
+    return texts
+
+
+def _in_parts(row: Row, tokens: Sequence[str]) -> dict[str, Any]:
+    """A row of messages with their text and images as parts.
+
+    Raises:
+        BadRow: a text has one of the tokens, or a completion an image.
+    """
+    for token in tokens:
+        _refuse_spare(token, [message["content"] for message in conversation_of(row)])
+    result = {name: list(map(_parts, messages)) for name, messages in row.items()}
+    for message in result.get("completion", ()):
+        if _has_image_part(message):
+            raise BadRow("its completion has an image; images belong into the prompt")
+    return result
 
 
 def converter_of_text(convert: Convert, image_token: str) -> Convert:
@@ -209,18 +239,19 @@ def converter_of_text(convert: Convert, image_token: str) -> Convert:
         BadRow: the row has that token.
     """
 
-    def one(row: Row) -> dict[str, Any]:
-        made = convert(row)
-        texts = [value for value in made.values() if isinstance(value, str)]
-        messages = (m for value in made.values() if isinstance(value, list) for m in value if isinstance(m, Mapping))
-        _refuse_spare(image_token, [*texts, *(str(message.get("content")) for message in messages)])
-        return made
+    def converted(row: Row) -> dict[str, Any]:
+        result = convert(row)
+        texts = [value for value in result.values() if isinstance(value, str)]
+        contents = [str(message.get("content")) for message in _objects_of(result.values())]
+        _refuse_spare(image_token, texts + contents)
+        return result
 
-    return one
+    return converted
 
 
 def _refuse_spare(token: str, texts: Sequence[str]) -> None:
-    if spare := sum(text.count(token) for text in texts):
+    spare = sum(text.count(token) for text in texts)
+    if spare:
         raise BadRow(
             f"its text says {token} {_times(spare)} where there is no image for it; name the image in a column "
             f"'{COLUMNS[0]}', or give a part of type image in its place"
@@ -265,7 +296,8 @@ def check_image(stored: Mapping[str, Any]) -> str | None:
             opened = Image.open(io.BytesIO(content) if content is not None else str(path))
         with opened as image:
             width, height = image.size
-            if (problem := too_many_pixels(width, height, name)) is not None:
+            problem = too_many_pixels(width, height, name)
+            if problem is not None:
                 return problem
             image.draft("RGB", (1, 1))  # a JPEG's eighth
             image.load()
@@ -295,14 +327,15 @@ def too_many_pixels(width: int, height: int, name: str) -> str | None:
 def image_files(dataset: datasets.Dataset, columns: Sequence[str], folders: Sequence[Path]) -> list[tuple[Any, ...]]:
     """What the images of a data set depend on beside its rows: each file's path, size and time of change, in order;
     files that are not there are left out."""
-    found: list[tuple[Any, ...]] = []
+    files: list[tuple[Any, ...]] = []
     for row in dataset:
         for image in given_images(row, columns):
             path = image.get("path") if isinstance(image, Mapping) else image
-            if isinstance(path, str) and (place := _place(path, folders)) is not None:
-                stat = place.stat()
-                found.append((str(place), stat.st_size, stat.st_mtime_ns))
-    return found
+            file = _file_at(path, folders) if isinstance(path, str) else None
+            if file is not None:
+                stat = file.stat()
+                files.append((str(file), stat.st_size, stat.st_mtime_ns))
+    return files
 
 
 def stored_images(row: Row, columns: Sequence[str], folders: Sequence[Path]) -> list[dict[str, Any]]:
@@ -322,8 +355,11 @@ def picture_hashes(row: Row, columns: Sequence[str], folders: Sequence[Path]) ->
     """
     import hashlib
 
-    stored = stored_images(row, columns, folders)
-    return [hashlib.sha256(s["bytes"] or Path(s["path"]).read_bytes()).hexdigest() for s in stored]
+    hashes = []
+    for image in stored_images(row, columns, folders):
+        content = image["bytes"] or Path(image["path"]).read_bytes()
+        hashes.append(hashlib.sha256(content).hexdigest())
+    return hashes
 
 
 def content_of_images(dataset: datasets.Dataset) -> str:
@@ -347,64 +383,71 @@ def content_of_images(dataset: datasets.Dataset) -> str:
 # ------------------------------------------------------------------------------------------------------------ one row
 
 
-def _marked(value: Any, own: list[Any], images: bool) -> Any:
+def _marked(value: Any, brought: list[Any], images: bool) -> Any:
     """A column's value; of a conversation, its messages with text for content, in which `_PLACE` stands for an image.
 
     Args:
         value: of any column.
-        own: gets the image that each place brings itself; None where the columns have it.
+        brought: gets the image that each place brings itself; None where the columns have it.
         images: whether the row has images in columns, so that `<image>` in a text means one of them.
     """
     if not isinstance(value, list) or not all(isinstance(message, Mapping) for message in value):
         return value
-    return [_marked_message(message, number, own, images) for number, message in enumerate(value, 1)]
+    return [_marked_message(message, number, brought, images) for number, message in enumerate(value, 1)]
 
 
-def _marked_message(message: Row, number: int, own: list[Any], images: bool) -> Row:
+def _marked_message(message: Row, number: int, brought: list[Any], images: bool) -> Row:
     key = content_key(message)
     content = message.get(key)
     if isinstance(content, str):
         if not images or MARKER not in content:
             return message
-        own += [None] * content.count(MARKER)
+        brought += [None] * content.count(MARKER)
         return {**message, key: content.replace(MARKER, _PLACE)}
     if not isinstance(content, list):
         return message
     text = ""
-    for part in content:
-        kind = part.get("type") if isinstance(part, Mapping) else None
-        if kind == "text" and isinstance(part.get("text"), str):
-            text += part["text"]
+    for item in content:
+        kind = item.get("type") if isinstance(item, Mapping) else None
+        if kind == "text" and isinstance(item.get("text"), str):
+            text += item["text"]
         elif kind in ("image", "image_url"):
-            brought = next((part[name] for name in _OWN if part.get(name) is not None), None)
-            own.append(brought.get("url") if isinstance(brought, Mapping) and "url" in brought else brought)
+            brought.append(_image_of_part(item))
             text += _PLACE
         else:
             raise BadRow(f"message {number} has a part of type {kind!r}; expected text or image")
     return {**message, key: text}
 
 
-def _filled(conversation: list[dict[str, Any]], own: list[Any], given: list[Any]) -> list[Any]:
+def _image_of_part(part: Row) -> Any:
+    """The image that a part of a message brings itself; None where it stands for one of the columns."""
+    for key in _IMAGE_KEYS:
+        image = part.get(key)
+        if image is not None:
+            return image["url"] if isinstance(image, Mapping) and "url" in image else image
+    return None
+
+
+def _filled(conversation: list[dict[str, Any]], brought: list[Any], given: list[Any]) -> list[Any]:
     """The images in the order of their places. Places that bring none take those of the columns; where a conversation
     has no places, they come before its first user message.
 
     Raises:
         BadRow: the numbers differ, or there is no user message.
     """
-    if given and not own:
-        first = next((m for m in conversation if m["role"] == "user"), None)
+    if given and not brought:
+        first = next((message for message in conversation if message["role"] == "user"), None)
         if first is None:
             raise BadRow("has images, but no user message that they could belong to")
         first["content"] = _PLACE * len(given) + first["content"]
         return given
-    open_places = sum(image is None for image in own)
-    if open_places != len(given):
+    to_fill = brought.count(None)
+    if to_fill != len(given):
         raise BadRow(
-            f"{_counted(len(given), 'image')}, but its messages have {_counted(open_places, 'part')} of type image to "
-            f"fill"
+            f"{_counted(len(given), 'image')}, but its messages have {_counted(to_fill, 'part')} of type image to fill"
         )
     rest = iter(given)
-    return [next(rest) if image is None else image for image in own]
+    return [next(rest) if image is None else image for image in brought]
 
 
 def _parts(message: dict[str, Any]) -> dict[str, Any]:
@@ -433,18 +476,20 @@ def _stored(image: Any, folders: Sequence[Path]) -> dict[str, Any]:
         raise BadRow(f"an image is {type(image).__name__}, expected a path, or bytes")
     if "://" in image or image.startswith("data:"):
         raise BadRow(f"the image {image[:60]} is on the network or within a URL; put it into a file and name that")
-    place = _place(image, folders)
-    if place is None:
+    file = _file_at(image, folders)
+    if file is None:
         looked = ", ".join(map(str, folders)) or str(Path.cwd())
         raise BadRow(f"no such image: {image} (looked in {looked})")
-    return {"bytes": None, "path": str(place)}
+    return {"bytes": None, "path": str(file)}
 
 
-def _place(path: str, folders: Sequence[Path]) -> Path | None:
-    """A file by its path, which begins at one of the folders unless it is absolute."""
-    named = Path(os.path.expanduser(path))
-    found = (folder / named for folder in folders or (Path.cwd(),))
-    return next((place.absolute() for place in found if place.is_file()), None)
+def _file_at(path: str, folders: Sequence[Path]) -> Path | None:
+    """A file by its path, which begins at one of the folders unless it is absolute; None where there is none."""
+    for folder in folders or (Path.cwd(),):
+        file = folder / os.path.expanduser(path)
+        if file.is_file():
+            return file.absolute()
+    return None
 
 
 def _counted(number: int, what: str) -> str:
@@ -471,12 +516,17 @@ def slot_problem(processor: Any, row: Mapping[str, Any]) -> str | None:
         text = str(processor.apply_chat_template(messages, tokenize=False))
     except Exception as error:  # jinja2's errors have no common base with those of its sandbox
         return f"the chat template cannot write its messages: {first_line(error)}"
-    wanted = sum(part["type"] == "image" for message in messages for part in message["content"])
-    if text.count(token) != wanted:
-        slots = _counted(text.count(token), "slot")
-        return f"the chat template writes {slots} ({token}) for {_counted(wanted, 'image')}. {_OTHER_TEMPLATE}"
-    said = [part["text"].strip() for message in messages for part in message["content"] if part["type"] == "text"]
-    if lost := next((words for words in said if words not in text), None):
+    images, lost = 0, ""
+    for item in _objects_of([message["content"] for message in messages]):
+        if item["type"] == "image":
+            images += 1
+        elif item["text"].strip() not in text:
+            lost = lost or item["text"].strip()
+    slots = text.count(token)
+    if slots != images:
+        written = f"{_counted(slots, 'slot')} ({token}) for {_counted(images, 'image')}"
+        return f"the chat template writes {written}. {_OTHER_TEMPLATE}"
+    if lost:
         return f"the chat template leaves out what a message says ({lost[:40]!r}). {_OTHER_TEMPLATE}"
     return None
 

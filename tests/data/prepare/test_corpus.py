@@ -12,7 +12,7 @@ import pytest
 
 from data_files import jsonl, prepared, rows_of, text
 from holdfast.data.formats import detect
-from holdfast.data.prepare.inputs import found_inputs
+from holdfast.data.prepare.inputs import find_inputs
 from holdfast.data.prepare.run import DUPLICATE
 from holdfast.errors import ConfigError, DataError
 
@@ -110,7 +110,7 @@ def test_files_are_read_in_the_order_of_their_paths_each_once():
     os.symlink("10.txt", "in/zz.txt")
     os.symlink("nowhere", "in/broken.txt")
     os.symlink(Path("in").resolve(), "in/loop")
-    found = found_inputs([Path("in"), Path("in/9.txt")], lambda name: name.endswith(".txt"))
+    found = find_inputs([Path("in"), Path("in/9.txt")], lambda name: name.endswith(".txt"))
     assert [found.name(file) for file in found.files] == ["10.txt", "9.txt", "a/1.txt", "b/2.txt"] and found.others == {
         "broken links": 1
     }

@@ -117,15 +117,15 @@ def read(reading: Reading) -> Iterator[Document]:
         kind = _kind(file.name)
         name = reading.names.get(file, file.name)
         reading.kinds[kind] += 1
-        for place, record in _records(file, kind, reading, settings):
+        for location, record in _records(file, kind, reading, settings):
             if record is None:
                 continue
             try:
-                yield _document(place, record, name, reading, settings)
+                yield _document(location, record, name, reading, settings)
             except Skipped as reason:
-                reading.skip(str(reason))
+                reading.skipped[str(reason)] += 1
             except Malformed as reason:
-                reading.bad(place, str(reason))
+                reading.bad(location, str(reason))
 
 
 def accepts(name: str) -> bool:
@@ -145,9 +145,8 @@ class _Settings:
     def __init__(self, options: Mapping[str, Any]) -> None:
         self.text_column: str | None = options.get("text_column")
         self.date_column: str | None = options.get("date_column")
-        self.after, self.before = (
-            dates.cut_off(options[n]) if options.get(n) is not None else None for n in ("after", "before")
-        )
+        self.after = dates.cut_off(options["after"]) if options.get("after") is not None else None
+        self.before = dates.cut_off(options["before"]) if options.get("before") is not None else None
         undated = options.get("undated") or "auto"
         self.keep_undated = undated == "keep" or (undated == "auto" and self.after is None and self.before is None)
         self.least: int = options.get("minimum_characters") or 0
@@ -157,7 +156,7 @@ class _Settings:
     def read_of(self, record: Mapping[str, Any]) -> set[str]:
         """The columns of a record that are read, or would be if others were not there."""
         texts = TEXTS if self.text_column is None else (self.text_column,)
-        text = next((name for name in texts if record.get(name) is not None), "text")
+        text = _first_name(record, texts) or "text"
         return {text, *(DATES if self.date_column is None else (self.date_column,)), *TITLES, *SOURCES}
 
 
@@ -181,7 +180,7 @@ def _text_file(file: Path, reading: Reading) -> Records:
         with open_bytes(file, reading.advance) as stream:
             text = read_text(stream, file)
     except NotText as error:
-        reading.bad(error.place, f"{error}; save the file as UTF-8")
+        reading.bad(error.location, f"{error}; save the file as UTF-8")
     except (OSError, EOFError) as error:
         reading.bad(str(file), f"the file cannot be read to its end, it is cut short or damaged ({error})")
     else:
@@ -198,16 +197,15 @@ def _check_columns(file: Path, settings: _Settings) -> None:
         return
     with parquet_file(file) as opened:
         columns = opened.schema_arrow.names
-    there = ", ".join(columns) or "none"
-    for wanted, option in ((settings.text_column, "--text_column"), (settings.date_column, "--date_column")):
-        if wanted is not None and wanted not in columns:
+    listed = ", ".join(columns) or "none"
+    for name, option in ((settings.text_column, "--text_column"), (settings.date_column, "--date_column")):
+        if name is not None and name not in columns:
             raise DataError(
-                f"{file}: expected the column '{wanted}' ({option}), the file has "
-                f"{there}.{did_you_mean(wanted, columns)}"
+                f"{file}: expected the column '{name}' ({option}), the file has {listed}.{did_you_mean(name, columns)}"
             )
-    if settings.text_column is None and not any(name in columns for name in TEXTS):
+    if settings.text_column is None and not set(TEXTS) & set(columns):
         raise DataError(
-            f"{file}: expected a column with the text ({', '.join(TEXTS)}), the file has {there}. Name it with "
+            f"{file}: expected a column with the text ({', '.join(TEXTS)}), the file has {listed}. Name it with "
             f"--text_column."
         )
 
@@ -215,7 +213,7 @@ def _check_columns(file: Path, settings: _Settings) -> None:
 # --------------------------------------------------------------------------------------------------- what a record says
 
 
-def _document(place: str, record: Mapping[str, Any], name: str, reading: Reading, settings: _Settings) -> Document:
+def _document(location: str, record: Mapping[str, Any], name: str, reading: Reading, settings: _Settings) -> Document:
     """The document of a record in the file of that name.
 
     Raises:
@@ -227,7 +225,7 @@ def _document(place: str, record: Mapping[str, Any], name: str, reading: Reading
         text = f"{title}\n\n{text}"
     if len(text) < settings.least:
         raise Skipped(f"a text of fewer than {settings.least:,} characters")
-    day = _day(place, record, reading, settings)
+    day = _day(location, record, reading, settings)
     if day is None and not settings.keep_undated:
         raise Skipped(NO_DATE)
     if day is not None and settings.after is not None and day < settings.after:
@@ -246,9 +244,9 @@ def _text(record: Mapping[str, Any], column: str | None) -> str:
         Skipped: it is empty.
     """
     names = TEXTS if column is None else (column,)
-    name = next((n for n in names if record.get(n) is not None), None)
+    name = _first_name(record, names)
     if name is None:
-        if any(n in record for n in names):
+        if set(names) & set(record):
             raise Skipped(NOTHING)
         expected = f"no '{column}'" if column is not None else f"no text ({', '.join(TEXTS)})"
         raise Malformed(f"{expected}; the record has {', '.join(list(record)[:8]) or 'nothing'}")
@@ -261,22 +259,24 @@ def _text(record: Mapping[str, Any], column: str | None) -> str:
     return text
 
 
-def _day(place: str, record: Mapping[str, Any], reading: Reading, settings: _Settings) -> date | None:
+def _day(location: str, record: Mapping[str, Any], reading: Reading, settings: _Settings) -> date | None:
     names = DATES if settings.date_column is None else (settings.date_column,)
-    name = next((n for n in names if record.get(n) is not None), None)
+    name = _first_name(record, names)
     try:
         return dates.day_of(record[name], now=settings.today) if name is not None else None
     except ValueError as error:
-        reading.bad_date(place, f"'{name}': {error}")
+        reading.bad_date(location, f"'{name}': {error}")
         return None
+
+
+def _first_name(record: Mapping[str, Any], names: tuple[str, ...]) -> str | None:
+    """The first of these names under which something is."""
+    return next((name for name in names if record.get(name) is not None), None)
 
 
 def _first(record: Mapping[str, Any], names: tuple[str, ...]) -> str | None:
     """What is under the first of these names that holds text or a number, in one line."""
-    values = (record.get(name) for name in names)
-    found = (
-        " ".join(str(value).split())
-        for value in values
-        if isinstance(value, (str, int)) and not isinstance(value, bool)
-    )
-    return next((text for text in found if text), None)
+    for value in map(record.get, names):
+        if isinstance(value, (str, int)) and not isinstance(value, bool) and str(value).split():
+            return " ".join(str(value).split())
+    return None

@@ -53,11 +53,8 @@ def day_of(value: Any, *, now: date) -> date | None:
     Raises:
         ValueError: it is no date, leaves the day open, or lies in the future; the text says which.
     """
-    if (
-        value is None
-        or (isinstance(value, float) and math.isnan(value))
-        or (isinstance(value, str) and not value.strip())
-    ):
+    not_a_number = isinstance(value, float) and math.isnan(value)
+    if value is None or not_a_number or (isinstance(value, str) and not value.strip()):
         return None
     try:
         day = _day(value)
@@ -88,20 +85,17 @@ def cut_off(value: Any) -> date:
 
 def range_problems(after: Any, before: Any) -> list[Problem]:
     """Mistakes in two cut-off dates, one sentence each; None: not given."""
-    found, days = [], {}
+    problems, days = [], {}
     for name, value in (("after", after), ("before", before)):
         try:
             days[name] = cut_off(value) if value is not None else None
         except ValueError as error:
-            found.append(Problem(name, f"{error}"))
+            problems.append(Problem(name, f"{error}"))
     first, end = days.get("after"), days.get("before")
     if first is not None and end is not None and first >= end:
-        found.append(
-            Problem(
-                "after", f"expected an earlier day than before ({end}, which is not in the range itself), got {first}"
-            )
-        )
-    return found
+        sentence = f"expected an earlier day than before ({end}, which is not in the range itself), got {first}"
+        problems.append(Problem("after", sentence))
+    return problems
 
 
 def _day(value: Any) -> date | None:
@@ -133,9 +127,9 @@ def _day_of_number(value: float) -> date | None:
     if not math.isfinite(value) or value >= _PARTS_TO:
         return None
     if value < _SECONDS_FROM:
-        whole = str(int(value))
+        digits = str(int(value))
         try:
-            return datetime.strptime(whole, "%Y%m%d").date() if len(whole) == 8 and value == int(value) else None
+            return datetime.strptime(digits, "%Y%m%d").date() if len(digits) == 8 and value == int(value) else None
         except ValueError:
             return None
     while value >= _SECONDS_TO:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from holdfast.data.sources import content_hash
+from holdfast.data.sources import content_hash, total_bytes
 from holdfast.support.paths import real
 from holdfast.support.progress import progress
 
@@ -38,61 +38,64 @@ class Inputs:
         return self.names.get(file, file.name)
 
 
-def found_inputs(paths: Iterable[Path], accept: Callable[[str], bool]) -> Inputs:
+def find_inputs(paths: Iterable[Path], accept: Callable[[str], bool]) -> Inputs:
     """The files behind `paths`, each once.
 
     Args:
         paths: files, taken as they are, and folders; missing ones are left out.
         accept: says by its name whether a file of a folder is read.
     """
-    found, seen = Inputs(), set()
+    inputs, known = Inputs(), set()
     for path in paths:
         inside = path.is_dir()
-        for file in _in_folder(path, accept, found) if inside else [path]:
-            place = real(file)
-            if file.is_file() and place not in seen:
-                seen.add(place)
-                found.files.append(file)
+        for file in _in_folder(path, accept, inputs) if inside else [path]:
+            if file.is_file() and real(file) not in known:
+                known.add(real(file))
+                inputs.files.append(file)
                 if inside:
-                    found.names[file] = file.relative_to(path).as_posix()
-    return found
+                    inputs.names[file] = file.relative_to(path).as_posix()
+    return inputs
 
 
 def hashed_inputs(inputs: Inputs) -> list[dict[str, Any]]:
     """Name, size and SHA-256 of every file."""
-    found = []
-    with progress("Hashing the input", total=sum(f.stat().st_size for f in inputs.files), unit="bytes") as advance:
+    records = []
+    with progress("Hashing the input", total=total_bytes(inputs.files), unit="bytes") as advance:
         for path in inputs.files:
             size = path.stat().st_size
-            found.append({"name": inputs.name(path), "bytes": size, "sha256": content_hash(path)})
+            records.append({"name": inputs.name(path), "bytes": size, "sha256": content_hash(path)})
             advance(size)
-    return found
+    return records
 
 
 def counts_in_words(others: Mapping[str, int]) -> str:
     """`3 .pdf, 1 .docx`, the commonest first."""
     ranked = sorted(others.items(), key=lambda item: (-item[1], item[0]))
-    more = [f"{len(ranked) - 8} more kinds"] if len(ranked) > 8 else []
-    return ", ".join([*(f"{count:,} {ending}" for ending, count in ranked[:8]), *more])
+    counts = [f"{count:,} {ending}" for ending, count in ranked[:8]]
+    if len(ranked) > 8:
+        counts.append(f"{len(ranked) - 8} more kinds")
+    return ", ".join(counts)
 
 
-def _in_folder(folder: Path, accept: Callable[[str], bool], found: Inputs) -> list[Path]:
-    kept = []
-    for place, folders, names in os.walk(
-        folder, onerror=lambda error: found.unreadable.append(f"{error.filename} ({error.strerror})")
-    ):
+def _in_folder(folder: Path, accept: Callable[[str], bool], inputs: Inputs) -> list[Path]:
+    """The files of a folder that are read; what is not is noted in `inputs`."""
+    files = []
+
+    def note(error: OSError) -> None:
+        inputs.unreadable.append(f"{error.filename} ({error.strerror})")
+
+    for path, folders, names in os.walk(folder, onerror=note):
         folders[:] = [name for name in folders if not name.startswith(".")]
-        there = set(names)
         for name in names:
-            file = Path(place, name)
+            file = Path(path, name)
             if name.startswith("."):
                 continue
-            if name.endswith(".jsonl.json") and name.removesuffix(".json") in there:
-                found.others[OWN_RECORDS] += 1
+            if name.endswith(".jsonl.json") and name.removesuffix(".json") in names:
+                inputs.others[OWN_RECORDS] += 1
             elif not accept(name):
-                found.others[file.suffix.lower() or "without an ending"] += 1
+                inputs.others[file.suffix.lower() or "without an ending"] += 1
             elif not file.is_file():
-                found.others["broken links"] += 1
+                inputs.others["broken links"] += 1
             else:
-                kept.append(file)
-    return sorted(kept, key=lambda file: file.relative_to(folder).as_posix())
+                files.append(file)
+    return sorted(files, key=lambda file: file.relative_to(folder).as_posix())

@@ -57,11 +57,7 @@ class Reading:
     date_places: list[str] = field(default_factory=list)
     """Place and reason of the first malformed dates."""
 
-    def skip(self, reason: str, count: int = 1) -> None:
-        """Counts a sound record that a rule leaves out."""
-        self.skipped[reason] += count
-
-    def bad(self, place: str, reason: str) -> None:
+    def bad(self, location: str, reason: str) -> None:
         """Counts a malformed record, and keeps its place where it is one of the first.
 
         Raises:
@@ -69,19 +65,19 @@ class Reading:
         """
         self.malformed += 1
         if len(self.places) < SHOWN:
-            self.places.append(f"{place}: {reason}")
+            self.places.append(f"{location}: {reason}")
         if self.malformed == self.records and self.malformed >= HOPELESS:
             raise self.error(f"The first {HOPELESS} records are all malformed")
 
-    def bad_date(self, place: str, reason: str) -> None:
+    def bad_date(self, location: str, reason: str) -> None:
         """Counts a date that cannot be used, in a record that is sound otherwise."""
         self.malformed_dates += 1
         if len(self.date_places) < SHOWN:
-            self.date_places.append(f"{place}: {reason}")
+            self.date_places.append(f"{location}: {reason}")
 
     def error(self, what: str) -> DataError:
         """The error that names the first malformed records."""
-        lines = [f"  {place}" for place in self.places]
+        lines = [f"  {record}" for record in self.places]
         more = [f"  and {self.malformed - len(lines)} more"] if self.malformed > len(lines) else []
         return DataError(f"{what}:", *lines, *more)
 
@@ -136,11 +132,12 @@ def _table_rows(file: Path, unit: str, reading: Reading) -> Records:
 def _lines(stream: BinaryIO, file: Path, reading: Reading) -> Records:
     for number, line in json_lines(stream):
         reading.records += 1
-        place = f"{file}, line {number}"
+        location = f"{file}, line {number}"
         try:
             record = json_row(line, number, str(file))
         except DataError as error:
-            reading.bad(place, str(error).removeprefix(f"{place}: ").removesuffix(" Correct or remove the line."))
-            yield place, None
+            reason = str(error).removeprefix(f"{location}: ").removesuffix(" Correct or remove the line.")
+            reading.bad(location, reason)
+            yield location, None
         else:
-            yield place, record
+            yield location, record

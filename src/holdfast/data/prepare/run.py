@@ -31,11 +31,12 @@ from typing import Annotated, Any, ClassVar
 
 from holdfast.config.declare import Meta, part_of, settings_of
 from holdfast.config.decode import coerce_all, field_problems
-from holdfast.data.outputs import are_whole, found_instead, output_problems, own_record, record_path, rows_file
+from holdfast.data.outputs import are_whole, output_problems, own_record, record_path, rows_file, what_is_there
 from holdfast.data.prepare import corpus, dates
 from holdfast.data.prepare.corpus import CorpusOptions
-from holdfast.data.prepare.inputs import Inputs, counts_in_words, found_inputs, hashed_inputs
+from holdfast.data.prepare.inputs import Inputs, counts_in_words, find_inputs, hashed_inputs
 from holdfast.data.prepare.reading import Reading
+from holdfast.data.sources import total_bytes
 from holdfast.errors import ConfigError, DataError, Problem, StorageError
 from holdfast.records.evaluation import SCHEMA
 from holdfast.support.environment import now, versions
@@ -103,58 +104,52 @@ class Preparation(Rows):
     @property
     def outputs(self) -> list[Path]:
         """The output, and the held-out one where there is one."""
-        return [self.output, *([self.heldout_path] if self.heldout_path is not None else [])]
+        return [self.output] if self.heldout_path is None else [self.output, self.heldout_path]
 
     @property
     def given(self) -> dict[str, Any]:
         """The options of the corpus that were given."""
         return {name: value for name, value in self.options.items() if value is not None}
 
-    def found_inputs(self) -> Inputs:
+    def find_inputs(self) -> Inputs:
         """The files to read; looks into folders anew at every call."""
-        return found_inputs(self.inputs, corpus.accepts)
+        return find_inputs(self.inputs, corpus.accepts)
 
     def problems(self) -> list[Problem]:
         """One sentence a mistake; empty when all is well."""
         declared = {setting.name: setting for setting in settings_of(CorpusOptions)}
-        found = list(coerce_all(declared, self.given)[1])
-        found += dates.range_problems(self.given.get("after"), self.given.get("before"))
-        found += self._input_problems()
-        found += output_problems("output", self.output, self.inputs)
-        place = real(self.output)
-        folder = next((path for path in self.inputs if path.is_dir() and real(path) in place.parents), None)
-        if folder is not None:
-            found.append(
-                Problem(
-                    "output",
-                    f"{self.output} lies in the input {folder}, so that it would be read as input next time. "
-                    f"Choose another folder",
-                )
-            )
-        return found + field_problems(part_of(self, Rows))
-
-    def _input_problems(self) -> list[Problem]:
-        """Mistakes in the inputs."""
-        if not self.inputs:
-            return [Problem("input", "expected at least one file, got none")]
-        problems = []
-        endings = ", ".join(corpus.ALL_ENDINGS)
+        problems = list(coerce_all(declared, self.given)[1])
+        problems += dates.range_problems(self.given.get("after"), self.given.get("before"))
         for path in self.inputs:
-            if path.is_dir():
-                inside = found_inputs([path], corpus.accepts)
-                problems += [Problem("input", f"cannot read the folder {reason}") for reason in inside.unreadable]
-                if not inside.files and not inside.unreadable:
-                    others = f"found only {counts_in_words(inside.others)}" if inside.others else "found nothing in it"
-                    problems.append(
-                        Problem(
-                            "input", f"expected files of a corpus in the folder {path} (endings {endings}), {others}"
-                        )
-                    )
-            elif not path.is_file():
-                problems.append(Problem("input", f"expected a file or folder at {path}, {found_instead(path)}"))
-            elif not corpus.accepts(path.name):
-                problems.append(Problem("input", f"expected a file of a corpus (endings {endings}), got {path}"))
-        return problems
+            problems += _input_problems(path)
+        if not self.inputs:
+            problems.append(Problem("input", "expected at least one file, got none"))
+        problems += output_problems("output", self.output, self.inputs)
+        parents = real(self.output).parents
+        for path in self.inputs:
+            if path.is_dir() and real(path) in parents:
+                sentence = f"{self.output} lies in the input {path}, so that it would be read as input next time."
+                problems.append(Problem("output", f"{sentence} Choose another folder"))
+                break
+        return problems + field_problems(part_of(self, Rows))
+
+
+def _input_problems(path: Path) -> list[Problem]:
+    """Mistakes in a file or folder that is to be read."""
+    endings = f"(endings {', '.join(corpus.ALL_ENDINGS)})"
+    if path.is_dir():
+        inside = find_inputs([path], corpus.accepts)
+        if inside.unreadable:
+            return [Problem("input", f"cannot read the folder {reason}") for reason in inside.unreadable]
+        if inside.files:
+            return []
+        others = f"found only {counts_in_words(inside.others)}" if inside.others else "found nothing in it"
+        return [Problem("input", f"expected files of a corpus in the folder {path} {endings}, {others}")]
+    if not path.is_file():
+        return [Problem("input", f"expected a file or folder at {path}, {what_is_there(path)}")]
+    if not corpus.accepts(path.name):
+        return [Problem("input", f"expected a file of a corpus {endings}, got {path}")]
+    return []
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,7 +173,7 @@ def prepare(request: Preparation) -> Prepared:
     """
     if problems := request.problems():
         raise ConfigError(problems)
-    files = request.found_inputs()
+    files = request.find_inputs()
     inputs = hashed_inputs(files)
     key = _key(request, inputs)
     known = _standing(request, key)
@@ -196,23 +191,15 @@ def prepare(request: Preparation) -> Prepared:
         "schema": SCHEMA,
     }
     try:
-        place = request.output.parent
-        with (
-            NewFolder(place, content=False),
-            scratch_folder(place, f".{request.output.name}.scratch-") as scratch,
-        ):
-            made, reading, left_out = _read(request, files, scratch)
-            counts = _counts(reading, made, left_out)
-            counts |= _documents(made) | {
-                "malformed_dates": reading.malformed_dates,
-                "kinds": dict(sorted(reading.kinds.items())),
-                "other_files": dict(sorted(files.others.items())),
-            }
+        folder = request.output.parent
+        with NewFolder(folder, content=False), scratch_folder(folder, f".{request.output.name}.scratch-") as scratch:
+            rows, reading = _read(request, files, scratch)
+            counts = _counts(reading, rows)
+            counts["other_files"] = dict(sorted(files.others.items()))
             _check(request, reading, counts)
-            write_json(
-                record_path(request.output), record
-            )  # from here on the outputs are this request's, should it be stopped between them
-            written = _write(request, made)
+            # from here on the outputs are this request's, should it be stopped between them
+            write_json(record_path(request.output), record)
+            outputs = _write(request, rows)
     except OSError as error:
         raise StorageError(
             f"Could not write {request.output} ({error.strerror or error}). Free some space or choose another folder; "
@@ -220,7 +207,7 @@ def prepare(request: Preparation) -> Prepared:
         ) from error
     record |= {
         "status": "complete",
-        "outputs": written,
+        "outputs": outputs,
         "counts": counts,
         "malformed_places": reading.places,
         "finished": now(),
@@ -235,23 +222,23 @@ def prepare(request: Preparation) -> Prepared:
 
 
 def _options(request: Preparation) -> dict[str, Any]:
-    common = {name: getattr(request, name) for name in ("limit", "seed", "heldout", "most_malformed")}
-    own = {
-        name: value.isoformat() if isinstance(value, date) else to_jsonable(value)
-        for name, value in request.given.items()
-    }
-    return {**own, **common}
+    options: dict[str, Any] = {}
+    for name, value in request.given.items():
+        options[name] = value.isoformat() if isinstance(value, date) else to_jsonable(value)
+    for name in ("limit", "seed", "heldout", "most_malformed"):
+        options[name] = getattr(request, name)
+    return options
 
 
 def _key(request: Preparation, inputs: Sequence[Mapping[str, Any]]) -> str:
     decides = {name: value for name, value in _options(request).items() if name != "most_malformed"}
     content = {
         "format": "corpus",
-        "inputs": [one["sha256"] for one in inputs],
+        "inputs": [file["sha256"] for file in inputs],
         "options": decides,
         "rules": _RULES,
         # rows say which file they came from, and the ending decides how a file is read
-        "names": [one["name"] for one in inputs],
+        "names": [file["name"] for file in inputs],
     }
     return fingerprint({**content, "outputs": len(request.outputs)})
 
@@ -287,43 +274,45 @@ class _Rows:
     """Of each text."""
     chosen: Sequence[int] = ()
     """Indices of the rows that are written, in their order."""
+    beyond: int = 0
+    """How many rows the limit leaves out."""
 
 
-def _read(request: Preparation, files: Inputs, scratch: Path) -> tuple[_Rows, Reading, int]:
-    """Sets all rows down in the scratch folder. Returns them, what was counted, and how many rows the limit left
-    out."""
+def _read(request: Preparation, files: Inputs, scratch: Path) -> tuple[_Rows, Reading]:
+    """Sets all rows down in the scratch folder. Returns them, and what was counted."""
     reading = Reading(files=files.files, options=request.given, names=files.names)
     rows = _Rows(file=scratch / "rows.jsonl")
-    seen: set[bytes] = set()
-    total = sum(f.stat().st_size for f in files.files)
+    known: set[bytes] = set()
     stop = request.limit if request.seed is None else None
-    with progress("Reading the corpus", total=total, unit="bytes") as advance, open(rows.file, "wb") as file:
-        reading.advance = advance
-        documents = corpus.read(reading)
-        with contextlib.closing(documents):  # type: ignore[type-var]
-            for document in documents:
-                # a lone surrogate can come out of an escape; it stands for no character, and no reader would take it
-                content = " ".join(document.text.casefold().split()).encode("utf-8", "replace")
-                digest = hashlib.sha256(content).digest()[:16]
-                if digest in seen:
-                    reading.skip(DUPLICATE)
-                    continue
-                seen.add(digest)
-                rows.starts.append(file.tell())
-                rows.sides.append(_held_out(content, request.heldout))
-                if request.seed is not None:
-                    rows.order.append(_number(f"{request.seed}\0".encode() + digest))
-                rows.days.append(document.day.toordinal() if document.day is not None else 0)
-                rows.characters.append(len(document.text))
-                line = json.dumps(document.row, ensure_ascii=False, allow_nan=False) + "\n"
-                file.write(line.encode("utf-8", "replace"))
-                if stop is not None and len(rows.starts) >= stop:
-                    break
-    indices = range(len(rows.starts))
-    rows.chosen = indices if request.seed is None else sorted(indices, key=rows.order.__getitem__)
-    left_out = max(0, len(rows.chosen) - request.limit) if request.limit is not None else 0
+    with (
+        progress("Reading the corpus", total=total_bytes(files.files), unit="bytes") as reading.advance,
+        open(rows.file, "wb") as file,
+        contextlib.closing(corpus.read(reading)) as documents,  # type: ignore[type-var]
+    ):
+        for document in documents:
+            # a lone surrogate can come out of an escape; it stands for no character, and no reader would take it
+            content = " ".join(document.text.casefold().split()).encode("utf-8", "replace")
+            digest = hashlib.sha256(content).digest()[:16]
+            if digest in known:
+                reading.skipped[DUPLICATE] += 1
+                continue
+            known.add(digest)
+            rows.starts.append(file.tell())
+            rows.sides.append(_held_out(content, request.heldout))
+            if request.seed is not None:
+                rows.order.append(_number(f"{request.seed}\0".encode() + digest))
+            rows.days.append(document.day.toordinal() if document.day is not None else 0)
+            rows.characters.append(len(document.text))
+            line = json.dumps(document.row, ensure_ascii=False, allow_nan=False) + "\n"
+            file.write(line.encode("utf-8", "replace"))
+            if stop is not None and len(rows.starts) >= stop:
+                break
+    rows.chosen = range(len(rows.starts))
+    if request.seed is not None:
+        rows.chosen = sorted(rows.chosen, key=rows.order.__getitem__)
     rows.chosen = rows.chosen[: request.limit]
-    return rows, reading, left_out
+    rows.beyond = len(rows.starts) - len(rows.chosen)
+    return rows, reading
 
 
 def _number(content: bytes) -> int:
@@ -334,37 +323,34 @@ def _held_out(content: bytes, share: float) -> bool:
     return share > 0 and _number(b"heldout\0" + content) < share * 2**64
 
 
-def _counts(reading: Reading, rows: _Rows, left_out: int) -> dict[str, Any]:
-    skipped = dict(sorted(reading.skipped.items(), key=lambda item: -item[1]))
-    if left_out:
-        skipped[BEYOND] = left_out
-    held = sum(rows.sides[i] for i in rows.chosen)
+def _counts(reading: Reading, rows: _Rows) -> dict[str, Any]:
+    """What was read and left out, and what is counted of the documents that are written."""
+    skipped = dict(reading.skipped.most_common())
+    if rows.beyond:
+        skipped[BEYOND] = rows.beyond
+    held_out = sum(rows.sides[index] for index in rows.chosen)
+    days = Counter(rows.days[index] for index in rows.chosen)
+    undated = days.pop(0, 0)
+    ordered = [date.fromordinal(day).isoformat() for day in sorted(days)]
+    months: Counter[str] = Counter()
+    for day, documents in sorted(days.items()):
+        months[date.fromordinal(day).isoformat()[:7]] += documents
     return {
         "records": reading.records,
         "rows": len(rows.chosen),
-        "train": len(rows.chosen) - held,
-        "heldout": held,
+        "train": len(rows.chosen) - held_out,
+        "heldout": held_out,
         "skipped": skipped,
         "not_read": dict(reading.not_read),
         "malformed": reading.malformed,
-    }
-
-
-def _documents(rows: _Rows) -> dict[str, Any]:
-    """What is counted of documents, over the rows that are written."""
-    days = Counter(rows.days[i] for i in rows.chosen)
-    undated = days.pop(0, 0)
-    months: Counter[str] = Counter()
-    for day, count in sorted(days.items()):
-        months[date.fromordinal(day).isoformat()[:7]] += count
-    ends = [date.fromordinal(end(days)).isoformat() if days else None for end in (min, max)]
-    return {
         "documents": len(rows.chosen),
-        "characters": sum(rows.characters[i] for i in rows.chosen),
+        "characters": sum(rows.characters[index] for index in rows.chosen),
         "undated": undated,
-        "first_date": ends[0],
-        "last_date": ends[1],
+        "first_date": ordered[0] if ordered else None,
+        "last_date": ordered[-1] if ordered else None,
         "months": dict(months),
+        "malformed_dates": reading.malformed_dates,
+        "kinds": dict(sorted(reading.kinds.items())),
     }
 
 
@@ -379,12 +365,14 @@ def _check(request: Preparation, reading: Reading, counts: Mapping[str, Any]) ->
             f"{reading.malformed} of {reading.records} records are malformed, nothing was written. "
             f"--most_malformed SHARE leaves out that many. The first"
         )
-    skipped = "; ".join(f"{count} {reason}" for reason, count in counts["skipped"].items()) or "nothing was skipped"
     if not counts["train"]:
+        skipped = [f"{count} {reason}" for reason, count in counts["skipped"].items()]
+        names = list(map(str, reading.files[:3]))
+        if len(reading.files) > len(names):
+            names.append("...")
         raise DataError(
-            f"No row is left to train on out of {reading.records} records ({skipped}) in "
-            f"{', '.join(map(str, reading.files[:3]))}{', ...' if len(reading.files) > 3 else ''}. Expected at least "
-            f"one."
+            f"No row is left to train on out of {reading.records} records "
+            f"({'; '.join(skipped) or 'nothing was skipped'}) in {', '.join(names)}. Expected at least one."
         )
     if request.heldout and not counts["heldout"]:
         raise NothingHeldOut(request.heldout, counts["rows"])

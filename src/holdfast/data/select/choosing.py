@@ -46,25 +46,25 @@ def candidates(
     """
     tokens, documents = np.array(passages.tokens, dtype=np.int64), np.array(passages.documents)
     left = np.setdiff1d(np.arange(len(passages)), probing)
-    taken = int(tokens[probing].sum())
+    probed = int(tokens[probing].sum())
     beside = 0
     if disjoint == "documents":
         shared = np.isin(documents[left], documents[probing])
         beside = int(tokens[left[shared]].sum())
         left = left[~shared]
-    there = int(tokens[left].sum())
-    if there < budget:
-        advice = "Ask for fewer tokens or passages to probe with, give more text"
-        advice += ", or let the sets share documents (disjoint: passages)." if beside else ", or lower minimum_tokens."
+    available = int(tokens[left].sum())
+    if available < budget:
+        otherwise = "let the sets share documents (disjoint: passages)" if beside else "lower minimum_tokens"
         raise DataError(
-            f"Expected {budget:,} tokens to restore with, the corpus has {there:,} in {len(left):,} passages: "
-            f"{budget - there:,} are missing ({taken:,} go to the probing set, {beside:,} are of the same documents). "
-            f"{advice}"
+            f"Expected {budget:,} tokens to restore with, the corpus has {available:,} in {len(left):,} passages: "
+            f"{budget - available:,} are missing ({probed:,} go to the probing set, {beside:,} are of the same "
+            f"documents). Ask for fewer tokens or passages to probe with, give more text, or {otherwise}."
         )
-    if budget < tokens[left].min():
+    shortest = int(tokens[left].min())
+    if budget < shortest:
         raise DataError(
-            f"No passage fits into {budget:,} tokens: the shortest has {tokens[left].min():,}. Raise the budget, or "
-            f"lower minimum_tokens."
+            f"No passage fits into {budget:,} tokens: the shortest has {shortest:,}. Raise the budget, or lower "
+            f"minimum_tokens."
         )
     return left
 
@@ -91,14 +91,18 @@ def described(passages: Passages, indices: np.ndarray, nats: np.ndarray, *, bos:
     """`{"passages", "tokens", "documents", "nats_per_token", "quantiles", "overlapping"}` of some passages; the mean is
     over all predicted tokens."""
     tokens = np.array(passages.tokens, dtype=np.int64)[indices]
-    predicted = tokens - (not bos)
-    mean = float((nats[indices] * predicted).sum() / predicted.sum()) if len(indices) else None
-    levels = np.quantile(nats[indices], QUANTILES, method="inverted_cdf").tolist() if len(indices) else []
+    overlapping = np.frombuffer(passages.overlapping, dtype=np.uint8)[indices]
+    mean, quantiles = None, {}
+    if len(indices):
+        predicted = tokens - (not bos)
+        mean = round(float((nats[indices] * predicted).sum() / predicted.sum()), 6)
+        for share in QUANTILES:
+            quantiles[f"{share:g}"] = float(np.quantile(nats[indices], share, method="inverted_cdf"))
     return {
         "passages": len(indices),
         "tokens": int(tokens.sum()),
         "documents": len(np.unique(np.array(passages.documents)[indices])),
-        "overlapping": int(np.frombuffer(passages.overlapping, dtype=np.uint8)[indices].sum()),
-        "nats_per_token": round(mean, 6) if mean is not None else None,
-        "quantiles": {f"{q:g}": level for q, level in zip(QUANTILES, levels, strict=False)},
+        "overlapping": int(overlapping.sum()),
+        "nats_per_token": mean,
+        "quantiles": quantiles,
     }

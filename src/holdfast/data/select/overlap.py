@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from holdfast.data.overlap import WORDS, texts_of, words_of
+from holdfast.data.overlap import WORDS, texts_of, windows_of
 from holdfast.data.prepare.reading import Reading, records
 from holdfast.data.readers import file_tables, kind_of, plain_rows
 from holdfast.errors import DataError
@@ -38,7 +38,9 @@ class Questions:
         for file in files:
             for record in _records(file):
                 texts = list(texts_of(record))
-                grams = {gram for text in (*texts, "\n".join(texts)) for gram in _grams(text)}
+                grams = set()
+                for text in (*texts, "\n".join(texts)):
+                    grams |= _grams(text)
                 self.count += bool(grams)
                 self.short += not grams
                 self._grams |= grams
@@ -53,9 +55,10 @@ class Questions:
         return bool(self._grams) and not self._grams.isdisjoint(_grams(text))
 
 
-def _grams(text: str) -> Iterator[str]:
-    words = words_of(text)
-    return (" ".join(words[start : start + WORDS]) for start in range(len(words) - WORDS + 1))
+def _grams(text: str) -> set[str]:
+    """Of a text of fewer words none."""
+    windows = windows_of(text)
+    return set(windows) if windows and windows[0].count(" ") == WORDS - 1 else set()
 
 
 def _records(file: Path) -> Iterator[Any]:

@@ -10,6 +10,7 @@ bytes (in a set: about 100) of its text without white space and capitals, by whi
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 from array import array
 from collections.abc import Sequence
@@ -49,39 +50,41 @@ def cut(texts: Sequence[str], tokenizer: Any, limit: int) -> list[list[Passage]]
             f"Expected a fast tokenizer, which says where its tokens begin in the text, got "
             f"{type(tokenizer).__name__}. Save a tokenizer.json beside the model."
         )
-    parts = [
-        [] if len(encoding.ids) <= limit else _parts(text, [begin for begin, _ in encoding.offsets], limit)
-        for text, encoding in zip(texts, encodings, strict=True)
-    ]
-    smaller = iter(cut([part for own in parts for part in own], tokenizer, limit))
-    found: list[list[Passage]] = []
-    for text, encoding, own in zip(texts, encodings, parts, strict=True):
-        if len(encoding.ids) <= limit:
-            found.append([Passage(text, encoding.ids)])
+    pieces: dict[int, list[str]] = {}
+    for number, (text, encoding) in enumerate(zip(texts, encodings, strict=True)):
+        if len(encoding.ids) > limit:
+            pieces[number] = _pieces(text, np.array(encoding.offsets)[:, 0], limit)
+    smaller = iter(cut(list(itertools.chain.from_iterable(pieces.values())), tokenizer, limit))
+    passages: list[list[Passage]] = []
+    for number, (text, encoding) in enumerate(zip(texts, encodings, strict=True)):
+        if number in pieces:
+            passages.append(list(itertools.chain.from_iterable(itertools.islice(smaller, len(pieces[number])))))
         else:
-            found.append([passage for _ in own for passage in next(smaller)])
-    return found
+            passages.append([Passage(text, encoding.ids)])
+    return passages
 
 
-def _parts(text: str, begins: Sequence[int], limit: int) -> list[str]:
-    """A text in pieces of about `limit` tokens, each shorter than the text."""
+def _pieces(text: str, begins: np.ndarray, limit: int) -> list[str]:
+    """A text in pieces of about `limit` tokens, each shorter than the text; tokens begin at characters `begins`."""
     if len(text) < 2:
         return []
-    found: list[str] = []
+    pieces: list[str] = []
     start = 0
-    places = np.array(begins)
     while start < len(text):
-        first = int(np.searchsorted(places, start))
-        end = int(places[first + limit]) if first + limit < len(places) else len(text)
+        last = int(np.searchsorted(begins, start)) + limit
+        end = int(begins[last]) if last < len(begins) else len(text)
         end = max(end, start + 1)
-        if end < len(text) or not found:
-            half = (start + end) // 2
-            borders = (text.rfind(sign, half, min(end, len(text) - 1)) for sign in "\n ")
-            end = next((border + 1 for border in borders if border >= 0), min(end, len(text) - 1))
-        if piece := text[start:end].strip():
-            found.append(piece)
+        if end < len(text) or not pieces:
+            half, end = (start + end) // 2, min(end, len(text) - 1)
+            border = text.rfind("\n", half, end)
+            if border < 0:
+                border = text.rfind(" ", half, end)
+            end = border + 1 if border >= 0 else end
+        piece = text[start:end].strip()
+        if piece:
+            pieces.append(piece)
         start = end
-    return found
+    return pieces
 
 
 class Passages:
@@ -147,14 +150,15 @@ class Passages:
     def row(self, index: int) -> dict[str, str]:
         """`{"text", "source"}` of a passage."""
         self._texts.seek(self._starts[index])
-        found: dict[str, str] = json.loads(self._texts.readline())
-        return found
+        row: dict[str, str] = json.loads(self._texts.readline())
+        return row
 
     def ids(self, index: int) -> list[int]:
         """Token ids of a passage."""
         self._ids.seek(self._id_starts[index])
-        found: list[int] = np.frombuffer(self._ids.read(4 * self.tokens[index]), dtype="<u4").tolist()
-        return found
+        content = self._ids.read(4 * self.tokens[index])
+        ids: list[int] = np.frombuffer(content, dtype="<u4").tolist()
+        return ids
 
 
 def _encoded(text: str) -> bytes:

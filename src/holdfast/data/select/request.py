@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 from holdfast.config.declare import Meta, Seed
-from holdfast.data.outputs import found_instead
+from holdfast.data.outputs import what_is_there
 from holdfast.data.prepare.corpus import Column
 from holdfast.data.prepare.inputs import Inputs
 from holdfast.data.prepare.run import Preparation
@@ -44,21 +44,19 @@ class Choice:
 
     def problems(self) -> list[Problem]:
         """One sentence a mistake."""
-        found = []
+        problems = []
         if self.minimum_tokens > self.max_length:
-            found.append(
-                Problem("minimum_tokens", f"expected at most max_length ({self.max_length}), got {self.minimum_tokens}")
-            )
+            sentence = f"expected at most max_length ({self.max_length}), got {self.minimum_tokens}"
+            problems.append(Problem("minimum_tokens", sentence))
         if self.overlap == "drop" and not self.questions:
-            found.append(
-                Problem("overlap", "drop leaves out passages with questions, but no file of questions is named")
-            )
+            sentence = "drop leaves out passages with questions, but no file of questions is named"
+            problems.append(Problem("overlap", sentence))
         for path in self.questions:
             if not path.is_file():
-                found.append(Problem("questions", f"expected a file at {path}, {found_instead(path)}"))
+                problems.append(Problem("questions", f"expected a file at {path}, {what_is_there(path)}"))
             elif kind_of(path) is None:
-                found.append(Problem("questions", f"expected a file of a known kind ({SUPPORTED}), got {path}"))
-        return found
+                problems.append(Problem("questions", f"expected a file of a known kind ({SUPPORTED}), got {path}"))
+        return problems
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,9 +78,9 @@ class CorpusFiles:
         options = {"text_column": self.text_column}
         return Preparation(inputs=self.input, output=self.output / RESTORING, options=options)
 
-    def found_inputs(self) -> Inputs:
+    def find_inputs(self) -> Inputs:
         """The files to read; looks into folders anew at every call."""
-        return self.reading.found_inputs()
+        return self.reading.find_inputs()
 
     def problems(self) -> list[Problem]:
         """One sentence a mistake."""

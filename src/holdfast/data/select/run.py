@@ -30,6 +30,7 @@ from holdfast.data.select.overlap import Questions
 from holdfast.data.select.passages import Passages, cut
 from holdfast.data.select.request import LEDGER, PROBING, RESTORING, Choice, CorpusFiles
 from holdfast.data.select.scores import Scorer, score_passages
+from holdfast.data.sources import total_bytes
 from holdfast.errors import ConfigError, DataError, StorageError
 from holdfast.records.evaluation import SCHEMA
 from holdfast.support.environment import now, versions
@@ -87,18 +88,18 @@ def select_from_files(files: CorpusFiles, choice: Choice, scorer: Scorer, *, sco
     problems += field_problems(part_of(choice, Choice))
     if problems:
         raise ConfigError(problems)
-    found = files.found_inputs()
-    inputs = hashed_inputs(found)
+    corpus_files = files.find_inputs()
+    inputs = hashed_inputs(corpus_files)
     output = files.output
     options = {s.name: to_jsonable(getattr(choice, s.name)) for s in settings_of(Choice)}
     options["questions"] = [path.name for path in choice.questions]
     key = fingerprint(
         {
             "options": options,
-            "questions": [one["sha256"] for one in hashed_inputs(Inputs(files=list(choice.questions)))],
+            "questions": [file["sha256"] for file in hashed_inputs(Inputs(files=list(choice.questions)))],
             "scorer": {**scorer.identity, "bos": scorer.bos},
             "rules": _RULES,
-            "content": [[one["name"], one["sha256"]] for one in inputs],
+            "content": [[file["name"], file["sha256"]] for file in inputs],
         }
     )
     known = _standing(output, choice, key)
@@ -124,7 +125,7 @@ def select_from_files(files: CorpusFiles, choice: Choice, scorer: Scorer, *, sco
             scratch_folder(output, ".scratch-") as scratch,
             Passages(scratch, seed=choice.seed) as passages,
         ):
-            source = Documents(files, found)
+            source = Documents(files, corpus_files)
             record["counts"] = {"overlapping": gather(source, choice, scorer, questions, passages)}
             _refuse_nothing(passages, source)
             _choose_and_write(passages, source, choice, scorer, output, scores or output / LEDGER, record)
@@ -142,9 +143,9 @@ def select_from_files(files: CorpusFiles, choice: Choice, scorer: Scorer, *, sco
 class Documents:
     """Documents of files, and what was counted of them."""
 
-    def __init__(self, files: CorpusFiles, found: Inputs) -> None:
+    def __init__(self, files: CorpusFiles, inputs: Inputs) -> None:
         self._most = files.most_malformed
-        self._reading = Reading(files=found.files, options=files.reading.given, names=found.names)
+        self._reading = Reading(files=inputs.files, options=files.reading.given, names=inputs.names)
         self.skipped = self._reading.skipped
         self.places = self._reading.places
 
@@ -166,9 +167,8 @@ class Documents:
             DataError: a file that cannot be read, or too many malformed records.
         """
         reading = self._reading
-        total = sum(file.stat().st_size for file in reading.files)
         with (
-            progress("Reading", total=total, unit="bytes") as reading.advance,
+            progress("Reading", total=total_bytes(reading.files), unit="bytes") as reading.advance,
             contextlib.closing(corpus.read(reading)) as documents,  # type: ignore[type-var]
         ):
             yield from documents
@@ -239,18 +239,15 @@ def _choose_and_write(
     write_json(record_path(output / _NAME), record)
     nats = score_passages(passages, scorer, ledger)
     restoring = choose_restoring(passages, left, nats, budget=choice.tokens)
-    written = {RESTORING: restoring, **({PROBING: probing} if choice.probing else {})}
+    outputs = [write_rows(output / RESTORING, restoring, passages, nats)]
+    if choice.probing:
+        outputs.append(write_rows(output / PROBING, probing, passages, nats))
+    counts = record["counts"] | source.counts
     sets = {"all": np.arange(len(passages)), "restoring": restoring, "probing": probing}
-    record |= {
-        "outputs": [write_rows(output / name, own, passages, nats) for name, own in written.items()],
-        "counts": {
-            **record["counts"],
-            **source.counts,
-            **{name: described(passages, own, nats, bos=scorer.bos) for name, own in sets.items()},
-            "skipped": dict(sorted(source.skipped.items(), key=lambda item: -item[1])),
-        },
-        "malformed_places": source.places,
-    }
+    for name, indices in sets.items():
+        counts[name] = described(passages, indices, nats, bos=scorer.bos)
+    counts["skipped"] = dict(source.skipped.most_common())
+    record |= {"outputs": outputs, "counts": counts, "malformed_places": source.places}
     write_bytes_atomic(output / "README.md", card(record).encode())
     record |= {"status": "complete", "finished": now()}
     write_json(record_path(output / _NAME), record)
@@ -278,11 +275,14 @@ def _refuse_nothing(passages: Passages, source: Documents) -> None:
     """
     if len(passages):
         return
+    counts = source.counts
     reasons = [f"{count:,} {reason}" for reason, count in source.skipped.items()]
-    malformed = source.counts["malformed"]
-    reasons += [f"{malformed:,} malformed ({'; '.join(source.places[:3])})"] if malformed else []
-    read = f"{source.counts['records']:,} documents ({'; '.join(reasons) or 'nothing was read'})"
-    raise DataError(f"No passage is left of {read}. Expected at least one; lower minimum_tokens, or look at the input.")
+    if counts["malformed"]:
+        reasons.append(f"{counts['malformed']:,} malformed ({'; '.join(source.places[:3])})")
+    raise DataError(
+        f"No passage is left of {counts['records']:,} documents ({'; '.join(reasons) or 'nothing was read'}). Expected "
+        f"at least one; lower minimum_tokens, or look at the input."
+    )
 
 
 def write_rows(path: Path, indices: np.ndarray, passages: Passages, nats: np.ndarray) -> dict[str, Any]:
@@ -290,8 +290,11 @@ def write_rows(path: Path, indices: np.ndarray, passages: Passages, nats: np.nda
     with rows_file(path) as file:
         for index in indices:
             row = passages.row(index)
-            full = {"text": row["text"], "nats_per_token": float(nats[index]), "tokens": passages.tokens[index]}
-            file.add(
-                json.dumps({**full, "source": row["source"]}, ensure_ascii=False, allow_nan=False).encode() + b"\n"
-            )
+            columns = {
+                "text": row["text"],
+                "nats_per_token": float(nats[index]),
+                "tokens": passages.tokens[index],
+                "source": row["source"],
+            }
+            file.add(json.dumps(columns, ensure_ascii=False, allow_nan=False).encode() + b"\n")
         return file.about

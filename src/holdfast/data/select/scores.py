@@ -63,7 +63,7 @@ def score_passages(passages: Passages, scorer: Scorer, ledger: Path) -> np.ndarr
         FolderBusy: another process writes the ledger.
         DataError: the ledger is none.
     """
-    found = np.full(len(passages), np.nan)
+    scores = np.full(len(passages), np.nan)
     identity = fingerprint(scorer.identity).encode()
     known: dict[bytes, float] = {}
 
@@ -79,21 +79,34 @@ def score_passages(passages: Passages, scorer: Scorer, ledger: Path) -> np.ndarr
     with Ledger(ledger, keep=remember) as book, progress("Scoring passages", total=sum(passages.tokens)) as advance:
         book.keep = lambda row: {}
         for batch in batches(passages, scorer.batch_tokens - scorer.bos):
-            ids = [passages.ids(i) for i in batch]
-            keys = [_key(identity, own) for own in ids]
-            left = [n for n, key in enumerate(keys) if key not in known]
-            scored = [round(float(v), _DIGITS) for v in scorer.score([ids[n] for n in left])] if left else []
-            for n, nats in zip(left, scored, strict=True):
-                if not math.isfinite(nats):
-                    raise _not_finite(nats, batch[n], passages)
+            ids = list(map(passages.ids, batch))
+            keys = [_key(identity, passage) for passage in ids]
+            left = [number for number, key in enumerate(keys) if key not in known]
+            scored = _scored(scorer, passages, [batch[number] for number in left])
             if left:
-                names = [keys[n].hex() for n in left]
+                names = [keys[number].hex() for number in left]
                 key = hashlib.blake2b("".join(names).encode(), digest_size=16).hexdigest()
                 book.add([{"key": key, "passages": names, "nats": scored}])
-            new = dict(zip(left, scored, strict=True))
-            found[batch] = [new[n] if n in new else known[key] for n, key in enumerate(keys)]
+            of_batch = np.array([known.get(key, np.nan) for key in keys])
+            of_batch[left] = scored
+            scores[batch] = of_batch
             advance(sum(map(len, ids)))
-    return found
+    return scores
+
+
+def _scored(scorer: Scorer, passages: Passages, indices: Sequence[int]) -> list[float]:
+    """What the model gives passages, rounded.
+
+    Raises:
+        NotFinite: NaN or infinity; names the passage.
+    """
+    if not indices:
+        return []
+    scores = [round(float(score), _DIGITS) for score in scorer.score(list(map(passages.ids, indices)))]
+    for index, score in zip(indices, scores, strict=True):
+        if not math.isfinite(score):
+            raise _not_finite(score, index, passages)
+    return scores
 
 
 def batches(passages: Passages, tokens: int) -> Iterator[list[int]]:

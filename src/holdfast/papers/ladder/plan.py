@@ -240,9 +240,9 @@ def check_parts(config: LadderConfig) -> Sequence[str]:
     Args:
         config: with nothing left open.
     """
-    from holdfast.data.pretokenised import INFO_FILE
     from holdfast.data.sources import data_files, is_path
     from holdfast.errors import UserError
+    from holdfast.papers.ladder.token_windows import INFO_FILE
     from holdfast.support.files import read_object
 
     problems = [*_of_models(config)]

@@ -63,8 +63,8 @@ class LadderStudy(ConfiguredStudy[LadderConfig]):
         """
         if task.attributes[RUNG] == TEXT:
             return self._tokenise()
-        from holdfast.data.pretokenised import INFO_FILE
         from holdfast.models import load_tokenizer
+        from holdfast.papers.ladder.token_windows import INFO_FILE
         from holdfast.training.fresh_model import write_fresh
 
         config, rung = self.settings, self.settings.rungs[task.attributes[RUNG]]
@@ -82,8 +82,8 @@ class LadderStudy(ConfiguredStudy[LadderConfig]):
         return RungResult(tokens=trained.tokens)
 
     def _tokenise(self) -> RungResult:
-        from holdfast.data.pretokenised import write_tokens
         from holdfast.models import load_tokenizer
+        from holdfast.papers.ladder.token_windows import write_tokens
         from holdfast.training.fresh_model import decoder_config
 
         config = self.settings
@@ -102,7 +102,7 @@ class LadderStudy(ConfiguredStudy[LadderConfig]):
 
     def _held_out(self, names: Sequence[str]) -> list[str]:
         """What of the text is measured on."""
-        from holdfast.data.pretokenised import text_rows
+        from holdfast.papers.ladder.token_windows import text_rows
         from holdfast.studies.engine.held_out import HeldOut
         from holdfast.support.progress import progress
 
@@ -114,7 +114,7 @@ class LadderStudy(ConfiguredStudy[LadderConfig]):
 
     def _train_tokenizer(self, names: Sequence[str]) -> None:
         """On documents from all over the text."""
-        from holdfast.data.pretokenised import text_rows
+        from holdfast.papers.ladder.token_windows import text_rows
         from holdfast.papers.worlds.embedded import train_tokenizer
         from holdfast.support.leftovers import scratch_folder
 

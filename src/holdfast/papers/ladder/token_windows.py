@@ -65,13 +65,13 @@ def write_tokens(names: Sequence[str], tokenizer: Any, context: int, folder: Pat
         StorageError: it cannot be written.
     """
     if (folder / INFO_FILE).is_file():
-        there = read_as(folder / INFO_FILE, TokensInfo)
-        if (there.context, there.vocabulary) != (context, len(tokenizer)):
+        info = read_as(folder / INFO_FILE, TokensInfo)
+        if (info.context, info.vocabulary) != (context, len(tokenizer)):
             raise DataError(
-                f"{folder} holds windows of {there.context} tokens of a vocabulary of {there.vocabulary}, expected "
+                f"{folder} holds windows of {info.context} tokens of a vocabulary of {info.vocabulary}, expected "
                 f"{context} tokens of {len(tokenizer)}. Choose another folder."
             )
-        return there
+        return info
     from holdfast.data.arrow_cache import cached_dataset
     from holdfast.support.environment import quiet_datasets
 
@@ -95,11 +95,10 @@ def write_tokens(names: Sequence[str], tokenizer: Any, context: int, folder: Pat
     )
     folder.parent.mkdir(parents=True, exist_ok=True)
     with scratch_folder(folder.parent, f".{folder.name}-") as scratch:
-        whole = scratch / folder.name
         with quiet_datasets(0):
-            rows.save_to_disk(str(whole))
-        write_json(whole / INFO_FILE, info)
-        os.replace(whole, folder)
+            rows.save_to_disk(str(scratch / folder.name))
+        write_json(scratch / folder.name / INFO_FILE, info)
+        os.replace(scratch / folder.name, folder)
     return info
 
 
@@ -145,12 +144,13 @@ class _Cutting:
         for source in sources:
             for batch in source.select_columns(["text"]).iter(batch_size=_DOCUMENTS):
                 ids = self.tokenizer(batch["text"], add_special_tokens=False, return_attention_mask=False)["input_ids"]
-                end = [self.tokenizer.eos_token_id]
-                stream = np.concatenate([rest, *(np.asarray(one + end, self.dtype) for one in ids)])
-                whole = len(stream) // self.context * self.context
+                for document in ids:
+                    document.append(self.tokenizer.eos_token_id)
+                stream = np.concatenate([rest, *(np.asarray(document, self.dtype) for document in ids)])
+                end = len(stream) // self.context * self.context
                 advance(len(ids))
-                yield self._table(stream[:whole])
-                rest = stream[whole:]
+                yield self._table(stream[:end])
+                rest = stream[end:]
 
     def _table(self, stream: np.ndarray) -> pa.Table:
         import numpy as np

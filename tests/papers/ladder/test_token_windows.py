@@ -10,15 +10,15 @@ import pytest
 
 from data_files import jsonl, rows_of
 from holdfast.data.formats import standardise
-from holdfast.data.pretokenised import write_tokens
 from holdfast.data.sources import load_rows
 from holdfast.errors import DataError
+from holdfast.papers.ladder.token_windows import write_tokens
 from holdfast.training.tiny import SENTENCES, build_tokenizer
 
 
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr("holdfast.data.pretokenised._DOCUMENTS", 4)  # windows cross the batches
+    monkeypatch.setattr("holdfast.papers.ladder.token_windows._DOCUMENTS", 4)  # windows cross the batches
     return jsonl(tmp_path / "text.jsonl", [{"content": s * (1 + i % 3)} for i, s in enumerate(SENTENCES * 5)])
 
 
