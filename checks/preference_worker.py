@@ -26,7 +26,7 @@ from fsdp_worker import make_sharded
 from holdfast.checkpoints.live_tensors import gathered
 from holdfast.retention.registry import retention
 from holdfast.training import method_laws as laws
-from preference_trainers import dpo, grpo, on_policy, self_distilling
+from preference_trainers import dpo, grpo, kto, on_policy, self_distilling
 from tiny import build_model
 
 CASES = {
@@ -36,7 +36,10 @@ CASES = {
     "sfa": [{"sfa": {"p": 0.4}}],
     "ema": [{"ema": {"decay": 0.5}}],
     "mofo": [{"mofo": {"fraction": 0.3}}],
+    "kto, label_annealing": [{"label_annealing": {"weight": 2.0}}],
+    "kto, sfa": [{"sfa": {"p": 0.4}}],
 }
+"""Methods by name, of DPO where KTO is not named."""
 BATCH = 8
 """Pairs of an optimiser step, over all processes."""
 SETTINGS = dict(optim="sgd", learning_rate=0.1, max_steps=2, max_grad_norm=0.5)
@@ -46,7 +49,10 @@ def of_pairs(folder: Path, name: str, **settings: Any) -> Any:
     """A trainer of `CASES`, trained as the same method is on text (see `TRAINED` in cases.py)."""
     trained = {**TRAINED.get(name, {})}
     model = build_model().double() if trained.pop("double", False) else build_model()
-    return dpo(folder, retention(CASES[name]), model=model, **{**SETTINGS, **trained, **settings})
+    host = dpo
+    if name.startswith("kto"):  # the loss `kto` estimates a KL of its own over each process's rows
+        host, trained = kto, {**trained, "loss_type": "apo_zero_unpaired"}
+    return host(folder, retention(CASES[name]), model=model, **{**SETTINGS, **trained, **settings})
 
 
 LIKELIEST = {"top_k": 1}

@@ -26,8 +26,9 @@ are corrected where it makes them, and nobody has to have written answers.
 TRL averages the preference loss over the pairs of a micro-batch and then over micro-batches; here it is divided by the
 pairs of the whole step, over accumulation and processes, like every other term. What TRL computes over a micro-batch as
 a whole stays so: `sft` is a mean over its tokens, `aot` and `aot_unpaired` sort its pairs. All that this file knows of
-TRL's internals: `compute_loss(model, ...)` calls `model` with the batch's `input_ids` and `fused_lm_head=True` for the
-policy, and gets the reference's log-probabilities elsewhere; and the columns of the batches.
+TRL's internals: `compute_loss(model, ...)` calls `model` for the policy alone, with `fused_lm_head=True`, and gets the
+reference's log-probabilities elsewhere; that KTO's estimates its KL in `_compute_kl_logps`; and the columns of the
+batches.
 
 References: Rafailov et al. 2023, Direct Preference Optimization; Ethayarajh et al. 2024, KTO; Shao et al. 2024,
 DeepSeekMath (GRPO); Memory Retaining Finetuning, Eq. 2 (the KL term); Agarwal et al. 2024, On-Policy Distillation of
@@ -182,7 +183,7 @@ class OnAnswers(OwnLoss):
             labels = inputs["input_ids"].masked_fill(inputs["completion_mask"] == 0, IGNORE)
             tokens = {name: value for name, value in inputs.items() if name not in _NOT_THE_MODELS}
             request = self._request(tokens, labels, num_items_in_batch)
-            policy = _Annealed(model, dataclasses.replace(request, kl_only=True), inputs["input_ids"])
+            policy = _Annealed(model, dataclasses.replace(request, kl_only=True))
         try:
             computed = self.trl.compute_loss(self, policy, inputs, return_outputs)
         except NonFiniteLogits as error:
@@ -237,6 +238,10 @@ class KTORetentionTrainer(OnAnswers, KTOTrainer):
     """
 
     trl, settings, completions, check = KTOTrainer, KTOConfig, 1, check_judged
+
+    def _compute_kl_logps(self, model: Any, batch: Any) -> Any:
+        """TRL's estimate, from the policy as it is: its answers are those of other prompts, not the batch's."""
+        return super()._compute_kl_logps(model.model if isinstance(model, _Annealed) else model, batch)
 
 
 class GRPORetentionTrainer(OnSamples, GRPOTrainer):
@@ -354,20 +359,19 @@ def add_settings(args: TrainingArguments, config: type, **values: Any) -> Traini
 
 
 class _Annealed:
-    """The policy, whose forward of the batch also computes the KL; everything else goes to the model as it is.
+    """The policy, whose forward also computes the KL; everything else goes to the model as it is.
 
     Args:
         model: as the trainer calls it, in its parallel wrappers.
         request: of the KL.
-        ids: `[B, T]` of the batch; KTO's trainer calls the policy with others, too.
     """
 
-    def __init__(self, model: nn.Module, request: LossRequest, ids: Tensor) -> None:
-        self.model, self.request, self.ids = model, request, ids
+    def __init__(self, model: nn.Module, request: LossRequest) -> None:
+        self.model, self.request = model, request
         self.result: AnnealedLoss | None = None
 
     def __call__(self, **inputs: Any) -> Any:
-        if not inputs.get("fused_lm_head") or inputs["input_ids"] is not self.ids:
+        if not inputs.get("fused_lm_head"):
             return self.model(**inputs)
         found = self.model(**inputs, holdfast=Sealed(self.request))
         self.result = found["result"].value
