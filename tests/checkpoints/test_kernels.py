@@ -3,31 +3,17 @@ and overflow."""
 
 from __future__ import annotations
 
-import counter_reference
 import kernel_reference
 import numpy as np
 import pytest
 from elements import FLOATS, empty, needs_compiler, numbers, same_bits, stored, wide
 
-from holdfast.checkpoints import native
-from holdfast.checkpoints.counter import normal
+from holdfast.checkpoints import counter_torch, native
 from holdfast.checkpoints.element_types import DTYPES, Operand
 from holdfast.checkpoints.kernels import Flags, Term, combine, delta_histogram, moments, perturb, ties
 from holdfast.errors import ShapeError
 
 # ------------------------------------------------------------------------------------------------------- combine
-
-
-@pytest.mark.parametrize("name", FLOATS)
-def test_combine_is_the_formula(form, name):
-    """Against float64, within the float32 roundings of the sum and the one of the result."""
-    a, b, m, o = (stored(numbers(i, 2500, "weights"), name) for i in range(4))
-    out = empty(name, 2500)
-    assert combine(a, [Term(0.4, b, a), Term(-0.7, m, o), Term(1.0, o)], out) == Flags(0, 0)
-    exact = wide(a) + 0.4 * (wide(b) - wide(a)) - 0.7 * (wide(m) - wide(o)) + wide(o)
-    within = {"F64": 1e-16, "F32": 3e-8, "BF16": 2.0**-11, "F16": 2.0**-14, "F8_E4M3": 2.0**-7, "F8_E5M2": 2.0**-6}
-    assert np.abs(exact).max() < 0.25
-    assert np.abs(wide(out) - exact).max() < 1.001 * within[name]
 
 
 @pytest.mark.parametrize("name", FLOATS)
@@ -158,14 +144,11 @@ def test_ties_keeps_the_base_where_nothing_agrees(form):
 
 
 @pytest.mark.parametrize("name", FLOATS)
-@pytest.mark.parametrize("n", [0, 1, 9000])
+@pytest.mark.parametrize("n", [0, 1, 40_000])
 def test_moments_are_the_sums(form, name, n):
     a, b = stored(numbers(0, n, "weights"), name), stored(numbers(1, n, "weights"), name)
     a.raw[::5], b.raw[::10] = 0, 0
-    x, y = wide(a), wide(b)
-    same_sign = np.count_nonzero(np.sign(x) == np.sign(y))
-    expected = [n, ((y - x) ** 2).sum(), (x**2).sum(), (y**2).sum(), (x * y).sum(), same_sign, 0, 0]
-    np.testing.assert_allclose(moments(a, b), expected, rtol=1e-12, atol=0)
+    np.testing.assert_allclose(moments(a, b), kernel_reference.moments(a, b), rtol=1e-12, atol=0)
 
 
 def test_moments_count_what_is_not_finite(form):
@@ -180,13 +163,9 @@ def test_moments_count_what_is_not_finite(form):
 @pytest.mark.parametrize("name", ["BF16", "F32", "F64"])
 def test_perturb_adds_the_numbers_of_the_stream(form, name):
     x, out = stored(numbers(0, 3001, "weights"), name), empty(name, 3001)
-    assert perturb(x, 99, 1000, 0.01, out) == Flags(0, 0)
-    noise = normal(99, 1000, 3001)
-    if name == "F64":
-        expected = wide(x) + 0.01 * noise.astype(np.float64)
-    else:
-        expected = wide(x).astype(np.float32) + np.float32(0.01) * noise
-    assert same_bits(out.raw, stored(expected, name).raw)
+    expected = empty(name, 3001)
+    assert perturb(x, 99, 1000, 0.01, out) == kernel_reference.perturb(x, 99, 1000, 0.01, expected) == Flags(0, 0)
+    assert same_bits(out.raw, expected.raw)
     rest = Operand(x.raw[1030:], x.dtype)
     perturb(rest, 99, 2030, 0.01, rest)
     assert same_bits(rest.raw, out.raw[1030:]), "a later stretch, in place"
@@ -223,7 +202,7 @@ class Plain:
     """The part of `native.Kernels` that the check of a new library uses, by the definitions."""
 
     def normal(self, key, start, out):
-        out[:] = counter_reference.normal(key, start, len(out))
+        out[:] = counter_torch.normal(key, start, len(out), "cpu").numpy()
         return out
 
     def encode(self, values, name, out):

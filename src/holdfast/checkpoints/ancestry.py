@@ -53,19 +53,20 @@ def warnings_of(found: Sequence[LayerDistance], tuned: str, base: str) -> list[s
         return []
     if total.l2 == 0:
         return [f"{tuned} and {base} hold the same weights (on a sample of {total.parameters:,}): the residual is 0."]
-    strange = [
-        d
-        for d in found
-        if d.layer not in ("total", "norm") and (d.relative > LARGEST_RELATIVE or d.cosine < SMALLEST_COSINE)
-    ]
+    strange = []
+    for distance in found:
+        is_far = distance.relative > LARGEST_RELATIVE or distance.cosine < SMALLEST_COSINE
+        if is_far and distance.layer not in ("total", "norm"):
+            strange.append(distance)
     if not strange:
         return []
-    worst = max(strange, key=lambda d: d.relative)
-    where = "everywhere" if len(strange) >= len(found) - 2 else f"in layers {listing([d.layer for d in strange], 12)}"
+    worst = max(strange, key=lambda distance: distance.relative)
+    layers = listing([distance.layer for distance in strange], 12)
+    where = "everywhere" if len(strange) >= len(found) - 2 else f"in layers {layers}"
+    over_all = f"over all weights relative norm of the difference {total.relative:.3g}, cosine {total.cosine:.3f}"
+    at_worst = f"worst in {worst.layer}: {worst.relative:.3g} and {worst.cosine:.3f}"
+    limits = f"a fine-tune stays below {LARGEST_RELATIVE} and above {SMALLEST_COSINE}"
     return [
-        f"WARNING: {tuned} does not look like a fine-tune of {base} {where}: over all weights relative norm of the "
-        f"difference {total.relative:.3g}, "
-        f"cosine {total.cosine:.3f}; worst in {worst.layer}: {worst.relative:.3g} and {worst.cosine:.3f} (a fine-tune "
-        f"stays below "
-        f"{LARGEST_RELATIVE} and above {SMALLEST_COSINE}). Is {base} really its parent?"
+        f"WARNING: {tuned} does not look like a fine-tune of {base} {where}: {over_all}; {at_worst} ({limits}). "
+        f"Is {base} really its parent?"
     ]

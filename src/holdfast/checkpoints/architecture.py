@@ -61,14 +61,14 @@ def anchor_differences(anchor: str | os.PathLike[str], config: Mapping[str, Any]
 
 def difference_texts(differences: Mapping[str, Sequence[Any]], names: Sequence[str]) -> list[str]:
     """The differences, each as `key: value (who, who), other value (who)`."""
-    found = []
+    lines = []
     for key, values in differences.items():
         owners: dict[str, list[str]] = {}
         for value, name in zip(values, names, strict=True):
             owners.setdefault("not set" if value is None else str(value), []).append(name)
-        texts = [f"{value} ({', '.join(who)})" for value, who in owners.items()]
-        found.append(f"{key}: {', '.join(texts)}")
-    return found
+        with_owners = [f"{value} ({', '.join(who)})" for value, who in owners.items()]
+        lines.append(f"{key}: {', '.join(with_owners)}")
+    return lines
 
 
 def _differing(flat: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:

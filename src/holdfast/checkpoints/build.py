@@ -223,12 +223,12 @@ def check_output(plan: Plan, output: str | os.PathLike[str], *, overwrite: bool)
     """
     output = Path(os.path.realpath(expanded(output)))
     for source in plan.sources:
-        own = folders_of(source)
+        folders = folders_of(source)
         # files may be links into another folder, as in the hub's cache: that one must stay, and may hold other things
         linked = [Path(os.path.realpath(entry.file)).parent for entry in source.entries.values()]
-        for folder in dict.fromkeys([*own, *linked]):
+        for folder in dict.fromkeys([*folders, *linked]):
             real = Path(os.path.realpath(folder))
-            inside = folder in own and real in output.parents
+            inside = folder in folders and real in output.parents
             if real == output or output in real.parents or inside:
                 relation = "is" if real == output else "lies in" if inside else "holds"
                 raise RunFolderError(

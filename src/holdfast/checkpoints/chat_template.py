@@ -35,14 +35,14 @@ def template_of(folder: Path) -> str | None:
             raise ModelError(
                 f"Expected a chat template in {folder / FILE}, but it cannot be read ({error})."
             ) from error
-    found = None
+    template = None
     for name in ("tokenizer_config.json", LEGACY):
-        if found is None and (folder / name).is_file():
-            found = read_object(folder / name, "a tokenizer's settings").get("chat_template")
-    if isinstance(found, list):  # several by name
-        named = [one for one in found if isinstance(one, dict) and one.get("name") == "default"]
-        found = named[0].get("template") if named else None
-    return found if isinstance(found, str) else None
+        if template is None and (folder / name).is_file():
+            template = read_object(folder / name, "a tokenizer's settings").get("chat_template")
+    if isinstance(template, list):  # several by name
+        defaults = [entry for entry in template if isinstance(entry, dict) and entry.get("name") == "default"]
+        template = defaults[0].get("template") if defaults else None
+    return template if isinstance(template, str) else None
 
 
 def asked_template(value: str, sources: Sequence[Source]) -> str:
@@ -57,11 +57,11 @@ def asked_template(value: str, sources: Sequence[Source]) -> str:
         ConfigError: none of these, a file that cannot be read, or no parent with a template.
     """
     if value == AUTO:
-        found = [next(filter(None, map(template_of, reversed(folders_of(source)))), None) for source in sources]
-        held = [text for text in found if text is not None]
-        if not held:
+        templates = [next(filter(None, map(template_of, reversed(folders_of(source)))), None) for source in sources]
+        present = [text for text in templates if text is not None]
+        if not present:
             raise ConfigError("chat_template: auto takes the one that most models have, and none has one.")
-        return Counter(held).most_common(1)[0][0]
+        return Counter(present).most_common(1)[0][0]
     if value == "chatml":
         return CHATML
     if "{%" in value or "{{" in value:
@@ -84,9 +84,9 @@ def write_template(folder: Path, text: str) -> None:
         ModelError: the tokenizer's settings cannot be read.
     """
     settings = folder / "tokenizer_config.json"
-    held = read_object(settings, "a tokenizer's settings") if settings.is_file() else {}
+    content = read_object(settings, "a tokenizer's settings") if settings.is_file() else {}
     (folder / FILE).write_text(text, encoding="utf-8")
     (folder / LEGACY).unlink(missing_ok=True)
     shutil.rmtree(folder / "additional_chat_templates", ignore_errors=True)
-    if held.pop("chat_template", None) is not None:
-        settings.write_text(json.dumps(held, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    if content.pop("chat_template", None) is not None:
+        settings.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -94,8 +94,8 @@ def config_value(config: Mapping[str, Any], key: str) -> Any:
     neither has it."""
     if config.get(key) is not None:
         return config[key]
-    for part in _TEXT_PARTS:
-        inner = config.get(part)
+    for key_of_part in _TEXT_PARTS:
+        inner = config.get(key_of_part)
         if isinstance(inner, dict) and inner.get(key) is not None:
             return inner[key]
     return None
@@ -111,17 +111,17 @@ def changed_config(config: Mapping[str, Any], changes: Mapping[str, Any]) -> dic
             the top.
     """
     result = json.loads(json.dumps(config))
-    parts = [result, *(inner for part in _TEXT_PARTS if isinstance(inner := result.get(part), dict))]
+    parts = [result, *(inner for key_of_part in _TEXT_PARTS if isinstance(inner := result.get(key_of_part), dict))]
     for key, value in changes.items():
         if key in _DTYPE_KEYS:
             every = [result, *(inner for inner in result.values() if isinstance(inner, dict))]
-            found = [
+            holders = [
                 (holder, known)
                 for holder in every
                 for known in _DTYPE_KEYS
                 if known in holder and not isinstance(holder[known], dict)
             ]
-            for holder, known in found or [(result, "dtype")]:
+            for holder, known in holders or [(result, "dtype")]:
                 holder[known] = torch_name(value)
             continue
         for holder in [p for p in parts if key in p] or [result]:
@@ -165,9 +165,9 @@ def torch_name(dtype: str) -> str:
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    for place in (folder, folder / "additional_chat_templates", folder / "custom_generate"):
-        if place.is_dir():
-            yield from (path.relative_to(folder) for path in place.iterdir() if path.is_file())
+    for directory in (folder, folder / "additional_chat_templates", folder / "custom_generate"):
+        if directory.is_dir():
+            yield from (path.relative_to(folder) for path in directory.iterdir() if path.is_file())
 
 
 def _matches(path: Path, patterns: tuple[str, ...]) -> bool:

@@ -56,10 +56,10 @@ def pack(places: Array, steps: Array, bits: Array, size: int) -> Corrections:
         mask[places] = True
         return Corrections(np.packbits(mask), short, bits[far], True)
     ends = np.cumsum(stops + 1) - 1
-    held, padded = np.full(total, _REACH, np.uint8), np.zeros(total, np.int8)
-    held[ends] = distances - stops * _REACH
+    distance_bytes, padded = np.full(total, _REACH, np.uint8), np.zeros(total, np.int8)
+    distance_bytes[ends] = distances - stops * _REACH
     padded[ends] = short
-    return Corrections(held, padded, bits[far], False)
+    return Corrections(distance_bytes, padded, bits[far], False)
 
 
 def unpack(record: Corrections, size: int) -> tuple[Array, Array]:

@@ -115,13 +115,13 @@ def distance(
 
     def look(job: Job, begin: int, end: int, scratch: Scratch) -> np.ndarray:
         pair = [s.read(job.name, begin, end, buffer) for s, buffer in zip((a, b), scratch.buffers, strict=True)]
-        found = moments(*pair)
-        if found[6] or found[7]:
-            raise nonfinite_error(a if found[6] else b, job.name)
-        return found
+        sums_of_block = moments(*pair)
+        if sums_of_block[6] or sums_of_block[7]:
+            raise nonfinite_error(a if sums_of_block[6] else b, job.name)
+        return sums_of_block
 
-    def add(job: Job, found: np.ndarray) -> None:
-        sums[job.name] = found if job.name not in sums else sums[job.name] + found
+    def add(job: Job, block: np.ndarray) -> None:
+        sums[job.name] = block if job.name not in sums else sums[job.name] + block
 
     with progress("Comparing", total=sum(j.size * j.dtype.itemsize for j in jobs), unit="bytes") as advance:
         map_blocks(jobs, look, sources=2, workers=workers, reduce=add, advance=advance)
@@ -147,21 +147,28 @@ def distance(
 
 def comparable(a: Source, b: Source) -> list[Entry]:
     """The floating-point tensors of `a` that `b` has in the same shape."""
-    others = ((entry, b.entries.get(name)) for name, entry in a.entries.items())
-    return [e for e, o in others if o is not None and o.shape == e.shape and e.dtype.kind == o.dtype.kind == "float"]
+    entries = []
+    for name, entry in a.entries.items():
+        other = b.entries.get(name)
+        if other is not None and other.shape == entry.shape and entry.dtype.kind == other.dtype.kind == "float":
+            entries.append(entry)
+    return entries
 
 
 def _left_out(a: Mapping[str, Any], b: Mapping[str, Any], compared: set[str]) -> list[str]:
-    found = []
-    for title, names in (
-        ("only in the start", [n for n in a if n not in b]),
-        ("only in the result", [n for n in b if n not in a]),
-        ("of different shapes", [n for n in a if n in b and a[n].shape != b[n].shape]),
-        ("not of floating-point numbers", [n for n in a if n in b and a[n].shape == b[n].shape and n not in compared]),
-    ):
-        if names:
-            found.append(f"{len(names)} tensors {title}: {listing(names)}")
-    return found
+    names: dict[str, list[str]] = {}
+    for name in [*a, *(name for name in b if name not in a)]:
+        if name not in b:
+            reason = "only in the start"
+        elif name not in a:
+            reason = "only in the result"
+        elif a[name].shape != b[name].shape:
+            reason = "of different shapes"
+        else:
+            reason = "" if name in compared else "not of floating-point numbers"
+        names.setdefault(reason, []).append(name)
+    reasons = ("only in the start", "only in the result", "of different shapes", "not of floating-point numbers")
+    return [f"{len(names[reason])} tensors {reason}: {listing(names[reason])}" for reason in reasons if reason in names]
 
 
 def layer_distances(pairs: Iterable[tuple[str, torch.Tensor, torch.Tensor]]) -> list[LayerDistance]:
@@ -174,9 +181,9 @@ def layer_distances(pairs: Iterable[tuple[str, torch.Tensor, torch.Tensor]]) -> 
 
     def moments_of(start: torch.Tensor, result: torch.Tensor) -> np.ndarray:
         a, b = start.detach().float(), result.detach().to(start.device).float()
+        squares = [(b - a).square().sum(), a.square().sum(), b.square().sum()]
         agree = (a.sign() == b.sign()).sum()
-        values = (a.numel(), (b - a).square().sum(), a.square().sum(), b.square().sum(), (a * b).sum(), agree, 0, 0)
-        return np.array([float(v) for v in values])
+        return np.array([float(value) for value in (a.numel(), *squares, (a * b).sum(), agree, 0, 0)])
 
     return list(by_layer((name, moments_of(start, result)) for name, start, result in pairs))
 
@@ -197,9 +204,9 @@ def share_changed(pairs: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> float:
 def by_layer(moments: Iterable[tuple[str, np.ndarray]]) -> tuple[LayerDistance, ...]:
     """Layers in order ("total" last) from tensors' names and sums, as `kernels.moments` gives them."""
     sums: dict[str, np.ndarray] = {}
-    for name, found in moments:
+    for name, of_tensor in moments:
         for layer in (layer_of(name), "total"):
-            sums[layer] = found if layer not in sums else sums[layer] + found
+            sums[layer] = of_tensor if layer not in sums else sums[layer] + of_tensor
     return tuple(
         LayerDistance(layer=layer, parameters=int(sums[layer][0]), **_figures(sums[layer]))
         for layer in sorted(sums, key=_order)

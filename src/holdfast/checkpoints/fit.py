@@ -90,10 +90,10 @@ def language_config(folder: str | os.PathLike[str]) -> dict[str, Any]:
 
     try:
         with quiet_transformers():
-            whole = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+            config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     except _PLAIN_ERRORS as error:
         raise ModelError(f"Expected a model in {folder}, but its config is unsound: {unbuildable(error)}") from error
-    text = whole.get_text_config()
+    text = config.get_text_config()
     kind = _PLAIN.get(text.model_type, text.model_type)
     if kind not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
         raise ModelError(
@@ -101,15 +101,15 @@ def language_config(folder: str | os.PathLike[str]) -> dict[str, Any]:
             f"got {kind!r}. Use the whole model."
         )
     known = AutoConfig.for_model(kind).to_dict()
-    found = {name: value for name, value in text.to_dict().items() if name in known and name != "model_type"}
+    settings = {name: value for name, value in text.to_dict().items() if name in known and name != "model_type"}
     if kind != text.model_type:
-        found["rope_parameters"] = {k: v for k, v in found["rope_parameters"].items() if k not in _IN_THREE}
+        settings["rope_parameters"] = {k: v for k, v in settings["rope_parameters"].items() if k not in _IN_THREE}
     stored = read_config(folder)
     dtype = config_value(stored, "dtype") or config_value(stored, "torch_dtype")
     return {
-        **json.loads(AutoConfig.for_model(kind, **found).to_json_string()),
+        **json.loads(AutoConfig.for_model(kind, **settings).to_json_string()),
         "architectures": [MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[kind]],
-        "tie_word_embeddings": bool(whole.tie_word_embeddings),
+        "tie_word_embeddings": bool(config.tie_word_embeddings),
         **({"dtype": dtype} if dtype else {}),
     }
 
@@ -129,9 +129,9 @@ def refuse_misfit(folder: str | os.PathLike[str], *, trust_remote_code: bool = F
     Raises:
         ModelError: they are not; the tensors are named.
     """
-    found = fit_of(folder, trust_remote_code=trust_remote_code)
-    if found.problem:
-        raise misfit_error(folder, found.problem)
+    fit = fit_of(folder, trust_remote_code=trust_remote_code)
+    if fit.problem:
+        raise misfit_error(folder, fit.problem)
 
 
 def misfit_error(folder: str | os.PathLike[str], problem: str, *, config: str = "config.json") -> ModelError:
@@ -164,10 +164,10 @@ def fit_of(folder: str | os.PathLike[str], *, trust_remote_code: bool = False) -
     Raises:
         ModelError: a file is missing or damaged.
     """
-    place = Path(folder)
-    files = [*weight_files(place), place / "config.json"]
+    path = Path(folder)
+    files = [*weight_files(path), path / "config.json"]
     stats = tuple((file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files if file.is_file())
-    return _fit_of(os.fspath(place), stats, trust_remote_code)
+    return _fit_of(os.fspath(path), stats, trust_remote_code)
 
 
 @functools.lru_cache(maxsize=64)
@@ -227,26 +227,23 @@ def loading_problem(info: Mapping[str, Any], model: Any = None) -> str:
         model: the torch module; what it computes itself (masks, positions, frequencies: its buffers) may be left over
             in files of older versions.
     """
-    missing = sorted(info.get("missing_keys") or ())
-    own = [name for name, _ in model.named_buffers()] if model is not None else []
-    unexpected = sorted(
-        name
-        for name in info.get("unexpected_keys") or ()
-        if not (_COMPUTED.search(name) or any(f".{one}".endswith(f".{name}") for one in own))
-    )
-    shapes = [
-        f"{name} is {list(stored)} and should be {list(expected)}"
-        for name, stored, expected in sorted(info.get("mismatched_keys") or ())
-    ]
+    buffers = [f".{name}" for name, _ in model.named_buffers()] if model is not None else []
+    unexpected = []
+    for name in sorted(info.get("unexpected_keys") or ()):
+        is_computed = _COMPUTED.search(name) or any(buffer.endswith(f".{name}") for buffer in buffers)
+        if not is_computed:
+            unexpected.append(name)
+    shapes = []
+    for name, stored, expected in sorted(info.get("mismatched_keys") or ()):
+        shapes.append(f"{name} is {list(stored)} and should be {list(expected)}")
+    kinds = {
+        "missing": sorted(info.get("missing_keys") or ()),
+        "not part of the model": unexpected,
+        "of another shape": shapes,
+        "impossible to load": sorted(info.get("error_msgs") or ()),
+    }
     return "; ".join(
-        f"{_tensors(len(names))} {what}: {listing(names, _NAMED)}"
-        for names, what in (
-            (missing, "missing"),
-            (unexpected, "not part of the model"),
-            (shapes, "of another shape"),
-            (sorted(info.get("error_msgs") or ()), "impossible to load"),
-        )
-        if names
+        f"{_tensors(len(names))} {kind}: {listing(names, _NAMED)}" for kind, names in kinds.items() if names
     )
 
 
@@ -345,7 +342,7 @@ def completed_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
         with quiet_transformers():
             kind = CONFIG_MAPPING[config["model_type"]]
             known = kind().to_dict()
-            found = kind.from_dict(dict(config)).to_dict()
+            settings = kind.from_dict(dict(config)).to_dict()
     except Exception:  # code of many classes, each with checks of its own
         return config
-    return {key: value for key, value in found.items() if key in known}
+    return {key: value for key, value in settings.items() if key in known}

@@ -201,7 +201,10 @@ def _copied(anchor: Operand | None, terms: Sequence[Term], weights: Sequence[flo
     used = [(weight, term) for weight, term in zip(weights, terms, strict=True) if weight != 0]
     if anchor is not None:
         return None if used else anchor
-    return used[0][1].plus if len(used) == 1 and used[0][0] == 1 and used[0][1].minus is None else None
+    if len(used) != 1:
+        return None
+    weight, term = used[0]
+    return term.plus if weight == 1 and term.minus is None else None
 
 
 def _form(kernel: str, *operands: Operand | None) -> Any:

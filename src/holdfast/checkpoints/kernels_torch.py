@@ -221,7 +221,8 @@ def moments(a: Operand, b: Operand) -> Array:
         x, y = before[piece].double(), after[piece].double()
         moved = y - x
         agree = (x.sign() == y.sign()) & ~x.isnan() & ~y.isnan()
-        sums += torch.stack([(moved * moved).sum(), (x * x).sum(), (y * y).sum(), (x * y).sum(), agree.sum().double()])
+        products = [moved * moved, x * x, y * y, x * y, agree.double()]
+        sums += torch.stack([product.sum() for product in products])
     return np.array([len(before), *sums.tolist(), count_nonfinite(*a), count_nonfinite(*b)])
 
 

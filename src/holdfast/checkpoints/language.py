@@ -121,9 +121,9 @@ def prepare_language(model: Name, *, adapter_base: Name | None = None, chat_temp
             (folder / name).unlink(missing_ok=True)
         settings = folder / "tokenizer_config.json"
         if settings.is_file():  # AutoProcessor would look for pixels by it
-            held = read_object(settings, "a tokenizer's settings")
-            if held.pop("processor_class", None) is not None:
-                settings.write_text(json.dumps(held, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+            content = read_object(settings, "a tokenizer's settings")
+            if content.pop("processor_class", None) is not None:
+                settings.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
         refuse_misfit(folder)
 
     return Prepared(

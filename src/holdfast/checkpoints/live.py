@@ -188,8 +188,8 @@ def perturb_(named: Live, *, seed: int, scale: float, stds: Mapping[str, float])
     if problems:
         raise ConfigError(problems)
     handle = Perturbation(named, seed, scale)
-    named = _parameters(named)
-    targets, problems = live_tensors(named)
+    parameters = _parameters(named)
+    targets, problems = live_tensors(parameters)
     todo = []
     for target in targets:
         key = next((name for name in (target.name, *checkpoint_names(target.name)) if name in stds), None)
@@ -200,7 +200,7 @@ def perturb_(named: Live, *, seed: int, scale: float, stds: Mapping[str, float])
     refuse(
         "perturb_: these weights cannot be perturbed",
         problems,
-        len(named),
+        len(parameters),
         "Expected floating-point weights and a std for each.",
     )
     handle._tensors = todo
@@ -381,8 +381,8 @@ def _ordered(bits: Tensor, integer: torch.dtype) -> Tensor:
 def _sum_of_bits(flat: Tensor) -> int:
     """The sum modulo 2^64 of the bits read as 64-bit integers (and of the last few elements)."""
     width = 8 // flat.itemsize
-    whole = len(flat) // width * width
-    head, tail = flat[:whole], flat[whole:]
+    aligned = len(flat) // width * width
+    head, tail = flat[:aligned], flat[aligned:]
     if head.storage_offset() % width:
         head = head.clone()
     total = int(head.view(torch.int64).sum()) + int(tail.view(INTEGERS[flat.itemsize]).sum(dtype=torch.int64))
@@ -544,12 +544,12 @@ def _flat_gradient(target: LiveTensor) -> tuple[Tensor | None, bool]:
 def summed(target: LiveTensor, value: Tensor) -> Tensor:
     """Sums over this rank's part, of any shape, as the sums over the whole tensor; all ranks have to call it."""
     parameter = target.parameter
-    part = part_in(parameter)
-    if part is not None:
+    flat_part = part_in(parameter)
+    if flat_part is not None:
         import torch.distributed as dist
 
         value = value.clone()
-        dist.all_reduce(value, group=part.group)
+        dist.all_reduce(value, group=flat_part.group)
         return value
     if not is_sharded(parameter):
         return value

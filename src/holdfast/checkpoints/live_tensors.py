@@ -88,14 +88,14 @@ def part_in(tensor: Tensor) -> FlatPart | None:
 
 def gathered(tensor: Tensor) -> Tensor:
     """The whole tensor on every rank, from a part or a DTensor; all ranks have to call it. A plain tensor as it is."""
-    part = part_in(tensor)
-    if part is not None:
+    flat_part = part_in(tensor)
+    if flat_part is not None:
         import torch.distributed as dist
 
-        whole = tensor.new_zeros(math.prod(part.shape))
-        whole[part.start : part.start + tensor.numel()] = tensor.detach()
-        dist.all_reduce(whole, group=part.group)
-        return whole.view(part.shape)
+        complete = tensor.new_zeros(math.prod(flat_part.shape))
+        complete[flat_part.start : flat_part.start + tensor.numel()] = tensor.detach()
+        dist.all_reduce(complete, group=flat_part.group)
+        return complete.view(flat_part.shape)
     return tensor.full_tensor() if is_sharded(tensor) else tensor  # type: ignore[no-any-return, attr-defined]
 
 
@@ -112,8 +112,8 @@ class LiveTensor:
     @property
     def shape(self) -> tuple[int, ...]:
         """Of the whole tensor."""
-        part = part_in(self.parameter)
-        return tuple(self.parameter.shape) if part is None else part.shape
+        flat_part = part_in(self.parameter)
+        return tuple(self.parameter.shape) if flat_part is None else flat_part.shape
 
     def local(self) -> Tensor:
         """This rank's part as a plain tensor that shares its memory, without autograd."""
@@ -135,23 +135,23 @@ class LiveTensor:
     def spans(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
         """Where elements [start, stop) of this rank's flattened part lie in the flattened whole tensor: (first, count),
         in order."""
-        part = part_in(self.parameter)
-        if part is not None:
+        flat_part = part_in(self.parameter)
+        if flat_part is not None:
             if start < stop:
-                yield part.start + start, stop - start
+                yield flat_part.start + start, stop - start
             return
-        local, whole = self.local().shape, self.shape
-        cut = max((d for d in range(len(whole)) if local[d] != whole[d]), default=0)
-        inner = math.prod(whole[cut + 1 :])
+        local, shape = self.local().shape, self.shape
+        cut = max((d for d in range(len(shape)) if local[d] != shape[d]), default=0)
+        inner = math.prod(shape[cut + 1 :])
         run = math.prod(local[cut:])  # elements that lie side by side in the whole, too
         while start < stop:
             index, within = divmod(start, run) if run else (0, 0)
-            first, stride = within, math.prod(whole[cut:])
-            first += self.offsets[cut] * inner if whole else 0
+            first, stride = within, math.prod(shape[cut:])
+            first += self.offsets[cut] * inner if shape else 0
             for d in range(cut - 1, -1, -1):
                 index, at = divmod(index, local[d])
                 first += (at + self.offsets[d]) * stride
-                stride *= whole[d]
+                stride *= shape[d]
             count = min(stop - start, run - within)
             yield first, count
             start += count
@@ -163,10 +163,12 @@ class LiveTensor:
             whole: plain, or a DTensor, which is gathered (by all ranks) if it is laid out differently. Beside a
                 `FlatPart` also the same part.
         """
-        part = part_in(self.parameter)
-        if part is not None:
+        flat_part = part_in(self.parameter)
+        if flat_part is not None:
             flat = whole.detach().reshape(-1)
-            return flat if part_in(whole) == part else flat[part.start : part.start + self.parameter.numel()]
+            if part_in(whole) == flat_part:
+                return flat
+            return flat[flat_part.start : flat_part.start + self.parameter.numel()]
         if is_sharded(whole):
             mine = self.parameter
             if is_sharded(mine) and (whole.device_mesh, whole.placements) == (mine.device_mesh, mine.placements):
@@ -188,7 +190,7 @@ def is_sharded(tensor: Tensor) -> bool:
 def live_tensors(named: Mapping[str, Tensor]) -> tuple[list[LiveTensor], list[str]]:
     """The parameters one after the other, tied ones once (under the first of their names), and sentences about those
     that cannot be worked on."""
-    found: list[LiveTensor] = []
+    tensors: list[LiveTensor] = []
     problems: list[str] = []
     ranges: dict[int, list[tuple[int, int, tuple[object, ...], str]]] = {}
     for name, parameter in named.items():
@@ -203,24 +205,22 @@ def live_tensors(named: Mapping[str, Tensor]) -> tuple[list[LiveTensor], list[st
         local = _local(parameter)
         if local.numel():
             first = local.storage_offset() * local.itemsize
-            last = (
-                first
-                + (sum((n - 1) * s for n, s in zip(local.shape, local.stride(), strict=True)) + 1) * local.itemsize
-            )
+            elements = 1 + sum((n - 1) * stride for n, stride in zip(local.shape, local.stride(), strict=True))
+            last = first + elements * local.itemsize
             layout = (first, local.shape, local.stride(), local.dtype)
-            held = ranges.setdefault(local.untyped_storage().data_ptr(), [])
-            if any(other == layout for _, _, other, _ in held):
+            areas = ranges.setdefault(local.untyped_storage().data_ptr(), [])
+            if any(other == layout for _, _, other, _ in areas):
                 continue
-            shared = [other for begin, end, _, other in held if begin < last and first < end]
+            shared = [other for begin, end, _, other in areas if begin < last and first < end]
             if shared:
                 problems.append(
                     f"{name}: shares memory with {shared[0]} in another layout, so a change to one would change the "
                     f"other twice"
                 )
                 continue
-            held.append((first, last, layout, name))
-        found.append(LiveTensor(name, parameter, offsets))
-    return found, problems
+            areas.append((first, last, layout, name))
+        tensors.append(LiveTensor(name, parameter, offsets))
+    return tensors, problems
 
 
 def refuse(header: str, problems: list[str], count: int, expected: str) -> None:

@@ -35,8 +35,8 @@ class Written(NamedTuple):
 
 def files_in(folder: Path) -> list[str]:
     """Every file below a folder but the manifest, as relative names with `/`, sorted."""
-    found = (path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
-    return sorted(name for name in found if name != FILE)
+    names = (path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    return sorted(name for name in names if name != FILE)
 
 
 def measured(folder: Path, names: Iterable[str], *, sync: bool = False) -> dict[str, Written]:
@@ -63,9 +63,9 @@ def measured(folder: Path, names: Iterable[str], *, sync: bool = False) -> dict[
                 os.fsync(file.fileno())
         return Written(size, digest.hexdigest())
 
-    wanted = list(names)
-    with ThreadPoolExecutor(max_workers=max(1, min(MOST_THREADS, 2 * cores(), len(wanted)))) as pool:
-        return dict(zip(wanted, pool.map(measure, wanted), strict=True))
+    listed = list(names)
+    with ThreadPoolExecutor(max_workers=max(1, min(MOST_THREADS, 2 * cores(), len(listed)))) as pool:
+        return dict(zip(listed, pool.map(measure, listed), strict=True))
 
 
 def write_manifest(folder: Path, files: Mapping[str, Written]) -> None:
@@ -88,10 +88,10 @@ def read_manifest(folder: Path) -> dict[str, Written] | None:
     if not path.exists():
         return None
     try:
-        found: Any = read_json(path)
-        if found["format"] != FORMAT or found["fingerprint"] != fingerprint(found["files"]):
+        content: Any = read_json(path)
+        if content["format"] != FORMAT or content["fingerprint"] != fingerprint(content["files"]):
             raise ValueError
-        files = {name: Written(entry["bytes"], entry[DIGEST]) for name, entry in found["files"].items()}
+        files = {name: Written(entry["bytes"], entry[DIGEST]) for name, entry in content["files"].items()}
     except (OSError, AttributeError, KeyError, TypeError, ValueError):
         raise DataError(f"Expected a manifest in {path} ({FORMAT}), as it was written, got something else.") from None
     return files
@@ -105,15 +105,15 @@ def damage(folder: Path, files: Mapping[str, Written], *, read: Callable[[str], 
         files: as `read_manifest` gives them.
         read: which files to read, where others read the rest; sizes are compared for all.
     """
-    found = []
+    problems = []
     for name, written in files.items():
         path = folder / name
         if not path.is_file():
-            found.append(f"{name} is missing")
+            problems.append(f"{name} is missing")
         elif (size := path.stat().st_size) != written.nbytes:
-            found.append(f"{name} has {size:,} bytes instead of {written.nbytes:,}")
-    if found:
-        return found
+            problems.append(f"{name} has {size:,} bytes instead of {written.nbytes:,}")
+    if problems:
+        return problems
     try:
         now = measured(folder, [name for name in files if read(name)])
     except OSError as error:

@@ -158,8 +158,10 @@ def request_problems(method: MergeMethod, models: Sequence[Name], options: Merge
 
 def _parents(method: MergeMethod, models: Sequence[Name], base: Name | None) -> tuple[list[Name], list[str]]:
     """The checkpoints that a merge reads, in order, and what each is."""
-    bases = [base] if method.needs_base and base is not None else []
-    return [*bases, *models], [*("base" for _ in bases), *(f"model {i}" for i in range(1, len(models) + 1))]
+    roles = [f"model {number}" for number in range(1, len(models) + 1)]
+    if not method.needs_base or base is None:
+        return list(models), roles
+    return [base, *models], ["base", *roles]
 
 
 def merge(

@@ -164,10 +164,12 @@ def at_revision(name: str | os.PathLike[str], revision: str = "main") -> tuple[s
     if lacks := folder_without_revision(text):
         raise ModelError(f"Expected a model at {text}, found none.{lacks}")
     if not expanded(text).is_dir() and (match := _REVISED.fullmatch(text)) is not None:
-        bare, own = match.groups()
-        if revision not in ("main", own):
-            raise ModelError(f"Expected one revision of {bare}, got {own} (in its name) and {revision}. Give one.")
-        text, revision = located(bare), own
+        bare, named_revision = match.groups()
+        if revision not in ("main", named_revision):
+            raise ModelError(
+                f"Expected one revision of {bare}, got {named_revision} (in its name) and {revision}. Give one."
+            )
+        text, revision = located(bare), named_revision
     if revision != "main" and expanded(text).is_dir():
         raise ModelError(f"Expected no revision for {text}, which is a local folder, got {revision}.")
     return text, revision
@@ -198,11 +200,11 @@ def name_base(adapter: Path, name: str, revision: str = "main") -> None:
     config = read_object(path)
     if config.get("base_model_name_or_path") != located(name):
         return
-    found = {"base_model_name_or_path": name}
+    changes = {"base_model_name_or_path": name}
     if revision != "main" and not expanded(located(name)).is_dir():
-        found["revision"] = revision
-    if any(config.get(key) != value for key, value in found.items()):
-        write_json(path, {**config, **found})
+        changes["revision"] = revision
+    if any(config.get(key) != value for key, value in changes.items()):
+        write_json(path, {**config, **changes})
 
 
 def origin(folder: str | os.PathLike[str] | None) -> dict[str, Any]:
@@ -210,13 +212,13 @@ def origin(folder: str | os.PathLike[str] | None) -> dict[str, Any]:
     merged from them: `{"note", ...}`; empty for any other model."""
     for name, key in ((FILE, None), ("run.json", "model")) if folder is not None else ():
         try:
-            held = read_object(Path(folder or "") / name)
+            content = read_object(Path(folder or "") / name)
         except DataError:  # none, or not one of ours
             continue
-        inner = held.get(key) if key is not None else held
-        found = inner.get("origin") if isinstance(inner, dict) else None
-        if isinstance(found, dict) and isinstance(found.get("note"), str):
-            return dict(found)
-        if isinstance(found, str) and found:
-            return {"note": found}
+        inner = content.get(key) if key is not None else content
+        stated = inner.get("origin") if isinstance(inner, dict) else None
+        if isinstance(stated, dict) and isinstance(stated.get("note"), str):
+            return dict(stated)
+        if isinstance(stated, str) and stated:
+            return {"note": stated}
     return {}

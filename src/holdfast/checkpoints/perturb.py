@@ -85,26 +85,28 @@ def prepare_perturb(
         ModelError: the checkpoint cannot be read; NaN or infinities where stds are taken of its values.
     """
     source = open_source(model, base=adapter_base)
-    found = own_stds(source) if isinstance(stds, str) and stds == "tensor" else stds
+    given_stds = own_stds(source) if isinstance(stds, str) and stds == "tensor" else stds
     problems = []
     if not (math.isfinite(scale) and scale >= 0):
         problems.append(f"scale: expected a finite number of at least 0, got {scale}")
-    if isinstance(found, str):
-        problems.append(f'stds: expected numbers by tensor name, or "tensor", got {found!r}')
-        found = {}
+    if isinstance(given_stds, str):
+        problems.append(f'stds: expected numbers by tensor name, or "tensor", got {given_stds!r}')
+        given_stds = {}
     problems += [
         f"stds: expected a finite number of at least 0 for {n}, got {v}"
-        for n, v in found.items()
+        for n, v in given_stds.items()
         if not (math.isfinite(v) and v >= 0)
     ]
-    unknown = [n for n in found if n not in source.entries]
-    if len(unknown) == len(found) > 0:
-        problems.append(f"stds: none of the {len(found)} names is a tensor of {source.label}: {', '.join(unknown[:4])}")
+    unknown = [n for n in given_stds if n not in source.entries]
+    if len(unknown) == len(given_stds) > 0:
+        problems.append(
+            f"stds: none of the {len(given_stds)} names is a tensor of {source.label}: {', '.join(unknown[:4])}"
+        )
     if problems:
         raise ConfigError(problems)
     plan = make_plan(Parents(sources=(source,), roles=("model",)), dtype=dtype)
-    kept = {n: float(v) for n, v in found.items() if n in source.entries}
-    noisy = [job for job in plan.jobs if scale * kept.get(job.name, 0.0) > 0]
+    known_stds = {n: float(v) for n, v in given_stds.items() if n in source.entries}
+    noisy = [job for job in plan.jobs if scale * known_stds.get(job.name, 0.0) > 0]
     notes = [
         f"{len(noisy)} of {len(plan.jobs)} tensors ({sum(j.size for j in noisy):,} parameters) get noise; the others "
         f"stay as they are."
@@ -115,8 +117,8 @@ def prepare_perturb(
     return Prepared(
         command="perturb",
         plan=plan,
-        recipe=Perturb(seed=seed, scale=scale, stds=kept),
-        request={"dtype": dtype, "stds": kept},
+        recipe=Perturb(seed=seed, scale=scale, stds=known_stds),
+        request={"dtype": dtype, "stds": known_stds},
     )
 
 

@@ -111,5 +111,9 @@ def parent_record(role: str, source: Source, fingerprint: str | None) -> dict[st
 
 def versions() -> dict[str, str]:
     """Versions of what had a part in the numbers."""
-    packages = {name: package_version(name) for name in ("holdfast", "numpy", "safetensors", "xxhash")}
-    return {"python": platform.python_version(), **{name: found for name, found in packages.items() if found}}
+    known = {"python": platform.python_version()}
+    for name in ("holdfast", "numpy", "safetensors", "xxhash"):
+        version = package_version(name)
+        if version:
+            known[name] = version
+    return known

@@ -59,20 +59,21 @@ def remainder(block: Block, hi: Operand) -> tuple[np.ndarray, np.ndarray, int]:
         `[K]` int64 positions within the block, `[K]` float32 values, and how many elements will not come back bit for
         bit even so; all of them in the dtype of `compared_in`.
     """
-    wanted, base = block.models[0], block.base
+    tuned, base = block.models[0], block.base
     assert base is not None
-    dtype = compared_in(base.dtype, wanted.dtype, hi.dtype)
-    places = _different(base, hi, _stored_as(wanted, dtype))
+    dtype = compared_in(base.dtype, tuned.dtype, hi.dtype)
+    places = _different(base, hi, _stored_as(tuned, dtype))
     if not len(places) or hi.dtype.itemsize < 4:
         return places[:0], np.empty(0, np.float32), len(places)
-    i, b, h = (decode(o.raw[places], o.dtype).astype(np.float64) for o in (wanted, base, hi))
+    i, b, h = (decode(o.raw[places], o.dtype).astype(np.float64) for o in (tuned, base, hi))
     # (i - b) - h in an order that loses nothing: of i and b one is near h, or h is their exact difference
-    low = np.where(np.abs(i) >= np.abs(b), (i - h) - b, i - (b + h)).astype(np.float32)
-    kept = low != 0
-    whole = Operand(h[kept] + low[kept].astype(np.float64), DTYPES["F64"])
-    held = places[kept]
-    left = _different(_taken(base, held), whole, _stored_as(_taken(wanted, held), dtype))
-    return held.astype(np.int64), low[kept], len(left) + int((~kept).sum())
+    base_is_smaller = np.abs(i) >= np.abs(b)
+    low = np.where(base_is_smaller, (i - h) - b, i - (b + h)).astype(np.float32)
+    is_mended = low != 0
+    places, low, h = places[is_mended], low[is_mended], h[is_mended]
+    both = Operand(h + low.astype(np.float64), DTYPES["F64"])
+    left = _different(_taken(base, places), both, _stored_as(_taken(tuned, places), dtype))
+    return places.astype(np.int64), low, len(left) + int((~is_mended).sum())
 
 
 def _different(base: Operand, residual: Operand, wanted: Operand) -> np.ndarray:
@@ -142,12 +143,12 @@ class RemainderFiles:
             for name, array in tensors.items()
         ]
         target = self.folder / remainder_name(file)
-        part = target.with_name(target.name + ".part")
+        partial = target.with_name(target.name + ".part")
         shard = lay_out(target.name, slots, {"format": "holdfast remainders"})
         with disk_errors(self.folder):
-            part.write_bytes(shard.header + b"".join(tensors[name].tobytes() for name in shard.offsets))
-            fsync_path(part)
-            os.rename(part, target)
+            partial.write_bytes(shard.header + b"".join(tensors[name].tobytes() for name in shard.offsets))
+            fsync_path(partial)
+            os.rename(partial, target)
 
 
 def remainder_name(file: str) -> str:

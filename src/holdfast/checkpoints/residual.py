@@ -187,23 +187,24 @@ def prepare_apply(
 
 def _opened(residual: Name) -> Source:
     source = CheckpointReader(local_folder(residual))
-    whole = Remaindered(source)
+    with_remainders = Remaindered(source)
     stated = _record(source.folder).get("audit", {}).get("remainders")
-    if stated is not None and stated != whole.elements:
+    count = with_remainders.elements
+    if stated is not None and stated != count:
         raise ModelError(
-            f"{residual} was written with {stated:,} remainders (*{SUFFIX}) and has {whole.elements:,}: files are "
-            f"missing. Copy the whole folder again."
+            f"{residual} was written with {stated:,} remainders (*{SUFFIX}) and has {count:,}: files are missing. Copy "
+            f"the whole folder again."
         )
-    return whole if whole.elements else source
+    return with_remainders if count else source
 
 
 def _record(folder: Path) -> dict[str, Any]:
     """What the residual's folder says of itself; empty where it says nothing."""
     try:
-        found = json.loads((folder / FILE).read_text(encoding="utf-8"))
+        record = json.loads((folder / FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return record if isinstance(record, dict) else {}
 
 
 def prepare_transfer(
@@ -287,11 +288,11 @@ def _applied(
 
 def _partial(residual: Source, base: Source) -> Source:
     """The residual without what it holds whole where this base has it: there is no difference to add there."""
-    whole = [name for name in _whole(residual) if name in base.entries]
-    return Alias(residual, without=whole) if whole else residual
+    copied = [name for name in _copied(residual) if name in base.entries]
+    return Alias(residual, without=copied) if copied else residual
 
 
-def _whole(residual: Source) -> list[str]:
+def _copied(residual: Source) -> list[str]:
     """Names of the tensors that a residual holds whole, because its own base lacked them."""
     copied = _record(residual.folder).get("copied")
     names = copied.get("instruct") if isinstance(copied, dict) else None
@@ -305,8 +306,8 @@ def _check_places(plan: Plan) -> None:
         ShapeError: naming them.
     """
     last = len(plan.sources) - 1  # the residual, or the old base
-    whole = _whole(plan.sources[last]) if last == 1 else ()
-    names = [job.name for job in plan.jobs if job.has[last] and not job.has[0] and job.name not in whole]
+    copied = _copied(plan.sources[last]) if last == 1 else ()
+    names = [job.name for job in plan.jobs if job.has[last] and not job.has[0] and job.name not in copied]
     if names:
         raise ShapeError(
             f"{len(names)} tensors of {plan.roles[last]} are not in base: {listing(names, 4)}. There is nothing to add "
@@ -317,26 +318,26 @@ def _check_places(plan: Plan) -> None:
 def _warned(plan: Plan, base: int, tuned: int) -> Plan:
     """The plan with the evidence on whether the two are base and fine-tune, and a note where they do not look like
     it."""
-    found = ancestry(plan.sources[base], plan.sources[tuned])
+    distances = ancestry(plan.sources[base], plan.sources[tuned])
     return dataclasses.replace(
-        plan, notes=(*plan.notes, *warnings_of(found, plan.roles[tuned], plan.roles[base])), ancestry=found
+        plan, notes=(*plan.notes, *warnings_of(distances, plan.roles[tuned], plan.roles[base])), ancestry=distances
     )
 
 
 def _narrower(plan: Plan) -> Plan:
     """The plan with a note where the first source's dtypes, which a result has, do not hold the second's numbers."""
     base, tuned = (source.entries for source in plan.sources[:2])
-    pairs = Counter(
-        (tuned[name].dtype.name, base[name].dtype.name)
-        for name in tuned
-        if name in base and tuned[name].dtype.kind == "float" and not base[name].dtype.holds(tuned[name].dtype)
-    )
-    notes = (
-        f"{count} tensors are {theirs} in {plan.roles[1]} and {ours} in {plan.roles[0]}, whose dtypes 'residual apply' "
-        f"writes: there the sum is rounded to {ours}. --dtype {theirs} keeps it."
-        for (theirs, ours), count in pairs.items()
-    )
-    return dataclasses.replace(plan, notes=(*plan.notes, *notes))
+    pairs: Counter[tuple[str, str]] = Counter()
+    for name, entry in tuned.items():
+        if name in base and entry.dtype.kind == "float" and not base[name].dtype.holds(entry.dtype):
+            pairs[entry.dtype.name, base[name].dtype.name] += 1
+    notes = list(plan.notes)
+    for (theirs, ours), count in pairs.items():
+        notes.append(
+            f"{count} tensors are {theirs} in {plan.roles[1]} and {ours} in {plan.roles[0]}, whose dtypes 'residual "
+            f"apply' writes: there the sum is rounded to {ours}. --dtype {theirs} keeps it."
+        )
+    return dataclasses.replace(plan, notes=tuple(notes))
 
 
 def _check(*, scale: float, tokenizer: str, known: Sequence[str]) -> None:

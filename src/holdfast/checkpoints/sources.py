@@ -98,12 +98,12 @@ def read_object(path: Path, what: str, *, again: str = " Copy or download it aga
         ModelError: it is not there, or no JSON object.
     """
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(found, dict):
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(content, dict):
             raise ValueError("expected a JSON object")
     except (OSError, ValueError, RecursionError) as error:
         raise ModelError(f"Expected {what} in {path}, but it cannot be read ({error}).{again}") from None
-    return found
+    return content
 
 
 def read_config(folder: str | os.PathLike[str]) -> dict[str, Any]:
@@ -119,11 +119,11 @@ def read_config(folder: str | os.PathLike[str]) -> dict[str, Any]:
 def config_of(source: Source) -> dict[str, Any]:
     """The model's configuration: of the folder itself, or of what the source is a view of (an adapter's folder has
     none)."""
-    own = getattr(source, "config", None)
-    if isinstance(own, dict):
-        return own
-    found, inner = read_config(source.folder), inner_source(source)
-    return config_of(inner) if not found and inner is not None else found
+    config = getattr(source, "config", None)
+    if isinstance(config, dict):
+        return config
+    stored, inner = read_config(source.folder), inner_source(source)
+    return config_of(inner) if not stored and inner is not None else stored
 
 
 def tied_head(config: Mapping[str, Any]) -> bool | None:
@@ -140,12 +140,15 @@ def same_values(one: Source, name: str, other: Source, other_name: str) -> bool:
 
     from holdfast.checkpoints.dtypes import decode
 
-    size, buffers = one.entries[name].size, [np.empty(8 * LENGTH, np.uint8) for _ in range(2)]
-    return one.entries[name].shape == other.entries[other_name].shape and all(
-        decode(*one.read(name, start, stop, buffers[0])).tobytes()
-        == decode(*other.read(other_name, start, stop, buffers[1])).tobytes()
-        for start, stop in stretches(size, LENGTH)
-    )
+    if one.entries[name].shape != other.entries[other_name].shape:
+        return False
+    buffer, other_buffer = np.empty(8 * LENGTH, np.uint8), np.empty(8 * LENGTH, np.uint8)
+    for start, stop in stretches(one.entries[name].size, LENGTH):
+        values = decode(*one.read(name, start, stop, buffer))
+        others = decode(*other.read(other_name, start, stop, other_buffer))
+        if values.tobytes() != others.tobytes():
+            return False
+    return True
 
 
 def inner_source(source: Source) -> Source | None:

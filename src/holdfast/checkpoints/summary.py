@@ -237,8 +237,10 @@ def _architecture(kind: str, config: Mapping[str, Any]) -> str | None:
         words = [str(config.get("peft_type") or "adapter"), *(f"{k}={v:g}" for k, v in facts.items() if v)]
         base = config.get("base_model_name_or_path")
         return " ".join([*words, *([f"of {base}"] if base else [])])
-    named = config.get("architectures")
-    return str(named[0]) if isinstance(named, list) and named else config.get("model_type") or None
+    architectures = config.get("architectures")
+    if isinstance(architectures, list) and architectures:
+        return str(architectures[0])
+    return config.get("model_type") or None
 
 
 def _check(name: str, problems: Sequence[str], fine: str = "") -> Check:

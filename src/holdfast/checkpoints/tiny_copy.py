@@ -106,8 +106,8 @@ def _small_settings(settings: Mapping[Any, Any], scale: _Scale) -> dict[Any, Any
     """Settings of a configuration, and of those in it, made small."""
     depths = [value for key, value in settings.items() if _LAYERS.fullmatch(str(key)) and _is_size(value)]
     if depths:
-        kept = _layers_kept(settings, max(depths), scale.of_each)
-        scale = replace(scale, depth=max(depths), kept=kept)
+        count = _layers_kept(settings, max(depths), scale.of_each)
+        scale = replace(scale, depth=max(depths), kept=count)
     heads = next((settings[key] for key in _MAIN_HEADS if _is_size(settings.get(key))), 0)
     width = next((settings[key] for key in _MAIN_WIDTHS if _is_size(settings.get(key))), 0)
     if scale.heads and (heads or width):
@@ -128,7 +128,7 @@ def _small(key: str, value: Any, scale: _Scale) -> Any:
         if _are_layers(value, scale.depth):
             return [layer for layer in value if layer < scale.kept] or [scale.kept - 1]
         first = value[: scale.kept] if len(value) == scale.depth else value
-        return [_small(key, one, scale) for one in first]
+        return [_small(key, item, scale) for item in first]
     if _OFF.fullmatch(key) and isinstance(value, float):
         return 0.0
     if key.endswith("token_id") and isinstance(value, int):
@@ -149,21 +149,21 @@ def _small(key: str, value: Any, scale: _Scale) -> Any:
 
 def _layers_kept(settings: Mapping[Any, Any], depth: int, of_each: int) -> int:
     """How many of the first layers hold each kind `of_each` times, two at least."""
-    kept = 2
+    count = 2
     for key, value in settings.items():
         if isinstance(value, list) and len(value) == depth and not _are_layers(value, depth):
             kinds = [str(kind) for kind in value]
             for kind in set(kinds):
-                places = [place for place, other in enumerate(kinds) if other == kind]
-                kept = max(kept, places[:of_each][-1] + 1)
+                indices = [index for index, other in enumerate(kinds) if other == kind]
+                count = max(count, indices[:of_each][-1] + 1)
         elif _PERIODS.fullmatch(str(key)) and _is_size(value):
-            kept = max(kept, min(value, _PERIOD) * of_each + 1)
-    return min(kept, depth)
+            count = max(count, min(value, _PERIOD) * of_each + 1)
+    return min(count, depth)
 
 
 def _are_layers(value: list[Any], depth: int) -> bool:
     """Whether a list names layers by their numbers."""
-    numbers = bool(value) and all(isinstance(one, int) and not isinstance(one, bool) for one in value)
+    numbers = bool(value) and all(isinstance(number, int) and not isinstance(number, bool) for number in value)
     return numbers and value == sorted(set(value)) and value[-1] < depth and value[0] >= 0
 
 

@@ -64,20 +64,19 @@ def vocabulary_tensors(config: Mapping[str, Any], entries: Mapping[str, Entry]) 
             empty.
         entries: the checkpoint's tensors.
     """
-    held = {name: parts for name in entries if len(parts := name.split(".")) >= 2 and parts[-1] in ("weight", "bias")}
-    rows = {
-        entries[n].shape[0]
-        for n, parts in held.items()
-        if parts[-2] in EMBEDDINGS and parts[-1] == "weight" and len(entries[n].shape) == 2
-    }
+    modules = {}
+    for name in entries:
+        words = name.split(".")
+        if len(words) >= 2 and words[-1] in ("weight", "bias") and entries[name].shape:
+            modules[name] = words[-2]
+    rows = set()
+    for name, module in modules.items():
+        if module in EMBEDDINGS and name.endswith(".weight") and len(entries[name].shape) == 2:
+            rows.add(entries[name].shape[0])
     stated = config_value(config, "vocab_size")
     if isinstance(stated, int) and (stated in rows or not rows):
         rows = {stated}
-    return [
-        n
-        for n, parts in held.items()
-        if parts[-2] in EMBEDDINGS + HEADS and entries[n].shape and entries[n].shape[0] in rows
-    ]
+    return [name for name, module in modules.items() if module in EMBEDDINGS + HEADS and entries[name].shape[0] in rows]
 
 
 # --------------------------------------------------------------------------------------- tokenizers
@@ -112,48 +111,53 @@ def vocabulary(folder: str | Path) -> dict[str, int] | None:
 
 def why_unreadable(folder: str | Path) -> str:
     """Why `vocabulary` gives None: part of a sentence, with what to do."""
-    found = [name for name in (*FILES, "tiktoken.model") if (Path(folder) / name).is_file()]
-    if not found:
+    names = [name for name in (*FILES, "tiktoken.model") if (Path(folder) / name).is_file()]
+    if not names:
         return f"{folder} has no tokenizer; put the one of its model there"
     return (
-        f"{folder} has only {', '.join(found)}, whose tokens cannot be read here; save it as tokenizer.json once with "
+        f"{folder} has only {', '.join(names)}, whose tokens cannot be read here; save it as tokenizer.json once with "
         f"transformers: "
         f"AutoTokenizer.from_pretrained({str(folder)!r}).save_pretrained({str(folder)!r})"
     )
 
 
-def same_tokenizer_files(one: str | Path, other: str | Path) -> bool:
+def same_tokenizer_files(folder: str | Path, other: str | Path) -> bool:
     """Whether two folders hold the same tokens, judged by their files' bytes; False proves nothing."""
-    one, other = Path(one), Path(other)
-    here, there = ([name for name in FILES if (folder / name).is_file()] for folder in (one, other))
-    if not here or here != there:
+    folder, other = Path(folder), Path(other)
+    names = [name for name in FILES if (folder / name).is_file()]
+    if not names or names != [name for name in FILES if (other / name).is_file()]:
         return False
-    return all(filecmp.cmp(one / name, other / name, shallow=False) for name in here) and _declared(one) == _declared(
-        other
-    )
+    same_files = all(filecmp.cmp(folder / name, other / name, shallow=False) for name in names)
+    return same_files and _declared(folder) == _declared(other)
 
 
 def _from_tokenizer_json(path: Path) -> dict[str, int]:
-    content = path.read_bytes()
-    found = None
-    if cut := _MERGES.search(content):
-        # the merges take most of the file and of the memory; everything needed comes before them as the tokenizers
-        # library writes it
-        try:
-            found = json.loads(content[: cut.start()] + b"}}")
-        except (ValueError, RecursionError):
-            found = None
-    if not isinstance(found, dict) or "added_tokens" not in found or "vocab" not in (found.get("model") or {}):
-        found = read_object(path, "a tokenizer's file")
-    model = found.get("model") or {}
+    tokenizer = _before_merges(path) or read_object(path, "a tokenizer's file")
+    model = tokenizer.get("model") or {}
     pieces = model.get("vocab") if isinstance(model, dict) else None
     if isinstance(pieces, list):
         pieces = {piece[0]: i for i, piece in enumerate(pieces) if isinstance(piece, list) and piece}
     tokens = _numbers(pieces or {}, path)
-    for added in found.get("added_tokens") or []:
+    for added in tokenizer.get("added_tokens") or []:
         if isinstance(added, dict) and isinstance(added.get("content"), str) and isinstance(added.get("id"), int):
             tokens[added["content"]] = added["id"]
     return tokens
+
+
+def _before_merges(path: Path) -> dict[str, Any] | None:
+    """A tokenizer.json up to its merges, which take most of the file and of the memory; everything needed comes before
+    them as the tokenizers library writes it. None where it does not."""
+    content = path.read_bytes()
+    merges = _MERGES.search(content)
+    if merges is None:
+        return None
+    try:
+        tokenizer = json.loads(content[: merges.start()] + b"}}")
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(tokenizer, dict) or "vocab" not in (tokenizer.get("model") or {}):
+        return None
+    return tokenizer if "added_tokens" in tokenizer else None
 
 
 def _declared(folder: Path) -> dict[str, int]:
@@ -213,18 +217,18 @@ def row_map(target: Mapping[str, int], target_rows: int, source: Mapping[str, in
     """
     rows = np.full(target_rows, -1, np.int64)
     free = np.arange(min(target_rows, source_rows))
-    named = np.zeros(max(target_rows, source_rows), bool)
+    is_named = np.zeros(max(target_rows, source_rows), bool)
     for numbers, count in ((target.values(), target_rows), (source.values(), source_rows)):
         taken = np.fromiter(numbers, np.int64)
-        named[taken[taken < count]] = True
-    free = free[~named[: len(free)]]
+        is_named[taken[taken < count]] = True
+    free = free[~is_named[: len(free)]]
     rows[free] = free
     missing, extra = [], []
     for token, row in target.items():
         if row < target_rows:
-            there = source.get(token, source_rows)
-            if there < source_rows:
-                rows[row] = there
+            source_row = source.get(token, source_rows)
+            if source_row < source_rows:
+                rows[row] = source_row
             else:
                 missing.append((row, token))
     for token, row in source.items():
@@ -285,16 +289,15 @@ class RowMappedSource:
 
     def read(self, name: str, start: int, stop: int, buffer: NDArray[np.uint8]) -> Operand:
         """See `Source.read`. float32 (float64) where the stretches are stored in different dtypes."""
-        if name not in self._names or stop <= start:
-            return self.source.read(
-                name, 0 if name in self._names else start, 0 if name in self._names else stop, buffer
-            )
+        if name not in self._names:
+            return self.source.read(name, start, stop, buffer)
+        if stop <= start:
+            return self.source.read(name, 0, 0, buffer)
         entry = self.entries[name]
         memory = buffer[: (stop - start) * entry.dtype.itemsize].view(entry.dtype.storage)
-        pieces = [
-            (begin, self._piece(name, entry, memory[begin:end], *place))
-            for begin, end, place in self._stretches(entry, start, stop)
-        ]
+        pieces = []
+        for begin, end, source, first in self._runs(entry, start, stop):
+            pieces.append((begin, self._piece(name, entry, memory[begin:end], source, first)))
         if all(piece.dtype is entry.dtype for _, piece in pieces):
             for begin, piece in pieces:
                 target = memory[begin : begin + len(piece.raw)]
@@ -307,37 +310,36 @@ class RowMappedSource:
             values[begin : begin + len(piece.raw)] = decode(piece.raw, piece.dtype)
         return Operand(values, DTYPES["F64" if wide == np.float64 else "F32"])
 
-    def _stretches(self, entry: Entry, start: int, stop: int) -> list[tuple[int, int, tuple[Source | None, int]]]:
-        """(begin, end) within the block and (source, first element there) of stretches that lie together."""
+    def _runs(self, entry: Entry, start: int, stop: int) -> list[tuple[int, int, Source | None, int]]:
+        """(begin, end, source, first): stretches of a block that lie together in a source, and their first element
+        there."""
         columns = max(1, entry.size // max(1, entry.shape[0]))
-        first, last = start // columns, -(-stop // columns)
-        rows = self._rows[first:last]
-        follows = np.where(rows[1:] < 0, rows[:-1] < 0, (rows[:-1] >= 0) & (rows[1:] == rows[:-1] + 1))
+        first_row, last_row = start // columns, -(-stop // columns)
+        rows = self._rows[first_row:last_row]
+        before, after = rows[:-1], rows[1:]
+        both_lack = (before < 0) & (after < 0)
+        follows = both_lack | ((before >= 0) & (after == before + 1))
         breaks = [0, *(np.flatnonzero(~follows) + 1).tolist(), len(rows)]
-        found: list[tuple[int, int, tuple[Source | None, int]]] = []
+        stands_in = self.fallback if self.fallback and entry.name in self.fallback.entries else None
+        runs: list[tuple[int, int, Source | None, int]] = []
         for i, j in pairwise(breaks):
-            begin, end = max((first + i) * columns, start), min((first + j) * columns, stop)
+            begin, end = max((first_row + i) * columns, start), min((first_row + j) * columns, stop)
             if rows[i] < 0:
-                place: tuple[Source | None, int] = (
-                    self.fallback if self.fallback and entry.name in self.fallback.entries else None,
-                    begin,
-                )
+                runs.append((begin - start, end - start, stands_in, begin))
             else:
-                place = (self.source, begin + (int(rows[i]) - first - i) * columns)
-            found.append((begin - start, end - start, place))
-        return found
+                shift = (int(rows[i]) - first_row - i) * columns
+                runs.append((begin - start, end - start, self.source, begin + shift))
+        return runs
 
     def _piece(self, name: str, entry: Entry, memory: NDArray[Any], source: Source | None, first: int) -> Operand:
         if source is None:
             memory[:] = 0
             return Operand(memory, entry.dtype)
         stored = source.entries[name].dtype
-        room = (
-            memory.view(np.uint8)
-            if stored.itemsize <= entry.dtype.itemsize
-            else np.empty(len(memory) * stored.itemsize, np.uint8)
-        )
-        return source.read(name, first, first + len(memory), room)
+        buffer = memory.view(np.uint8)
+        if stored.itemsize > entry.dtype.itemsize:
+            buffer = np.empty(len(memory) * stored.itemsize, np.uint8)
+        return source.read(name, first, first + len(memory), buffer)
 
 
 # ---------------------------------------------------------------------------------------- alignment
@@ -416,8 +418,10 @@ class _Alignment:
         both = target is not None and source is not None and target_rows == source_rows
         if both and same_tokenizer_files(str(target), str(source)):
             return row_map_by_number(target_rows, source_rows)
-        here, there = self._tokens(target), self._tokens(source)
-        return None if here is None or there is None else row_map(here, target_rows, there, source_rows)
+        target_tokens, source_tokens = self._tokens(target), self._tokens(source)
+        if target_tokens is None or source_tokens is None:
+            return None
+        return row_map(target_tokens, target_rows, source_tokens, source_rows)
 
     def _tokens(self, folder: Path | None) -> dict[str, int] | None:
         if folder is None:

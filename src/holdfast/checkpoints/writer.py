@@ -195,7 +195,7 @@ class CheckpointWriter:
         """Gives up: removes what was written, or with `keep_finished` all but the finished shards. True when some were
         kept."""
         self._syncer.shutdown(wait=True, cancel_futures=True)
-        kept = (
+        keeps = (
             keep_finished
             and self.sync
             and not self.placed
@@ -207,14 +207,14 @@ class CheckpointWriter:
                 shard.descriptor = -1
             with contextlib.suppress(OSError):
                 (self.staging / f"{shard.file}.part").unlink()
-        if not kept:
+        if not keeps:
             shutil.rmtree(self.staging, ignore_errors=True)
             self._made.remove()
         self._release()
-        return kept
+        return keeps
 
     def _open(self) -> None:
-        kept, needed = {".lock"}, 0
+        names, needed = {".lock"}, 0
         # another key: nothing to go on with, for example an earlier output that was exchanged and not yet removed
         same = os.pread(self._lock, 1024, 0) == self._key.encode()
         for shard in self._shards:
@@ -226,11 +226,11 @@ class CheckpointWriter:
                 and all((self.staging / name).is_file() for name in beside)
             ):
                 self.finished.add(shard.file)
-                kept |= {shard.file, *beside}
+                names |= {shard.file, *beside}
             else:
                 needed += shard.size
         for path in self.staging.iterdir():
-            if path.name not in kept:
+            if path.name not in names:
                 shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
         os.ftruncate(self._lock, 0)
         if self.sync:  # else a power cut could leave files of the right size without their content
@@ -283,15 +283,15 @@ def check_destination(folder: Path, *, overwrite: bool) -> None:
             one that this engine did not write.
     """
     if folder.is_dir():
-        held = sorted(path.name for path in folder.iterdir())
-        if held and not overwrite:
+        names = sorted(path.name for path in folder.iterdir())
+        if names and not overwrite:
             raise RunFolderError(
                 f"{folder} exists and is not empty. Choose another folder, or add --overwrite to replace it."
             )
-        if held and FILE not in held:
+        if names and FILE not in names:
             raise RunFolderError(
-                f"{folder} was not written by this engine (no {FILE} in it) and is not replaced: {', '.join(held[:4])}"
-                f"{' ...' if len(held) > 4 else ''}. Remove it yourself or choose another folder."
+                f"{folder} was not written by this engine (no {FILE} in it) and is not replaced: {', '.join(names[:4])}"
+                f"{' ...' if len(names) > 4 else ''}. Remove it yourself or choose another folder."
             )
     elif folder.exists():
         raise RunFolderError(f"Expected a folder to write at {folder}, found a file.")

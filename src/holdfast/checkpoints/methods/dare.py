@@ -69,7 +69,10 @@ def magnitude_sums(values: Array, mask: Array) -> Array:
 
 def total_magnitude(sums: Array) -> Fraction:
     """The number that a row of `magnitude_sums`, summed over blocks, stands for. Infinities and NaN are left out."""
-    return sum((int(s) << max(e - 1, 0) for e, s in enumerate(sums[:255])), 0) * Fraction(1, 1 << 149)
+    total = 0
+    for exponent, significands in enumerate(sums[:255]):
+        total += int(significands) << max(exponent - 1, 0)
+    return Fraction(total, 1 << 149)
 
 
 def l1_factor(before: Fraction, after: Fraction) -> float:
@@ -125,8 +128,8 @@ class Dare(WeightedMethod):
         """What each model's kept changes are multiplied by, from the exact L1 norms of what is dropped and kept."""
         sums = yield self._magnitude_sums
         factors = []
-        for dropped, kept in sums:
-            factors.append(l1_factor(total_magnitude(dropped + kept), total_magnitude(kept)))
+        for dropped, remaining in sums:
+            factors.append(l1_factor(total_magnitude(dropped + remaining), total_magnitude(remaining)))
         return factors
 
     def _magnitude_sums(self, block: Block) -> Array:

@@ -60,8 +60,8 @@ class Fisher(WeightedMethod):
         anchor, shares = mean_shares(self.weights_of(len(values.models)))
         importance = []
         for number, diagonal in enumerate(values.extras):
-            own = diagonal if values.block.has_own(number) else np.zeros_like(diagonal)
-            importance.append(np.maximum(own.astype(np.float64), self.floor) * shares[number])
+            of_model = diagonal if values.block.has_own(number) else np.zeros_like(diagonal)
+            importance.append(np.maximum(of_model.astype(np.float64), self.floor) * shares[number])
         total = np.zeros_like(importance[0])
         for shared in importance:
             total += shared

@@ -79,14 +79,14 @@ def _weight_problems(weights: Sequence[float] | None, models: int | None, *, mea
     """Sentences on weights: one a model, finite, and for a `mean` 0 or more with a sum above 0."""
     if weights is None:
         return []
-    shown = ", ".join(f"{weight:g}" for weight in weights)
+    listed = ", ".join(f"{weight:g}" for weight in weights)
     texts = []
     if models is not None and len(weights) != models:
-        texts.append(f"expected one weight for each of the {models} models, got {len(weights)} ({shown})")
+        texts.append(f"expected one weight for each of the {models} models, got {len(weights)} ({listed})")
     if not all(math.isfinite(weight) for weight in weights):
-        texts.append(f"expected finite numbers, got {shown}")
+        texts.append(f"expected finite numbers, got {listed}")
     elif mean and any(weight < 0 for weight in weights):
-        texts.append(f"expected 0 or more for a mean, got {shown}; differences between models are task_arithmetic's")
+        texts.append(f"expected 0 or more for a mean, got {listed}; differences between models are task_arithmetic's")
     elif mean and not sum(weights) > 0:
-        texts.append(f"expected a sum above 0, got {shown}")
+        texts.append(f"expected a sum above 0, got {listed}")
     return [Problem("weights", text) for text in texts]

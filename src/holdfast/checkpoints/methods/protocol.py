@@ -239,9 +239,9 @@ def weighted_sum(block: Block, formula: Sum, out: Operand) -> Flags:
     operands = block.operands()
 
     def operand(index: int) -> Operand:
-        found = operands[index]
-        assert found is not None, "a method that needs a base was given a block without one"
-        return found
+        present = operands[index]
+        assert present is not None, "a method that needs a base was given a block without one"
+        return present
 
     anchor = None if formula.anchor is None else operand(formula.anchor)
     indices, terms = [formula.anchor], []

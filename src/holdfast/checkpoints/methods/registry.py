@@ -68,8 +68,8 @@ def find_method(name: str) -> type[MergeMethod]:
         raise ConfigError([problem.below("method") for problem in error.problems]) from error
     if cls is None:
         near = did_you_mean(plain, [*METHODS, *ALIASES])
-        own = " or a class of your own, as my_method.py:Name"
-        raise ConfigError(Problem("method", f"expected one of {', '.join(METHODS)}{own}, got '{name}'.{near}"))
+        or_own = " or a class of your own, as my_method.py:Name"
+        raise ConfigError(Problem("method", f"expected one of {', '.join(METHODS)}{or_own}, got '{name}'.{near}"))
     lacking = [variable for variable in ("name", "needs_base", "models") if not hasattr(cls, variable)]
     if lacking or not dataclasses.is_dataclass(cls):
         text = f"{name} has to be a frozen dataclass with the class variables name, needs_base and models; "
@@ -96,11 +96,11 @@ def parse_merge_method(
     except ConfigError as error:
         return None, error.problems
     known = {s.name: s for s in settings_of(cls)}
-    own = {key: value for key, value in (parameters or {}).items() if key.replace("-", "_") in known}
+    given = {key: value for key, value in (parameters or {}).items() if key.replace("-", "_") in known}
     problems = [
-        Problem((), f"{cls.name}: {unknown_key(key, list(known))}") for key in parameters or {} if key not in own
+        Problem((), f"{cls.name}: {unknown_key(key, list(known))}") for key in parameters or {} if key not in given
     ]
-    values, wrong = coerce_all(known, own)
+    values, wrong = coerce_all(known, given)
     problems += [missing(s) for s in known.values() if s.required and s.name not in values]
     if any(s.required and s.name not in values for s in known.values()):
         return None, [*problems, *wrong]
