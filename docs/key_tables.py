@@ -12,6 +12,7 @@ from pathlib import Path
 
 from holdfast.config.declare import Setting, settings_of
 from holdfast.config.help import default_text
+from holdfast.config.kinds import expected
 
 DOCS = Path(__file__).parent
 _TABLE = re.compile(r"(<!-- keys: ([^>]+?) -->\n).*?(<!-- /keys -->)", re.DOTALL)
@@ -50,7 +51,7 @@ def keys_table(settings: Iterable[Setting]) -> str:
             default = "required"
         elif setting.default not in (None, "", ()):
             default = f"`{default_text(setting.default)}`"
-        cells = (f"`{setting.name}`", setting.expected, default, setting.help)
+        cells = (f"`{setting.name}`", expected(setting), default, setting.help)
         rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(rows) + "\n"
 

@@ -12,6 +12,7 @@ from typing import Any
 import commandline
 import request_cases
 from holdfast.config.help import default_text
+from holdfast.config.kinds import expected
 
 
 def names() -> dict[str, Any]:
@@ -86,10 +87,10 @@ def commands() -> dict[str, dict[str, str]]:
 
 def _value(setting: Any) -> str:
     if setting.required:
-        return f"{setting.expected}, required"
+        return f"{expected(setting)}, required"
     if setting.default is None or setting.source == "launch":
-        return setting.expected
-    return f"{setting.expected}, default {default_text(setting.default)}"
+        return expected(setting)
+    return f"{expected(setting)}, default {default_text(setting.default)}"
 
 
 # ------------------------------------------------------------------------------------------------------------- requests

@@ -19,9 +19,10 @@ from holdfast.checkpoints.methods.registry import METHODS as MERGE_METHODS
 from holdfast.cli.main import main
 from holdfast.config.command_line import Command
 from holdfast.config.declare import Setting, in_bounds, settings_of
-from holdfast.config.decode import decode
+from holdfast.config.decode import coerce, decode
+from holdfast.config.kinds import expected
 from holdfast.config.schema import setting_schema
-from holdfast.config.values import Refused, coerce
+from holdfast.config.values import Refused
 from holdfast.data.layouts import Templates
 from holdfast.evaluation.kinds import KINDS
 from holdfast.retention.registry import METHODS
@@ -92,7 +93,7 @@ def sample(setting: Setting) -> int | float:
 @for_every(SETTINGS)
 def test_it_is_explained(setting: Setting) -> None:
     assert len(setting.help) > 3 and setting.help[-1] in ".):"
-    assert setting.expected
+    assert expected(setting)
 
 
 @for_every({name: s for name, s in PLAIN.items() if name in OPTIONAL})

@@ -16,8 +16,10 @@ from typing import Any, Generic, TypeVar
 from holdfast.config.declare import Meta, Setting, current_name, settings_of
 from holdfast.config.decode import Given, coerce_all, decode
 from holdfast.config.help import Help, Section, help_topic, wrapped
+from holdfast.config.kinds import expected
 from holdfast.config.synonyms import did_you_mean_key
-from holdfast.config.yaml_file import from_yaml, read_yaml
+from holdfast.config.yaml_file import read_yaml
+from holdfast.config.yaml_text import from_yaml
 from holdfast.errors import ConfigError, Problem, did_you_mean
 
 T = TypeVar("T")
@@ -84,22 +86,28 @@ class Command(Generic[T]):
             ConfigError: the YAML cannot be read, or there is no help on what `--help` names.
             SystemExit: with 0, after `--help`.
         """
-        if (topic := help_topic(argv)) is not None:
+        topic = help_topic(argv)
+        if topic is not None:
             sys.stdout.write(self.help(topic))
             raise SystemExit(0)
-        known = {s.name: s for s in self.settings}
-        line = parse_words(argv, known)
-        file = Given()
-        if self.yaml and "config" in line.values and not any(m.path == ("config",) for m in line.problems):
-            file = read_yaml(line.values["config"], needs=self.yaml_needs)
-            for key in [k for k in file.values if k in known and not known[k].meta.yaml]:
-                del file.values[key]
-                file.problems.append(Problem(key, "goes on the command line, not into a file."))
-            if self.adapt is not None:
-                self.adapt(file)
-        if self.yaml:
-            line.values.pop("config", None)
-        return line.over(file)
+        line = parse_words(argv, {setting.name: setting for setting in self.settings})
+        if not self.yaml:
+            return line
+        path = line.values.pop("config", None)
+        if path is None or any(problem.path == ("config",) for problem in line.problems):
+            return line
+        return line.over(self._read_file(path))
+
+    def _read_file(self, path: str) -> Given:
+        """What the YAML says."""
+        file = read_yaml(path, needs=self.yaml_needs)
+        for setting in self.settings:
+            if not setting.meta.yaml and file.take(setting.name):
+                problem = Problem(setting.name, "goes on the command line, not into a file.")
+                file.problems.append(problem)
+        if self.adapt is not None:
+            self.adapt(file)
+        return file
 
     def read(self, argv: Sequence[str]) -> T:
         """The request that the words after the command's name make.
@@ -112,8 +120,8 @@ class Command(Generic[T]):
     def take_switch(self, given: Given, name: str) -> bool:
         """Removes a switch from what was given, before everything is decoded; whether it is on. A value that is none
         counts as off and becomes a mistake of `given`."""
-        [setting] = (s for s in self.settings if s.name == name)
-        values, problems = coerce_all({name: setting}, given.take(name))
+        known = {setting.name: setting for setting in self.settings if setting.name == name}
+        values, problems = coerce_all(known, given.take(name))
         given.problems += problems
         return bool(values.get(name))
 
@@ -167,48 +175,134 @@ def parse_words(argv: Sequence[str], known: Mapping[str, Setting]) -> Given:
         argv: the words.
         known: all settings by name; their types decide how many words an option takes.
     """
-    given = Given()
-    positional = next((s for s in known.values() if s.meta.positional), None)
-    words = list(argv)
-    while words:
-        word = words.pop(0)
-        if word == "--":  # what follows belongs to no option
-            continue
-        if not _is_option(word):
-            if positional is not None and not (word.startswith("-") and len(word) > 1 and not _is_number(word)):
-                _add(given, positional, [word], extend=positional.takes_many)
+    reader = _WordReader(argv, known)
+    reader.read()
+    return reader.request
+
+
+class _WordReader:
+    """Takes words off the front of a command line; `request` grows meanwhile.
+
+    Args:
+        argv: the words.
+        known: all settings by name.
+    """
+
+    def __init__(self, argv: Sequence[str], known: Mapping[str, Setting]) -> None:
+        self.words = list(argv)
+        self.known = known
+        self.positional = next((setting for setting in known.values() if setting.meta.positional), None)
+        self.request = Given()
+
+    def read(self) -> None:
+        """Reads all words; `--` alone belongs to no option, and ends the values of one."""
+        while self.words:
+            word = self.words.pop(0)
+            if word == "--":
+                continue
+            if word.startswith("--"):
+                self._read_option(word)
+            elif self.positional is not None and (word in ("", "-") or word[0] != "-" or _is_number(word)):
+                self._read_positional(self.positional, word)
             else:
-                _unexpected(given, word)
-            continue
-        name, equals, attached = word[2:].partition("=")
-        name = name.replace("-", "_")
-        negated = name.startswith("no_") and name not in known
-        setting = known.get(current_name(name[3:] if negated else name, known))
+                self._refuse_word(word)
+
+    def _read_option(self, word: str) -> None:
+        """Reads an option and its values."""
+        text, equals, attached = word[2:].partition("=")
+        name = text.replace("-", "_")
+        negated = name.startswith("no_") and name not in self.known
+        setting = self.known.get(current_name(name.removeprefix("no_") if negated else name, self.known))
         if setting is None or (negated and not setting.is_switch) or setting.meta.positional:
-            given.problems.append(Problem((), _unknown_option(name, known)))
-            while words and not _ends_values(words[0]):
-                words.pop(0)
-            continue
-        values = [attached] if equals else _values(setting, words, positional=positional is not None)
-        given.from_line.add(setting.name)
+            self.request.problems.append(Problem((), _unknown_option(name, self.known)))
+            self._take(len(self.words))
+            return
+        values = [attached] if equals else self._take(self._most_values(setting))
+        self.request.from_line.add(setting.name)
         if negated:
-            given.values[setting.name] = False
-            _too_many(given, setting, values)
-        elif not values and setting.is_switch:
-            given.values[setting.name] = True
-        elif not values:
-            given.problems.append(Problem(setting.name, f"expected {setting.expected}, got nothing."))
+            self._set(setting, False, rest=values)
+        elif values:
+            self._read_values(setting, values)
+        elif setting.is_switch:
+            self._set(setting, True)
         else:
-            _add(given, setting, values, extend=setting.meta.repeatable)
-    return given
+            self.request.problems.append(Problem(setting.name, f"expected {expected(setting)}, got nothing."))
+
+    def _most_values(self, setting: Setting) -> int:
+        """How many of the following words may be an option's values."""
+        if setting.types == (bool,):
+            is_word_alone = self.positional is not None and self.words and self.words[0].lower() not in _TRUTH
+            return 0 if is_word_alone else 1
+        takes_many = setting.takes_many or setting.meta.repeatable
+        if setting.meta.one_word or (self.positional is not None and not takes_many):
+            return 1
+        return len(self.words)  # of one value, the others are refused
+
+    def _take(self, most: int) -> list[str]:
+        """Takes words up to the next option off the front."""
+        words: list[str] = []
+        while self.words and len(words) < most and not self.words[0].startswith("--"):
+            words.append(self.words.pop(0))
+        return words
+
+    def _read_values(self, setting: Setting, values: list[str]) -> None:
+        """Takes an option's values, at least one, as YAML would have given them."""
+        if setting.meta.parse_word is not None:
+            self._extend(setting, self._parsed_words(setting, values))
+        elif setting.is_mapping and len(setting.types) == 1:
+            self._set(setting, _mapping(values[0]), rest=values[1:])
+        elif setting.meta.repeatable:
+            self._extend(setting, values)
+        elif setting.takes_many and len(values) > 1:
+            self._set(setting, values)
+        else:
+            self._set(setting, values[0], rest=values[1:])
+
+    def _read_positional(self, setting: Setting, word: str) -> None:
+        """Takes a word without an option."""
+        if setting.takes_many:
+            self._extend(setting, [word])
+        elif setting.name in self.request.values:
+            self._refuse_word(word)
+        else:
+            self._set(setting, word)
+        self.request.from_line.add(setting.name)
+        self.request.without_dashes.add(setting.name)
+
+    def _parsed_words(self, setting: Setting, words: Sequence[str]) -> list[Any]:
+        """What words stand for by the setting's own reader."""
+        assert setting.meta.parse_word is not None
+        values: list[Any] = []
+        for word in words:
+            try:
+                parsed = setting.meta.parse_word(word)
+            except ValueError as error:
+                self.request.problems.append(Problem(setting.name, f"{word!r}: {error}"))
+                continue
+            values += parsed if isinstance(parsed, list) else [parsed]
+        return values
+
+    def _set(self, setting: Setting, value: Any, *, rest: Sequence[str] = ()) -> None:
+        """Sets a value; the words after it are refused."""
+        self.request.values[setting.name] = value
+        for word in rest:
+            text = f"unexpected {word!r} after its value. Put a value with spaces in quotes."
+            self.request.problems.append(Problem(setting.name, text))
+
+    def _extend(self, setting: Setting, values: Sequence[Any]) -> None:
+        """Adds to the values of an option that may be given again."""
+        before = self.request.values.get(setting.name) or []
+        self.request.values[setting.name] = [*before, *values]
+
+    def _refuse_word(self, word: str) -> None:
+        advice = "Options start with two dashes (--)."
+        if word.endswith((".yaml", ".yml", ".json")):
+            advice = f"For a configuration file write '--config {word}'."
+        self.request.problems.append(Problem((), f"unexpected argument {word!r}. {advice}"))
 
 
-def _is_option(word: str) -> bool:
-    return word.startswith("--") and len(word) > 2
-
-
-def _ends_values(word: str) -> bool:
-    return word.startswith("--")
+_TRUTH = ("true", "false", "yes", "no")
+"""Words that a switch takes although words without an option may follow it."""
 
 
 def _is_number(word: str) -> bool:
@@ -219,86 +313,24 @@ def _is_number(word: str) -> bool:
     return True
 
 
-def _values(setting: Setting, words: list[str], *, positional: bool) -> list[str]:
-    """Takes the words that belong to an option off the front."""
-    values: list[str] = []
-    if setting.is_switch and setting.types == (bool,):
-        plain = ("true", "false", "yes", "no")
-        if words and not _ends_values(words[0]) and (not positional or words[0].lower() in plain):
-            values.append(words.pop(0))
-        return values
-    one = setting.meta.one_word
-    many = (setting.takes_many or setting.meta.repeatable) and not one
-    while words and not _ends_values(words[0]) and (many or not (positional or one) or not values):
-        values.append(words.pop(0))
-    return values
-
-
-def _add(given: Given, setting: Setting, values: list[str], *, extend: bool) -> None:
-    name = setting.name
-    if setting.meta.parse_word is not None:
-        parsed: list[Any] = []
-        for value in values:
-            try:
-                read = setting.meta.parse_word(value)
-            except ValueError as error:
-                given.problems.append(Problem(name, f"{value!r}: {error}"))
-                continue
-            parsed += read if isinstance(read, list) else [read]
-        given.values[name] = [*(given.values.get(name) or []), *parsed]
-    elif setting.is_mapping and len(setting.types) == 1:
-        given.values[name] = _mapping(given, setting, values[0])
-        _too_many(given, setting, values[1:])
-    elif extend:
-        given.values[name] = [*(given.values.get(name) or []), *values]
-    elif setting.takes_many and len(values) > 1:
-        given.values[name] = values
-    else:
-        if setting.meta.positional and name in given.values:
-            _unexpected(given, values[0])
-            return
-        given.values[name] = values[0]
-        _too_many(given, setting, values[1:])
-    given.from_line.add(name)
-    if setting.meta.positional:
-        given.without_dashes.add(name)
-
-
-def _mapping(given: Given, setting: Setting, text: str) -> Any:
-    """A mapping in YAML; where a setting has a reader of its own, other words are left to that."""
+def _mapping(text: str) -> Any:
+    """A mapping in YAML; other text is left to whatever reads the setting."""
     try:
-        parsed = from_yaml(text)
+        value = from_yaml(text)
     except ValueError:
-        parsed = None
-    if not isinstance(parsed, dict):
-        if setting.meta.parse is not None:
-            return text
-        wanted = f"expected a mapping in quotes, as in --{setting.name} '{{key: value}}', got {text!r}."
-        given.problems.append(Problem(setting.name, wanted))
-        return {}
-    return parsed
-
-
-def _too_many(given: Given, setting: Setting, values: Sequence[str]) -> None:
-    for value in values:
-        text = f"unexpected {value!r} after its value. Put a value with spaces in quotes."
-        given.problems.append(Problem(setting.name, text))
-
-
-def _unexpected(given: Given, word: str) -> None:
-    file = f" For a configuration file write '--config {word}'." if word.endswith((".yaml", ".yml", ".json")) else ""
-    text = f"unexpected argument {word!r}.{file or ' Options start with two dashes (--).'}"
-    given.problems.append(Problem((), text))
+        return text
+    return value if isinstance(value, dict) else text
 
 
 def _unknown_option(name: str, known: Mapping[str, Setting]) -> str:
-    shown = [n for n, s in known.items() if not s.meta.hidden and not s.meta.positional]
-    few = f" Known: {', '.join('--' + n for n in shown)}." if len(shown) <= 40 else ""
-    near = did_you_mean_key(name, [*shown, *known], dashes="--")
+    shown = [setting.name for setting in known.values() if not setting.meta.hidden and not setting.meta.positional]
+    advice = did_you_mean_key(name, [*shown, *known], dashes="--")
     for setting in known.values():
-        if setting.meta.positional and near == f" Did you mean '--{setting.name}'?":
-            near = f" Write its value alone: {setting.meta.metavar or setting.name} is no option here."
-    return f"unknown option '--{name}'.{near or few}"
+        if setting.meta.positional and advice == f" Did you mean '--{setting.name}'?":
+            advice = f" Write its value alone: {setting.meta.metavar or setting.name} is no option here."
+    if not advice and len(shown) <= 40:
+        advice = f" Known: {', '.join('--' + option for option in shown)}."
+    return f"unknown option '--{name}'.{advice}"
 
 
 def find_option(argv: Sequence[str], name: str) -> str | None:
@@ -307,16 +339,11 @@ def find_option(argv: Sequence[str], name: str) -> str | None:
     Raises:
         ConfigError: the option without a value, or twice.
     """
-    found = []
-    for position, word in enumerate(argv):
-        option, equals, value = word.partition("=")
-        if not _is_option(word) or option[2:].replace("-", "_") != name:
-            continue
-        if not equals:
-            if position + 1 >= len(argv) or _is_option(argv[position + 1]):
-                raise ConfigError(f"--{name} expects a value, as in '--{name} run.yaml'.")
-            value = argv[position + 1]
-        found.append(value)
-    if len(found) > 1:
-        raise ConfigError(f"--{name} was given {len(found)} times ({', '.join(found)}). Give it once.")
-    return found[0] if found else None
+    option = Setting(name=name, types=(str,), meta=Meta(repeatable=True, one_word=True))
+    request = parse_words(argv, {name: option})
+    if any(problem.path == (name,) for problem in request.problems):
+        raise ConfigError(f"--{name} expects a value, as in '--{name} run.yaml'.")
+    values = request.values.get(name, [])
+    if len(values) > 1:
+        raise ConfigError(f"--{name} was given {len(values)} times ({', '.join(values)}). Give it once.")
+    return values[0] if values else None

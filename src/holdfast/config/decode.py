@@ -15,9 +15,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from holdfast.config.declare import Setting, current_name, settings_of
+from holdfast.config.kinds import MISFIT, OutOfBounds, expected, kind_of_setting
 from holdfast.config.synonyms import did_you_mean_key
-from holdfast.config.values import Refused, coerce
-from holdfast.errors import ConfigError, Path, Problem, problem_of
+from holdfast.config.values import Refused, show
+from holdfast.errors import ConfigError, Path, Problem, did_you_mean, problem_of
 
 _WORD = re.compile(r"\w[\w-]*")
 T = TypeVar("T")
@@ -54,7 +55,11 @@ class Given:
         """The values without the nulls of a settings dataclass's keys, which stand for "not set"; a key that it does
         not have stays, to be refused."""
         known = {setting.name for setting in settings_of(cls)}
-        return {name: value for name, value in self.values.items() if value is not None or plain_key(name) not in known}
+        stated = {}
+        for key, value in self.values.items():
+            if value is not None or plain_key(key) not in known:
+                stated[key] = value
+        return stated
 
     def take(self, *names: str) -> dict[str, Any]:
         """Removes keys from the values and returns those that were there."""
@@ -62,7 +67,7 @@ class Given:
 
     def sentences(self, problems: Iterable[Problem]) -> list[str]:
         """Mistakes as people read them: with the option's dashes, or with the line in the file."""
-        return list(dict.fromkeys(self._sentence(m) for m in problems))
+        return list(dict.fromkeys(self._sentence(problem) for problem in problems))
 
     def check(self, problems: Iterable[Problem] = ()) -> None:
         """Raises everything that is wrong together.
@@ -70,20 +75,19 @@ class Given:
         Raises:
             ConfigError: there is a mistake, among the given ones or of the request's form.
         """
-        found = self.sentences([*self.problems, *problems])
-        if found:
-            raise ConfigError(found, source=self.file)
+        sentences = self.sentences([*self.problems, *problems])
+        if sentences:
+            raise ConfigError(sentences, source=self.file)
 
     def _sentence(self, problem: Problem) -> str:
-        top = problem.path[0] if problem.path else None
-        if top in self.from_line or self.file is None:
-            option = top in self.from_line - self.without_dashes
+        key = problem.path[0] if problem.path else None
+        if key in self.from_line or self.file is None:
+            option = key in self.from_line and key not in self.without_dashes
             return f"--{problem}" if option else problem
-        place = (*problem.path, problem.key)
-        for end in range(len(place), 0, -1):
-            if (line := self.lines.get(normal(place[:end]))) is not None:
-                return f"line {line}: {problem}"
-        return problem
+        path = normal((*problem.path, problem.key))
+        while path and path not in self.lines:
+            path = path[:-1]
+        return f"line {self.lines[path]}: {problem}" if path else problem
 
 
 def decode(
@@ -104,30 +108,31 @@ def decode(
     Returns:
         The value (None where there is a mistake) and every mistake.
     """
-    known = {s.name: s for s in settings_of(cls)}
-    found, mistakes = coerce_all(known, values, also=also)
-    unknown = any(current_name(plain_key(k), known) not in known for k in values)
-    refused = {m.path[0] for m in mistakes if m.path}
+    known = {setting.name: setting for setting in settings_of(cls)}
+    fields, problems = coerce_all(known, values, also=also)
     if defaults is not None:
-        found = {s: getattr(defaults, s) for s in known} | found
-    elif not unknown:  # otherwise the missing one is probably there, mistyped
-        for setting in known.values():
-            if setting.required and setting.name not in found and setting.name not in refused:
-                mistakes.append(missing(setting))
-    absent = {s.name: _stand_in(s) for s in known.values() if s.required and s.name not in found}
+        fields = {name: getattr(defaults, name) for name in known} | fields
+    keys = {current_name(plain_key(key), known) for key in values}
+    has_unknown = not keys <= set(known)
+    refused = {problem.path[0] for problem in problems if problem.path}
+    absent = [setting for setting in known.values() if setting.required and setting.name not in fields]
+    if not has_unknown:  # otherwise the missing one is probably there, mistyped
+        problems += [missing(setting) for setting in absent if setting.name not in refused]
+    stand_ins = {setting.name: _stand_in(setting) for setting in absent}
     try:
-        value = cls(**found, **absent)
-        problems = problems_of(value)
+        value = cls(**fields, **stand_ins)
+        rules = problems_of(value)
     except ConfigError as error:
-        problems = [] if unknown else error.problems
+        rules = [] if has_unknown else error.problems
     except Exception:
         if not absent:
             raise
-        problems = []  # a rule that cannot do without what is missing
-    sound = {current_name(plain_key(k), known) for k in values} - refused
-    partial = bool(refused or absent)
-    mistakes += [m for m in problems if not partial or (m.path and m.path[0] in sound)]
-    return (None, mistakes) if mistakes else (value, [])
+        rules = []  # a rule that cannot do without what is missing
+    sound = keys - refused
+    if refused or absent:
+        rules = [problem for problem in rules if problem.path and problem.path[0] in sound]
+    problems += rules
+    return (None, problems) if problems else (value, [])
 
 
 def decode_named(
@@ -151,21 +156,22 @@ def decode_named(
     """
     if not isinstance(value, Mapping) or not value:
         raise ValueError
-    found: dict[str, T] = {}
-    mistakes: list[Problem] = []
-    for key, item in ((str(k), v) for k, v in value.items()):
+    decoded: dict[str, T] = {}
+    problems: list[Problem] = []
+    for key, item in value.items():
+        key = str(key)
         if not name.fullmatch(key):
-            mistakes.append(Problem((), f"expected {allowed}, got {key!r}."))
+            problems.append(Problem((), f"expected {allowed}, got {key!r}."))
         if not isinstance(item, Mapping):
             if shorthand is None:
-                mistakes.append(Problem(key, f"expected a mapping such as {like}, got {item!r}."))
+                problems.append(Problem(key, f"expected a mapping such as {like}, got {item!r}."))
                 continue
             item = {shorthand: item}
-        one, problems = decode(cls, item)
-        mistakes += [p.below(key) for p in problems]
-        if one is not None:
-            found[key] = one
-    return found, mistakes
+        settings, below = decode(cls, item)
+        problems += [problem.below(key) for problem in below]
+        if settings is not None:
+            decoded[key] = settings
+    return decoded, problems
 
 
 def _stand_in(setting: Setting) -> Any:
@@ -174,8 +180,10 @@ def _stand_in(setting: Setting) -> Any:
     if setting.takes_many:
         return ()
     if kind in (int, float):
-        return next((bound for bound in (setting.meta.ge, setting.meta.le) if bound is not None), 1)
-    return pathlib.Path("missing") if kind is pathlib.Path else {} if setting.is_mapping else "missing"
+        return setting.meta.ge or setting.meta.le or 1
+    if kind is pathlib.Path:
+        return pathlib.Path("missing")
+    return {} if setting.is_mapping else "missing"
 
 
 def coerce_all(
@@ -185,64 +193,124 @@ def coerce_all(
     also: Sequence[str] = (),
 ) -> tuple[dict[str, Any], list[Problem]]:
     """The values that fit their settings, by key, and the mistakes in the others; see `decode`."""
-    found: dict[str, Any] = {}
+    fitting: dict[str, Any] = {}
     problems: list[Problem] = []
-    spelled: dict[str, str] = {}
+    spellings: dict[str, str] = {}
     for key, value in values.items():
         name = current_name(plain_key(key), known)
         if name not in known:
-            text = unknown_key(str(key), [*known, *also])
-            problems.append(Problem((), text, key=str(key)))
-            continue
-        if name in spelled:
-            text = f"stands twice, as {spelled[name]!r} and as {str(key)!r}. Keep one of them."
+            problems.append(Problem((), unknown_key(str(key), [*known, *also]), key=str(key)))
+        elif name in spellings:
+            text = f"stands twice, as {spellings[name]!r} and as {str(key)!r}. Keep one of them."
             problems.append(Problem(name, text))
-            continue
-        spelled[name] = str(key)
-        try:
-            found[name] = coerce(known[name], value)
-        except Refused as error:
-            problems += error.problems
-    return found, problems
+        else:
+            spellings[name] = str(key)
+            try:
+                fitting[name] = coerce(known[name], value)
+            except Refused as error:
+                problems += error.problems
+    return fitting, problems
+
+
+def coerce(setting: Setting, value: Any) -> Any:
+    """`value` as the setting's type.
+
+    Raises:
+        Refused: the value does not fit; paths start with the setting's name.
+    """
+    if setting.meta.positional and not setting.takes_many and isinstance(value, list) and len(value) == 1:
+        value = value[0]  # words without an option are a list to whoever writes them into a file
+    if value is None or _is_null_word(setting, value):
+        return _null_of(setting)
+    try:
+        return _parsed(setting, value) if setting.meta.parse is None else setting.meta.parse(value)
+    except Refused as error:
+        raise Refused(*(problem.below(setting.name) for problem in error.problems)) from None
+    except MISFIT as error:
+        raise Refused(_misfit(setting, value, error)) from None
+
+
+def _parsed(setting: Setting, value: Any) -> Any:
+    """A value as one of the setting's types and choices."""
+    if value is False and "no" in setting.choices:  # YAML 1.1 reads the bare word `no` as false
+        return "no"
+    result = kind_of_setting(setting).read(value, ())
+    if setting.choices and result not in setting.choices and result != setting.default:
+        raise ValueError
+    return result
+
+
+def _misfit(setting: Setting, value: Any, error: Exception) -> Problem:
+    """What was expected, what came, and what to do."""
+    by_type = setting.meta.parse is None
+    wanted = setting.meta.expected or ("" if by_type else str(error)) or expected(setting)
+    advice = ""
+    if setting.choices:
+        advice = did_you_mean(str(value), map(str, setting.choices))
+    elif by_type and str in setting.types and isinstance(value, (bool, float)) and not isinstance(error, OutOfBounds):
+        advice = " Put it in quotes if it is meant as text."
+    return Problem(setting.name, f"expected {wanted}, got {show(value)}.{advice}")
+
+
+def _is_null_word(setting: Setting, value: Any) -> bool:
+    """Whether a word of the command line stands for null, where null is a value and text is none."""
+    if not isinstance(value, str) or value.lower() not in ("none", "null"):
+        return False
+    return setting.optional and str not in setting.types and value not in setting.choices
+
+
+def _null_of(setting: Setting) -> Any:
+    """What null stands for, which is "not set": itself where it is a value, false for a switch, otherwise the default
+    where that is empty."""
+    if setting.optional:
+        return None
+    if setting.is_switch:
+        return False
+    if not setting.required and not setting.default:
+        return setting.default
+    advice = "Give one." if setting.required else f"Leave the key out for its default, {setting.default}."
+    raise Refused(Problem(setting.name, f"expected {expected(setting)}, got nothing (null). {advice}"))
 
 
 def problems_in(value: Any) -> list[Problem]:
     """Everything that is wrong with a settings value made in Python: types and bounds of each field, then
     `problems()`."""
-    fields = {s.name: getattr(value, s.name) for s in settings_of(type(value))}
-    return decode(type(value), {name: field for name, field in fields.items() if field is not None})[1]
+    fields = {name: field for name, field in _fields(value).items() if field is not None}
+    return decode(type(value), fields)[1]
 
 
 def field_problems(value: Any) -> list[Problem]:
     """What is wrong with the types and bounds of a settings value made in Python, field by field; for its own
     `problems()` too."""
-    known = {s.name: s for s in settings_of(type(value))}
-    return coerce_all(known, {name: getattr(value, name) for name in known})[1]
+    known = {setting.name: setting for setting in settings_of(type(value))}
+    return coerce_all(known, _fields(value))[1]
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    return {setting.name: getattr(value, setting.name) for setting in settings_of(type(value))}
 
 
 def with_floats(value: T) -> T:
     """A settings value with 1.0 for 1 where a number with a point was declared, for records and fingerprints, which
     tell the two apart."""
-    whole = {
-        s.name: float(getattr(value, s.name))
-        for s in settings_of(type(value))
-        if float in s.types and int not in s.types and type(getattr(value, s.name)) is int
-    }
-    return dataclasses.replace(value, **whole) if whole else value  # type: ignore[type-var]
+    numbers = {}
+    for setting in settings_of(type(value)):
+        number = getattr(value, setting.name)
+        if type(number) is int and float in setting.types and int not in setting.types:
+            numbers[setting.name] = float(number)
+    return dataclasses.replace(value, **numbers) if numbers else value  # type: ignore[type-var]
 
 
 def problems_of(value: Any) -> list[Problem]:
     """What `value.problems()` says, as mistakes."""
-    problems = getattr(value, "problems", None)
-    if problems is None:
-        return []
-    return [problem_of(problem) for problem in problems()]
+    return [problem_of(problem) for problem in value.problems()] if hasattr(value, "problems") else []
 
 
 def missing(setting: Setting) -> Problem:
     """The mistake of a setting that has to be given and was not."""
-    what = f" ({setting.help[0].lower()}{setting.help[1:].rstrip('.')})" if setting.help else ""
-    return Problem(setting.name, f"is missing: expected {setting.expected}{what}.")
+    text = setting.help[:1].lower() + setting.help[1:].rstrip(".")
+    explanation = f" ({text})" if text else ""
+    return Problem(setting.name, f"is missing: expected {expected(setting)}{explanation}.")
 
 
 def unknown_key(name: str, known: Sequence[str]) -> str:

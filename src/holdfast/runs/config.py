@@ -45,7 +45,8 @@ from holdfast.config.command_line import CONFIG, find_option, parse_words
 from holdfast.config.declare import settings_of
 from holdfast.config.decode import Given, coerce_all, plain_key
 from holdfast.config.values import show
-from holdfast.config.yaml_file import from_yaml, read_yaml
+from holdfast.config.yaml_file import read_yaml
+from holdfast.config.yaml_text import from_yaml
 from holdfast.errors import ConfigError, ModelError, Note, Problem, problem_of
 from holdfast.retention.protocol import PACKED_WHOLE, packing_problem, problems_below
 from holdfast.retention.registry import parse_retention

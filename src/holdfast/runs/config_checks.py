@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.checkpoints.named import folder_without_revision, is_no_model, located, near_model
 from holdfast.checkpoints.sources import read_config, read_object
-from holdfast.config.values import impossible_path, show
+from holdfast.config.values import show
 from holdfast.config.yaml_file import nearest_sibling
 from holdfast.errors import ConfigError, ModelError, Problem, did_you_mean
 from holdfast.errors import Path as KeyPath
@@ -484,8 +484,10 @@ def check_combinations(values: Mapping[str, Any], given: Collection[str], *, has
         )
     if isinstance(output, str):
         path = Path(os.path.expanduser(output))
-        if advice := impossible_path(path):
-            problems.append(Problem("output_dir", f"expected a folder, got {show(output)}. {advice}"))
+        file = next((folder for folder in path.parents if folder.exists() and not folder.is_dir()), None)
+        if file is not None:
+            text = f"expected a folder, got {show(output)}. {file} is a file, so nothing can lie in it."
+            problems.append(Problem("output_dir", text))
         elif path.exists() and not path.is_dir():
             problems.append(Problem("output_dir", f"expected a folder, but {output} is a file."))
         elif isinstance(model, str) and path.is_dir() and real(path) == real(expanded(model)):

@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 from holdfast.config.declare import MAX_SEED, Meta, Setting, settings_of
+from holdfast.config.kinds import expected
 from holdfast.config.values import Refused, show
-from holdfast.config.yaml_file import from_yaml
+from holdfast.config.yaml_text import from_yaml
 from holdfast.data.layouts import Templates
 from holdfast.errors import Problem
 from holdfast.runs.on_policy import OnPolicySettings
@@ -449,7 +450,7 @@ def _adjusted(setting: Setting, source: str) -> Setting:
         )
     choices = setting.choices + _ALSO_CHOICES.get(name, ())
     if choices != setting.choices:
-        meta = dataclasses.replace(meta, expected=setting.expected)
+        meta = dataclasses.replace(meta, expected=expected(setting))
     return dataclasses.replace(setting, types=types, meta=meta, source=source, choices=choices)
 
 

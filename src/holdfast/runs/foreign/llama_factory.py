@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from holdfast.config.yaml_file import from_yaml
+from holdfast.config.yaml_text import from_yaml
 from holdfast.data.layouts import BY_ENDING
 from holdfast.errors import did_you_mean
 from holdfast.runs.foreign.translation import (

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from holdfast.config.declare import Meta, Seed
-from holdfast.config.yaml_file import from_yaml
+from holdfast.config.yaml_text import from_yaml
 from holdfast.errors import Problem
 from holdfast.records.margins import parse_margins
 from holdfast.studies.engine.keys import BaseStudySettings, ToySettings

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from holdfast.config.declare import Meta, Seed
 from holdfast.config.values import Refused
-from holdfast.config.yaml_file import from_yaml
+from holdfast.config.yaml_text import from_yaml
 from holdfast.data.prepare.corpus import CorpusOptions
 from holdfast.data.sources import is_path
 from holdfast.errors import ConfigError, Problem, did_you_mean
