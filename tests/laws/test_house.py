@@ -217,7 +217,7 @@ def test_imports_go_down_the_layers():
     assert [str(i) for i in inside if not goes_down(i)] == []
 
 
-OPEN_CIRCLES = {"config": "values, decode and the YAML reader call each other"}
+OPEN_CIRCLES = {"config": "a section is a kind of value, and holds settings that have kinds of values"}
 """Rooms whose files may still import each other."""
 
 

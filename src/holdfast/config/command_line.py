@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from holdfast.config.declare import Meta, Setting, current_name, settings_of
-from holdfast.config.decode import Given, coerce_all, decode
+from holdfast.config.decode import Given, coerce_all, decode, unknown_key
 from holdfast.config.help import Help, Section, help_topic, wrapped
 from holdfast.config.kinds import expected
-from holdfast.config.synonyms import did_you_mean_key
 from holdfast.config.yaml_file import read_yaml
 from holdfast.config.yaml_text import from_yaml
 from holdfast.errors import ConfigError, Problem, did_you_mean
@@ -214,7 +213,7 @@ class _WordReader:
         negated = name.startswith("no_") and name not in self.known
         setting = self.known.get(current_name(name.removeprefix("no_") if negated else name, self.known))
         if setting is None or (negated and not setting.is_switch) or setting.meta.positional:
-            self.request.problems.append(Problem((), _unknown_option(name, self.known)))
+            self.request.problems.append(Problem((), self._unknown_option(name)))
             self._take(len(self.words))
             return
         values = [attached] if equals else self._take(self._most_values(setting))
@@ -294,6 +293,14 @@ class _WordReader:
         before = self.request.values.get(setting.name) or []
         self.request.values[setting.name] = [*before, *values]
 
+    def _unknown_option(self, name: str) -> str:
+        """The sentence about an option that does not exist."""
+        if self.positional is not None and name == self.positional.name:
+            word = self.positional.meta.metavar or name
+            return f"unknown option '--{name}'. Write its value alone: {word} is no option here."
+        options = [s.name for s in self.known.values() if not s.meta.hidden and not s.meta.positional]
+        return unknown_key(name, options, kind="option", dashes="--")
+
     def _refuse_word(self, word: str) -> None:
         advice = "Options start with two dashes (--)."
         if word.endswith((".yaml", ".yml", ".json")):
@@ -320,17 +327,6 @@ def _mapping(text: str) -> Any:
     except ValueError:
         return text
     return value if isinstance(value, dict) else text
-
-
-def _unknown_option(name: str, known: Mapping[str, Setting]) -> str:
-    shown = [setting.name for setting in known.values() if not setting.meta.hidden and not setting.meta.positional]
-    advice = did_you_mean_key(name, [*shown, *known], dashes="--")
-    for setting in known.values():
-        if setting.meta.positional and advice == f" Did you mean '--{setting.name}'?":
-            advice = f" Write its value alone: {setting.meta.metavar or setting.name} is no option here."
-    if not advice and len(shown) <= 40:
-        advice = f" Known: {', '.join('--' + option for option in shown)}."
-    return f"unknown option '--{name}'.{advice}"
 
 
 def find_option(argv: Sequence[str], name: str) -> str | None:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from holdfast.config.declare import Setting, current_name, settings_of
-from holdfast.config.kinds import MISFIT, OutOfBounds, expected, kind_of_setting
+from holdfast.config.kinds import MISFIT, expected, kind_of_setting
 from holdfast.config.synonyms import did_you_mean_key
 from holdfast.config.values import Refused, show
 from holdfast.errors import ConfigError, Path, Problem, did_you_mean, problem_of
@@ -247,7 +247,7 @@ def _misfit(setting: Setting, value: Any, error: Exception) -> Problem:
     advice = ""
     if setting.choices:
         advice = did_you_mean(str(value), map(str, setting.choices))
-    elif by_type and str in setting.types and isinstance(value, (bool, float)) and not isinstance(error, OutOfBounds):
+    elif by_type and str in setting.types and isinstance(value, (bool, float)):
         advice = " Put it in quotes if it is meant as text."
     return Problem(setting.name, f"expected {wanted}, got {show(value)}.{advice}")
 
@@ -313,10 +313,13 @@ def missing(setting: Setting) -> Problem:
     return Problem(setting.name, f"is missing: expected {expected(setting)}{explanation}.")
 
 
-def unknown_key(name: str, known: Sequence[str]) -> str:
-    """The sentence about a key that does not exist, with the one that is meant, or all of them."""
-    few = f" Known: {', '.join(known)}." if len(known) <= 40 else ""
-    return f"unknown key '{name}'.{did_you_mean_key(name, known) or few}"
+def unknown_key(name: str, known: Sequence[str], *, kind: str = "key", dashes: str = "") -> str:
+    """The sentence about a key or an option that does not exist, with the one that is meant, or all of them."""
+    advice = did_you_mean_key(name, known, dashes=dashes)
+    if not advice and len(known) <= 40:
+        names = ", ".join(dashes + key for key in known)
+        advice = f" Known: {names}."
+    return f"unknown {kind} '{dashes}{name}'.{advice}"
 
 
 def plain_key(name: Any) -> str:

@@ -10,7 +10,7 @@ import dataclasses
 import re
 import shutil
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
@@ -72,48 +72,57 @@ class Help:
             ConfigError: no such topic, with the nearest name.
         """
         width = terminal_width()
-        settings = {s.name: s for s in self.settings if not s.meta.hidden}
+        settings = {setting.name: setting for setting in self.settings if not setting.meta.hidden}
         sections = self._all_sections(settings.values())
         name = topic.lstrip("-").replace("-", "_")
-        if name in ("", ALL):
-            parts = self._parts(list(settings.values()), sections, width, whole=name == ALL)
+        if name == "":
+            paragraphs = self._short_text(settings.values(), sections.values(), width)
+        elif name == ALL:
+            paragraphs = self._whole_text(settings.values(), sections.values(), width)
         elif name in sections:
-            parts = _section_parts(sections[name], width)
+            paragraphs = _section_text(sections[name], width)
         elif name in settings:
-            parts = _grouped_rows([settings[name]], width)
+            paragraphs = _grouped_rows([settings[name]], width)
         else:
             near = did_you_mean(name, [*sections, *settings, ALL])
             known = f" Known: {', '.join([*sections, ALL])}, and every option."
             raise ConfigError(f"--help {topic}: no section or option of '{self.command}' has that name.{near or known}")
-        return "\n\n".join(part for part in parts if part) + "\n"
+        return "\n\n".join(filter(None, paragraphs)) + "\n"
 
     def _all_sections(self, settings: Iterable[Setting]) -> dict[str, Section]:
         """The sections by name, with the settings that belong to them."""
         sections = {section.name: section for section in self.sections}
         for setting in settings:
-            if name := setting.meta.section:
+            name = setting.meta.section
+            if name:
                 section = sections.get(name, Section(name=name))
                 sections[name] = dataclasses.replace(section, settings=(*section.settings, setting))
         return sections
 
-    def _parts(
-        self, settings: Sequence[Setting], sections: Mapping[str, Section], width: int, *, whole: bool
-    ) -> list[str]:
-        """The paragraphs of the short or the whole text."""
+    def _short_text(self, settings: Iterable[Setting], sections: Iterable[Section], width: int) -> list[str]:
+        """The paragraphs on common settings, and the list of sections."""
+        common = [setting for setting in settings if not setting.meta.section]
+        paragraphs = [*self._head(width), *_grouped_rows([*common, _HELP], width, short=True)]
+        by_group: dict[str, list[tuple[str, str]]] = {}
+        for section in sections:
+            options = ", ".join(f"--{setting.name}" for setting in section.settings)
+            by_group.setdefault(section.group, []).append((section.name, section.summary or options))
+        for group, rows in by_group.items():
+            longest = max(len(name) for name, _ in rows)
+            paragraphs.append(_block(f"{group} (--help NAME)", rows, [longest + 4], width))
+        return [*paragraphs, wrapped(self.epilog, width)]
+
+    def _whole_text(self, settings: Iterable[Setting], sections: Iterable[Section], width: int) -> list[str]:
+        """The paragraphs on all settings and sections."""
+        paragraphs = [*self._head(width), *_grouped_rows([*settings, _HELP], width)]
+        for section in sections:
+            if section.declared is not None or section.text:
+                paragraphs += _section_text(dataclasses.replace(section, settings=()), width)
+        return [*paragraphs, wrapped(self.epilog, width)]
+
+    def _head(self, width: int) -> list[str]:
         usage = _wrap(f"usage: {self.command} {self.usage}", width, indent=7)
-        parts = ["\n".join(usage), wrapped(self.description, width)]
-        common = [s for s in settings if whole or not s.meta.section]
-        parts += _grouped_rows([*common, _HELP], width, short=not whole)
-        if whole:
-            for section in sections.values():
-                if section.declared is not None or section.text:
-                    parts += _section_parts(dataclasses.replace(section, settings=()), width)
-        else:
-            for group in dict.fromkeys(section.group for section in sections.values()):
-                rows = [_list_row(section) for section in sections.values() if section.group == group]
-                longest = max(len(name) for name, _ in rows)
-                parts.append(_block(f"{group} (--help NAME)", rows, [longest + 4], width))
-        return [*parts, wrapped(self.epilog, width)]
+        return ["\n".join(usage), wrapped(self.description, width)]
 
 
 def help_topic(argv: Sequence[str]) -> str | None:
@@ -126,19 +135,14 @@ def help_topic(argv: Sequence[str]) -> str | None:
     return None
 
 
-def _list_row(section: Section) -> tuple[str, str]:
-    """A section in the list: its name, and what it is on."""
-    return section.name, section.summary or ", ".join(f"--{setting.name}" for setting in section.settings)
-
-
-def _section_parts(section: Section, width: int) -> list[str]:
+def _section_text(section: Section, width: int) -> list[str]:
     """The paragraphs of one section."""
-    parts = [wrapped(f"{section.name}: {section.summary}", width)] if section.summary else []
-    parts += _grouped_rows(section.settings, width)
+    paragraphs = [wrapped(f"{section.name}: {section.summary}", width)] if section.summary else []
+    paragraphs += _grouped_rows(section.settings, width)
     if section.declared is not None:
-        parts += _grouped_rows(settings_of(section.declared), width, prefix=section.prefix)
+        paragraphs += _grouped_rows(settings_of(section.declared), width, prefix=section.prefix)
     text = section.text if isinstance(section.text, str) else section.text()
-    return [*parts, wrapped(text, width)]
+    return [*paragraphs, wrapped(text, width)]
 
 
 # ------------------------------------------------------------------------------------------------------- rows and texts
@@ -146,11 +150,12 @@ def _section_parts(section: Section, width: int) -> list[str]:
 
 def _grouped_rows(settings: Sequence[Setting], width: int, *, short: bool = False, prefix: str = "--") -> list[str]:
     """Settings below the headings of their groups."""
-    parts = []
-    for group in dict.fromkeys(s.meta.group for s in settings):
-        rows = [(_left(s, prefix), explained(s, short=short)) for s in settings if s.meta.group == group]
-        parts.append(_block(group or ("options" if prefix else "parameters"), rows, _COLUMNS, width))
-    return parts
+    by_group: dict[str, list[tuple[str, str]]] = {}
+    for setting in settings:
+        row = (_left(setting, prefix), explained(setting, short=short))
+        by_group.setdefault(setting.meta.group, []).append(row)
+    heading = "options" if prefix else "parameters"
+    return [_block(group or heading, rows, _COLUMNS, width) for group, rows in by_group.items()]
 
 
 def _left(setting: Setting, prefix: str) -> str:
@@ -165,21 +170,19 @@ def _left(setting: Setting, prefix: str) -> str:
 
 
 def _block(heading: str, rows: Sequence[tuple[str, str]], columns: Sequence[int], width: int) -> str:
-    """Names and explanations below a heading."""
+    """Names and explanations below a heading, which begin where they take the fewest lines."""
     blocks: list[list[str]] = []
     for column in columns:
         lines = _wrap(heading, width)
         for left, text in rows:
             lines += _row(left, text, column, width)
         blocks.append(lines)
-    shortest = min(blocks, key=len)
-    return "\n".join(shortest)
+    return "\n".join(min(blocks, key=len))
 
 
 def _row(left: str, text: str, column: int, width: int) -> list[str]:
-    lead = f"  {left}".ljust(column)
     if len(left) + 4 <= column:
-        return _wrap(lead + text, width, indent=column)
+        return _wrap(f"  {left}".ljust(column) + text, width, indent=column)
     return [f"  {left}", *_wrap(" " * column + text, width, indent=column)]
 
 
@@ -191,21 +194,21 @@ def terminal_width() -> int:
 def wrapped(text: str, width: int | None = None) -> str:
     """A text with its paragraphs and its tables of two columns at a width; other indented lines as they are."""
     width = width or terminal_width()
-    lines: list[tuple[str, int]] = []
+    paragraphs: list[tuple[str, int]] = []  # with the column at which its further lines begin
     for line in text.strip("\n").splitlines():
         indent = len(line) - len(line.lstrip())
         row = _TABLE_ROW.fullmatch(line)
-        last, last_indent = lines[-1] if lines else ("", 0)
-        in_paragraph = not indent and not last_indent and last and not last.startswith(" ")
-        if line and row is None and (in_paragraph or indent == last_indent > 0):
-            lines[-1] = (f"{last} {line.strip()}", last_indent)
+        before, column = paragraphs[-1] if paragraphs else ("", 0)
+        in_paragraph = not indent and not column and before and not before.startswith(" ")
+        if line and row is None and (in_paragraph or indent == column > 0):
+            paragraphs[-1] = (f"{before} {line.strip()}", column)
         else:
-            lines.append((line, len(row[1]) if row else 0))
-    shown: list[str] = []
-    for line, indent in lines:
-        code = line.startswith((" ", "#")) and not indent
-        shown += [line] if code else _wrap(line, width, indent=indent) or [""]
-    return "\n".join(shown)
+            paragraphs.append((line, len(row[1]) if row else 0))
+    lines: list[str] = []
+    for paragraph, column in paragraphs:
+        is_code = paragraph.startswith((" ", "#")) and not column
+        lines += [paragraph] if is_code else _wrap(paragraph, width, indent=column) or [""]
+    return "\n".join(lines)
 
 
 def _wrap(text: str, width: int, *, indent: int = 0) -> list[str]:
@@ -214,14 +217,20 @@ def _wrap(text: str, width: int, *, indent: int = 0) -> list[str]:
 
 def explained(setting: Setting, *, short: bool = False) -> str:
     """The help with default and bounds behind it in brackets; short: its first sentence with the default."""
-    facts = [default_text(setting.default)] if shows_default(setting) else ["required"] if setting.required else []
+    facts = []
+    if setting.required:
+        facts.append("required")
+    elif shows_default(setting):
+        facts.append(default_text(setting.default))
     text = setting.help
     if short:
         text = _SENTENCE_END.split(text)[0].removesuffix(".")
-    elif bounds := bounds_in_words(setting.meta).strip().removeprefix("of "):
-        facts.append(bounds)
-    if not short and setting.choices and not _shows_choices(setting):
-        facts.append(f"one of {', '.join(str(choice) for choice in setting.choices if choice is not None)}")
+    else:
+        facts.append(bounds_in_words(setting.meta).strip().removeprefix("of "))
+        if not _shows_choices(setting):
+            choices = ", ".join(str(choice) for choice in setting.choices if choice is not None)
+            facts.append(choices and f"one of {choices}")
+    facts = [fact for fact in facts if fact]
     return f"{text.rstrip('.')} ({'; '.join(facts)})" if facts else text
 
 
@@ -251,14 +260,16 @@ def _shows_choices(setting: Setting) -> bool:
 
 def metavar(setting: Setting) -> str:
     """What stands for the value in `--help`: "N", "FOLDER", "a|b"."""
-    if setting.meta.metavar:
-        word = setting.meta.metavar
-    elif _shows_choices(setting):
-        word = "|".join(str(c) for c in setting.choices if c is not None)
-    elif setting.is_mapping:
-        word = "'{...}'"
-    else:
-        first = str(setting.types[0]) if setting.types else ""
-        number = "N" if "int" in first else "X" if "float" in first else ""
-        word = number or ("PATH" if "Path" in first else setting.name.rsplit("_", 1)[-1].upper())
+    word = setting.meta.metavar or _default_metavar(setting)
     return f"{word} ..." if setting.takes_many and not word.endswith("...") else word
+
+
+def _default_metavar(setting: Setting) -> str:
+    if _shows_choices(setting):
+        return "|".join(str(choice) for choice in setting.choices if choice is not None)
+    if setting.is_mapping:
+        return "'{...}'"
+    for type_name, word in (("int", "N"), ("float", "X"), ("Path", "PATH")):
+        if type_name in str(setting.types[0]):
+            return word
+    return setting.name.rsplit("_", 1)[-1].upper()

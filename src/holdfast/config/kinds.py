@@ -38,10 +38,6 @@ MAX_WHOLE = 2**63 - 1
 """Whole numbers beyond 64 bits fit nothing that counts; a float takes them as a float."""
 
 
-class OutOfBounds(ValueError):
-    """A number of the right kind outside its bounds."""
-
-
 @dataclass(frozen=True)
 class Kind:
     """A kind of value; itself: any value."""
@@ -95,9 +91,9 @@ class Number(Kind):
     """A number within bounds; a whole one stays whole: `save_steps: 100` is 100 for everybody who prints it."""
 
     meta: Meta
-    words: typing.ClassVar[str] = "a number"
-    plural: typing.ClassVar[str] = "numbers"
-    json_type: typing.ClassVar[str] = "number"
+    words = "a number"
+    plural = "numbers"
+    json_type = "number"
 
     @property
     def expected(self) -> str:
@@ -108,7 +104,7 @@ class Number(Kind):
             raise ValueError
         number = self.parse(value)
         if not in_bounds(number, self.meta):
-            raise OutOfBounds
+            raise ValueError
         return number
 
     def parse(self, value: float | str) -> float:
@@ -154,8 +150,8 @@ class Text(Kind):
     plural = "texts"
 
     def read(self, value: Any, path: Path) -> str:
-        whole = isinstance(value, int) and not isinstance(value, bool) and abs(value) <= MAX_WHOLE
-        if not whole and not isinstance(value, (str, pathlib.PurePath)):
+        is_whole_number = isinstance(value, int) and not isinstance(value, bool) and abs(value) <= MAX_WHOLE
+        if not is_whole_number and not isinstance(value, (str, pathlib.PurePath)):
             raise ValueError
         return str(value)
 
@@ -168,7 +164,7 @@ class PathName(Kind):
     """A path; `~` is the home folder."""
 
     type: type[pathlib.PurePath]
-    words: typing.ClassVar[str] = "a path"
+    words = "a path"
 
     def read(self, value: Any, path: Path) -> pathlib.PurePath:
         if not isinstance(value, (str, pathlib.PurePath)) or not str(value).strip():
@@ -270,7 +266,7 @@ class MappingOf(Kind):
     """A mapping of names to values of a kind."""
 
     values: Kind
-    words: typing.ClassVar[str] = "a mapping"
+    words = "a mapping"
 
     def read(self, value: Any, path: Path) -> dict[Any, Any]:
         by_name = {str(key): item for key, item in _mapping(value, path).items()}
@@ -286,8 +282,8 @@ class Section(Kind):
     """A mapping with the settings that a dataclass declares."""
 
     cls: type
-    words: typing.ClassVar[str] = "a mapping"
-    plural: typing.ClassVar[str] = "mappings"
+    words = "a mapping"
+    plural = "mappings"
 
     def read(self, value: Any, path: Path) -> Any:
         from holdfast.config.decode import decode
@@ -322,7 +318,6 @@ class AnyOf(Kind):
             return None
         is_list = isinstance(value, (list, tuple))
         only_lists = all(isinstance(kind, ListOf) for kind in self.kinds)
-        misfit = ValueError()
         for kind in sorted(self.kinds, key=lambda kind: _distance(kind, value)):
             if isinstance(kind, ListOf) and not is_list and not only_lists:
                 continue  # what is no number is not one as the only item of a list either
@@ -330,11 +325,9 @@ class AnyOf(Kind):
                 return kind.read(value, path)
             except Refused:
                 raise
-            except OutOfBounds as error:
-                misfit = error
             except MISFIT:
                 continue
-        raise misfit
+        raise ValueError
 
     def schema(self) -> dict[str, Any]:
         return any_of([kind.schema() for kind in self.kinds], optional=self.optional)
@@ -491,7 +484,5 @@ def any_of(schemas: Sequence[dict[str, Any]], *, optional: bool) -> dict[str, An
     """The schema of what fits one of several, or is null."""
     if {} in schemas:
         return {}
-    different = [schema for position, schema in enumerate(schemas) if schema not in schemas[:position]]
-    if optional:
-        different.append({"type": "null"})
-    return different[0] if len(different) == 1 else {"anyOf": different}
+    members = [*schemas, {"type": "null"}] if optional else list(schemas)
+    return members[0] if len(members) == 1 else {"anyOf": members}

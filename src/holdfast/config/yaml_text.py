@@ -16,34 +16,45 @@ import yaml
 
 from holdfast.errors import Path, dotted
 
-
-class Loader(yaml.SafeLoader):
-    """PyYAML's safe loader with the numbers of YAML 1.2."""
-
-    yaml_implicit_resolvers = {}  # noqa: RUF012
-
-
-def _whole_number(loader: Loader, node: Any) -> int:
-    text = loader.construct_scalar(node)
-    return int(text, {"0x": 16, "0o": 8}.get(text[:2], 10))
-
-
-def _number(loader: Loader, node: Any) -> float:
-    text = loader.construct_scalar(node).lower()
-    return float(text.replace(".inf", "inf").replace(".nan", "nan"))
-
-
-Loader.add_constructor("tag:yaml.org,2002:int", _whole_number)
-Loader.add_constructor("tag:yaml.org,2002:float", _number)
-for tag, first_letters, pattern in (
+_TAG = "tag:yaml.org,2002:"
+_PATTERNS = (
     ("bool", "yYnNtTfFoO", r"yes|Yes|YES|no|No|NO|true|True|TRUE|false|False|FALSE|on|On|ON|off|Off|OFF"),
     ("int", "-+0123456789", r"[-+]?(?:0|[1-9][0-9]{0,17})|0o[0-7]{1,20}|0x[0-9a-fA-F]{1,15}"),
     ("float", "-+.0123456789", r"[-+]?(?:(?:0|[1-9][0-9]*)\.[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?"),
     ("float", "-+.", r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)"),
-    ("null", ["~", "n", "N", ""], r"~|null|Null|NULL|"),
+    ("null", ("~", "n", "N", ""), r"~|null|Null|NULL|"),
     ("merge", "<", r"<<"),
-):
-    Loader.add_implicit_resolver(f"tag:yaml.org,2002:{tag}", re.compile(f"(?:{pattern})$"), list(first_letters))
+)
+"""How text without quotes is read: the tag, the letters that it may begin with, and what it looks like."""
+
+
+def _resolvers() -> dict[str, list[Any]]:
+    """The patterns by first letter, as PyYAML wants them."""
+    by_letter: dict[str, list[Any]] = {}
+    for tag, letters, pattern in _PATTERNS:
+        for letter in letters:
+            by_letter.setdefault(letter, []).append((_TAG + tag, re.compile(f"(?:{pattern})$")))
+    return by_letter
+
+
+def _whole_number(loader: yaml.SafeLoader, node: Any) -> int:
+    text = loader.construct_scalar(node)
+    return int(text, {"0x": 16, "0o": 8}.get(text[:2], 10))
+
+
+def _number(loader: yaml.SafeLoader, node: Any) -> float:
+    text = loader.construct_scalar(node).lower()
+    return float(text.replace(".inf", "inf").replace(".nan", "nan"))
+
+
+class Loader(yaml.SafeLoader):
+    """PyYAML's safe loader with the numbers of YAML 1.2."""
+
+    yaml_implicit_resolvers = _resolvers()
+    yaml_constructors = yaml.SafeLoader.yaml_constructors | {
+        f"{_TAG}int": _whole_number,
+        f"{_TAG}float": _number,
+    }
 
 
 @dataclass(kw_only=True)
@@ -92,7 +103,7 @@ def _note_lines(node: Any, path: Path, document: Document, name: Callable[[str],
             _note_lines(item, (*path, number), document, str)
     elif isinstance(node, yaml.MappingNode):
         for key, value in node.value:
-            if key.tag == "tag:yaml.org,2002:merge" or not isinstance(key.value, str):
+            if key.tag == f"{_TAG}merge" or not isinstance(key.value, str):
                 continue
             line, below = key.start_mark.line + 1, (*path, name(key.value))
             if below in document.lines:
