@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 
-from holdfast.config.decode import Given
+from holdfast.config.raw_request import RawRequest
 from holdfast.errors import ConfigError, Problem, problem_of
 
 
@@ -26,6 +26,6 @@ def test_errors_plain_sentences_are_about_the_request_as_a_whole() -> None:
 
 
 def test_errors_problem_of_a_file_names_the_line_of_its_key() -> None:
-    given = Given(file="run.yaml", lines={("retention",): 4, ("retention", 0, "sfa", "p"): 6})
+    given = RawRequest(file="run.yaml", lines={("retention",): 4, ("retention", 0, "sfa", "p"): 6})
     sentences = given.sentences([Problem(("retention", 0, "sfa", "p"), "a"), Problem(("retention", 0, "ema"), "b")])
     assert sentences == ["line 6: retention[0].sfa.p: a", "line 4: retention[0].ema: b"]

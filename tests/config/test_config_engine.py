@@ -11,7 +11,8 @@ import pytest
 
 from holdfast.config.command_line import Command, find_option
 from holdfast.config.declare import Meta, deciding, part_of, settings_of
-from holdfast.config.decode import Given, decode, problems_in
+from holdfast.config.decode import decode, problems_in
+from holdfast.config.raw_request import RawRequest
 from holdfast.config.schema import json_schema
 from holdfast.config.yaml_file import read_yaml
 from holdfast.errors import ConfigError, Problem, dotted
@@ -21,7 +22,7 @@ from key_tables import keys_table
 def settings_value(cls, values):
     """A settings object, or every mistake at once."""
     value, problems = decode(cls, values)
-    Given().check(problems)
+    RawRequest().check(problems)
     return value
 
 
@@ -188,7 +189,7 @@ def test_two_dashes_end_the_values_of_an_option() -> None:
 def test_settings_beside_the_request_and_files_of_another_kind(tmp_path: Path) -> None:
     """`more` are taken before the request is decoded; `adapt` rewrites a file before it counts."""
 
-    def adapt(file: Given) -> None:
+    def adapt(file: RawRequest) -> None:
         file.values["name"] = file.values.pop("title")
 
     known = Command(name="x", request=Request, more=settings_of(Model), adapt=adapt)

@@ -10,7 +10,7 @@ import pytest
 import torch
 import transformers
 
-from holdfast.config.decode import Given
+from holdfast.config.raw_request import RawRequest
 from holdfast.runs.config import GPU, checked
 from holdfast.runs.cost import RESERVE, estimate, shapes_of, sharding_of
 
@@ -46,7 +46,7 @@ def cost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
         (folder / "model.safetensors").touch()
         values = {"model_name_or_path": str(folder), "dataset_name": "train.jsonl", "max_length": 128, **settings}
         values = {"gradient_checkpointing": False, "bf16": False, "num_train_epochs": 1, **values}
-        config = checked(Given(values=values), GPU)
+        config = checked(RawRequest(values=values), GPU)
         return estimate(config, tokens=1e6, lengths=lengths or [128])
 
     return run

@@ -6,7 +6,8 @@ import dataclasses
 
 import pytest
 
-from holdfast.config.decode import Given, decode
+from holdfast.config.decode import decode
+from holdfast.config.raw_request import RawRequest
 from holdfast.papers.ladder.settings import LadderSettings
 from holdfast.papers.overtraining.settings import OvertrainingSettings
 from holdfast.papers.residual.settings import StudySettings
@@ -26,7 +27,7 @@ STUDIES = [
 
 
 def names_wrong(cls, name):
-    _, problems = decode(cls, Given(values={"name": name}).set_here(cls))
+    _, problems = decode(cls, RawRequest(values={"name": name}).set_here(cls))
     return [m for m in problems if getattr(m, "path", None) == ("name",)]
 
 

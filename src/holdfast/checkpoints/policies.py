@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from holdfast.config.declare import settings_of
-from holdfast.config.decode import Given, coerce_all
+from holdfast.config.decode import coerce_all
+from holdfast.config.raw_request import RawRequest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,4 +42,4 @@ class Policies:
 
     def __post_init__(self) -> None:
         known = {s.name: s for s in settings_of(Policies)}
-        Given().check(coerce_all(known, {name: getattr(self, name) for name in known})[1])
+        RawRequest().check(coerce_all(known, {name: getattr(self, name) for name in known})[1])

@@ -15,8 +15,9 @@ from holdfast.cli.checkpoint_options import DTYPE, Output, carry_out, missing_fo
 from holdfast.cli.console import stoppable
 from holdfast.config.command_line import Command, find_option
 from holdfast.config.declare import Meta, Setting, part_of, settings_of
-from holdfast.config.decode import Given, decode
+from holdfast.config.decode import decode
 from holdfast.config.help import Section
+from holdfast.config.raw_request import RawRequest
 from holdfast.config.schema import json_schema, setting_schema
 from holdfast.config.yaml_file import read_yaml
 from holdfast.errors import ConfigError, Problem
@@ -162,7 +163,7 @@ def run(argv: list[str]) -> int:
         return carry_out(prepared, request, notes)
 
 
-def read_request(parsed: Command[MergeRequest], given: Given) -> tuple[MergeRequest, MergeMethod]:
+def read_request(parsed: Command[MergeRequest], given: RawRequest) -> tuple[MergeRequest, MergeMethod]:
     """The request and its method out of what was given. Models on the command line take the place of the YAML's, whose
     weights leave with them.
 
@@ -192,7 +193,7 @@ def _own_method(argv: list[str]) -> type[MergeMethod] | None:
     return cls if cls not in METHODS.values() else None
 
 
-def _method(given: Given, values: Mapping[str, Any]) -> tuple[MergeMethod | None, list[Problem]]:
+def _method(given: RawRequest, values: Mapping[str, Any]) -> tuple[MergeMethod | None, list[Problem]]:
     """The method with its parameters, and every mistake in them and in what depends on the method."""
     from holdfast.checkpoints.merge import MergeOptions, request_problems
 
@@ -216,7 +217,7 @@ def _method(given: Given, values: Mapping[str, Any]) -> tuple[MergeMethod | None
     return method, mistakes
 
 
-def _items(given: Given, key: str) -> list[Any] | None:
+def _items(given: RawRequest, key: str) -> list[Any] | None:
     """The items of a list, a text as its only item; None where it is neither."""
     value = given.values.get(key) or []
     if isinstance(value, str):
@@ -238,7 +239,7 @@ def _parameter_names(cls: type[MergeMethod]) -> list[str]:
 # ----------------------------------------------------------------------------------------------------------------- YAML
 
 
-def _adapt(file: Given, *, notes: list[str]) -> None:
+def _adapt(file: RawRequest, *, notes: list[str]) -> None:
     """A request written for mergekit becomes one of holdfast's."""
     if is_mergekit(file.values):
         file.values, problems = translate(file.values, notes)

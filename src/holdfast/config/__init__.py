@@ -9,8 +9,10 @@ class Example:
     \"\"\"Of pre-training.\"\"\"
 ```
 
-From that one declaration come: what a YAML file and a command line may say and how values are coerced (`values`,
-`decode`, `yaml_file`, `command_line`), every mistake at once with its line and the nearest name, `--help` and the
-tables of keys in the documentation (`help`), JSON Schema for editors (`schema`), and what a fingerprint is taken of
-(`deciding`). TRL's dataclasses are read by the same engine. Nothing here imports torch, transformers or pydantic.
+`declare` reads it, with the docstrings (`docstrings`). Values have kinds (`kinds`): a kind reads what YAML or a shell
+gives, says in words what it expects, and has a JSON Schema. What a file (`yaml_text`, `yaml_file`) and a command line
+(`command_line`) say is a `raw_request`; `decode` makes a settings value of it, with every mistake at once, each with
+its line and the nearest name (`synonyms`). `help` writes `--help`, `schema` the schemas for editors, and a fingerprint
+is taken of what is `deciding`. TRL's dataclasses are read by the same rules. Nothing here imports torch, transformers
+or pydantic.
 """

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from holdfast.config.declare import Meta, Setting, current_name, settings_of
-from holdfast.config.decode import Given, coerce_all, decode, unknown_key
+from holdfast.config.decode import coerce_all, decode, unknown_key
 from holdfast.config.help import Help, Section, help_topic, wrapped
 from holdfast.config.kinds import expected
+from holdfast.config.raw_request import RawRequest
 from holdfast.config.yaml_file import read_yaml
 from holdfast.config.yaml_text import from_yaml
 from holdfast.errors import ConfigError, Problem, did_you_mean
@@ -53,8 +54,8 @@ class Command(Generic[T]):
     """What the file needs at least, for the message on an empty one."""
     more: tuple[Setting, ...] = ()
     """Settings beside the request's, such as a method's parameters; they are taken from what was given
-    (`Given.take`) before the request is decoded."""
-    adapt: Callable[[Given], None] | None = None
+    (`RawRequest.take`) before the request is decoded."""
+    adapt: Callable[[RawRequest], None] | None = None
     """Rewrites what the file says, and adds its mistakes: files written for another tool, older forms of a key."""
 
     @property
@@ -78,7 +79,7 @@ class Command(Generic[T]):
             epilog=self.epilog,
         ).text(topic)
 
-    def given(self, argv: Sequence[str]) -> Given:
+    def given(self, argv: Sequence[str]) -> RawRequest:
         """What the words and the YAML that they name say. Prints the help and exits where it is asked for.
 
         Raises:
@@ -97,7 +98,7 @@ class Command(Generic[T]):
             return line
         return line.over(self._read_file(path))
 
-    def _read_file(self, path: str) -> Given:
+    def _read_file(self, path: str) -> RawRequest:
         """What the YAML says."""
         file = read_yaml(path, needs=self.yaml_needs)
         for setting in self.settings:
@@ -116,7 +117,7 @@ class Command(Generic[T]):
         """
         return self.decode(self.given(argv))
 
-    def take_switch(self, given: Given, name: str) -> bool:
+    def take_switch(self, given: RawRequest, name: str) -> bool:
         """Removes a switch from what was given, before everything is decoded; whether it is on. A value that is none
         counts as off and becomes a mistake of `given`."""
         known = {setting.name: setting for setting in self.settings if setting.name == name}
@@ -124,7 +125,7 @@ class Command(Generic[T]):
         given.problems += problems
         return bool(values.get(name))
 
-    def decode(self, given: Given, *, defaults: T | None = None) -> T:
+    def decode(self, given: RawRequest, *, defaults: T | None = None) -> T:
         """The request out of what was given; the fields of `defaults` take the place of the declared defaults.
 
         Raises:
@@ -166,7 +167,7 @@ def read_step(argv: Sequence[str], steps: Collection[str], *, command: str, text
 # --------------------------------------------------------------------------------------------------------- the words
 
 
-def parse_words(argv: Sequence[str], known: Mapping[str, Setting]) -> Given:
+def parse_words(argv: Sequence[str], known: Mapping[str, Setting]) -> RawRequest:
     """The words of a command line by setting. Values stay text (`coerce` turns them into what was declared), except
     that mappings are parsed here.
 
@@ -191,7 +192,7 @@ class _WordReader:
         self.words = list(argv)
         self.known = known
         self.positional = next((setting for setting in known.values() if setting.meta.positional), None)
-        self.request = Given()
+        self.request = RawRequest()
 
     def read(self) -> None:
         """Reads all words; `--` alone belongs to no option, and ends the values of one."""

@@ -217,15 +217,10 @@ def union(hint: Any) -> tuple[tuple[Any, ...], bool]:
 
 
 def deciding(value: Any) -> dict[str, Any]:
-    """The fields of a settings value that decide what comes out, by name (`Meta.decides`, or
-    `metadata={"decides": False}`)."""
-    declared = {setting.name: setting for setting in settings_of(type(value))}
-    fields = {}
-    for field in dataclasses.fields(value):
-        setting = declared.get(field.name)
-        if setting is not None and setting.meta.decides and field.metadata.get("decides", True):
-            fields[field.name] = getattr(value, field.name)
-    return fields
+    """The fields of a settings value that decide what comes out, by name (`Meta.decides`)."""
+    names = {setting.name for setting in settings_of(type(value)) if setting.meta.decides}
+    fields = dataclasses.fields(value)
+    return {field.name: getattr(value, field.name) for field in fields if field.name in names}
 
 
 def part_of(value: Any, cls: type[T]) -> T:

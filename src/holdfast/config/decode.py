@@ -11,83 +11,17 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from holdfast.config.declare import Setting, current_name, settings_of
 from holdfast.config.kinds import MISFIT, expected, kind_of_setting
+from holdfast.config.raw_request import plain_key
 from holdfast.config.synonyms import did_you_mean_key
 from holdfast.config.values import Refused, show
-from holdfast.errors import ConfigError, Path, Problem, did_you_mean, problem_of
+from holdfast.errors import ConfigError, Problem, did_you_mean, problem_of
 
-_WORD = re.compile(r"\w[\w-]*")
 T = TypeVar("T")
-
-
-@dataclasses.dataclass(kw_only=True)
-class Given:
-    """What a request says: the YAML's values and over them the command line's, and the mistakes in their form."""
-
-    values: dict[str, Any] = dataclasses.field(default_factory=dict)
-    """By key; the command line's where both have one."""
-    from_line: set[str] = dataclasses.field(default_factory=set)
-    """Keys that the command line gave."""
-    without_dashes: set[str] = dataclasses.field(default_factory=set)
-    """Of those, what stood there as words without an option."""
-    problems: list[Problem] = dataclasses.field(default_factory=list)
-    lines: dict[Path, int] = dataclasses.field(default_factory=dict)
-    """Line in the file (from 1) of every key and item that is there, by path with underscores (`normal`)."""
-    file: str | None = None
-    """The YAML's name, None without one."""
-
-    def over(self, other: Given) -> Given:
-        """This one's values over another's (the command line's over the file's)."""
-        return Given(
-            values={**other.values, **self.values},
-            from_line=self.from_line | (other.from_line - set(self.values)),
-            without_dashes=self.without_dashes,
-            problems=[*other.problems, *self.problems],
-            lines=other.lines | self.lines,
-            file=self.file or other.file,
-        )
-
-    def set_here(self, cls: type) -> dict[str, Any]:
-        """The values without the nulls of a settings dataclass's keys, which stand for "not set"; a key that it does
-        not have stays, to be refused."""
-        known = {setting.name for setting in settings_of(cls)}
-        stated = {}
-        for key, value in self.values.items():
-            if value is not None or plain_key(key) not in known:
-                stated[key] = value
-        return stated
-
-    def take(self, *names: str) -> dict[str, Any]:
-        """Removes keys from the values and returns those that were there."""
-        return {name: self.values.pop(name) for name in names if name in self.values}
-
-    def sentences(self, problems: Iterable[Problem]) -> list[str]:
-        """Mistakes as people read them: with the option's dashes, or with the line in the file."""
-        return list(dict.fromkeys(self._sentence(problem) for problem in problems))
-
-    def check(self, problems: Iterable[Problem] = ()) -> None:
-        """Raises everything that is wrong together.
-
-        Raises:
-            ConfigError: there is a mistake, among the given ones or of the request's form.
-        """
-        sentences = self.sentences([*self.problems, *problems])
-        if sentences:
-            raise ConfigError(sentences, source=self.file)
-
-    def _sentence(self, problem: Problem) -> str:
-        key = problem.path[0] if problem.path else None
-        if key in self.from_line or self.file is None:
-            option = key in self.from_line and key not in self.without_dashes
-            return f"--{problem}" if option else problem
-        path = normal((*problem.path, problem.key))
-        while path and path not in self.lines:
-            path = path[:-1]
-        return f"line {self.lines[path]}: {problem}" if path else problem
 
 
 def decode(
@@ -243,13 +177,13 @@ def _parsed(setting: Setting, value: Any) -> Any:
 def _misfit(setting: Setting, value: Any, error: Exception) -> Problem:
     """What was expected, what came, and what to do."""
     by_type = setting.meta.parse is None
-    wanted = setting.meta.expected or ("" if by_type else str(error)) or expected(setting)
+    words = setting.meta.expected or ("" if by_type else str(error)) or expected(setting)
     advice = ""
     if setting.choices:
         advice = did_you_mean(str(value), map(str, setting.choices))
     elif by_type and str in setting.types and isinstance(value, (bool, float)):
         advice = " Put it in quotes if it is meant as text."
-    return Problem(setting.name, f"expected {wanted}, got {show(value)}.{advice}")
+    return Problem(setting.name, f"expected {words}, got {show(value)}.{advice}")
 
 
 def _is_null_word(setting: Setting, value: Any) -> bool:
@@ -320,14 +254,3 @@ def unknown_key(name: str, known: Sequence[str], *, kind: str = "key", dashes: s
         names = ", ".join(dashes + key for key in known)
         advice = f" Known: {names}."
     return f"unknown {kind} '{dashes}{name}'.{advice}"
-
-
-def plain_key(name: Any) -> str:
-    """A key as settings have it, with underscores where dashes were written; what is no word stays as it is."""
-    text = str(name)
-    return text.replace("-", "_") if _WORD.fullmatch(text) else text
-
-
-def normal(path: Path) -> Path:
-    """A path with underscores for dashes."""
-    return tuple(plain_key(part) if isinstance(part, str) else part for part in path)

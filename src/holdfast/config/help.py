@@ -177,7 +177,8 @@ def _block(heading: str, rows: Sequence[tuple[str, str]], columns: Sequence[int]
         for left, text in rows:
             lines += _row(left, text, column, width)
         blocks.append(lines)
-    return "\n".join(min(blocks, key=len))
+    shortest = min(blocks, key=len)
+    return "\n".join(shortest)
 
 
 def _row(left: str, text: str, column: int, width: int) -> list[str]:

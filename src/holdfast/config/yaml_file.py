@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from holdfast.config.decode import Given, normal, plain_key
+from holdfast.config.raw_request import RawRequest, normal, plain_key
 from holdfast.config.values import show
 from holdfast.config.yaml_text import load, reason
 from holdfast.errors import ConfigError, Problem, did_you_mean, dotted
@@ -21,7 +21,7 @@ from holdfast.printable import lines
 from holdfast.support.paths import expanded
 
 
-def read_yaml(path: str | Path, *, option: str = "--config", needs: str = "") -> Given:
+def read_yaml(path: str | Path, *, option: str = "--config", needs: str = "") -> RawRequest:
     """Reads a file with one YAML mapping (JSON is YAML, so that works too).
 
     Args:
@@ -47,7 +47,7 @@ def read_yaml(path: str | Path, *, option: str = "--config", needs: str = "") ->
     except yaml.YAMLError as error:
         raise ConfigError(_explain_syntax(path, text, error)) from None
     else:
-        if isinstance(request, Given):
+        if isinstance(request, RawRequest):
             request.file = str(path)
             return request
         problem = f"expected a mapping ('key: value' lines), got {show(request)}."
@@ -56,7 +56,7 @@ def read_yaml(path: str | Path, *, option: str = "--config", needs: str = "") ->
     raise ConfigError(f"{option} {path}: {problem}")
 
 
-def parse_yaml(text: str) -> Given | Any:
+def parse_yaml(text: str) -> RawRequest | Any:
     """A YAML text's mapping with its lines and duplicate keys; what is no mapping as it is, None for nothing. Dashes in
     its own keys become underscores; below may be names of files and models, in which dashes count.
 
@@ -66,7 +66,7 @@ def parse_yaml(text: str) -> Given | Any:
     document = load(text, top_key=plain_key)
     if not isinstance(document.value, dict):
         return document.value
-    request = Given(values={plain_key(key): value for key, value in document.value.items()})
+    request = RawRequest(values={plain_key(key): value for key, value in document.value.items()})
     for path, first, second in document.repeated:
         advice = f"stands twice, in line {first} and in line {second}. Keep one of them."
         request.problems.append(Problem((), f"{dotted(path)!r} {advice}"))

@@ -19,7 +19,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from holdfast.config.declare import settings_of
-from holdfast.config.decode import Given, decode, problems_in
+from holdfast.config.decode import decode, problems_in
+from holdfast.config.raw_request import RawRequest
 from holdfast.config.schema import object_schema
 from holdfast.config.values import show
 from holdfast.errors import ConfigError, Path, Problem, did_you_mean, problem_of
@@ -170,7 +171,7 @@ def retention(value: Any) -> list[RetentionMethod]:
         ConfigError: with all mistakes at once.
     """
     methods, problems = parse_retention(value)
-    Given().check(problems)
+    RawRequest().check(problems)
     return methods
 
 

@@ -43,7 +43,8 @@ from typing import TYPE_CHECKING, Any
 from holdfast.checkpoints.named import at_revision, folder_without_revision
 from holdfast.config.command_line import CONFIG, find_option, parse_words
 from holdfast.config.declare import settings_of
-from holdfast.config.decode import Given, coerce_all, plain_key
+from holdfast.config.decode import coerce_all
+from holdfast.config.raw_request import RawRequest, plain_key
 from holdfast.config.values import show
 from holdfast.config.yaml_file import read_yaml
 from holdfast.config.yaml_text import from_yaml
@@ -160,7 +161,7 @@ def load_train_config(argv: Sequence[str], *, machine: Machine | None = None) ->
     return checked(given_words(argv, trainer).over(file), machine)
 
 
-def _environment(argv: Sequence[str], file: Given) -> Any:
+def _environment(argv: Sequence[str], file: RawRequest) -> Any:
     """What `env` comes to, before the import that reads all words and says what is wrong with this one."""
     try:
         word = find_option(argv, "env")
@@ -169,7 +170,7 @@ def _environment(argv: Sequence[str], file: Given) -> Any:
         return None
 
 
-def given_words(argv: Sequence[str], trainer: str = SFT) -> Given:
+def given_words(argv: Sequence[str], trainer: str = SFT) -> RawRequest:
     """What the words after `holdfast train` say, without `--config`, of a run with that trainer. Imports TRL."""
     known = {**known_of_others(trainer), **known_settings(trainer)}
     line = parse_words(argv, {"config": CONFIG, **OWN, **known, **old_settings(known)})
@@ -177,14 +178,14 @@ def given_words(argv: Sequence[str], trainer: str = SFT) -> Given:
     return line
 
 
-def read_file(path: str | None) -> Given:
+def read_file(path: str | None) -> RawRequest:
     """The YAML; nothing without one.
 
     Raises:
         ConfigError: it cannot be read, or was written for another tool (which, and how to convert it).
     """
     if path is None:
-        return Given()
+        return RawRequest()
     file = read_yaml(path, needs="'model_name_or_path:' and 'dataset_name:'")
     if (tool := tool_of(file)) is not None:
         marks = ", ".join(marks_in(file, tool)[:4])
@@ -209,7 +210,7 @@ def train_config(settings: Mapping[str, Any] | None = None, /, **more: Any) -> T
     Raises:
         ConfigError: with every mistake at once.
     """
-    given = Given(values={**(settings or {}), **more})
+    given = RawRequest(values={**(settings or {}), **more})
     _set_environment(given.values.get("env"))
     return checked(given)
 
@@ -217,7 +218,7 @@ def train_config(settings: Mapping[str, Any] | None = None, /, **more: Any) -> T
 # ----------------------------------------------------------------------------------------------------------- assembling
 
 
-def checked(given: Given, machine: Machine | None = None) -> TrainConfig:
+def checked(given: RawRequest, machine: Machine | None = None) -> TrainConfig:
     """The configuration out of what a file and a command line say.
 
     Args:
@@ -260,7 +261,7 @@ class _Request:
         notes: gets what is worth knowing.
     """
 
-    def __init__(self, *, given: Given, machine: Machine, notes: list[Note]) -> None:
+    def __init__(self, *, given: RawRequest, machine: Machine, notes: list[Note]) -> None:
         self.given, self.machine, self.notes = given, machine, notes
         self.trainer = trainer_named(given.values)
         self.known = known_settings(self.trainer)

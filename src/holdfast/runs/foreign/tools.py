@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.config.decode import Given, plain_key
+from holdfast.config.raw_request import RawRequest, plain_key
 from holdfast.errors import ConfigError
 from holdfast.runs.foreign.axolotl import AXOLOTL
 from holdfast.runs.foreign.llama_factory import LLAMA_FACTORY, LLAMA_FACTORY_V1
@@ -11,7 +11,7 @@ from holdfast.runs.foreign.translation import Tool
 TOOLS = (AXOLOTL, LLAMA_FACTORY, LLAMA_FACTORY_V1)
 
 
-def tool_of(file: Given) -> Tool | None:
+def tool_of(file: RawRequest) -> Tool | None:
     """Whose file it is: at least three of its keys are the tool's marks. None for one of `trl sft`.
 
     Raises:
@@ -25,7 +25,7 @@ def tool_of(file: Given) -> Tool | None:
     return None
 
 
-def marks_in(file: Given, tool: Tool) -> list[str]:
+def marks_in(file: RawRequest, tool: Tool) -> list[str]:
     """The keys of a file that are a tool's marks."""
     marks = tool.table["marks"].split()
     return [key for key in map(plain_key, file.values) if key in marks]

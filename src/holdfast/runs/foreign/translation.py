@@ -16,7 +16,7 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from holdfast.config.decode import plain_key
+from holdfast.config.raw_request import plain_key
 from holdfast.config.synonyms import did_you_mean_key
 from holdfast.data.layouts import BY_ENDING
 from holdfast.errors import ConfigError

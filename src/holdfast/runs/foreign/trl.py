@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from holdfast.config.declare import Meta, Setting
-from holdfast.config.decode import Given, plain_key
+from holdfast.config.raw_request import RawRequest, plain_key
 from holdfast.errors import Note, Problem
 from holdfast.runs.foreign.translation import is_on
 
@@ -58,7 +58,7 @@ def old_settings(known: Mapping[str, Setting]) -> dict[str, Setting]:
     return {**aliases, **others}
 
 
-def modern(given: Given) -> tuple[Given, list[Note]]:
+def modern(given: RawRequest) -> tuple[RawRequest, list[Note]]:
     """A request with today's names, and a note on each that was replaced.
 
     A key that stands there under both names is a mistake, unless one is on the command line and the other in the file:

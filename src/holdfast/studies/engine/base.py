@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
 from holdfast.config.declare import current_name, settings_of
-from holdfast.config.decode import Given, decode, plain_key
+from holdfast.config.decode import decode
+from holdfast.config.raw_request import RawRequest, plain_key
 from holdfast.config.synonyms import did_you_mean_key
 from holdfast.errors import ConfigError, Problem, UserError
 from holdfast.studies.engine import toy as toy_settings
@@ -102,7 +103,7 @@ class StudyConfigBase(Generic[A]):
 
     def from_recorded(self: C, old: Mapping[str, Any]) -> C | None:
         """The study as it was when its `resolved` was `old`; None where that cannot be read any more."""
-        settings, problems = decode(self.settings_class, Given(values=dict(old)).set_here(self.settings_class))
+        settings, problems = decode(self.settings_class, RawRequest(values=dict(old)).set_here(self.settings_class))
         return None if settings is None or problems else dataclasses.replace(self, request=settings)
 
     def has_jobs_of(self, begun: StudyConfigBase[A] | None) -> bool:
@@ -197,7 +198,9 @@ class StudyConfigBase(Generic[A]):
         return problems
 
     @classmethod
-    def read(cls: type[C], values: Mapping[str, Any] | Given, *, source: str | None = None, check: bool = True) -> C:
+    def read(
+        cls: type[C], values: Mapping[str, Any] | RawRequest, *, source: str | None = None, check: bool = True
+    ) -> C:
         """A study from keys as in the YAML, everything checked that can be before anything runs.
 
         Args:
@@ -209,7 +212,7 @@ class StudyConfigBase(Generic[A]):
         Raises:
             ConfigError: with every mistake at once.
         """
-        request = values if isinstance(values, Given) else Given(values=dict(values), file=source)
+        request = values if isinstance(values, RawRequest) else RawRequest(values=dict(values), file=source)
         request.values = cls.current_keys(request.values)
         settings, mistakes = decode(cls.settings_class, request.set_here(cls.settings_class))
         request.check(mistakes)

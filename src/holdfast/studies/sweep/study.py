@@ -34,7 +34,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from holdfast.config.declare import settings_of
-from holdfast.config.decode import Given, coerce_all
+from holdfast.config.decode import coerce_all
+from holdfast.config.raw_request import RawRequest
 from holdfast.config.yaml_file import read_yaml
 from holdfast.errors import ConfigError, DataError, Problem, did_you_mean
 from holdfast.records.study import STUDY_FILE
@@ -239,9 +240,11 @@ class StudyConfig(StudyConfigBase[SweepSettings]):
         return {**StudyConfigBase.recorded(request, given), "train": train, "objectives": objectives}
 
     @classmethod
-    def read(cls, values: Mapping[str, Any] | Given, *, source: str | None = None, check: bool = True) -> StudyConfig:
+    def read(
+        cls, values: Mapping[str, Any] | RawRequest, *, source: str | None = None, check: bool = True
+    ) -> StudyConfig:
         """See `StudyConfigBase.read`; `train:` may name a file, which is looked up beside the study's first."""
-        request = values if isinstance(values, Given) else Given(values=dict(values), file=source)
+        request = values if isinstance(values, RawRequest) else RawRequest(values=dict(values), file=source)
         train = request.values.get("train")
         if isinstance(train, str):
             path = Path(train)
@@ -262,7 +265,7 @@ class StudyConfig(StudyConfigBase[SweepSettings]):
             raise ConfigError(list(dict.fromkeys(problems)), source=source or request.file) from None
 
     @classmethod
-    def _other_problems(cls, request: Given) -> Sequence[str]:
+    def _other_problems(cls, request: RawRequest) -> Sequence[str]:
         """What is wrong beside settings that were refused, as far as it can be seen without them."""
         known = {setting.name: setting for setting in settings_of(SweepSettings)}
         sound, mistakes = coerce_all(known, request.set_here(SweepSettings))
