@@ -299,8 +299,10 @@ class _WordReader:
         if self.positional is not None and name == self.positional.name:
             word = self.positional.meta.metavar or name
             return f"unknown option '--{name}'. Write its value alone: {word} is no option here."
-        options = [s.name for s in self.known.values() if not s.meta.hidden and not s.meta.positional]
-        return unknown_key(name, options, kind="option", dashes="--")
+        options = [setting for setting in self.known.values() if not setting.meta.positional]
+        listed = [setting.name for setting in options if not setting.meta.hidden]
+        hidden = [setting.name for setting in options if setting.meta.hidden]
+        return unknown_key(name, listed, hidden=hidden, option=True)
 
     def _refuse_word(self, word: str) -> None:
         advice = "Options start with two dashes (--)."

@@ -247,9 +247,11 @@ def missing(setting: Setting) -> Problem:
     return Problem(setting.name, f"is missing: expected {expected(setting)}{explanation}.")
 
 
-def unknown_key(name: str, known: Sequence[str], *, kind: str = "key", dashes: str = "") -> str:
-    """The sentence about a key or an option that does not exist, with the one that is meant, or all of them."""
-    advice = did_you_mean_key(name, known, dashes=dashes)
+def unknown_key(name: str, known: Sequence[str], *, hidden: Sequence[str] = (), option: bool = False) -> str:
+    """The sentence about a key or an option that does not exist, with the one that is meant, or all that are not
+    hidden."""
+    kind, dashes = ("option", "--") if option else ("key", "")
+    advice = did_you_mean_key(name, [*known, *hidden], dashes=dashes)
     if not advice and len(known) <= 40:
         names = ", ".join(dashes + key for key in known)
         advice = f" Known: {names}."

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
-
-import yaml
+from typing import TYPE_CHECKING, Any
 
 from holdfast.config.raw_request import RawRequest, normal, plain_key
 from holdfast.config.values import show
@@ -19,6 +17,9 @@ from holdfast.config.yaml_text import load, reason
 from holdfast.errors import ConfigError, Problem, did_you_mean, dotted
 from holdfast.printable import lines
 from holdfast.support.paths import expanded
+
+if TYPE_CHECKING:
+    import yaml
 
 
 def read_yaml(path: str | Path, *, option: str = "--config", needs: str = "") -> RawRequest:
@@ -32,6 +33,8 @@ def read_yaml(path: str | Path, *, option: str = "--config", needs: str = "") ->
     Raises:
         ConfigError: no such file, not readable as text, or not YAML; nothing is known of the keys then.
     """
+    import yaml
+
     path = expanded(path)
     try:
         text = path.read_text(encoding="utf-8")

@@ -7,14 +7,16 @@ they are: a setting that wants a number or a day reads it from there, a name kee
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
-
-import yaml
+from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import Path, dotted
+
+if TYPE_CHECKING:
+    import yaml
 
 _TAG = "tag:yaml.org,2002:"
 _PATTERNS = (
@@ -47,14 +49,19 @@ def _number(loader: yaml.SafeLoader, node: Any) -> float:
     return float(text.replace(".inf", "inf").replace(".nan", "nan"))
 
 
-class Loader(yaml.SafeLoader):
-    """PyYAML's safe loader with the numbers of YAML 1.2."""
+@functools.cache
+def _loader() -> type[yaml.SafeLoader]:
+    """PyYAML's safe loader with the numbers of YAML 1.2; made late, because a `--help` needs no yaml."""
+    import yaml
 
-    yaml_implicit_resolvers = _resolvers()
-    yaml_constructors = yaml.SafeLoader.yaml_constructors | {
-        f"{_TAG}int": _whole_number,
-        f"{_TAG}float": _number,
-    }
+    class Loader(yaml.SafeLoader):
+        yaml_implicit_resolvers = _resolvers()
+        yaml_constructors = yaml.SafeLoader.yaml_constructors | {
+            f"{_TAG}int": _whole_number,
+            f"{_TAG}float": _number,
+        }
+
+    return Loader
 
 
 @dataclass(kw_only=True)
@@ -79,7 +86,9 @@ def load(text: str, *, top_key: Callable[[str], str] = str) -> Document:
     Raises:
         yaml.YAMLError: the text is no YAML.
     """
-    loader = Loader(text)
+    import yaml
+
+    loader = _loader()(text)
     document = Document()
     try:
         node = loader.get_single_node()
@@ -97,11 +106,11 @@ def load(text: str, *, top_key: Callable[[str], str] = str) -> Document:
 
 def _note_lines(node: Any, path: Path, document: Document, name: Callable[[str], str]) -> None:
     """Notes the lines of what lies below a node, before merged keys are put among a mapping's own."""
-    if isinstance(node, yaml.SequenceNode):
+    if node.id == "sequence":
         for number, item in enumerate(node.value):
             document.lines[(*path, number)] = item.start_mark.line + 1
             _note_lines(item, (*path, number), document, str)
-    elif isinstance(node, yaml.MappingNode):
+    elif node.id == "mapping":
         for key, value in node.value:
             if key.tag == f"{_TAG}merge" or not isinstance(key.value, str):
                 continue
@@ -119,6 +128,8 @@ def from_yaml(text: str) -> Any:
     Raises:
         ValueError: it is no YAML, or has a key twice.
     """
+    import yaml
+
     try:
         document = load(text)
     except yaml.YAMLError as error:
