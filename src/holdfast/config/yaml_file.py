@@ -93,10 +93,10 @@ def _explain_syntax(path: Path, text: str, error: yaml.YAMLError) -> str:
     mark = getattr(error, "problem_mark", None)
     if mark is None:
         return f"{path}: not valid YAML: {why}.{advice}"
-    row = [*text.splitlines(), ""][mark.line]
-    pointer = " " * min(mark.column, 119) + "^"
     where = f"{path}, line {mark.line + 1}, column {mark.column + 1}"
-    return lines(f"{where}: not valid YAML: {why}.{advice}", f"      {row[:120]}", f"      {pointer}")
+    row = [*text.splitlines(), ""][mark.line]
+    excerpt = [f"      {row[:120]}", " " * (6 + min(mark.column, 119)) + "^"] if row.strip() else []
+    return lines(f"{where}: not valid YAML: {why}.{advice}", *excerpt)
 
 
 def nearest_sibling(path: Path, *, accept: Callable[[Path], bool] = lambda _: True) -> str:
