@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from evaluated_folders import TEXT, answers, both, texts, write
@@ -28,6 +29,7 @@ from holdfast.evaluation.compare.gate import (
     parse_rules,
     to_record,
 )
+from holdfast.evaluation.compare.samples import compare_samples
 from holdfast.records.comparison import Comparison, GateOutcome
 from holdfast.records.evaluation import Evaluation, Metric
 
@@ -406,3 +408,21 @@ def test_a_rule_that_forbids_too_little_gain_is_tested_from_below():
     assert found.outcome == "failed" and found.p_value < 1e-3
     [found], _ = many((0.03, 0.04), rules=("any gain < 2pt",))
     assert found.outcome == "passed" and found.p_value > 0.999
+
+
+@pytest.mark.slow
+def test_right_at_the_threshold_a_rule_fails_as_rarely_as_it_says():
+    """A true drop of exactly the threshold: each wrong certainty (failed, passed) has a chance of about 2.5 %."""
+    rng = np.random.default_rng(0)
+    counts = {"failed": 0, "passed": 0, "undecided": 0}
+    trials, n = 400, 300
+    one = evaluation("keep", "mmlu", ACC)
+    for _ in range(trials):
+        before = rng.random(n) < 0.6
+        flips = rng.random(n)
+        after = np.where(before, flips >= 0.15, flips < 0.1)  # 0.6 * 0.15 - 0.4 * 0.1 = 0.05 lost
+        pair = [answers(side.astype(float)) for side in (before, after)]
+        [c] = compare_samples(*pair, one, one)[:1]
+        counts[judged("mmlu drop > 5pt", c).outcome] += 1
+    assert counts["failed"] <= 0.05 * trials and counts["passed"] <= 0.05 * trials
+    assert counts["failed"] + counts["passed"] >= 0.015 * trials, "so cautious that it is no test"
