@@ -1,4 +1,6 @@
 """JSON Lines and JSON arrays as Arrow tables, read by Python's own parser: every value comes back as it was written.
+(The reader of `datasets` turns "007" beside 7 into a number, texts that look like times into times, and takes a key
+that stands twice; docs/log, 2026-11-30.)
 
 What is no object a line raises `DataError` with the line. A column whose values have several types (a number here, a
 string there), or whose objects Arrow would change (it gives each the keys of all), is kept as `datasets.Json`. (A whole

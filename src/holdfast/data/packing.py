@@ -5,9 +5,12 @@ window are cut into full windows and a rest. The classical rule looks at one doc
 documents of one length are placed at once, because only the space left in a window decides: L different lengths take
 some L steps over arrays, not one step a document (a million documents: below a second).
 
-It sees all documents, where TRL's looks at a thousand at a time. Windows come out in the order of an own shuffle, as
-their documents are sorted by size. Source: "Balancing Continuous Pre-Training" (section 3.1.1): windows of 4096 tokens,
-documents of 156 to 6981 tokens, 650 on average.
+TRL's own rule takes another window among those with the same space, and keeps pieces of one token, which nothing
+predicts; it looks at a thousand documents at a time unless told otherwise. Windows come out in the order of an own
+shuffle, as their documents are sorted by size.
+
+Source: "Balancing Continuous Pre-Training" (section 3.1.1): windows of 4096 tokens, documents of 156 to 6981 tokens,
+650 on average.
 """
 
 from __future__ import annotations

@@ -160,8 +160,8 @@ def _reason(row: Row, parts: Sequence[str], answers: Sequence[str]) -> str:
     if len(kinds) > 1:
         return "text and messages stand side by side"
     if kinds == {"messages"} and any(row[name][-1]["role"] != "assistant" for name in answers):
-        shown = " and ".join(f"'{name}'" for name in answers)
-        return f"{shown} {'have' if len(answers) > 1 else 'has'} to end with a message of the assistant"
+        names = " and ".join(f"'{name}'" for name in answers)
+        return f"{names} {'have' if len(answers) > 1 else 'has'} to end with a message of the assistant"
     return ""
 
 

@@ -55,10 +55,11 @@ def candidates(
     available = int(tokens[left].sum())
     if available < budget:
         otherwise = "let the sets share documents (disjoint: passages)" if beside else "lower minimum_tokens"
+        elsewhere = f"{probed:,} go to the probing set, {beside:,} are of the same documents"
         raise DataError(
             f"Expected {budget:,} tokens to restore with, the corpus has {available:,} in {len(left):,} passages: "
-            f"{budget - available:,} are missing ({probed:,} go to the probing set, {beside:,} are of the same "
-            f"documents). Ask for fewer tokens or passages to probe with, give more text, or {otherwise}."
+            f"{budget - available:,} are missing ({elsewhere}). Ask for fewer tokens or passages to probe with, give "
+            f"more text, or {otherwise}."
         )
     shortest = int(tokens[left].min())
     if budget < shortest:
