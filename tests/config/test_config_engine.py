@@ -128,6 +128,8 @@ def test_what_yaml_and_shells_give_becomes_what_is_declared(key: str, given: Any
         ("tokens", "[" * 3000, "tokens: expected tokens"),
         ("seeds", "[" * 3000 + "]" * 3000, "seeds: expected a list of whole numbers"),
         ("model", "{kind: !!int foo}", "model: expected a mapping"),
+        ("name", "a\0b", "name: expected text, got 'a\\x00b' (text)."),
+        ("folder", "a\ud800", "folder: expected a path, got 'a\\ud800' (text)."),
         ("folder", [1, 2], "folder: expected a path, got [1, 2] (list)."),
     ],
 )

@@ -57,9 +57,6 @@ def _syntax(rng: random.Random, name: str, words: list[str], sound: dict[str, An
         "an unknown tag": block + "more: !mine 3\n",
         "an alias of nothing": block + "more: *nothing\n",
         "an alias in itself": block + "more: &a [*a]\n",
-        "a bomb of aliases": block
-        + "m0: &m0 [x, x]\n"
-        + "".join(f"m{n + 1}: &m{n + 1} [{', '.join([f'*m{n}'] * 9)}]\n" for n in range(9)),
         "two documents": block + "---\n" + block,
         "a tab": block + "more:\n\ta: 1\n",
         "an open quote": block + "more: 'a\n",

@@ -153,7 +153,7 @@ class Text(Kind):
         is_whole_number = isinstance(value, int) and not isinstance(value, bool) and abs(value) <= MAX_WHOLE
         if not is_whole_number and not isinstance(value, (str, pathlib.PurePath)):
             raise ValueError
-        return str(value)
+        return _encodable(str(value))
 
     def schema(self) -> dict[str, Any]:
         return {"type": ["string", "integer"]}
@@ -169,7 +169,7 @@ class PathName(Kind):
     def read(self, value: Any, path: Path) -> pathlib.PurePath:
         if not isinstance(value, (str, pathlib.PurePath)) or not str(value).strip():
             raise ValueError
-        return self.type(os.path.expanduser(value))
+        return self.type(os.path.expanduser(_encodable(str(value))))
 
     def schema(self) -> dict[str, Any]:
         return {"type": "string"}
@@ -466,6 +466,14 @@ def read_all(kinds: Iterable[Kind], values: Mapping[Any, Any], path: Path) -> di
     if problems:
         raise Refused(*problems)
     return results
+
+
+def _encodable(text: str) -> str:
+    """A text that can be written: no file in UTF-8 holds half of a surrogate pair, no file name a null character."""
+    text.encode("utf-8")
+    if "\0" in text:
+        raise ValueError
+    return text
 
 
 def _mapping(value: Any, path: Path) -> Mapping[Any, Any]:
