@@ -377,10 +377,13 @@ def _opened(folder: Path, settings: Mapping[str, Any]) -> CheckpointReader:
             f"init_lora_weights is {start!r}, which changes the base when the adapter is made, so that the stored "
             f"base is not the one it belongs to"
         )
-    embeddings = [name for name in adapter.entries if ".lora_embedding_" in name]
-    convolutions = [name for name, entry in adapter.entries.items() if ".lora_" in name and len(entry.shape) > 2]
-    reasons += [f"{name}: LoRA on embeddings" for name in embeddings[:1]]
-    reasons += [f"{name}: LoRA on a convolution" for name in convolutions[:1]]
+    embeddings, convolutions = [], []
+    for name, entry in adapter.entries.items():
+        if ".lora_embedding_" in name:
+            embeddings.append(f"{name}: LoRA on embeddings")
+        elif ".lora_" in name and len(entry.shape) > 2:
+            convolutions.append(f"{name}: LoRA on a convolution")
+    reasons += [*embeddings[:1], *convolutions[:1]]
     if reasons:
         raise ModelError(
             f"The adapter {folder} cannot be merged while reading:",

@@ -35,8 +35,8 @@ def ancestry(base: Source, tuned: Source) -> tuple[LayerDistance, ...]:
         for entry in comparable(base, tuned):
             for start in range(0, entry.size, max(LENGTH, -(-entry.size // STRETCHES))):
                 stop = min(start + LENGTH, entry.size)
-                pair = [s.read(entry.name, start, stop, b) for s, b in zip((base, tuned), buffers, strict=True)]
-                yield entry.name, moments(*pair)
+                before = base.read(entry.name, start, stop, buffers[0])
+                yield entry.name, moments(before, tuned.read(entry.name, start, stop, buffers[1]))
 
     return by_layer(sample())
 

@@ -72,9 +72,15 @@ def difference_texts(differences: Mapping[str, Sequence[Any]], names: Sequence[s
 
 
 def _differing(flat: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    keys = dict.fromkeys(key for config in flat for key in config)
-    by_key = {key: [config.get(key) for config in flat] for key in keys}
-    return {key: values for key, values in by_key.items() if any(value != values[0] for value in values[1:])}
+    keys: dict[str, None] = {}
+    for config in flat:
+        keys |= dict.fromkeys(config)
+    differing = {}
+    for key in keys:
+        values = [config.get(key) for config in flat]
+        if any(value != values[0] for value in values):
+            differing[key] = values
+    return differing
 
 
 def _flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -243,14 +243,16 @@ def _identity(prepared: Prepared) -> list[Any]:
     tokenizers and settings."""
     plan = prepared.plan
     jobs = [[j.name, j.dtype.name, list(j.shape), j.file, list(j.has), j.action, j.origin] for j in plan.jobs]
-    folders = sorted({os.path.realpath(folder) for source in plan.sources for folder in folders_of(source)})
+    order = [[os.fspath(folder) for folder in folders_of(source)] for source in plan.sources]
+    folders: set[str] = set()
+    for parents in order:
+        folders |= {os.path.realpath(folder) for folder in parents}
     files = []
-    for folder in folders:
+    for folder in sorted(folders):
         for path in sorted(os.scandir(folder), key=lambda path: path.name):
             if path.is_file():
                 stat = path.stat()
                 files.append([path.path, stat.st_size, stat.st_mtime_ns])
-    order = [[os.fspath(folder) for folder in folders_of(source)] for source in plan.sources]
     return [
         prepared.command,
         prepared.recipe.identity(),

@@ -94,8 +94,8 @@ def config_value(config: Mapping[str, Any], key: str) -> Any:
     neither has it."""
     if config.get(key) is not None:
         return config[key]
-    for key_of_part in _TEXT_PARTS:
-        inner = config.get(key_of_part)
+    for name in _TEXT_PARTS:
+        inner = config.get(name)
         if isinstance(inner, dict) and inner.get(key) is not None:
             return inner[key]
     return None
@@ -111,22 +111,29 @@ def changed_config(config: Mapping[str, Any], changes: Mapping[str, Any]) -> dic
             the top.
     """
     result = json.loads(json.dumps(config))
-    parts = [result, *(inner for key_of_part in _TEXT_PARTS if isinstance(inner := result.get(key_of_part), dict))]
     for key, value in changes.items():
         if key in _DTYPE_KEYS:
-            every = [result, *(inner for inner in result.values() if isinstance(inner, dict))]
-            holders = [
-                (holder, known)
-                for holder in every
-                for known in _DTYPE_KEYS
-                if known in holder and not isinstance(holder[known], dict)
-            ]
-            for holder, known in holders or [(result, "dtype")]:
-                holder[known] = torch_name(value)
+            _change_dtype(result, torch_name(value))
             continue
-        for holder in [p for p in parts if key in p] or [result]:
+        holders = [result] if key in result else []
+        for name in _TEXT_PARTS:
+            inner = result.get(name)
+            if isinstance(inner, dict) and key in inner:
+                holders.append(inner)
+        for holder in holders or [result]:
             holder[key] = value
     return result
+
+
+def _change_dtype(config: dict[str, Any], dtype: str) -> None:
+    changed = False
+    for holder in [config, *config.values()]:
+        for key in _DTYPE_KEYS if isinstance(holder, dict) else ():
+            if key in holder and not isinstance(holder[key], dict):
+                holder[key] = dtype
+                changed = True
+    if not changed:
+        config["dtype"] = dtype
 
 
 def write_config(

@@ -114,8 +114,8 @@ def distance(
     sums: dict[str, np.ndarray] = {}
 
     def look(job: Job, begin: int, end: int, scratch: Scratch) -> np.ndarray:
-        pair = [s.read(job.name, begin, end, buffer) for s, buffer in zip((a, b), scratch.buffers, strict=True)]
-        sums_of_block = moments(*pair)
+        first = a.read(job.name, begin, end, scratch.buffers[0])
+        sums_of_block = moments(first, b.read(job.name, begin, end, scratch.buffers[1]))
         if sums_of_block[6] or sums_of_block[7]:
             raise nonfinite_error(a if sums_of_block[6] else b, job.name)
         return sums_of_block
@@ -125,16 +125,13 @@ def distance(
 
     with progress("Comparing", total=sum(j.size * j.dtype.itemsize for j in jobs), unit="bytes") as advance:
         map_blocks(jobs, look, sources=2, workers=workers, reduce=add, advance=advance)
-    tensors = [
-        TensorDistance(
-            name=job.name,
-            layer=layer_of(job.name),
-            shape=job.shape,
-            dtypes=(job.dtype.name, b.entries[job.name].dtype.name),
-            **_figures(sums[job.name]),
+    tensors = []
+    for job in jobs:
+        dtypes = job.dtype.name, b.entries[job.name].dtype.name
+        figures = _figures(sums[job.name])
+        tensors.append(
+            TensorDistance(name=job.name, layer=layer_of(job.name), shape=job.shape, dtypes=dtypes, **figures)
         )
-        for job in jobs
-    ]
     return CheckpointDistance(
         start=a.label,
         result=b.label,

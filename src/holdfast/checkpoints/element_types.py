@@ -68,12 +68,13 @@ def _table() -> dict[str, DType]:
         "F8_E4M3": ("u1", 4, 3),
         "F8_E5M2": ("u1", 5, 2),
     }
-    table = {name: DType(name, np.dtype(storage), "float", e, m) for name, (storage, e, m) in floats.items()}
-    table |= {
-        f"{sign}{8 * size}": DType(f"{sign}{8 * size}", np.dtype(f"<{sign.lower()}{size}"), "integer")
-        for sign in "IU"
-        for size in (8, 4, 2, 1)
-    }
+    table = {}
+    for name, (storage, exponent, mantissa) in floats.items():
+        table[name] = DType(name, np.dtype(storage), "float", exponent, mantissa)
+    for sign in "IU":
+        for size in (8, 4, 2, 1):
+            name = f"{sign}{8 * size}"
+            table[name] = DType(name, np.dtype(f"<{sign.lower()}{size}"), "integer")
     return table | {"BOOL": DType("BOOL", np.dtype("?"), "boolean")}
 
 

@@ -92,20 +92,21 @@ def prepare_perturb(
     if isinstance(given_stds, str):
         problems.append(f'stds: expected numbers by tensor name, or "tensor", got {given_stds!r}')
         given_stds = {}
-    problems += [
-        f"stds: expected a finite number of at least 0 for {n}, got {v}"
-        for n, v in given_stds.items()
-        if not (math.isfinite(v) and v >= 0)
-    ]
-    unknown = [n for n in given_stds if n not in source.entries]
-    if len(unknown) == len(given_stds) > 0:
+    unknown, known_stds = [], {}
+    for name, std in given_stds.items():
+        if not (math.isfinite(std) and std >= 0):
+            problems.append(f"stds: expected a finite number of at least 0 for {name}, got {std}")
+        if name in source.entries:
+            known_stds[name] = float(std)
+        else:
+            unknown.append(name)
+    if unknown and not known_stds:
         problems.append(
             f"stds: none of the {len(given_stds)} names is a tensor of {source.label}: {', '.join(unknown[:4])}"
         )
     if problems:
         raise ConfigError(problems)
     plan = make_plan(Parents(sources=(source,), roles=("model",)), dtype=dtype)
-    known_stds = {n: float(v) for n, v in given_stds.items() if n in source.entries}
     noisy = [job for job in plan.jobs if scale * known_stds.get(job.name, 0.0) > 0]
     notes = [
         f"{len(noisy)} of {len(plan.jobs)} tensors ({sum(j.size for j in noisy):,} parameters) get noise; the others "

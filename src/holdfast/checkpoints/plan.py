@@ -349,17 +349,22 @@ class _Matching:
 
     def _misfit(self, name: str) -> str:
         """Where a tensor is of different shapes or kinds."""
-        roles, sources = self.parents.roles, self.parents.sources
-        holders = [index for index, source in enumerate(sources) if name in source.entries]
-        entries = {index: sources[index].entries[name] for index in holders}
-        if len({entry.shape for entry in entries.values()}) > 1:
-            shapes = [f"{roles[index]} has {list(entry.shape)}" for index, entry in entries.items()]
-            return f"{name}: {', '.join(shapes)}"
-        dtypes = {index: entries[index].dtype for index in self.parents.members if index in entries}
-        kinds = {dtype.kind == "float" for dtype in dtypes.values()}
-        if len(kinds) > 1 or (kinds == {False} and len({dtype.name for dtype in dtypes.values()}) > 1):
-            stored = [f"{roles[index]} has {dtype.name}" for index, dtype in dtypes.items()]
-            return f"{name}: {', '.join(stored)}"
+        shapes: dict[tuple[int, ...], None] = {}
+        dtypes: dict[str, str] = {}
+        with_shapes, with_dtypes = [], []
+        for index, (role, source) in enumerate(zip(self.parents.roles, self.parents.sources, strict=True)):
+            entry = source.entries.get(name)
+            if entry is None:
+                continue
+            shapes[entry.shape] = None
+            with_shapes.append(f"{role} has {list(entry.shape)}")
+            if index not in self.parents.extras:
+                dtypes[entry.dtype.name] = entry.dtype.kind
+                with_dtypes.append(f"{role} has {entry.dtype.name}")
+        if len(shapes) > 1:
+            return f"{name}: {', '.join(with_shapes)}"
+        if len(dtypes) > 1 and set(dtypes.values()) != {"float"}:
+            return f"{name}: {', '.join(with_dtypes)}"
         return ""
 
     def _job(self, name: str) -> Job | None:
@@ -421,10 +426,11 @@ def _files(jobs: Sequence[Job], layout: Source, stem: str) -> tuple[list[Job], l
     else:
         stored = [entry.file.name for entry in layout.entries.values() if entry.offset >= 0]
         order = list(dict.fromkeys(stored)) or ["model.safetensors"]
-    file_of = {name: entry.file.name for name, entry in layout.entries.items()}
-    needed = {file_of.get(job.name) for job in jobs}
-    used = [file for file in order if file in needed] or order[-1:]
+    files = [layout.entries[job.name].file.name if job.name in layout.entries else "" for job in jobs]
+    used = [file for file in order if file in files] or order[-1:]
     renamed = dict(zip(used, shard_names(stem, len(used)), strict=True))
     last = renamed[used[-1]]
-    placed = [dataclasses.replace(job, file=renamed.get(file_of.get(job.name, ""), last)) for job in jobs]
-    return placed, list(renamed.values())
+    with_files = []
+    for job, file in zip(jobs, files, strict=True):
+        with_files.append(dataclasses.replace(job, file=renamed.get(file, last)))
+    return with_files, list(renamed.values())

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from holdfast.checkpoints.element_types import DType
-    from holdfast.checkpoints.sources import Entry, Source
+    from holdfast.checkpoints.sources import Source
 
 UNIT = 1_048_576
 """Elements in a block: what one thread works on at a time, and what is hashed together."""
@@ -78,23 +78,25 @@ def content_fingerprint(source: Source, *, known: Digests | None = None, workers
     import numpy as np
 
     digests = known or Digests()
-    missing = [e for e in source.entries.values() if digests.tensor(e.name, e.size) is None]
     local = threading.local()
+    blocks = []
+    for entry in source.entries.values():
+        if digests.tensor(entry.name, entry.size) is None:
+            blocks += [(entry.name, start, stop) for start, stop in stretches(entry.size, UNIT)]
 
-    def hash_block(job: tuple[Entry, int, int]) -> None:
-        entry, start, stop = job
+    def hash_block(block: tuple[str, int, int]) -> None:
         if not hasattr(local, "buffer"):
             local.buffer = np.empty(UNIT * 8, np.uint8)
-        digests.add(entry.name, start, source.read(entry.name, start, stop, local.buffer).raw)
+        name, start, _ = block
+        digests.add(name, start, source.read(*block, local.buffer).raw)
 
     with ThreadPoolExecutor(max_workers=workers) as pool:
-        for _ in pool.map(
-            hash_block, ((e, *stretch) for e in missing for stretch in stretches(e.size, UNIT)), chunksize=16
-        ):
+        for _ in pool.map(hash_block, blocks, chunksize=16):
             pass
-    return fingerprint_of(
-        {e.name: (e.dtype, e.shape, digests.tensor(e.name, e.size) or "") for e in source.entries.values()}
-    )
+    tensors = {}
+    for name, entry in source.entries.items():
+        tensors[name] = (entry.dtype, entry.shape, digests.tensor(name, entry.size) or "")
+    return fingerprint_of(tensors)
 
 
 def parent_record(role: str, source: Source, fingerprint: str | None) -> dict[str, Any]:

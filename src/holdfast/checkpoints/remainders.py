@@ -138,10 +138,10 @@ class RemainderFiles:
             indices, values = zip(*parts, strict=True)
             tensors[f"{name}.index"] = np.concatenate(indices).astype(np.int64)
             tensors[f"{name}.value"] = np.concatenate(values).astype(np.float32)
-        slots = [
-            Slot(name, DTYPES["I64" if array.dtype == np.int64 else "F32"], array.shape, array.nbytes)
-            for name, array in tensors.items()
-        ]
+        slots = []
+        for name, array in tensors.items():
+            dtype = DTYPES["I64" if array.dtype == np.int64 else "F32"]
+            slots.append(Slot(name, dtype, array.shape, array.nbytes))
         target = self.folder / remainder_name(file)
         partial = target.with_name(target.name + ".part")
         shard = lay_out(target.name, slots, {"format": "holdfast remainders"})
@@ -195,12 +195,12 @@ class Remaindered:
 
 
 def _mapped(path: Path) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Of each tensor that has remainders: element numbers and values."""
     _, entries = read_header(path)
-    arrays = {
-        e.name: np.memmap(path, e.dtype.storage, mode="r", offset=e.offset, shape=(e.size,)) for e in entries if e.size
-    }
-    return {
-        n.removesuffix(".index"): (arrays[n], arrays[n.removesuffix(".index") + ".value"])
-        for n in arrays
-        if n.endswith(".index")
-    }
+    arrays = {}
+    for entry in entries:
+        if entry.size:
+            dtype, shape = entry.dtype.storage, (entry.size,)
+            arrays[entry.name] = np.memmap(path, dtype, mode="r", offset=entry.offset, shape=shape)
+    names = [name.removesuffix(".index") for name in arrays if name.endswith(".index")]
+    return {name: (arrays[f"{name}.index"], arrays[f"{name}.value"]) for name in names}

@@ -272,16 +272,23 @@ def _read_all(
         return None, [_check("values are finite", [f"{error}"])]
     finally:
         reader.close()
-    names = [f"{name} ({count:,} of {entries[name].size:,})" for name, count in bad.items() if count]
-    problems = [f"NaN or infinities in {len(names)} tensors: {listing(names, _NAMED)}"] if names else []
+    content, not_finite = {}, []
+    for name, entry in entries.items():
+        content[name] = (entry.dtype, entry.shape, digests.tensor(name, entry.size) or "")
+        if bad[name]:
+            not_finite.append(f"{name} ({bad[name]:,} of {entry.size:,})")
+    problems = []
+    if not_finite:
+        problems = [f"NaN or infinities in {len(not_finite)} tensors: {listing(not_finite, _NAMED)}"]
     checks = [_check("values are finite", problems, f"{len(jobs)} tensors")]
-    content = {name: digests.tensor(name, entry.size) or "" for name, entry in entries.items()}
-    fingerprint = fingerprint_of({name: (e.dtype, e.shape, content[name]) for name, e in entries.items()})
+    fingerprint = fingerprint_of(content)
     listed = record.get("tensors")
     if isinstance(listed, dict):
-        differ = [name for name, digest in listed.items() if name in content and content[name] != digest]
-        problems = [f"{len(differ)} tensors are not as they were written: {listing(differ, _NAMED)}"] if differ else []
-        if not differ and record.get("fingerprint") not in (None, fingerprint):
+        differ = [name for name, digest in listed.items() if name in content and content[name][2] != digest]
+        problems = []
+        if differ:
+            problems = [f"{len(differ)} tensors are not as they were written: {listing(differ, _NAMED)}"]
+        elif record.get("fingerprint") not in (None, fingerprint):
             problems = ["the tensors hold the recorded bytes under other names, dtypes or shapes"]
         checks.append(_check("content is as recorded", problems, f"fingerprint {fingerprint}"))
     return fingerprint, checks

@@ -95,15 +95,17 @@ def parse_merge_method(
         cls = find_method(name) if isinstance(name, str) else name
     except ConfigError as error:
         return None, error.problems
-    known = {s.name: s for s in settings_of(cls)}
-    given = {key: value for key, value in (parameters or {}).items() if key.replace("-", "_") in known}
-    problems = [
-        Problem((), f"{cls.name}: {unknown_key(key, list(known))}") for key in parameters or {} if key not in given
-    ]
-    values, wrong = coerce_all(known, given)
-    problems += [missing(s) for s in known.values() if s.required and s.name not in values]
-    if any(s.required and s.name not in values for s in known.values()):
-        return None, [*problems, *wrong]
+    known = {setting.name: setting for setting in settings_of(cls)}
+    known_values, problems = {}, []
+    for key, value in (parameters or {}).items():
+        if key.replace("-", "_") in known:
+            known_values[key] = value
+        else:
+            problems.append(Problem((), f"{cls.name}: {unknown_key(key, list(known))}"))
+    values, wrong = coerce_all(known, known_values)
+    absent = [missing(setting) for name, setting in known.items() if setting.required and name not in values]
+    if absent:
+        return None, [*problems, *absent, *wrong]
     method = with_floats(cls(**values))
     problems += [*wrong, *method.problems(models)]
     return (None if problems else method), problems
