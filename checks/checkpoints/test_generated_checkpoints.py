@@ -21,7 +21,7 @@ from holdfast.errors import ModelError
 @pytest.fixture
 def small_units(monkeypatch: pytest.MonkeyPatch) -> int:
     """Blocks of a few elements, so that small tensors are cut as large ones are."""
-    for module in ("engine", "provenance", "build"):
+    for module in ("engine", "provenance", "execute"):
         monkeypatch.setattr(f"holdfast.checkpoints.{module}.UNIT", 64)
     return 64
 

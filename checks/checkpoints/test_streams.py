@@ -37,7 +37,7 @@ MIXED = dict(zip(SHAPES, ("F16", "F8_E4M3", "BF16", "F32"), strict=True))
 @pytest.fixture
 def streams(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Small blocks and pieces; the sizes of the blocks that were streamed."""
-    for module in ("engine", "provenance", "build"):
+    for module in ("engine", "provenance", "execute"):
         monkeypatch.setattr(f"holdfast.checkpoints.{module}.UNIT", 5000)
     monkeypatch.setattr(execute, "STREAMED", 512)
     real, sizes = native.Kernels.stream, []
