@@ -130,6 +130,7 @@ def test_what_yaml_and_shells_give_becomes_what_is_declared(key: str, given: Any
         ("model", "{kind: !!int foo}", "model: expected a mapping"),
         ("name", "a\0b", "name: expected text, got 'a\\x00b' (text)."),
         ("folder", "a\ud800", "folder: expected a path, got 'a\\ud800' (text)."),
+        ("folder", "/dev/null/x/y", "folder: expected a path, got '/dev/null/x/y' (text). /dev/null is a file, so"),
         ("folder", [1, 2], "folder: expected a path, got [1, 2] (list)."),
     ],
 )

@@ -30,6 +30,7 @@ from holdfast.config.declare import (
 from holdfast.config.values import Refused, show
 from holdfast.config.yaml_text import from_yaml
 from holdfast.errors import Path, Problem
+from holdfast.support.paths import impossible_path
 
 MISFIT = (TypeError, ValueError, OverflowError)
 """What reading raises where a value is of another kind; `Refused` among them, where it is of the kind with mistakes
@@ -169,7 +170,11 @@ class PathName(Kind):
     def read(self, value: Any, path: Path) -> pathlib.PurePath:
         if not isinstance(value, (str, pathlib.PurePath)) or not str(value).strip():
             raise ValueError
-        return self.type(os.path.expanduser(_encodable(str(value))))
+        result = self.type(os.path.expanduser(_encodable(str(value))))
+        advice = impossible_path(result)
+        if advice:
+            raise Refused(Problem(path, f"expected a path, got {show(value)}. {advice}"))
+        return result
 
     def schema(self) -> dict[str, Any]:
         return {"type": "string"}

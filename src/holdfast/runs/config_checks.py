@@ -21,7 +21,7 @@ from holdfast.config.yaml_file import nearest_sibling
 from holdfast.errors import ConfigError, ModelError, Problem, did_you_mean
 from holdfast.errors import Path as KeyPath
 from holdfast.retention.protocol import LAST_STEP, changes_data
-from holdfast.support.paths import expanded, real
+from holdfast.support.paths import expanded, impossible_path, real
 
 if TYPE_CHECKING:
     from holdfast.retention.protocol import RetentionMethod
@@ -484,10 +484,9 @@ def check_combinations(values: Mapping[str, Any], given: Collection[str], *, has
         )
     if isinstance(output, str):
         path = Path(os.path.expanduser(output))
-        file = next((folder for folder in path.parents if folder.exists() and not folder.is_dir()), None)
-        if file is not None:
-            text = f"expected a folder, got {show(output)}. {file} is a file, so nothing can lie in it."
-            problems.append(Problem("output_dir", text))
+        advice = impossible_path(path)
+        if advice:
+            problems.append(Problem("output_dir", f"expected a folder, got {show(output)}. {advice}"))
         elif path.exists() and not path.is_dir():
             problems.append(Problem("output_dir", f"expected a folder, but {output} is a file."))
         elif isinstance(model, str) and path.is_dir() and real(path) == real(expanded(model)):
